@@ -1,4 +1,4 @@
-"""What reading with Spark costs: rates, and the processor time of broker, Python workers and JVM apart.
+"""Benchmark of reading with Spark: rates, and the CPU time of broker, Python workers and JVM separately.
 
-For measuring only: nothing else imports this.
+For measuring only: nothing else imports this package.
 """

@@ -1,7 +1,4 @@
-"""The command line of the benchmark, and the order in which everything runs.
-
-Not responsible for what a load is, nor for how processor time is read.
-"""
+"""Command line of the benchmark, and the order of its runs."""
 
 import os
 import platform
@@ -45,19 +42,23 @@ _HEAD: Final = (
 
 @click.command()
 @click.option("--endpoint", default="ours", show_default=True, help=ENDPOINT_KINDS)
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A key of broker.conf.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set a key of broker.conf.")
 @click.option("--mib", type=click.IntRange(1), default=256, show_default=True, help="Bodies per size, MiB.")
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True)
 @click.option(
-    "--triggers", type=click.IntRange(0), default=30, show_default=True, help="Small batches; 0: none."
+    "--triggers",
+    type=click.IntRange(0),
+    default=30,
+    show_default=True,
+    help="Number of small batches; 0: none.",
 )
 @click.option(
-    "--markdown", type=click.Path(dir_okay=False, path_type=Path), help="Write the tables here, too."
+    "--markdown", type=click.Path(dir_okay=False, path_type=Path), help="Also write the tables to this file."
 )
 def main(
     endpoint: str, settings: Sequence[str], mib: int, rounds: int, triggers: int, markdown: Path | None
 ) -> None:
-    """Reads topics of 128-byte and 1-KiB messages by Spark and without it; the median round counts."""
+    """Read topics of 128-byte and 1-KiB messages with Spark and without it, and print the median rounds."""
     exit_on_sigterm()
     lines: list[str] = []
 
@@ -137,7 +138,7 @@ def _table_row(load: str, filled: FilledTopic, figures: CpuUsage, reference: Cpu
 
 @contextmanager
 def _open_session(directory: Path) -> Iterator[SparkSession]:
-    """A session on two cores, whose Python workers start anew."""
+    """Open a session on two cores with new Python workers."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master("local[2]").appName("bench")
     conf = {
@@ -163,7 +164,7 @@ def _open_session(directory: Path) -> Iterator[SparkSession]:
         gateway = session.sparkContext._gateway
         if (
             gateway is not None
-        ):  # The next session has a JVM, and with it workers and their environment, of its own.
+        ):  # so that the next session gets a new JVM, and with it new workers and their environment
             gateway.shutdown()
             gateway.proc.stdin.close()
             gateway.proc.wait(60)

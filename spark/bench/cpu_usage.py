@@ -1,7 +1,4 @@
-"""Processor time of a Spark session by its parts, from /proc (Linux only).
-
-Not responsible for what is run meanwhile.
-"""
+"""CPU time of a Spark session by its parts, from /proc (Linux only)."""
 
 import os
 import time
@@ -15,7 +12,7 @@ _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class CpuUsage:
-    """What some messages took: seconds of the clock, and of processors in the three parts."""
+    """Cost of some messages: wall-clock seconds, and CPU seconds of the three parts."""
 
     messages: int
     bytes: int
@@ -29,7 +26,7 @@ class CpuUsage:
 
 
 def measure_cpu(broker: Iterable[int], work: Callable[[], tuple[int, int]]) -> CpuUsage:
-    """What `work`, which returns messages and bytes of bodies, takes."""
+    """Measure `work`, which returns the numbers of messages and of body bytes."""
     pids = list(broker)
     before, begin = _cpu_seconds(pids), time.monotonic()
     messages, size = work()
@@ -39,7 +36,7 @@ def measure_cpu(broker: Iterable[int], work: Callable[[], tuple[int, int]]) -> C
 
 
 def _cpu_seconds(broker: list[int]) -> tuple[float, float, float]:
-    """Seconds so far of the broker, of Python processes below a JVM of ours, and of that JVM."""
+    """Return the CPU seconds so far of the broker, of Python processes below a JVM of ours, and of that JVM."""
     table = _read_processes()
     below = {pid for pid in table if os.getpid() in _ancestor_pids(pid, table)}
     jvms = {pid for pid in below if table[pid][1] == "java"} - set(broker)
@@ -55,14 +52,14 @@ def _ancestor_pids(pid: int, table: dict[int, tuple[int, str, float]]) -> set[in
 
 
 def _read_processes() -> dict[int, tuple[int, str, float]]:
-    """Parent, name, and processor seconds of every process; those of children it has waited for are its own."""
+    """Return parent, name, and CPU seconds of every process, those of its reaped children included."""
     table = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
         try:
             before, _, after = (entry / "stat").read_text().rpartition(")")
-        except OSError:  # It ended meanwhile.
+        except OSError:  # the process has ended
             continue
         fields = after.split()
         ticks = sum(map(int, fields[11:13]))

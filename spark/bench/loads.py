@@ -1,7 +1,4 @@
-"""What is measured: reading to nothing, streaming to a table, the same by pyarrow alone, small triggers.
-
-Not responsible for servers, sessions or tables of figures.
-"""
+"""Loads of the benchmark: reading to nothing, streaming to a table, the same with pyarrow alone, small triggers."""
 
 import os
 import statistics
@@ -55,7 +52,7 @@ class FilledTopic:
 
 
 def fill_topic(name_server: str, broker: Address, topic: str, messages: int, body_bytes: int) -> FilledTopic:
-    """A new topic with that many messages of random bodies, with the properties stock clients send."""
+    """Create a topic with this many messages of random bodies, and the properties stock clients send."""
     filled = FilledTopic(name_server, topic, messages, body_bytes)
     create_topic(name_server, topic, QUEUES)
     with Connections(filled.cluster_endpoint()) as connections:
@@ -98,7 +95,7 @@ def _send_requests(topic: str, messages: int, body_bytes: int) -> Iterator[SendB
 
 
 def batch_to_noop(session: SparkSession, filled: FilledTopic, pids: list[int]) -> CpuUsage:
-    """`spark.read` of the whole topic to the sink that takes everything and does nothing."""
+    """Read the whole topic with `spark.read` into Spark's noop sink."""
 
     def work() -> tuple[int, int]:
         frame = session.read.format("rocketmq").options(**filled.source_options()).load()
@@ -109,7 +106,7 @@ def batch_to_noop(session: SparkSession, filled: FilledTopic, pids: list[int]) -
 
 
 def stream_to_table(session: SparkSession, filled: FilledTopic, pids: list[int], directory: Path) -> CpuUsage:
-    """`spark.readStream` to the table the pipeline `ingest` writes, in a few batches."""
+    """Stream the topic into a table as the pipeline `ingest` does, in a few batches."""
     place = Path(mkdtemp(dir=directory))
     table = open_table(str(place / "table"), "messages", session=session)
 
@@ -129,7 +126,7 @@ def stream_to_table(session: SparkSession, filled: FilledTopic, pids: list[int],
 
 @dataclass(frozen=True)
 class TriggerTimes:
-    """Batches with little in them: the median trigger, and the Python workers' processor time for each."""
+    """Times of small batches: the median trigger, and the Python workers' CPU time for each."""
 
     count: int
     median_ms: float
@@ -139,7 +136,7 @@ class TriggerTimes:
 def small_triggers(
     session: SparkSession, filled: FilledTopic, pids: list[int], directory: Path, count: int
 ) -> TriggerTimes:
-    """Streams a topic in so many batches."""
+    """Stream a topic in this many batches."""
     durations: list[float] = []
 
     def work() -> tuple[int, int]:
@@ -164,7 +161,7 @@ def small_triggers(
 
 
 def read_without_spark(filled: FilledTopic, pids: list[int], file: Path | None) -> CpuUsage:
-    """The same messages by the same reader in this one process, to nothing or to a Parquet file."""
+    """Read the same messages with the same reader in this process, to nothing or to a Parquet file."""
     spec = ReadSpec(filled.cluster_endpoint())
     cluster = ClusterClient(spec.endpoint)
     queues = cluster.find_queues([filled.topic])

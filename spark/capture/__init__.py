@@ -1,1 +1,1 @@
-"""The data source `rocketmq-capture`: the shadow gateway's capture files as rows, batch and streaming."""
+"""The data source `rocketmq-capture`: capture files of the shadow gateway as rows, batch and streaming."""

@@ -1,6 +1,6 @@
-"""Spark's filters as what is wanted of capture files: blocks that cannot have it are skipped.
+"""Translate Spark's filters to a filter of capture blocks, so that blocks that cannot match are skipped.
 
-Every filter is handed back to Spark as well, which looks at each row: here it need not be exact, only never too narrow.
+Spark applies every filter again to each row. So the translation need not be exact, but it must never be too narrow.
 """
 
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ _NOTHING_MS: Final = 1 << 62
 
 
 def combine_filters(filters: Iterable[Any]) -> CaptureFilter:
-    """What a row must at least be so that it passes all these filters (objects of pyspark.sql.datasource)."""
+    """Return what a row must satisfy to pass all these filters (objects of pyspark.sql.datasource)."""
     found = CaptureFilter()
     for each in filters:
         found = found.intersect_with(_translate_filter(each))
@@ -42,7 +42,7 @@ def _equal_values(kind: str, each: Any) -> tuple[Any, ...] | None:
 
 
 def _translate_time(kind: str, each: Any) -> CaptureFilter:
-    """Times of records are whole ms; a bound in between is widened."""
+    """Translate a filter on time. Records have whole ms, so bounds in between are widened."""
     if kind == "In":
         times = [_floor_ms(value) for value in each.value if isinstance(value, datetime)]
         return CaptureFilter(min(times), max(times) + 1) if times else CaptureFilter(_NOTHING_MS)
@@ -57,7 +57,7 @@ def _translate_time(kind: str, each: Any) -> CaptureFilter:
 
 
 def _floor_ms(moment: datetime) -> int:
-    """Rounded down. Spark hands over times in UTC."""
+    """Round down to ms. Spark passes times in UTC."""
     known = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return (known - datetime(1970, 1, 1, tzinfo=UTC)) // _MILLISECOND
 

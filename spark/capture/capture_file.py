@@ -1,7 +1,7 @@
-"""Capture files opened for reading while they may grow, be closed, or be removed.
+"""Read capture files that may be growing, closed, or removed at the same time.
 
-Reads pieces at places and maps nothing: a file that its gateway cuts back must not take the reader down. Not
-responsible for the format (codec.capture) nor for what is made of records.
+Files are read with `pread` and never mapped: a file that its gateway truncates must not crash the reader. The format
+is defined in `codec.capture`.
 """
 
 import glob
@@ -33,9 +33,9 @@ _HEADER_BYTES: Final = FILE_HEAD.size + MAX_TEXT_BYTES + 4
 
 
 def find_files(paths: Sequence[str]) -> list[str]:
-    """Files, those in folders, and those that patterns find; each once, in the order in which gateways made them.
+    """Return files, files in folders, and files that patterns match, each once, in the order gateways created them.
 
-    Files in hidden folders and files without the suffix count only when they are named.
+    Files in hidden folders and files without the suffix count only if they are named.
     """
     found: dict[str, None] = {}
     for given in paths:
@@ -56,10 +56,10 @@ def _files_in_folder(path: str) -> Iterator[str]:
 
 
 class CaptureFileReader:
-    """One file, as large as it was when it was opened. Raises OSError, FileNotFoundError when it is gone.
+    """One file at the size it had when opened. Raises OSError, and FileNotFoundError if it was removed.
 
-    `closed` tells whether it has its index: then it never changes. `header` is None where it is damaged, or not
-    there yet.
+    `closed` tells that the file has its index and will never change. `header` is None if it is damaged or not written
+    yet.
     """
 
     def __init__(self, path: str) -> None:
@@ -86,10 +86,10 @@ class CaptureFileReader:
         os.close(self._fd)
 
     def iter_blocks(self, start: int = 0, end: int | None = None) -> Iterator[CaptureBlock | Damage]:
-        """Blocks of records that begin in [start, end), in order.
+        """Yield blocks of records that begin in [start, end), in order, and damage between them.
 
-        By the index where there is one, which reads nothing else; otherwise every block is checked. `start` is 0 or
-        where a block or a damage that was told ended. A block at the end that is not all there yet is not told.
+        Uses the index if there is one, which reads nothing else; otherwise every block is checked. `start` is 0 or
+        where a block or damage ended. An incomplete block at the end is not reported.
         """
         stop = self.size if end is None else min(end, self.size)
         if self._index is not None:
@@ -98,7 +98,7 @@ class CaptureFileReader:
             yield from self._scan_blocks(start, stop)
 
     def read_block(self, block: CaptureBlock) -> bytes:
-        """The bytes of a block. Fewer when the file was cut since."""
+        """Return the bytes of a block; fewer if the file was truncated since."""
         return self._read_at(block.position, block.size)
 
     def _read_at(self, position: int, count: int) -> bytes:
@@ -139,7 +139,7 @@ class CaptureFileReader:
             position += block.size
 
     def _may_be_incomplete(self, position: int, error: CaptureError) -> bool:
-        """Whether what is there may be the beginning of something that is being written."""
+        """Tell whether the bytes at a position may be the beginning of something still being written."""
         if position:
             return isinstance(error, TornError)
         head = self._head
@@ -155,7 +155,9 @@ class CaptureFileReader:
         return check_block(self._read_at(position, min(size, self.size - position)), position)
 
     def _find_next_block(self, start: int) -> int | None:
-        """Where the next whole block begins; a block names its own place, so that copies of one do not count."""
+        """Return where the next valid block begins. A block contains its own position, so copies of blocks do not
+        match.
+        """
         position = start
         while position < self.size:
             window = self._read_at(position, _WINDOW_BYTES)

@@ -1,7 +1,4 @@
-"""The columns of captured exchanges, of the messages in them, and of what of the files is damaged.
-
-Not responsible for filling them.
-"""
+"""Columns of captured exchanges, of the messages in them, and of damaged parts of files."""
 
 from typing import Final
 
@@ -19,7 +16,7 @@ _PLACE: Final = (
 )
 
 EXCHANGES: Final = (
-    Column("time", _TIME, "timestamp", "When the request arrived at the gateway, to the ms."),
+    Column("time", _TIME, "timestamp", "Time when the request arrived at the gateway, to the ms."),
     Column("code", pa.int32(), "int", "Request code."),
     Column("name", pa.string(), "string", "Its name, e.g. SEND_MESSAGE_V2; null for unknown codes."),
     Column("topic", pa.string(), "string", "Topic; null for requests about none."),
@@ -65,7 +62,7 @@ EXCHANGES: Final = (
         "fate",
         pa.string(),
         "string",
-        "At the target: mirrored, skipped, refused, dropped; null: nobody said.",
+        "Outcome at the target: mirrored, skipped, refused, dropped; null: unknown.",
     ),
     Column(
         "gatewayUs",
@@ -120,7 +117,7 @@ MESSAGES: Final = (
         "fate",
         pa.string(),
         "string",
-        "Sent, at the target: mirrored, skipped, refused, dropped; null: nobody said.",
+        "Sent: outcome at the target: mirrored, skipped, refused, dropped; null: unknown.",
     ),
     Column("targetCode", pa.int32(), "int", "Sent: the target's answer; null without one."),
     Column("targetQueueId", pa.int32(), "int", "Sent: the queue at the target."),

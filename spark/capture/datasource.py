@@ -1,4 +1,4 @@
-"""The data source `rocketmq-capture` as Spark sees it. Not responsible for options, files nor rows.
+"""The data source `rocketmq-capture` as Spark sees it.
 
 spark.read.format("rocketmq-capture").option("topics", "Orders").load("/var/lib/shadow/capture")
 """
@@ -30,7 +30,7 @@ __all__: Final = ["CaptureSource"]
 
 
 class CapturePartition(InputPartition):
-    """What one task reads."""
+    """The file ranges that one task reads."""
 
     def __init__(self, stretches: tuple[FileRange, ...]) -> None:
         super().__init__(None)
@@ -42,31 +42,31 @@ class CaptureSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What `format` is given."""
+        """Return the name of the format."""
         return NAME
 
     def schema(self) -> str:
-        """By the options `rows`, `columns`, `includeBodies` and `includeFrames`."""
+        """Return the columns that the options `rows`, `columns`, `includeBodies` and `includeFrames` ask for."""
         return CaptureSpec.from_options(self.options).spark_ddl()
 
     def reader(self, schema: StructType) -> "CaptureReader":
-        """For batch queries."""
+        """Return a batch reader."""
         spec = CaptureSpec.from_options(self.options)
         return FilteringCaptureReader(spec) if spec.push_filters else CaptureReader(spec)
 
     def streamReader(self, schema: StructType) -> "CaptureStreamReader":
-        """For streams."""
+        """Return a stream reader."""
         return CaptureStreamReader(CaptureSpec.from_options(self.options))
 
 
 class CaptureReader(DataSourceReader):
-    """What the files hold when the query begins."""
+    """Batch reader of what the files hold when the query begins."""
 
     def __init__(self, spec: CaptureSpec) -> None:
         self.spec = spec
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Raises OptionError where no file is found, OSError where one cannot be read."""
+        """Plan the partitions. Raises OptionError if no file is found, OSError if one cannot be read."""
         paths = find_files(self.spec.paths)
         if not paths:
             raise OptionError(f"{NAME}: no capture files at {', '.join(self.spec.paths)}")
@@ -78,16 +78,18 @@ class CaptureReader(DataSourceReader):
         return [CapturePartition(each) for each in pieces.group_into_partitions(self.spec)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Without any partition Spark asks for one that is none."""
+        """Yield the rows of one task. Spark makes up a partition of its own where there is nothing to read."""
         stretches = partition.ranges if isinstance(partition, CapturePartition) else ()
         return read_file_ranges(self.spec, stretches)
 
 
 class FilteringCaptureReader(CaptureReader):
-    """The same with Spark's filters; Spark refuses this class unless it was told to push filters."""
+    """Batch reader that uses Spark's filters. Spark refuses it unless filter push-down is enabled in its
+    configuration.
+    """
 
     def pushFilters(self, filters: list[SparkFilter]) -> Iterator[SparkFilter]:
-        """Takes note of what helps and hands all back."""
+        """Narrow the record filter, and return all filters for Spark to apply again."""
         if self.spec.rows == "exchanges":
             self.spec = replace(
                 self.spec, record_filter=self.spec.record_filter.intersect_with(combine_filters(filters))
@@ -96,7 +98,7 @@ class FilteringCaptureReader(CaptureReader):
 
 
 class CaptureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Blocks as they appear. Offsets are places in files; files that were removed leave them."""
+    """Stream reader of blocks as they appear. Offsets are positions in files; removed files leave the offset."""
 
     def __init__(self, spec: CaptureSpec) -> None:
         self.spec = spec
@@ -107,36 +109,36 @@ class CaptureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @property
     def file_progress(self) -> CaptureProgress:
-        """What is known of the files; in the driver only."""
+        """State of the files; used in the driver only."""
         if self._progress is None:
             self._progress = CaptureProgress(self.spec)
         return self._progress
 
     def initialOffset(self) -> dict[str, Any]:
-        """Everything there is; `startingTimestamp` leaves out what is older."""
+        """Return the empty offset: read everything that `startingTimestamp` allows."""
         return {}
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """The options' limits are applied by `latestOffset`, both together."""
+        """Return no limit: `latestOffset` applies the options' limits, rows and bytes together."""
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """From now on, only what is there now."""
+        """Fix the current ends of the files as the stream's end."""
         self.file_progress.freeze_end()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Where the next batch ends."""
+        """Return where the next batch ends."""
         return self.file_progress.next_end(start)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """What lies between."""
+        """Plan the partitions of a batch."""
         pieces = self.file_progress.plan_batch(start, end)
         return [CapturePartition(each) for each in pieces.group_into_partitions(self.spec)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task."""
+        """Yield the rows of one task."""
         stretches = partition.ranges if isinstance(partition, CapturePartition) else ()
         return read_file_ranges(self.spec, stretches)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing: the checkpoint knows, and the gateway removes files by its own rules."""
+        """Do nothing: the checkpoint holds the progress, and the gateway removes files by its own rules."""

@@ -1,7 +1,7 @@
-"""Records of a block as rows of exchanges, in Arrow batches.
+"""Rows of exchanges from the records of a block, in record batches.
 
-Columns that stand in the records' heads are made all at once; frames are decoded one by one, and only those that a
-wanted column needs. Not responsible for which records are read.
+Columns found in record heads are built with numpy for all records at once. Frames are decoded one by one, and only
+for columns that need them.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -41,12 +41,12 @@ from spark.capture.record_block import (
 from spark.pull.row_decoder import MAX_TIME_MS
 
 _ROW_OVERHEAD_BYTES: Final = 600
-"""What a row is taken to need beside its body and frames."""
+"""Assumed size of a row besides its body and frames."""
 _cached_request_name = lru_cache(maxsize=1024)(request_name)
 
 
 class CapturedExchange:
-    """One record, decoded as far as somebody asks."""
+    """One record, whose frames are decoded on first use."""
 
     def __init__(self, records: RecordBlock, row: int) -> None:
         self.records = records
@@ -70,7 +70,7 @@ class CapturedExchange:
 
     @cached_property
     def send_summary(self) -> CapturedSend | None:
-        """What a send is about."""
+        """The decoded send, or None for another request."""
         if self.code not in SEND_CODES or self.request_header is None:
             return None
         return decode_send(self.code, self.request_header, self.answer_header, lambda: self.request_body)
@@ -82,7 +82,7 @@ class CapturedExchange:
 
     @property
     def body_bytes(self) -> int:
-        """Its size."""
+        """Size of the request's body."""
         return int(self.records.answer_at[self.row]) - self._decoded_request[1]
 
     @property
@@ -94,7 +94,7 @@ class CapturedExchange:
 
     @property
     def has_unreadable_frame(self) -> bool:
-        """Whether a frame that is there is no command."""
+        """Tell whether a frame is not a valid command."""
         return self.request_header is None or any(
             command is None and self._has_flag(flag)
             for command, flag in ((self.answer_header, ANSWERED), (self.target_header, TARGET_ANSWERED))
@@ -102,7 +102,7 @@ class CapturedExchange:
 
     @property
     def message_count(self) -> int | None:
-        """Messages of a send or of a pull's answer."""
+        """Number of messages of a send or of a pull's answer."""
         if self.send_summary is not None:
             return count_batch_messages(self.request_body) if self.send_summary.is_batch else 1
         if self.code not in PULL_CODES:
@@ -185,7 +185,7 @@ _FRAME_COLUMNS: Final[Mapping[str, Callable[[CapturedExchange], Any]]] = {
 
 
 def time_column(wall_ms: RecordArray) -> pa.Array:
-    """Times as a column; null for those beyond what it can hold."""
+    """Build a time column, null for times beyond the type's range."""
     there = (wall_ms >= -MAX_TIME_MS) & (wall_ms <= MAX_TIME_MS)
     micros = np.where(there, wall_ms, 0).astype(np.int64) * 1000
     return pa.array(micros, pa.timestamp("us", tz="UTC"), mask=~there)
@@ -196,7 +196,7 @@ def _primary_us(records: RecordBlock) -> pa.Array:
 
 
 def _target_us(records: RecordBlock) -> pa.Array:
-    """Of the answer where the target gave it; otherwise of the mirror's request, 0 where there was none."""
+    """Latency of the target's answer, or of the mirrored request; null where the target was not asked."""
     by_target = records.flag_mask(BY_TARGET)
     took = np.where(by_target, records.heads["answered_us"], records.heads["target_us"]).astype(np.int64)
     return pa.array(took, mask=~(by_target | records.flag_mask(TARGET_ANSWERED) | (took > 0)))
@@ -229,14 +229,14 @@ _FRAME_NAMES: Final = frozenset(("request", "answer", "target"))
 
 
 class ExchangeRows:
-    """Makes batches of the wanted columns."""
+    """Builds record batches of the selected columns."""
 
     def __init__(self, spec: CaptureSpec) -> None:
         self.schema = spec.arrow_schema()
         self._limit = spec.arrow_batch_bytes
 
     def build_batches(self, records: RecordBlock, file: str) -> Iterator[pa.RecordBatch]:
-        """All records as rows; as many batches as keep each within its limit, or of one row."""
+        """Yield all records as rows, in batches below the size limit or of a single row."""
         whole = {name: _HEAD_COLUMNS[name](records) for name in self.schema.names if name in _HEAD_COLUMNS}
         if "file" in self.schema.names:
             whole["file"] = pa.repeat(pa.scalar(file, pa.string()), len(records))
@@ -258,7 +258,7 @@ class ExchangeRows:
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def _batch_slices(self, records: RecordBlock) -> Iterator[slice]:
-        """Rows of one batch each, by what their bodies and frames take."""
+        """Yield the rows of each batch, by the size of their bodies and frames."""
         heads = records.heads
         weights = np.full(len(records), _ROW_OVERHEAD_BYTES, np.int64)
         if "body" in self.schema.names:
@@ -271,7 +271,7 @@ class ExchangeRows:
 
 
 def split_by_weight(weights: Sequence[int], limit: int) -> list[int]:
-    """Where to begin anew so that no stretch weighs more than `limit`, unless it is a single one."""
+    """Return where to start groups so that none weighs more than `limit`, except groups of one."""
     starts: list[int] = []
     sum_ = 0
     for at, weight in enumerate(weights):
@@ -283,7 +283,7 @@ def split_by_weight(weights: Sequence[int], limit: int) -> list[int]:
 
 
 def build_column(values: list[Any], kind: pa.DataType) -> pa.Array:
-    """Values as a column; half characters, which no text may have, become question marks."""
+    """Build a column. Lone surrogates, which Arrow does not accept, become question marks."""
     try:
         return pa.array(values, kind)
     except (UnicodeEncodeError, pa.ArrowInvalid):

@@ -1,7 +1,4 @@
-"""What the frames of one exchange say: headers read without their bodies, and what a send is about.
-
-Not responsible for columns.
-"""
+"""Decode what the rows need of the frames of one exchange: headers without bodies, and a send's subject."""
 
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
@@ -21,7 +18,7 @@ from spark.pull.decompression import decompress_body
 SEND_CODES: Final = frozenset((10, 310, 320, 324, 325))
 SEND_BATCH_CODE: Final = 320
 PULL_CODES: Final = frozenset((11, 361, 200050))
-"""Requests whose answers hold messages as stored: pulls and pops."""
+"""Requests whose answers hold stored messages: pulls and pops."""
 _LONG_FIELD_NAMES: Final = {
     "topic": "topic", "group": "producerGroup", "queueId": "queueId", "sysFlag": "sysFlag", "born": "bornTimestamp",
     "flag": "flag", "properties": "properties", "reconsumeTimes": "reconsumeTimes",
@@ -34,13 +31,13 @@ _INT_MAX, _LONG_MAX = 0x7FFFFFFF, (1 << 63) - 1
 
 
 def request_name(code: int) -> str | None:
-    """The official name of a request code; None when nobody declared it."""
+    """Return the official name of a request code, or None if it is unknown."""
     declared = REQUESTS.get(code)
     return None if declared is None else declared.NAME
 
 
 def decode_header_only(payload: bytes, start: int, end: int) -> tuple[Command | None, int]:
-    """The command of a whole frame, its body left out, and where the body begins; None for what is no command."""
+    """Decode a frame without its body; return the command and where the body begins, or None if it is no command."""
     if end - start < 8:
         return None, end
     word = int.from_bytes(payload[start + 4 : start + 8])
@@ -54,7 +51,7 @@ def decode_header_only(payload: bytes, start: int, end: int) -> tuple[Command | 
 
 
 def int_field(ext: Mapping[str, str], name: str, high: int = _INT_MAX) -> int | None:
-    """A header field as a number; None when it is missing, none, or larger than `high`."""
+    """Return a header field as a number, or None if it is missing, not a number, or out of range (`high`)."""
     text = ext.get(name, "")
     digits = text[1:] if text[:1] == "-" else text
     if not (digits.isascii() and digits.isdecimal()) or len(digits) > 19:
@@ -64,17 +61,17 @@ def int_field(ext: Mapping[str, str], name: str, high: int = _INT_MAX) -> int | 
 
 
 def long_field(ext: Mapping[str, str], name: str) -> int | None:
-    """The same with 64 bits."""
+    """Return a header field as a 64-bit number, or None."""
     return int_field(ext, name, _LONG_MAX)
 
 
 def decompress_if_needed(body: bytes, sys_flag: int) -> bytes:
-    """The body as the producer gave it. Raises MessageFormatError where it cannot be decompressed."""
+    """Return the decompressed body. Raises MessageFormatError if it cannot be decompressed."""
     return decompress_body(body, sys_flag) if sys_flag & COMPRESSED and body else body
 
 
 class CapturedSend(NamedTuple):
-    """What a send says of itself and its answer of it; None where it does not say."""
+    """A send's subject, from its request and answer. None stands for what neither contains."""
 
     header_fields: Mapping[str, str]
     field_names: Mapping[str, str]
@@ -88,16 +85,16 @@ class CapturedSend(NamedTuple):
 
     @property
     def sys_flag(self) -> int:
-        """The message's system flag."""
+        """System flag of the message."""
         return int_field(self.header_fields, self.field_names["sysFlag"]) or 0
 
     def int_field(self, name: str) -> int | None:
-        """A 32-bit field of the request."""
+        """Return a 32-bit header field of the request."""
         return int_field(self.header_fields, self.field_names[name])
 
 
 def decode_send(code: int, asked: Command, answer: Command | None, body: Callable[[], bytes]) -> CapturedSend:
-    """What a send is about; `body` is asked for batches only, whose properties are in it."""
+    """Decode a send. `body` is called for batches only, whose properties are in the body."""
     wires = _LONG_FIELD_NAMES if code in (10, 324) else _SHORT_FIELD_NAMES
     ext = asked.ext
     batch = (
@@ -120,7 +117,7 @@ def decode_send(code: int, asked: Command, answer: Command | None, body: Callabl
 
 
 def first_batch_properties(body: bytes) -> dict[str, str]:
-    """Properties of the first message of a batch; none of what is no batch."""
+    """Return the properties of a batch's first message; empty if the body is no batch."""
     try:
         return decode_properties(next(split_batch(body))[2])
     except (StopIteration, MessageFormatError):
@@ -128,7 +125,7 @@ def first_batch_properties(body: bytes) -> dict[str, str]:
 
 
 def count_batch_messages(body: bytes) -> int:
-    """How many messages a batch holds, as far as it can be read."""
+    """Count the messages of a batch, as far as it can be decoded."""
     count = 0
     try:
         for _ in split_batch(body):
@@ -139,7 +136,7 @@ def count_batch_messages(body: bytes) -> int:
 
 
 def count_stored_messages(payload: bytes, start: int, end: int) -> int:
-    """How many stored messages follow each other, as far as they can be read."""
+    """Count consecutive stored messages, as far as they can be decoded."""
     count, view = 0, memoryview(payload)[:end]
     while start < end:
         try:
@@ -151,7 +148,9 @@ def count_stored_messages(payload: bytes, start: int, end: int) -> int:
 
 
 def _waiting_place(properties: Mapping[str, str]) -> str | None:
-    """Where the answer's offset is not one of the topic's own queue, because the message waits elsewhere first."""
+    """Tell where the message waits first (`half`, `delayed`); the answer's offset is then not one of its topic's
+    queue.
+    """
     if properties.get(names.TRANSACTION_PREPARED, "").lower() == "true":
         return "half"
     level = properties.get(names.DELAY_TIME_LEVEL, "0")

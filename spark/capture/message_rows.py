@@ -1,7 +1,6 @@
-"""The messages in captured exchanges as rows: what clients sent, and what they were given by pulls and pops.
+"""Rows of the messages in captured exchanges: messages that clients sent, and messages they got by pulls and pops.
 
-Columns that a message has wherever it comes from are those of the source `rocketmq`. Not responsible for which records
-are read.
+Columns that every message has are those of the source `rocketmq`.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,7 +30,7 @@ _COLUMN_POSITIONS: Final = {column.name: place for place, column in enumerate(ME
 
 
 class MessageRows:
-    """Makes batches of the wanted columns."""
+    """Builds record batches of the selected columns."""
 
     def __init__(self, spec: CaptureSpec) -> None:
         self.schema = spec.arrow_schema()
@@ -41,7 +40,7 @@ class MessageRows:
     def build_batches(
         self, records: RecordBlock, file: str, complain: DamageCallback
     ) -> Iterator[pa.RecordBatch]:
-        """All messages as rows. What cannot be read of one exchange is told, and the others are read."""
+        """Yield all messages as rows. Damage in one exchange is reported, and the others are read."""
         rows: list[Row] = []
         size = 0
         for row in range(len(records)):
@@ -55,7 +54,7 @@ class MessageRows:
                     size += body_bytes + _ROW_OVERHEAD_BYTES
             except MessageFormatError as error:
                 if each.send_summary is not None and not each.send_summary.is_stored:
-                    continue  # What the broker refused need not make sense.
+                    continue  # a refused send may be malformed
                 reason = f"messages of record {records.numbers[row]}: {error}"
                 complain(Damage(records.block.position, records.block.size, reason))
         if rows:
@@ -70,7 +69,7 @@ class MessageRows:
 
 
 def _message_rows(each: CapturedExchange) -> Iterator[tuple[Row, int]]:
-    """Values of the columns, without the place, and the size of the body."""
+    """Yield the values of the columns except the record's place, and the size of the body."""
     if each.send_summary is not None:
         return _sent_rows(each, each.send_summary)
     return _read_rows(each) if each.code in PULL_CODES else iter(())
@@ -120,7 +119,7 @@ def _sent_rows(each: CapturedExchange, sent: CapturedSend) -> Iterator[tuple[Row
 
 
 def _sent_messages(each: CapturedExchange, sent: CapturedSend) -> Iterator[tuple[int, bytes, dict[str, str]]]:
-    """Flag, body and properties of each message of a send."""
+    """Yield flag, body and properties of each message of a send."""
     if not sent.is_batch:
         yield sent.int_field("flag") or 0, each.request_body, sent.properties
         return
@@ -148,7 +147,7 @@ def _read_rows(each: CapturedExchange) -> Iterator[tuple[Row, int]]:
 
 
 def _stored_values(message: Message, broker: str | None) -> Row:
-    """The columns of the source `rocketmq`."""
+    """Return the columns of the source `rocketmq`."""
     return (
         message.topic,
         broker,
@@ -172,13 +171,13 @@ def _stored_values(message: Message, broker: str | None) -> Row:
 
 
 def _request_values(each: CapturedExchange) -> Row:
-    """Time, code, client and group."""
+    """Return time, code, client and group."""
     wall_ms = int(each.records.heads["wall_ms"][each.row])
     return _time_us(wall_ms), each.code, _record_text(each, "client"), _record_text(each, "group")
 
 
 def _id_in_answer(each: CapturedExchange, index: int) -> str | None:
-    """The offset message id that the answer gives the message; a batch's answer lists them."""
+    """Return the offset message id that the answer gives the message; a batch's answer lists several."""
     ids = [] if each.answer_header is None else each.answer_header.ext.get("msgId", "").split(",")
     return ids[index] or None if index < len(ids) else None
 
@@ -192,5 +191,5 @@ def _record_fate(each: CapturedExchange) -> str | None:
 
 
 def _time_us(at_ms: int | None) -> int | None:
-    """Microseconds, as Arrow takes them for a time; None for what it cannot hold."""
+    """Convert ms to Arrow's microseconds, or None beyond the type's range."""
     return None if at_ms is None or not -MAX_TIME_MS <= at_ms <= MAX_TIME_MS else at_ms * 1000

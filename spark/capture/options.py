@@ -1,7 +1,4 @@
-"""The options of `rocketmq-capture`, and what they come to: a picklable description of what is read.
-
-Not responsible for reading.
-"""
+"""Options of `rocketmq-capture`, and the picklable description that tasks get of them."""
 
 import json
 from collections.abc import Mapping
@@ -21,7 +18,7 @@ NAME: Final = "rocketmq-capture"
 
 
 def parse_paths(value: str) -> tuple[str, ...]:
-    """One path, or several as a JSON list."""
+    """Parse one path, or several as a JSON list."""
     text = value.strip()
     if text.startswith("["):
         try:
@@ -36,7 +33,7 @@ def parse_paths(value: str) -> tuple[str, ...]:
 
 
 def parse_codes(value: str) -> tuple[int, ...]:
-    """Request codes between commas."""
+    """Parse request codes separated by commas."""
     try:
         return tuple(int(each) for each in names(value))
     except ValueError:
@@ -56,68 +53,71 @@ OPTIONS: Final = (
         "rows",
         choice("exchanges", "messages", "damage"),
         "exchanges",
-        "What a row is: a request with its answers; a message sent or read; a piece of a file that cannot be read.",
+        "Kind of rows: requests with their answers; messages sent or read; damaged parts of files.",
     ),
-    Option("topics", names, None, "Only these topics, between commas.", ("subscribe", "topic")),
-    Option("codes", parse_codes, None, "Only these request codes, between commas."),
+    Option("topics", names, None, "Select topics, separated by commas.", ("subscribe", "topic")),
+    Option("codes", parse_codes, None, "Select request codes, separated by commas."),
     Option(
         "startingTimestamp",
         parse_time_ms,
         None,
-        "Only requests that arrived at or after this time: ms since 1970, or ISO 8601.",
+        "Select requests that arrived at or after this time: ms since 1970, or ISO 8601.",
     ),
-    Option("endingTimestamp", parse_time_ms, None, "Only requests that arrived before this time."),
+    Option("endingTimestamp", parse_time_ms, None, "Select requests that arrived before this time."),
     Option(
         "columns",
         names,
         None,
-        "Only these columns, between commas, in this order: what is not asked for is not decoded.",
+        "Select columns, separated by commas, in this order. Other columns are not decoded.",
     ),
     Option(
         "includeBodies",
         boolean,
         False,
-        "Exchanges have a column `body`. Messages always have it.",
+        "Add the column `body` to exchanges. Messages always have it.",
         ("includeBody",),
     ),
-    Option("includeFrames", boolean, False, "Exchanges have the columns `request`, `answer` and `target`."),
+    Option("includeFrames", boolean, False, "Add the columns `request`, `answer` and `target` to exchanges."),
     Option(
         "failOnDamage",
         boolean,
         True,
-        "Whether the query fails at what cannot be read. If not, it is logged and passed over. The end of a file that "
-        "is being written is never damage.",
+        "Fail at damage in a file. If false, log it and skip it. The end of a file that is being written is never "
+        "damage.",
     ),
     Option(
         "failOnDataLoss",
         boolean,
         True,
-        "Whether the query fails when a file was removed before it was read. If not, that is logged.",
+        "Fail if a file was removed before it was read. If false, log a warning.",
     ),
-    Option(
-        "minPartitions", integer(1), None, "Read with at least so many tasks, if there are as many blocks."
-    ),
-    Option("maxPartitions", integer(1), None, "Read with at most so many tasks."),
-    Option("partitionBytes", integer(1), 16 << 20, "Bytes of a file, compressed, that one task reads."),
+    Option("minPartitions", integer(1), None, "Minimum number of tasks, if there are as many blocks."),
+    Option("maxPartitions", integer(1), None, "Maximum number of tasks."),
+    Option("partitionBytes", integer(1), 16 << 20, "Compressed bytes that one task reads."),
     Option(
         "maxRecordsPerTrigger",
         integer(1),
         None,
-        "Streaming: at most so many exchanges in a batch, in whole blocks and at least one block.",
+        "Streaming: maximum number of exchanges in a batch. A batch has whole blocks, and at least one.",
         ("maxOffsetsPerTrigger",),
     ),
-    Option("maxBytesPerTrigger", integer(1), None, "Streaming: the same in bytes of files, compressed."),
+    Option(
+        "maxBytesPerTrigger",
+        integer(1),
+        None,
+        "Streaming: maximum size of a batch, compressed bytes. A batch has at least one block.",
+    ),
     Option(
         "arrowBatchBytes",
         integer(1 << 10),
         4 << 20,
-        "A batch of rows is handed to Spark when it is this large.",
+        "Size of the record batches handed to Spark, bytes.",
     ),
     Option(
         "pushFilters",
         boolean,
         False,
-        "Batch: Spark's filters on `time`, `topic` and `code` skip blocks. Needs "
+        "Batch: skip blocks by Spark's filters on `time`, `topic` and `code`. Needs "
         "`spark.sql.python.filterPushdown.enabled=true`; Spark fails without it.",
     ),
 )
@@ -125,7 +125,7 @@ OPTIONS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class CaptureFilter:
-    """Which exchanges: arrived in [from_ms, until_ms), of these topics and codes; None: any."""
+    """Selects exchanges that arrived in [from_ms, until_ms), of these topics and codes. None means any."""
 
     from_ms: int | None = None
     until_ms: int | None = None
@@ -133,11 +133,11 @@ class CaptureFilter:
     codes: frozenset[int] | None = None
 
     def may_match_block(self, block: CaptureBlock) -> bool:
-        """False when nothing of a block is wanted."""
+        """Return False if no record of a block can match."""
         return block_wanted(block, from_ms=self.from_ms, until_ms=self.until_ms, topics=self.topics)
 
     def intersect_with(self, other: "CaptureFilter") -> "CaptureFilter":
-        """What both want."""
+        """Return the filter that matches what both match."""
         starts = [each for each in (self.from_ms, other.from_ms) if each is not None]
         ends = [each for each in (self.until_ms, other.until_ms) if each is not None]
         return replace(
@@ -157,7 +157,7 @@ def _intersect_sets(left: frozenset[Any] | None, right: frozenset[Any] | None) -
 
 @dataclass(frozen=True, slots=True)
 class CaptureSpec:
-    """What is read and how; the same for all tasks of a query."""
+    """Reading options, the same for all tasks of a query."""
 
     paths: tuple[str, ...]
     rows: str = "exchanges"
@@ -177,10 +177,10 @@ class CaptureSpec:
 
     @classmethod
     def from_options(cls, raw: Mapping[str, str]) -> "CaptureSpec":
-        """Raises OptionError."""
+        """Parse the options. Raises OptionError."""
         given = read_options(raw, OPTIONS, NAME)
         if not given["path"]:
-            raise OptionError(f"{NAME}: no path is given: load(folder), or option path")
+            raise OptionError(f"{NAME}: path is required: load(folder), or option path")
         spec = cls(
             paths=given["path"],
             rows=given["rows"],
@@ -206,7 +206,7 @@ class CaptureSpec:
         unknown = [name for name in self.columns or () if name not in known]
         if unknown:
             raise OptionError(
-                f"{NAME}: option columns: there is no column {unknown[0]}; there are {sorted(known)}"
+                f"{NAME}: option columns: there is no column {unknown[0]}; columns: {', '.join(sorted(known))}"
             )
         low, high = self.min_partitions, self.max_partitions
         if low is not None and high is not None and low > high:
@@ -220,7 +220,7 @@ class CaptureSpec:
         return EXCHANGES + (BODY,) * self.include_bodies + (FRAMES if self.include_frames else ())
 
     def selected_columns(self) -> tuple[Column, ...]:
-        """The columns of a row, in order."""
+        """Return the columns of a row, in order."""
         declared = self._all_columns()
         if self.columns is None:
             return declared
@@ -228,11 +228,11 @@ class CaptureSpec:
         return tuple(by_name[name] for name in self.columns)
 
     def arrow_schema(self) -> pa.Schema:
-        """What every batch of rows has to look like."""
+        """Return the Arrow schema of every record batch."""
         return arrow_schema(self.selected_columns())
 
     def spark_ddl(self) -> str:
-        """The same as a schema of Spark."""
+        """Return the schema in Spark's syntax."""
         return spark_ddl(self.selected_columns())
 
 

@@ -1,6 +1,6 @@
-"""The records of a block as arrays: heads read all at once by numpy, frames left where they are.
+"""Records of a block as arrays: heads are read with numpy all at once, frames stay in the payload.
 
-Not responsible for what frames mean. Source of the layout: `codec.capture.RECORD_HEAD`.
+Source of the layout: `codec.capture.RECORD_HEAD`.
 """
 
 from collections.abc import Collection
@@ -22,20 +22,20 @@ HEAD: Final = [
     ("upstream", ">u2"), ("broker", ">u2"), ("topic", ">u2"), ("group", ">u2"), ("request", ">u4"),
     ("answer", ">u4"), ("target", ">u4"),
 ]  # fmt: skip
-"""Names and types of the fields of a record's head, in order."""
+"""Names and types of the fields of a record head, in order."""
 ANSWERED, TARGET_ANSWERED, REVERSE, BY_TARGET, REDACTED = 1, 2, 4, 8, 16
 _TEXTS: Final = ("client", "upstream", "broker", "topic", "group")
 
 
 class RecordBlock:
-    """The records of a block that are wanted, in order.
+    """The records of a block that match a filter, in order.
 
-    `heads` has a row for each, `numbers` their places in the block; frames stand in `payload` from `request_at`,
-    `answer_at` and `target_at` on.
+    `heads` has a row for each, `numbers` are their positions in the block. Frames are in `payload`, from
+    `request_at`, `answer_at` and `target_at` on.
     """
 
     def __init__(self, data: bytes, block: CaptureBlock, wanted: CaptureFilter) -> None:
-        """Raises CaptureError where the block is damaged."""
+        """Decode a block. Raises CaptureError if it is damaged."""
         self.block = block
         self.payload = verified_payload(data, block)
         self.texts, at = decode_payload_texts(self.payload)
@@ -53,29 +53,29 @@ class RecordBlock:
         return len(self.numbers)
 
     def flag_mask(self, bit: int) -> RecordArray:
-        """Whether a flag is set, for each record."""
+        """Return a mask of the records with this flag."""
         flags: RecordArray = self.heads["flags"] & bit
         return flags.astype(bool)
 
     def text_column(self, name: str) -> pa.Array:
-        """A column of one of the texts; null for the empty one."""
+        """Return a column of one of the texts, null for empty ones."""
         known = pa.array([text or None for text in self.texts], pa.string())
         return known.take(pa.array(self.heads[name].astype(np.int32)))
 
     def fate_column(self) -> pa.Array:
-        """What became of each at the target; null when nobody said."""
+        """Return the outcomes at the target, null if unknown."""
         known = pa.array([text or None for text in FATES], pa.string())
         return known.take(pa.array(self.heads["fate"].astype(np.int32)))
 
     def frame_column(self, name: str, rows: slice) -> pa.Array:
-        """A column of frames: of requests, answers or target's answers; null where there was none."""
+        """Return a column of requests, answers or target answers, null where there is none."""
         starts, ends, there = self._frame_bounds(name)
         starts, ends = starts[rows], ends[rows]
         nulls = None if there is None else ~there[rows]
         return gather_slices(self.payload, starts, ends, pa.binary(), nulls)
 
     def frame_size_column(self, name: str) -> pa.Array:
-        """How large those are, bytes."""
+        """Return the sizes of these frames, bytes."""
         starts, ends, there = self._frame_bounds(name)
         return pa.array((ends - starts).astype(np.int64), mask=None if there is None else ~there)
 
@@ -87,7 +87,7 @@ class RecordBlock:
         return self.target_at, self.end_at, self.flag_mask(TARGET_ANSWERED)
 
     def _find_starts(self, at: int) -> RecordArray:
-        """Where each record begins: a record tells only its own size."""
+        """Return where each record begins. A record only contains its own size."""
         payload, count, end = self.payload, self.block.records, len(self.payload)
         starts = []
         for _ in range(count):
@@ -103,7 +103,7 @@ class RecordBlock:
         return rows.view(np.dtype(HEAD)).reshape(len(starts))
 
     def _check_heads(self, heads: RecordArray, starts: RecordArray) -> None:
-        """What a block with a right CRC only fails when its writer was wrong."""
+        """Raise CaptureError if the writer produced an inconsistent block; its CRC has been verified."""
         sizes = heads["request"].astype(np.int64) + heads["answer"] + heads["target"] + RECORD_HEAD.size
         whole = (sizes == heads["size"]) & (starts + sizes <= len(self.payload))
         known = np.logical_and.reduce([heads[name] < len(self.texts) for name in _TEXTS])
@@ -129,9 +129,9 @@ class RecordBlock:
 def gather_slices(
     data: bytes, starts: RecordArray, ends: RecordArray, kind: pa.DataType, nulls: RecordArray | None = None
 ) -> pa.Array:
-    """Pieces of `data` as a column: all at once, by taking every other element of an array over the whole.
+    """Return slices of `data` as a column, by taking every second element of an array over the whole buffer.
 
-    Starts and ends must not fall, and be within 2 GiB.
+    Starts and ends must ascend, and lie within 2 GiB.
     """
     offsets = np.empty(2 * len(starts) + 1, np.int32)
     offsets[0], offsets[1::2], offsets[2::2] = 0, starts, ends

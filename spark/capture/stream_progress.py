@@ -1,10 +1,8 @@
-"""How far a stream is in files that appear, grow, are closed and are removed.
+"""Position of a stream in files that appear, grow, are closed, and are removed.
 
-An offset is `{folder: {file: place}}`: everything before the place was read, `DONE` stands for a file that was read to
-its end and will not grow. A file that is not named was not begun. Files that were removed leave the offset, so its size
-follows that of the folder.
-
-Not responsible for reading records.
+An offset is `{folder: {file: position}}`: everything before the position was read, and `DONE` stands for a file that
+was read completely and will not grow. Files without an entry have not been started. Removed files leave the offset,
+so its size follows that of the folder.
 """
 
 import logging
@@ -27,9 +25,9 @@ Offset = Mapping[str, Any]
 
 
 class KnownFile:
-    """What is known of one file: of each block (or damage) not planned yet, its end, records and bytes.
+    """Blocks (and damage) of one file that are not planned yet: end, records and bytes of each.
 
-    `end` is where looking goes on, `final` tells that nothing more will come.
+    Scanning continues at `end`. `final` tells that the file will not grow.
     """
 
     def __init__(self, end: int) -> None:
@@ -40,18 +38,20 @@ class KnownFile:
         self.blocks = array("q")
 
     def read_gateway(self, path: str) -> None:
-        """Learns who writes the file, once that can be read. Raises FileNotFoundError."""
+        """Read which gateway writes the file, once its header is there. Raises FileNotFoundError."""
         if self.gateway is None:
             with CaptureFileReader(path) as file:
                 self.gateway = None if file.header is None else file.header.gateway
 
     def mark_final(self) -> None:
-        """Nothing more is wanted of it."""
+        """Stop scanning the file."""
         self.final, self.blocks = True, array("q")
 
     def scan_new_blocks(self, path: str, *, superseded: bool) -> None:
-        """What was added since the last look. `superseded`: its gateway has begun a newer file, so that nothing more
-        comes even if it has no index. Raises FileNotFoundError."""
+        """Scan what was added since the last scan. Raises FileNotFoundError.
+
+        `superseded` means that the gateway has begun a newer file, so this one will not grow even without an index.
+        """
         if self.final:
             return
         if not superseded and os.stat(path).st_size == self.size:
@@ -62,24 +62,24 @@ class KnownFile:
             for found in file.iter_blocks(self.end):
                 at_end = found.position + found.size == file.size
                 if isinstance(found, Damage) and at_end and not ended:
-                    return  # Perhaps only not all there yet.
+                    return  # perhaps not completely written yet
                 records = 0 if isinstance(found, Damage) else found.records
                 self.end = found.position + found.size
                 self.blocks.extend((self.end, records, found.size))
             self.final = ended
 
     def blocks_after(self, place: int) -> Iterator[tuple[int, int, int]]:
-        """End, records and bytes of what lies behind a place."""
+        """Return end, records and bytes of the blocks that end after a position."""
         each = iter(self.blocks)
         return (block for block in zip(each, each, each, strict=True) if block[0] > place)
 
     def forget_before(self, place: int) -> None:
-        """What lies before a place is not asked for again."""
+        """Forget the blocks before a position; they will not be requested again."""
         self.blocks = array("q", [number for block in self.blocks_after(place) for number in block])
 
 
 class CaptureProgress:
-    """The driver's view of the folders; one thread."""
+    """The driver's view of the folders, used by one thread."""
 
     def __init__(self, spec: CaptureSpec) -> None:
         self._spec = spec
@@ -87,12 +87,12 @@ class CaptureProgress:
         self._frozen: dict[str, int] | None = None
 
     def freeze_end(self) -> None:
-        """Nothing that comes after this moment is read."""
+        """Exclude everything that is written from now on."""
         self._scan_files({})
         self._frozen = {path: known.end for path, known in self._files.items()}
 
     def next_end(self, start: Offset) -> dict[str, Any]:
-        """The end of the batch that begins at `start`, within the limits. Raises DataLossError."""
+        """Return the end of the batch that begins at `start`, within the limits. Raises DataLossError."""
         places = flatten_offset(start)
         self._check_removed(places)
         if self._frozen is None:
@@ -100,7 +100,7 @@ class CaptureProgress:
         return self._apply_limits(places)
 
     def plan_batch(self, start: Offset, end: Offset) -> BlockPlan:
-        """What a batch reads. Raises DataLossError for a file that is gone, if that is wanted."""
+        """Return the blocks of a batch. Raises DataLossError for a removed file, unless losses are allowed."""
         pieces, begun = BlockPlan(), flatten_offset(start)
         wanted = replace(self._spec.record_filter, codes=None)
         for path, stop in flatten_offset(end).items():
@@ -134,7 +134,7 @@ class CaptureProgress:
                 later.add((folder, known.gateway))
 
     def _apply_limits(self, places: dict[str, int]) -> dict[str, Any]:
-        """Whole blocks, file by file, until one of the limits is reached; at least one block."""
+        """Take whole blocks, file by file, until a limit is reached; at least one block."""
         records = bytes_ = 0
         most, most_bytes = self._spec.max_records, self._spec.max_bytes
         end = dict(places)
@@ -158,7 +158,7 @@ class CaptureProgress:
         return nest_offset(end)
 
     def _check_removed(self, places: dict[str, int]) -> None:
-        """Files that were removed leave the offset; it matters when they had not been read to their end."""
+        """Drop removed files from the offset. It is a loss if they had not been read completely."""
         for path in [path for path in places if not os.path.exists(path)]:
             known = self._files.pop(path, None)
             unread = places[path] != DONE and (known is None or not known.final or known.end > places[path])
@@ -172,19 +172,19 @@ class CaptureProgress:
     def _report_loss(self, path: str) -> None:
         text = f"{path}: the file was removed before it was read to its end"
         if self._spec.fail_on_data_loss:
-            raise DataLossError(f"{text} (failOnDataLoss=false goes on without it)")
+            raise DataLossError(f"{text} (failOnDataLoss=false continues without it)")
         log.warning(text)
 
 
 def flatten_offset(offset: Offset) -> dict[str, int]:
-    """Place by path of the file."""
+    """Return positions by path."""
     return {
         os.path.join(folder, name): place for folder, some in offset.items() for name, place in some.items()
     }
 
 
 def nest_offset(places: Mapping[str, int]) -> dict[str, Any]:
-    """The offset as Spark keeps it; always in the same order, since Spark compares the text."""
+    """Return an offset as Spark stores it, in a fixed order, since Spark compares offsets as text."""
     found: dict[str, dict[str, int]] = {}
     for path in sorted(places):
         folder, name = os.path.split(path)

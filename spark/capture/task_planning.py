@@ -1,4 +1,4 @@
-"""Which task reads which blocks. Not responsible for reading records."""
+"""Planning of tasks: which one reads which blocks."""
 
 from array import array
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,7 @@ from spark.capture.options import CaptureFilter, CaptureSpec
 
 
 class FileRange(NamedTuple):
-    """A part of a file: the blocks, and damage, that begin in [start, end)."""
+    """Part of a file: the blocks, and damage, that begin in [start, end)."""
 
     path: str
     start: int
@@ -18,7 +18,7 @@ class FileRange(NamedTuple):
 
 
 class BlockPlan:
-    """Places and sizes of what is to be read, 24 bytes each: a capture may have millions of blocks."""
+    """Positions and sizes of the blocks to read, 24 bytes each, since a capture may have millions of blocks."""
 
     def __init__(self) -> None:
         self._paths: list[str] = []
@@ -28,7 +28,7 @@ class BlockPlan:
     def add_file(
         self, file: CaptureFileReader, wanted: CaptureFilter, start: int = 0, end: int | None = None
     ) -> None:
-        """What is wanted of a file, in [start, end)."""
+        """Add the matching blocks of a file that begin in [start, end)."""
         self._paths.append(file.path)
         for found in file.iter_blocks(start, end):
             if isinstance(found, Damage) or wanted.may_match_block(found):
@@ -36,14 +36,16 @@ class BlockPlan:
                 self.total_bytes += found.size
 
     def group_into_partitions(self, spec: CaptureSpec) -> list[tuple[FileRange, ...]]:
-        """As few tasks as the options allow, about equally large; never more than there are blocks."""
+        """Return as few tasks as the options allow, of similar size, and never more than blocks."""
         blocks = len(self._places) // 3
         count = max(-(-self.total_bytes // spec.partition_bytes), spec.min_partitions or 1)
         count = min(count, spec.max_partitions or count, blocks)
         return [tuple(self._join_neighbours(some)) for some in self._split_evenly(count)]
 
     def _split_evenly(self, count: int) -> Iterator[list[tuple[int, int, int]]]:
-        """Exactly `count` groups: each takes its share of the bytes that are left, and leaves the others a block."""
+        """Yield exactly `count` groups: each takes its share of the remaining bytes, and leaves every other group a
+        block.
+        """
         each = iter(self._places)
         places = list(zip(each, each, each, strict=True))
         at, left = 0, self.total_bytes
@@ -71,7 +73,7 @@ class BlockPlan:
 def blocks_in_range(
     file: CaptureFileReader, stretch: FileRange, wanted: CaptureFilter
 ) -> Iterator[CaptureBlock | Damage]:
-    """What a task reads of a stretch."""
+    """Yield the matching blocks, and the damage, of a file range."""
     for found in file.iter_blocks(stretch.start, stretch.end):
         if isinstance(found, Damage) or wanted.may_match_block(found):
             yield found

@@ -1,7 +1,4 @@
-"""What one task does: stretches of files to batches of rows, and what happens at damage.
-
-Not responsible for which stretches there are.
-"""
+"""Reading in one task: file ranges to record batches, with reports of damage."""
 
 import logging
 import os
@@ -23,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 def read_file_ranges(spec: CaptureSpec, stretches: Sequence[FileRange]) -> Iterator[pa.RecordBatch]:
-    """The rows of one task. Raises DamageError and DataLossError where the options want that."""
+    """Yield the rows of one task. Raises DamageError and DataLossError if the options demand it."""
     batches = _damage_rows(spec, stretches) if spec.rows == "damage" else _record_rows(spec, stretches)
     return join_batches(batches, spec.arrow_schema(), spec.arrow_batch_bytes)
 
@@ -31,7 +28,7 @@ def read_file_ranges(spec: CaptureSpec, stretches: Sequence[FileRange]) -> Itera
 def join_batches(
     batches: Iterable[pa.RecordBatch], schema: pa.Schema, limit: int
 ) -> Iterator[pa.RecordBatch]:
-    """Small batches put together, to about `limit` bytes."""
+    """Join small record batches, up to about `limit` bytes."""
     waiting: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
@@ -64,18 +61,18 @@ def _record_rows(spec: CaptureSpec, stretches: Sequence[FileRange]) -> Iterator[
 
 
 class DamagePolicy:
-    """What to do with what cannot be read."""
+    """Fails at damage or logs it, as the options demand."""
 
     def __init__(self, spec: CaptureSpec) -> None:
         self._fail = spec.fail_on_damage
 
     def reporter_for(self, path: str) -> Callable[[Damage], None]:
-        """What is called with the damage of a file. Raises DamageError if that is wanted, or logs it."""
+        """Return the function that reports damage in a file. It raises DamageError or logs a warning."""
 
         def tell(damage: Damage) -> None:
             text = f"{path}: damage at byte {damage.position:,}, {damage.size:,} bytes: {damage.reason}"
             if self._fail:
-                raise DamageError(f"{text} (failOnDamage=false reads on behind it)")
+                raise DamageError(f"{text} (failOnDamage=false continues after it)")
             log.warning(text)
 
         return tell
@@ -94,7 +91,7 @@ def _undamaged_blocks(
 
 
 def _read_range(spec: CaptureSpec, stretch: FileRange) -> Iterator[RecordBlock | Damage]:
-    """What is wanted of a stretch, and what of it cannot be read."""
+    """Yield the matching records of a range, and its damage."""
     try:
         file = CaptureFileReader(stretch.path)
     except FileNotFoundError:
@@ -102,7 +99,7 @@ def _read_range(spec: CaptureSpec, stretch: FileRange) -> Iterator[RecordBlock |
         return
     with file:
         if file.size < stretch.end:
-            yield Damage(file.size, stretch.end - file.size, "the file was cut since the query began")
+            yield Damage(file.size, stretch.end - file.size, "the file was truncated since the query began")
         for found in blocks_in_range(file, stretch, spec.record_filter):
             yield found if isinstance(found, Damage) else _decode_block(file, found, spec)
 
@@ -117,12 +114,12 @@ def _decode_block(file: CaptureFileReader, block: CaptureBlock, spec: CaptureSpe
 def _report_removed(spec: CaptureSpec, path: str) -> None:
     text = f"{path}: the file was removed before it was read"
     if spec.fail_on_data_loss:
-        raise DataLossError(f"{text} (failOnDataLoss=false goes on without it)")
+        raise DataLossError(f"{text} (failOnDataLoss=false continues without it)")
     log.warning(text)
 
 
 def _damage_rows(spec: CaptureSpec, stretches: Sequence[FileRange]) -> Iterator[pa.RecordBatch]:
-    """The damage itself as rows; every block is read to find it."""
+    """Yield the damage itself as rows; finding it takes reading every block."""
     schema = spec.arrow_schema()
     for stretch in stretches:
         rows = [

@@ -1,4 +1,4 @@
-"""Jobs that are run as they are: `rmq-gateway spark <name> -c <name>.toml`, or through spark-submit (`submit.py`).
+"""Ready-made jobs: `rmq-gateway spark <name> -c <name>.toml`, or through spark-submit (`submit.py`).
 
 Importing this package imports neither pyspark nor a pipeline.
 """

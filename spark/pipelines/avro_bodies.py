@@ -1,8 +1,7 @@
-"""Avro's binary form by fastavro, in Spark's Python workers: what type a schema has in Spark, and bodies read by it.
+"""Decode Avro bodies with fastavro in Spark's Python workers, and map Avro schemas to Spark types.
 
-Spark's own `from_avro` needs a jar of the very version of Spark and says nothing of why a body cannot be read.
-
-Not responsible for schema registries: what stands before the value is skipped.
+Spark's own `from_avro` needs a jar of exactly Spark's version, and does not tell why a body cannot be decoded. Schema
+registries are not asked: their header before the value is skipped.
 """
 
 import json
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
 
 MAX_REASON_CHARS: Final = 200
-"""How much of a failure is kept."""
+"""Longest reason of a failure that is stored."""
 
 _PRIMITIVE_TYPES: Final[dict[str, t.DataType]] = {
     "boolean": t.BooleanType(),
@@ -38,7 +37,9 @@ _LOGICAL_TYPES: Final[dict[str, t.DataType]] = {
 
 
 def make_decoder(schema_json: str, skip_bytes: int) -> "Callable[[Column], Column]":
-    """A function of columns: bodies to `struct<value, reason>`. Raises OptionError for a schema without such a type."""
+    """Return a function of columns: bodies to `struct<value, reason>`. Raises OptionError for a schema without a Spark
+    type.
+    """
     from pyspark.sql.pandas.functions import arrow_udf
     from pyspark.sql.pandas.types import to_arrow_type
 
@@ -56,7 +57,7 @@ def make_decoder(schema_json: str, skip_bytes: int) -> "Callable[[Column], Colum
 
 
 def decode_bodies(bodies: pa.Array, schema: Any, skip_bytes: int, arrow: pa.DataType) -> pa.Array:
-    """Each body's value, or the reason why there is none; null for no body."""
+    """Return each body's value, or the reason why there is none; null for a null body."""
     from fastavro import parse_schema
 
     parsed = parse_schema(schema)
@@ -72,14 +73,16 @@ def _decode_body(body: bytes, parsed: Any, skip_bytes: int) -> tuple[Any, str | 
     stream.seek(skip_bytes)
     try:
         value = schemaless_reader(stream, parsed, None)
-    except Exception as error:  # noqa: BLE001 - whatever a reader of any bytes may meet is the body's fault
+    except Exception as error:  # noqa: BLE001 - arbitrary bytes may raise anything
         return None, f"not Avro of the schema: {type(error).__name__} {error}"[:MAX_REASON_CHARS]
     left = len(body) - stream.tell()
-    return (value, None) if left == 0 else (None, f"{left} bytes are left behind the value")
+    return (value, None) if left == 0 else (None, f"{left} bytes follow the value")
 
 
 def _to_arrow(values: list[Any], reasons: list[str | None], arrow: pa.DataType) -> tuple[pa.Array, pa.Array]:
-    """Arrow's arrays; a value Arrow has no room for (a decimal's digits, a year) becomes a reason as well."""
+    """Return Arrow arrays. A value outside the Arrow type's range (a decimal's digits, a year) becomes a reason as
+    well.
+    """
     kind = arrow.field("value").type
     try:
         return pa.array(values, kind), pa.array(reasons, pa.string())
@@ -94,7 +97,7 @@ def _to_arrow(values: list[Any], reasons: list[str | None], arrow: pa.DataType) 
 
 
 def plain_schema(schema_json: str) -> Any:
-    """The schema as fastavro reads by it, names in full. Raises OptionError."""
+    """Return the schema as fastavro needs it, with full names. Raises OptionError."""
     from fastavro import parse_schema
     from fastavro.schema import SchemaParseException, UnknownType
 
@@ -106,7 +109,7 @@ def plain_schema(schema_json: str) -> Any:
 
 
 def _drop_unknown_logical(node: Any) -> Any:
-    """Logical types Spark has no column for are left out, so that their plain values stay."""
+    """Drop logical types that Spark has no column for, so that their plain values remain."""
     if isinstance(node, list):
         return [_drop_unknown_logical(each) for each in node]
     if not isinstance(node, dict):
@@ -124,12 +127,12 @@ def _drop_parser_marks(node: Any) -> Any:
 
 
 def spark_type(schema: Any) -> t.DataType:
-    """The type of a schema's values in Spark. Raises OptionError for what has none."""
+    """Return the Spark type of a schema's values. Raises OptionError if there is none."""
     return _SchemaTypes().type_of(schema)
 
 
 class _SchemaTypes:
-    """Named types are known from where they are defined on."""
+    """Maps schemas to types. Named types are known from their definition on."""
 
     def __init__(self) -> None:
         self.named: dict[str, t.DataType] = {}

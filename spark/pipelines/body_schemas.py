@@ -1,8 +1,6 @@
-"""Bodies by schema: JSON by a schema in Spark's words, Avro by its own; and why one does not fit.
+"""Parse bodies by schema: JSON by a Spark schema, Avro by its own.
 
-Nothing is lost: a body that does not fit leaves its row as it is, with a reason.
-
-Not responsible for where rows go.
+Nothing is lost: a body that does not match leaves its row unchanged, with a reason.
 """
 
 import re
@@ -21,19 +19,19 @@ BODY_OPTIONS: Final = (
         "json",
         text,
         None,
-        "Bodies are JSON objects of this schema: `id bigint not null, amount decimal(9,2)`.",
+        "Spark schema of bodies that are JSON objects: `id bigint not null, amount decimal(9,2)`.",
     ),
     Option(
-        "avro", text, None, "Bodies are Avro's binary form of this schema: a file's path, or the JSON itself."
+        "avro", text, None, "Avro schema of bodies in Avro's binary form: a file's path, or the JSON itself."
     ),
     Option(
         "skipBytes",
         integer(0),
         0,
-        "Bytes before the Avro value: 5 as registries put them, 10 for single objects.",
+        "Bytes to skip before the Avro value: 5 for schema registries, 10 for single-object encoding.",
     ),
-    Option("table", text, None, "Name of the topic's table; without it the topic's."),
-    Option("keepBody", boolean, True, "Keep the column `body` beside `value`."),
+    Option("table", text, None, "Name of the topic's table. Default: the topic's name."),
+    Option("keepBody", boolean, True, "Keep the column `body` in addition to `value`."),
 )
 _MALFORMED: Final = "_malformed"
 _NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]*")
@@ -41,7 +39,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]*")
 
 @dataclass(frozen=True, slots=True)
 class BodySchema:
-    """How the bodies of a topic are read and which table they go to; one of `json` and `avro` is given."""
+    """Schema of a topic's bodies, and the table they go to. One of `json` and `avro` is given."""
 
     topic: str
     table: str
@@ -52,11 +50,11 @@ class BodySchema:
 
     @property
     def value_column(self) -> str:
-        """Where the value is until it is in its table."""
+        """Column that holds the value until it is in its table."""
         return f"_value of {self.topic}"
 
     def check_schema(self) -> None:
-        """Raises OptionError for a schema that nothing can be read by; Spark, which reads it, must run."""
+        """Raise OptionError for an invalid schema. Needs a running Spark, which parses it."""
         from pyspark.errors import PySparkException
         from pyspark.sql.types import StructType
 
@@ -72,19 +70,19 @@ class BodySchema:
 
 
 def schema_from_options(topic: str, values: Mapping[str, Any]) -> BodySchema:
-    """From the typed values of `[bodies.<topic>]`. Raises OptionError."""
+    """Build the schema from the typed values of `[bodies.<topic>]`. Raises OptionError."""
     where = f"[bodies.{topic}]"
     if (values["json"] is None) == (values["avro"] is None):
-        raise OptionError(f"{where}: one of json and avro is needed")
+        raise OptionError(f"{where}: one of json and avro is required")
     table = values["table"] or re.sub(r"[^\w.-]", "_", topic)
     if not _NAME.fullmatch(table):
-        raise OptionError(f"{where}: {table} is no name for a table, set table")
+        raise OptionError(f"{where}: {table} is not a valid table name: set table")
     avro = None if values["avro"] is None else read_avro_schema(values["avro"], where)
     return BodySchema(topic, table, values["json"], avro, values["skipBytes"], values["keepBody"])
 
 
 def read_avro_schema(given: str, where: str) -> str:
-    """The schema's JSON, from a file where it is a path. Raises OptionError."""
+    """Return the schema's JSON, from a file if a path is given. Raises OptionError."""
     from pathlib import Path
 
     if given.lstrip().startswith(("{", "[", '"')):
@@ -96,7 +94,7 @@ def read_avro_schema(given: str, where: str) -> str:
 
 
 def parse_bodies(rows: "DataFrame", bodies: Mapping[str, BodySchema]) -> "DataFrame":
-    """The rows with a column for each schema, null for other topics, and `reason`, null where all is well."""
+    """Add a column per schema, null for other topics, and `reason`, null where the body matches."""
     from pyspark.sql import functions as f
 
     reason = f.lit(None).cast("string")
@@ -133,9 +131,9 @@ def _parse_json(body: BodySchema, given: "Column") -> tuple["Column", "Column"]:
 
 
 def _is_one_json_value(said: "Column") -> "Column":
-    """Whether a text is JSON to its end. Spark's parsers leave out what stands behind the first value.
+    """Tell whether a text is a single JSON value. Spark's parsers ignore what follows the first value.
 
-    What could go on unnoticed inside an array (a closing bracket) cannot inside an object, and the other way round.
+    Text that could go unnoticed inside an array (a closing bracket) is noticed inside an object, and vice versa.
     """
     from pyspark.sql import functions as f
 

@@ -1,9 +1,7 @@
 """The command `rmq-gateway spark`, which spark-submit reaches through `submit.py`: one command per pipeline.
 
-A pipeline's module is imported when it is asked for, so that the command line starts without pyspark, and says what to
+A pipeline's module is imported when it is run, so that the command line starts without pyspark, and can tell what to
 install where it is missing.
-
-Not responsible for what pipelines do.
 """
 
 import importlib
@@ -23,17 +21,17 @@ INSTALL_COMMAND = "pip install 'rocketmq-gateway[spark]'"
 
 
 class _Pipelines(click.Group):
-    """Commands of pipelines, imported when one is asked for."""
+    """Group of the pipelines' commands, which are imported when used."""
 
     MODULES: ClassVar[Mapping[str, str]] = {
-        "compact": "Few large files of the many small ones of an ingest's tables.",
-        "ingest": "Topics to a table that every reader can read.",
-        "peek": "The first messages of topics.",
-        "profile": "What traffic is like: rates, sizes, keys, latencies; a report with plots.",
-        "readiness": "A verdict for a cut-over, with an exit code.",
-        "reconcile": "What differs between a primary and its mirror.",
+        "compact": "Merge the small files of ingested tables into larger ones.",
+        "ingest": "Write topics to tables, each message exactly once.",
+        "peek": "Show the first messages of topics.",
+        "profile": "Describe traffic: rates, sizes, keys, latencies, as a report with plots.",
+        "readiness": "Judge whether topics are ready for a cut-over, with an exit code.",
+        "reconcile": "Find differences between a primary and its mirror.",
     }
-    """One line of help by pipeline; its module is `spark.pipelines.<name>` and has a `PIPELINE`."""
+    """Help line by pipeline. Its module is `spark.pipelines.<name>` and has a `PIPELINE`."""
 
     def list_commands(self, context: click.Context) -> list[str]:
         return sorted([*super().list_commands(context), *self.MODULES])
@@ -47,26 +45,26 @@ class _Pipelines(click.Group):
 @click.group(cls=_Pipelines)
 @click.pass_context
 def spark(context: click.Context) -> None:
-    """Pipelines on Spark: jobs over topics, each with a TOML file."""
+    """Run pipelines on Spark, each configured by a TOML file."""
     context.ensure_object(dict)
 
 
 @spark.command()
 @click.argument("pipeline", type=click.Choice(sorted(_Pipelines.MODULES)))
 def example(pipeline: str) -> None:
-    """Prints a commented configuration file with every key of a pipeline."""
+    """Print a commented configuration file with every key of a pipeline."""
     found = find_pipeline(pipeline)
     click.echo(example_file(found.tables, f"{found.doc}\n\nrmq-gateway spark {found.name} -c FILE"), nl=False)
 
 
 @spark.command()
 def script() -> None:
-    """Prints the path of the script for spark-submit: spark-submit $(rmq-gateway spark script) NAME -c FILE."""
+    """Print the path of the script for spark-submit: spark-submit $(rmq-gateway spark script) NAME -c FILE."""
     click.echo(Path(__file__).with_name("submit.py"))
 
 
 def find_pipeline(name: str) -> Pipeline:
-    """The pipeline of that name. Ends the command, saying what to install, where something is missing."""
+    """Return the pipeline of that name. Raises a click exception that names missing dependencies."""
     try:
         found: Pipeline = importlib.import_module(f"spark.pipelines.{name}").PIPELINE
     except ModuleNotFoundError as missing:
@@ -77,11 +75,11 @@ def find_pipeline(name: str) -> Pipeline:
 def _missing_dependency(missing: ModuleNotFoundError) -> click.ClickException:
     if (missing.name or "").partition(".")[0] in ("spark", "codec", "toolkit", "remoting"):
         raise missing
-    return _UsageError(f"{missing.name} is needed, which is not installed: {INSTALL_COMMAND}")
+    return _UsageError(f"{missing.name} is not installed: {INSTALL_COMMAND}")
 
 
 class _UsageError(click.ClickException):
-    """Something is wrong with flags, configuration or what is installed. (1 is a pipeline's own verdict.)"""
+    """Wrong flags or configuration, or a missing dependency. (Exit code 1 is a pipeline's own verdict.)"""
 
     exit_code = 2
 
@@ -93,7 +91,7 @@ class _RunFailure(click.ClickException):
 
 
 def _pipeline_command(name: str, help_line: str, find: Callable[[], Pipeline]) -> click.Command:
-    """The command of a pipeline, which is looked up when it runs."""
+    """Return the command of a pipeline, which is looked up when it runs."""
 
     @click.pass_context
     def callback(context: click.Context, /, **given: Any) -> None:
@@ -102,13 +100,11 @@ def _pipeline_command(name: str, help_line: str, find: Callable[[], Pipeline]) -
     options = [
         click.Option(["-c", "--config", "file"], metavar="FILE", help=f"See `spark example {name}`."),
         click.Option(
-            ["--set", "sets"], multiple=True, metavar="TABLE.KEY=VALUE", help="One key; repeatable."
+            ["--set", "sets"], multiple=True, metavar="TABLE.KEY=VALUE", help="Set one key; repeatable."
         ),
-        click.Option(["--master"], metavar="URL", help="Where Spark runs (local[*])."),
-        click.Option(["--remote"], metavar="URL", help="A Spark Connect server, sc://host:15002."),
-        click.Option(
-            ["--conf"], multiple=True, metavar="KEY=VALUE", help="Spark's configuration; repeatable."
-        ),
+        click.Option(["--master"], metavar="URL", help="Spark master (default: local[*])."),
+        click.Option(["--remote"], metavar="URL", help="Spark Connect server, sc://host:15002."),
+        click.Option(["--conf"], multiple=True, metavar="KEY=VALUE", help="Spark configuration; repeatable."),
         click.Option(["--json", "as_json"], is_flag=True, help="Print the summary as one JSON object."),
     ]
     return click.Command(name, callback=callback, params=list(options), help=help_line)
@@ -125,7 +121,7 @@ def run_pipeline(
     as_json: bool,
     submitted: bool = False,
 ) -> int:
-    """Runs a pipeline and prints its summary; the exit code. Ends the command for what is wrong."""
+    """Run a pipeline, print its summary, and return the exit code. Raises click exceptions for errors."""
     try:
         config = load_config(pipeline.tables, file, sets)
     except OptionError as error:
@@ -164,7 +160,7 @@ def _run_in_session(
 
 
 def error_text(error: Exception) -> str:
-    """What went wrong, without the JVM's stack: the last line of ours in it where there is one."""
+    """Return an error's text without the JVM's stack: the last line from this package if there is one."""
     lines = [line.strip() for line in str(error).splitlines()]
     ours = [line for line in lines if line.startswith("spark.errors.")]
     if ours:
@@ -175,7 +171,7 @@ def error_text(error: Exception) -> str:
 def _parse_conf(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals:
-        raise _UsageError(f"--conf {text}: KEY=VALUE is expected")
+        raise _UsageError(f"--conf {text}: expected KEY=VALUE")
     return key.strip(), value
 
 

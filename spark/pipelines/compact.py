@@ -1,8 +1,6 @@
-"""Few large files of the many small ones of an ingest's tables; meant to be run now and then, beside the ingest.
+"""The pipeline `compact`: merge the small files of an ingest's tables into larger ones, while the ingest runs.
 
-Takes the same file as `ingest`; its `[source]`, `[run]` and `[bodies.…]` are of no interest here.
-
-Not responsible for how a table does it.
+Takes the same file as `ingest`, and ignores its `[source]`, `[run]` and `[bodies.…]`.
 """
 
 from typing import Final
@@ -16,26 +14,26 @@ from spark.source.options import OPTIONS as SOURCE_OPTIONS
 from spark.tables.table import DEFAULT_KEEP_HOURS, DEFAULT_TARGET_BYTES
 
 COMPACT: Final = (
-    Option("tables", names, None, "Only these tables, between commas."),
-    Option("targetMB", integer(1), DEFAULT_TARGET_BYTES >> 20, "How large a file may become, MiB."),
+    Option("tables", names, None, "Tables to compact, separated by commas. Default: all."),
+    Option("targetMB", integer(1), DEFAULT_TARGET_BYTES >> 20, "Maximum size of a file, MiB."),
     Option(
         "keepHours",
         integer(0),
         int(DEFAULT_KEEP_HOURS),
-        "Delta: how long files that were replaced stay for readers underway and for older versions, h.",
+        "Delta: how long replaced files are kept for running readers and for older versions, h.",
     ),
 )
 
 
 def run(job: Job) -> Summary:
-    """Raises OptionError for a table there is not, TableError where another process is at one."""
+    """Compact the tables. Raises OptionError for an unknown table, TableError if another process compacts one."""
     ingest = prepare_ingest(job)
     known = [MESSAGES, QUARANTINE, *(body.table for body in ingest.bodies.values())]
     settings = job.config["compact"]
     wanted = settings["tables"] or known
     for name in wanted:
         if name not in known:
-            raise OptionError(f"[compact]: there is no table {name}; there are {', '.join(known)}")
+            raise OptionError(f"[compact]: there is no table {name}; tables: {', '.join(known)}")
     done = []
     for name in wanted:
         table = ingest.open_table(name, job.session)
@@ -48,7 +46,7 @@ def run(job: Job) -> Summary:
 
 PIPELINE: Final = Pipeline(
     "compact",
-    "Few large files of the many small ones of an ingest's tables. It takes the file of the ingest.",
+    "Merge the small files of ingested tables into larger ones. Takes the configuration file of the ingest.",
     {
         "compact": COMPACT,
         "source": SOURCE_OPTIONS,

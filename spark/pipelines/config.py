@@ -1,9 +1,7 @@
-"""A pipeline's TOML file and `--set`s: tables of declared options, and the table `[spark]` with Spark's own settings.
+"""A pipeline's configuration: a TOML file with tables of declared options, `--set`, and Spark's own table `[spark]`.
 
-Values become texts and are read as the options of a data source are, so a table means the same in a file as in
-`.option(…)`. Commented example files are made from the declarations.
-
-Not responsible for what options there are.
+Values become texts and are parsed like a data source's options, so a key means the same in a file as in `.option(…)`.
+Commented example files are made from the declarations.
 """
 
 import json
@@ -21,23 +19,23 @@ from toolkit.settings_docs import comment, plain_value, toml_value
 from toolkit.suggestions import nearest_name
 
 Tables = Mapping[str, tuple[Option, ...]]
-"""Declared tables. A name that ends in `.*` stands for any number of tables, as `[bodies.orders]` of `bodies.*`."""
+"""Declared tables. A name ending in `.*` stands for any number of tables, as `[bodies.orders]` for `bodies.*`."""
 
 SPARK_OPTIONS: Final = (
-    Option("master", text, None, "Where Spark runs: `local[*]`, `spark://host:7077`, `yarn`, `k8s://…`."),
-    Option("remote", text, None, "A Spark Connect server, `sc://host:15002`, instead of a master."),
-    Option("appName", text, None, "Name of the application; without it the pipeline's."),
+    Option("master", text, None, "Spark master: `local[*]`, `spark://host:7077`, `yarn`, `k8s://…`."),
+    Option("remote", text, None, "Spark Connect server, `sc://host:15002`, instead of a master."),
+    Option("appName", text, None, "Name of the application. Default: the pipeline's name."),
 )
-"""What `[spark]` takes besides Spark's own configuration, as `executor.memory = "2g"`."""
+"""Options of `[spark]` besides Spark's own configuration, such as `executor.memory = "2g"`."""
 
 _VARIABLE: Final = re.compile(r"\$\{(\w+)\}")
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What was configured. `values` are typed, `texts` those of them that were given, as a data source takes them.
+    """A loaded configuration. `values` are typed; `texts` are the given ones, as a data source takes them.
 
-    Both are by the table's full name. Secrets are among `texts`: print `shown` instead.
+    Both are by the table's full name. `texts` contain secrets: print `redacted_texts` instead.
     """
 
     values: Mapping[str, dict[str, Any]]
@@ -46,18 +44,18 @@ class Config:
     declared: Mapping[str, tuple[Option, ...]] = field(repr=False)
 
     def redacted_texts(self) -> dict[str, dict[str, str]]:
-        """The given texts, secrets replaced."""
+        """Return the given texts with secrets replaced."""
         return {name: shown(texts, self.declared[name]) for name, texts in self.texts.items()}
 
     def tables_below(self, prefix: str) -> dict[str, dict[str, Any]]:
-        """The typed tables of `prefix.*`, by the rest of their names."""
+        """Return the typed tables of `prefix.*` by the rest of their names."""
         start = f"{prefix}."
         return {
             name.removeprefix(start): values for name, values in self.values.items() if name.startswith(start)
         }
 
     def redact_secrets(self, said: str) -> str:
-        """The same text without any secret that was configured."""
+        """Return a text without any configured secret."""
         for table, texts in self.texts.items():
             for name, value in shown(texts, self.declared[table]).items():
                 if value == REDACTED and texts[name]:
@@ -66,9 +64,9 @@ class Config:
 
 
 def load_config(tables: Tables, file: str | None, sets: Sequence[str] = ()) -> Config:
-    """The configuration of a pipeline with these tables. `sets` are `table.key=value` and win over the file.
+    """Load the configuration of a pipeline with these tables. `sets` are `table.key=value` and override the file.
 
-    Raises OptionError, which names file, table and key, and the nearest of what there is.
+    Raises OptionError, which names file, table and key, and the most similar name.
     """
     given = _read_file(tables, file) if file else {}
     for each in sets:
@@ -96,7 +94,7 @@ def _read_file(tables: Tables, file: str) -> dict[str, dict[str, str]]:
     given: dict[str, dict[str, str]] = {}
     for name, content in parsed.items():
         if not isinstance(content, dict):
-            raise OptionError(f"{file}: {name} stands outside of any table; there are {_list_tables(tables)}")
+            raise OptionError(f"{file}: {name} is outside of any table; tables: {_list_tables(tables)}")
         for table, keys in _split_named_tables(tables, name, content, file).items():
             given[table] = _option_texts(keys, _options_of(tables, table), f"{file}: [{table}]")
     return given
@@ -105,21 +103,21 @@ def _read_file(tables: Tables, file: str) -> dict[str, dict[str, str]]:
 def _split_named_tables(
     tables: Tables, name: str, content: dict[str, Any], file: str
 ) -> dict[str, dict[str, Any]]:
-    """The tables of one top-level table: itself, or those below it where they are named by the user."""
+    """Return the tables of one top-level table: itself, or those below it if users name them."""
     if name == "spark" or name in tables:
         return {name: content}
     if f"{name}.*" not in tables:
         raise OptionError(f"{file}: {_unknown_table_text(tables, name)}")
     for key, below in content.items():
         if not isinstance(below, dict):
-            raise OptionError(f"{file}: {key} stands in [{name}], but belongs into a [{name}.<name>]")
+            raise OptionError(f"{file}: {key} is in [{name}], but belongs in a table [{name}.<name>]")
     return {f"{name}.{key}": below for key, below in content.items()}
 
 
 def _option_texts(
     keys: Mapping[str, Any], options: tuple[Option, ...], where: str, prefix: str = ""
 ) -> dict[str, str]:
-    """Texts of TOML values; nested tables are keys with dots, or JSON where a key of that name is declared."""
+    """Return TOML values as texts. Nested tables become keys with dots, or JSON if a key of that name is declared."""
     names = {name.lower() for option in options for name in option.names}
     found: dict[str, str] = {}
     for key, value in keys.items():
@@ -142,16 +140,16 @@ def _value_text(value: Any, where: str) -> str:
         return str(value)
     isoformat = getattr(value, "isoformat", None)
     if isoformat is None:
-        raise OptionError(f"{where}: a text, number, truth value, list or table is expected")
+        raise OptionError(f"{where}: expected a text, number, boolean, list or table")
     return str(isoformat())
 
 
 def _expand_variables(value: str, where: str) -> str:
-    """`${NAME}` is the environment's, so that secrets need not stand in files."""
+    """Replace `${NAME}` by the environment's value, so that files need not contain secrets."""
 
     def look_up(match: re.Match[str]) -> str:
         if match[1] not in os.environ:
-            raise OptionError(f"{where}: the environment has no {match[1]}")
+            raise OptionError(f"{where}: environment variable {match[1]} is not set")
         return os.environ[match[1]]
 
     return _VARIABLE.sub(look_up, value)
@@ -161,7 +159,7 @@ def _expand_variables(value: str, where: str) -> str:
 
 
 def _set_key(table: dict[str, str], key: str, value: str) -> None:
-    """Sets a key, in place of the same key in another case."""
+    """Set a key, replacing the same key in another case."""
     for name in [name for name in table if name.lower() == key.lower()]:
         del table[name]
     table[key] = value
@@ -174,7 +172,7 @@ def _split_set(tables: Tables, each: str) -> tuple[str, str, str]:
         below, dot, key = key.partition(".")
         name = f"{name}.{below}"
     if not equals or not dot or not key:
-        raise OptionError(f"--set {each}: table.key=value is expected")
+        raise OptionError(f"--set {each}: expected table.key=value")
     if name != "spark":
         try:
             _options_of(tables, name)
@@ -193,7 +191,7 @@ def _unknown_table_text(tables: Tables, name: str) -> str:
     known = [*(each.removesuffix(".*") for each in tables), "spark"]
     near = nearest_name(name, known)
     return f"there is no table [{name}]" + (
-        f"; did you mean [{near}]?" if near else f"; there are {_list_tables(tables)}"
+        f"; did you mean [{near}]?" if near else f"; tables: {_list_tables(tables)}"
     )
 
 
@@ -205,7 +203,7 @@ def _list_tables(tables: Tables) -> str:
 
 
 def spark_settings(config: Config) -> tuple[dict[str, str], dict[str, str]]:
-    """`[spark]` apart: what SPARK declares, and Spark's configuration with its full names."""
+    """Split `[spark]` into the options of SPARK_OPTIONS and Spark's configuration under full names."""
     own = {option.name.lower(): option.name for option in SPARK_OPTIONS}
     settings = {own[key.lower()]: value for key, value in config.spark.items() if key.lower() in own}
     conf = {
@@ -220,13 +218,13 @@ def spark_settings(config: Config) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def example_file(tables: Tables, head: str) -> str:
-    """A commented TOML file with every key and its default."""
+    """Return a commented TOML file with every key and its default."""
     parts = [_toml_comment(head)]
     for name, options in tables.items():
         parts.append(f"[{name.replace('*', 'name')}]")
         parts.extend(_example_option(option) for option in options)
     parts += ["[spark]", *(_example_option(option) for option in SPARK_OPTIONS)]
-    parts.append(_toml_comment("Anything of Spark's configuration, with or without `spark.` in front.\n"))
+    parts.append(_toml_comment("Any Spark configuration key, with or without the prefix `spark.`.\n"))
     parts.append('# "executor.memory" = "2g"\n')
     return "\n".join(parts)
 
@@ -234,7 +232,7 @@ def example_file(tables: Tables, head: str) -> str:
 def _example_option(option: Option) -> str:
     said = option.description
     if option.secret:
-        said += ' "${NAME}" takes it from the environment.'
+        said += ' "${NAME}" reads it from the environment.'
     return f"{_toml_comment(said)}\n# {option.name} = {_toml_default(option.default)}\n"
 
 

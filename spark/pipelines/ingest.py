@@ -1,10 +1,11 @@
-"""Topics to tables: every message once, by topic and day in UTC, with typed bodies where there is a schema.
+"""The pipeline `ingest`: write topics to tables, each message once, by topic and UTC day, with typed bodies.
 
-Micro-batches are appended to the table `messages`, topics of `[bodies.<topic>]` to tables of their own, and what does
-not fit its schema to `quarantine`, with the reason. A run that was killed is started again the same way, and goes on
-where it was.
+Each micro-batch is appended to the table `messages`; topics of `[bodies.<topic>]` go to tables of their own, and rows
+whose body does not match its schema go to `quarantine`, with the reason.
 
-Not responsible for how messages are read (`spark.source`) nor for how a table takes each batch once (`spark.tables`).
+Theory of operation: the checkpoint fixes which offsets belong to a batch id, and a table accepts each (query id,
+batch id) once. After a crash the run is started again in the same way; Spark repeats the last batch under the same
+id, and tables that already have it ignore it.
 """
 
 import json
@@ -33,40 +34,48 @@ if TYPE_CHECKING:
 MESSAGES: Final = "messages"
 QUARANTINE: Final = "quarantine"
 REQUIRED_COLUMNS: Final = ("topic", "brokerName", "queueId", "queueOffset", "storeTimestamp")
-"""Columns a table cannot do without."""
+"""Columns that every table needs."""
 
 MAX_START_ATTEMPTS: Final = 5
 WORKER_NOT_STARTED: Final = "Python worker failed to connect back"
 
 TABLE: Final = (
-    Option("path", text, None, "The directory (or address) below which the tables are."),
+    Option("path", text, None, "Directory (or URI) below which the tables are."),
     Option(
         "format",
         choice(*FORMATS),
         "auto",
-        "`delta`; `directory`: plain Parquet, one directory per batch; `auto`: what is there, else Delta "
-        "where it is installed, else directories.",
+        "`delta`; `directory`: plain Parquet, one directory per batch; `auto`: the existing format, else Delta "
+        "if it is installed, else directories.",
     ),
     Option(
         "checkpoint",
         text,
         None,
-        "Where Spark keeps how far it is; without it `_checkpoint` below the path. It belongs to the tables: "
-        "neither may be deleted, or put back to an older state, without the other.",
+        "Directory of Spark's checkpoint. Default: `_checkpoint` below the path. It belongs to the tables: never "
+        "delete one of them, or restore it to an older state, without the other.",
     ),
 )
 RUN: Final = (
     Option(
-        "every", text, "30 seconds", "How often a batch is made, in Spark's words; longer means fewer files."
+        "every",
+        text,
+        "30 seconds",
+        "Interval between batches, in Spark's syntax; a longer one means fewer files.",
     ),
-    Option("availableNow", boolean, False, "Take what is there now, in as many batches as needed, and end."),
-    Option("failOnBadBodies", boolean, False, "End with exit code 1 when bodies were put into quarantine."),
+    Option(
+        "availableNow",
+        boolean,
+        False,
+        "Ingest what is available now, in as many batches as needed, and exit.",
+    ),
+    Option("failOnBadBodies", boolean, False, "Exit with code 1 if rows were quarantined."),
 )
 
 
 @dataclass(slots=True)
 class IngestTally:
-    """What a run has appended: rows by table and topic, and by batch."""
+    """Totals of a run: rows by table and topic, and by batch."""
 
     rows: dict[str, Counter[str]] = field(default_factory=dict)
     batches: Counter[int] = field(default_factory=Counter)
@@ -84,7 +93,7 @@ class IngestTally:
 
 @dataclass(slots=True)
 class Ingest:
-    """What is done with each micro-batch. Called by Spark, in the driver, one batch after the other."""
+    """Appends micro-batches to tables. Spark calls it in the driver, one batch after the other."""
 
     root: str
     format: str
@@ -116,19 +125,19 @@ class Ingest:
         self.tally.add_result(name, batch_id, told)
 
     def open_table(self, name: str, session: "SparkSession") -> Table:
-        """A table below the root."""
+        """Open a table below the root."""
         return open_table(self.root, name, self.format, session)
 
 
 def query_id(session: "SparkSession", checkpoint: str) -> str:
-    """The id of the query a checkpoint belongs to: new with each new checkpoint, the same after each restart."""
+    """Return the id of a checkpoint's query: new with each new checkpoint, the same after each restart."""
     lines = session.read.text(f"{checkpoint}/metadata").collect()
     found: str = json.loads("".join(row[0] for row in lines))["id"]
     return found
 
 
 def split_by_table(read: "DataFrame", bodies: Mapping[str, BodySchema]) -> dict[str, "DataFrame"]:
-    """What belongs into each table, of rows that `typed` made: each row into one of them."""
+    """Return the rows of each table from the result of `parse_bodies`; each row goes to exactly one."""
     from pyspark.sql import functions as f
 
     values = {body.value_column for body in bodies.values()}
@@ -146,7 +155,7 @@ def split_by_table(read: "DataFrame", bodies: Mapping[str, BodySchema]) -> dict[
 
 
 def run(job: Job) -> Summary:
-    """Raises OptionError, and what the query failed with."""
+    """Ingest until the query ends. Raises OptionError, and the error the query failed with."""
     ingest = prepare_ingest(job)
     session = job.session
     for body in ingest.bodies.values():
@@ -166,24 +175,24 @@ def run(job: Job) -> Summary:
 
 
 def prepare_ingest(job: Job) -> Ingest:
-    """What the configuration says, as far as it can be checked without Spark. Raises OptionError, TableError."""
+    """Read the configuration and check what can be checked without a query. Raises OptionError, TableError."""
     table = job.config["table"]
     if not table["path"]:
-        raise OptionError("[table]: path is needed, the directory below which the tables are")
+        raise OptionError("[table]: path is required, the directory below which the tables are")
     bodies = {
         topic: schema_from_options(topic, values) for topic, values in job.tables_below("bodies").items()
     }
     names = Counter([MESSAGES, QUARANTINE, *(body.table for body in bodies.values())])
     twice = [name for name, count in names.items() if count > 1]
     if twice:
-        raise OptionError(f"[bodies]: more than one table would be called {twice[0]}, set its table")
+        raise OptionError(f"[bodies]: more than one table is named {twice[0]}; set table")
     checkpoint = table["checkpoint"] or f"{table['path'].rstrip('/')}/_checkpoint"
     spec = read_spec(source_options(job.option_texts("source")))
     missing = [
         name for name in REQUIRED_COLUMNS if name not in (column.name for column in spec.selected_columns())
     ]
     if missing:
-        raise OptionError(f"[source]: the table needs the columns {', '.join(missing)}")
+        raise OptionError(f"[source]: the table requires the columns {', '.join(missing)}")
     ingest = Ingest(table["path"], table["format"], checkpoint, bodies, spec)
     ingest.open_table(MESSAGES, job.session)
     return ingest
@@ -192,10 +201,10 @@ def prepare_ingest(job: Job) -> Ingest:
 def follow_with_restarts(
     job: Job, start: "Callable[[], StreamingQuery]", rows: Mapping[int, int]
 ) -> QueryTotals:
-    """Waits for the end. Raises SparkRocketmqError when Spark's own process is gone.
+    """Wait for the query to end. Raises SparkRocketmqError if Spark's own process dies.
 
-    Spark gives a source's Python process ten seconds to start, and there is no option: on a machine that is busy just
-    then another try does.
+    Spark gives a source's Python process ten seconds to start, and has no option for it; on a busy machine another
+    attempt helps.
     """
     from py4j.protocol import Py4JNetworkError
     from pyspark.errors import StreamingQueryException
@@ -206,16 +215,16 @@ def follow_with_restarts(
         except StreamingQueryException as error:
             if WORKER_NOT_STARTED not in str(error):
                 raise
-            job.print_progress(f"ingest: {WORKER_NOT_STARTED}, started again")
+            job.print_progress(f"ingest: {WORKER_NOT_STARTED}, restarting")
         except (Py4JNetworkError, ConnectionError) as error:
-            raise SparkRocketmqError(f"Spark's process is gone: {error}") from error
+            raise SparkRocketmqError(f"Spark's process died: {error}") from error
     return job.follow_query(start(), "ingest", rows)
 
 
 def build_summary(
     ingest: Ingest, watched: QueryTotals, session: "SparkSession", fail_on_bad: bool
 ) -> Summary:
-    """What came of it, by topic and by table."""
+    """Sum up the run, by topic and by table."""
     tally = ingest.tally
     bad = tally.rows.get(QUARANTINE, Counter[str]())
     good: Counter[str] = sum((rows for name, rows in tally.rows.items() if name != QUARANTINE), Counter())
@@ -244,7 +253,7 @@ def build_summary(
 
 PIPELINE: Final = Pipeline(
     "ingest",
-    "Topics to tables that every reader reads right, also right after a crash: each message once.",
+    "Write topics to tables, each message exactly once, even after crashes and for readers other than Spark.",
     {"source": SOURCE_OPTIONS, "table": TABLE, "run": RUN, "bodies.*": BODY_OPTIONS},
     run,
 )

@@ -1,16 +1,14 @@
-"""What every pipeline is made of and given: its declaration, the running job, the summary it ends with.
+"""Building blocks of a pipeline: its declaration, the running job, and the summary.
 
     def run(job: Job) -> Summary:
-        frame = job.session.read.format("rocketmq").options(**job.texts("source")).load()
-        with job.step("counting"):
+        frame = job.session.read.format("rocketmq").options(**job.option_texts("source")).load()
+        with job.timed_step("counting"):
             count = frame.count()
         return Summary("Counted", {"messages": count})
 
     PIPELINE = Pipeline("count", "Counts messages.", {"source": OPTIONS}, run)
 
 Importing this module imports neither pyspark nor rich.
-
-Not responsible for what a pipeline does, nor for sessions and command lines (`commands`).
 """
 
 import json
@@ -31,14 +29,14 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 POLL_INTERVAL_S = 1
-"""How often a streaming query is looked at."""
+"""Interval at which a streaming query's progress is read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """A pipeline as it is declared: `tables` of its TOML file, and what runs it. `doc` may have several lines.
+    """A declared pipeline: the `tables` of its TOML file, and the function that runs it. `doc` may have several lines.
 
-    One that only reads results of others has no use for a session (`on_spark` false) and gets none.
+    One that only reads other pipelines' results needs no session (`on_spark` false), and gets none.
     """
 
     name: str
@@ -59,10 +57,9 @@ class Section:
 
 @dataclass(slots=True)
 class Summary:
-    """What came of a run. `figures` are names and JSON values, in the order they are shown.
+    """Result of a run. `figures` are names and JSON values, in display order.
 
-    Exit codes: 0 all is well, 1 the pipeline's own verdict says no, 4 that it cannot be told; 2 and 3 are for
-    mistakes and failures.
+    Exit codes: 0 success, 1 the pipeline's verdict is negative, 4 it cannot tell; 2 usage error, 3 failure.
     """
 
     title: str
@@ -71,7 +68,7 @@ class Summary:
     exit_code: int = 0
 
     def as_json(self) -> str:
-        """All of it as one JSON object."""
+        """Return everything as one JSON object."""
         sections = {
             section.title: [dict(zip(section.columns, row, strict=True)) for row in section.rows]
             for section in self.sections
@@ -80,7 +77,7 @@ class Summary:
         return json.dumps(content, default=str)
 
     def print_tables(self, console: "Console") -> None:
-        """As tables for people."""
+        """Print everything as tables."""
         from rich.table import Table
 
         table = Table(title=self.title, show_header=False, title_justify="left")
@@ -104,7 +101,7 @@ def _format_value(value: Any) -> str:
 
 @dataclass(slots=True)
 class Job:
-    """One run of a pipeline. `console` is for progress and goes to standard error; the summary does not."""
+    """One run of a pipeline. `console` shows progress on standard error; the summary goes elsewhere."""
 
     session: "SparkSession"
     settings: Config
@@ -117,20 +114,20 @@ class Job:
         return self.settings.values
 
     def option_texts(self, table: str) -> dict[str, str]:
-        """The options that were given in a table, to be passed on: `.options(**job.texts("source"))`."""
+        """Return the given options of a table, to be passed on: `.options(**job.option_texts("source"))`."""
         return dict(self.settings.texts[table])
 
     def tables_below(self, prefix: str) -> dict[str, dict[str, Any]]:
-        """Typed values of the tables `[prefix.<name>]`, by name."""
+        """Return typed values of the tables `[prefix.<name>]`, by name."""
         return self.settings.tables_below(prefix)
 
     def print_progress(self, line: str) -> None:
-        """A line of progress; secrets that were configured are replaced."""
+        """Print a line of progress, with configured secrets replaced."""
         self.console.print(self.settings.redact_secrets(line), markup=False, highlight=False)
 
     @contextmanager
     def timed_step(self, what: str) -> Iterator[None]:
-        """Shows that a batch step runs, and afterwards how long it took."""
+        """Show that a batch step is running, and print how long it took."""
         began_s = time.monotonic()
         with self.console.status(what):
             yield
@@ -139,9 +136,10 @@ class Job:
     def follow_query(
         self, query: "StreamingQuery", what: str, rows: Mapping[int, int] | None = None
     ) -> QueryTotals:
-        """Waits for a streaming query to end, showing its batches; SIGTERM and Ctrl-C stop it in good order.
+        """Wait for a streaming query to end, showing its batches. SIGTERM and Ctrl-C stop it gracefully.
 
-        `rows` is how many each batch had, where Spark does not see them. Raises what the query failed with.
+        `rows` are the rows of each batch, for queries whose rows Spark does not count. Raises what the query failed
+        with.
         """
         watched = QueryTotals(rows)
         with self._stopped_by_signals(), self.console.status(what) as status:

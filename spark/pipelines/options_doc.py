@@ -1,6 +1,6 @@
-"""The tables of options and columns in docs, generated from their declarations.
+"""Generate the tables of options and columns in docs from their declarations.
 
-A document says where a table goes, and what stands between the two comments is replaced:
+A document marks the place of a table; the text between the two comments is replaced:
 
     <!-- options: spark.source.options.OPTIONS -->
     <!-- columns: spark.schema.COLUMNS -->
@@ -8,7 +8,7 @@ A document says where a table goes, and what stands between the two comments is 
     …
     <!-- end -->
 
-`python -m spark.pipelines.options_doc` rewrites all documents. Not responsible for any other words in them.
+`python -m spark.pipelines.options_doc` rewrites all documents.
 """
 
 import importlib
@@ -32,7 +32,7 @@ def find_documents(root: Path = ROOT) -> list[Path]:
 
 
 def update_tables(document: str) -> str:
-    """The document with its tables as they should be. Raises ImportError, AttributeError for what is not there."""
+    """Return the document with up-to-date tables. Raises ImportError, AttributeError for unknown declarations."""
     return _TABLE.sub(
         lambda match: f"<!-- {match[1]}: {match[2]} -->\n{_generate_table(match[1], match[2])}<!-- end -->\n",
         document,
@@ -70,7 +70,7 @@ def columns_table(columns: Iterable[Any]) -> str:
 
 
 def main() -> None:
-    """Rewrites the documents whose tables are out of date."""
+    """Rewrite the documents whose tables are out of date."""
     for path in find_documents():
         before = path.read_text(encoding="utf-8")
         after = update_tables(before)

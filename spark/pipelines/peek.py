@@ -1,7 +1,4 @@
-"""The pipeline `peek`: the first messages of topics, to see what is there.
-
-Not responsible for reading everything: it stops at the number of rows that was asked for.
-"""
+"""The pipeline `peek`: show the first messages of topics."""
 
 import json
 from typing import Any
@@ -13,13 +10,13 @@ from spark.source.options import OPTIONS, SOURCE
 COLUMNS = ("topic", "brokerName", "queueId", "queueOffset", "storeTimestamp", "tags", "keys", "body")
 
 PEEK = (
-    Option("rows", integer(1, 10_000), 10, "How many messages."),
-    Option("bodyChars", integer(1), 60, "How much of a body is shown, characters."),
+    Option("rows", integer(1, 10_000), 10, "Number of messages."),
+    Option("bodyChars", integer(1), 60, "Characters shown of a body."),
 )
 
 
 def run(job: Job) -> Summary:
-    """Reads a batch as `[source]` says, and shows some of it."""
+    """Read a batch as `[source]` says, and show the first rows."""
     wanted = job.config["peek"]
     frame = job.session.read.format(SOURCE).options(**job.option_texts("source")).load()
     columns = [name for name in COLUMNS if name in frame.columns] or frame.columns
@@ -30,7 +27,7 @@ def run(job: Job) -> Summary:
 
 
 def _format_cell(value: Any, chars: int) -> str | int:
-    """Something to show of a column's value: a body as text where it is text."""
+    """Format a column's value; a body as text if possible."""
     if isinstance(value, int):
         return value
     if isinstance(value, bytes | bytearray):
@@ -43,7 +40,7 @@ def _format_cell(value: Any, chars: int) -> str | int:
 
 PIPELINE = Pipeline(
     "peek",
-    "Shows the first messages of topics, to see what is there.",
+    "Show the first messages of topics.",
     {"source": OPTIONS, "peek": PEEK},
     run,
 )

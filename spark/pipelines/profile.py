@@ -1,7 +1,4 @@
-"""The pipeline `profile`: what traffic is like, measured by Spark, as JSON and as a page with plots.
-
-Not responsible for the measures (`spark.profiling`).
-"""
+"""The pipeline `profile`: measure traffic with Spark, and write it as JSON and as an HTML page with plots."""
 
 import json
 import os
@@ -26,32 +23,35 @@ FORMAT: Final = 1
 """Version of the JSON; it changes when a field's meaning does."""
 
 TABLE: Final = (
-    Option("path", text, None, "The directory below which the tables of `ingest` are."),
-    Option("format", choice(*FORMATS), "auto", "Their format, as `[table] format` of `ingest` says."),
-    Option("name", text, MESSAGES, "Which of them."),
+    Option("path", text, None, "Directory below which the tables of `ingest` are."),
+    Option("format", choice(*FORMATS), "auto", "Format of the tables, as `[table] format` of `ingest`."),
+    Option("name", text, MESSAGES, "Name of the table."),
 )
 PROFILE: Final = (
     Option("title", text, "Traffic profile", "Title of the page."),
-    Option("html", text, None, "File of the page; without it none is made."),
-    Option("json", text, None, "File of the figures as JSON; without it none is made."),
+    Option("html", text, None, "File for the HTML page. Default: none is written."),
+    Option("json", text, None, "File for the figures as JSON. Default: none is written."),
     Option(
         "key",
         text,
         "auto",
-        "What key skew is about: shardingKey, keys, the name of a property, or auto: the sharding key, or the keys.",
+        "Key for the key skew: shardingKey, keys, the name of a property, or auto: the sharding key, else the keys.",
     ),
     Option(
-        "topics", integer(1, 200), 20, "So many topics are told by name, the busiest; the rest as (others)."
+        "topics",
+        integer(1, 200),
+        20,
+        "Number of topics listed by name, the busiest; the rest is summed up as (others).",
     ),
-    Option("keys", integer(1, 1000), 10, "So many keys of each topic are told."),
-    Option("queues", integer(1, 1000), 64, "So many queues of each topic are told."),
-    Option("clients", integer(1, 1000), 20, "So many clients and groups are told."),
-    Option("points", integer(2, 1000), 120, "So many points in time at most."),
+    Option("keys", integer(1, 1000), 10, "Number of keys listed per topic."),
+    Option("queues", integer(1, 1000), 64, "Number of queues listed per topic."),
+    Option("clients", integer(1, 1000), 20, "Number of clients and groups listed."),
+    Option("points", integer(2, 1000), 120, "Maximum number of points in time."),
 )
 
 
 def run(job: Job) -> Summary:
-    """Measures what the tables `[source]`, `[table]` and `[capture]` name, and writes what `[profile]` wants."""
+    """Measure what the tables `[source]`, `[table]` and `[capture]` name, and write the files of `[profile]`."""
     wanted = job.config["profile"]
     found = measure_traffic(job)
     if wanted["json"]:
@@ -88,7 +88,7 @@ def measure_traffic(job: Job) -> dict[str, Any]:
 
 
 def _read_messages(job: Job, key: str) -> "DataFrame":
-    """From the live endpoint, else the table, else the capture."""
+    """Read messages from the live cluster, else the table, else the capture."""
     from spark.profiling.inputs import MESSAGE_COLUMNS, captured_messages, stored_messages
 
     read, table = job.session.read, job.config["table"]
@@ -98,7 +98,7 @@ def _read_messages(job: Job, key: str) -> "DataFrame":
         opened = open_table(table["path"], table["name"], table["format"], job.session)
         return stored_messages(opened.read(job.session), key)
     if not job.option_texts("capture"):
-        raise OptionError("profile: nothing to read: give [source], [table] or [capture]")
+        raise OptionError("profile: no input: configure [source], [table] or [capture]")
     options = {**job.option_texts("capture"), "rows": "messages", "columns": ",".join(MESSAGE_COLUMNS)}
     return captured_messages(read.format(CAPTURE).options(**options).load(), key)
 
@@ -115,7 +115,7 @@ def _read_exchanges(job: Job) -> "DataFrame | None":
 def _profile_persisted(
     job: Job, what: str, frame: "DataFrame | None", profiled: "Callable[[DataFrame], dict[str, Any] | None]"
 ) -> dict[str, Any] | None:
-    """The measures of a frame whose narrow columns are kept meanwhile: it is read from its source once."""
+    """Measure a frame whose narrow columns are persisted meanwhile, so that its source is read once."""
     from pyspark import StorageLevel
 
     if frame is None:
@@ -129,7 +129,7 @@ def _profile_persisted(
 
 
 def _describe_inputs(job: Job) -> dict[str, str]:
-    """What was read, without anything secret."""
+    """Describe the inputs without secrets."""
     shown = job.settings.redacted_texts()
     source, capture = shown["source"], shown["capture"]
     named = {
@@ -141,7 +141,7 @@ def _describe_inputs(job: Job) -> dict[str, str]:
 
 
 def _write_atomically(path: str, content: str) -> None:
-    """Whole or not at all."""
+    """Write a file completely or not at all."""
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f".{target.name}.{os.getpid()}")
@@ -150,7 +150,7 @@ def _write_atomically(path: str, content: str) -> None:
 
 
 def build_summary(found: dict[str, Any]) -> Summary:
-    """What is shown at the end."""
+    """Return the summary shown at the end."""
     messages, exchanges = found["messages"], found["exchanges"]
     figures: dict[str, Any] = {}
     sections = []
@@ -186,8 +186,8 @@ def build_summary(found: dict[str, Any]) -> Summary:
 
 PIPELINE = Pipeline(
     "profile",
-    "What traffic is like: rates, sizes, skew of keys and queues, latencies, retries, errors, clients.\n\n"
-    "Messages come from [source], a live endpoint, else from [table], which `ingest` made, else from [capture], a "
+    "Describe traffic: rates, sizes, skew of keys and queues, latencies, retries, errors, clients.\n\n"
+    "Messages come from [source], a live cluster, else from [table], a table of `ingest`, else from [capture], a "
     "shadow gateway's capture files; exchanges with their latencies come from [capture].",
     {"source": SOURCE_OPTIONS, "table": TABLE, "capture": CAPTURE_OPTIONS, "profile": PROFILE},
     run,

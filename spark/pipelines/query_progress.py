@@ -1,7 +1,4 @@
-"""What the progress of a streaming query amounts to: batches, rows, rate, and how far it is behind.
-
-Not responsible for asking a query for its progress.
-"""
+"""Totals of a streaming query's progress: batches, rows, rate, and lag."""
 
 import json
 import time
@@ -10,9 +7,9 @@ from typing import Any
 
 
 class QueryTotals:
-    """Totals of a query's batches, each counted once however often it is seen.
+    """Totals of a query's batches, each counted once however often it is reported.
 
-    `counted` is how many rows each batch had, for queries whose rows are no messages.
+    `counted` are the rows of each batch, for queries whose rows are not messages.
     """
 
     def __init__(self, counted: Mapping[int, int] | None = None) -> None:
@@ -26,20 +23,20 @@ class QueryTotals:
 
     @property
     def elapsed_s(self) -> float:
-        """Since this was made."""
+        """Seconds since the totals were created."""
         return time.monotonic() - self._began_s
 
     def add_progress(self, progress: Iterable[Any]) -> bool:
-        """Counts what was not counted yet; false when nothing was new."""
-        fresh = [each for each in progress if each["batchId"] > self._newest]
-        for each in fresh:
+        """Add batches that were not counted yet; return whether there were any."""
+        new_batches = [each for each in progress if each["batchId"] > self._newest]
+        for each in new_batches:
             self._newest = each["batchId"]
             rows = self._count_rows(each)
             self.batches += 1 if rows else 0
             self.rows += rows
             self.rows_per_second = 1000 * rows / max(1, each["durationMs"].get("triggerExecution", 1))
             self.behind = messages_behind(each["sources"])
-        return bool(fresh)
+        return bool(new_batches)
 
     def _count_rows(self, progress: Any) -> int:
         if self._counted is not None:
@@ -47,13 +44,13 @@ class QueryTotals:
         return sum(source["numInputRows"] for source in progress["sources"])
 
     def status_line(self) -> str:
-        """One line for people."""
+        """Return a one-line status."""
         said = f"batch {self._newest}, {self.rows:,} rows, {self.rows_per_second:,.0f} rows/s"
         return said if self.behind is None else f"{said}, {self.behind:,} behind"
 
 
 def messages_behind(sources: Iterable[Any]) -> int | None:
-    """Messages between where the sources are and what there is; None where a source does not tell."""
+    """Return the messages between the sources' positions and their ends, or None if a source does not report them."""
     total = 0
     for source in sources:
         end, latest = _offsets_by_queue(source["endOffset"]), _offsets_by_queue(source["latestOffset"])
@@ -64,7 +61,7 @@ def messages_behind(sources: Iterable[Any]) -> int | None:
 
 
 def _offsets_by_queue(text: Any) -> dict[tuple[str, ...], int] | None:
-    """Offsets by queue of a source's JSON, however it is nested."""
+    """Return offsets by queue from a source's JSON, however it is nested."""
     try:
         content = json.loads(text) if isinstance(text, str) else text
     except ValueError:

@@ -1,9 +1,7 @@
-"""The pipeline `readiness`: whether topics can move to the target, from what `reconcile` and `profile` found.
+"""The pipeline `readiness`: judge from the results of `reconcile` and `profile` whether topics can move to the target.
 
-READY (exit code 0), NOT READY (1) or UNKNOWN (4), for each topic and for all of them, with the reasons. The shape of
-both JSON files is in docs/how-to/spark/reconcile.md and docs/how-to/spark/readiness.md.
-
-Not responsible for finding anything out.
+The verdict is READY (exit code 0), NOT READY (1) or UNKNOWN (4), for each topic and for all of them, with reasons.
+Both JSON formats are described in docs/how-to/spark/reconcile.md and docs/how-to/spark/readiness.md.
 """
 
 import json
@@ -25,7 +23,7 @@ EXIT_CODES: Final = {READY: 0, NOT_READY: 1, UNKNOWN: 4}
 PROFILE: Final = "profile"
 PROFILE_FORMAT: Final = 1
 ALL_TRAFFIC: Final = "(all traffic)"
-"""What stands in a topic's place for what `profile` tells of all of them together."""
+"""Stands in a topic's place for findings of `profile` about all topics together."""
 
 
 _share: Final = Number(0, 1)
@@ -39,7 +37,7 @@ COUNTED: Final = {
     "changedProperties": "with other properties",
     "changedHeader": "with another flag, born time or number of retries",
 }
-"""Counts of `reconcile`, each with a limit of its own, and what they say."""
+"""Counts of `reconcile`, each with its own limit, and their descriptions."""
 SHARES: Final = {
     "lateShare": ("late", "primary", "late at the target"),
     "refusedShare": ("mirrorRefused", "sends", "refused by the target"),
@@ -47,44 +45,51 @@ SHARES: Final = {
     "retryShare": ("retries", "messages", "retries"),
     "deadLetterShare": ("deadLetters", "messages", "dead letters"),
 }
-"""Shares: option, count, whole, what it says."""
+"""Shares: option, count, total, description."""
 
 READINESS: Final = (
-    Option("reconcile", text, None, "The JSON file of `reconcile`."),
-    Option("profile", text, None, "The JSON file of `profile`; without it only content is judged."),
-    Option("topics", names, (), "Topics that must be ready; without any those that `reconcile` found."),
+    Option("reconcile", text, None, "JSON file of `reconcile`."),
+    Option("profile", text, None, "JSON file of `profile`. Default: only content is judged."),
+    Option("topics", names, (), "Topics that must be ready. Default: those that `reconcile` found."),
     Option("json", text, None, "File for the verdict as JSON."),
-    Option("maxAgeS", integer(1), 86_400, "Results that are older say nothing any more, s."),
-    Option("minMessages", integer(1), 1, "A topic of which fewer messages were compared is unknown."),
+    Option(
+        "maxAgeS", integer(1), 86_400, "Maximum age of the results, s; older ones make a verdict UNKNOWN."
+    ),
+    Option(
+        "minMessages", integer(1), 1, "Minimum number of compared messages; a topic with fewer is UNKNOWN."
+    ),
     *(
-        Option(f"{name}Max", integer(0), 0, f"So many messages {said} are all right.")
+        Option(f"{name}Max", integer(0), 0, f"Maximum number of messages that may be {said}.")
         for name, said in COUNTED.items()
     ),
-    Option("lateShareMax", _share, 0.001, "Share of messages that may be late at the target."),
-    Option("refusedShareMax", _share, 0.0, "Share of sends that the target may have refused."),
-    Option("droppedShareMax", _share, 0.0, "Share of sends that the mirror may have dropped."),
-    Option("retryShareMax", _share, None, "Share of retries among messages; without it not judged."),
+    Option("lateShareMax", _share, 0.001, "Maximum share of messages that may be late at the target."),
+    Option("refusedShareMax", _share, 0.0, "Maximum share of sends that the target may have refused."),
+    Option("droppedShareMax", _share, 0.0, "Maximum share of sends that the mirror may have dropped."),
+    Option("retryShareMax", _share, None, "Maximum share of retries among messages. Default: not judged."),
     Option(
-        "deadLetterShareMax", _share, None, "Share of dead letters among messages; without it not judged."
+        "deadLetterShareMax",
+        _share,
+        None,
+        "Maximum share of dead letters among messages. Default: not judged.",
     ),
     Option(
         "targetP99MsMax",
         Number(0),
         None,
-        "How long the target may take for a send (p99), ms; else not judged.",
+        "Maximum latency of sends at the target (p99), ms. Default: not judged.",
     ),
     Option(
         "slowerMax",
         Number(0),
         None,
-        "How many times as long as the primary the target may take for a send (p99); without it not judged.",
+        "Maximum ratio of the target's latency of sends to the primary's (p99). Default: not judged.",
     ),
 )
 
 
 @dataclass(slots=True)
 class TopicVerdict:
-    """One topic's verdict: what stands against it, what is not known, and what was noted."""
+    """One topic's verdict: failures, unknowns, and notes."""
 
     name: str
     failures: list[str] = field(default_factory=list)
@@ -93,17 +98,17 @@ class TopicVerdict:
 
     @property
     def verdict(self) -> str:
-        """What is known to be wrong weighs more than what is not known."""
+        """READY, NOT READY or UNKNOWN; a failure outweighs an unknown."""
         return NOT_READY if self.failures else UNKNOWN if self.unknown else READY
 
     @property
     def all_reasons(self) -> list[str]:
-        """In the order of their weight."""
+        """Reasons, the weightiest first."""
         return [*self.failures, *self.unknown, *self.notes]
 
 
 def overall_verdict(topics: Iterable[TopicVerdict]) -> str:
-    """The worst verdict; nothing to judge is no good sign."""
+    """Return the worst verdict, UNKNOWN if there is nothing to judge."""
     verdicts = {topic.verdict for topic in topics}
     if NOT_READY in verdicts:
         return NOT_READY
@@ -113,7 +118,7 @@ def overall_verdict(topics: Iterable[TopicVerdict]) -> str:
 def judge_topics(
     wanted: Mapping[str, Any], reconcile: Mapping[str, Any], profile: Mapping[str, Any] | None, now_ms: int
 ) -> list[TopicVerdict]:
-    """One verdict per topic. `wanted` is the table `[readiness]`, the others are the content of the files."""
+    """Return one verdict per topic. `wanted` is the table `[readiness]`, the others are the contents of the files."""
     found = []
     for name in wanted["topics"] or sorted(reconcile["topics"]):
         topic = TopicVerdict(name)
@@ -139,7 +144,7 @@ def _judge_age(topic: TopicVerdict, wanted: Mapping[str, Any], said: str, age_ms
 def _judge_content(topic: TopicVerdict, wanted: Mapping[str, Any], reconcile: Mapping[str, Any]) -> None:
     counts = reconcile["topics"].get(topic.name)
     if counts is None:
-        topic.unknown.append("reconcile did not find this topic on either side")
+        topic.unknown.append("reconcile found this topic on neither side")
         return
     for name, said in COUNTED.items():
         if counts[name] > wanted[f"{name}Max"]:
@@ -153,7 +158,7 @@ def _judge_content(topic: TopicVerdict, wanted: Mapping[str, Any], reconcile: Ma
     if counts["unsettled"]:
         topic.notes.append(f"{counts['unsettled']:,} messages too new to be judged")
     if reconcile["lateAfterMs"] is None:
-        topic.notes.append("lateness cannot be told from these sides")
+        topic.notes.append("lateness cannot be judged from these sides")
     else:
         _judge_share(topic, wanted, counts, "lateShare")
 
@@ -167,7 +172,7 @@ def _judge_traffic(topic: TopicVerdict, wanted: Mapping[str, Any], profile: Mapp
 
 
 def profile_figures(profile: Mapping[str, Any]) -> dict[str, Any]:
-    """What is judged of a profile; None where it did not look at that."""
+    """Return the judged figures of a profile, None where it did not measure them."""
     messages, exchanges = profile.get("messages") or {}, profile.get("exchanges") or {}
     retries, sends, fates = (
         messages.get("retries") or {},
@@ -193,7 +198,7 @@ def _judge_share(
     if limit is None:
         return
     if figures.get(part) is None or figures.get(whole) is None:
-        topic.notes.append(f"{part} is not known")
+        topic.notes.append(f"{part} is unknown")
     elif figures[part] > limit * figures[whole]:
         topic.failures.append(f"{figures[part]:,} of {figures[whole]:,} {said} (at most {limit:.4%})")
 
@@ -202,13 +207,13 @@ def _judge_latency(topic: TopicVerdict, wanted: Mapping[str, Any], figures: Mapp
     target, primary = figures.get("targetP99Ms"), figures.get("primaryP99Ms")
     limit, slower = wanted["targetP99MsMax"], wanted["slowerMax"]
     if limit is not None and target is None:
-        topic.unknown.append("it is not known how long the target takes for a send")
+        topic.unknown.append("the target's latency of sends is unknown")
     elif limit is not None and target > limit:
         topic.failures.append(
             f"the target takes {target:g} ms for a send (p99), at most {limit:g} ms are allowed"
         )
     if slower is not None and (target is None or not primary):
-        topic.unknown.append("the latencies of primary and target are not known")
+        topic.unknown.append("the latencies of primary and target are unknown")
     elif slower is not None and target is not None and primary and target > slower * primary:
         topic.failures.append(
             f"the target takes {target / primary:.1f} times as long as the primary (at most {slower:g})"
@@ -219,7 +224,7 @@ def _judge_latency(topic: TopicVerdict, wanted: Mapping[str, Any], figures: Mapp
 
 
 def load_result(path: str, kind: str, needed: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of a result file, which must have these values. Raises OptionError where it does not."""
+    """Load a result file, which must have these values. Raises OptionError otherwise."""
     try:
         content = json.loads(Path(path).read_text())
     except (OSError, ValueError) as error:
@@ -235,7 +240,7 @@ def _unix_ms(moment: str) -> int:
 
 
 def verdict_value(topics: list[TopicVerdict], now_ms: int) -> dict[str, Any]:
-    """As JSON has it."""
+    """Return the JSON value of the verdict."""
     return {
         "kind": "readiness",
         "version": VERSION,
@@ -246,14 +251,14 @@ def verdict_value(topics: list[TopicVerdict], now_ms: int) -> dict[str, Any]:
 
 
 def run(job: Job) -> Summary:
-    """Reads the files and judges."""
+    """Read the files and judge."""
     return judge_files(job.config["readiness"], lambda: round(time.time() * 1000))
 
 
 def judge_files(wanted: Mapping[str, Any], clock_ms: Callable[[], int]) -> Summary:
-    """The summary of the table `[readiness]`; writes its JSON. Raises OptionError."""
+    """Judge the files of the table `[readiness]`, write the JSON, return the summary. Raises OptionError."""
     if not wanted["reconcile"]:
-        raise OptionError("[readiness]: reconcile, the JSON file of that pipeline, is needed")
+        raise OptionError("[readiness]: reconcile is required, the JSON file of that pipeline")
     reconcile = load_result(wanted["reconcile"], KIND, {"kind": KIND, "version": VERSION})
     profile = None
     if wanted["profile"]:
@@ -277,7 +282,7 @@ def judge_files(wanted: Mapping[str, Any], clock_ms: Callable[[], int]) -> Summa
 
 PIPELINE = Pipeline(
     "readiness",
-    "A verdict for a cut-over: READY (exit code 0), NOT READY (1) or UNKNOWN (4), with the reasons.",
+    "Judge whether topics are ready for a cut-over: READY (exit code 0), NOT READY (1) or UNKNOWN (4), with reasons.",
     {"readiness": READINESS},
     run,
     on_spark=False,

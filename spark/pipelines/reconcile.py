@@ -1,9 +1,7 @@
-"""The pipeline `reconcile`: what differs between a primary and its mirror, by topic and hour.
+"""The pipeline `reconcile`: find the differences between a primary and its mirror, by topic and hour.
 
-docs/how-to/spark/reconcile.md says what counts as a fault. Bodies and property values never leave the tasks that read
-them, and no message is collected on the driver but a bounded number of samples.
-
-Not responsible for a verdict on a cut-over (readiness.py).
+docs/how-to/spark/reconcile.md defines the findings. Bodies and property values never leave the tasks that read them,
+and only a bounded number of samples is collected on the driver. `readiness.py` turns the result into a verdict.
 """
 
 import json
@@ -33,74 +31,83 @@ if TYPE_CHECKING:
 MAX_TOPICS: Final = 10_000
 MAX_HOURS: Final = 1_000
 MAX_SAMPLES: Final = 1_000
-"""What is collected at most, of what a run found; the tables it writes have all of it."""
+"""Limits of what the driver collects; the tables that a run writes are complete."""
 MAX_ROWS_SHOWN: Final = 20
 
 
 FAIL_IF: Final = ",".join(["primary<1", *(f"{kind}>0" for kind in KINDS)])
 
 RECONCILE: Final = (
-    Option("topics", names, (), "Only these topics; without any all that users made."),
+    Option("topics", names, (), "Topics to compare. Default: all user topics."),
     Option(
         "retryTopics",
         boolean,
         False,
-        "Also topics of retries and dead letters, which a target of ours keeps.",
+        "Also compare retry and dead-letter topics, which an rmq-gateway target has as well.",
     ),
     Option(
         "kept",
         boolean,
         False,
-        "The target keeps the primary's queue offsets (the gateway's `kind = \"ours\"`): another offset is a fault.",
+        "The target preserves the primary's queue offsets (the gateway's `kind = \"ours\"`): report other offsets.",
     ),
     Option(
-        "from", parse_time_ms, None, "What the primary stored from this time on: ms since 1970, or ISO 8601."
+        "from",
+        parse_time_ms,
+        None,
+        "Judge what the primary stored at or after this time: ms since 1970, or ISO 8601.",
     ),
-    Option("until", parse_time_ms, None, "What it stored before this time."),
+    Option("until", parse_time_ms, None, "Judge what the primary stored before this time."),
     Option(
         "asOf",
         parse_time_ms,
         None,
-        "When both sides were read; without it now, or the newest message where the primary is a table.",
+        "Time at which both sides were read. Default: now, or that of the newest message if the primary is a table.",
     ),
     Option(
-        "settleMs", integer(0), 10_000, "What was stored so shortly before is on its way and not judged, ms."
+        "settleMs",
+        integer(0),
+        10_000,
+        "Messages stored within this time before `asOf` may still be in transit and are not judged, ms.",
     ),
     Option(
         "lateAfterMs",
         integer(0),
         60_000,
-        "Stored at the target so much later than at the primary is late, ms.",
+        "A message stored at the target later than this after the primary is late, ms.",
     ),
     Option(
         "orderBy",
         choice(*ORDERS),
         "auto",
-        "Which messages have an order; auto: sharding key, first key, queue.",
+        "Key by which messages are ordered; auto: sharding key, else first key, else queue.",
     ),
-    Option("ignoreProperties", names, (), "More properties that may differ."),
+    Option("ignoreProperties", names, (), "Additional properties that may differ."),
     Option(
-        "longestStretch", integer(1), MAX_RUN_MESSAGES, "Messages of one disorder that a worker may hold."
+        "longestStretch",
+        integer(1),
+        MAX_RUN_MESSAGES,
+        "Longest run of disordered messages that a worker holds in memory.",
     ),
 )
 OUTPUT: Final = (
-    Option("json", text, None, "File for the result as JSON, which `readiness` reads."),
+    Option("json", text, None, "File for the result as JSON, the input of `readiness`."),
     Option(
         "path", text, None, "Folder for the tables `counts` and `samples` (Parquet), replaced at each run."
     ),
-    Option("faults", boolean, False, "Also the table `faults` there, with every single one."),
-    Option("samples", integer(0, 1000), 10, "How many examples of each topic, hour and kind."),
+    Option("faults", boolean, False, "Also write the table `faults`, with every finding."),
+    Option("samples", integer(0, 1000), 10, "Number of samples of each topic, hour and kind."),
     Option(
         "failIf",
         conditions_parser(COUNTED),
         conditions_parser(COUNTED)(FAIL_IF),
-        f"Conditions that make the exit code 1, between commas; without it `{FAIL_IF}`.",
+        f"Conditions for exit code 1, separated by commas. Default: `{FAIL_IF}`.",
     ),
 )
 
 
 def run(job: Job) -> Summary:
-    """Compares, writes what was found, and sums it up."""
+    """Compare, write the findings, and sum them up."""
     result = compare_sides(job)
     result.apply_conditions(job.config["output"]["failIf"])
     file = job.config["output"]["json"]
@@ -110,11 +117,11 @@ def run(job: Job) -> Summary:
 
 
 def compare_sides(job: Job) -> ReconcileResult:
-    """Reads both sides, finds everything, writes the tables that were asked for."""
+    """Read both sides, find all differences, and write the configured tables."""
     output = job.config["output"]
     pairs, result = _classified_pairs(job)
     with job.timed_step("reading and pairing"):
-        # Read once, so that everything below is about the same messages; plans begin anew from here.
+        # Read once, so that all steps below see the same messages, and plans stay short.
         judged = drop_expired(pairs.localCheckpoint()).persist()
     out_of_order = find_reordered(judged, job.config["reconcile"]["longestStretch"]).persist()
     counts = count_findings(judged, out_of_order).persist()
@@ -139,7 +146,7 @@ def compare_sides(job: Job) -> ReconcileResult:
 
 
 def _classified_pairs(job: Job) -> "tuple[DataFrame, ReconcileResult]":
-    """Pairs with what is wrong with each, and the result with what is known before they are looked at."""
+    """Return classified pairs, and the result with what is known before they are examined."""
     wanted = job.config["reconcile"]
     sides = [ComparisonSide(name, job.config[name], job.option_texts(name)) for name in ("primary", "target")]
     captured = any(side.is_capture for side in sides)
@@ -165,7 +172,7 @@ def _classified_pairs(job: Job) -> "tuple[DataFrame, ReconcileResult]":
 
 
 def _read_side(job: Job, side: ComparisonSide) -> "DataFrame":
-    """More than is judged on either end, as a message is not stored on both sides at the same time."""
+    """Read more than is judged at both ends, since a message is not stored on both sides at the same time."""
     wanted = job.config["reconcile"]
     margin_ms = wanted["settleMs"] + wanted["lateAfterMs"]
     first, last = wanted["from"], wanted["until"]
@@ -213,7 +220,7 @@ def _write_tables(path: str, tables: "dict[str, DataFrame]") -> None:
 
 
 def build_summary(result: ReconcileResult) -> Summary:
-    """For people: what differs, where, and examples."""
+    """Return the summary: differences, where they are, and examples."""
     shown = [name for name in COUNTED if name in ("primary", "target", "same") or result.count_totals[name]]
     value = result.to_value()
     by_topic = [[topic, *(counts[name] for name in shown)] for topic, counts in sorted(result.topics.items())]
@@ -231,7 +238,9 @@ def build_summary(result: ReconcileResult) -> Summary:
         "failed": "; ".join(result.failed) or "none",
     }
     title = (
-        "Primary and target are the same" if not result.finding_count else f"{result.finding_count:,} faults"
+        "Primary and target are the same"
+        if not result.finding_count
+        else f"{result.finding_count:,} findings"
     )
     return Summary(title, figures, sections, 1 if result.failed else 0)
 
@@ -244,7 +253,7 @@ def _example_rows(samples: list[dict[str, Any]]) -> list[list[str]]:
 
 
 def _describe_places(each: dict[str, Any]) -> str:
-    """Queue and offset on both sides, and what changed."""
+    """Describe queue and offset on both sides, and what changed."""
     places = [
         f"{side} {each[f'{side}Broker']} {each[f'{side}QueueId']}:{each.get(f'{side}Offset', '?')}"
         for side in ("primary", "target")
@@ -255,7 +264,7 @@ def _describe_places(each: dict[str, Any]) -> str:
 
 PIPELINE = Pipeline(
     "reconcile",
-    "Finds what differs between a primary and its mirror: missing, extra, duplicated, reordered, changed, late.",
+    "Find differences between a primary and its mirror: missing, extra, duplicated, reordered, changed, late messages.",
     {"primary": SIDE, "target": SIDE, "reconcile": RECONCILE, "output": OUTPUT},
     run,
 )

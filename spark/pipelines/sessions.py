@@ -1,7 +1,4 @@
-"""The Spark session a pipeline runs in: from `[spark]`, flags, and what spark-submit has set already.
-
-Not responsible for what is done with it.
-"""
+"""The Spark session of a pipeline, from `[spark]`, flags, and the settings of spark-submit."""
 
 import os
 import sys
@@ -18,15 +15,15 @@ DEFAULT_CONF: Mapping[str, str] = {
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "WARN",
 }
-"""What a pipeline runs with unless told otherwise."""
+"""Defaults of a pipeline's Spark configuration."""
 
 
 def session_conf(
     name: str, config: Config, flags: Mapping[str, str], submitted: bool
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """(master, remote and appName, Spark's configuration): flags win over the file, the file over defaults.
+    """Return (master, remote and appName; Spark's configuration). Flags override the file, the file the defaults.
 
-    Under spark-submit its own master is the one, whatever the file says; the flag wins there, too.
+    Under spark-submit its own master applies, whatever the file says; a flag overrides that, too.
     """
     own, conf = spark_settings(config)
     own = {"appName": f"rmq-gateway {name}", **own}
@@ -42,7 +39,7 @@ def session_conf(
 
 
 def open_session(own: Mapping[str, str], conf: Mapping[str, str]) -> "SparkSession":
-    """A session that knows the sources; a Spark Connect server finds them itself, as they are installed there."""
+    """Open a session that knows the sources. A Spark Connect server finds them itself, as they are installed there."""
     from pyspark.sql import SparkSession
 
     from spark.session.registration import register
@@ -61,9 +58,9 @@ def open_session(own: Mapping[str, str], conf: Mapping[str, str]) -> "SparkSessi
 
 
 def set_python(conf: Mapping[str, str]) -> None:
-    """The Python of driver and executors: this one, unless the configuration or the environment names another.
+    """Let driver and executors use this Python, unless the configuration or the environment names another.
 
-    Spark would take `python3`, which as a rule has neither this package nor pyarrow.
+    Spark would use `python3`, which usually has neither this package nor pyarrow.
     """
     workers = conf.get("spark.pyspark.python")
     if workers:

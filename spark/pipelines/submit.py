@@ -1,4 +1,4 @@
-"""The script for spark-submit: `spark-submit …/spark/pipelines/submit.py ingest -c ingest.toml`.
+"""Script for spark-submit: `spark-submit …/spark/pipelines/submit.py ingest -c ingest.toml`.
 
 Master and resources are spark-submit's; the pipeline's arguments follow the script.
 """
@@ -6,12 +6,12 @@ Master and resources are spark-submit's; the pipeline's arguments follow the scr
 import sys
 from pathlib import Path
 
-# A script's own directory comes first, and here it has a `profile`, which is also a module of Python's.
+# A script's own directory comes first on the path, and its `profile` would hide Python's module of that name.
 sys.path[:] = [place for place in sys.path if Path(place or ".").resolve() != Path(__file__).resolve().parent]
 
 
 def main() -> None:
-    """Runs the pipeline that the arguments name."""
+    """Run the pipeline that the arguments name."""
     from spark.pipelines.commands import spark
 
     spark(obj={"submitted": True}, prog_name="submit.py")

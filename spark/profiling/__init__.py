@@ -1,1 +1,1 @@
-"""What the pipeline `profile` measures, and the page it draws of it."""
+"""Measurements of the pipeline `profile`, and the HTML page about them."""

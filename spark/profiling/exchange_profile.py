@@ -1,7 +1,4 @@
-"""What captured exchanges are like: latencies over time, answers, fates at the target, clients, send-backs.
-
-Not responsible for messages (`messages`).
-"""
+"""Profile of captured exchanges: latencies over time, answers, outcomes at the target, clients, send-backs."""
 
 from typing import Any, Final
 
@@ -16,7 +13,7 @@ from spark.profiling.message_profile import ProfileLimits, TimeAxis, quantile_co
 
 SEND_BACK: Final = 36
 SIDES: Final = ("primary", "target", "gateway")
-"""Who took the time: columns `<side>Us`."""
+"""Parts of the latency, with columns `<side>Us`."""
 _MAX_CODES: Final = 60
 _MAX_ANSWERS: Final = 100
 
@@ -24,7 +21,7 @@ _MAX_ANSWERS: Final = 100
 def profile_exchanges(
     frame: DataFrame, bounds: ProfileLimits, span: TimeAxis | None
 ) -> dict[str, Any] | None:
-    """The part `exchanges` of a profile, over the time of the messages if there is one; None without exchanges."""
+    """Return the part `exchanges` of a profile, on the messages' time axis if there is one; None without exchanges."""
     asked = frame.where("not reverse and time is not null")
     row = asked.agg(
         f.count("*").alias("exchanges"),
@@ -57,7 +54,7 @@ def _latency_columns() -> list[Any]:
 
 
 def _send_profile(sends: DataFrame, span: TimeAxis) -> dict[str, Any]:
-    """Latencies of sends, in all and over time, and how many were refused."""
+    """Return latencies and refusals of sends, in total and over time."""
     refused = f.sum((~f.col("answerCode").isin(*map(int, STORED_CODES))).cast("long")).alias("refused")
     counts = (f.count("*").alias("count"), refused)
     row = sends.agg(*counts, *_latency_columns()).first()
@@ -80,7 +77,7 @@ def _send_profile(sends: DataFrame, span: TimeAxis) -> dict[str, Any]:
 
 
 def _request_profiles(asked: DataFrame) -> list[dict[str, Any]]:
-    """Counts, sizes and latencies by request code, the most frequent first."""
+    """Return counts, sizes and latencies by request code, the most frequent first."""
     sums = (
         f.count("*").alias("count"),
         f.sum("requestBytes").alias("request_bytes"),
@@ -101,7 +98,7 @@ def _request_profiles(asked: DataFrame) -> list[dict[str, Any]]:
 
 
 def _unusual_answers(asked: DataFrame) -> list[dict[str, Any]]:
-    """Answers that are neither the request's success nor "nothing new", by request and code, of both sides."""
+    """Return answers that are neither success nor "nothing new", by request and code, for client and target."""
     found = []
     for side, column in (("client", "answerCode"), ("target", "targetCode")):
         rows = (
@@ -125,14 +122,14 @@ def _unusual_answers(asked: DataFrame) -> list[dict[str, Any]]:
 
 
 def is_normal(code: int, answer: int) -> bool:
-    """Whether an answer to a request is nothing to wonder about."""
+    """Tell whether an answer is an expected one for the request."""
     declared = REQUESTS.get(code)
     accepted = (0,) if declared is None else declared.ACCEPT_CODES
     return answer == 0 or answer in accepted
 
 
 def answer_name(answer: int) -> str:
-    """The official name of an answer's code."""
+    """Return the official name of an answer's code."""
     try:
         return ResponseCode(answer).name
     except ValueError:
@@ -140,7 +137,7 @@ def answer_name(answer: int) -> str:
 
 
 def _send_backs(asked: DataFrame, bounds: ProfileLimits) -> dict[str, Any]:
-    """Messages that consumers sent back because they failed with them, by group."""
+    """Return counts by group of messages that consumers sent back after they failed to process them."""
     rows = asked.where(f.col("code") == SEND_BACK).groupBy("group").count().orderBy(f.desc("count"), "group")
     groups = [{"group": row["group"], "count": row["count"]} for row in rows.limit(bounds.clients).collect()]
     total = asked.where(f.col("code") == SEND_BACK).count()
@@ -148,7 +145,7 @@ def _send_backs(asked: DataFrame, bounds: ProfileLimits) -> dict[str, Any]:
 
 
 def _busiest_hosts(asked: DataFrame, bounds: ProfileLimits) -> list[dict[str, Any]]:
-    """The busiest hosts: requests, sends, languages, groups."""
+    """Return the busiest hosts: requests, sends, languages, groups."""
     host = f.regexp_replace("client", r":\d+$", "").alias("client")
     rows = (
         asked.groupBy(host)

@@ -1,7 +1,4 @@
-"""Where a profile's messages and exchanges come from, made alike: few narrow columns, whatever was read.
-
-Not responsible for what is measured.
-"""
+"""Inputs of a profile, brought into one form: few narrow columns, whatever the source."""
 
 from typing import Final
 
@@ -15,16 +12,16 @@ EXCHANGE_COLUMNS: Final = (
     "time", "code", "name", "topic", "group", "client", "language", "oneway", "reverse", "byTarget", "answerCode",
     "targetCode", "fate", "gatewayUs", "primaryUs", "targetUs", "requestBytes", "answerBytes",
 )  # fmt: skip
-"""What of captured exchanges is looked at."""
+"""Columns read of captured exchanges."""
 MESSAGE_COLUMNS: Final = (
     "topic", "brokerName", "queueId", "keys", "properties", "bornTimestamp", "bornHost", "reconsumeTimes", "how",
     "time", "code", "answerCode", "bodyBytes",
 )  # fmt: skip
-"""What of captured messages is looked at."""
+"""Columns read of captured messages."""
 
 
 def stored_messages(frame: DataFrame, key: str) -> DataFrame:
-    """Messages of the source `rocketmq`, or of a table that was ingested from it; `key` as `[profile] key` says."""
+    """Return messages of the source `rocketmq`, or of an ingested table. `key` is the option `[profile] key`."""
     born, stored = f.col("bornTimestamp"), f.col("storeTimestamp")
     return frame.select(
         "topic",
@@ -40,7 +37,7 @@ def stored_messages(frame: DataFrame, key: str) -> DataFrame:
 
 
 def captured_messages(frame: DataFrame, key: str) -> DataFrame:
-    """Messages that clients sent and the primary stored, of `rocketmq-capture` with rows=messages."""
+    """Return messages that clients sent and the primary stored, of `rocketmq-capture` with rows=messages."""
     sent = (f.col("how") == "sent") & f.col("answerCode").isin(*map(int, STORED_CODES))
     return frame.where(sent).select(
         "topic",
@@ -56,7 +53,7 @@ def captured_messages(frame: DataFrame, key: str) -> DataFrame:
 
 
 def _key_column(key: str) -> Column:
-    """What messages are ordered, or found, by."""
+    """Return the key by which messages are ordered or found."""
     properties = f.col("properties")
     sharding = properties[names.SHARDING_KEY]
     if key == "auto":

@@ -1,9 +1,7 @@
-"""What messages are like: rates over time, sizes, keys, queues, retries. Only sums and quantiles reach the driver.
+"""Profile of messages: rates over time, sizes, keys, queues, retries. Only sums and quantiles reach the driver.
 
-Every table that is collected has a bound: topics, keys, queues and points in time are limited, the rest is put together
-or left out, and the result says so.
-
-Not responsible for where messages come from.
+Every collected table is bounded: topics, keys, queues and points in time are limited, and the rest is summed up or
+left out, which the result tells.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,12 +17,12 @@ from toolkit.plots import ROUND_S
 OTHERS: Final = "(others)"
 QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 ACCURACY: Final = 1000
-"""Of approximate quantiles: the rank is off by at most a thousandth."""
+"""Accuracy of approximate quantiles: the rank is off by at most a thousandth."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileLimits:
-    """How much is shown: the busiest topics by name, keys of each, queues of each, clients, points in time."""
+    """Limits of what is shown: topics by name, keys and queues of each, clients, points in time."""
 
     topics: int = 20
     keys: int = 10
@@ -35,7 +33,7 @@ class ProfileLimits:
 
 @dataclass(frozen=True, slots=True)
 class TimeAxis:
-    """The time a profile is about, ms since 1970, and how long a point in it is."""
+    """Time range of a profile, ms since 1970, divided into points of `step_s`."""
 
     from_ms: int
     until_ms: int
@@ -43,23 +41,23 @@ class TimeAxis:
 
     @classmethod
     def for_range(cls, from_ms: int, until_ms: int, points: int) -> "TimeAxis":
-        """At most so many points, of a round length: one of `ROUND_S`, or whole days."""
+        """Return an axis with at most `points` points of a round length: one of `ROUND_S`, or whole days."""
         least_s = max(1, (until_ms - from_ms) / 1000 / max(points - 1, 1))
         step_s = next((each for each in ROUND_S if each >= least_s), -(-int(least_s) // 86400) * 86400)
         return cls(from_ms, until_ms, step_s)
 
     @property
     def times_ms(self) -> list[int]:
-        """Where each point begins."""
+        """Begin of each point."""
         step_ms = self.step_s * 1000
         return list(range(self.from_ms // step_ms * step_ms, self.until_ms + 1, step_ms))
 
     def point_number(self, column: str) -> Column:
-        """Number of the point that a time falls into, counted from 1970."""
+        """Return the number of the point that a time falls into, counted from 1970."""
         return f.floor(f.unix_millis(column) / (self.step_s * 1000))
 
     def build_series(self, rows: Iterable[Row], values: Sequence[str]) -> dict[str, list[Any]]:
-        """Columns over time out of rows with a `point`; None where there is none."""
+        """Return columns over time from rows with a `point`; None where a point has no row."""
         first = self.times_ms[0] // (self.step_s * 1000)
         found: dict[str, list[Any]] = {name: [None] * len(self.times_ms) for name in values}
         for row in rows:
@@ -71,7 +69,7 @@ class TimeAxis:
 
 
 def quantile_columns(column: str, prefix: str) -> list[Column]:
-    """p50, p90, p99 and max of a column, approximately, as columns `<prefix>_p50`, …"""
+    """Return approximate p50, p90, p99 and max of a column, as columns `<prefix>_p50`, …"""
     found = f.percentile_approx(column, list(QUANTILES.values()), ACCURACY)
     return [
         *(found[place].alias(f"{prefix}_{name}") for place, name in enumerate(QUANTILES)),
@@ -80,12 +78,12 @@ def quantile_columns(column: str, prefix: str) -> list[Column]:
 
 
 def quantiles_of(row: Row, prefix: str) -> dict[str, Any]:
-    """The quantiles of a row, without the prefix."""
+    """Return the quantiles of a row, without the prefix."""
     return {name: row[f"{prefix}_{name}"] for name in (*QUANTILES, "max")}
 
 
 def profile_messages(frame: DataFrame, bounds: ProfileLimits) -> dict[str, Any] | None:
-    """The part `messages` of a profile; None where there are none. `frame` is read several times: persist it."""
+    """Return the part `messages` of a profile, None without messages. `frame` is read several times: persist it."""
     row = frame.agg(
         f.count("*").alias("messages"),
         f.sum("size").alias("bytes"),
@@ -157,7 +155,7 @@ def _topic_profile(row: Row) -> dict[str, Any]:
 
 
 def _topic_rates(shown: DataFrame, span: TimeAxis) -> dict[str, dict[str, list[float]]]:
-    """Messages and bytes a second of each topic over time."""
+    """Return messages and bytes per second of each topic over time."""
     rows = (
         shown.groupBy("shown", span.point_number("at").alias("point"))
         .agg(f.count("*").alias("messages"), f.sum("size").alias("bytes"))
@@ -173,10 +171,11 @@ def _topic_rates(shown: DataFrame, span: TimeAxis) -> dict[str, dict[str, list[f
 
 
 def gini_coefficient(counts: DataFrame, by: str, count: str) -> DataFrame:
-    """How unequally `count` is spread, by group `by`: 0 all alike, towards 1 all in one.
+    """Return how unevenly `count` is spread in each group `by`: 0 if evenly, near 1 if one has all.
 
-    Over how many have each count, which are few however many keys there are: G = 1 - sum n (S' + S) / (N M), where n
-    have the count, S' and S are the sums before and with them, N is how many there are, M the sum of all.
+    Computed over the distinct counts, which are few however many keys there are: G = 1 - sum n (S' + S) / (N M),
+    where n keys have the count, S' and S are the sums before and after them, N is the number of keys, M the sum of
+    all counts.
     """
     alike = counts.groupBy(by, count).agg(f.count("*").alias("n"))
     sums = Window.partitionBy(by).orderBy(count)
@@ -208,7 +207,7 @@ def _key_skew(shown: DataFrame, bounds: ProfileLimits) -> dict[str, dict[str, An
 
 
 def _queue_skew(shown: DataFrame, bounds: ProfileLimits) -> dict[str, dict[str, Any]]:
-    """Of topics that are named: those put together would mix their queues."""
+    """Return the skew of queues of named topics; topics summed up as others would mix their queues."""
     counts = (
         shown.where(f.col("shown") != OTHERS)
         .groupBy("shown", "brokerName", "queueId")
@@ -232,21 +231,21 @@ def _queue_skew(shown: DataFrame, bounds: ProfileLimits) -> dict[str, dict[str, 
 
 
 def _largest_of_each(counts: DataFrame, by: str, count: str, ties: Sequence[str], most: int) -> DataFrame:
-    """The largest of each group, in order; equal ones by name."""
+    """Return the largest of each group, in order; ties by name."""
     order = Window.partitionBy(by).orderBy(f.desc(count), *ties)
     placed = counts.withColumn("place", f.row_number().over(order)).where(f.col("place") <= most)
     return placed.orderBy(by, "place")
 
 
 def _size_histogram(frame: DataFrame) -> list[dict[str, int]]:
-    """How many messages have less than so many bytes, by powers of two."""
+    """Return how many messages are smaller than each power of two."""
     power = f.ceil(f.log2(f.col("size") + 1)).cast("int").alias("power")
     rows = frame.where("size is not null").groupBy(power).count().orderBy("power").collect()
     return [{"below_bytes": 1 << row["power"], "messages": row["count"]} for row in rows]
 
 
 def _retry_profile(frame: DataFrame, messages: int, bounds: ProfileLimits) -> dict[str, Any]:
-    """Messages in retry and dead-letter topics, by group, and such that were consumed before."""
+    """Return messages in retry and dead-letter topics, by group, and messages that were redelivered."""
     kind = f.when(f.col("topic").startswith(RETRY_PREFIX), "retry").when(
         f.col("topic").startswith(DLQ_PREFIX), "dead"
     )
@@ -270,7 +269,7 @@ def _retry_profile(frame: DataFrame, messages: int, bounds: ProfileLimits) -> di
 
 
 def _busiest_clients(frame: DataFrame, bounds: ProfileLimits) -> list[dict[str, Any]]:
-    """The hosts that sent most."""
+    """Return the hosts that sent most."""
     rows = (
         frame.groupBy("client")
         .agg(f.count("*").alias("messages"), f.sum("size").alias("bytes"))

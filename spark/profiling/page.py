@@ -1,7 +1,4 @@
-"""A profile as one HTML page that needs nothing from elsewhere: cards, plots, each with its numbers in a table.
-
-Not responsible for what was measured.
-"""
+"""A profile as one self-contained HTML page: cards, and plots with their numbers in tables."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
@@ -13,7 +10,7 @@ from toolkit.pages import Mood, format_time, render_cards, render_document
 from toolkit.plots import HUES, Bars, Panel, Plot, PlotLine, draw_bars, draw_plot
 
 MAX_LINES: Final = len(HUES)
-"""Topics with an area of their own in a plot; further ones are added up."""
+"""Topics drawn as areas of their own; further ones are summed up."""
 MAX_BARS: Final = 12
 FEW_POINTS: Final = 10
 _SIDE_NAMES: Final = {"primary": "primary", "target": "target", "gateway": "gateway's share"}
@@ -21,7 +18,7 @@ Profile = Mapping[str, Any]
 
 
 def render_page(profile: Profile) -> str:
-    """The document."""
+    """Return the HTML document."""
     parts = [_render_head(profile), _render_cards(profile)]
     messages, exchanges = profile["messages"], profile["exchanges"]
     if messages is not None:
@@ -35,7 +32,7 @@ def render_page(profile: Profile) -> str:
     if exchanges is not None:
         parts += [_render_latencies(exchanges), _render_answers(exchanges), _render_requests(exchanges)]
     if messages is None and exchanges is None:
-        parts.append('<p class="none">Nothing was there to be looked at.</p>')
+        parts.append('<p class="none">No messages and no exchanges in this period.</p>')
     parts.append(_render_clients(profile))
     footer = "Made by rmq-gateway spark profile. Times are UTC. Quantiles are approximate, to a thousandth of the rank."
     return render_document(profile["title"], parts, footer)
@@ -96,7 +93,7 @@ def _peak_rate(messages: Profile) -> float:
 
 def _render_rates(messages: Profile) -> str:
     topics = messages["topics"]
-    # Points that the traffic fills only in part would look like a sudden end.
+    # Incomplete points at both ends would look like a sudden change.
     inner = slice(1, -1) if len(messages["times_ms"]) > FEW_POINTS else slice(None)
     times = messages["times_ms"][inner]
     lines = {name: values[inner] for name, values in _by_topic(topics, "messages_per_s").items()}
@@ -108,7 +105,7 @@ def _render_rates(messages: Profile) -> str:
     drawn += _draw_areas("volumes", "Bodies", "MB per second", times, volumes)
     note = f"One point per {_format_duration(messages['step_s'])}."
     if inner.start:
-        note += " The first and the last, which are not whole, are left out."
+        note += " The first and the last point are incomplete and left out."
     return _render_section("Rates", f"<figure>{drawn}<figcaption>{note}</figcaption></figure>")
 
 
@@ -144,7 +141,7 @@ def _render_topics(messages: Profile) -> str:
         "largest",
         "stored after p50",
         "p99",
-        "consumed before",
+        "redelivered",
     ]
     about = "Stored after: from the producer's clock to the broker's (captures: to the gateway's)."
     return _render_section("Topics", _render_table(names, rows) + f'<p class="about">{about}</p>')
@@ -196,7 +193,9 @@ def _render_skew(messages: Profile) -> str:
         for each in messages["topics"]
     ]
     names = ["topic", "with key", "keys", "Gini", "busiest keys", "queues", "max / mean", "Gini"]
-    about = "Gini: 0 when all have equally many, towards 1 when one has all. Queues without messages are not seen."
+    about = (
+        "Gini: 0 if all have equally many, near 1 if one has all. Queues without messages are not counted."
+    )
     return _render_section(
         "Skew", _render_pair(left, right) + _render_table(names, rows) + f'<p class="about">{about}</p>'
     )
@@ -219,7 +218,7 @@ def _render_retries(profile: Profile) -> str:
         ],
         ["dead letters", format_count(retries["dead"]["messages"]), format_share(retries["dead"]["share"])],
         [
-            "consumed before",
+            "redelivered",
             format_count(retries["reconsumed"]["messages"]),
             format_share(retries["reconsumed"]["share"]),
         ],
@@ -269,7 +268,7 @@ def _render_answers(exchanges: Profile) -> str:
         for each in exchanges["answers"]
     ]
     fates = ", ".join(f"{name} {format_count(count)}" for name, count in sorted(exchanges["fates"].items()))
-    about = f"What became of sends at the mirror's target: {fates}." if fates else "Nothing was mirrored."
+    about = f"Outcomes of sends at the mirror's target: {fates}." if fates else "Nothing was mirrored."
     shown = (
         _render_table(["side", "request", "answer", "count"], rows)
         if rows
@@ -323,7 +322,7 @@ def _render_clients(profile: Profile) -> str:
     return _render_section("Producers", _render_table(["host", "messages", "bodies"], rows))
 
 
-# -- pieces -------------------------------------------------------------------------------------------------------
+# -- elements -----------------------------------------------------------------------------------------------------
 
 
 def _render_section(title: str, inner: str) -> str:
@@ -378,24 +377,24 @@ def _is_numeric(cell: str) -> bool:
 
 
 def format_number(value: float | None) -> str:
-    """Three digits that matter."""
+    """Format a number with three significant digits."""
     if value is None:
         return "\u2013"
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def format_count(value: float | None) -> str:
-    """A count."""
+    """Format a count."""
     return "\u2013" if value is None else f"{value:,.0f}"
 
 
 def format_share(value: float | None) -> str:
-    """Per cent."""
+    """Format a share in per cent."""
     return "\u2013" if value is None else f"{format_number(100 * value)} %"
 
 
 def format_bytes(value: float | None) -> str:
-    """Bytes as people say them."""
+    """Format a size with a binary unit."""
     if value is None:
         return "\u2013"
     for unit, name in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
@@ -405,7 +404,7 @@ def format_bytes(value: float | None) -> str:
 
 
 def format_ms(value_us: float | None) -> str:
-    """Microseconds in ms."""
+    """Format microseconds in ms."""
     return "\u2013" if value_us is None else f"{format_number(value_us / 1000)} ms"
 
 

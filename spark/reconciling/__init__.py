@@ -1,4 +1,7 @@
-"""Setting the messages of a primary beside those of its mirror: what is missing, extra, wrong, out of order or late.
+"""Comparison of a primary's messages with those of its mirror: missing, extra, changed, out of order, or late ones.
 
-DataFrames in, DataFrames out; nothing is collected here. Importing this package imports no pyspark.
+DataFrames in, DataFrames out; nothing is collected here. Importing this package does not import pyspark.
+
+`sides` reads both sides, `digests` reduces messages to what is compared, `pairs` matches and classifies them,
+`order_sequences` finds those out of order, `counts` and `result` sum up the findings.
 """

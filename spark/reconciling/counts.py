@@ -1,7 +1,4 @@
-"""What was found: counts by topic and hour, and one row per fault.
-
-Not responsible for what a fault is.
-"""
+"""Counts of findings by topic and hour, and one row per finding."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -24,12 +21,15 @@ COUNTED: Final = (
     "late",
     "unsettled",
 )
-"""What is counted: primary = same + changed + missing, target = same + changed + extra + duplicated. What changed in
-several ways is counted once in `changed` and once in each; `unsettled` is too new and in none of the others."""
+"""Counts: primary = same + changed + missing, target = same + changed + extra + duplicated.
+
+A message that changed in several ways counts once in `changed` and once in each kind. `unsettled` messages are too
+new to be judged, and count in none of the others.
+"""
 
 
 def count_findings(judged: "DataFrame", out_of_order: "DataFrame") -> "DataFrame":
-    """`topic`, `hour` (UTC, of the primary's store time) and COUNTED."""
+    """Return `topic`, `hour` (UTC, of the primary's store time) and COUNTED."""
     from pyspark.sql import functions as f
 
     settled = f.col("settled")
@@ -55,7 +55,7 @@ def count_findings(judged: "DataFrame", out_of_order: "DataFrame") -> "DataFrame
 
 
 def list_findings(judged: "DataFrame", out_of_order: "DataFrame") -> "DataFrame":
-    """One row per fault: what, which message, and where it stands on either side."""
+    """Return one row per finding: its kind, the message, and the message's place on both sides."""
     from pyspark.sql import functions as f
 
     single = judged.withColumn("kind", f.explode("kinds"))
@@ -84,7 +84,7 @@ def list_findings(judged: "DataFrame", out_of_order: "DataFrame") -> "DataFrame"
 
 
 def sample_findings(found: "DataFrame", each: int) -> "DataFrame":
-    """The first faults of each topic, hour and kind, at most so many."""
+    """Return at most `each` findings of each topic, hour and kind."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 

@@ -1,7 +1,6 @@
-"""Messages of either side cut down to what is compared: who they are, where they stand, digests of what they hold.
+"""Reduce messages of either side to what is compared: identity, place, and digests of their content.
 
-Bodies and values of properties become 64-bit hashes where the message is read, so that they never travel. Not
-responsible for reading, nor for setting the sides beside each other (pairs.py).
+Bodies and property values become 64-bit hashes where they are read, so that they never travel.
 """
 
 from collections.abc import Iterable
@@ -15,11 +14,12 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 ORDERS: Final = ("auto", "shardingKey", "key", "queue")
-"""What messages are in order by: the sharding key, the first of the keys, all of the queue; auto: the first of these
-that the message has."""
+"""Keys that define an order of messages: the sharding key, the first of the keys, or the whole queue. `auto` is the
+first of these that a message has.
+"""
 
 SYS_FLAG_BITS: Final = expected_differences.COMPARED_SYS_FLAG_BITS & ~(COMPRESSED | COMPRESSION_MASK)
-"""Bits of the system flag that are compared; how a body travels is none of them."""
+"""Bits of the system flag that are compared. Compression is not, as it does not change the message."""
 
 DELAY_PROPERTIES: Final = (
     names.REAL_TOPIC,
@@ -30,7 +30,7 @@ DELAY_PROPERTIES: Final = (
     names.TIMER_DELIVER_MS,
     names.DELAY_TIME_LEVEL,
 )
-"""Properties of messages that waited elsewhere before they got into their queue: their order there is chance."""
+"""Properties of messages that waited elsewhere before they reached their queue, where their order is arbitrary."""
 
 BROKER_PROPERTIES: Final = (
     names.REAL_TOPIC,
@@ -39,11 +39,13 @@ BROKER_PROPERTIES: Final = (
     names.TRANSACTION_PREPARED,
     names.TIMER_OUT_MS,
 )
-"""Properties that brokers add or take away before a message is stored: a capture has what the client sent."""
+"""Properties that brokers add or remove before storing a message. A capture has the message as the client sent it."""
 
 
 def ignored_properties(offsets_preserved: bool, captured: bool, extra: Iterable[str] = ()) -> tuple[str, ...]:
-    """Names of properties that are not compared. `kept`: the target keeps the primary's offsets and all it wrote."""
+    """Return the properties that are not compared. With preserved offsets the target has all that the primary
+    stored.
+    """
     found = {
         *expected_differences.EXPECTED_PROPERTY_NAMES[offsets_preserved and not captured],
         names.UNIQ_CLIENT_MESSAGE_ID_KEYIDX,
@@ -55,7 +57,7 @@ def ignored_properties(offsets_preserved: bool, captured: bool, extra: Iterable[
 
 
 def user_topics(messages: "DataFrame", retries: bool = False) -> "DataFrame":
-    """Without the topics that brokers have for themselves, and without those of retries and dead letters."""
+    """Drop messages of the brokers' own topics, and of retry and dead-letter topics unless `retries`."""
     from pyspark.sql import functions as f
 
     topic = f.col("topic")
@@ -68,10 +70,10 @@ def user_topics(messages: "DataFrame", retries: bool = False) -> "DataFrame":
 def digest_messages(
     messages: "DataFrame", ignored: Iterable[str], order: str, *, offsets_preserved: bool
 ) -> "DataFrame":
-    """One narrow row per message. `messages` have the source's columns.
+    """Return one narrow row per message. `messages` have the source's columns.
 
-    `id` is the unique key, or a hash of what the message holds where it has none. `inOrder` is false where the place
-    in the queue says nothing. Times are ms since 1970. A body that was not read (null) is not compared.
+    `id` is the unique key, or a hash of the content if there is none. `inOrder` is false where the position in the
+    queue is arbitrary. Times are ms since 1970. A body that was not read (null) is not compared.
     """
     from pyspark.sql import functions as f
 
@@ -80,7 +82,7 @@ def digest_messages(
     hashed = f.transform(
         kept_ones, lambda each: f.struct(each["key"].alias("name"), f.xxhash64(each["value"]).alias("hash"))
     )
-    none = f.lit(0)  # what a request leaves out is stored as 0
+    none = f.lit(0)  # brokers store 0 for fields missing in the request
     head = [f.coalesce("flag", none), f.col("sysFlag").bitwiseAND(f.lit(_signed_32(SYS_FLAG_BITS)))]
     head += [
         f.col("bornTimestamp"),
@@ -104,7 +106,7 @@ def digest_messages(
 
 
 def _message_identity(messages: "DataFrame", head: "list[Column]") -> "Column":
-    """Without a unique key the content is all there is: 128 bits of it, as other messages must not look the same."""
+    """Identify a message. Without a unique key use 128 bits of the content, as 64 could collide."""
     from pyspark.sql import functions as f
 
     unique = f.col("properties")[names.UNIQ_CLIENT_MESSAGE_ID_KEYIDX]
@@ -120,7 +122,7 @@ def _message_identity(messages: "DataFrame", head: "list[Column]") -> "Column":
 
 
 def _order_key(order: str) -> "Column":
-    """What is in front says which kind it is: a sharding key is no queue, whatever its name."""
+    """Return the order key, prefixed with its kind, so that a sharding key never equals a queue."""
     from pyspark.sql import functions as f
 
     properties = f.col("properties")
@@ -133,7 +135,7 @@ def _order_key(order: str) -> "Column":
 
 
 def waited_elsewhere() -> "Column":
-    """Whether a message waited elsewhere before it got into its queue: delayed, or in a transaction."""
+    """Tell whether a message waited elsewhere before it reached its queue: delayed, or in a transaction."""
     from pyspark.sql import functions as f
 
     committed = f.col("sysFlag").bitwiseAND(f.lit(TRANSACTION_MASK)) == TRANSACTION_COMMIT
@@ -148,5 +150,5 @@ def waited_elsewhere() -> "Column":
 
 
 def _signed_32(bits: int) -> int:
-    """As Spark's 32-bit numbers have it."""
+    """Convert to a signed 32-bit number, as Spark has no unsigned ones."""
     return bits - (1 << 32) if bits >= 1 << 31 else bits

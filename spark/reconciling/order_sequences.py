@@ -1,9 +1,9 @@
-"""Messages that changed places with others of their own order: as few as explain what the target has.
+"""Find the messages that are out of order: the fewest whose move explains the target's order.
 
-Messages of one topic, queue of the primary and order key (digests.py) form a sequence. Both sides number those that
-both have in the same queue; where these numbers agree up to a place, nothing before it changed places with anything
-behind it. What is between two such places is a stretch, which is looked at by itself, so that a queue of any length
-never has to be in memory. Not responsible for what the order key is.
+Messages of one topic, primary queue and order key (`digests.py`) form a sequence. Messages that both sides have in
+the same queue are numbered on each side. Where the numbers agree up to a position, nothing before it was swapped with
+anything after it. So the messages between two such positions, a disordered run, are examined on their own, and a
+queue of any length never has to be in memory.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -16,14 +16,15 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 MAX_RUN_MESSAGES: Final = 1_000_000
-"""Messages of a stretch that a worker may have in memory (about 200 bytes each). In a longer one all that come too late
-are named, or all that come too early, whichever are fewer; that may be more than the fewest."""
+"""Longest run a worker holds in memory, messages (about 200 bytes each). In a longer one all that come too late, or all
+that come too early, are reported, whichever are fewer; that may be more than the minimum.
+"""
 
 _SEQUENCE: Final = ("topic", "broker", "queue", "orderKey")
 
 
 def find_reordered(judged: "DataFrame", max_run_messages: int = MAX_RUN_MESSAGES) -> "DataFrame":
-    """The rows of `judged` that are out of order, with the same columns."""
+    """Return the rows of `judged` that are out of order, with the same columns."""
     from pyspark.sql import functions as f
 
     stretches = _disordered_runs(judged)
@@ -34,7 +35,7 @@ def find_reordered(judged: "DataFrame", max_run_messages: int = MAX_RUN_MESSAGES
 
 
 def _disordered_runs(judged: "DataFrame") -> "DataFrame":
-    """Messages that have to be looked at, with numbers of both sides and the size of their stretch."""
+    """Return messages in disordered runs, with the numbers of both sides and the size of the run."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
@@ -76,6 +77,6 @@ def _is_in_smaller_part() -> "Column":
 
 
 def _filter_moved(stretch: pa.Table) -> pa.Table:
-    """The rows of one stretch that have to move."""
+    """Return the rows of one run that have to move."""
     ordered = stretch.sort_by("ours")
     return ordered.filter(pa.array(find_moved(ordered.column("theirs").to_pylist())))

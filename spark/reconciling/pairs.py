@@ -1,9 +1,7 @@
-"""Both sides' messages beside each other, and what is wrong with each.
+"""Match both sides' messages, and classify the differences of each pair.
 
-A message belongs to the one with the same topic and id on the other side. Where a side has several of them (producers
-that try again store a message twice), copies in the same queue belong together first, in their order, then the others.
-
-Not responsible for order (sequences.py) nor for counting (counts.py).
+A message matches the one with the same topic and id on the other side. If a side has several copies (producers that
+retry store a message twice), copies in the same queue match first, in their order, then the others.
 """
 
 from dataclasses import dataclass
@@ -14,7 +12,7 @@ if TYPE_CHECKING:
 
 CONTENT_KINDS: Final = ("changedBody", "changedProperties", "changedHeader")
 KINDS: Final = ("missing", "extra", "duplicated", "reordered", "misplaced", *CONTENT_KINDS, "late")
-"""What can be wrong with a message."""
+"""Kinds of findings."""
 
 _FIELDS: Final = (
     "brokerName",
@@ -31,10 +29,10 @@ _FIELDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ComparisonRules:
-    """What is judged, and how. Times are ms since 1970; what the primary stored in [from_ms, until_ms) is judged.
+    """Rules of a comparison. Times are ms since 1970; messages the primary stored in [from_ms, until_ms) are judged.
 
-    `kept`: the target keeps the primary's offsets, and its store times, which leaves nothing to tell lateness by.
-    `late_after_ms` None: lateness is not judged.
+    With `offsets_preserved` the target has the primary's offsets and store times, which leaves no way to judge
+    lateness. `late_after_ms` None: lateness is not judged.
     """
 
     until_ms: int
@@ -44,9 +42,9 @@ class ComparisonRules:
 
 
 def pair_messages(primary: "DataFrame", target: "DataFrame") -> "DataFrame":
-    """One row per message and copy: topic, id, p, t (one of which may be null), copies (of it at the primary).
+    """Return one row per message and copy: topic, id, p, t (one may be null), and copies (at the primary).
 
-    One shuffle, by topic and id; a message with very many copies is in one task, but not in memory.
+    Takes one shuffle, by topic and id. A message with very many copies is handled by one task, but not in its memory.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as f
@@ -74,9 +72,9 @@ def pair_messages(primary: "DataFrame", target: "DataFrame") -> "DataFrame":
 
 
 def classify_pairs(pairs: "DataFrame", rules: ComparisonRules) -> "DataFrame":
-    """With what is wrong: `kinds` (of KINDS, without reordered), `detail`, and `hour` (UTC) of the primary's store.
+    """Add `kinds` (of KINDS, without reordered), `detail`, and `hour` (UTC) of the primary's store time.
 
-    Rows outside of the time that is judged are gone, but for those that are too new: these have `settled` false.
+    Rows outside the judged time are dropped, except those that are too new, which have `settled` false.
     """
     from pyspark.sql import functions as f
 
@@ -114,7 +112,7 @@ def _finding_kinds(both: "Column", rules: ComparisonRules) -> "list[Column]":
 
 
 def _changed_names() -> "Column":
-    """Names of the properties that differ, between commas."""
+    """Return the names of differing properties, separated by commas."""
     from pyspark.sql import functions as f
 
     here, there = f.col("p.properties"), f.col("t.properties")
@@ -124,8 +122,11 @@ def _changed_names() -> "Column":
 
 
 def drop_expired(judged: "DataFrame") -> "DataFrame":
-    """Without what only the target has and the primary dropped, or was not read from: messages before the first pair of
-    a queue, in topics of which not every queue of the primary was read from its offset 0."""
+    """Drop messages only the target has because the primary deleted them, or was not read from its start.
+
+    These are messages before the first pair of a queue, in topics where not every queue of the primary was read from
+    offset 0.
+    """
     from pyspark.sql import functions as f
 
     begins = judged.where(f.col("p.queueOffset").isNotNull())

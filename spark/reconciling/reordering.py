@@ -1,18 +1,15 @@
-"""Which messages of a sequence are out of order: the fewest that have to be moved to put it right.
-
-Not responsible for which messages belong to one sequence.
-"""
+"""Find the fewest elements of a sequence that have to be moved to sort it."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
 
 
 def find_moved(places: Sequence[int]) -> list[bool]:
-    """For each element whether it has to move. `places` are different numbers, ascending where nothing is wrong.
+    """Tell for each element whether it has to move. `places` are distinct, and ascend where nothing is wrong.
 
-    As few as possible are named: all but a longest ascending subsequence. Among several of these the one is kept
-    whose elements are smallest, from its end backwards; of two neighbours that changed places the one is named that
-    comes too late. O(n log n), 24 bytes per element.
+    All elements but those of a longest ascending subsequence have to move. Of several such subsequences the one with
+    the smallest elements, seen from its end, is kept: of two swapped neighbours the one that comes too late is named.
+    O(n log n), 24 bytes per element.
     """
     ends: list[int] = []
     last: list[int] = []

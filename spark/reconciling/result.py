@@ -1,7 +1,4 @@
-"""What a comparison found, as the JSON that people and `readiness` read.
-
-Not responsible for finding it.
-"""
+"""Result of a comparison, as the JSON that people and `readiness` read."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +18,7 @@ TopicCounts = dict[str, int]
 
 @dataclass(slots=True)
 class ReconcileResult:
-    """Counts by topic; hours that have a fault; samples. Times are ms since 1970, None where nothing was compared."""
+    """Counts by topic, hours with findings, and samples. Times are ms since 1970, None where nothing was compared."""
 
     made_ms: int
     as_of_ms: int
@@ -37,7 +34,7 @@ class ReconcileResult:
 
     @property
     def count_totals(self) -> TopicCounts:
-        """The sums over all topics."""
+        """Sums over all topics."""
         return {name: sum(counts[name] for counts in self.topics.values()) for name in COUNTED}
 
     def apply_conditions(self, conditions: Iterable[Condition]) -> None:
@@ -48,11 +45,11 @@ class ReconcileResult:
 
     @property
     def finding_count(self) -> int:
-        """How many faults there are."""
+        """Number of findings."""
         return sum(count for name, count in self.count_totals.items() if name in KINDS)
 
     def to_value(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the JSON value."""
         return {
             "kind": KIND,
             "version": VERSION,
@@ -78,14 +75,14 @@ class ReconcileResult:
 
 
 def iso_time(at_ms: int | None) -> str | None:
-    """A time as JSON has it, in UTC to the ms."""
+    """Format a time for JSON, in UTC to the ms."""
     if at_ms is None:
         return None
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def unix_ms(moment: datetime) -> int:
-    """Ms since 1970; Spark gives times without a zone, in the machine's own."""
+    """Convert to ms since 1970. Spark's times have no zone, and are local to the machine."""
     return round(moment.timestamp() * 1000)
 
 

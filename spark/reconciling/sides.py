@@ -1,7 +1,4 @@
-"""The two sides of a comparison: a live endpoint, an ingested table, or a gateway's capture files.
-
-Not responsible for what is compared.
-"""
+"""The two sides of a comparison: a live cluster, an ingested table, or a gateway's capture files."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -22,17 +19,15 @@ OWN: Final = (
         "kind",
         choice(ENDPOINT, TABLE, CAPTURE),
         ENDPOINT,
-        "`endpoint`: a cluster, with the options of the source `rocketmq` below; `table`: what `ingest` wrote; "
-        "`capture`: files of a shadow gateway, with what the primary, or the target, answered.",
+        "`endpoint`: a cluster, with the options of the source `rocketmq` below; `table`: a table of `ingest`; "
+        "`capture`: capture files of a shadow gateway, with the answers of the primary or the target.",
     ),
-    Option("path", text, None, "Of a table: its root. Of captures: file, folder or pattern."),
-    Option("table", text, "messages", "Of a table: its name below the root."),
-    Option(
-        "format", text, "auto", "Of a table: `auto`, `delta`, `directory`; or `parquet`, at the path itself."
-    ),
+    Option("path", text, None, "Table: root directory. Captures: file, folder or pattern."),
+    Option("table", text, "messages", "Table: name below the root."),
+    Option("format", text, "auto", "Table: `auto`, `delta`, `directory`; or `parquet`, at the path itself."),
 )
 SIDE: Final = (*OWN, *OPTIONS)
-"""What `[primary]` and `[target]` take."""
+"""Options of `[primary]` and `[target]`."""
 
 _CHOSEN: Final = ("subscribe", "topic", "subscribepattern", "assign")
 _STARTS: Final = ("startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp")
@@ -41,7 +36,7 @@ _ENDS: Final = ("endingoffsets", "endingtimestamp", "endingoffsetsbytimestamp")
 
 @dataclass(frozen=True, slots=True)
 class ReadWindow:
-    """What is read, at least: topics (none: all), and store times, ms since 1970, None without a limit."""
+    """Minimum to read: topics (empty: all), and store times in ms since 1970 (None: no limit)."""
 
     topics: Sequence[str] = ()
     from_ms: int | None = None
@@ -51,7 +46,7 @@ class ReadWindow:
 
 @dataclass(frozen=True, slots=True)
 class ComparisonSide:
-    """One side as configured: `values` typed, `texts` as given. `name` is primary or target."""
+    """One side as configured: `values` are typed, `texts` as given. `name` is primary or target."""
 
     name: str
     values: Mapping[str, Any]
@@ -59,16 +54,16 @@ class ComparisonSide:
 
     @property
     def is_capture(self) -> bool:
-        """Whether it is what a gateway saw."""
+        """Tell whether this side is read from a gateway's captures."""
         return bool(self.values["kind"] == CAPTURE)
 
     @property
     def is_table(self) -> bool:
-        """Whether it is a table, which may end anywhere in the past."""
+        """Tell whether this side is a table, which may end anywhere in the past."""
         return bool(self.values["kind"] == TABLE)
 
     def read_messages(self, session: "SparkSession", window: ReadWindow) -> "DataFrame":
-        """Its messages, with the source's columns at least. Raises OptionError."""
+        """Return the side's messages, with at least the source's columns. Raises OptionError."""
         found = {ENDPOINT: self._read_endpoint, TABLE: self._read_table, CAPTURE: self._read_capture}
         messages = found[self.values["kind"]](session, window)
         if window.topics:
@@ -92,7 +87,7 @@ class ComparisonSide:
         return _filter_window(messages, span)
 
     def _read_capture(self, session: "SparkSession", span: ReadWindow) -> "DataFrame":
-        """What clients sent and this side stored. Half and delayed messages have no place yet and are left out."""
+        """Read sends that this side stored. Half and delayed messages have no place yet and are left out."""
         from pyspark.sql import functions as f
 
         path = self._required_path()
@@ -109,12 +104,12 @@ class ComparisonSide:
 
     def _required_path(self) -> str:
         if not self.values["path"]:
-            raise OptionError(f"[{self.name}]: kind {self.values['kind']} needs a path")
+            raise OptionError(f"[{self.name}]: kind {self.values['kind']} requires a path")
         return str(self.values["path"])
 
 
 def _add_window_options(given: Mapping[str, str], span: ReadWindow) -> dict[str, str]:
-    """The source's options, with topics and times where they were not given."""
+    """Return the source's options, completed with topics and times of the window."""
     options = dict(given)
     if not _any_given(given, _CHOSEN):
         options["subscribePattern"] = _topic_pattern(span)
@@ -131,7 +126,7 @@ def _any_given(given: Mapping[str, str], names: Collection[str]) -> bool:
 
 
 def _topic_pattern(span: ReadWindow) -> str:
-    """A pattern, as names would have to exist on both sides."""
+    """Return a pattern: unlike in a list of names, its topics need not exist on both sides."""
     if span.topics:
         return "|".join(map(re.escape, span.topics))
     return ".+|%(RETRY|DLQ)%.+" if span.retries else ".+"

@@ -80,7 +80,7 @@ def test_what_is_no_value_has_a_reason() -> None:
     rows = read([good, None, b"", good[:-1], good + b"xy", good])
     assert [row["reason"] for row in rows][:2] == [None, None]
     assert [row["value"] is not None for row in rows] == [True, False, False, False, False, True]
-    assert rows[4]["reason"] == "2 bytes are left behind the value"
+    assert rows[4]["reason"] == "2 bytes follow the value"
     assert all(row["reason"].startswith("not Avro of the schema: ") for row in rows[2:4])
 
 

@@ -117,7 +117,7 @@ def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commands.importlib, "import_module", missing)
     result = CliRunner().invoke(commands.spark, ["peek"], catch_exceptions=False)
     assert result.exit_code == 2
-    assert "pyarrow is needed, which is not installed: pip install 'rocketmq-gateway[spark]'" in result.output
+    assert "pyarrow is not installed: pip install 'rocketmq-gateway[spark]'" in result.output
 
 
 HEAVY = ("pyspark", "pyarrow", "numpy", "rich", "matplotlib", "pandas")

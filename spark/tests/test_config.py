@@ -87,17 +87,17 @@ def test_without_a_file_there_are_defaults() -> None:
         ("[sorce]\nx = 1", "there is no table [sorce]; did you mean [source]?"),
         (
             "[zzzzzz]\nx = 1",
-            "there is no table [zzzzzz]; there are [source], [ingest], [bodies.<name>], [spark]",
+            "there is no table [zzzzzz]; tables: [source], [ingest], [bodies.<name>], [spark]",
         ),
         ("[ingest]\nevry = 1", '[ingest]: unknown option "evry"; did you mean "every"?'),
         (
             "[ingest]\nevery = 0",
             '[ingest]: option every: invalid value "0" (expected a whole number, at least 1)',
         ),
-        ("every = 1", "every stands outside of any table"),
-        ("[bodies]\nformat = 'json'", "format stands in [bodies], but belongs into a [bodies.<name>]"),
+        ("every = 1", "every is outside of any table"),
+        ("[bodies]\nformat = 'json'", "format is in [bodies], but belongs in a table [bodies.<name>]"),
         ("[ingest\n", "job.toml: "),
-        ("[source]\nsecretKey = '${SURELY_NOT_SET_7}'", "the environment has no SURELY_NOT_SET_7"),
+        ("[source]\nsecretKey = '${SURELY_NOT_SET_7}'", "environment variable SURELY_NOT_SET_7 is not set"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, content: str, said: str) -> None:
@@ -109,8 +109,8 @@ def test_what_is_wrong_is_named(tmp_path: Path, content: str, said: str) -> None
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ("ingest.every", "table.key=value is expected"),
-        ("every=1", "table.key=value is expected"),
+        ("ingest.every", "expected table.key=value"),
+        ("every=1", "expected table.key=value"),
         ("ingst.every=1", "did you mean [ingest]?"),
     ],
 )

@@ -68,9 +68,9 @@ def test_an_ingest_is_what_its_file_says(tmp_path: Path) -> None:
         ("a", {"json": None}, "one of json and avro"),
         ("a", {"avro": '"int"'}, "one of json and avro"),
         ("a", {"json": None, "avro": "missing.avsc"}, "missing.avsc: No such file"),
-        ("a", {"table": "_checkpoint"}, "no name for a table"),
-        ("a", {"table": "../a"}, "no name for a table"),
-        ("%RETRY%a", {}, "no name for a table"),
+        ("a", {"table": "_checkpoint"}, "not a valid table name"),
+        ("a", {"table": "../a"}, "not a valid table name"),
+        ("%RETRY%a", {}, "not a valid table name"),
     ],
 )
 def test_schemas_that_make_no_sense_are_refused(topic: str, change: dict[str, Any], said: str) -> None:
@@ -81,11 +81,11 @@ def test_schemas_that_make_no_sense_are_refused(topic: str, change: dict[str, An
 @pytest.mark.parametrize(
     ("toml", "said"),
     [
-        ("", "path is needed"),
-        ('[table]\npath = "x"\n[bodies.quarantine]\njson = "id int"', "would be called quarantine"),
+        ("", "path is required"),
+        ('[table]\npath = "x"\n[bodies.quarantine]\njson = "id int"', "is named quarantine"),
         (
             '[table]\npath = "x"\n[bodies.a]\njson = "id int"\n[bodies.b]\njson = "id int"\ntable = "a"',
-            "would be called a",
+            "is named a",
         ),
     ],
 )

@@ -114,7 +114,7 @@ def test_what_the_profile_says_counts(given: dict[str, str], fates: dict[str, in
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({"topics": "Bills"}, "did not find this topic"),
+        ({"topics": "Bills"}, "found this topic on neither side"),
         ({"minMessages": "101"}, "100 messages were compared, at least 101"),
         ({"maxAgeS": "1"}, "longer ago than 1 s"),
     ],
@@ -130,7 +130,7 @@ def test_what_a_profile_did_not_see_is_unknown_or_noted() -> None:
     said, reasons = traffic(without, maxAgeS=str(10**10), retryShareMax="1")
     assert (said, reasons) == (
         READY,
-        [f"{each} is not known" for each in ("mirrorRefused", "mirrorDropped", "retries")],
+        [f"{each} is unknown" for each in ("mirrorRefused", "mirrorDropped", "retries")],
     )
     assert traffic(profiled(None), slowerMax="2")[0] == UNKNOWN
     assert traffic(profiled(None), targetP99MsMax="2")[0] == UNKNOWN
@@ -176,5 +176,5 @@ def test_files_that_are_no_results_are_refused(tmp_path: Path, content: str, rea
     source.write_text(content)
     with pytest.raises(OptionError, match=reason):
         judge_files(wanted(reconcile=str(source)), lambda: NOW_MS)
-    with pytest.raises(OptionError, match="is needed"):
+    with pytest.raises(OptionError, match="is required"):
         judge_files(wanted(), lambda: NOW_MS)

@@ -36,7 +36,7 @@ def test_any_fault_fails_and_says_how_many() -> None:
         }
     ]  # fmt: skip
     found = build_summary(wrong)
-    assert (found.exit_code, found.title) == (1, "3 faults")
+    assert (found.exit_code, found.title) == (1, "3 findings")
     assert found.figures["failed"] == "missing>0 (it is 2); late>0 (it is 1)"
     by_topic, hours, examples = found.sections
     assert by_topic.columns == ["topic", "primary", "target", "same", "missing", "late"]

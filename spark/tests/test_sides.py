@@ -40,7 +40,7 @@ def test_what_the_user_said_stays() -> None:
 @pytest.mark.parametrize("kind", ["table", "capture"])
 def test_files_need_a_path(kind: str) -> None:
     session: Any = None
-    with pytest.raises(OptionError, match=rf"\[target\]: kind {kind} needs a path"):
+    with pytest.raises(OptionError, match=rf"\[target\]: kind {kind} requires a path"):
         side(kind=kind).read_messages(session, ReadWindow())
 
 

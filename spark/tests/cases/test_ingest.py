@@ -146,7 +146,7 @@ def test_bodies_by_schema(spark: SparkSession, server: ServerUnderTest, tmp_path
     assert value["at"].astimezone(UTC) == AT
     reasons = {bytes(row["body"]): row["reason"] for row in found["quarantine"]}
     assert {body: reasons[body] for body in bad_orders} == bad_orders
-    assert reasons[framed + b"?"] == "1 bytes are left behind the value"
+    assert reasons[framed + b"?"] == "1 bytes follow the value"
     assert reasons[framed[:-1]].startswith("not Avro of the schema: ")
     assert len(reasons) == 9
 
@@ -154,14 +154,14 @@ def test_bodies_by_schema(spark: SparkSession, server: ServerUnderTest, tmp_path
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"table": {"path": None}}, "path is needed"),
+        ({"table": {"path": None}}, "path is required"),
         ({"bodies.a": {}}, "one of json and avro is needed"),
         (
             {"bodies.a": {"json": "id int", "table": "messages"}},
-            "more than one table would be called messages",
+            "more than one table is named messages",
         ),
         ({"bodies.a": {"avro": '["int", "string"]'}}, "union of 2 types"),
-        ({"source": {"columns": "topic,body"}}, "the table needs the columns"),
+        ({"source": {"columns": "topic,body"}}, "the table requires the columns"),
     ],
 )
 def test_mistakes_are_named(
