@@ -126,7 +126,7 @@ def test_a_queue_comes_over_whole_though_command_and_target_are_killed(
         assert child.exit_code() == 0
     assert read_messages(clusters.target, topic) == read_messages(clusters.primary, topic)
     assert len(read_messages(clusters.target, topic)) == end
-    assert f"0 messages copied, {end} of {end} are there" in clusters.backfill(topic)
+    assert f"0 messages copied; the target has {end} of {end}" in clusters.backfill(topic)
 
 
 def test_a_limit_of_the_rate_holds_for_one_queue_read_ahead(
@@ -138,7 +138,7 @@ def test_a_limit_of_the_rate_holds_for_one_queue_read_ahead(
     started_s = time.monotonic()
     printed = clusters.backfill(topic, "--rate", "3000")
     assert time.monotonic() - started_s > 0.9 * end / 3_000
-    assert f"{end} messages copied, {end} of {end} are there" in printed
+    assert f"{end} messages copied; the target has {end} of {end}" in printed
     assert read_messages(clusters.target, topic) == read_messages(clusters.primary, topic)
 
 

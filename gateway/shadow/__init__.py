@@ -1,17 +1,21 @@
-"""The shadow gateway: stands between clients and a real cluster, and prepares the move to another one.
+"""The shadow gateway: stands between clients and a RocketMQ cluster, and prepares the move to another cluster.
 
-    exchange.py   what passed: one request and its answer; whom the forwarder tells, asks and waits for (`Hub`)
-    cluster.py    one cluster seen through its namesrvs, and typed questions to its brokers
-    reading.py    how the gateway reads queues for itself
-    settings.py   how TOML tables become frozen dataclasses, with errors that name the key
-    figures.py    counters, gauges and latencies that parts show to the console and the report
-    forward/      listeners, links between a client and its upstream, addresses in answers, TLS
-    mirror/       rules and modes, bounded queues, translation for the target, offsets of the target
-    capture/      traffic to files and back (layout: codec/capture.py)
-    compare/      answers of primary and target field by field, content queue by queue
-    cutover/      copying topics, groups, offsets and history; the steps of a move
-    report/       live view, /metrics, JSON, HTML
-    server.py     builds all of it from a configuration
+| room | holds |
+|---|---|
+| `traffic` | exchanges (a request and its answer), the hub that publishes them, the policy of each request code |
+| `clusters` | connections to the two clusters, typed requests, copying of metadata and offsets |
+| `console` | the HTTP console of a running gateway, and the client that commands use |
+| `proxy` | listeners, client sessions, addresses in answers, TLS |
+| `mirror` | rules and modes, mirror streams and their backlogs, resending to the target, offsets of the target |
+| `replication` | copying queues to a target of ours under the primary's offsets |
+| `compare` | comparison of answers field by field, and of stored content queue by queue |
+| `capture` | traffic to files and back (file layout: `codec/capture.py`) |
+| `cutover` | moving topics and groups, backfill of history |
+| `report` | live view and HTML report |
+| `commands` | the commands `rmq-gateway shadow`, `capture` and `replay` |
 
-First law: whatever happens to a mirror, the primary's traffic does not notice. Only `forward` is on its path.
+A room imports only rooms above it in this table; `gateway/tests/test_rooms.py` has the exact rules. `server.py` builds
+all parts from the configuration in `config.py`.
+
+The first rule: whatever happens to the mirror, the primary's traffic is not affected. Only `proxy` is on its path.
 """

@@ -24,43 +24,44 @@ from toolkit.toml_tables import load_table
 
 @dataclass(frozen=True, slots=True)
 class ShadowConfig:
-    """All tables; each is the settings of one part."""
+    """All tables of a gateway's configuration."""
 
-    primary: PrimarySettings = setting(description="Where the primary is.")
-    listen: ListenSettings = setting(ListenSettings, "Where clients reach the gateway.")
-    target: TargetSettings = setting(TargetSettings, "Where traffic is mirrored to.")
+    primary: PrimarySettings = setting(description="The cluster that clients use.")
+    listen: ListenSettings = setting(ListenSettings, "Addresses and limits of the ports for clients.")
+    target: TargetSettings = setting(TargetSettings, "The cluster that traffic is mirrored to.")
     mirror: list[MirrorRule] = setting(
-        list, "Rules of what is mirrored how, the first that matches wins; none given: everything, async."
+        list,
+        "Rules that select requests and their mirror mode; the first match wins. Default: everything, async.",
     )
     mirroring: MirrorSettings = setting(MirrorSettings, "Limits of mirroring.")
     kept: ReplicationSettings = setting(
         ReplicationSettings,
-        'How messages get to a target of kind "ours": at the queue offsets of the primary.',
+        'Offset-preserving replication to a target of kind "ours".',
     )
-    capture: CaptureSettings = setting(CaptureSettings, "Traffic to files.")
-    compare: CompareSettings = setting(CompareSettings, "What answers of both clusters are compared.")
-    cutover: CutoverSettings = setting(CutoverSettings, "How topics and groups move to the target.")
+    capture: CaptureSettings = setting(CaptureSettings, "Recording of traffic to files.")
+    compare: CompareSettings = setting(CompareSettings, "Comparison of both clusters' answers.")
+    cutover: CutoverSettings = setting(CutoverSettings, "Moving topics and groups to the target.")
     console: ConsoleSettings = setting(ConsoleSettings, "The gateway's HTTP port.")
-    report: ReportSettings = setting(ReportSettings, "What is remembered for the report.")
+    report: ReportSettings = setting(ReportSettings, "History recorded for the report, and its files.")
 
     def __post_init__(self) -> None:
         MirrorRules(self.mirror)
         if self.mirror and not self.target.namesrv:
-            raise SettingsError("[[mirror]] needs a target: target.namesrv must be given")
+            raise SettingsError("[[mirror]] needs a target: set target.namesrv")
         if self.target.kind == "ours":
             for index, rule in enumerate(self.mirror):
                 _check_whole_queues(rule, f"mirror[{index}]")
 
 
 def _check_whole_queues(rule: MirrorRule, name: str) -> None:
-    """Raises SettingsError for a rule that does not choose by queues."""
+    """Raise SettingsError for a rule that does not select whole queues."""
     wrong = ""
     if rule.sample < 1 and rule.sample_by == "key":
         wrong = 'sample_by must be "queue"'
     elif rule.clients != ["*"] or rule.codes:
-        wrong = "clients and codes cannot choose among their messages"
+        wrong = "clients and codes cannot select single messages"
     if wrong:
-        raise SettingsError(f'{name}: a target of kind "ours" keeps whole queues: {wrong}')
+        raise SettingsError(f'{name}: a target of kind "ours" receives whole queues: {wrong}')
 
 
 def load_config(file: str | None, sets: Sequence[str] = ()) -> ShadowConfig:

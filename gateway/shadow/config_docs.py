@@ -12,12 +12,12 @@ from toolkit.settings_docs import choices_of, comment, range_of, toml_value
 HEAD = (
     "The shadow gateway: rmq-gateway shadow -c FILE",
     "Every line that is commented out shows a default, or an example where there is none.",
-    "Single keys: --set table.key=value",
+    "To override one setting: --set table.key=value",
 )
 
 
 def example_file() -> str:
-    """All tables with all keys."""
+    """Return the text of conf/shadow.toml: all tables with all settings."""
     lines = [f"# {line}" for line in HEAD]
     lines += _table_lines(ShadowConfig, "")
     return "\n".join(lines) + "\n"

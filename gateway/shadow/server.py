@@ -1,7 +1,4 @@
-"""The composition root of a shadow gateway: builds its parts from a `ShadowConfig`, runs them until a signal.
-
-Not responsible for anything a part does itself.
-"""
+"""The composition root of a shadow gateway: builds its parts from a `ShadowConfig` and runs them until a signal."""
 
 import logging
 from dataclasses import replace
@@ -41,12 +38,12 @@ log = logging.getLogger(__name__)
 
 
 def run(config: ShadowConfig, ready_file: str = "") -> int:
-    """Forwards until SIGTERM or SIGINT; the process's exit status."""
+    """Run a gateway until SIGTERM or SIGINT; return the exit status of the process."""
     return run_process(lambda: ShadowServer(config, ready_file))
 
 
 class ShadowServer:
-    """One process: the forwarder, and what looks at its traffic."""
+    """One gateway process: the forwarder, and the parts that observe or direct its traffic."""
 
     def __init__(self, config: ShadowConfig, ready_file: str = "") -> None:
         self._config = config
@@ -57,7 +54,7 @@ class ShadowServer:
         self.hub = Hub()
         self.figures = Figures()
         self.reporting = ReportService(config.console, config.report, config, self.hub, self.figures)
-        # Each takes one file for the client, one for the primary and perhaps one for the target.
+        # Each session uses one file for the client, one for the primary and perhaps one for the target.
         most = within_file_limit(config.listen.connections, share=4)
         listen, primary = replace(config.listen, connections=most), config.primary
         opener = upstream_opener(primary.tls, partial(connect, reactor=self._reactor), "primary.tls")
@@ -77,7 +74,7 @@ class ShadowServer:
         self.figures.add(self.forwarder.figures)
         self.capture = build_capture(config.capture, has_mirror=bool(config.target.namesrv))
         if self.capture is not None:
-            # Before the mirror: it has to know an exchange when the target's answer comes.
+            # Before the mirror: the capture must know an exchange before the target's answer arrives.
             self.hub.add_observer(self.capture)
             self.figures.add(self.capture.figures)
         self.mirror = self._build_mirror() if config.target.namesrv else None
@@ -87,7 +84,7 @@ class ShadowServer:
         )
 
     def _dial_target(self) -> DialTarget | None:
-        """How clients' requests get to the target, once they are directed there."""
+        """Return the dialer for clients' requests that are directed to the target; None without a target."""
         if self.target is None:
             return None
         settings = self._config.target
@@ -95,7 +92,7 @@ class ShadowServer:
         return make_target_dialer(self.target, settings.brokers, opener)
 
     def _build_mirror(self) -> MirrorService:
-        """The mirror, with connections of its own to both clusters."""
+        """Build the mirror, which has connections of its own to both clusters."""
         config = self._config
         make_replication = partial(ReplicationService, config.kept, config.target.brokers)
         service = MirrorService(
@@ -118,7 +115,7 @@ class ShadowServer:
         return service
 
     def _build_cutover(self, mirror: MirrorService) -> Cutover:
-        """What moves topics and groups, which goes on where it was."""
+        """Build the cut-over and resume its moves."""
         target = self._config.target
         cutover = Cutover(self._config.cutover, self.hub, mirror, target.brokers, target.kind)
         cutover.register_metrics(self.figures)
@@ -129,7 +126,7 @@ class ShadowServer:
         return cutover
 
     def _build_comparison(self, mirror: MirrorService) -> ComparisonService:
-        """What compares both clusters, with connections of its own as well."""
+        """Build the comparison of both clusters, which has connections of its own to both."""
         offsets = mirror.factory.directions[Side.PRIMARY].state.offsets
         comparing = build_comparison(
             self._config,
@@ -144,7 +141,7 @@ class ShadowServer:
         return comparing
 
     async def run(self) -> None:
-        """Opens everything, tells that it is ready, and forwards until a signal."""
+        """Start all parts, report that the gateway is ready, and forward traffic until a signal."""
         self._signals.listen()
         async with trio.open_nursery() as nursery:
             if self._reactor is not None:
@@ -162,7 +159,7 @@ class ShadowServer:
                 await nursery.start(self.comparison.run)
             await nursery.start(self.forwarder.run)
             if self.mirror is not None:
-                # Clients are served already; nobody is told that nothing waits before that is known.
+                # Clients are served already, but readiness must not be reported before backlogs on disk are known.
                 await self.mirror.mirror.wait_until_opened()
             console = await nursery.start(self.reporting.run)
             settle()
@@ -188,7 +185,7 @@ class ShadowServer:
         return {"namesrv": namesrv, "brokers": brokers, "console": console and format_address(*console)}
 
     async def _finish_traffic(self) -> None:
-        """Lets answers arrive, and brings to an end what looks at them."""
+        """Let answers arrive, drain the mirror, and write the report."""
         await self.forwarder.stop()
         if self.mirror is not None:
             await self.mirror.drain()

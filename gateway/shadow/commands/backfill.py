@@ -1,44 +1,58 @@
-"""The command `rmq-gateway shadow backfill`: history to the target, with a progress bar.
+"""The command `rmq-gateway shadow backfill`: copies history to the target, with a progress bar.
 
-Exit codes: 0 all is there, 1 not possible or not all of it. Not responsible for the copying.
+Exit codes: 0 everything was copied, 1 it was not possible or not complete.
 """
 
 import re
 import sys
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
+
+if TYPE_CHECKING:
+    from gateway.shadow.cutover.backfill import Backfill
 
 SIZE_UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 REFRESH_INTERVAL_S: Final = 0.2
 
 
 def parse_size(context: click.Context | None, parameter: click.Parameter | None, text: str) -> float:
-    """Bytes from a number with K, M or G behind it. Raises BadParameter."""
+    """Return the bytes of a number with a suffix K, M or G. Raises BadParameter."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([KMG]?)B?", text.strip().upper())
     if found is None:
-        raise click.BadParameter(f"{text!r} is no number of bytes, such as 500K or 10M")
+        raise click.BadParameter(f"{text!r} is not a number of bytes such as 500K or 10M")
     return float(found[1]) * SIZE_UNITS[found[2]]
 
 
 @click.command()
-@click.option("-c", "--config", "file", metavar="FILE", help="shadow.toml, if not named before.")
 @click.option(
-    "-t", "--topics", required=True, metavar="NAME[,NAME]", help="Topics whose history is brought over."
+    "-c", "--config", "file", metavar="FILE", help="Configuration file, if it was not given to `shadow`."
+)
+@click.option("-t", "--topics", required=True, metavar="NAME[,NAME]", help="Topics whose history is copied.")
+@click.option(
+    "--rate",
+    type=click.FloatRange(0),
+    default=5_000.0,
+    help="Maximum messages per second; 0: no limit (default: 5000).",
 )
 @click.option(
-    "--rate", type=click.FloatRange(0), default=5_000.0, help="Messages per second; 0: no limit (5000)."
+    "--bytes-rate",
+    callback=parse_size,
+    default="0",
+    help="Maximum bytes per second, such as 10M; 0: no limit (default: 0).",
 )
 @click.option(
-    "--bytes-rate", callback=parse_size, default="0", help="Bytes per second, such as 10M; 0: no limit (0)."
+    "--parallel",
+    type=click.IntRange(1, 1_000),
+    default=8,
+    help="Number of queues copied in parallel (default: 8).",
 )
-@click.option("--parallel", type=click.IntRange(1, 1_000), default=8, help="Queues copied side by side (8).")
-@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+@click.option("-q", "--quiet", is_flag=True, help="Do not show progress.")
 @click.pass_context
 def backfill(context: click.Context, /, file: str | None, topics: str, quiet: bool, **limits: Any) -> None:
-    """Bring the history of topics from the primary to the target, at its own offsets.
+    """Copy the history of topics from the primary to the target, at the primary's offsets.
 
-    May be ended at any time: the same command goes on where it was.
+    It can be interrupted at any time: the same command continues where it stopped.
     """
     import trio
 
@@ -49,7 +63,7 @@ def backfill(context: click.Context, /, file: str | None, topics: str, quiet: bo
     outer = context.obj or {}
     config = read_config(file or outer.get("file"), outer.get("sets", ()))
     if not config.target.namesrv:
-        raise click.ClickException("target.namesrv must be given")
+        raise click.ClickException("target.namesrv must be set")
     names = {name.strip() for name in topics.split(",") if name.strip()}
     try:
         problems = trio.run(_run_backfill, config, names, limits, quiet)
@@ -62,7 +76,7 @@ def backfill(context: click.Context, /, file: str | None, topics: str, quiet: bo
 
 
 async def _run_backfill(config: Any, topics: set[str], limits: dict[str, Any], quiet: bool) -> list[str]:
-    """What kept queues from being filled. Raises what `Backfill` raises, in groups."""
+    """Copy the topics; return the reasons for incomplete queues. Raises the errors of `Backfill` in groups."""
     import trio
 
     from gateway.shadow.clusters.broker_pairs import find_counterpart
@@ -86,24 +100,26 @@ async def _run_backfill(config: Any, topics: set[str], limits: dict[str, Any], q
     return list(filling.describe_problems())
 
 
-async def _run_with_progress(filling: Any, quiet: bool) -> None:
-    """Runs it below a bar on standard error."""
+async def _run_with_progress(filling: "Backfill", quiet: bool) -> None:
+    """Run the backfill below a progress bar on standard error."""
     import trio
 
-    begun = filling.done
-    with click.progressbar(length=filling.total, label="messages", file=sys.stderr, hidden=quiet) as bar:
+    begun = filling.copied_messages
+    with click.progressbar(
+        length=filling.total_messages, label="messages", file=sys.stderr, hidden=quiet
+    ) as bar:
         bar.update(begun)
         async with trio.open_nursery() as nursery:
 
             async def follow() -> None:
                 while True:
                     await trio.sleep(REFRESH_INTERVAL_S)
-                    bar.update(filling.done - bar.pos)
+                    bar.update(filling.copied_messages - bar.pos)
 
             nursery.start_soon(follow)
             await filling.run()
             nursery.cancel_scope.cancel()
-        bar.update(filling.done - bar.pos)
+        bar.update(filling.copied_messages - bar.pos)
     if not quiet:
-        copied, total = filling.done - begun, filling.total
-        click.echo(f"{copied} messages copied, {filling.done} of {total} are there", err=True)
+        copied, total = filling.copied_messages - begun, filling.total_messages
+        click.echo(f"{copied} messages copied; the target has {filling.copied_messages} of {total}", err=True)

@@ -90,7 +90,7 @@ def _record_filter(given: dict[str, Any]) -> "RecordFilter":
 
 @contextlib.contextmanager
 def _open_files(paths: tuple[str, ...]) -> "Iterator[list[CaptureFileReader]]":
-    """Files opened for a command, which ends with a message when one cannot be."""
+    """Open capture files for a command; end it with a message if one does not exist."""
     from gateway.shadow.capture.reader import open_captures
 
     try:
@@ -220,7 +220,7 @@ def _replay_plan(plan: "ReplayPlan", files: "list[CaptureFileReader]", given: di
 async def _run_replay(
     plan: "ReplayPlan", files: "list[CaptureFileReader]", given: dict[str, Any]
 ) -> "Replay | Exception":
-    """The replay when it is over, or why there was none."""
+    """Return the finished replay, or the error that prevented it."""
     import trio
 
     from gateway.shadow.capture.replay import ReplayError
@@ -271,12 +271,12 @@ def _make_signer(given: dict[str, Any]) -> "Sign | None":
 
 
 async def _pair_brokers(target: "Cluster", plan: "ReplayPlan", given: tuple[str, ...]) -> dict[str, str]:
-    """The target's broker for each of the capture's. Raises LookupError, ValueError."""
+    """Return the target's broker for each captured one. Raises LookupError, ValueError."""
     from gateway.shadow.clusters.broker_pairs import find_counterpart
 
     wrong = [each for each in given if "=" not in each]
     if wrong:
-        raise ValueError(f"--broker {wrong[0]}: captured=target is expected")
+        raise ValueError(f"--broker {wrong[0]}: expected CAPTURED=TARGET")
     declared = dict(each.split("=", 1) for each in given)
     await target.refresh()
     return {name: find_counterpart(name, target.brokers, declared) for name in plan.brokers}
@@ -293,7 +293,7 @@ async def _stop_on_signal(done: "Replay") -> None:
 
 
 class _ProgressBar:
-    """A progress bar on a terminal; nothing elsewhere, or where rich is not installed."""
+    """A progress bar on a terminal; silent elsewhere, or if rich is not installed."""
 
     def __init__(self, done: "Replay") -> None:
         self._done = done
@@ -318,7 +318,7 @@ class _ProgressBar:
             self._progress.stop()
 
     async def run(self) -> None:
-        """Follows the replay until cancelled."""
+        """Follow the replay until cancelled."""
         import trio
 
         if self._progress is None:

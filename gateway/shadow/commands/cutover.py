@@ -1,8 +1,8 @@
 """The commands `rmq-gateway shadow status|plan|advance|rollback|sync`.
 
-They ask the console of the running gateway; only `sync` does its work itself where no gateway runs. Exit codes: 0 done,
-1 not possible (the console or a cluster does not answer, or the states do not allow it), 2 wrong usage, 3 refused by a
-check. Not responsible for anything they ask for.
+They use the console of the running gateway; `sync` works directly between the clusters if no gateway runs. Exit
+codes: 0 done, 1 not possible (no answer from the console or a cluster, or not in this state), 2 wrong usage, 3
+refused by a check.
 """
 
 import sys
@@ -22,13 +22,16 @@ SYNC_COLUMNS: Final = ("kind", "name", "broker", "action", "detail")
 @click.command()
 @console_options
 def status(file: str | None, address: str | None) -> None:
-    """Where each moving topic and group is."""
+    """Show the state of every topic and group that is being moved."""
     moves = console_from_options(file, address).get("/cutover")["moves"]
+    if not moves:
+        click.echo("No topic is being moved. To see what a move needs: rmq-gateway shadow plan TOPIC")
+        return
     click.echo(render_table(MOVE_COLUMNS, [row for move in moves for row in _move_rows(move)]))
 
 
 def _move_rows(move: dict[str, Any]) -> Iterable[dict[str, str]]:
-    """A line for the topic, and one for each group."""
+    """Yield a row for the topic, and one for each of its groups."""
     there = ("PRODUCERS_SWITCHED", "DONE")
     producers = "target" if move["state"] in there else "primary"
     yield {"topic": move["topic"], "state": move["shown"], "producers": producers}
@@ -39,10 +42,10 @@ def _move_rows(move: dict[str, Any]) -> Iterable[dict[str, str]]:
 
 @click.command()
 @click.argument("topics", nargs=-1)
-@click.option("--group", help="Only this group's next step.")
+@click.option("--group", help="Show the next step of this group only.")
 @console_options
 def plan(topics: tuple[str, ...], group: str | None, file: str | None, address: str | None) -> None:
-    """What the next step of topics needs, as it is now; of all that are moving, if none is named."""
+    """Show the checks for each topic's next step. Without TOPICS, show all topics being moved."""
     query = {"topic": ",".join(topics), "group": group or ""}
     answer = console_from_options(file, address).get("/cutover/plan", **query)
     for each in answer["topics"]:
@@ -55,16 +58,21 @@ def plan(topics: tuple[str, ...], group: str | None, file: str | None, address: 
 def _step_options(function: Any) -> Any:
     options = (
         click.argument("topic"),
-        click.option("--group", help="Only this group of the topic."),
+        click.option("--group", help="Move only this group of the topic."),
         click.option(
             "--allow",
             multiple=True,
             type=click.Choice(["transactions", "delays", "apart"]),
-            help="Go on although the primary holds back half messages, or delayed ones, or although the group's other "
-            "topics are not as far; repeatable. See docs/reference/cutover-guarantees.md.",
+            help="Continue although the primary holds back half messages, or delayed ones, or although the group's "
+            "other topics have not got as far; repeatable. See docs/reference/cutover-guarantees.md.",
         ),
         click.option(
-            "--wait", "wait_s", type=float, default=0.0, metavar="SECONDS", help="Try for so long (0)."
+            "--wait",
+            "wait_s",
+            type=float,
+            default=0.0,
+            metavar="SECONDS",
+            help="Keep retrying for up to SECONDS until the checks pass (default: try once).",
         ),
     )
     for option in reversed(options):
@@ -76,16 +84,16 @@ def _step_options(function: Any) -> Any:
 @click.option("--to", "goal", metavar="STATE", help="Take all steps up to this state.")
 @_step_options
 def advance(file: str | None, address: str | None, goal: str | None, **given: Any) -> None:
-    """Take the next step of TOPIC, or of its groups. Exit code 3 when a check refuses it."""
+    """Take the next step of TOPIC, or of its groups. The exit code is 3 if a check refuses it."""
     answer = console_from_options(file, address).post("/cutover/advance", {**given, "to": goal})
     _show_answer(answer)
 
 
 @click.command()
-@click.option("--all", "whole", is_flag=True, help="Until the topic is where it began.")
+@click.option("--all", "whole", is_flag=True, help="Undo every step of the topic.")
 @_step_options
 def rollback(file: str | None, address: str | None, whole: bool, **given: Any) -> None:
-    """Undo the last step of TOPIC, or of one group. Exit code 3 when a check refuses it."""
+    """Undo the last step of TOPIC, or of one group. The exit code is 3 if a check refuses it."""
     answer = console_from_options(file, address).post("/cutover/rollback", {**given, "all": whole})
     _show_answer(answer)
 
@@ -109,35 +117,36 @@ def _show_steps(steps: Sequence[dict[str, Any]], *, planned: bool = False) -> No
 
 
 @click.command()
-@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
-@click.option("--topics", metavar="NAME[,NAME]", help="Only these topics.")
-@click.option("--groups", metavar="NAME[,NAME]", help="Only these groups.")
+@click.option("--dry-run", is_flag=True, help="Only show the changes.")
+@click.option("--topics", metavar="NAME[,NAME]", help="Copy only these topics.")
+@click.option("--groups", metavar="NAME[,NAME]", help="Copy only these groups.")
 @console_options
 def sync(
     dry_run: bool, topics: str | None, groups: str | None, file: str | None, address: str | None
 ) -> None:
-    """Copy topics, groups, offsets and orders from the primary to the target. Exit code 3 when a step failed."""
+    """Copy topics, groups, offsets and orders from the primary to the target. The exit code is 3 if a step failed."""
     given = {"dry_run": dry_run, "topics": topics or "", "groups": groups or ""}
+    console = console_from_options(file, address)
     try:
-        rows = console_from_options(file, address).post("/cutover/sync", given)["steps"]
+        rows = console.post("/cutover/sync", given)["steps"]
     except ConsoleUnreachable:
-        rows = _sync_without_gateway(given)
-    click.echo(render_table(SYNC_COLUMNS, rows))
+        rows = _sync_without_gateway(f"{console.host}:{console.port}", given)
+    click.echo(render_table(SYNC_COLUMNS, rows) if rows else "No topic, group, offset or order to copy.")
     if any(row["action"] == "failed" for row in rows):
         sys.exit(EXIT_REFUSED)
 
 
-def _sync_without_gateway(given: dict[str, Any]) -> list[dict[str, str]]:
-    """Where no gateway runs, nothing is known but what the clusters say."""
+def _sync_without_gateway(address: str, given: dict[str, Any]) -> list[dict[str, str]]:
+    """Copy directly between the clusters, from the configuration alone."""
     from gateway.shadow.commands.standalone_sync import sync_once
 
     found = click.get_current_context().obj or {}
     file = click.get_current_context().params.get("file") or found.get("file")
     if not file:
         raise click.ClickException(
-            "no gateway answers, and without -c FILE nothing says where the clusters are"
+            f"No gateway is running at {address}. Pass -c FILE to copy directly between its clusters."
         )
-    click.echo("no gateway answers: done from here", err=True)
+    click.echo(f"No gateway is running at {address}; copying directly between the clusters.", err=True)
     return sync_once(file, found.get("sets", ()), given)
 
 
@@ -145,9 +154,7 @@ COMMANDS: Final = (status, plan, advance, rollback, sync)
 
 
 def render_table(columns: Sequence[str], rows: Sequence[dict[str, Any]], indent: int = 0) -> str:
-    """Rows as aligned text, with a head; "nothing" without rows."""
-    if not rows:
-        return " " * indent + "nothing"
+    """Return rows as aligned text below a heading."""
     cells = [list(columns)] + [[str(row.get(column, "")) for column in columns] for row in rows]
     widths = [max(len(line[index]) for line in cells) for index in range(len(columns))]
     return "\n".join(

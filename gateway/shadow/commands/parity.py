@@ -86,7 +86,7 @@ def parity(
 
     config = read_config(context.obj["file"], context.obj["sets"])
     if not config.target.namesrv:
-        raise click.ClickException("target.namesrv must be given")
+        raise click.ClickException("target.namesrv must be set")
     result = trio.run(_compare_clusters, config, topics, begin, end, ParityProgress(quiet))
     value = result.to_value()
     click.echo(
@@ -128,7 +128,7 @@ async def _compare_clusters(
 
 
 class ParityProgress:
-    """Prints progress to standard error, one line every `SHOW_EVERY_S`."""
+    """Prints progress to standard error, one line every `PROGRESS_INTERVAL_S`."""
 
     def __init__(self, quiet: bool) -> None:
         self._quiet = quiet

@@ -1,7 +1,4 @@
-"""The command `rmq-gateway shadow`: forwards when no further command is named.
-
-Not responsible for what further commands do: parts add theirs to `shadow`.
-"""
+"""The command `rmq-gateway shadow`: runs the gateway, or one of the subcommands that are added to it here."""
 
 import sys
 
@@ -16,17 +13,21 @@ from gateway.shadow.commands.report import COMMANDS as REPORT_COMMANDS
 
 
 @click.group(invoke_without_command=True)
-@click.option("-c", "--config", "file", metavar="FILE", help="shadow.toml; see conf/shadow.toml.")
+@click.option("-c", "--config", "file", metavar="FILE", help="Configuration file; see conf/shadow.toml.")
 @click.option(
-    "--set", "sets", multiple=True, metavar="TABLE.KEY=VALUE", help="One key of the file; repeatable."
+    "--set",
+    "sets",
+    multiple=True,
+    metavar="TABLE.KEY=VALUE",
+    help="Override one setting of the file; repeatable.",
 )
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
-@click.option("--ready-file", metavar="PATH", default="", help="Also write the ready line here.")
+@click.option("--ready-file", metavar="PATH", default="", help="Also write the ready line to this file.")
 @click.pass_context
 def shadow(
     context: click.Context, file: str | None, sets: tuple[str, ...], log_level: str, ready_file: str
 ) -> None:
-    """A gateway between clients and a cluster, which prepares the move to another one."""
+    """Run a gateway between clients and a cluster, which prepares the move to another cluster."""
     context.obj = {"file": file, "sets": sets}
     if context.invoked_subcommand is None:
         _run_gateway(file, sets, log_level, ready_file)
@@ -42,7 +43,7 @@ def _run_gateway(file: str | None, sets: tuple[str, ...], log_level: str, ready_
 
 @shadow.command()
 def example() -> None:
-    """Prints a commented configuration file with every key."""
+    """Print a commented configuration file with every setting."""
     from gateway.shadow.config_docs import example_file
 
     click.echo(example_file(), nl=False)

@@ -1,4 +1,4 @@
-"""`shadow sync` where no gateway runs: connects to both clusters, copies, and ends."""
+"""`shadow sync` without a running gateway: connects to both clusters, copies the metadata, and ends."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,11 +17,11 @@ from toolkit.settings import SettingsError
 
 
 def sync_once(file: str, sets: Sequence[str], given: dict[str, Any]) -> list[dict[str, str]]:
-    """The rows of what was done, or would be with `dry_run`. Raises ClickException."""
+    """Return the rows of the steps taken, or planned with `dry_run`. Raises ClickException."""
     try:
         config = load_config(file, sets)
         if not config.target.namesrv:
-            raise click.ClickException(f"{file}: target.namesrv must be given")
+            raise click.ClickException(f"{file}: target.namesrv must be set")
         steps: list[SyncStep] = trio.run(_run_sync, config, given)
     except* (*ASKING_FAILED, LookupError, SettingsError) as problems:
         raise click.ClickException("; ".join(map(str, problems.exceptions))) from None

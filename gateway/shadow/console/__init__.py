@@ -1,1 +1,1 @@
-"""The HTTP console of a running gateway and the client that the commands use to reach it."""
+"""The HTTP console of a running gateway (`server`), and the client with which commands reach it (`client`)."""

@@ -1,4 +1,4 @@
-"""Commands' way to a running gateway: its console's address from the configuration, and JSON there and back."""
+"""The commands' client of a running gateway: finds its console by the configuration, and exchanges JSON with it."""
 
 import tomllib
 from http.client import HTTPConnection, HTTPException
@@ -17,7 +17,7 @@ WILDCARD_HOSTS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 
 
 class ConsoleUnreachable(click.ClickException):
-    """Nobody answers at the console's address."""
+    """No console answers at the address."""
 
 
 class ConsoleRefused(click.ClickException):
@@ -29,7 +29,7 @@ class ConsoleRefused(click.ClickException):
 
 
 class ConsoleClient:
-    """Asks a console. Both errors are shown by click as they are, and end a command with exit code 1."""
+    """Sends requests to a console. click shows both errors as they are, and ends the command with exit code 1."""
 
     def __init__(self, host: str, port: int, token: str = "", timeout_s: float = 600.0) -> None:
         self.host = WILDCARD_HOSTS.get(host, host)
@@ -38,11 +38,11 @@ class ConsoleClient:
         self._timeout_s = timeout_s
 
     def get(self, path: str, **query: str | int | float) -> dict[str, Any]:
-        """Raises ConsoleUnreachable, ConsoleRefused."""
+        """Return the answer to a GET request. Raises ConsoleUnreachable, ConsoleRefused."""
         return self._send_request("GET", f"{path}?{urlencode(query)}" if query else path, None)
 
     def post(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Raises ConsoleUnreachable, ConsoleRefused."""
+        """Return the answer to a POST request. Raises ConsoleUnreachable, ConsoleRefused."""
         return self._send_request("POST", path, orjson.dumps(body or {}))
 
     def _send_request(self, method: str, target: str, body: bytes | None) -> dict[str, Any]:
@@ -53,7 +53,7 @@ class ConsoleClient:
             status, data = answer.status, orjson.loads(answer.read())
         except (OSError, HTTPException, orjson.JSONDecodeError) as error:
             raise ConsoleUnreachable(
-                f"no console of a shadow gateway answers at {self.host}:{self.port}: {error}"
+                f"no shadow gateway answers at {self.host}:{self.port}: {error}"
             ) from error
         finally:
             connection.close()
@@ -65,11 +65,13 @@ class ConsoleClient:
 def make_console_client(
     file: str | Path | None, address: str | None = None, timeout_s: float = 600.0
 ) -> ConsoleClient:
-    """The console of the gateway that runs with a configuration file; ``address`` ("host:port") says where it really
-    is. Raises ClickException when the file cannot be used, UsageError when neither is given.
+    """Return a client for the gateway that runs with a configuration file.
+
+    ``address`` ("host:port") replaces the configured one. Raises ClickException if the file cannot be used,
+    UsageError if neither is given.
     """
     if not file and not address:
-        raise click.UsageError("which gateway? -c FILE or --console HOST:PORT must be given")
+        raise click.UsageError("no gateway selected: pass -c FILE or --console HOST:PORT")
     try:
         table = tomllib.loads(Path(file).read_text()).get("console", {}) if file else {}
         settings = load_table(ConsoleSettings, table, "console")
@@ -82,14 +84,22 @@ def make_console_client(
 
 
 def console_options(function: Any) -> Any:
-    """Options of commands that ask a running gateway: parameters `file` and `address`, for `console_from_options`."""
-    at = click.option("--console", "address", metavar="HOST:PORT", help="Its console, if not as configured.")
-    return click.option("-c", "--config", "file", metavar="FILE", help="The gateway's shadow.toml.")(
-        at(function)
+    """Add the options of commands that use a console: parameters `file` and `address`, for `console_from_options`."""
+    at = click.option(
+        "--console",
+        "address",
+        metavar="HOST:PORT",
+        help="Address of the console, if it differs from the configuration.",
     )
+    return click.option(
+        "-c", "--config", "file", metavar="FILE", help="Configuration file of the gateway (shadow.toml)."
+    )(at(function))
 
 
 def console_from_options(file: str | None, address: str | None) -> ConsoleClient:
-    """What `console_options` chose; without -c the file that `rmq-gateway shadow -c` names. Raises ClickException."""
+    """Return the client that `console_options` selected.
+
+    Without -c the file is that of `rmq-gateway shadow -c`. Raises ClickException.
+    """
     given = click.get_current_context().obj or {}
     return make_console_client(file or given.get("file"), address)

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 PREFIX: Final = "rocketmq_shadow_"
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 SHOWN_BUCKET_STEP: Final = 4
-"""Of the quarter octaves every fourth is shown: 20 us, 40 us, … are enough for a scrape, and a quarter of the text."""
+"""Every fourth quarter octave is shown: 20 us, 40 us, … are enough for a scrape, and a quarter of the text."""
 
 
 class _OneFamily:
-    """What prometheus_client asks for families; here a part of them at a time."""
+    """Implements the collector interface of prometheus_client for one metric family."""
 
     def __init__(self, families: Iterable["Metric"]) -> None:
         self._families = families
@@ -29,8 +29,10 @@ class _OneFamily:
 
 
 async def render_exposition(figures: Figures) -> bytes:
-    """The text of `/metrics`, the process's own figures included. Others get their turn in between, so that no
-    request waits for all of it."""
+    """Return the text of `/metrics`, the process's own metrics included.
+
+    There is a checkpoint after each source and each family, so that clients' requests do not wait for the whole text.
+    """
     client = import_optional("prometheus_client")
     families: dict[str, Metric] = {}
     for source in figures.sources:

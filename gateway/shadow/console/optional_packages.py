@@ -1,4 +1,4 @@
-"""Libraries of the extra `shadow`, imported when they are first needed."""
+"""Imports libraries of the extra `shadow` when they are first needed."""
 
 import importlib
 from types import ModuleType
@@ -7,7 +7,7 @@ import click
 
 
 def import_optional(name: str) -> ModuleType:
-    """A module of the extra `shadow`. Raises ClickException that names the extra when it is not installed."""
+    """Return a module of the extra `shadow`. Raises ClickException, which names the extra, if it is not installed."""
     try:
         return importlib.import_module(name)
     except ImportError as error:

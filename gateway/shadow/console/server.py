@@ -1,6 +1,6 @@
 """The gateway's HTTP console on one port: JSON routes that parts register, `/status`, `/metrics`, `/healthz`.
 
-One request per connection, bounded in size, number and time. Not responsible for what the routes do.
+It serves one request per connection; size, number and duration are bounded.
 """
 
 import hmac
@@ -28,12 +28,12 @@ JSON: Final = "application/json"
 MAX_HEADER_BYTES: Final = 16 * 1024
 RECEIVE_BUFFER_BYTES: Final = 64 * 1024
 OPEN_PATHS: Final = frozenset({"/healthz"})
-"""Served without a token: they tell nothing, and probes of orchestrators have none."""
+"""Served without a token: they reveal nothing, and the probes of orchestrators have no token."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What a route returns when its answer is not JSON."""
+    """An answer that is not JSON."""
 
     content_type: str
     content: bytes
@@ -63,10 +63,10 @@ class _HttpRequest:
 
 
 class Console:
-    """Routes are plain or async functions from a dict to a dict.
+    """An HTTP server for routes, which are plain or async functions from a dict to a dict.
 
-    A GET route gets the query (texts; of a name given twice the last), a POST route the JSON object of the body,
-    empty when there is none. `run` listens until cancelled.
+    A GET route receives the query (texts; of a repeated name the last), a POST route the JSON object of the body, or
+    an empty dict.
     """
 
     def __init__(self, settings: ConsoleSettings, figures: Figures) -> None:
@@ -80,26 +80,31 @@ class Console:
         self.get("/metrics", self._metrics_page)
 
     def get(self, path: str, function: Route) -> None:
-        """Serves GET requests of a path. Raises ValueError when it is served already."""
+        """Serve GET requests of a path. Raises ValueError if the path is served already."""
         self._add_route("GET", path, function)
 
     def post(self, path: str, function: Route) -> None:
-        """Serves POST requests of a path. Raises ValueError when it is served already."""
+        """Serve POST requests of a path. Raises ValueError if the path is served already."""
         self._add_route("POST", path, function)
 
     def add_section(self, name: str, function: Section) -> None:
-        """Adds what ``function`` returns to `/status` under a name; it must be quick. Raises ValueError."""
+        """Show the result of ``function`` at `/status` under a name; it must be quick.
+
+        Raises ValueError for a known name.
+        """
         if name in self._sections:
-            raise ValueError(f"there is a section {name!r} already")
+            raise ValueError(f"section {name!r} exists already")
         self._sections[name] = function
 
     def collect_status(self) -> dict[str, Any]:
-        """All sections as they are now."""
+        """Return the present value of every section."""
         return {name: function() for name, function in self._sections.items()}
 
     async def run(self, task_status: trio.TaskStatus[tuple[str, int]] = trio.TASK_STATUS_IGNORED) -> None:
-        """Listens; tells host and port when it does. Raises OSError when the port cannot be had, ClickException without
-        the libraries of the extra `shadow`."""
+        """Listen until cancelled; report host and port when listening.
+
+        Raises OSError if the port is not available, ClickException without the libraries of the extra `shadow`.
+        """
         import_optional("h11")
         listeners = await trio.open_tcp_listeners(self.settings.port, host=self.settings.host)
         async with trio.open_nursery() as nursery:
@@ -108,7 +113,7 @@ class Console:
             task_status.started(listeners[0].socket.getsockname()[:2])
 
     async def serve_connection(self, stream: trio.abc.Stream) -> None:
-        """Answers one request of a connection, and closes it."""
+        """Answer one request of a connection, and close it."""
         h11 = import_optional("h11")
         exchange = _HttpConnection(h11, stream, self.settings)
         async with stream:
@@ -122,7 +127,7 @@ class Console:
             except ConsoleError as error:
                 await exchange.send_answer(error.status, _error_page(str(error)))
             except (trio.BrokenResourceError, trio.ClosedResourceError, h11.RemoteProtocolError):
-                log.debug("a client of the console went away")
+                log.debug("console client disconnected")
 
     def _add_route(self, method: str, path: str, function: Route) -> None:
         if (method, path) in self._routes:
@@ -143,7 +148,7 @@ class Console:
         try:
             await self.serve_connection(stream)
         except Exception:
-            log.exception("the console could not serve a connection")
+            log.exception("console connection failed")
         finally:
             self._busy.release()
 
@@ -160,7 +165,7 @@ class Console:
         except ConsoleError as error:
             return error.status, _error_page(str(error))
         except Exception as error:
-            log.exception("a route of the console failed", extra={"target": asked.target})
+            log.exception("console route failed", extra={"target": asked.target})
             return 500, _error_page(f"{type(error).__name__}: {error}")
 
     def _check_access(self, asked: _HttpRequest) -> None:
@@ -168,10 +173,10 @@ class Console:
         given = asked.headers.get(b"authorization", b"")
         if token and urlsplit(asked.target).path not in OPEN_PATHS:
             if not hmac.compare_digest(given, b"Bearer " + token.encode()):
-                raise ConsoleError("the console's token is needed (Authorization: Bearer …)", 401)
+                raise ConsoleError("the console requires its token (Authorization: Bearer …)", 401)
         elif b"origin" in asked.headers:
-            # Otherwise any web page that somebody on this machine looks at could steer the gateway.
-            raise ConsoleError("requests of web pages are refused", 403)
+            # Otherwise any web page that is open in a browser on this machine could control the gateway.
+            raise ConsoleError("requests from web pages are refused", 403)
 
     def _find_route(self, asked: _HttpRequest) -> tuple[Route, dict[str, Any]]:
         parts = urlsplit(asked.target)
@@ -182,11 +187,11 @@ class Console:
         known = sorted({path for _, path in self._routes})
         if parts.path in known:
             raise ConsoleError(f"{asked.method} is not served at {parts.path}", 405)
-        raise ConsoleError(f"nothing is at {parts.path}; there are {', '.join(known)}", 404)
+        raise ConsoleError(f"no route {parts.path}; known routes: {', '.join(known)}", 404)
 
 
 class _HttpConnection:
-    """One request and its answer on a stream, by h11."""
+    """Reads one request from a stream and sends its answer, using h11."""
 
     def __init__(self, h11: ModuleType, stream: trio.abc.Stream, settings: ConsoleSettings) -> None:
         self._h11 = h11
@@ -196,7 +201,7 @@ class _HttpConnection:
         self._method = ""
 
     async def read_request(self) -> _HttpRequest | None:
-        """The whole request; None when the client ended first. Raises ConsoleError, BrokenResourceError."""
+        """Return the whole request; None if the client ended first. Raises ConsoleError, BrokenResourceError."""
         asked: _HttpRequest | None = None
         while True:
             event = await self._next_event()
@@ -215,7 +220,7 @@ class _HttpConnection:
                 return None
 
     async def send_answer(self, status: int, page: Page) -> None:
-        """Sends the answer, unless the client does not take it in time or went away."""
+        """Send the answer, unless the client went away or does not read it in time."""
         headers = [
             ("Content-Type", page.content_type),
             ("Content-Length", str(len(page.content))),
@@ -236,7 +241,7 @@ class _HttpConnection:
                 await self._stream.send_all(data)
                 await self._end_stream()
             except (trio.BrokenResourceError, trio.ClosedResourceError):
-                log.debug("a client of the console did not wait for its answer")
+                log.debug("console client disconnected before its answer")
 
     async def _end_stream(self) -> None:
         # Closing with unread data makes the kernel reset the connection, and the client may lose the answer.
@@ -265,8 +270,8 @@ async def _accept_stream(listener: trio.SocketListener) -> trio.SocketStream:
         try:
             return await listener.accept()
         except OSError as error:
-            # Out of file descriptors: traffic comes first, the console waits.
-            log.warning("the console cannot accept a connection", extra={"error": str(error)})
+            # Out of file descriptors: clients' traffic goes first, and the console waits.
+            log.warning("console cannot accept a connection", extra={"error": str(error)})
             await trio.sleep(1)
 
 
@@ -276,7 +281,7 @@ def _parse_object(body: bytes | bytearray) -> dict[str, Any]:
     try:
         given = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise ConsoleError(f"the body is no JSON: {error}") from error
+        raise ConsoleError(f"the body is not JSON: {error}") from error
     if not isinstance(given, dict):
         raise ConsoleError("the body must be a JSON object")
     return cast(dict[str, Any], given)

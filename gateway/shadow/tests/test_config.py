@@ -56,15 +56,15 @@ def test_mistakes(sets, reason):
     ("rule", "reason"),
     [
         ('{topics = ["a"], sample = 0.5, sample_by = "key"}', 'sample_by must be "queue"'),
-        ('{clients = ["10.*"]}', "clients and codes cannot choose among their messages"),
-        ('{codes = ["SEND_MESSAGE"]}', "clients and codes cannot choose among their messages"),
+        ('{clients = ["10.*"]}', "clients and codes cannot select single messages"),
+        ('{codes = ["SEND_MESSAGE"]}', "clients and codes cannot select single messages"),
     ],
 )
 def test_rules_that_split_queues_of_a_target_that_keeps_them_whole(rule, reason):
     sets = [PRIMARY, 'target.namesrv=["10.0.1.1:9876"]', f'mirror=[{{mode = "off"}}, {rule}]']
     with pytest.raises(SettingsError) as refused:
         load_config(None, [*sets, "target.kind=ours"])
-    assert str(refused.value).endswith(f'mirror[1]: a target of kind "ours" keeps whole queues: {reason}')
+    assert str(refused.value).endswith(f'mirror[1]: a target of kind "ours" receives whole queues: {reason}')
     load_config(None, [*sets, "target.kind=any"])
 
 

@@ -1,6 +1,6 @@
-"""How exchanges get to the target: what a mirror stream asks of a writer, and what became of each exchange.
+"""The interface between mirror streams and target writers: a writer takes exchanges and returns an outcome for each.
 
-Not responsible for queues, deadlines and modes (the stream's), nor for comparing answers.
+The stream owns queues, deadlines and modes. Answers are compared in `compare`.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,22 +13,22 @@ from gateway.shadow.traffic.exchange import Exchange
 
 
 class OutcomeKind(Enum):
-    """What became of an exchange at the target."""
+    """The result of one exchange at the target."""
 
     MIRRORED = "mirrored"
     SKIPPED = "skipped"
-    """Left out on purpose: the policy for its code says so, or it arrives another way."""
+    """Left out on purpose: by the policy of its request code, or because it reaches the target in another way."""
     REFUSED = "refused"
-    """The target answered, and not with success."""
+    """The target answered with an error."""
     DROPPED = "dropped"
-    """Never asked: the queue was full, or the deadline or the breaker came first."""
+    """Never sent: the queue was full, the deadline was over, or the circuit breaker was open."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """The fate of one exchange; `answer` is the target's, None when it was not asked. `reason` is for people.
+    """The result of one exchange. `answer` is the target's, None if it was not asked; `reason` is for people.
 
-    `refusal` is the response code of a target that refused it.
+    `refusal` is the response code of a target that refused the exchange.
     """
 
     exchange: Exchange
@@ -42,19 +42,22 @@ class Outcome:
 def refused_outcome(
     exchange: Exchange, code: int, remark: str | None, answer: Command | None = None
 ) -> Outcome:
-    """The target answered, and not with success."""
+    """Return the outcome of an exchange that the target answered with an error."""
     return Outcome(exchange, OutcomeKind.REFUSED, f"code {code}: {remark}", answer, refusal=code)
 
 
 OutcomeListener = Callable[[Outcome], None]
-"""Is called for every outcome; returns at once and does not raise."""
+"""Called for every outcome; must return at once and must not raise."""
 
 
 class TargetWriter(Protocol):
-    """Brings exchanges of one upstream broker to its counterpart, in the order they have per queue.
+    """Writes exchanges of one upstream broker to its counterpart, in the order that they have in each queue.
 
-    It may be told of the same exchange again after it raised, and must then do no harm.
+    It may receive the same exchange again after it raised; writing it twice must do no harm.
     """
 
     async def write(self, exchanges: Sequence[Exchange]) -> list[Outcome]:
-        """One outcome for each, in their order. Raises ASKING_FAILED of `cluster` when the target is not there."""
+        """Return one outcome per exchange, in their order.
+
+        Raises ASKING_FAILED of `clusters.cluster` if the target is unreachable.
+        """

@@ -1,6 +1,6 @@
-"""What a mirror does with each request code, and with topics that are not users' own: one declared table.
+"""The policy of a mirror for each request code and for topics that are not users' own, declared in one table.
 
-Not responsible for doing it (sent and kept are). `POLICY.md` is printed from here.
+`mirror` and `replication` carry the policy out. `docs/reference/mirror-policy.md` is printed from here.
 """
 
 from dataclasses import dataclass
@@ -24,18 +24,18 @@ __all__ = [
 
 
 class Treatment(Enum):
-    """How a request gets to the target."""
+    """The way in which a request reaches the target."""
 
     REPEATED = "repeated"
-    """The same fields and body, signed anew."""
+    """Sent again with the same fields and body, signed anew."""
     TRANSLATED = "translated"
-    """With fields changed to what they are at the target."""
+    """Sent again with fields changed to their values at the target."""
     LEFT_OUT = "left out"
 
 
 @dataclass(frozen=True, slots=True)
 class RequestPolicy:
-    """What is done with one request code, and why."""
+    """The treatment of one request code, and its reason."""
 
     treatment: Treatment
     reason: str
@@ -181,12 +181,12 @@ UNKNOWN_CODE_POLICY: Final = RequestPolicy(
 
 
 def policy_of(code: int) -> RequestPolicy:
-    """What is done with a request code, known or not."""
+    """Return the policy of a request code, known or not."""
     return POLICIES.get(code, UNKNOWN_CODE_POLICY)
 
 
 def mirrored_codes() -> frozenset[int]:
-    """The codes that get to the target in one way or the other."""
+    """Return the codes that reach the target."""
     return frozenset(code for code, policy in POLICIES.items() if policy.treatment is not Treatment.LEFT_OUT)
 
 
@@ -201,7 +201,7 @@ TOPIC_POLICIES: Final = (
 
 
 def topic_exclusion_reason(topic: str) -> str:
-    """Why messages sent to a topic are not sent again; "" for those that are."""
+    """Return the reason why messages of a topic are not sent again; "" for those that are."""
     if topic.startswith(RETRY_PREFIX):
         return "a retry topic is consumed at the primary"
     if topic.startswith(DLQ_PREFIX):
@@ -212,7 +212,7 @@ def topic_exclusion_reason(topic: str) -> str:
 
 
 def render_policy_page() -> str:
-    """The table as markdown."""
+    """Return the table as Markdown."""
     lines = [
         "# What a mirror does with each request",
         "",

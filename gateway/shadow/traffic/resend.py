@@ -1,6 +1,6 @@
-"""Requests of clients as they are sent again to a target: same fields but for queue, broker and credentials.
+"""Builds requests that send a client's request again to a target; queue, broker and credentials are replaced.
 
-Not responsible for sending them (sent is).
+`mirror/resend_writer.py` and `capture` send them.
 """
 
 from typing import Final
@@ -22,16 +22,17 @@ _TEMPORARY_CODES: Final = frozenset(
 
 
 def is_temporary_refusal(code: int, remark: str | None) -> bool:
-    """Whether a refusal says that the target cannot now, rather than that it will not.
+    """Tell whether a refusal means that the target cannot store now, rather than that it will not.
 
-    Source: SendMessageProcessor.handlePutMessageResult, 5.4.0: no disk space is SERVICE_NOT_AVAILABLE; a broker that
-    cannot make files or keep up with its page cache says SYSTEM_ERROR and that it is busy.
+    Source: SendMessageProcessor.handlePutMessageResult, 5.4.0: a full disk is SERVICE_NOT_AVAILABLE; a broker that
+    cannot create
+    files or keep up with its page cache answers SYSTEM_ERROR with a remark that contains "busy".
     """
     return code in _TEMPORARY_CODES or (code == ResponseCode.SYSTEM_ERROR and _BUSY in (remark or ""))
 
 
 def repeat_command(asked: Command, target_broker: str) -> Command:
-    """The same request, without its sender's signature and with the target's broker where it names one."""
+    """Return the same request without its sender's signature, and with the target's broker where it names a broker."""
     ext = {name: value for name, value in asked.ext.items() if name not in CREDENTIALS}
     names = ("bname", "n") if asked.code in SEND_CODES and asked.code != 10 else ("bname",)
     for name in names:
@@ -41,14 +42,17 @@ def repeat_command(asked: Command, target_broker: str) -> Command:
 
 
 def send_to_queue(exchange: Exchange, subject: Subject, target_broker: str) -> Command:
-    """A send to the queue that the primary chose."""
+    """Return a send to the queue that the primary chose."""
     command = repeat_command(exchange.request_command, target_broker)
     command.ext[header_field_name(exchange.code, "queueId")] = str(subject.queue_id)
     return command
 
 
 def recall_from_target(asked: Command, target_broker: str) -> Command:
-    """RECALL_MESSAGE with the target's broker in the handle. Raises MessageFormatError for what is no handle."""
+    """Return RECALL_MESSAGE with the target's broker in its handle.
+
+    Raises MessageFormatError for an unreadable handle.
+    """
     command = repeat_command(asked, target_broker)
     handle = RecallHandle.decode(asked.ext.get("recallHandle", ""))
     command.ext["recallHandle"] = handle._replace(broker_name=target_broker).encode()
@@ -56,7 +60,7 @@ def recall_from_target(asked: Command, target_broker: str) -> Command:
 
 
 def recalled_unique_key(asked: Command) -> str:
-    """The unique key of the message that a RECALL_MESSAGE takes back; "" when it has no readable handle."""
+    """Return the unique key of the message that a RECALL_MESSAGE takes back; "" for an unreadable handle."""
     try:
         return RecallHandle.decode(asked.ext.get("recallHandle", "")).unique_key
     except MessageFormatError:

@@ -1,7 +1,4 @@
-"""What an exchange is about: topic, group, queue, and for sends where the primary put the message.
-
-Not responsible for what is done with it.
-"""
+"""The subject of an exchange: its topic, group and queue, and for sends the place of the message at the primary."""
 
 import json
 from dataclasses import dataclass
@@ -32,25 +29,25 @@ _GROUP_FIELDS: Final = ("producerGroup", "consumerGroup", "group", "groupName")
 _LONG_NAMES: Final = "topic", "producerGroup", "queueId", "properties"
 _SHORT_NAMES: Final = tuple(_SHORT_FIELD_NAMES[name] for name in _LONG_NAMES)
 _NUMBER_FIELDS: Final = {END_TRANSACTION: "commitOrRollback", UPDATE_CONSUMER_OFFSET: "commitOffset"}
-"""Where `Subject.number` stands."""
+"""The header field of `Subject.number`, by request code."""
 _INT64_END: Final = 2**63
 _BODY_NAMES_GROUP: Final = {200: "groupName", 401: "consumerGroup"}
 
 
 def header_field_name(code: int, name: str) -> str:
-    """What a field of a send is called in the header of this code."""
+    """Return the name of a send's field in the header of a request code."""
     return name if code == 10 else _SHORT_FIELD_NAMES[name]
 
 
 @dataclass(slots=True)
 class Subject:
-    """`topic` and `group` are "" and `queue_id` is -1 where the request names none. Nobody changes a subject; to
-    enforce that would make each take longer.
+    """The subject of an exchange. Treat it as immutable; enforcing that would make each one slower to create.
 
-    For a stored send `offset` is the first queue offset and `count` the number of messages; `offset` is -1 where the
-    answer's offset is not one of the topic's own queue, because the message waits elsewhere first (`delayed`, `half`).
-    `unique_key` is that of the (first) message, or of the half message that is ended. `number` is the offset a group
-    commits, or how a transaction ends; -1 where the request names none.
+    `topic` and `group` are "" and `queue_id` is -1 if the request names none. For a stored send `offset` is the first
+    queue offset and `count` the number of messages; `offset` is -1 if the answer's offset is not in the topic's own
+    queue, because the message waits elsewhere first (`delayed`, `half`). `unique_key` is that of the (first) message,
+    or of the half message that ends. `number` is the offset that a group commits, or how a transaction ends; -1 if
+    the request names none.
     """
 
     topic: str = ""
@@ -66,13 +63,15 @@ class Subject:
 
     @property
     def queue(self) -> tuple[str, int]:
-        """Topic and queue."""
+        """Topic and queue id."""
         return self.topic, self.queue_id
 
 
 def subject_of(exchange: Exchange) -> Subject:
-    """What an exchange is about, found out once. Raises ValueError, KeyError, TypeError or AttributeError for what is
-    not as clients and brokers write it."""
+    """Return the subject of an exchange; it is derived once and cached.
+
+    Raises ValueError, KeyError, TypeError or AttributeError for an exchange that clients and brokers would not write.
+    """
     known: Subject | None = exchange.__dict__.get(_CACHE_KEY)
     if known is None:
         known = exchange.__dict__[_CACHE_KEY] = _derive_subject(exchange)
@@ -92,10 +91,10 @@ def _derive_subject(exchange: Exchange) -> Subject:
 
 
 def _parse_number(text: str | None) -> int:
-    """-1 for none. Raises ValueError for what is no number of 64 bits."""
+    """Return a number, -1 for an absent one. Raises ValueError if it does not fit into 64 bits."""
     number = int(text or -1)
     if not -_INT64_END <= number < _INT64_END:
-        raise ValueError(f"not a number of 64 bits: {number}")
+        raise ValueError(f"number does not fit into 64 bits: {number}")
     return number
 
 
@@ -147,5 +146,5 @@ def _is_delayed(found: dict[str, str]) -> bool:
 
 
 def stable_share(*parts: str) -> float:
-    """A stable number from 0 to 1 (exclusive) for some texts: the same in every process and on every machine."""
+    """Return a number in [0, 1) for some texts, which is the same in every process and on every machine."""
     return crc32("\0".join(parts).encode("utf-8", "replace")) / 0x1_0000_0000

@@ -20,7 +20,7 @@ def test_sizes_have_units(text, size):
 
 
 def test_other_sizes_are_refused():
-    with pytest.raises(click.BadParameter, match="no number of bytes"):
+    with pytest.raises(click.BadParameter, match="not a number of bytes"):
         parse_size(None, None, "fast")
 
 

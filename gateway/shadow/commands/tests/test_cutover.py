@@ -19,6 +19,8 @@ MOVE = {"topic": "orders", "state": "PRODUCERS_SWITCHED", "shown": "DRAINED", "g
 class Console:
     """Answers as it is told, and remembers what it was asked."""
 
+    host, port = "127.0.0.1", 9880
+
     def __init__(self, answer):
         self.answer = answer
         self.asked = []
@@ -52,7 +54,10 @@ def test_status_is_a_table(run):
         ["GID", "DRAINED", "primary"],
     ]
     result, _ = run({"moves": []}, "status")
-    assert (result.output, result.exit_code) == ("nothing\n", 0)
+    assert (result.output, result.exit_code) == (
+        "No topic is being moved. To see what a move needs: rmq-gateway shadow plan TOPIC\n",
+        0,
+    )
 
 
 def test_plan_says_what_is_ready(run):
@@ -106,15 +111,15 @@ def test_sync_fails_when_a_step_does(run):
 def test_without_a_gateway_sync_asks_the_clusters_itself(run, tmp_path):
     gone = ConsoleUnreachable("nobody")
     result, _ = run(gone, "sync")
-    assert (result.exit_code, "without -c FILE" in result.output) == (1, True)
+    assert (result.exit_code, "Pass -c FILE" in result.output) == (1, True)
     file = tmp_path / "shadow.toml"
     file.write_text('[primary]\nnamesrv = ["127.0.0.1:9"]\n')
     result, _ = run(gone, "-c", str(file), "sync")
-    assert (result.exit_code, "target.namesrv must be given" in result.output) == (1, True)
+    assert (result.exit_code, "target.namesrv must be set" in result.output) == (1, True)
     file.write_text('[primary]\nnamesrv = ["127.0.0.1:9"]\n[target]\nnamesrv = ["127.0.0.1:9"]\n')
     result, _ = run(gone, "-c", str(file), "sync")
     assert result.exit_code == 1
-    assert "no gateway answers: done from here" in result.output
+    assert "No gateway is running at 127.0.0.1:9880; copying directly between the clusters." in result.output
 
 
 def test_tables_are_aligned():

@@ -88,7 +88,7 @@ def test_json_and_a_part(queues):
 def test_what_is_wrong_is_said(queues):
     assert "neither a queue offset nor a time" in run("--from", "yesterday").output
     result = CliRunner().invoke(shadow, [*CONFIG[:2], "parity"])
-    assert "target.namesrv must be given" in result.output
+    assert "target.namesrv must be set" in result.output
 
 
 def test_progress(queues):
