@@ -75,10 +75,10 @@ RANGE_COLUMNS: Final = (
 
 
 def arrow_schema(columns: tuple[Column, ...]) -> pa.Schema:
-    """What every batch of these columns has to look like."""
+    """Return the Arrow schema of every record batch with these columns."""
     return pa.schema([(column.name, column.arrow) for column in columns])
 
 
 def spark_ddl(columns: tuple[Column, ...]) -> str:
-    """The same as a schema of Spark."""
+    """Return the schema of these columns in Spark's syntax."""
     return ", ".join(f"`{column.name}` {column.ddl}" for column in columns)

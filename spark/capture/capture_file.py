@@ -55,7 +55,7 @@ def _files_in_folder(path: str) -> Iterator[str]:
                 yield os.path.abspath(entry.path)
 
 
-class CaptureFileReader:
+class CaptureBlockReader:
     """One file at the size it had when opened. Raises OSError, and FileNotFoundError if it was removed.
 
     `closed` tells that the file has its index and will never change. `header` is None if it is damaged or not written

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, Suppor
 from pyspark.sql.types import StructType
 
 from spark.capture.block_filters import combine_filters
-from spark.capture.capture_file import CaptureFileReader, find_files
+from spark.capture.capture_file import CaptureBlockReader, find_files
 from spark.capture.options import NAME, CaptureSpec
 from spark.capture.stream_progress import CaptureProgress
 from spark.capture.task_planning import BlockPlan, FileRange
@@ -73,7 +73,7 @@ class CaptureReader(DataSourceReader):
         pieces = BlockPlan()
         wanted = replace(self.spec.record_filter, codes=None)
         for path in paths:
-            with CaptureFileReader(path) as file:
+            with CaptureBlockReader(path) as file:
                 pieces.add_file(file, wanted)
         return [CapturePartition(each) for each in pieces.group_into_partitions(self.spec)]
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from codec.capture import Damage
-from spark.capture.capture_file import CaptureFileReader, find_files
+from spark.capture.capture_file import CaptureBlockReader, find_files
 from spark.capture.options import CaptureSpec
 from spark.capture.task_planning import BlockPlan
 from spark.errors import DataLossError
@@ -40,7 +40,7 @@ class KnownFile:
     def read_gateway(self, path: str) -> None:
         """Read which gateway writes the file, once its header is there. Raises FileNotFoundError."""
         if self.gateway is None:
-            with CaptureFileReader(path) as file:
+            with CaptureBlockReader(path) as file:
                 self.gateway = None if file.header is None else file.header.gateway
 
     def mark_final(self) -> None:
@@ -56,7 +56,7 @@ class KnownFile:
             return
         if not superseded and os.stat(path).st_size == self.size:
             return
-        with CaptureFileReader(path) as file:
+        with CaptureBlockReader(path) as file:
             self.size = file.size
             ended = file.closed or superseded
             for found in file.iter_blocks(self.end):
@@ -108,7 +108,7 @@ class CaptureProgress:
             if place in (DONE, stop):
                 continue
             try:
-                with CaptureFileReader(path) as file:
+                with CaptureBlockReader(path) as file:
                     pieces.add_file(file, wanted, place, None if stop == DONE else stop)
             except FileNotFoundError:
                 self._report_loss(path)

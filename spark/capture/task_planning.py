@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from codec.capture import CaptureBlock, Damage
-from spark.capture.capture_file import CaptureFileReader
+from spark.capture.capture_file import CaptureBlockReader
 from spark.capture.options import CaptureFilter, CaptureSpec
 
 
@@ -26,7 +26,7 @@ class BlockPlan:
         self.total_bytes = 0
 
     def add_file(
-        self, file: CaptureFileReader, wanted: CaptureFilter, start: int = 0, end: int | None = None
+        self, file: CaptureBlockReader, wanted: CaptureFilter, start: int = 0, end: int | None = None
     ) -> None:
         """Add the matching blocks of a file that begin in [start, end)."""
         self._paths.append(file.path)
@@ -71,7 +71,7 @@ class BlockPlan:
 
 
 def blocks_in_range(
-    file: CaptureFileReader, stretch: FileRange, wanted: CaptureFilter
+    file: CaptureBlockReader, stretch: FileRange, wanted: CaptureFilter
 ) -> Iterator[CaptureBlock | Damage]:
     """Yield the matching blocks, and the damage, of a file range."""
     for found in file.iter_blocks(stretch.start, stretch.end):

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from codec.capture import CaptureBlock, Damage
 from codec.errors import CaptureError
-from spark.capture.capture_file import CaptureFileReader
+from spark.capture.capture_file import CaptureBlockReader
 from spark.capture.exchange_rows import ExchangeRows
 from spark.capture.message_rows import MessageRows
 from spark.capture.options import CaptureSpec
@@ -93,7 +93,7 @@ def _undamaged_blocks(
 def _read_range(spec: CaptureSpec, stretch: FileRange) -> Iterator[RecordBlock | Damage]:
     """Yield the matching records of a range, and its damage."""
     try:
-        file = CaptureFileReader(stretch.path)
+        file = CaptureBlockReader(stretch.path)
     except FileNotFoundError:
         _report_removed(spec, stretch.path)
         return
@@ -104,7 +104,7 @@ def _read_range(spec: CaptureSpec, stretch: FileRange) -> Iterator[RecordBlock |
             yield found if isinstance(found, Damage) else _decode_block(file, found, spec)
 
 
-def _decode_block(file: CaptureFileReader, block: CaptureBlock, spec: CaptureSpec) -> RecordBlock | Damage:
+def _decode_block(file: CaptureBlockReader, block: CaptureBlock, spec: CaptureSpec) -> RecordBlock | Damage:
     try:
         return RecordBlock(file.read_block(block), block, spec.record_filter)
     except CaptureError as error:

@@ -32,7 +32,7 @@ _FAILURES: Final = (RemotingClosed, RemotingTimeout, EndpointError, OSError)
 _MAX_BATCH_TOPIC_LENGTH: Final = 127
 _ENTRY_OVERHEAD_BYTES: Final = 22
 _MAX_WAITING_BYTES: Final = 16 * 1024 * 1024
-"""When more bytes than this wait in all piles together, all piles are sent, however small."""
+"""Limit on the bytes waiting in all piles together; above it all piles are sent, however small."""
 _MAX_IN_FLIGHT_BYTES: Final = 16 * 1024 * 1024
 
 Lane = tuple[str, str, int]

@@ -10,7 +10,7 @@ EPOCH_MS = 1_700_000_000_000
 
 
 def file_of(groups, *, closed=True, created_ms=EPOCH_MS, gateway="gw", run=7, level=1):
-    """The bytes of a file with one block for each group of records, and the blocks."""
+    """Return the bytes of a file with one block per group of records, and the blocks."""
     data, known = encode_header(created_ms, gateway, run), []
     for records in groups:
         block_data, block = block_of(records, len(data), level)
@@ -20,7 +20,7 @@ def file_of(groups, *, closed=True, created_ms=EPOCH_MS, gateway="gw", run=7, le
 
 
 def block_of(records, position, level=1):
-    """The bytes of a block for this place, and what it is."""
+    """Return the bytes of a block at this position, and its description."""
     builder = BlockBuilder()
     for record in records:
         builder.add_record(record)
@@ -35,7 +35,7 @@ def send(
     number, topic="orders", *, queue=0, at_ms=None, born_ms=None, properties=None, body=None, answer=0, target=0,
     **fields,
 ):  # fmt: skip
-    """A stored send as a record, mirrored, with the offset `number` here and `number + 100` there."""
+    """Return a record of a stored and mirrored send, with the offset `number` here and `number + 100` there."""
     found = {"UNIQ_KEY": f"ID{number:06d}", "KEYS": f"key-{number % 5}", "TAGS": "a", **(properties or {})}
     at_ms = EPOCH_MS + number if at_ms is None else at_ms
     ext = {
@@ -92,7 +92,7 @@ def pull(number, messages, topic="orders", *, queue=0):
 
 
 def stored(number, topic="orders", **fields):
-    """A message as a broker keeps it."""
+    """Return a message as a broker stores it."""
     values = {
         "topic": topic,
         "body": b"stored %d" % number,

@@ -1,4 +1,4 @@
-"""A broker and name server of few words, for answers that real ones give once in a blue moon."""
+"""A fake broker and name server for answers that real ones rarely give."""
 
 import random
 import socket
@@ -19,7 +19,7 @@ TOPIC, BROKER = "t", "broker-a"
 
 @dataclass
 class FakeBroker:
-    """Holds stored messages by offset; `most` is its cap of a pull, `looks_at` how far a filter looks."""
+    """Holds stored messages by offset; `most` limits a pull, `looks_at` the messages a filter scans."""
 
     messages: dict[int, bytes]
     most: int = 32
@@ -68,7 +68,7 @@ class FakeBroker:
         return encode_response(command.opaque, code, texts, body, remark)
 
     def read(self, pull: PullMessage) -> tuple[int, dict[str, int], bytes, str]:
-        """Code, header, body and remark of an honest answer."""
+        """Return code, header, body and remark of a correct answer."""
         low, high = self.bounds
         at = pull.queue_offset
         if not low <= at < high:

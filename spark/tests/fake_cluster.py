@@ -1,4 +1,4 @@
-"""A cluster without servers: queues hold numbers of messages, each stored at a time and so many bytes large."""
+"""A cluster without servers: queues hold a number of messages with store times and sizes."""
 
 from collections.abc import Mapping, Sequence
 

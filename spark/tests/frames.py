@@ -1,4 +1,4 @@
-"""Rows as the tables take them, without Spark: what `append` asks of a frame, answered by Arrow."""
+"""Frames for tables without Spark: the part of a DataFrame that `append` uses, implemented with Arrow."""
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
@@ -25,7 +25,7 @@ SCHEMA = pa.schema(
 
 
 def rows(topic: str, queue: int, offsets: Sequence[int], day: int = 0) -> list[dict[str, Any]]:
-    """Rows of a queue, one a second, `day` days after the last of January."""
+    """Return rows of a queue, one per second, `day` days after the last of January."""
     found = []
     for offset in offsets:
         time = MIDNIGHT + timedelta(days=day, seconds=offset)

@@ -1,4 +1,4 @@
-"""Stored messages for tests: of every kind, well-made by `codec` or with properties nobody would make."""
+"""Stored messages of every kind for tests, well-formed by `codec` or with malformed properties."""
 
 import zlib
 
@@ -26,7 +26,7 @@ COMPRESSORS = {
 
 
 def stored_message(message: Message, properties: bytes | None = None) -> bytes:
-    """As the commit log has it; `properties` are put in its place as they are."""
+    """Return the message as in the commit log, with these encoded properties unchanged."""
     raw = encode_message(message)
     if properties is None:
         return raw
@@ -64,7 +64,7 @@ _bodies = st.binary(max_size=40)
 
 @st.composite
 def messages(draw: st.DrawFn) -> bytes:
-    """One stored message of any kind that holds a single one."""
+    """Strategy for one stored message of any kind except batches."""
     kind = draw(st.sampled_from([None, None, None, *COMPRESSORS]))
     body = draw(_bodies)
     odd = draw(st.none() | st.none() | _odd_properties)

@@ -1,7 +1,4 @@
-"""Random streams of messages at a primary, their mirrors, and faults planted in these: what has to be found is known.
-
-Not responsible for finding it.
-"""
+"""Random streams of messages at a primary, their mirrors, and planted faults with known findings."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -17,12 +14,12 @@ from spark.schema import COLUMNS, arrow_schema
 BEGIN_MS = 1_780_000_000_000
 LATE_MS = 5_000
 SETTLED_MS = BEGIN_MS + 4 * 3_600_000
-"""Streams go on for longer than that."""
+"""Streams continue after this time."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One stored message, as far as streams differ in it."""
+    """The fields of a stored message that streams vary."""
 
     topic: str
     id: str | None
@@ -35,7 +32,7 @@ class Row:
     sys_flag: int = 0
 
     def columns(self) -> dict[str, Any]:
-        """As the source has it."""
+        """Return the row as the source reads it."""
         properties = {"CLUSTER": "x", **self.properties}
         if self.id is not None:
             properties["UNIQ_KEY"] = self.id
@@ -54,13 +51,13 @@ class Row:
 
 
 def table(rows: list[Row]) -> pa.Table:
-    """With the source's schema."""
+    """Return a frame with the source's schema."""
     return pa.Table.from_pylist([row.columns() for row in rows], schema=arrow_schema(COLUMNS))
 
 
 @dataclass
 class Stream:
-    """`found` is what has to be found: (kind, id), sorted."""
+    """A stream, its mirror, and the expected findings `found`: (kind, id), sorted."""
 
     primary: list[Row]
     target: list[Row]
@@ -68,7 +65,7 @@ class Stream:
 
 
 def offsets(rows: list[Row], begin: int) -> list[Row]:
-    """The rows as their queues hold them, one behind the other."""
+    """Number the rows of each queue in order."""
     ends: dict[int, int] = {}
     placed = []
     for row in rows:
@@ -78,7 +75,7 @@ def offsets(rows: list[Row], begin: int) -> list[Row]:
 
 
 def stream(seed: int) -> Stream:
-    """Several keys in several queues, some messages without keys or unique keys, retried, delayed, in transactions."""
+    """Generate messages of several keys and queues, some without keys, retried, delayed, or in transactions."""
     random = Random(seed)
     topic = f"topic-{seed}"
     begin = random.choice((0, 0, 500))
@@ -129,7 +126,7 @@ FAULTS = (
 
 
 def _mirrored(random: Random, primary: list[Row], found: list[tuple[str, str]]) -> list[Row]:
-    """What the target gets, in the order it gets it; adds what is wrong to `found`."""
+    """Return the target's messages in arrival order; add planted faults to `found`."""
     copies = {row.id: sum(row.id == other.id for other in primary) for row in primary}
     share = random.choice((0.0, 0.1, 0.3))
     target: list[Row] = []
@@ -156,7 +153,7 @@ def _mirrored(random: Random, primary: list[Row], found: list[tuple[str, str]]) 
 
 
 def _may_move(row: Row, primary: list[Row], sequences: set[tuple[int, str | None]]) -> bool:
-    """One per sequence, so that there is one right answer; and only where others of it follow, all of them judged."""
+    """Allow one moved message per sequence, followed by judged ones, so that the expected finding is unique."""
     if (row.queue, row.key) in sequences or not _ordered(row):
         return False
     rest = [each for each in primary if each.store_ms > row.store_ms and _together(each, row)]
@@ -197,7 +194,7 @@ def _with_fault(random: Random, kind: str, copy: Row, behind: list[tuple[int, Ro
 
 
 def _due(row: Row, behind: list[tuple[int, Row]]) -> list[Row]:
-    """Messages whose number of others of their own sequence has passed."""
+    """Take the messages after which enough others of their own sequence have passed."""
     due, rest = [], []
     for left, late in behind:
         left -= _together(row, late) and row.id != late.id

@@ -1,4 +1,4 @@
-"""A stream's progress through files that appear, grow, are closed and are removed: every record once."""
+"""Streams over files that appear, grow, are closed and are removed read every record once."""
 
 import json
 
@@ -19,7 +19,7 @@ LIMIT = None  # What Spark hands over; the reader has limits of its own.
 
 
 class Writer:
-    """A gateway's files in a folder, as a gateway writes them."""
+    """Writes capture files to a folder as a gateway does."""
 
     def __init__(self, folder, gateway="gw"):
         self.folder = folder
@@ -35,7 +35,7 @@ class Writer:
         self.blocks = []
 
     def block(self, records=2, torn=0):
-        """Appends a block, or only the first bytes of one."""
+        """Append a block, or only its first bytes."""
         data, block = block_of([send(self.sent + each) for each in range(records)], self.path.stat().st_size)
         with self.path.open("ab") as file:
             file.write(data[:torn] if torn else data)

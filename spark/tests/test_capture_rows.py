@@ -1,4 +1,4 @@
-"""Rows of capture files are what codec.capture, codec.command and codec.message make of the same bytes."""
+"""Rows of capture files equal what codec.capture, codec.command and codec.message decode."""
 
 import os
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""The command group: what is imported when, what is said where something is missing, exit codes, summaries."""
+"""The command group: lazy imports, errors about missing packages, exit codes, summaries."""
 
 import json
 import subprocess
@@ -30,7 +30,7 @@ class FakeSession:
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
-    """What sessions were asked for; they do nothing."""
+    """Record the requested sessions, which do nothing."""
     asked: list[tuple[Any, Any]] = []
     monkeypatch.setattr(commands, "open_session", lambda *given: asked.append(given) or FakeSession())
     return asked
@@ -135,7 +135,7 @@ def test_the_command_line_starts_without_spark(arguments: list[str]) -> None:
 
 
 def test_submit_as_a_script_leaves_the_standard_library_alone(tmp_path: Path) -> None:
-    """Its directory has a `profile`, and so has Python."""
+    """The script's directory has a `profile` module, and so does Python."""
     script = Path(commands.__file__).with_name("submit.py")
     root = script.parents[2]
     done = subprocess.run(

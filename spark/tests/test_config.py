@@ -1,4 +1,4 @@
-"""TOML files of pipelines: texts of values, tables and their names, what is refused, secrets, examples."""
+"""TOML files of pipelines: values as texts, table names, errors, secrets, examples."""
 
 import tomllib
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""All at once gives what one by one gives, which is what `codec.message` gives."""
+"""The vectorised decoder equals the row decoder, which equals `codec.message`."""
 
 from typing import Any
 from zlib import crc32

@@ -1,4 +1,4 @@
-"""The pipeline `ingest` as far as it needs no Spark: configuration, names, and what a summary says."""
+"""The parts of the pipeline `ingest` that need no Spark: configuration, names, summary."""
 
 import io
 from pathlib import Path

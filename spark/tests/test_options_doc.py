@@ -1,4 +1,4 @@
-"""Tables of the documents are what the declarations say; and how they are made."""
+"""Generated tables of the documents are up to date, and how they are generated."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from spark.pipelines.options_doc import ROOT, find_documents, options_table, upd
 
 @pytest.mark.parametrize("path", find_documents(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_documents_are_up_to_date(path: Path) -> None:
-    """If not: `python -m spark.pipelines.options_doc`."""
+    """Run `python -m spark.pipelines.options_doc` if this fails."""
     text = path.read_text(encoding="utf-8")
     assert update_tables(text) == text
 

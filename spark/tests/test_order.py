@@ -9,7 +9,7 @@ from spark.reconciling.reordering import find_moved
 
 
 def fewest(places: list[int]) -> int:
-    """By trying."""
+    """Find the number of moves by brute force."""
     for count in range(len(places) + 1):
         for out in combinations(range(len(places)), count):
             rest = [place for index, place in enumerate(places) if index not in out]

@@ -1,4 +1,4 @@
-"""A profile's page: numbers as people read them, plots of any shape, nothing from elsewhere. No Spark."""
+"""A profile's page without Spark: number formats, plots of any shape, no external resources."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Ranges read from a broker that answers late, little, wrongly or not at all: each message once, or an error."""
+"""Reading ranges from a slow, terse, faulty or absent broker gives each message once, or an error."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -199,7 +199,7 @@ def test_a_broker_that_moved_is_found_by_its_name() -> None:
 
 
 def test_no_progress_is_needed_but_some() -> None:
-    """A broker that leaves after each answer is put up with: every answer counts."""
+    """A broker that disconnects after each answer is tolerated, since every answer makes progress."""
     with FakeBroker(numbered(200), leaves_after=1).serving() as broker:
         assert offsets(read(broker, broker.range(0, 200), pull_batch_size=32)) == list(range(200))
         assert broker.connections >= 6

@@ -1,4 +1,4 @@
-"""Verdicts from results that are written by hand."""
+"""Verdicts on handwritten results."""
 
 import json
 from pathlib import Path
@@ -38,7 +38,7 @@ def reconciled(late_after_ms: int | None = 60_000, **topics: dict[str, Any]) -> 
 
 
 def profiled(target_p99_us: int | None = 3000, **fates: int) -> dict[str, Any]:
-    """The parts of a profile that count."""
+    """Return the parts of a profile that are judged."""
     latency_us = {"primary": {"p99": 2000}, "target": {"p99": target_p99_us}}
     return {
         "format": 1,
@@ -56,7 +56,7 @@ def profiled(target_p99_us: int | None = 3000, **fates: int) -> dict[str, Any]:
 
 
 def traffic(profile: dict[str, Any], **given: str) -> tuple[str, list[str]]:
-    """Verdict and reasons of all traffic, where every topic is ready."""
+    """Return verdict and reasons of all traffic, with every topic ready."""
     topic, every = judge_topics(wanted(**given), reconciled(Orders=CLEAN), profile, NOW_MS)
     assert (topic.verdict, every.name) == (READY, "(all traffic)")
     return every.verdict, every.all_reasons
@@ -67,7 +67,7 @@ def wanted(**given: str) -> dict[str, Any]:
 
 
 def only(reconcile: dict[str, Any], **given: str) -> tuple[str, list[str]]:
-    """Verdict and reasons of the one topic."""
+    """Return verdict and reasons of the only topic."""
     (topic,) = judge_topics(wanted(**given), reconcile, None, NOW_MS)
     return topic.verdict, topic.all_reasons
 

@@ -1,4 +1,4 @@
-"""What a comparison's result says of itself."""
+"""The JSON and the verdict of a comparison's result."""
 
 from datetime import datetime
 

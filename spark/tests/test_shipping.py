@@ -1,4 +1,4 @@
-"""Sources that bring their package with them, from process to process, none of which has it."""
+"""Shipped sources carry their package between processes that do not have it."""
 
 import base64
 import subprocess
@@ -50,7 +50,7 @@ except ModuleNotFoundError as missing:
 
 
 def without_package(program: str, given: str, tmp_path: Path) -> str:
-    """What a program prints in a Python that has all but this package: isolated, with one place to import from."""
+    """Return what a program prints in an isolated Python that has everything but this package."""
     start = f"import sys; sys.path.append({sysconfig.get_path('purelib')!r})\n"
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", start + program],
@@ -64,7 +64,7 @@ def without_package(program: str, given: str, tmp_path: Path) -> str:
 
 
 def shipped() -> list[bytes]:
-    """Pickles of the registered sources."""
+    """Return the pickles of the registered sources."""
     pickles: list[bytes] = []
     session: Any = SimpleNamespace(
         dataSource=SimpleNamespace(register=lambda kind: pickles.append(cloudpickle.dumps(kind)))

@@ -1,4 +1,4 @@
-"""What the sides of a comparison ask their sources for."""
+"""Options that the sides of a comparison pass to their sources."""
 
 from typing import Any
 

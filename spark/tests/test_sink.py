@@ -227,7 +227,7 @@ def test_a_topic_that_cannot_be_written_to_is_refused() -> None:
 
 
 class FakeBrokers:
-    """Stores what is sent, by broker and queue; `fail` decides what happens instead."""
+    """Stores sends by broker and queue, unless `fail` returns a failure."""
 
     def __init__(self, *queues: tuple[str, int, int]) -> None:
         self.route = route(*queues)

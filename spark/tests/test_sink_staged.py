@@ -1,4 +1,4 @@
-"""Staging without Spark and without a broker: pieces, who keeps them, what is asked when a batch commits."""
+"""Staged delivery without Spark and without a broker: pieces, staging broker, requests of a commit."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +17,7 @@ from spark.tests.test_sink import FakeBrokers, FakeClient, messages_of, spec_of
 
 
 class StagingBrokers(FakeBrokers):
-    """Brokers that keep pieces; `published` is what they say of the writer."""
+    """Brokers that stage pieces; `published` is the batch they report as published."""
 
     def __init__(self, *queues: tuple[str, int, int]) -> None:
         super().__init__(*queues)
@@ -105,7 +105,7 @@ def test_writers_names_are_what_brokers_take() -> None:
 
 
 class FakeConnections:
-    """A cluster of the brokers named; `answer` is what they say."""
+    """A cluster of these brokers, whose answers `answer` makes."""
 
     def __init__(self, brokers: list[str], answer: Callable[[Any], Any]) -> None:
         data = {name: BrokerData(broker_name=name, broker_addrs={0: "127.0.0.1:1"}) for name in brokers}

@@ -1,4 +1,4 @@
-"""How much becomes one batch: never more than allowed, never nothing for ever."""
+"""Limits of a batch: never exceeded, and never starving a queue for ever."""
 
 from collections.abc import Mapping
 from itertools import pairwise

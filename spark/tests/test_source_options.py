@@ -1,4 +1,4 @@
-"""Options: Kafka's names, rocketmq-spark's aliases, and what is refused in which words."""
+"""Options: Kafka's names, rocketmq-spark's aliases, and error texts."""
 
 import pickle
 

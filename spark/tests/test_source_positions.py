@@ -1,4 +1,4 @@
-"""Where queries start and end, and what is said about messages that are gone."""
+"""Starting and ending positions of queries, and reports of missing messages."""
 
 import logging
 

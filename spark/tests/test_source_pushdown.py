@@ -1,4 +1,4 @@
-"""What filters of a batch leave to be read, and which Spark has to apply again."""
+"""Bounds that pushed filters give, and the filters that Spark has to apply again."""
 
 import datetime
 

@@ -1,4 +1,4 @@
-"""The stream reader as Spark drives it, on a cluster that is not there."""
+"""The stream reader driven as Spark does, on a fake cluster."""
 
 import json
 import pickle
@@ -18,7 +18,7 @@ Q0, Q1 = Queue("t", "broker-a", 0), Queue("t", "broker-a", 1)
 
 
 class Driver:
-    """Does with a reader what Spark does, checkpoint included; offsets are kept as the texts Spark keeps."""
+    """Drives a reader as Spark does, with a checkpoint that stores offsets as text."""
 
     def __init__(self, cluster: FakeCluster, **options: str) -> None:
         self.cluster = cluster
@@ -38,7 +38,7 @@ class Driver:
         return json.loads(self.planned[self.committed - 1]) if self.committed else self.reader.initialOffset()
 
     def plan(self, limit: Any = None) -> bool:
-        """Whether there is a batch to run; a batch that was planned before a crash is run again."""
+        """Tell whether there is a batch to run; a batch planned before a crash is re-run."""
         if len(self.planned) > self.committed:
             return True
         self.now += 1
@@ -49,7 +49,7 @@ class Driver:
         return True
 
     def run(self) -> dict[Queue, tuple[int, int]]:
-        """What the batch reads, of each queue."""
+        """Return what the batch reads of each queue."""
         end = json.loads(self.planned[self.committed])
         read: dict[Queue, tuple[int, int]] = {}
         for partition in self.reader.partitions(self.start(), end):
@@ -190,7 +190,7 @@ def test_a_queue_that_is_gone_for_a_moment_only_does_not(monkeypatch: pytest.Mon
 
 
 def test_a_broker_that_is_gone_when_a_batch_is_planned_is_waited_for() -> None:
-    """It was there when the batch's end was found; a new queue has not even a start that is written down."""
+    """The broker disappears after the batch's end was stored; a new queue has no stored start."""
     cluster = FakeCluster(t=(10, 20))
     driver = Driver(cluster, metadataMaxAgeMs="0")
     driver.batch()

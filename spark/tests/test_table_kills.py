@@ -1,4 +1,4 @@
-"""Tables whose writer gets SIGKILLs at random moments, without Spark: dozens of kills, compactions among them.
+"""Tables without Spark whose writer is killed dozens of times at random moments, also during compactions.
 
 Everything is done in forks: delta-rs's threads would not survive a fork of the process that had them.
 """
@@ -24,7 +24,7 @@ BATCH = 30
 
 
 def fork(action: Callable[[], None]) -> int:
-    """The process that does it; its exit code is 1 when it fails."""
+    """Run in the process to be killed; exit with code 1 on failure."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -47,7 +47,7 @@ def batch_of(number: int) -> Frame:
 
 
 def write(table: Table, done: Path, until: int | None = None) -> None:
-    """Batch after batch as Spark does it: what was not marked as done is made again; now and then a compaction."""
+    """Append batches as Spark does, repeating those not marked as done, with occasional compactions."""
     while until is None or int(done.read_text()) < until:
         number = int(done.read_text()) + 1
         table.append("app", number, batch_of(number))
@@ -59,7 +59,7 @@ def write(table: Table, done: Path, until: int | None = None) -> None:
 
 
 def check(table: Table, done: Path) -> None:
-    """Whole batches, once each: all that are done, and perhaps the one after them."""
+    """Check for complete batches, once each: all marked as done, and perhaps the next one."""
     found = counts(table) if table.exists() else {}
     seen = len(found) // (3 * BATCH)
     assert int(done.read_text()) + 1 <= seen <= int(done.read_text()) + 2 or not found

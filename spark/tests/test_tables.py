@@ -1,4 +1,4 @@
-"""Tables without Spark: each batch once, whatever is read with, wherever a run ends."""
+"""Tables without Spark: each batch once, with any reader, wherever a run crashes."""
 
 import os
 import shutil
@@ -27,12 +27,12 @@ ODD = "%RETRY%a|b group"
 
 
 class Killed(BaseException):
-    """Ends a run in the middle."""
+    """Simulates a crash."""
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody cuts the power here."""
+    """Skip fsync, as the power is not cut here."""
     monkeypatch.setattr(os, "fsync", lambda _handle: None)
 
 
@@ -42,7 +42,7 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
 
 
 def counts(table: Table) -> Counter[tuple[str, int, int]]:
-    """How often each place is there, asked of pyarrow, DuckDB and the files themselves; they must agree."""
+    """Count each place with pyarrow, DuckDB and the files themselves, which must agree."""
     columns = ["topic", "queueId", "queueOffset", "body"]
     found = table.dataset()
     by_arrow = [tuple(row.values()) for row in found.to_table(columns=columns).to_pylist()]
@@ -56,7 +56,7 @@ def counts(table: Table) -> Counter[tuple[str, int, int]]:
 
 
 def glob(table: Table, columns: list[str]) -> list[tuple[Any, ...]]:
-    """As somebody reads it who knows nothing but the directory."""
+    """Read the table as someone who knows only the directory."""
     types = "{'topic': VARCHAR, 'dt': DATE, 'app': VARCHAR, 'batch': VARCHAR}"
     source = f"read_parquet('{table.path}/**/*.parquet', hive_partitioning=true, hive_types={types})"
     return duckdb.sql(f"select {', '.join(columns)} from {source}").fetchall()
@@ -129,7 +129,7 @@ def test_files_of_failed_attempts_are_not_published(tmp_path: Path) -> None:
     table = open_table(str(tmp_path), "messages", "directory")
 
     class Twice(Frame):
-        """Its first partition is done twice, as when a task's answer was lost."""
+        """Run the first partition twice, as if a task's result had been lost."""
 
         def mapInArrow(self, function: Any, ddl: str) -> Any:
             Frame(self.partitions[0]).mapInArrow(function, ddl).collect()
@@ -192,7 +192,7 @@ STEPS = [
 def test_a_compaction_that_ends_anywhere_leaves_readers_right(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, late: bool
 ) -> None:
-    """Every call of every step, once before and once after it was done: readers see all rows once."""
+    """A crash before or after any call of any step leaves readers with all rows once."""
     done = False
     for number in range(1, 40):
         root = tmp_path / str(number)
@@ -215,7 +215,7 @@ def test_a_compaction_that_ends_anywhere_leaves_readers_right(
 
 
 def dies_at(patch: pytest.MonkeyPatch, step: str, number: int, late: bool, run: Any) -> bool:
-    """Runs it, ending it at the number-th call of a function; false when there were fewer."""
+    """Run with a crash at the number-th call of a function; return false if there were fewer."""
     module, _, name = step.rpartition(".")
     target: Any = os if module == "os" else __import__(module, fromlist=["x"])
     real = getattr(target, name)

@@ -1,4 +1,4 @@
-"""Ranges pass through Spark, messages do not: what tasks make of them."""
+"""Offset ranges pass through Spark, and tasks fetch their messages."""
 
 import datetime
 from typing import Any

@@ -1,4 +1,4 @@
-"""Spark clusters on loopback for the cases: a standalone master with workers, a Connect server, and what is shipped.
+"""Spark clusters on loopback for the cases: a standalone master with workers, a Connect server, ways of shipping.
 
 Everything is pip's pyspark; ports are free ones that the servers choose and log. Nothing of this checkout is on their
 path, so that a case sees what it ships and nothing else.
@@ -25,7 +25,7 @@ from spark.tests.cases.sessions import QUICK
 
 SPARK_HOME = Path(pyspark.__file__).parent
 START_S = 300.0
-"""How long a server may take to start."""
+"""Maximum start-up time of a server."""
 
 LOOPBACK = {
     "spark.driver.host": "127.0.0.1",
@@ -39,11 +39,11 @@ LOOPBACK = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.streaming.stopTimeout": "60s",
 }
-"""What a driver of these clusters is configured with."""
+"""Configuration of drivers of these clusters."""
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Variables of Spark's processes: none that lead to this checkout."""
+    """Return the environment of Spark's processes, without paths to this checkout."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK", "SPARK"))}
     kept.pop("PYTHONPATH", None)
     own = {"SPARK_HOME": str(SPARK_HOME), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m"}
@@ -52,13 +52,13 @@ def environment(**more: str) -> dict[str, str]:
 
 
 class _Server(ChildProcess):
-    """A JVM of Spark's that logs where it listens."""
+    """A Spark JVM that logs where it listens."""
 
     def __init__(self, name: str, command: list[str], directory: Path) -> None:
         super().__init__(name, command, directory / f"{name}.log", environment())
 
     def logged(self, pattern: str) -> str:
-        """The first group of a line in the log, once it is there."""
+        """Wait for a line in the log, and return its first group."""
 
         def look() -> re.Match[str] | None:
             if self.exit_code() is not None:
@@ -107,7 +107,7 @@ class Standalone:
         return self._servers[-1]
 
     def executors(self) -> list[int]:
-        """Process ids of the executors that run now, in no order."""
+        """Return the process ids of the running executors."""
         return [
             pid
             for worker in self._servers[1:]
@@ -116,11 +116,11 @@ class Standalone:
         ]
 
     def executor_logs(self) -> str:
-        """What the executors of all applications wrote to their standard error."""
+        """Return what the executors of all applications wrote to standard error."""
         return "\n".join(path.read_text(errors="replace") for path in self.directory.glob("work/*/*/stderr"))
 
     def stop(self) -> None:
-        """Ends them all at once, executors included."""
+        """Kill all processes, executors included."""
         while self._servers:
             self._servers.pop().kill()
 
@@ -177,7 +177,7 @@ class Shipped(NamedTuple):
 
 
 def new_environment(directory: Path, *wheels: Path) -> Path:
-    """The Python of a new environment with these wheels; what they depend on is taken from this one's."""
+    """Create an environment with these wheels, which borrows their dependencies; return its Python."""
     run_command(sys.executable, "-m", "venv", "--without-pip", str(directory))
     python = directory / "bin" / "python"
     found = subprocess.run(
@@ -208,7 +208,7 @@ def new_environment(directory: Path, *wheels: Path) -> Path:
 def drive(
     python: Path | str, program: str, directory: Path, *arguments: str, **env: str
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a driver's program in a process of its own, with its files in `directory`."""
+    """Run a driver program in its own process, with its files in `directory`."""
     script = directory / "driver.py"
     script.write_text(program)
     command = [str(python), str(script), *arguments]
@@ -216,7 +216,7 @@ def drive(
 
 
 def finished(command: list[str], directory: Path, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """A command's output once it has ended, which a JVM on a busy machine may take minutes for."""
+    """Return a command's output; a JVM on a busy machine may take minutes."""
     return subprocess.run(
         command, cwd=directory, env=environment(**env), capture_output=True, text=True, timeout=900
     )

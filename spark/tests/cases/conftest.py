@@ -1,4 +1,4 @@
-"""What the cases with a real Spark have in common: the endpoint of the conformance suite, and one Spark session."""
+"""Fixtures of the cases with a real Spark: the endpoint of the conformance suite, and one Spark session."""
 
 import shutil
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ from spark.tests.cases.sessions import new_session
 
 @pytest.fixture(scope="session", autouse=True)
 def jvms() -> Iterator[None]:
-    """What lets the many JVMs of these cases start sooner, and a place for what they leave."""
+    """Speed up the start of these cases' many JVMs, and give their leftovers a place."""
     make_archive()
     SCRATCH.mkdir(exist_ok=True)
     yield
@@ -37,7 +37,7 @@ def jvms() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """One local session for all cases that do not need one of their own."""
+    """One local session shared by all cases that do not need their own."""
     session = new_session(tmp_path_factory.mktemp("spark"))
     yield session
     session.stop()

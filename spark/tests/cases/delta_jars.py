@@ -35,7 +35,7 @@ def _fetch(artifact: str, folder: Path) -> None:
 
 
 def settings() -> dict[str, str]:
-    """What a session with delta-spark is configured with. Raises Unavailable."""
+    """Return the configuration of a session with delta-spark. Raises Unavailable."""
     return {
         "spark.jars": ",".join(map(str, jars())),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",

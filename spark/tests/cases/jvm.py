@@ -1,4 +1,4 @@
-"""What the JVMs of these cases are started with: little heap work, little compiling, and an archive of Spark's classes.
+"""Start options of these cases' JVMs: little heap work, little compiling, and an archive of Spark's classes.
 
 Reading its classes is half of what a driver computes until its first answer. A JVM can map them from an archive instead
 (class data sharing); where there is none, or it is another JDK's, it reads them as ever.
@@ -17,7 +17,7 @@ from compat_tests.jars.class_data import QUIET_OPTIONS, build_archive_once, clas
 
 
 def _jdk() -> str:
-    """The name of the folder of the JDK that Spark will use; empty without one."""
+    """Return the folder name of the JDK that Spark will use, empty without one."""
     found = shutil.which("java", path=os.path.join(os.environ.get("JAVA_HOME", ""), "bin")) or shutil.which(
         "java"
     )
@@ -25,12 +25,12 @@ def _jdk() -> str:
 
 
 ARCHIVE = Path(sys.prefix) / f"spark-{pyspark.__version__}-{_jdk()}.jsa"
-"""Goes with the environment, to whose jars it belongs."""
+"""Stored in the environment whose jars it archives."""
 _BASIC = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 SCRATCH = Path(tempfile.gettempdir()) / f"spark-cases-{os.getpid()}"
-"""Where JVMs put what they unpack and exchange. They leave it there when they are killed, so the cases remove it."""
+"""Directory for files that JVMs unpack and exchange. Killed JVMs leave them behind, so the cases remove them."""
 OPTIONS = " ".join([_BASIC, *class_data_options(ARCHIVE), f"-Djava.io.tmpdir={SCRATCH}"])
-"""The compiler stops at its first level: a short-lived JVM is sooner done."""
+"""Stop compiling at the first level, which is faster for a short-lived JVM."""
 
 # Uses what the cases use: sessions, tables, Python workers, streams.
 _TRAINING = """
@@ -57,14 +57,14 @@ sys.exit(jvm.wait())
 
 
 def make_archive() -> None:
-    """Makes the archive unless it is there, by a JVM that does what the cases do and writes it when it ends."""
+    """Create the archive unless it exists, with a JVM that runs like the cases and writes it at its end."""
     if not _jdk() or not os.access(ARCHIVE.parent, os.W_OK):
         return
     build_archive_once(ARCHIVE, _train)
 
 
 def _train(archive: Path) -> str:
-    """What went wrong, if anything did."""
+    """Return an error text, empty on success."""
     with tempfile.TemporaryDirectory() as folder:
         options = " ".join([_BASIC, f"-XX:ArchiveClassesAtExit={archive}", *QUIET_OPTIONS])
         command = [sys.executable, "-c", _TRAINING, options, folder]

@@ -1,4 +1,4 @@
-"""Ingests as processes of their own, killed at random moments, beside a producer that goes on all the time."""
+"""Ingests in their own processes, killed at random moments while a producer keeps sending."""
 
 import json
 import os
@@ -22,16 +22,16 @@ from spark.tests.cases.lake import Place, by_arrow, by_duckdb
 from spark.tests.cases.sessions import PYTHON_PATH, ROOT
 
 START_S = 900.0
-"""How long an ingest may take until its first batch, and a batch to be done; a busy machine takes its time."""
+"""Maximum time until an ingest's first batch, and for one batch, on a busy machine."""
 
 
 RESTARTS = 8
 IMPATIENT = ("Python worker failed to connect back", "CANNOT_OPEN_SOCKET")
-"""What Spark says when a process of its own took more than the ten or fifteen seconds it gives it."""
+"""Spark's errors when a process of its own takes longer to start than the ten or fifteen seconds allowed."""
 
 
 class Producer:
-    """Sends messages to every queue of some topics, until told to stop. A context manager."""
+    """Sends messages to every queue of some topics until stopped. A context manager."""
 
     def __init__(
         self, server: ServerUnderTest, topics: Mapping[str, int], each: int = 20, pause_s: float = 0.1
@@ -54,7 +54,7 @@ class Producer:
         self.stop()
 
     def stop(self) -> None:
-        """Ends sending; stopping twice does nothing."""
+        """Stop sending; repeated calls do nothing."""
         self._stop.set()
         self._thread.join()
 
@@ -76,7 +76,7 @@ class Producer:
 
 
 class Ingesting:
-    """An ingest as a process of its own, the same one again after each kill."""
+    """An ingest in its own process, restarted in the same way after each kill."""
 
     def __init__(self, file: Path, *arguments: str, python: str = sys.executable, **env: str) -> None:
         self.file, self.arguments, self.python = file, arguments, python
@@ -101,7 +101,7 @@ class Ingesting:
         return self
 
     def alive(self) -> bool:
-        """Whether it runs. One that ended as Spark does not wait long for a process is started again."""
+        """Tell whether it runs; restart it if it ended because Spark did not wait long enough for a process."""
         assert self.child is not None
         if self.child.exit_code() is None:
             return True
@@ -113,7 +113,7 @@ class Ingesting:
         return True
 
     def summary(self, timeout_s: float) -> dict[str, Any]:
-        """Waits for the end, which must be a good one."""
+        """Wait for the end, and require success."""
         assert self.child is not None
         code = self.child.wait(timeout_s)
         if code != 0 and self.alive():
@@ -125,14 +125,14 @@ class Ingesting:
         return found
 
     def jvm(self) -> int:
-        """The process id of the driver's JVM."""
+        """Return the process id of the driver's JVM."""
         assert self.child is not None
         found = [pid for pid in descendants(self.child.pid) if _is_java(pid)]
         assert found, f"no JVM\n{self.log.read_text(errors='replace')[-6000:]}"
         return found[0]
 
     def kill(self, what: str) -> None:
-        """SIGKILL for `jvm`, `python` or `both`; the other one ends by itself."""
+        """Send SIGKILL to `jvm`, `python` or `both`; the other one then exits by itself."""
         assert self.child is not None
         jvm, python = self.jvm(), self.child.pid
         for pid in {"jvm": [jvm], "python": [python], "both": [python, jvm]}[what]:
@@ -144,25 +144,25 @@ class Ingesting:
 
 
 class Checkpoint:
-    """How far a query is, as its checkpoint says."""
+    """Return a query's progress according to its checkpoint."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def planned(self) -> int:
-        """The newest batch that was planned, -1 without any."""
+        """Return the newest planned batch, -1 without any."""
         return _newest(self.path / "offsets")
 
     def done(self) -> int:
-        """The newest batch that was done, -1 without any."""
+        """Return the newest committed batch, -1 without any."""
         return _newest(self.path / "commits")
 
     def wait_planned(self, after: int, alive: Callable[[], bool]) -> int:
-        """The newest batch, once one after that is planned."""
+        """Wait until a later batch is planned, and return it."""
         return _wait(self.planned, after, alive)
 
     def wait_done(self, after: int, alive: Callable[[], bool]) -> int:
-        """The newest batch that is done, once one after that is."""
+        """Wait until a later batch is committed, and return it."""
         return _wait(self.done, after, alive)
 
 
@@ -193,7 +193,7 @@ def _state(pid: int) -> str:
 
 
 def random_moment(chance: random.Random, checkpoint: Checkpoint, ingesting: Ingesting) -> None:
-    """Waits until batches are made again, and then for a random part of a batch."""
+    """Wait until batches are running again, then for a random part of a batch."""
     began_s = time.monotonic()
     first = checkpoint.wait_done(checkpoint.done(), ingesting.alive)
     lasted_s = min(2.0, time.monotonic() - began_s)
@@ -204,7 +204,7 @@ def random_moment(chance: random.Random, checkpoint: Checkpoint, ingesting: Inge
 
 
 def assert_prefix(table: Table, rows: Iterable[tuple[Any, ...]], reader: str) -> int:
-    """Each message at most once, and none missing before the last of its queue; how many there are."""
+    """Check that no message is duplicated or missing before the last of its queue; return the number."""
     times = Counter(row[:3] for row in rows)
     assert set(times.values()) <= {1}, f"{reader} of {table.path}: twice: {times.most_common(3)}"
     for topic, queue in {place[:2] for place in times}:
@@ -214,7 +214,7 @@ def assert_prefix(table: Table, rows: Iterable[tuple[Any, ...]], reader: str) ->
 
 
 def look(table: Table) -> int:
-    """What readers see at any moment: nothing twice, no holes, no file that cannot be read. How many rows."""
+    """Check what readers see at any moment: no duplicates, gaps or unreadable files. Return the number of rows."""
     if not table.exists():
         return 0
     return min(

@@ -1,4 +1,4 @@
-"""What the cases of tables share: an ingest's configuration, its run in this process, and what readers see."""
+"""Shared parts of the cases of tables: an ingest's configuration, its run in this process, and what readers see."""
 
 import io
 import json
@@ -24,7 +24,7 @@ COLUMNS = ["topic", "queueId", "queueOffset", "body"]
 
 
 def tables(server: ServerUnderTest, root: Path, topics: str, **run: Any) -> dict[str, dict[str, Any]]:
-    """The TOML tables of an ingest of everything there is."""
+    """Return the TOML tables of an ingest of everything available."""
     source = {"nameServer": server.namesrv, "subscribe": topics, "startingOffsets": "earliest"}
     return {"source": source, "table": {"path": str(root)}, "run": {"availableNow": True, **run}}
 
@@ -40,7 +40,7 @@ def write_toml(file: Path, content: Mapping[str, Mapping[str, Any]]) -> Path:
 
 
 def run(session: SparkSession, file: Path, *sets: str, pipeline: Pipeline = ingest.PIPELINE) -> Summary:
-    """Runs a pipeline in a session that is there already."""
+    """Run a pipeline in an existing session."""
     config = load_config(pipeline.tables, str(file), sets)
     return pipeline.run(Job(session, config, Console(file=io.StringIO())))
 
@@ -51,7 +51,7 @@ def run_compact(session: SparkSession, file: Path, *sets: str) -> Summary:
 
 
 def stored(server: ServerUnderTest, queues: Mapping[str, int]) -> dict[Place, bytes]:
-    """What the broker has: the body by topic, queue and offset."""
+    """Return the broker's messages: the body by topic, queue and offset."""
     found = {}
     with connect(server.broker) as broker:
         for topic, count in queues.items():
@@ -84,7 +84,7 @@ def by_spark(session: SparkSession, table: Table) -> list[tuple[Any, ...]]:
 
 
 def assert_once(expected: Mapping[Place, bytes], rows: list[tuple[Any, ...]], reader: str) -> None:
-    """Every message exactly once, with its body."""
+    """Check for every message exactly once, with its body."""
     times = Counter(row[:3] for row in rows)
     twice = [place for place, count in times.items() if count > 1]
     assert not twice, f"{reader}: {len(twice)} of {len(expected)} more than once, the first {min(twice)}"

@@ -6,8 +6,6 @@
 `Orders` has the planted faults of `traffic.planted`, `Bills` none, `Mixed` has batches, delays and transactions and is
 right as well. `target` (kind "any") stores what the gateway sends again, `kept` (kind "ours") follows the primary's
 queues at their own offsets. Everything has arrived, and the capture files are closed, when the traffic is handed over.
-
-Not responsible for what is said about the traffic (the cases are).
 """
 
 import json
@@ -48,12 +46,12 @@ ORDERS, BILLS, MIXED = TOPICS = ("Orders", "Bills", "Mixed")
 QUEUES, KEYS, ROUNDS = 4, 5, 12
 ARRIVES_S = 180.0
 LATE_MS = 2000
-"""So much later than the primary the target gets what is planted as late, at least."""
+"""Minimum delay of messages planted as late, relative to the primary."""
 
 
 @dataclass
 class Planted:
-    """Unique keys of what is wrong with `Orders` at the target."""
+    """Unique keys of the messages of `Orders` with faults at the target."""
 
     lost: list[str] = field(default_factory=list)
     duplicated: list[str] = field(default_factory=list)
@@ -63,12 +61,12 @@ class Planted:
     extra: list[str] = field(default_factory=list)
     late: list[str] = field(default_factory=list)
     decompressed: list[str] = field(default_factory=list)
-    """Stored without compression at the target, which is no fault."""
+    """Messages stored without compression at the target, which is not a fault."""
 
 
 @dataclass
 class Mirrored:
-    """What there is; see the module."""
+    """The prepared clusters and captures; see the module."""
 
     primary: OfficialEndpoint
     target: OursEndpoint
@@ -77,22 +75,22 @@ class Mirrored:
     planted: Planted
 
     def stored(self, where: str, topic: str) -> list[Message]:
-        """Every message of a topic at a broker ("host:port"), queue by queue."""
+        """Return every message of a topic at a broker ("host:port"), queue by queue."""
         with connect(where, timeout_s=30) as broker:
             return [each for queue in range(QUEUES) for each in iter_queue(broker, topic, queue)]
 
     def count(self, where: str, topic: str) -> int:
-        """How many messages a topic has at a broker."""
+        """Return the number of messages of a topic at a broker."""
         return len(self.stored(where, topic))
 
 
 def unique_key(topic: str, queue: int, key: int, number: int) -> str:
-    """As long as those of stock clients, and in the order in which messages are sent."""
+    """Return a unique key of stock length; keys ascend in the order of sends."""
     return f"7F000001{TOPICS.index(topic):04X}{queue:04X}{key:04X}{number:012X}"
 
 
 def body(topic: str, queue: int, key: int, number: int) -> bytes:
-    """JSON; every fourth is long enough to be worth compressing."""
+    """Return a JSON body; every fourth is long enough to be compressed."""
     order = {"topic": topic, "customer": f"{queue}-{key}", "number": number, "amount": number * 1.5}
     if number % 4 == 3:
         order["remark"] = "as discussed " * 40
@@ -100,7 +98,7 @@ def body(topic: str, queue: int, key: int, number: int) -> bytes:
 
 
 def plan() -> tuple[Plan, Planted]:
-    """Which messages of `Orders` go wrong; no two faults touch the same message."""
+    """Choose the messages of `Orders` that get faults, at most one each."""
     planted = Planted(
         lost=[unique_key(ORDERS, queue, 0, number) for queue in range(QUEUES) for number in (2, 5)],
         duplicated=[unique_key(ORDERS, queue, 1, 4) for queue in range(3)],
@@ -138,7 +136,7 @@ def plan() -> tuple[Plan, Planted]:
 
 @contextmanager
 def mirrored(directory: Path) -> Iterator[Mirrored]:
-    """Starts everything, sends, waits until all of it has arrived. Raises Unavailable where something is missing."""
+    """Start everything, send, and wait for arrival. Raises Unavailable if something is missing."""
     wrong, planted = plan()
     captures = directory / "captures"
     captures.mkdir(parents=True)
@@ -179,7 +177,7 @@ def _gateway(primary: OfficialEndpoint, relay: Relay, captures: Path) -> list[st
 
 
 def _follower(primary: OfficialEndpoint, kept: OursEndpoint) -> list[str]:
-    """A second gateway, which nobody sends through: it reads the primary's queues."""
+    """A second gateway without clients, which reads the primary's queues."""
     return _sets(
         {
             "primary.namesrv": json.dumps([primary.namesrv]),
@@ -199,7 +197,7 @@ def _sets(tables: dict[str, str]) -> list[str]:
 
 
 def send_everything(primary: OfficialEndpoint, through: str) -> None:
-    """All three topics, through the gateway; each key's messages one after the other."""
+    """Send all three topics through the gateway, each key's messages in order."""
     with connect(primary.broker, timeout_s=60) as broker:
         for topic in TOPICS:
             broker.ask(topic_request(topic, QUEUES))

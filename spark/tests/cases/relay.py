@@ -1,7 +1,7 @@
 """A relay in front of a target that loses, repeats, holds, reorders and changes the messages it is told to.
 
 It has addresses of its own for the target's namesrv and broker, and routes that pass through it name those. Whoever
-sends through it believes that everything was stored. Not responsible for what is planted (mirrored.py is).
+sends through it believes that everything was stored. `mirrored.py` decides which faults are planted.
 """
 
 import socket
@@ -19,29 +19,29 @@ from codec.properties import decode_properties, properties_text
 from compat_tests.server import split_address
 
 SENDS = {10: ("properties", "queueId"), 310: ("i", "e")}
-"""Codes of sends, and what their fields of properties and queue are called."""
+"""Codes of sends, with the names of their fields for properties and queue."""
 _OURS = 1 << 29
-"""Requests that the relay sends itself have numbers from here on."""
+"""First opaque of the relay's own requests."""
 
 
 @dataclass
 class Plan:
-    """What becomes of single messages, by unique key. Bodies are as on the wire."""
+    """Planned faults of single messages, by unique key. Bodies are as on the wire."""
 
     lost: set[str] = field(default_factory=set)
     again: set[str] = field(default_factory=set)
-    """Stored twice, one behind the other."""
+    """Messages stored twice in a row."""
     bodies: dict[str, bytes] = field(default_factory=dict)
     properties: dict[str, dict[str, str | None]] = field(default_factory=dict)
-    """Properties that get another value; None: removed."""
+    """New values of properties; None removes the property."""
     flags: dict[str, int] = field(default_factory=dict)
-    """System flags, where a body comes in another form."""
+    """System flags of bodies sent in another form."""
     behind: dict[str, str] = field(default_factory=dict)
-    """Stored only after that other message."""
+    """Messages stored only after another one, by unique keys."""
     held: set[str] = field(default_factory=set)
-    """Stored only when `Relay.release` says so."""
+    """Messages held until `Relay.release`."""
     extra: dict[str, str] = field(default_factory=dict)
-    """After this message another one with that unique key."""
+    """Extra message, by unique key, stored after this one."""
 
 
 class Relay:
@@ -57,7 +57,7 @@ class Relay:
         """Messages that are held back, by unique key."""
 
     def address_of(self, kind: str) -> str:
-        """Where "namesrv" or "broker" can be reached through the relay."""
+        """Return the relay's address for "namesrv" or "broker"."""
         return f"127.0.0.1:{self._sockets[kind].getsockname()[1]}"
 
     @property
@@ -82,7 +82,7 @@ class Relay:
             link.close()
 
     def release(self) -> None:
-        """The target gets what was `held`."""
+        """Send the `held` messages to the target."""
         held = [key for key in self.plan.held if key in self.waiting]
         target = socket.create_connection(self._to["broker"], timeout=30)
         with target:
@@ -115,7 +115,7 @@ class Relay:
 
 
 class _Link:
-    """One connection of a client and the one behind it."""
+    """A client connection and its upstream connection."""
 
     def __init__(self, client: socket.socket, upstream: socket.socket, relay: Relay) -> None:
         self._client, self._upstream, self._relay = client, upstream, relay
@@ -154,7 +154,7 @@ class _Link:
 
 
 class _Renaming(_Link):
-    """To a namesrv: routes name the relay's broker."""
+    """A connection to a namesrv, whose routes are changed to name the relay's broker."""
 
     def answered(self, command: Command) -> None:
         host, port = self._relay._to["broker"]
@@ -164,14 +164,14 @@ class _Renaming(_Link):
 
 
 class _Planting(_Link):
-    """To a broker: what was planned happens to messages on their way."""
+    """A connection to a broker, which applies the planned faults to messages."""
 
     def __init__(self, client: socket.socket, upstream: socket.socket, relay: Relay) -> None:
         super().__init__(client, upstream, relay)
         self._keys: dict[int, str] = {}
         self._own = _OURS
         self._then: dict[int, tuple[list[Command], Command]] = {}
-        """What follows the answer to a request of the relay's own: further requests, then this answer."""
+        """By opaque of the relay's own requests: the requests to send next, and the answer to give after them."""
         self._sent: dict[int, Command] = {}
 
     def asked(self, command: Command) -> None:
@@ -206,7 +206,7 @@ class _Planting(_Link):
                 yield self._relay.waiting.pop(late)
 
     def _go_on(self, requests: list[Command], answer: Command) -> None:
-        """One request after the other, then the answer to the one before them."""
+        """Send the requests one after the other, then give the client its answer."""
         if not requests:
             self.send(self._client, answer)
             return
@@ -218,14 +218,14 @@ class _Planting(_Link):
 
 
 def unique_key(command: Command) -> str:
-    """Of the message that a request sends; "" for other requests."""
+    """Return the unique key of the message in a request, "" for other requests."""
     if command.is_response or command.code not in SENDS:
         return ""
     return decode_properties(command.ext.get(SENDS[command.code][0]) or "").get("UNIQ_KEY", "")
 
 
 def changed(command: Command, plan: Plan) -> Command:
-    """The request as planned."""
+    """Return the request with the planned changes."""
     key = unique_key(command)
     if key in plan.properties:
         command = with_properties(command, plan.properties[key])
@@ -239,7 +239,7 @@ def changed(command: Command, plan: Plan) -> Command:
 
 
 def with_properties(command: Command, values: dict[str, str | None]) -> Command:
-    """The same request with other properties."""
+    """Return the request with other properties."""
     name = SENDS[command.code][0]
     found: dict[str, str | None] = {**decode_properties(command.ext.get(name) or ""), **values}
     other = copy(command)
@@ -248,7 +248,7 @@ def with_properties(command: Command, values: dict[str, str | None]) -> Command:
 
 
 def _stored(command: Command) -> Command:
-    """The answer of a broker that stored a message."""
+    """Return the answer of a broker that stored a message."""
     ext = {
         "msgId": unique_key(command),
         "queueId": command.ext[SENDS[command.code][1]],

@@ -10,9 +10,9 @@ from spark.tests.cases.jvm import OPTIONS
 
 ROOT = Path(__file__).resolve().parents[3]
 QUICK = Path(__file__).resolve().parent / "quick"
-"""What makes Spark's Python processes start sooner."""
+"""Settings that let Spark's Python processes start sooner."""
 PYTHON_PATH = os.pathsep.join([str(QUICK), str(ROOT)])
-"""Where Python processes of these cases find our packages."""
+"""Search path of these cases' Python processes for our packages."""
 
 SMALL = {
     "spark.ui.enabled": "false",
@@ -26,7 +26,7 @@ SMALL = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.streaming.stopTimeout": "60s",
 }
-"""What a test needs and no user has to set."""
+"""Settings that tests need and users do not."""
 
 
 def new_session(directory: Path, master: str = "local[2,4]", **conf: str) -> SparkSession:

@@ -1,4 +1,4 @@
-"""What Spark's driver and tasks do for staged batches, without Spark: `staging_driver.py <JSON>`.
+"""Do what Spark's driver and tasks do for staged batches, without Spark: `staging_driver.py <JSON>`.
 
 Keys: dir (where the number of the last committed batch is kept, and a file `stop` ends it), namesrv, topic, rows (in
 a batch). A killed driver begins with the batch behind the last one it noted, as a restart from a checkpoint does; the

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.ours_only
 
 
 class Files:
-    """What a gateway writes, by its own writer: small blocks, files of a few of them."""
+    """Capture files written by the gateway's own writer: small blocks, a few per file."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -121,11 +121,11 @@ def test_wrong_options_are_named(spark: SparkSession, files: Files) -> None:
 
 
 def test_a_stream_reads_every_record_once(spark: SparkSession, files: Files, tmp_path: Path) -> None:
-    """Files grow and are closed while a stream reads them, which is stopped and goes on from its checkpoint."""
+    """A stream over files that grow and are closed is stopped and continues from its checkpoint."""
     table, checkpoint = tmp_path / "table", tmp_path / "checkpoint"
 
     def run() -> int:
-        """One run to the end of what is there. A busy machine may not start Spark's Python in time: then again."""
+        """Run once to the current end, retrying if a busy machine does not start Spark's Python in time."""
         for _ in range(4):
             try:
                 return once()
@@ -157,7 +157,7 @@ def test_a_stream_reads_every_record_once(spark: SparkSession, files: Files, tmp
 
 @pytest.mark.both_servers
 def test_the_capture_of_mirrored_traffic(spark: SparkSession, traffic: Mirrored) -> None:
-    """What the gateway captured: every send, where the primary stored it, what became of it at the target."""
+    """Captured sends have their place at the primary and their outcome at the target."""
     paths = sorted(traffic.captures.glob("*.rmqcap"))
     records = [
         each for path in paths for each in scan_records(path.read_bytes()) if isinstance(each, CaptureRecord)

@@ -88,7 +88,7 @@ session.stop()
 
 
 class Traffic(NamedTuple):
-    """A topic, and what reading it must come to."""
+    """A topic, and the expected result of reading it."""
 
     namesrv: str
     topic: str
@@ -124,7 +124,7 @@ def connected(
 
 
 def told(done: CompletedProcess[str]) -> Any:
-    """What a driver printed last."""
+    """Return the last line a driver printed."""
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr[-6000:]}"
     return json.loads(done.stdout.strip().splitlines()[-1])
 
@@ -148,7 +148,7 @@ def test_installed_as_a_wheel_on_a_standalone_cluster(
 def test_a_pipeline_submitted_with_a_packed_environment(
     standalone: Standalone, shipped: Shipped, topic: Traffic, tmp_path: Path
 ) -> None:
-    """Nothing is installed: the archive holds the package and what it needs, for executors and driver alike."""
+    """Executors and driver use the packed environment; nothing else is installed."""
     archive, unpacked = tmp_path / "spark-env.tar.gz", tmp_path / "environment"
     pack_environment(archive, str(shipped.wheel), *REQUIREMENTS)
     with tarfile.open(archive) as content:

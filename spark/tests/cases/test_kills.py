@@ -1,4 +1,4 @@
-"""Exactly once into tables, whoever gets a SIGKILL: driver JVM, driver Python, both, executors, the broker."""
+"""Tables get each message once under SIGKILL of driver JVM, driver Python, both, executors, or broker."""
 
 import random
 import signal
@@ -21,7 +21,7 @@ from spark.tests.cases.sessions import PYTHON_PATH, SMALL
 
 OF_DRIVERS = ["jvm", "python", "both"] * 2
 OF_EXECUTORS = 4
-"""For each of two formats: twenty kills in all."""
+"""Kills for each of two formats, twenty in all."""
 
 CONF = {**SMALL, "spark.driver.memory": "512m", "spark.sql.streaming.minBatchesToRetain": "1000"}
 FORMATS = ["directory", "delta"]
@@ -32,7 +32,7 @@ def conf(**more: str) -> list[str]:
 
 
 class Lake:
-    """An ingest of two topics into a table, killed now and then, and what is in the table afterwards."""
+    """An ingest of two topics into a table with repeated kills, and checks of the table."""
 
     def __init__(self, server: ServerUnderTest, directory: Path, format: str) -> None:
         self.server = server
@@ -53,7 +53,7 @@ class Lake:
         return Ingesting(self.file, *conf(), "--master", master, *more)
 
     def look(self, what: str) -> None:
-        """Right after a kill: readers see no less than before, nothing twice, and no holes."""
+        """Check after a kill that readers see no fewer messages than before, and no duplicates or gaps."""
         self.kills += 1
         before, self.seen = self.seen, look(self.table)
         planned, done = self.checkpoint.planned(), self.checkpoint.done()
@@ -61,7 +61,7 @@ class Lake:
         assert self.seen >= before
 
     def finish(self, producer: Producer, spark: SparkSession) -> None:
-        """AvailableNow takes the rest; everything is there once, whoever reads."""
+        """Ingest the rest with AvailableNow; every reader then sees each message once."""
         producer.stop()
         drain = self.ingesting("local[2,4]", "--set", "source.maxOffsetsPerTrigger=100000")
         drain.start()

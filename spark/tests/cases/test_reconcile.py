@@ -1,4 +1,4 @@
-"""What `reconcile` finds in messages that were made up, with faults that are known: exactly these."""
+"""`reconcile` finds exactly the faults planted in generated messages."""
 
 from collections import Counter
 from dataclasses import replace
@@ -23,7 +23,7 @@ def found(
     kept: bool = False,
     longest: int = 1000,
 ) -> tuple[DataFrame, DataFrame]:
-    """Judged pairs, and those out of order."""
+    """Return classified pairs, and those out of order."""
     ignored = ignored_properties(kept, captured=False)
     sides = [
         digest_messages(
@@ -72,7 +72,7 @@ def test_in_random_streams_exactly_what_was_planted_is_found(spark: SparkSession
 
 
 def test_places_that_matter_and_those_that_do_not(spark: SparkSession) -> None:
-    """Another queue, other offsets, copies in other queues, topics of the system, a stretch that is too long."""
+    """Another queue, other offsets, copies in other queues, system topics, and a run that is too long."""
 
     def stored(topic: str, name: str, queue: int = 0) -> Stored:
         return Stored(topic, f"{topic}-{name}", None, queue, b"body", BEGIN_MS + 1000)

@@ -29,7 +29,7 @@ HOUR_MS = 3_600_000
 
 
 def run(spark: SparkSession, pipeline: Pipeline, **sets: Any) -> Summary:
-    """A pipeline as its command runs it; `table__key=value`."""
+    """Run a pipeline as its command does, with settings `table__key=value`."""
     register(spark)
     given = [f"{name.replace('__', '.')}={value}" for name, value in sets.items()]
     job = Job(spark, load_config(pipeline.tables, None, given), Console(quiet=True))
@@ -37,7 +37,7 @@ def run(spark: SparkSession, pipeline: Pipeline, **sets: Any) -> Summary:
 
 
 def reconcile(spark: SparkSession, **sets: Any) -> Summary:
-    """Everything has arrived: the newest messages are compared as well."""
+    """Compare the newest messages as well, as everything has arrived."""
     return run(spark, RECONCILE, reconcile__settleMs=0, **sets)
 
 
@@ -50,7 +50,7 @@ def faults(path: Path) -> dict[tuple[str, str], list[str]]:
 
 
 def expected(traffic: Mirrored) -> dict[tuple[str, str], list[str]]:
-    """What was planted; more may be late on a busy machine, by what the brokers wrote down."""
+    """Return the planted faults; on a busy machine more messages may be late by the brokers' own clocks."""
     planted = traffic.planted
     wrong = {
         "missing": planted.lost,
@@ -127,7 +127,7 @@ def by_hour(traffic: Mirrored, path: Path, wrong: dict[tuple[str, str], list[str
 
 
 def not_ready(spark: SparkSession, result: Path) -> None:
-    """One topic stands in the way, and the others would not."""
+    """Expect NOT READY because of one topic, while the others are READY."""
     verdict = result.with_name("verdict.json")
     summary = run(
         spark, READINESS, readiness__reconcile=result, readiness__json=verdict, readiness__lateShareMax=1
@@ -180,7 +180,7 @@ def test_a_target_that_keeps_offsets_is_the_same_and_ready(
 def test_what_the_gateway_captured_is_a_side_as_well(
     spark: SparkSession, traffic: Mirrored, tmp_path: Path
 ) -> None:
-    """What clients sent against what the target has; and what the target answered against what the primary has."""
+    """Compare captured sends with the target, and the target's captured answers with the primary."""
     reconcile(
         spark,
         primary__kind="capture",

@@ -1,4 +1,4 @@
-"""Spark itself runs here."""
+"""A real Spark session runs."""
 
 from pyspark.sql import SparkSession
 

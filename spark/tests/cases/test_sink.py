@@ -1,4 +1,4 @@
-"""What Spark writes is what stock clients and our own read: each row, in order where it was asked for, with its ids."""
+"""Stock clients and our own read what Spark writes: each row, in order where requested, with its ids."""
 
 import json
 import os
@@ -175,7 +175,7 @@ def test_what_cannot_be_written_is_named(spark: SparkSession, server: ServerUnde
 
 
 def by_body(messages: list[Message]) -> dict[int, list[tuple[str | None, str]]]:
-    """The ids with which each number is there."""
+    """Return the ids under which each number was stored."""
     found = defaultdict(list)
     for message in messages:
         found[int(message.body)].append((message.unique_key, message.properties["SPARK_DEDUP_ID"]))
@@ -221,7 +221,7 @@ ROWS = 1000
 
 
 def end(server: ServerUnderTest, topic: str) -> int:
-    """How many messages the queues have had."""
+    """Return the number of messages the queues have had."""
     with connect(server.broker) as broker:
         asked = [GetMaxOffset(topic=topic, queue_id=queue) for queue in range(QUEUES)]
         return sum(reply.offset for reply in broker.pipeline(asked))
@@ -243,13 +243,13 @@ def start_query(
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
-    """The driver, its JVM and its workers, none of which gets to say anything."""
+    """Kill the driver, its JVM and its workers without warning."""
     os.killpg(process.pid, 9)
     process.wait()
 
 
 def run_until(directory: Path, server: ServerUnderTest, topic: str, count: int, **options: str) -> None:
-    """Runs the query until so many messages are there, and kills it in the middle of what comes next."""
+    """Run the query until this many messages are stored, and kill it during the next batch."""
     process = start_query(directory, server, topic, **options)
     try:
 
@@ -293,7 +293,7 @@ def test_staged_delivery_is_refused_where_it_is_not_possible(
 
 @pytest.fixture
 def staging() -> Iterator[OursEndpoint]:
-    """A broker of ours that may be killed."""
+    """One of our brokers, which may be killed."""
     with OursEndpoint({"stagedPublish": "true"}) as endpoint:
         yield endpoint
 
@@ -324,7 +324,7 @@ def test_staged_drivers_and_brokers_are_killed_and_every_row_is_there_once(
 def run_staged(
     directory: Path, staging: OursEndpoint, topic: str, kills: str, randomness: random.Random
 ) -> None:
-    """Runs the query over some batches and kills what is named while another one is staged or published."""
+    """Run the query over some batches and kill the named process while another is staged or published."""
     server = server_of(staging)
     begin = end(server, topic)
     process = start_query(directory, server, topic, delivery="staged", retryTimes="8")

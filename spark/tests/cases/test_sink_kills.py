@@ -48,7 +48,7 @@ def pieces(broker: OursEndpoint) -> set[str]:
 
 
 def wait_until_at_work(directory: Path, broker: OursEndpoint, driver: subprocess.Popen[bytes]) -> None:
-    """Until it has staged or committed something new."""
+    """Wait until it has staged or committed something new."""
     before, known = committed(directory), pieces(broker)
 
     def is_at_work() -> bool:

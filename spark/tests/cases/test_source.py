@@ -1,4 +1,4 @@
-"""The source `rocketmq` in a real Spark: what was sent is what is read, from where to where the options say."""
+"""The source `rocketmq` in a real Spark reads what was sent, between the configured positions."""
 
 import datetime
 import socket
@@ -105,7 +105,7 @@ def test_positions_queues_and_columns_may_be_chosen(
 def test_tasks_may_fetch_messages_by_themselves(
     spark: SparkSession, server: ServerUnderTest, filled: Filled, rows: list[Any]
 ) -> None:
-    """As docs/explanation/spark-performance.md shows it."""
+    """Run the example of docs/explanation/spark-performance.md."""
 
     def count(batch: pa.RecordBatch) -> pa.RecordBatch:
         return pa.RecordBatch.from_pydict({"messages": pa.array([batch.num_rows], pa.int64())})

@@ -75,7 +75,7 @@ def test_brokers_that_come_later_are_read_from_their_beginning(spark: SparkSessi
 
 
 def test_messages_that_have_expired(spark: SparkSession, tmp_path: Path) -> None:
-    """A server in memory keeps 64 MiB."""
+    """An in-memory server retains 64 MiB."""
     with Gateway(tmp_path / "server", "--memory") as endpoint:
         server = ServerUnderTest("ours", "ours", endpoint.namesrv, endpoint.broker)
         topic = server.topic_name()

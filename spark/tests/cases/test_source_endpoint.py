@@ -1,4 +1,4 @@
-"""What the driver asks a real endpoint, without Spark: topics, positions, sizes, groups, filters."""
+"""Queries of the driver to a real endpoint, without Spark: topics, positions, sizes, groups, filters."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -111,7 +111,7 @@ def test_groups(server: ServerUnderTest, cluster: ClusterClient, topic: str) -> 
 
 
 def test_first_commits_of_many_groups(server: ServerUnderTest, cluster: ClusterClient, topic: str) -> None:
-    """Sent at once, of every hundred groups' first commits the official broker would lose one or two."""
+    """Without ordering, the official broker loses the first commits of one or two groups in a hundred."""
     queues = cluster.find_queues([topic])
     offsets = dict.fromkeys(queues, 0)
     groups = [server.unique_name("group") for _ in range(150)]

@@ -19,7 +19,7 @@ from spark.source.watch import Lag, LagListener, observe
 from spark.tests.cases.sessions import PYTHON_PATH
 
 LONG_S = 900.0
-"""Nothing here takes so long; a busy machine may."""
+"""Generous timeout for busy machines."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -38,7 +38,7 @@ def fill(server: ServerUnderTest, topic: str, queue: int, bodies: list[bytes]) -
 
 
 class Seen:
-    """What the batches of a query had: rows as (topic, queue, offset, body)."""
+    """Return the rows of each batch of a query as (topic, queue, offset, body)."""
 
     def __init__(self) -> None:
         self.batches: dict[int, list[tuple[str, int, int, bytes]]] = {}
@@ -56,7 +56,7 @@ class Seen:
 
 
 def drain(frame: DataFrame, seen: Seen, checkpoint: Path) -> Any:
-    """Reads what there is; once more where a busy machine did not start Python in the 10 s that Spark gives it."""
+    """Read what is available, retrying if a busy machine does not start Python within Spark's 10 s."""
     while True:
         writer = frame.writeStream.foreachBatch(seen).trigger(availableNow=True)
         query = writer.option("checkpointLocation", str(checkpoint)).start()

@@ -1,4 +1,4 @@
-"""The blocks of docs/tutorials/spark.md run as they stand there, in an environment that has the package as a wheel."""
+"""The blocks of docs/tutorials/spark.md run unchanged in an environment that has the package as a wheel."""
 
 import json
 import os
