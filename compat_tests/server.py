@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 T = TypeVar("T")
 _COUNTER = itertools.count(1)
@@ -44,7 +44,9 @@ def split_address(text: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def eventually(probe: Callable[[], T], timeout_s: float = 10.0, every_s: float = 0.05) -> T:
+def eventually(
+    probe: Callable[[], T | Literal[False] | None], timeout_s: float = 10.0, every_s: float = 0.05
+) -> T:
     """Asks until the answer is truthy, and returns it. Raises AssertionError when the time is up."""
     deadline = time.monotonic() + timeout_s
     while True:

@@ -4,6 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -212,7 +213,7 @@ def test_clone(
         send_heartbeat(
             broker, f"{name}@1", name, topic
         )  # makes its retry topic, without which the tool clones nothing
-        eventually(lambda name=name: has_route(namesrv, f"%RETRY%{name}"), 30)
+        eventually(partial(has_route, namesrv, f"%RETRY%{name}"), 30)
     send_many(broker, topic, (str(number).encode() for number in range(10)))
     broker.ask(UpdateConsumerOffset(consumer_group=group, topic=topic, queue_id=0, commit_offset=7))
     java5.driver.call("admin.clone", group=group, to=other, topic=topic)

@@ -1,5 +1,7 @@
 """Sending with stock Java clients, old and new."""
 
+from functools import partial
+
 import pytest
 
 from compat_tests.cases.test_retry import SCHEDULE, waiting
@@ -182,7 +184,7 @@ def test_levels(java: JavaClient, server: ServerUnderTest, broker: BlockingClien
     assert {result["status"] for result in sent} == {"SEND_OK"}
     for level in levels:
         queue = min(level, 18)
-        bodies = eventually(lambda queue=queue: waiting(broker, queue, begin[queue], topic), 20)
+        bodies = eventually(partial(waiting, broker, queue, begin[queue], topic), 20)
         assert str(level) in [message.body.decode() for message in bodies]
 
 

@@ -194,7 +194,7 @@ def test_sigkill_under_load(tmp_path: Path, flush: str) -> None:
         check_after_kill(gateway, loads)
         with gateway.connect() as client:
             for load in loads:
-                eventually(lambda load=load: not missing_delayed(client, load), 30)
+                eventually(lambda: not missing_delayed(client, load), 30)  # noqa: B023 - called in this iteration
         assert gateway.stop() == 0
     assert "Traceback" not in gateway.log.read_text()
 

@@ -85,7 +85,7 @@ def test_pipeline(broker: BlockingClient, topic: str) -> None:
     for number in range(3):
         send(broker, topic, queue_id=number)
     for number in range(3):
-        eventually(lambda queue=number: pull(broker, topic, queue_id=queue).code == 0)
+        eventually(lambda: pull(broker, topic, queue_id=number).code == 0)  # noqa: B023 - called in this iteration
     requests = [GetMaxOffset(topic=topic, queue_id=number % 4) for number in range(400)]
     replies = broker.pipeline(requests)
     assert [reply.offset for reply in replies] == [(1, 1, 1, 0)[number % 4] for number in range(400)]

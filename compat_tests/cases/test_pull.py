@@ -132,7 +132,7 @@ def test_woken(broker: BlockingClient, other: BlockingClient, topic: str) -> Non
     took_s = []
     for offset in range(5):
         broker.send_bytes(encode_command(pull_request(topic, offset, suspend_ms=20_000).to_command(77)))
-        eventually(lambda offset=offset: pull(other, topic, offset).code == NOT_FOUND)
+        eventually(lambda: pull(other, topic, offset).code == NOT_FOUND)  # noqa: B023 - called in this iteration
         began = time.monotonic()
         send(other, topic, b"wake")
         answer = broker.receive_command(timeout_s=10)
@@ -229,7 +229,7 @@ def test_commit(broker: BlockingClient, group: str, topic: str) -> None:
 def test_no_topic(broker: BlockingClient, server: ServerUnderTest) -> None:
     error = expect_refusal(broker, pull_request(server.unique_name("missing")))
     assert error.code == 17
-    assert "not exist, apply first please!" in error.remark
+    assert "not exist, apply first please!" in (error.remark or "")
 
 
 @pytest.mark.parametrize("queue", [-1, 4])
@@ -237,7 +237,7 @@ def test_no_topic(broker: BlockingClient, server: ServerUnderTest) -> None:
 def test_queue_range(broker: BlockingClient, topic: str, queue: int) -> None:
     error = expect_refusal(broker, pull_request(topic, queue_id=queue))
     assert error.code == 29
-    assert f"queueId[{queue}] is illegal" in error.remark
+    assert f"queueId[{queue}] is illegal" in (error.remark or "")
 
 
 @case("pull", "refused: topic without read permission (16)")
@@ -313,7 +313,10 @@ def test_binary(server: ServerUnderTest, topic: str) -> None:
 
 
 def without(name: str) -> Callable[[Command], None]:
-    return lambda command: command.ext.pop(name) and None
+    def remove(command: Command) -> None:
+        command.ext.pop(name)
+
+    return remove
 
 
 def with_text(name: str, text: str) -> Callable[[Command], None]:

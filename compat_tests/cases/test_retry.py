@@ -1,5 +1,6 @@
 """Messages a consumer sends back: retry topics, delays and dead letters, with our typed client."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -179,7 +180,7 @@ def test_topics(broker: BlockingClient, namesrv: BlockingClient, group: str, top
     for name in (f"%RETRY%{group}", f"%DLQ%{group}"):
         config = broker.ask(GetTopicConfig(topic=name)).data
         assert (config.read_queue_nums, config.write_queue_nums, config.perm) == (1, 1, 6)
-        eventually(lambda name=name: has_route(namesrv, name), 30)
+        eventually(partial(has_route, namesrv, name), 30)
 
 
 @case("retry", "a dead letter keeps key, tag, properties and the id of its origin through all retries")

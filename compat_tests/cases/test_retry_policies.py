@@ -70,7 +70,7 @@ def test_send_back_goes_by_level(
 def scheduled(broker: BlockingClient, level: int, body: bytes) -> Message | None:
     """The message with this body among those that wait for a delay level."""
     queue = {"topic": SCHEDULE, "queue_id": level - 1}
-    offset, end = (broker.ask(kind(**queue)).offset for kind in (GetMinOffset, GetMaxOffset))
+    offset, end = broker.ask(GetMinOffset(**queue)).offset, broker.ask(GetMaxOffset(**queue)).offset
     while offset < end:
         reply = pull(broker, SCHEDULE, offset, queue_id=level - 1)
         for message in messages(reply) if reply.code == 0 else ():

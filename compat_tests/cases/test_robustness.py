@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -198,7 +199,7 @@ def test_a_client_that_never_reads_is_held_to_its_limit(tmp_path: Path) -> None:
             print(f"\n{grown / MIB / len(silent):.0f} MiB kept for each client that does not read")
             assert grown < len(silent) * 24 * MIB
             for client in silent:
-                eventually(lambda client=client: closed_by_server(client), 30)
+                eventually(partial(closed_by_server, client), 30)
         eventually(lambda: gateway.memory_bytes() - before < 24 * MIB)
         assert gateway.stop() == 0
 

@@ -187,15 +187,15 @@ def compare(primary: str, target: str) -> None:
         assert sum(map(len, here)) == (50 if topic == PLAIN else 20)
         assert content(target, topic) == here
     for topic, count in ((TIMED, 3), (ENDED, 4)):
-        eventually(lambda topic=topic, count=count: count_of(primary, topic) == count, WAIT_S)
-        eventually(lambda topic=topic, count=count: count_of(target, topic) == count, WAIT_S)
+        for side in (primary, target):
+            eventually(lambda: count_of(side, topic) == count, WAIT_S)  # noqa: B023 - called in this iteration
         assert [sorted(each) for each in content(target, topic)] == [
             sorted(each) for each in content(primary, topic)
         ]
     # What the killed gateway had not written is missing; the rest is in order. Keys are made up by either broker.
-    for here, there in zip(content(primary, CUT), content(target, CUT), strict=True):
-        rest = iter([body for body, _, _ in here])
-        assert all(body in rest for body, _, _ in there)
+    for stored, replayed in zip(content(primary, CUT), content(target, CUT), strict=True):
+        remaining = iter([body for body, _, _ in stored])
+        assert all(body in remaining for body, _, _ in replayed)
     assert 0 < count_of(target, CUT) <= count_of(primary, CUT)
 
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -139,7 +140,7 @@ def test_planted_faults_are_found_exactly(clusters: Clusters) -> None:
                 send(broker, "planted", b"body %d" % number, properties=properties, born_timestamp=born_ms)
     for place in (clusters.gateway.namesrv, clusters.target.namesrv):
         with connect(place) as namesrv:
-            eventually(lambda namesrv=namesrv: has_route(namesrv, "planted"), 60)
+            eventually(partial(has_route, namesrv, "planted"), 60)
     code, found = clusters.parity("-t", "planted", "--fail-if", "wrong>0")
     faults = {(fault["kind"], fault["key"], fault["part"]) for fault in found["queues"][0]["faults"]}
     assert faults == {

@@ -1,6 +1,7 @@
 """Where our processes listen, which addresses they tell, and namesrvs and brokers in their own processes."""
 
 import socket
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -156,7 +157,7 @@ def test_two_namesrvs(tmp_path: Path) -> None:
         start_broker(tmp_path / "b", both) as broker,
     ):
         for one in (first, second):
-            eventually(lambda one=one: knows(one.namesrv, "TBW102"), 10)
+            eventually(partial(knows, one.namesrv, "TBW102"), 10)
         first.kill()
         with dial(broker.broker) as client:
             send(client, "with_one")

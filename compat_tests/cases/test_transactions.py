@@ -311,6 +311,7 @@ def test_check_and_give_up(
             f"ASK{group}",
             f"ASK{group}",
         )
+        assert question.offset_msg_id is not None
         assert int(question.offset_msg_id[-16:], 16) == copy.physical_offset
         message = decode_message(question.body)
         assert (message.topic, message.queue_id, message.body) == (topic, 1, copy.body)

@@ -7,10 +7,10 @@ import itertools
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from codec.message import Message
 from compat_tests.clients.typed import batch_request, messages, pull, send_request, topic_request
@@ -23,6 +23,12 @@ GROUP = "load_group"
 BATCH = 8
 _RUNS = itertools.count(1)
 CONNECTION_ERRORS = (RemotingClosed, RemotingTimeout)
+
+
+class Acknowledging(Protocol):
+    """Whatever keeps the messages that a broker acknowledged, such as a `Workload`."""
+
+    acknowledged: dict[tuple[str, int], dict[int, bytes]]
 
 
 class Workload:
@@ -161,7 +167,7 @@ def read_queue(client: BlockingClient, topic: str, queue_id: int = 0, start: int
     assert offset >= end  # more may have come meanwhile
 
 
-def assert_nothing_lost(client: BlockingClient, loads: list[Workload]) -> None:
+def assert_nothing_lost(client: BlockingClient, loads: Iterable[Acknowledging]) -> None:
     """Asserts that a broker has everything it acknowledged, where it said, and no holes between."""
     expected: dict[tuple[str, int], dict[int, bytes]] = defaultdict(dict)
     for load in loads:

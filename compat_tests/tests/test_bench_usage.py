@@ -36,7 +36,7 @@ def test_others_are_what_is_left_of_the_machine() -> None:
 def test_waits_for_work_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
     step = usage._IDLE_STEP_S
     slept: list[float] = []
-    monkeypatch.setattr(usage.time, "sleep", slept.append)
+    monkeypatch.setattr(time, "sleep", slept.append)
     used = iter([1.0, 1.0 + step, 1.0 + 1.5 * step, 1.0 + 1.5 * step + usage._IDLE_CORES * step / 2])
     monkeypatch.setattr(usage, "cpu_s", lambda pids: next(used))
     assert work_until_idle_s([1], 30) == pytest.approx(1.5 * step + usage._IDLE_CORES * step / 2)

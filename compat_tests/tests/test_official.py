@@ -1,6 +1,7 @@
 """The official server's configuration; that it runs is shown by the cases."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,7 +44,12 @@ def test_what_is_measured_does_not_depend_on_archives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
-    monkeypatch.setattr(official, "java_command", lambda *_, **options: asked.append(options["mapped"]) or [])
+
+    def record(*_: object, **options: Any) -> list[str]:
+        asked.append(options["mapped"])
+        return []
+
+    monkeypatch.setattr(official, "java_command", record)
     monkeypatch.setattr(official, "ChildProcess", lambda *_: None)
     for jvm in (official.QUICK_START, official.FULL_SPEED):
         OfficialEndpoint(directory=tmp_path, jvm=jvm, namesrv="127.0.0.1:4").start_children()

@@ -5,22 +5,27 @@ import functools
 import inspect
 import itertools
 import random
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Self
 
 import trio
 import trio.testing
 from trio.testing import MockClock, memory_stream_pair
 
-from codec.message import iter_messages
+from codec.command import Command
+from codec.message import Message, iter_messages
 from codec.properties import encode_properties
 from codec.topics import DEFAULT_TOPIC, retry_topic
 from gateway.broker.assembly.build import build_broker
 from gateway.broker.assembly.registration import Registrar
 from gateway.broker.assembly.service import BrokerService
+from gateway.broker.processors.broker import Broker
 from gateway.config.process import NamesrvConfig
 from gateway.namesrv.service import NamesrvService
 from gateway.tests.configs import broker_config
 from remoting.bodies.heartbeat import ConsumerData, HeartbeatData, SubscriptionData
-from remoting.connection import Connection
+from remoting.bodies.routes import TopicRouteData
+from remoting.connection import Connection, Handler
 from remoting.errors import RemotingClosed, RequestError
 from remoting.limits import ConnectionLimits
 from remoting.requests.client import (
@@ -31,11 +36,14 @@ from remoting.requests.client import (
 )
 from remoting.requests.namesrv import GetRouteInfoByTopic
 from remoting.requests.offsets import QueryConsumerOffset, UpdateConsumerOffset
-from remoting.requests.pull import PullMessage
-from remoting.requests.send import ConsumerSendMsgBack, SendMessageV2
+from remoting.requests.pull import PullMessage, PullMessageReply
+from remoting.requests.send import ConsumerSendMsgBack, SendMessageReply, SendMessageV2
 from remoting.server import ServerLimits
+from remoting.tests.virtual import AsyncTest, set_signature
 from remoting.transport import StreamTransport
-from storage.files import MemoryFiles
+from storage.files import Files, MemoryFiles
+
+Address = tuple[str, int]
 
 EPOCH_MS = 1_700_000_000_000
 PORT = 10911
@@ -52,31 +60,31 @@ SMALL = {
 class SimClock:
     """Wall and monotonic time of the servers, driven by the scheduler's clock, which jumps while every task waits."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.trio = MockClock(autojump_threshold=0)
 
-    def now_ms(self):
+    def now_ms(self) -> int:
         return EPOCH_MS + round(self.trio.current_time() * 1000)
 
-    def monotonic(self):
+    def monotonic(self) -> float:
         return self.trio.current_time()
 
 
-async def inline(work):
+async def inline(work: Callable[[], Any]) -> Any:
     """Run blocking work in the event loop."""
     await trio.lowlevel.checkpoint()
     return work()
 
 
-def simulated(test):
+def simulated(test: AsyncTest) -> Callable[..., None]:
     """Run ``test(cluster, …)`` in virtual time with a seeded random generator, and stop the cluster after it."""
 
     @functools.wraps(test)
-    def run(**fixtures):
+    def run(**fixtures: Any) -> None:
         random.seed(7)
         clock = SimClock()
 
-        async def main():
+        async def main() -> None:
             async with trio.open_nursery() as nursery:
                 cluster = Cluster(nursery, clock)
                 await test(cluster, **fixtures)
@@ -85,12 +93,11 @@ def simulated(test):
 
         trio.run(main, clock=clock.trio)
 
-    signature = inspect.signature(test)
-    run.__signature__ = signature.replace(parameters=list(signature.parameters.values())[1:])
+    set_signature(run, list(inspect.signature(test).parameters.values())[1:])
     return run
 
 
-async def settle():
+async def settle() -> None:
     """Wait until no task can run at this moment."""
     await trio.testing.wait_all_tasks_blocked()
 
@@ -98,17 +105,21 @@ async def settle():
 class Node:
     """One server of the cluster, which can be stopped and crashed."""
 
-    def __init__(self, service):
+    def __init__(
+        self, service: BrokerService | NamesrvService, address: Address, registrar: Registrar | None = None
+    ) -> None:
         self.service = service
+        self.address = address
+        self.registrar = registrar
         self.scope = trio.CancelScope()
         self.ended = trio.Event()
-        self.registrar = None
 
     @property
-    def broker(self):
+    def broker(self) -> Broker:
+        assert isinstance(self.service, BrokerService)
         return self.service.broker
 
-    async def run(self):
+    async def run(self) -> None:
         with self.scope:
             async with trio.open_nursery() as nursery:
                 if self.registrar is not None:
@@ -117,14 +128,14 @@ class Node:
                 nursery.cancel_scope.cancel()
         self.ended.set()
 
-    async def stop(self):
+    async def stop(self) -> None:
         """Shut down in order, as after SIGTERM."""
         if self.registrar is not None:
             await self.registrar.unregister_all()
         await self.service.stop()
         await self.ended.wait()
 
-    async def crash(self):
+    async def crash(self) -> None:
         """End without closing anything. Files keep their content of this moment."""
         self.service.close = lambda: None
         self.scope.cancel()
@@ -134,24 +145,31 @@ class Node:
 class Cluster:
     """Servers by address, and connections to them."""
 
-    def __init__(self, nursery, clock):
+    def __init__(self, nursery: trio.Nursery, clock: SimClock) -> None:
         self.nursery = nursery
         self.clock = clock
-        self.nodes = {}
+        self.nodes: dict[Address, Node] = {}
         self._ports = itertools.count(40_000)
 
     # -- servers --------------------------------------------------------------------------------------------
 
-    async def namesrv(self, limits=None):
+    async def namesrv(self, limits: ConnectionLimits | None = None) -> Node:
         """Start, or restart, the namesrv."""
         service = NamesrvService(
             NamesrvConfig(), self.clock, limits or ConnectionLimits(), ServerLimits(), memory=True
         )
-        return await self._start(NAMESRV, Node(service))
+        return await self._start(Node(service, NAMESRV))
 
     async def add_broker(
-        self, name="broker-a", host=None, *, files=None, limits=None, local=None, **settings
-    ):
+        self,
+        name: str = "broker-a",
+        host: str | None = None,
+        *,
+        files: Files | None = None,
+        limits: ConnectionLimits | None = None,
+        local: Node | None = None,
+        **settings: Any,
+    ) -> Node:
         """Start a broker. `local` is a namesrv of the same process."""
         host = host or f"10.0.1.{len(self.nodes)}"
         remote = f"{NAMESRV[0]}:{NAMESRV[1]}" if NAMESRV in self.nodes and local is None else ""
@@ -163,26 +181,33 @@ class Cluster:
             config, memory=False, clock=self.clock, run_blocking=inline, port=lambda: PORT,
             files=files if files is not None else MemoryFiles(),
         )  # fmt: skip
-        node = Node(BrokerService(broker, limits or ConnectionLimits(), ServerLimits(), inline))
-        node.registrar = Registrar(broker, PORT, local and local.service.routes, self.client)
-        node.registrar.register_locally()
-        node.address = (host, PORT)
-        return await self._start(node.address, node)
+        service = BrokerService(broker, limits or ConnectionLimits(), ServerLimits(), inline)
+        routes = local.service.routes if local is not None else None
+        registrar = Registrar(broker, PORT, routes, self.client)
+        registrar.register_locally()
+        return await self._start(Node(service, (host, PORT), registrar))
 
-    async def _start(self, address, node):
-        self.nodes[address] = node
+    async def _start(self, node: Node) -> Node:
+        self.nodes[node.address] = node
         self.nursery.start_soon(node.run)
         await settle()
         return node
 
-    async def stop(self):
+    async def stop(self) -> None:
         for node in list(self.nodes.values()):
             if not node.ended.is_set():
                 await node.stop()
 
     # -- clients --------------------------------------------------------------------------------------------
 
-    def dial(self, address, handlers=None, *, host="10.1.0.1", limits=None):
+    def dial(
+        self,
+        address: Address,
+        handlers: dict[int, Handler] | None = None,
+        *,
+        host: str = "10.1.0.1",
+        limits: ConnectionLimits | None = None,
+    ) -> Connection:
         """Connect to a server. Raise OSError when no server runs there."""
         node = self.nodes.get(tuple(address))
         if node is None or node.ended.is_set():
@@ -198,7 +223,7 @@ class Cluster:
         return connection
 
     @contextlib.asynccontextmanager
-    async def client(self, host, port):
+    async def client(self, host: str, port: int) -> AsyncIterator[Connection]:
         """Connect to a server for the duration of a block."""
         connection = self.dial((host, port))
         try:
@@ -207,7 +232,16 @@ class Cluster:
             connection.close("done")
 
 
-def message(topic="orders", body=b"hello", *, queue_id=0, tags=None, key="U1", properties=None, **more):
+def message(
+    topic: str = "orders",
+    body: bytes = b"hello",
+    *,
+    queue_id: int = 0,
+    tags: str | None = None,
+    key: str | None = "U1",
+    properties: dict[str, str] | None = None,
+    **more: Any,
+) -> SendMessageV2:
     """Build a send request; `key` None sends no unique key."""
     fields = {"TAGS": tags, "UNIQ_KEY": key, **(properties or {})}
     encoded = encode_properties({name: value for name, value in fields.items() if value is not None})
@@ -225,7 +259,17 @@ def message(topic="orders", body=b"hello", *, queue_id=0, tags=None, key="U1", p
 COMMIT, SUSPEND, SUBSCRIPTION = 1, 2, 4
 
 
-def pull(topic="orders", offset=0, *, queue_id=0, group="GID", wait_ms=0, tags="*", commit=None, **more):
+def pull(
+    topic: str = "orders",
+    offset: int = 0,
+    *,
+    queue_id: int = 0,
+    group: str = "GID",
+    wait_ms: int = 0,
+    tags: str = "*",
+    commit: int | None = None,
+    **more: Any,
+) -> PullMessage:
     """Build a pull request with its subscription. `wait_ms` makes it a long poll, `commit` commits an offset."""
     flags = SUBSCRIPTION | (SUSPEND if wait_ms else 0) | (COMMIT if commit is not None else 0)
     return PullMessage(
@@ -237,7 +281,7 @@ def pull(topic="orders", offset=0, *, queue_id=0, group="GID", wait_ms=0, tags="
     )  # fmt: skip
 
 
-def bodies(reply):
+def bodies(reply: PullMessageReply) -> list[bytes]:
     """Return the bodies of the messages in a pull's reply."""
     return [bytes(each.body) for each in iter_messages(reply.body)] if reply.body else []
 
@@ -245,18 +289,18 @@ def bodies(reply):
 class Producer:
     """Sends to all queues of a topic in turn, following its route."""
 
-    def __init__(self, cluster):
+    def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._connections = {}
+        self._connections: dict[Address, Connection] = {}
         self._turn = 0
 
-    def to(self, address):
+    def to(self, address: Address) -> Connection:
         known = self._connections.get(address)
         if known is None or known.closed:
             known = self._connections[address] = self._cluster.dial(address)
         return known
 
-    async def queues(self, topic):
+    async def queues(self, topic: str) -> list[tuple[Address, str, int]]:
         """Return (address, broker name, queue id) of every queue. A topic without a route uses the default topic's."""
         try:
             route = await self.to(NAMESRV).ask(GetRouteInfoByTopic(topic=topic))
@@ -264,14 +308,14 @@ class Producer:
             route = await self.to(NAMESRV).ask(GetRouteInfoByTopic(topic=DEFAULT_TOPIC))
         return queues_of(route.data)
 
-    async def send(self, topic, body, **more):
+    async def send(self, topic: str, body: bytes, **more: Any) -> SendMessageReply:
         queues = await self.queues(topic)
         address, _, queue_id = queues[self._turn % len(queues)]
         self._turn += 1
         return await self.to(address).ask(message(topic, body, queue_id=queue_id, **more))
 
 
-def queues_of(route):
+def queues_of(route: TopicRouteData) -> list[tuple[Address, str, int]]:
     """Return (address, broker name, queue id) of every queue of a route."""
     addresses = {}
     for data in route.broker_datas:
@@ -287,34 +331,41 @@ def queues_of(route):
 class Consumer:
     """A push consumer: heartbeats, shares queues with its group, long polls, commits, sends back failures."""
 
-    def __init__(self, cluster, group, topic, client_id, listen):
+    def __init__(
+        self,
+        cluster: Cluster,
+        group: str,
+        topic: str,
+        client_id: str,
+        listen: Callable[[Message], object],
+    ) -> None:
         self._cluster = cluster
         self.group = group
         self.topic = topic
         self.client_id = client_id
         self._listen = listen
-        self._connections = {}
-        self._scopes = {}
+        self._connections: dict[Address, Connection] = {}
+        self._scopes: dict[tuple[str, Address, int], trio.CancelScope] = {}
         self.notified = 0
-        self.got = []
+        self.got: list[tuple[int, bytes, int]] = []
         self.stopped = False
 
-    async def start(self):
+    async def start(self) -> Self:
         await self.rebalance()
         return self
 
-    def _to(self, address):
+    def _to(self, address: Address) -> Connection:
         known = self._connections.get(address)
         if known is None or known.closed:
             handlers = {NotifyConsumerIdsChanged.code: self._ids_changed}
             known = self._connections[address] = self._cluster.dial(address, handlers)
         return known
 
-    def _ids_changed(self, connection, command):
+    def _ids_changed(self, connection: Connection, command: Command) -> None:
         self.notified += 1
         connection.spawn(self.rebalance)
 
-    async def beat(self, address):
+    async def beat(self, address: Address) -> None:
         topics = (self.topic, retry_topic(self.group))
         consumer = ConsumerData(
             group_name=self.group, consume_type="CONSUME_PASSIVELY", message_model="CLUSTERING",
@@ -324,7 +375,7 @@ class Consumer:
         data = HeartbeatData(client_id=self.client_id, consumer_data_set=[consumer])
         await self._to(address).ask(HeartBeat(data=data))
 
-    async def rebalance(self):
+    async def rebalance(self) -> None:
         """Take a share of the queues of both topics, and end the pulls of lost queues."""
         if self.stopped:
             return
@@ -348,11 +399,11 @@ class Consumer:
             self._cluster.nursery.start_soon(self._consume, self._scopes[queue], *queue)
 
     @property
-    def queues(self):
+    def queues(self) -> set[tuple[str, Address, int]]:
         """The (topic, address, queue id) that it consumes."""
         return set(self._scopes)
 
-    async def _consume(self, scope, topic, address, queue_id):
+    async def _consume(self, scope: trio.CancelScope, topic: str, address: Address, queue_id: int) -> None:
         with scope, contextlib.suppress(RemotingClosed):
             ask = QueryConsumerOffset(consumer_group=self.group, topic=topic, queue_id=queue_id)
             try:
@@ -371,7 +422,7 @@ class Consumer:
                     )
                 )
 
-    async def _handle(self, address, each):
+    async def _handle(self, address: Address, each: Message) -> None:
         self.got.append((self._cluster.clock.now_ms() - EPOCH_MS, bytes(each.body), each.reconsume_times))
         if not self._listen(each):
             back = ConsumerSendMsgBack(
@@ -380,7 +431,7 @@ class Consumer:
             )  # fmt: skip
             await self._to(address).ask(back)
 
-    async def stop(self, *, politely=True):
+    async def stop(self, *, politely: bool = True) -> None:
         """Leave the group. Without `politely`, the connections are cut."""
         self.stopped = True
         for scope in self._scopes.values():

@@ -1,3 +1,4 @@
+import gc
 import json
 import os
 
@@ -5,10 +6,10 @@ import pytest
 import trio
 
 from codec.topics import DEFAULT_TOPIC
-from gateway import server as server_module
 from gateway.config.process import ListenerLimits, NamesrvConfig, ProcessConfig, ServeConfig
 from gateway.runtime import process as process_module
 from gateway.runtime.process import EXIT_CANNOT_START
+from gateway.runtime.stop_signals import StopSignals
 from gateway.server import Server, run, run_in_thread, shown_address
 from gateway.tests.cluster import bodies, message, pull
 from gateway.tests.configs import broker_config
@@ -22,8 +23,8 @@ from remoting.server import open_listeners
 def process(monkeypatch):
     """Keep a server from changing settings of the whole process."""
     for name in ("freeze", "set_threshold"):
-        monkeypatch.setattr(process_module.gc, name, lambda *values: None)
-    monkeypatch.setattr(server_module.StopSignals, "listen", lambda self: None)
+        monkeypatch.setattr(gc, name, lambda *values: None)
+    monkeypatch.setattr(StopSignals, "listen", lambda self: None)
     for name in ("give_back_large_blocks", "raise_file_limit"):
         monkeypatch.setattr(process_module, name, lambda: None)
 

@@ -82,7 +82,7 @@ async def test_one_byte_at_a_time():
 async def test_all_answers_of_one_read_leave_in_one_write():
     async with trio.open_nursery() as nursery:
         batches = []
-        bench = Bench(nursery, HANDLERS, on_batch=lambda: batches.append(len(bench.kernel.sent)))
+        bench: Bench = Bench(nursery, HANDLERS, on_batch=lambda: batches.append(len(bench.kernel.sent)))
         answers = await bench.feed(b"".join(frame(ECHO, opaque) for opaque in range(100)))
         assert [answer.opaque for answer in answers] == list(range(100))
         assert bench.kernel.writes == 1
@@ -193,7 +193,7 @@ async def test_answers_may_come_in_any_order_and_later():
         for opaque in (3, 4, 1):
             bench.connection.answer_late(held[opaque], lambda: encode_response(opaque, 0, None))  # noqa: B023
         bench.connection.answer_late(held[1], lambda: None)
-        bench.connection.answer_late(held[1], lambda: 1 / 0)
+        bench.connection.answer_late(held[1], lambda: bytes(1 // 0))
         await settle()
         codes = [(answer.opaque, answer.code) for answer in bench.kernel.commands()]
         assert codes == [(2, 0), (3, 0), (1, 0), (1, ResponseCode.SYSTEM_ERROR)]

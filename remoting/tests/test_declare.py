@@ -125,10 +125,10 @@ def test_text_java_would_read_is_read(text: str) -> None:
 def test_a_request_knows_its_code_name_and_reply(declared: Callable[..., Any]) -> None:
     kind = declared("LookAround", Request[Answer], code=-1, annotations={"far": i32})
     assert (kind.code, kind.NAME, kind.REPLY) == (-1, "LOOK_AROUND", Answer)
-    assert REQUESTS[-1] is kind
     command = kind(far=3).to_command(5, oneway=True, binary=True)
     assert (command.code, command.opaque, command.ext) == (-1, 5, {"far": "3"})
     assert command.is_oneway
+    assert REQUESTS[-1] is kind
     assert command.binary
 
 

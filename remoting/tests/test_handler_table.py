@@ -157,7 +157,7 @@ async def test_raw_handlers_get_the_command():
 
 def test_a_code_has_one_handler():
     first, second = HandlerTable(), HandlerTable()
-    first.register_raw(5)(lambda context: None)
+    first.register_raw(5)(lambda context: lambda connection, command: None)
     Sum.on(second)(lambda context, request: None)
     both = HandlerTable().include(first, second)
     assert both.request_codes() == {5, Sum.code}
@@ -166,7 +166,7 @@ def test_a_code_has_one_handler():
     with pytest.raises(ValueError, match="two handlers"):
         Sum.on(second)(lambda context, request: None)
     with pytest.raises(ValueError, match="two handlers"):
-        second.register_raw(Sum.code)(lambda context: None)
+        second.register_raw(Sum.code)(lambda context: lambda connection, command: None)
 
 
 def test_tables_are_bound_apart():

@@ -10,6 +10,7 @@ body's JSON with null values kept.
 import json
 import re
 from collections import ChainMap
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -28,9 +29,11 @@ from remoting.json_body import JsonBody
 from remoting.requests.replication import PRIVATE_CODES
 
 OFFICIAL: dict[str, Any] = json.loads((Path(__file__).parent / "data" / "official_headers.json").read_text())
-HEADERS: dict[str, Any] = ChainMap(*(OFFICIAL["headers"][version] for version in ("5.5.0", "5.4.0", "4.9.8")))
+HEADERS: Mapping[str, Any] = ChainMap(
+    *(OFFICIAL["headers"][version] for version in ("5.5.0", "5.4.0", "4.9.8"))
+)
 BODIES: dict[str, Any] = OFFICIAL["bodies"]["5.4.0"] | OFFICIAL["bodies"]["5.5.0"]
-CODES: dict[str, int] = ChainMap(*OFFICIAL["request_codes"].values())
+CODES: Mapping[str, int] = ChainMap(*OFFICIAL["request_codes"].values())
 
 # Those of official servers; the private ones have no counterpart.
 OFFICIAL_REQUESTS = {code: request for code, request in REQUESTS.items() if code not in PRIVATE_CODES}
@@ -282,16 +285,17 @@ def values_of(kind: Any) -> st.SearchStrategy[Any]:
     return simple[origin]
 
 
+def deferred_values(kind: Any) -> st.SearchStrategy[Any]:
+    """Return the strategy of a type, found when it is first drawn from; types may contain themselves."""
+    return st.deferred(lambda: values_of(kind))
+
+
 def instances_of(kind: type[Declared]) -> st.SearchStrategy[Any]:
     """Instances with their required fields, and any of the others."""
     hidden = {"body", "code", "remark"} if issubclass(kind, Header) else set()
     fields = [item for item in kind.FIELDS if item.name not in hidden]
-    required = {
-        item.name: st.deferred(lambda item=item: values_of(item.type)) for item in fields if item.required
-    }
-    optional = {
-        item.name: st.deferred(lambda item=item: values_of(item.type)) for item in fields if not item.required
-    }
+    required = {item.name: deferred_values(item.type) for item in fields if item.required}
+    optional = {item.name: deferred_values(item.type) for item in fields if not item.required}
     return st.fixed_dictionaries(required, optional=optional).map(lambda given: kind(**given))
 
 

@@ -2,7 +2,9 @@
 
 import functools
 import inspect
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
+from typing import Any
 
 import trio
 import trio.testing
@@ -10,19 +12,26 @@ from trio.testing import MockClock, memory_stream_pair
 
 from codec.command import Command, encode_command
 from codec.frames import FrameSplitter
-from remoting.connection import Connection
+from remoting.connection import Connection, Handler
 from remoting.limits import ConnectionLimits
-from remoting.transport import StreamTransport
+from remoting.transport import Buffer, StreamTransport
+
+AsyncTest = Callable[..., Awaitable[None]]
 
 
-def virtual(test):
+def set_signature(test: Callable[..., Any], parameters: Iterable[inspect.Parameter]) -> None:
+    """Give a wrapper the parameters for which pytest is to look up fixtures."""
+    test.__signature__ = inspect.Signature(list(parameters))  # type: ignore[attr-defined]
+
+
+def virtual(test: AsyncTest) -> Callable[..., None]:
     """Run an async test under a clock that jumps ahead whenever every task waits."""
 
     @functools.wraps(test)
-    def run(**fixtures):
+    def run(**fixtures: Any) -> None:
         trio.run(functools.partial(test, **fixtures), clock=MockClock(autojump_threshold=0))
 
-    run.__signature__ = inspect.signature(test)
+    set_signature(run, inspect.signature(test).parameters.values())
     return run
 
 
@@ -34,20 +43,20 @@ class Kernel:
 
     reactive = False
 
-    def __init__(self, room=None):
+    def __init__(self, room: int | None = None) -> None:
         self.remote = ("10.0.0.1", 50000)
         self.local = ("10.0.0.9", 10911)
         self.room = room
         self.sent = bytearray()
         self.writes = 0
-        self.read_sizes = []
+        self.read_sizes: list[int] = []
         self.closed = False
-        self.fail = None
-        self._push, self._incoming = trio.open_memory_channel(1000)
+        self.fail: Exception | None = None
+        self._push, self._incoming = trio.open_memory_channel[bytes | Exception](1000)
         self._more_room = trio.Event()
-        self._reader = None
+        self._reader: Callable[[], None] | None = None
 
-    def arrive(self, data):
+    def arrive(self, data: Exception | bytes | bytearray | memoryview) -> None:
         """Deliver bytes from the peer; b"" is its end, an exception an error of the kernel."""
         self._push.send_nowait(data if isinstance(data, Exception) else bytes(data))
         self._call_readable()
@@ -56,33 +65,33 @@ class Kernel:
         while self._reader is not None and self._incoming.statistics().current_buffer_used:
             self._reader()
 
-    def take(self, room=None):
+    def take(self, room: int | None = None) -> None:
         """Let the peer read again."""
         self.room = room
         self._more_room.set()
         self._more_room = trio.Event()
 
-    def commands(self):
+    def commands(self) -> list[Command]:
         """Return the commands sent so far."""
         return FrameSplitter().feed(bytes(self.sent))
 
-    def watch(self, readable):
+    def watch(self, readable: Callable[[], None]) -> bool:
         if self.reactive:
             self._reader = readable
             trio.lowlevel.current_trio_token().run_sync_soon(self._call_readable)
         return self.reactive
 
-    def unwatch(self):
+    def unwatch(self) -> None:
         self._reader = None
 
-    def receive_now(self, max_bytes):
+    def receive_now(self, max_bytes: int) -> bytes:
         self.read_sizes.append(max_bytes)
         data = self._incoming.receive_nowait()
         if isinstance(data, Exception):
             raise data
         return data
 
-    async def receive(self, max_bytes):
+    async def receive(self, max_bytes: int) -> bytes:
         self.read_sizes.append(max_bytes)
         try:
             data = await self._incoming.receive()
@@ -92,7 +101,7 @@ class Kernel:
             raise data
         return data
 
-    def send_now(self, data):
+    def send_now(self, data: Buffer) -> int:
         if self.fail or self.closed:
             raise self.fail or OSError("closed")
         if self.room == 0:
@@ -104,7 +113,7 @@ class Kernel:
         self.writes += 1
         return size
 
-    async def send_all(self, data):
+    async def send_all(self, data: Buffer) -> None:
         left = memoryview(data)
         while left:
             with suppress(BlockingIOError):
@@ -112,7 +121,7 @@ class Kernel:
             if left:
                 await self._more_room.wait()
 
-    def close(self):
+    def close(self) -> None:
         if not self.closed:
             self.closed = True
             self.unwatch()
@@ -125,14 +134,21 @@ class Kernel:
 class Bench:
     """One connection with a played peer, run in a nursery."""
 
-    def __init__(self, nursery, handlers=None, limits=None, on_batch=None, room=None):
+    def __init__(
+        self,
+        nursery: trio.Nursery,
+        handlers: Mapping[int, Handler] | None = None,
+        limits: ConnectionLimits | None = None,
+        on_batch: Callable[[], None] | None = None,
+        room: int | None = None,
+    ) -> None:
         self.kernel = Kernel(room)
         self.connection = Connection(
             self.kernel, handlers or {}, nursery, limits or ConnectionLimits(), on_batch
         )
         nursery.start_soon(self.connection.run)
 
-    async def feed(self, *pieces):
+    async def feed(self, *pieces: bytes) -> list[Command]:
         """Lets bytes arrive one piece at a time and everything that follows happen."""
         for piece in pieces:
             self.kernel.arrive(piece)
@@ -140,17 +156,25 @@ class Bench:
         return self.kernel.commands()
 
 
-async def settle():
+async def settle() -> None:
     """Waits until nothing more happens at this moment."""
     await trio.testing.wait_all_tasks_blocked()
 
 
-def frame(code=1, opaque=7, *, flag=0, ext=None, body=b"", binary=False):
+def frame(
+    code: int = 1,
+    opaque: int = 7,
+    *,
+    flag: int = 0,
+    ext: dict[str, str] | None = None,
+    body: bytes = b"",
+    binary: bool = False,
+) -> bytes:
     """Encode one request."""
     return encode_command(Command(code, opaque, flag, ext, body, binary=binary))
 
 
-def transports():
+def transports() -> tuple[StreamTransport, StreamTransport]:
     """Return the two ends of a connection in memory."""
     here, there = memory_stream_pair()
     return (

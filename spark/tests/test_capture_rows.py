@@ -15,7 +15,7 @@ from codec.errors import FrameError
 from codec.message import iter_messages
 from codec.properties import decode_properties
 from codec.sysflag import COMPRESSED, COMPRESSION_ZLIB
-from spark.capture.datasource import CaptureReader
+from spark.capture.datasource import CapturePartition, CaptureReader
 from spark.capture.exchange_rows import ExchangeRows, split_by_weight
 from spark.capture.frame_decoding import int_field
 from spark.capture.options import CaptureFilter, CaptureSpec
@@ -294,7 +294,7 @@ def test_partitions_by_count_and_by_what_is_wanted(tmp_path):
         options = {"minPartitions": low, "maxPartitions": high, "partitionBytes": 100 if high else None}
         spec = spec_of(tmp_path, **{name: str(value) for name, value in options.items() if value})
         parts = CaptureReader(spec).partitions()
-        assert len(parts) == min(low or high, 12)
+        assert len(parts) == min(low or high or 0, 12)
         assert sorted(row["record"] + row["connection"] for row in read(spec)) == sorted(
             1 + n % 3 for n in range(12)
         )
@@ -348,6 +348,7 @@ def test_a_file_that_is_gone(tmp_path):
     written(tmp_path, [[send(1)]])
     reader = CaptureReader(spec_of(tmp_path))
     (part,) = reader.partitions()
+    assert isinstance(part, CapturePartition)
     os.unlink(part.ranges[0].path)
     with pytest.raises(DataLossError, match="removed before it was read"):
         list(reader.read(part))

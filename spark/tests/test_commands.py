@@ -1,5 +1,6 @@
 """The command group: lazy imports, errors about missing packages, exit codes, summaries."""
 
+import importlib
 import json
 import subprocess
 import sys
@@ -32,7 +33,12 @@ class FakeSession:
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
     """Record the requested sessions, which do nothing."""
     asked: list[tuple[Any, Any]] = []
-    monkeypatch.setattr(commands, "open_session", lambda *given: asked.append(given) or FakeSession())
+
+    def record(*given: Any) -> FakeSession:
+        asked.append(given)
+        return FakeSession()
+
+    monkeypatch.setattr(commands, "open_session", record)
     return asked
 
 
@@ -114,7 +120,7 @@ def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(_name: str) -> Any:
         raise ModuleNotFoundError("No module named 'pyarrow'", name="pyarrow")
 
-    monkeypatch.setattr(commands.importlib, "import_module", missing)
+    monkeypatch.setattr(importlib, "import_module", missing)
     result = CliRunner().invoke(commands.spark, ["peek"], catch_exceptions=False)
     assert result.exit_code == 2
     assert "pyarrow is not installed: pip install 'rocketmq-gateway[spark]'" in result.output

@@ -2,8 +2,8 @@
 
 from datetime import datetime
 
-from spark.options import read_options
-from spark.pipelines.reconcile import OUTPUT, RECONCILE, build_summary, parse_time_ms
+from spark.options import parse_time_ms, read_options
+from spark.pipelines.reconcile import OUTPUT, RECONCILE, build_summary
 from spark.reconciling.counts import COUNTED
 from spark.reconciling.result import ReconcileResult, iso_time
 

@@ -263,7 +263,12 @@ def test_disk_files_are_the_official_names(tmp_path):
 def test_a_filter_scans_a_limited_number_of_messages():
     store = filled(5000, MemoryFiles(), consume_queue_file_entries=5000, commit_log_file_bytes=1 << 20)
     scanned = []
-    result = store.read("t", 0, 0, 2**31 - 1, predicate=lambda code: scanned.append(code) or False)
+
+    def refuse(code):
+        scanned.append(code)
+        return False
+
+    result = store.read("t", 0, 0, 2**31 - 1, predicate=refuse)
     assert result.next_offset == len(scanned) == 4096
 
 

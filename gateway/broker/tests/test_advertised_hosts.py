@@ -1,7 +1,8 @@
+import socket
+
 import pytest
 
 from codec.sysflag import BORN_HOST_V6, STORE_HOST_V6
-from gateway.broker import advertised_hosts as hosts_module
 from gateway.broker.advertised_hosts import AdvertisedHosts, HostView, resolve_numeric
 from gateway.tests.broker_fakes import FakeConnection
 
@@ -26,7 +27,7 @@ def test_an_advertised_address_is_shown_to_all():
 
 
 def test_an_advertised_name_is_shown_as_it_is_and_stored_as_its_address(monkeypatch):
-    monkeypatch.setattr(hosts_module.socket, "gethostbyname", {"broker.example": "10.1.2.3"}.__getitem__)
+    monkeypatch.setattr(socket, "gethostbyname", {"broker.example": "10.1.2.3"}.__getitem__)
     hosts = AdvertisedHosts("broker.example", lambda: 4000)
     connection = FakeConnection()
     assert hosts.address_for(connection) == ("broker.example", 4000)
@@ -38,7 +39,7 @@ def test_a_name_nobody_knows_is_loopback_and_said_so(monkeypatch, caplog):
     def unknown(name):
         raise OSError("no such name")
 
-    monkeypatch.setattr(hosts_module.socket, "gethostbyname", unknown)
+    monkeypatch.setattr(socket, "gethostbyname", unknown)
     assert resolve_numeric("nowhere.example") == "127.0.0.1"
     assert "advertised host name cannot be resolved" in caplog.text
     assert resolve_numeric("::1") == "::1"

@@ -139,7 +139,9 @@ def test_saved_filters_are_dead_until_their_group_comes_back(clock):
     table = ConsumerFilterTable(memory_config_file(files=files), clock)
     assert expression(table) == ("a > 5", 7, True)
     assert table.get("t", "g").dead_ms == clock.now_ms() - 30_000
-    assert table.message_filter("t", "g", 7, retried=False).message(stored(a="6"))
+    found = table.message_filter("t", "g", 7, retried=False)
+    assert found.message is not None
+    assert found.message(stored(a="6"))
     table.register("g", [sql("a > 5", 7)])
     assert expression(table) == ("a > 5", 7, False)
 

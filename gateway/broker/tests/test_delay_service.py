@@ -92,10 +92,20 @@ def test_a_delayed_message_waits_and_is_delivered_to_the_millisecond(world):
     assert world.delay.next_due_ms() is None
 
 
+def refuse_into(seen):
+    """Return a predicate that accepts no queue entry and records their tags codes."""
+
+    def refuse(code):
+        seen.append(code)
+        return False
+
+    return refuse
+
+
 def test_the_queue_entry_of_a_waiting_message_holds_its_due_time(world):
     seen = []
     world.send(level="2")
-    world.store.read("SCHEDULE_TOPIC_XXXX", 1, 0, 1, predicate=lambda code: bool(seen.append(code)))
+    world.store.read("SCHEDULE_TOPIC_XXXX", 1, 0, 1, predicate=refuse_into(seen))
     assert seen == [world.clock.ms + 5000]
 
 
@@ -104,7 +114,7 @@ def test_the_delivered_message_can_be_filtered_by_its_tag_again(world):
     world.clock.pass_ms(1000)
     world.delay.deliver_due(world.clock.ms)
     seen = []
-    world.store.read("orders", 3, 0, 1, predicate=lambda code: bool(seen.append(code)))
+    world.store.read("orders", 3, 0, 1, predicate=refuse_into(seen))
     assert seen == [ord("A")]
 
 

@@ -349,7 +349,12 @@ async def test_a_watched_queue_stays_watched_when_pulls_of_it_end(cluster):
     node, producer, waiter = await started(cluster)
     await producer.ask(message())
     polls, heard = node.broker.long_polls, []
-    polls.watch_queue(("orders", 0), lambda: heard.append(1) or True)
+
+    def stay():
+        heard.append(1)
+        return True
+
+    polls.watch_queue(("orders", 0), stay)
     await waiter.wait(offset=1)
     assert (len(polls), polls.count_waiting(("orders", 0))) == (1, 1)
     for _ in range(2):

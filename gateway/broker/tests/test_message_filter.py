@@ -11,13 +11,16 @@ def test_everything_passes(expression):
 
 def test_hashes_of_the_tags_pass():
     matches = compile_tag_test("TagA || TagB||  ||TagC ")
+    assert matches is not None
     assert all(matches(tags_code(tag)) for tag in ("TagA", "TagB", "TagC"))
     assert not any(matches(code) for code in (tags_code("TagD"), tags_code("taga"), 0))
 
 
 def test_tags_with_negative_hashes_pass():
     tag = next(tag for tag in map(str, range(10_000_000_000, 10_000_000_999)) if tags_code(tag) < 0)
-    assert compile_tag_test(tag)(tags_code(tag))
+    matches = compile_tag_test(tag)
+    assert matches is not None
+    assert matches(tags_code(tag))
 
 
 @pytest.mark.parametrize("expression", ["||", " ", " || || "])

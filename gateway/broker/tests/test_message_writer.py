@@ -76,7 +76,12 @@ def test_a_given_tags_code_replaces_the_one_of_the_tags(world):
     store, _, put = world
     put.write(NewMessage("t", 0, b"x", {"TAGS": "a"}, tags_code=123))
     seen = []
-    store.read("t", 0, 0, 1, predicate=lambda code: seen.append(code) or True)
+
+    def accept(code):
+        seen.append(code)
+        return True
+
+    store.read("t", 0, 0, 1, predicate=accept)
     assert seen == [123]
 
 
@@ -85,7 +90,7 @@ def test_refusals_of_the_store(world):
     with pytest.raises(RequestError) as problem:
         put.write(NewMessage("t", 0, bytes(1001), {}))
     assert problem.value.code == 13
-    assert "msg body length limit 1000B" in problem.value.remark
+    assert "msg body length limit 1000B" in (problem.value.remark or "")
     store.disk_full = True
     with pytest.raises(RequestError) as problem:
         put.write(NewMessage("t", 0, b"x", {}))

@@ -1,6 +1,7 @@
 """Staged batches: invisible until published, and published once, wherever the process is killed."""
 
 import random
+from typing import Any, NoReturn
 
 import pytest
 import trio
@@ -9,7 +10,7 @@ import trio.testing
 from codec.batch import encode_batch
 from codec.constants import ResponseCode
 from gateway.broker.staged_batches import StagedBatches
-from gateway.tests.broker_fakes import FakeConnection
+from gateway.tests.broker_fakes import FakeClock, FakeConnection
 from gateway.tests.broker_world import World, answer_of
 from remoting.errors import RequestError
 from remoting.requests.staging import GetStagingState, PublishStaged, StageMessages, StagePieces, StagesBody
@@ -351,6 +352,9 @@ def test_a_publisher_that_goes_away_leaves_the_rest_to_the_broker():
 
 
 class AgingFiles(MemoryFiles):
+    clock: FakeClock
+    age_ms: int
+
     def modified_ms(self, path):
         return self.clock.now_ms() - self.age_ms
 
@@ -375,7 +379,7 @@ def test_recovered_store_after_the_log_lost_its_end_gets_the_rest():
     staging = world.broker.staged_batches
     original = store.append_batch
 
-    def part(topic, queue_id, body, **more):
+    def part(topic: str, queue_id: int, batch_body: bytes, **more: Any) -> NoReturn:
         original(topic, queue_id, encode_batch([entry(0), entry(1)]), **more)
         raise StoreFull("the rest was lost")
 

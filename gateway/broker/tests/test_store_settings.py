@@ -1,13 +1,13 @@
+import resource
 from dataclasses import fields
 
 from gateway.broker.store_settings import build_store_config
-from gateway.runtime import file_limit
 from gateway.tests.configs import broker_config
 from storage.config import StoreConfig
 
 
 def test_the_defaults_of_both_sides_agree(monkeypatch):
-    monkeypatch.setattr(file_limit.resource, "getrlimit", lambda what: (1 << 20, 1 << 20))
+    monkeypatch.setattr(resource, "getrlimit", lambda what: (1 << 20, 1 << 20))
     made, plain = (
         build_store_config(broker_config(), memory=False),
         StoreConfig(root=broker_config().store.store_path_root_dir),

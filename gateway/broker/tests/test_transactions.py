@@ -4,7 +4,8 @@ import trio
 from codec.message import iter_messages
 from codec.sysflag import TRANSACTION_COMMIT
 from codec.topics import TRANS_HALF_TOPIC, TRANS_OP_TOPIC
-from gateway.broker.transactions import is_plain_half, parse_real_queue
+from gateway.broker.transactions import is_plain_half
+from gateway.broker.waiting_message import parse_real_queue
 from gateway.tests.cluster import EPOCH_MS, message, pull, settle, simulated
 from gateway.tests.transacting import (
     COMMIT,

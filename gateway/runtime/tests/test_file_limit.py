@@ -9,10 +9,10 @@ from gateway.runtime import file_limit
 
 @pytest.mark.parametrize(("soft", "left"), [(1024, 512), (100_000, 20_000), (resource.RLIM_INFINITY, 20_000)])
 def test_connections_leave_files_to_the_store(monkeypatch, soft, left):
-    monkeypatch.setattr(file_limit.resource, "getrlimit", lambda what: (soft, soft))
+    monkeypatch.setattr(resource, "getrlimit", lambda what: (soft, soft))
     assert file_limit.within_file_limit(20_000, share=2) == left
 
 
 def test_queue_files_kept_open_are_few_where_few_may_be(monkeypatch):
-    monkeypatch.setattr(file_limit.resource, "getrlimit", lambda what: (1024, 1024))
+    monkeypatch.setattr(resource, "getrlimit", lambda what: (1024, 1024))
     assert build_store_config(BrokerConfig(), memory=False).max_open_queue_files == 256

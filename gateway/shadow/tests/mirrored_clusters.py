@@ -5,23 +5,31 @@ import functools
 import inspect
 import itertools
 import random
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import trio
 
 from codec.command import encode_command
-from codec.message import iter_messages
+from codec.message import Message, iter_messages
+from gateway.broker.processors.broker import Broker
 from gateway.shadow.mirror.diverged_queues import DivergedQueues
 from gateway.shadow.mirror.mirror import Mirror
 from gateway.shadow.mirror.mirror_factory import MirrorFactory, make_directions
 from gateway.shadow.mirror.rules import MirrorRules
 from gateway.shadow.mirror.settings import MirrorRule, MirrorSettings
+from gateway.shadow.mirror.stream_account import StreamCounts
 from gateway.shadow.tests.faulty_target import FaultyTarget
 from gateway.shadow.tests.two_clusters import Seen
 from gateway.shadow.traffic.exchange import Exchange, Side
+from gateway.shadow.traffic.outcome import Outcome
 from gateway.tests import cluster as simulation
 from gateway.tests.cluster import message, pull
 from remoting.bodies.topics import TopicConfig
+from remoting.connection import Handler
+from remoting.declare import Request
 from remoting.errors import RequestError
+from remoting.tests.virtual import AsyncTest, set_signature
 
 BROKER = "broker-a"
 KEYS = itertools.count()
@@ -30,32 +38,54 @@ KEYS = itertools.count()
 class MirroredClusters:
     """A primary, a target and a mirror, which observes the exchanges made by `ask` as a client of the primary."""
 
-    def __init__(self, nursery, clock, rules, settings, brokers):
+    def __init__(
+        self,
+        nursery: trio.Nursery,
+        clock: simulation.SimClock,
+        rules: Sequence[MirrorRule],
+        settings: MirrorSettings,
+        brokers: str,
+    ) -> None:
         primary, target = simulation.Cluster(nursery, clock), simulation.Cluster(nursery, clock)
+
+        def make_primary(handlers: dict[int, Handler]) -> Seen:
+            self.primary = Seen(primary, handlers=handlers)
+            return self.primary
+
+        def make_target(handlers: dict[int, Handler]) -> FaultyTarget:
+            self.target = FaultyTarget(target, handlers=handlers)
+            return self.target
+
         directions = make_directions(
             settings,
             "mirror@test",
-            lambda handlers: Seen(primary, handlers=handlers),
-            lambda handlers: FaultyTarget(target, handlers=handlers),
+            make_primary,
+            make_target,
             simulation.inline,
         )
-        self.primary = directions[Side.TARGET].destination
-        self.target = directions[Side.PRIMARY].destination
         self.factory = MirrorFactory(settings, {}, directions, simulation.inline)
         diverged = DivergedQueues(settings.diverged_marks)
         self.mirror = Mirror(MirrorRules(rules), settings, self.factory, diverged, clock.now_ms)
-        self.outcomes = []
+        self.outcomes: list[Outcome] = []
         self.mirror.add_outcome_listener(self.outcomes.append)
         self.brokers = brokers
 
-    def broker_of(self, side):
+    def broker_of(self, side: Seen) -> Broker:
         return next(each for each in side.simulated.nodes.values() if each.registrar).broker
 
-    def create_topic(self, name="orders", queues=2, side=None):
+    def create_topic(self, name: str = "orders", queues: int = 2, side: Seen | None = None) -> None:
         config = TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues)
         self.broker_of(side or self.primary).topics.update([config])
 
-    async def ask(self, request, *, oneway=False, observed=True, side=Side.PRIMARY, **more):
+    async def ask(
+        self,
+        request: Request[Any],
+        *,
+        oneway: bool = False,
+        observed: bool = True,
+        side: Side = Side.PRIMARY,
+        **more: Any,
+    ) -> Exchange:
         """Send a request, let the mirror observe the exchange, and return it."""
         cluster = self.primary if side is Side.PRIMARY else self.target
         command = request.to_command(7, oneway=oneway)
@@ -72,7 +102,7 @@ class MirroredClusters:
             self.check_counts()
         return exchange
 
-    def observe_held(self, exchange):
+    def observe_held(self, exchange: Exchange) -> list[Any]:
         """Let the mirror observe an exchange; return a list that receives the client's answer when it is released."""
         answers = []
         self.mirror.observe(exchange)
@@ -80,17 +110,18 @@ class MirroredClusters:
             answers.append(exchange.answer)
         return answers
 
-    async def send(self, body, *, topic="orders", **more):
+    async def send(self, body: bytes, *, topic: str = "orders", **more: Any) -> Exchange:
         key = more.pop("key", None) or f"{next(KEYS):032X}"
         observed = more.pop("observed", True)
         side = more.pop("side", Side.PRIMARY)
         return await self.ask(message(topic, body, key=key, **more), observed=observed, side=side)
 
-    async def bodies(self, side, topic="orders", queue_id=0):
+    async def bodies(self, side: Seen, topic: str = "orders", queue_id: int = 0) -> list[bytes]:
         return [bytes(each.body) for each in await self.messages(side, topic, queue_id)]
 
-    async def messages(self, side, topic="orders", queue_id=0):
-        found, offset = [], 0
+    async def messages(self, side: Seen, topic: str = "orders", queue_id: int = 0) -> list[Message]:
+        found: list[Message] = []
+        offset = 0
         while True:
             try:
                 reply = await side.ask_broker(
@@ -103,14 +134,14 @@ class MirroredClusters:
             found += iter_messages(reply.body)
             offset = reply.next_begin_offset
 
-    async def wait_until_idle(self):
+    async def wait_until_idle(self) -> None:
         """Wait until nothing is queued."""
         with trio.fail_after(3600):
             while any(stream.queued for stream in self.mirror.streams()):
                 self.check_counts()
                 await trio.sleep(0.05)
 
-    def check_counts(self):
+    def check_counts(self) -> StreamCounts:
         """Assert that observed = mirrored + skipped + refused + dropped + queued; return the total."""
         total = self.mirror.total_counts()
         queued = sum(stream.queued for stream in self.mirror.streams())
@@ -118,7 +149,7 @@ class MirroredClusters:
         return total
 
 
-def make_broker_exchange(code, request, answer, **more):
+def make_broker_exchange(code: int, request: bytes, answer: bytes | None, **more: Any) -> Exchange:
     """Return an exchange with a broker of the primary that has just ended."""
     now_s = trio.current_time()
     given = {
@@ -128,17 +159,22 @@ def make_broker_exchange(code, request, answer, **more):
     return Exchange(code, request, answer, **{**given, **more})
 
 
-def mirrored(*rules, primary=None, target=None, **settings):
+def mirrored(
+    *rules: MirrorRule,
+    primary: dict[str, Any] | None = None,
+    target: dict[str, Any] | None = None,
+    **settings: Any,
+) -> Callable[[AsyncTest], Callable[..., None]]:
     """Run ``test(world)`` in virtual time with a mirror of these rules and settings."""
 
-    def wrap(test):
+    def wrap(test: AsyncTest) -> Callable[..., None]:
         @functools.wraps(test)
-        def run(**fixtures):
+        def run(**fixtures: Any) -> None:
             random.seed(7)
             clock = simulation.SimClock()
             limits = MirrorSettings(**settings)
 
-            async def main():
+            async def main() -> None:
                 async with trio.open_nursery() as nursery:
                     world = MirroredClusters(nursery, clock, rules or [MirrorRule()], limits, BROKER)
                     for side, more in ((world.primary, primary), (world.target, target)):
@@ -154,8 +190,7 @@ def mirrored(*rules, primary=None, target=None, **settings):
 
             trio.run(main, clock=clock.trio)
 
-        signature = inspect.signature(test)
-        run.__signature__ = signature.replace(parameters=list(signature.parameters.values())[1:])
+        set_signature(run, list(inspect.signature(test).parameters.values())[1:])
         return run
 
     return wrap

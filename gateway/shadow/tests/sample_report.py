@@ -1,6 +1,7 @@
 """Test helper: an invented report in the form that `/report` returns."""
 
 import math
+from typing import Any
 
 from gateway.shadow.report.traffic_series import (
     ALL_TOPICS,
@@ -100,7 +101,7 @@ def _topic_series(share):
     def rate(at):
         return 1000 * share * (1 + 0.1 * math.sin(at))
 
-    columns = {f"{name}_per_s": [0.0] * POINT_COUNT for name in COUNT_NAMES}
+    columns: dict[str, list[Any]] = {f"{name}_per_s": [0.0] * POINT_COUNT for name in COUNT_NAMES}
     columns["sends_per_s"] = [rate(at) for at in range(POINT_COUNT)]
     columns["mirrored_per_s"] = [0 if at in OUTAGE else rate(at) for at in range(POINT_COUNT)]
     columns["compared_per_s"] = [rate(at) / 10 for at in range(POINT_COUNT)]

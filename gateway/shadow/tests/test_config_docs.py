@@ -5,7 +5,8 @@ import tomllib
 from pathlib import Path
 
 from gateway.shadow.config import ShadowConfig, load_config
-from gateway.shadow.config_docs import example_file, toml_value
+from gateway.shadow.config_docs import example_file
+from toolkit.settings_docs import toml_value
 from toolkit.toml_tables import load_table
 
 CONF = Path(__file__).parents[3] / "conf" / "shadow.toml"

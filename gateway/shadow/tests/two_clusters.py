@@ -4,13 +4,17 @@ import functools
 import inspect
 import itertools
 import random
+from collections.abc import Callable
+from typing import Any
 
 import trio
 from trio.testing import memory_stream_pair
 
+from gateway.broker.processors.broker import Broker
 from gateway.shadow.clusters.cluster import Cluster
 from gateway.tests import cluster as simulation
-from remoting.transport import StreamTransport
+from remoting.tests.virtual import AsyncTest, set_signature
+from remoting.transport import StreamTransport, Transport
 
 PORTS = itertools.count(60_000)
 
@@ -18,11 +22,11 @@ PORTS = itertools.count(60_000)
 class Seen(Cluster):
     """A simulated cluster as the gateway sees it; `simulated` has the servers."""
 
-    def __init__(self, simulated, **settings):
+    def __init__(self, simulated: simulation.Cluster, **settings: Any) -> None:
         super().__init__([":".join(map(str, simulation.NAMESRV))], opener=self._dial, **settings)
         self.simulated = simulated
 
-    async def _dial(self, host, port):
+    async def _dial(self, host: str, port: int) -> Transport:
         node = self.simulated.nodes.get((host, port))
         if node is None or node.ended.is_set():
             raise ConnectionRefusedError(f"nobody at {host}:{port}")
@@ -32,7 +36,7 @@ class Seen(Cluster):
         self.simulated.nursery.start_soon(serve, StreamTransport(there, remote=own, local=(host, port)))
         return StreamTransport(here, remote=(host, port), local=own)
 
-    async def add_broker(self, name="broker-a", **settings):
+    async def add_broker(self, name: str = "broker-a", **settings: Any) -> Broker:
         """Starts a broker, with a namesrv before the first one."""
         if not self.simulated.nodes:
             await self.simulated.namesrv()
@@ -41,15 +45,15 @@ class Seen(Cluster):
         return node.broker
 
 
-def two_clusters(test):
+def two_clusters(test: AsyncTest) -> Callable[..., None]:
     """Runs ``test(primary, target, …)`` in virtual time; each has one broker to begin with, broker-a."""
 
     @functools.wraps(test)
-    def run(**fixtures):
+    def run(**fixtures: Any) -> None:
         random.seed(7)
         clock = simulation.SimClock()
 
-        async def main():
+        async def main() -> None:
             async with trio.open_nursery() as nursery:
                 sides = [Seen(simulation.Cluster(nursery, clock)) for _ in range(2)]
                 for side in sides:
@@ -62,6 +66,5 @@ def two_clusters(test):
 
         trio.run(main, clock=clock.trio)
 
-    signature = inspect.signature(test)
-    run.__signature__ = signature.replace(parameters=list(signature.parameters.values())[2:])
+    set_signature(run, list(inspect.signature(test).parameters.values())[2:])
     return run

@@ -125,9 +125,8 @@ def plan() -> tuple[Plan, Planted]:
             for number, extra in enumerate(planted.extra)
         },
     )
-    for key, values in zip(
-        planted.changed_properties, ({"region": "elsewhere"}, {"region": None, "added": "1"}), strict=True
-    ):
+    changes: list[dict[str, str | None]] = [{"region": "elsewhere"}, {"region": None, "added": "1"}]
+    for key, values in zip(planted.changed_properties, changes, strict=True):
         wrong.properties[key] = values
     for key in planted.decompressed:
         wrong.bodies[key], wrong.flags[key] = body(ORDERS, 3, 3, 3), 0
@@ -273,7 +272,7 @@ def _until_arrived(traffic: Mirrored, relay: Relay) -> None:
     wanted |= {(kept, ORDERS): sent, (kept, BILLS): sent, (kept, MIXED): mixed}
     for (where, topic), count in wanted.items():
         eventually(
-            lambda where=where, topic=topic, count=count: traffic.count(where, topic) == count,
+            lambda: traffic.count(where, topic) == count,  # noqa: B023 - called in this iteration
             ARRIVES_S,
             every_s=0.5,
         )

@@ -92,13 +92,13 @@ class Traffic(NamedTuple):
 
     namesrv: str
     topic: str
-    count: int
+    row_count: int
     crcs: int
 
     @property
     def once(self) -> list[int]:
         """Rows, different places of queues, the sum of the bodies' checksums."""
-        return [self.count, self.count, self.crcs]
+        return [self.row_count, self.row_count, self.crcs]
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +140,7 @@ def test_installed_as_a_wheel_on_a_standalone_cluster(
 ) -> None:
     argument = given(topic, standalone.url, tmp_path / "table")
     found = told(drive(shipped.installed, PROGRAM + BATCH_AND_STREAM, tmp_path, argument))
-    assert found["batch"] == topic.count
+    assert found["batch"] == topic.row_count
     assert found["stream"] == topic.once
     assert found["batches"] >= 3
 
@@ -175,7 +175,7 @@ def test_through_spark_connect(
     connect_server, ship = connected
     argument = given(topic, connect_server.url, tmp_path / "table", ship)
     found = told(drive(shipped.installed, PROGRAM + BATCH_AND_STREAM, tmp_path, argument))
-    assert found["batch"] == topic.count
+    assert found["batch"] == topic.row_count
     assert found["stream"] == topic.once
 
 
@@ -189,6 +189,6 @@ def test_py_files_are_for_batches_only_and_ship_is_for_both(
             archive.writestr(place, text)
     argument = given(topic, "local[2,2]", tmp_path / "table", zip=str(packed))
     found = told(drive(shipped.bare, PROGRAM + PY_FILES, tmp_path, argument))
-    assert found["batch"] == topic.count
+    assert found["batch"] == topic.row_count
     assert "ModuleNotFoundError: No module named 'spark'" in found["failed"]
     assert found["shipped"] == topic.once

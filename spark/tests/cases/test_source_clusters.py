@@ -64,7 +64,9 @@ def test_brokers_that_come_later_are_read_from_their_beginning(spark: SparkSessi
                 fill(other.broker)
                 eventually(lambda: len(rows) >= 40, 300)
                 assert frame(spark, **options).count() == 40
-                (state,) = query.lastProgress["sources"]
+                progress = query.lastProgress
+                assert progress is not None
+                (state,) = progress["sources"]
                 assert set(json.loads(state["endOffset"])["spread"]) == {"broker-a", "broker-b"}
         finally:
             query.stop()

@@ -1,3 +1,5 @@
+from functools import partial
+
 from gateway.broker.pop.deadlines import MAX_CANCELLED_KEPT, Deadlines
 from gateway.broker.wake_signal import WakeSignal
 
@@ -5,7 +7,7 @@ from gateway.broker.wake_signal import WakeSignal
 def test_what_is_due_is_done_in_order_and_no_more_than_asked_for():
     deadlines, done = Deadlines(WakeSignal()), []
     for due in (30, 10, 20, 10):
-        deadlines.schedule(due, lambda due=due: done.append(due))
+        deadlines.schedule(due, partial(done.append, due))
     assert deadlines.next_due_ms() == 10
     assert deadlines.run_due(25, max_deadlines=2) == 2
     assert done == [10, 10]

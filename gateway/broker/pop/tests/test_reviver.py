@@ -4,6 +4,7 @@ import pytest
 import trio
 
 from codec.message import decode_message
+from gateway.broker.message_writer import NewMessage
 from gateway.broker.pop import reviver as reviver_module
 from gateway.broker.pop.receipts import REVIVE_GROUP
 from gateway.tests.cluster import EPOCH_MS, settle, simulated
@@ -251,7 +252,7 @@ async def test_records_that_a_timer_brings_wait_for_acks_that_do_the_same(cluste
 
     def record(tag, content):
         properties = {"TAGS": tag, "TIMER_OUT_MS": str(now_ms())}
-        put.append(reviver_module.NewMessage(REVIVE, 3, json.dumps(content).encode(), properties))
+        put.append(NewMessage(REVIVE, 3, json.dumps(content).encode(), properties))
         node.broker.long_polls.answer_marked()
 
     await trio.sleep(4)
@@ -283,7 +284,7 @@ async def test_what_is_no_record_is_passed_over(cluster):
     client = Client(cluster, node)
     for tag, body in (("ck", b"{"), ("ck", b"[]"), ("odd", b"{}"), (None, b""), ("ack", b"{}")):
         properties = {"TAGS": tag} if tag else {}
-        node.broker.writer.append(reviver_module.NewMessage(REVIVE, 0, body, properties))
+        node.broker.writer.append(NewMessage(REVIVE, 0, body, properties))
     await client.send(b"a")
     await client.pop(invisible_time=1_000)
     await node.crash()

@@ -125,7 +125,12 @@ def test_large_messages_are_not_copied_to_be_searched() -> None:
         store.append("t", 0, bytes(100_000), encode_properties({"n": str(number)}))
     selector, sizes = SqlFilter("n = '7'", parse("n = '7'")).selector, []  # not the one that others get
     select = selector.select
-    selector.select = lambda stored, *more: (sizes.append(len(stored)), select(stored, *more))[1]  # type: ignore[method-assign]
+
+    def record(stored, *more):
+        sizes.append(len(stored))
+        return select(stored, *more)
+
+    selector.select = record
     result = store.read("t", 0, 0, 32, 1 << 20, None, selector.matches, selector)
     assert (result.count, result.next_offset) == (1, 8)
     assert max(sizes, default=0) < 300_000

@@ -300,7 +300,9 @@ async def test_a_replay_that_is_stopped_says_where_to_go_on(primary, target):
         await trio.sleep(15)
         replay.stop()
     assert bodies(target) == [b"0", b"1"]
-    from_ms, again = replay.find_resume_point()
+    found = replay.find_resume_point()
+    assert found is not None
+    from_ms, again = found
     assert (from_ms, again) == (plan.steps[2].wall_ms, 0)
     await replayed(clients, target, wanted=RecordFilter(from_ms=from_ms))
     assert bodies(target) == bodies(primary)

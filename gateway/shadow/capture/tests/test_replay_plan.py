@@ -183,7 +183,7 @@ def test_the_order_of_any_history_is_kept(data):
         answered = stored + data.draw(st.integers(0, 10))
         spans.append((asked, stored, answered, next(clock)))
     queues = [data.draw(st.integers(0, 2)) for _ in spans]
-    places = {}
+    places: dict[int, int] = {}
     for (_, _, _, number), queue in sorted(zip(spans, queues, strict=True), key=lambda each: each[0][1]):
         places[number] = sum(1 for other in places if queues[other] == queue)
     records = [
@@ -203,8 +203,10 @@ def test_the_order_of_any_history_is_kept(data):
     assert len(plan.steps) == count
     for number, step in enumerate(plan.steps):
         assert all(each < number for each in (*step.after_answers, step.after_sending))
+    lanes = [step.lane for step in plan.steps if step.lane is not None]
+    assert len(lanes) == count
     for queue in range(3):
-        in_queue = [step.offset for step in plan.steps if step.lane[2] == queue]
+        in_queue = [step.offset for step, lane in zip(plan.steps, lanes, strict=True) if lane[2] == queue]
         assert in_queue == sorted(in_queue)
     for (at, before), (_, after) in itertools.combinations(enumerate(plan.steps), 2):
         if before.connection == after.connection:

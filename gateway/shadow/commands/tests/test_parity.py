@@ -1,4 +1,5 @@
 import json
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -24,7 +25,7 @@ class Reachable(FakeQueues):
 @pytest.fixture
 def queues(monkeypatch):
     """Two clusters that need no network; the test fills them."""
-    sides = [Reachable([]), Reachable([])]
+    sides: list[Any] = [Reachable([]), Reachable([])]
     seen = []
 
     def made(config, map_offset=None):
@@ -36,7 +37,7 @@ def queues(monkeypatch):
         from gateway.shadow.compare.parity import ComparedClusters, ParityOptions
 
         seen.append((list(topics), window))
-        clusters = ComparedClusters(*sides, str)
+        clusters = ComparedClusters(sides[0], sides[1], str)
         return await compare_topics(
             clusters, topics, ParityOptions(lag_s=0), lambda: LATER_MS, window, on_progress
         )

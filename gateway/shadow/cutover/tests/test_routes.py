@@ -10,14 +10,20 @@ from gateway.shadow.tests.two_clusters import two_clusters
 from remoting.bodies.topics import TopicConfig
 
 
-class Served(dict):
-    """A console that only remembers what is served."""
+class Served:
+    """A console that only remembers its handlers; ``served["GET", path]`` is one of them."""
+
+    def __init__(self):
+        self._handlers = {}
+
+    def __getitem__(self, route):
+        return self._handlers[route]
 
     def get(self, path, function):
-        self["GET", path] = function
+        self._handlers["GET", path] = function
 
     def post(self, path, function):
-        self["POST", path] = function
+        self._handlers["POST", path] = function
 
 
 @contextlib.asynccontextmanager

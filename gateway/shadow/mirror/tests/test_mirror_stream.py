@@ -363,7 +363,11 @@ async def test_full_disk_drops_messages_and_recovers(tmp_path):
 async def test_failing_outcome_callback_does_not_stop_the_stream(caplog):
     target = Target()
     bench = Bench(target, small())
-    bench.account._on_outcome = lambda entry, outcome: 1 / 0
+
+    def fail(entry: object, outcome: object) -> None:
+        raise ZeroDivisionError
+
+    bench.account._on_outcome = fail
     async with bench.running():
         for number in range(20):
             bench.stream.offer_exchange(each := message(number), subject_of(each))

@@ -1,15 +1,25 @@
 import inspect
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import trio
 
 from gateway.shadow.replication.queue_feed import FeedPhase
 from gateway.shadow.tests.replicated_clusters import BROKER, ReplicatedClusters, topic
-from gateway.shadow.tests.two_clusters import two_clusters
+from gateway.shadow.tests.two_clusters import Seen, two_clusters
 from gateway.tests.cluster import settle
 from remoting.requests.pull import PullMessage
+from remoting.tests.virtual import set_signature
+
+
+class RunningClusters(ReplicatedClusters):
+    """Both clusters and a nursery, in which the feeds run."""
+
+    def __init__(self, nursery: trio.Nursery, primary: Seen, target: Seen, **settings: Any) -> None:
+        super().__init__(primary, target, **settings)
+        self.nursery = nursery
 
 
 def replicated(**settings):
@@ -17,9 +27,8 @@ def replicated(**settings):
 
     def decorate(test):
         async def run(primary, target, **fixtures):
-            sides = ReplicatedClusters(primary, target, **settings)
             async with trio.open_nursery() as nursery:
-                sides.nursery = nursery
+                sides = RunningClusters(nursery, primary, target, **settings)
                 await sides.start(nursery)
                 await test(sides, **fixtures)
                 nursery.cancel_scope.cancel()
@@ -29,7 +38,7 @@ def replicated(**settings):
         sides = [
             inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ("primary", "target")
         ]
-        run.__signature__ = inspect.Signature([*sides, *parameters[1:]])
+        set_signature(run, [*sides, *parameters[1:]])
         run.__name__ = test.__name__
         return two_clusters(run)
 
@@ -61,9 +70,12 @@ async def test_new_message_is_copied_without_delay(sides):
 async def test_messages_gather_unless_a_waiter_is_urgent(sides):
     asked = []
     ask = sides.primary.ask_broker
-    sides.primary.ask_broker = lambda broker, request, *more: (
-        asked.append(request.code) or ask(broker, request, *more)
-    )
+
+    def record(broker, request, *more):
+        asked.append(request.code)
+        return ask(broker, request, *more)
+
+    sides.primary.ask_broker = record
     await sides.feeds.wait_for_discovery()
     await settle()
 

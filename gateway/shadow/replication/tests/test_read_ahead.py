@@ -14,7 +14,7 @@ from gateway.shadow.replication.queue_copier import (
 )
 from gateway.shadow.replication.read_ahead import ReadAheadBudget, ReadAheadCopier
 from gateway.shadow.tests.replicated_clusters import BROKER, ReplicatedClusters, topic
-from gateway.shadow.tests.two_clusters import two_clusters
+from gateway.shadow.tests.two_clusters import Seen, two_clusters
 from remoting.errors import RemotingTimeout
 from remoting.requests.pull import PullMessage
 from remoting.requests.replication import PutMessagesAtOffsets
@@ -23,16 +23,23 @@ from toolkit.rate_limiter import TrioRateLimiter
 COUNT = 3_000
 
 
+class CopiedClusters(ReplicatedClusters):
+    """Both clusters, and a copier of queue 0."""
+
+    def __init__(self, primary: Seen, target: Seen) -> None:
+        super().__init__(primary, target)
+        self.copy = QueueCopier(primary, target, QueuePlace(BROKER, BROKER, "t", 0), PullOptions())
+
+
 def filled(test):
     """Run ``test(sides)`` with COUNT messages of different sizes in queue 0 of the primary's topic."""
 
     async def run(primary, target):
-        sides = ReplicatedClusters(primary, target)
+        sides = CopiedClusters(primary, target)
         await sides.restart_target()
         sides.broker_of(primary).topics.update([topic("t", 1)])
         sides.broker_of(target).topics.update([topic("t", 1)])
         sides.send(*(b"%d" % number * (1 + number % 7) for number in range(COUNT)))
-        sides.copy = QueueCopier(primary, target, QueuePlace(BROKER, BROKER, "t", 0), PullOptions())
         await sides.copy.refresh_offsets()
         await test(sides)
 
@@ -115,9 +122,14 @@ async def test_short_answers_are_read_further(sides):
 async def test_read_ahead_is_bounded(sides):
     budget = ReadAheadBudget(max_reads=4, max_bytes=20_000)
     seen = []
+
+    def record(request, reply):
+        seen.append((budget.size_bytes, budget.reads_under_way))
+        return reply
+
     RequestProbe(
         sides.primary,
-        change=lambda request, reply: seen.append((budget.size_bytes, budget.reads_under_way)) or reply,
+        change=record,
     )
     RequestProbe(sides.target, delay_s=lambda: 3.0)
     await ahead(sides, budget=budget).run()
@@ -173,14 +185,15 @@ async def test_copying_ends_at_a_missing_message(sides):
 
 @filled
 async def test_copying_ends_when_the_target_lost_messages_and_copy_once_recovers(sides):
-    def lost(request, reply):
-        if request.first_offset > 1_500 and not lost.done:
-            lost.done = True
+    losses = []
+
+    def lose_once(request, reply):
+        if request.first_offset > 1_500 and not losses:
+            losses.append(request.first_offset)
             reply.code = ResponseCode.PULL_OFFSET_MOVED
         return reply
 
-    lost.done = False
-    RequestProbe(sides.target, change=lost)
+    RequestProbe(sides.target, change=lose_once)
     await ahead(sides).run()
     assert 1_500 < sides.copy.target_end < COUNT
     assert sides.copy.position == sides.copy.target_end - 1

@@ -9,7 +9,7 @@ from gateway.shadow.replication.queue_selection import answer_hold_predicate, qu
 from gateway.shadow.replication.service import ReplicationService, clear_healed_marks
 from gateway.shadow.tests.exchanges import make_exchange
 from gateway.shadow.tests.replicated_clusters import BROKER, ReplicatedClusters, topic
-from gateway.shadow.tests.two_clusters import two_clusters
+from gateway.shadow.tests.two_clusters import Seen, two_clusters
 from gateway.shadow.traffic.outcome import OutcomeKind
 from gateway.tests.cluster import settle
 from remoting.bodies.heartbeat import ConsumerData, HeartbeatData, SubscriptionData
@@ -18,22 +18,27 @@ from remoting.requests.client import HeartBeat
 from remoting.requests.offsets import QueryConsumerOffset
 
 
+class ServicedClusters(ReplicatedClusters):
+    """Both clusters, and a `ReplicationService` whose feeds replace the plain ones."""
+
+    def __init__(self, primary: Seen, target: Seen) -> None:
+        super().__init__(primary, target)
+        self.rules = MirrorRules([MirrorRule(topics=["t"])])
+        self.diverged = DivergedQueues(100)
+        self.replication = ReplicationService(self.settings, {}, primary, target, self.rules, self.diverged)
+        self.feeds = self.replication.feeds
+
+
 def with_replication(test):
     """Run ``test(sides, writer)`` in virtual time with a running `ReplicationService` between the sides."""
 
     async def run(primary, target):
-        sides = ReplicatedClusters(primary, target)
-        sides.rules = MirrorRules([MirrorRule(topics=["t"])])
-        sides.diverged = DivergedQueues(100)
+        sides = ServicedClusters(primary, target)
         async with trio.open_nursery() as nursery:
             await sides.restart_target()
             sides.broker_of(primary).topics.update([topic("t")])
             sides.broker_of(primary).groups.find_or_create("g")
-            sides.replication = ReplicationService(
-                sides.settings, {}, primary, target, sides.rules, sides.diverged
-            )
             writer = sides.replication.make_writer(BROKER, BROKER)
-            sides.feeds = sides.replication.feeds
             nursery.start_soon(sides.replication.run)
             await sides.feeds.wait_for_discovery()
             await settle()

@@ -79,8 +79,9 @@ def test_every_plot_has_a_title_read_aloud_and_a_table(text, page):
     assert len(figures) == page.tags.count("svg") == 5
     ids = set(page.ids())
     for figure in figures:
-        names = re.search(r'<svg[^>]* role="img" aria-labelledby="([^"]+)"><title', figure)[1].split()
-        assert set(names) <= ids
+        labelled = re.search(r'<svg[^>]* role="img" aria-labelledby="([^"]+)"><title', figure)
+        assert labelled is not None
+        assert set(labelled[1].split()) <= ids
         assert "<table>" in figure
         assert "<figcaption>" in figure
 

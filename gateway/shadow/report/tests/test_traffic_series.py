@@ -4,6 +4,7 @@ from itertools import pairwise
 import orjson
 import pytest
 import trio
+from trio.testing import MockClock
 
 from gateway.runtime.metrics import Distribution, Figure, Figures
 from gateway.shadow.report.traffic_series import (
@@ -152,7 +153,9 @@ async def test_a_late_second_is_no_faster_one():
     series = TrafficSeries(Figures())
     async with trio.open_nursery() as nursery:
         await nursery.start(series.run)
-        trio.lowlevel.current_clock().jump(3.9)
+        clock = trio.lowlevel.current_clock()
+        assert isinstance(clock, MockClock)
+        clock.jump(3.9)
         for _ in range(40):
             series.observe(make_send_exchange("A"))
         await trio.sleep(0.05)
