@@ -1,6 +1,6 @@
-"""`python -m compat_tests run …` runs the suite, `python -m compat_tests table …` prints what came out.
+"""The command line of the suite: `python -m compat_tests run …` and `python -m compat_tests table …`.
 
-Not responsible for either; see plugin.py and report.py.
+`plugin.py` holds the pytest side of a run, `results_table.py` renders the table.
 """
 
 import sys
@@ -14,15 +14,19 @@ from compat_tests.results_table import render_table
 
 @click.group()
 def main() -> None:
-    """The RocketMQ conformance suite."""
+    """Run the RocketMQ conformance suite and tabulate its results."""
 
 
 @main.command(context_settings={"ignore_unknown_options": True})
-@click.option("--endpoint", default="ours", show_default=True, help=ENDPOINT_KINDS)
-@click.option("--results", type=click.Path(dir_okay=False, path_type=Path), help="one JSON line per case")
+@click.option("--endpoint", default="ours", show_default=True, help=f"Server to test: {ENDPOINT_KINDS}.")
+@click.option(
+    "--results",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write one JSON line per case to this file.",
+)
 @click.argument("pytest_options", nargs=-1, type=click.UNPROCESSED)
 def run(endpoint: str, results: Path | None, pytest_options: tuple[str, ...]) -> None:
-    """Run the cases; what follows is given to pytest (-k NAME, -x, …)."""
+    """Run the cases against an endpoint. Further options go to pytest (-k NAME, -x, …)."""
     import pytest  # only this command needs it
 
     options = [str(Path(__file__).parent / "cases"), f"--endpoint={endpoint}", *pytest_options]
@@ -36,7 +40,7 @@ def run(endpoint: str, results: Path | None, pytest_options: tuple[str, ...]) ->
     "results", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path)
 )
 def print_table(results: tuple[Path, ...]) -> None:
-    """Print a markdown table of results files."""
+    """Print results files as a markdown table, one column per file."""
     click.echo(render_table(results), nl=False)
 
 

@@ -1,6 +1,7 @@
-"""Makes an archive of the classes that official servers read, of which the suite starts some hundred.
+"""Builds a class data sharing archive for the official server: `python -m compat_tests.archives`.
 
-`python -m compat_tests.archives`. It needs none: without Java, Maven or `jcmd` nothing is made, and that is said.
+The suite starts about a hundred official servers, and each needs half the processor time with the archive. It also
+works without: if Java, Maven or `jcmd` is missing, this command reports that and builds nothing.
 """
 
 import shutil
@@ -18,7 +19,7 @@ RECORDING = "-XX:+IgnoreUnrecognizedVMOptions -XX:+RecordDynamicDumpInfo"
 
 
 def main() -> None:
-    """Makes it unless it is there."""
+    """Build the archive unless it exists."""
     try:
         build_archive_once(archive_path(fetch_jars(PROFILE)), _dump_archive)
     except Unavailable as missing:

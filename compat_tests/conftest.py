@@ -1,4 +1,4 @@
-"""Makes the suite's plugin known to pytest, whatever folder pytest is started in."""
+"""Registers the suite's hooks and fixtures with pytest, whatever folder pytest is started in."""
 
 from compat_tests.plugin import (  # noqa: F401
     endpoint,

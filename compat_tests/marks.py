@@ -1,6 +1,6 @@
-"""The marks of a conformance case: what it is about, where servers differ on purpose, what ours lacks.
+"""Marks for conformance cases: the feature covered, deliberate differences, and features ours lacks.
 
-Not responsible for acting on them; that is plugin.py.
+`plugin.py` acts on them.
 """
 
 import pytest
@@ -31,29 +31,29 @@ AREAS = {
     "wire": "The protocol on the wire",
     "restart": "Restart and SIGKILL",
 }
-"""What cases are about, in the order of the table, with the title each part of it has."""
+"""Areas of the protocol in the order of the table, each with its heading."""
 
 
 def case(area: str, feature: str) -> pytest.MarkDecorator:
-    """Says which part of the protocol a case is about; `feature` is the line it gets in the table."""
+    """Assign a case to an area; `feature` is the text of its row in the table."""
     if area not in AREAS:
         raise ValueError(f"unknown area {area!r}, known are {', '.join(AREAS)}")
     return pytest.mark.case(area=area, feature=feature)
 
 
 def differs(reason: str) -> pytest.MarkDecorator:
-    """For a case that the official server does not pass, and why that is right for ours nevertheless.
+    """Mark a case that the official server fails because ours deliberately does better.
 
-    On the official server such a case must fail: when it passes there, the mark is wrong and the case fails.
+    If the official server passes such a case, the mark is wrong and the case fails.
     """
     return pytest.mark.differs(reason=reason)
 
 
 def not_yet(reason: str) -> pytest.MarkDecorator:
-    """For a case our server does not pass yet; it must fail there, so that the mark goes when it passes."""
+    """Mark a case our server does not pass yet; once it passes, the case fails until the mark is removed."""
     return pytest.mark.not_yet(reason=reason)
 
 
 def not_served(reason: str) -> pytest.MarkDecorator:
-    """For a case about something our server leaves out on purpose; it must fail there, and the table says so."""
+    """Mark a case about a feature our server leaves out on purpose; it must fail there, and the table says so."""
     return pytest.mark.not_served(reason=reason)

@@ -1,6 +1,12 @@
-"""The pytest side of the suite: options, the one endpoint of a session, marks, and the results file.
+"""The pytest side of the suite: command-line options, the session's endpoint, marks and the results file.
 
-Not responsible for what is tested, nor for how endpoints are started.
+One endpoint serves all cases of a session. With several workers (pytest-xdist) the controlling process starts it and
+passes its addresses on. Cases that stop the server run last. The marks of `marks.py` become expected failures here:
+
+- `differs` must fail on the official server,
+- `not_yet` and `not_served` must fail on ours.
+
+At an address, which may be either server, such a failure is accepted but not required.
 """
 
 import json
@@ -34,33 +40,37 @@ _WORKER_PIDS: list[int] = []
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("compat", "conformance suite")
-    group.addoption(
-        "--endpoint", default="ours", help=f"the server to test: {ENDPOINT_KINDS} (default: ours)"
-    )
+    group.addoption("--endpoint", default="ours", help=f"server to test: {ENDPOINT_KINDS} (default: ours)")
     group.addoption("--results", type=Path, help="write one JSON line per case to this file")
     group.addoption(
-        "--endpoint-set", action="append", default=[], metavar="KEY=VALUE", help="a key of broker.conf"
+        "--endpoint-set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="broker.conf setting of the endpoint, may be repeated",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     interrupt_on_sigterm()
-    config.addinivalue_line("markers", "case(area, feature): what a conformance case is about")
-    config.addinivalue_line("markers", "differs(reason): the official server does not pass this, and why")
-    config.addinivalue_line("markers", "not_yet(reason): our server does not pass this yet")
-    config.addinivalue_line("markers", "not_served(reason): our server leaves this out, and why")
-    config.addinivalue_line("markers", "ours_only: starts our own processes, whatever the endpoint")
+    config.addinivalue_line("markers", "case(area, feature): area and feature a conformance case covers")
     config.addinivalue_line(
-        "markers", "both_servers: starts an official broker beside ours, which takes its time"
+        "markers", "differs(reason): the official server fails this case, for this reason"
     )
+    config.addinivalue_line("markers", "not_yet(reason): our server does not pass this case yet")
+    config.addinivalue_line("markers", "not_served(reason): our server leaves this out, for this reason")
     config.addinivalue_line(
-        "markers", "stops_server: stops the server under test (set by itself), which so is nobody else's"
+        "markers", "ours_only: starts our own processes and runs with the endpoint `ours` only"
+    )
+    config.addinivalue_line("markers", "both_servers: starts an official broker beside ours, which is slow")
+    config.addinivalue_line(
+        "markers", "stops_server: stops the server under test and cannot share it (set automatically)"
     )
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """With several workers (pytest-xdist) the first process starts the endpoint and tells its addresses."""
+    """Pass the endpoint's addresses to a pytest-xdist worker, starting the endpoint for the first one."""
     endpoint = _start_endpoint(node.config)
     node.workerinput["compat_server"] = [endpoint.kind, endpoint.namesrv, endpoint.broker]
 
@@ -71,7 +81,7 @@ def pytest_xdist_newgateway(gateway: Any) -> None:
 
 
 def pytest_keyboard_interrupt() -> None:
-    """Tells the workers, which may have been the only ones not to get the signal."""
+    """Stop the workers too: the signal may have reached this process alone."""
     ignore_sigterm()
     for pid in _WORKER_PIDS:
         with suppress(ProcessLookupError):
@@ -83,11 +93,11 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     if endpoint is not None:
         endpoint.stop()
         endpoint.close()
-    kill_all_children()  # a worker does not get as far as its exit handlers
+    kill_all_children()  # pytest-xdist ends workers before their exit handlers run
 
 
 def _start_endpoint(config: pytest.Config) -> Endpoint:
-    """The endpoint of this session, started at the first call."""
+    """Return the session's endpoint, started at the first call."""
     if _ENDPOINT_KEY not in config.stash:
         settings = dict(pair.split("=", 1) for pair in config.getoption("--endpoint-set"))
         endpoint = choose_endpoint(config.getoption("--endpoint"), settings)
@@ -97,7 +107,7 @@ def _start_endpoint(config: pytest.Config) -> Endpoint:
 
 
 def skip_or_fail(reason: str) -> NoReturn:
-    """Skips a case for which this machine lacks something; where CI=true that is a failure."""
+    """Skip a case because this machine lacks something; fail it instead when CI=true."""
     if in_ci():
         pytest.fail(f"CI must be able to run this: {reason}", pytrace=False)
     pytest.skip(reason)
@@ -105,7 +115,7 @@ def skip_or_fail(reason: str) -> NoReturn:
 
 @pytest.fixture(scope="session")
 def server(request: pytest.FixtureRequest) -> Iterator[ServerUnderTest]:
-    """The server under test; started once, what cases made is deleted at the end."""
+    """The server under test, shared by all cases; the topics and groups they created are deleted at the end."""
     config = request.config
     label = config.getoption("--endpoint")
     shared = getattr(config, "workerinput", {}).get("compat_server")
@@ -117,16 +127,15 @@ def server(request: pytest.FixtureRequest) -> Iterator[ServerUnderTest]:
         shared = [endpoint.kind, endpoint.namesrv, endpoint.broker]
     server = ServerUnderTest(label, *shared)
     yield server
-    from compat_tests.clients.typed import (
-        delete_created,
-    )  # the typed client is needed only once a server runs
+    # Imported here because pytest loads this plugin for every test run, also for those without a server.
+    from compat_tests.clients.typed import delete_created
 
     delete_created(server)
 
 
 @pytest.fixture(scope="session")
 def endpoint(request: pytest.FixtureRequest, server: ServerUnderTest) -> Endpoint:
-    """For cases that stop or crash the server; skips where it is not this process's to stop."""
+    """The endpoint, for cases that stop or crash the server; skips where this process may not stop it."""
     if hasattr(request.config, "workerinput"):
         skip_or_fail("several workers share the server; cases that stop it need a run of their own")
     found = request.config.stash.get(_ENDPOINT_KEY, None)
@@ -135,12 +144,12 @@ def endpoint(request: pytest.FixtureRequest, server: ServerUnderTest) -> Endpoin
     return found
 
 
-@pytest.hookimpl(tryfirst=True)  # before `-m` is looked at
+@pytest.hookimpl(tryfirst=True)  # before pytest evaluates `-m`
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     stopping = [item for item in items if "endpoint" in getattr(item, "fixturenames", ())]
     for item in stopping:
         item.add_marker("stops_server")
-    # they come last, so that they disturb nobody
+    # Last, so that no other case meets a stopped server.
     items.sort(key=lambda item: item.get_closest_marker("stops_server") is not None)
     label = config.getoption("--endpoint")
     kind = expected_kind(label)
@@ -151,7 +160,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if mark is not None:
             item.user_properties += [("area", mark.kwargs["area"]), ("feature", mark.kwargs["feature"])]
         different = item.get_closest_marker("differs")
-        # an address may be either server, so there a mark must not be strict
+        # The server at an address may be either one, so there the mark must not be strict.
         if different is not None and kind != "ours":
             item.add_marker(
                 pytest.mark.xfail(reason=different.kwargs["reason"], strict=kind in _OFFICIAL_KINDS)
@@ -165,7 +174,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Keeps one line per case: of its call, or of the set-up when that is where it ended."""
+    """Record one result per case: that of its call, or of its set-up if it ended there."""
     properties = dict(report.user_properties)
     if "area" not in properties or (report.when != "call" and report.outcome == "passed"):
         return

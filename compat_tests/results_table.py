@@ -1,7 +1,4 @@
-"""Turns results files into one markdown table of what holds where.
-
-Not responsible for running cases.
-"""
+"""Renders results files as one markdown document: totals, one table per area, and the reasons of failures."""
 
 import json
 from collections import Counter
@@ -12,9 +9,9 @@ from typing import Any
 from compat_tests.marks import AREAS
 
 Results = dict[str, dict[str, Any]]
-"""One endpoint's lines by case id."""
+"""The results of one endpoint by case id."""
 
-# What several cases of one feature come to: the first that occurs wins.
+# The outcome of a feature with several cases is the first of these that occurs.
 _WORST_FIRST = ("failed", "missing", "not served", "skipped", "differs", "passed")
 _WORDS = {
     "passed": "yes",
@@ -26,18 +23,18 @@ _WORDS = {
 }
 _NOT_RUN = "not run"
 _STOCK_CLIENT_PREFIXES = ("Java", "Go", "mqadmin")
-"""How the features begin that a stock client shows; the others are shown by our own typed client."""
+"""Prefixes of features that a stock client demonstrates; our typed client demonstrates the others."""
 
 
 def read_results(path: Path) -> tuple[str, Results]:
-    """The endpoint's name and its results. A case that was run twice counts by its last line."""
+    """Return the endpoint's name and its results. The last line of a case counts."""
     lines = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
     name = lines[0]["endpoint"] if lines else path.stem
     return name, {line["id"]: line for line in lines}
 
 
 def render_table(paths: Sequence[Path]) -> str:
-    """The markdown text: totals, areas at a glance, a table for each area, and what did not pass with its reason."""
+    """Return the markdown text: totals, an overview, a table per area, and every case that did not pass."""
     columns = [read_results(path) for path in paths]
     lines = ["# Compatibility", "", *_totals(columns), *_area_overview(columns)]
     for area in AREAS:
@@ -60,7 +57,7 @@ def _totals(columns: Sequence[tuple[str, Results]]) -> list[str]:
 
 
 def _area_overview(columns: Sequence[tuple[str, Results]]) -> list[str]:
-    """One line for each area, with a link to its table: how many of its cases hold."""
+    """Return one row per area, linked to the area's table, with its number of passed cases."""
     lines = [
         "",
         "| area | " + " | ".join(name for name, _ in columns) + " |",
@@ -77,14 +74,14 @@ def _area_overview(columns: Sequence[tuple[str, Results]]) -> list[str]:
 
 
 def _pass_summary(lines: Sequence[dict[str, Any]]) -> str:
-    """ "12 of 12" and what became of the others; nothing where there is no case."""
+    """Return "12 of 12" followed by the other outcomes; "" if there are no cases."""
     count = Counter(line["outcome"] for line in lines)
     others = [f"{count[outcome]} {_WORDS[outcome]}" for outcome in _WORST_FIRST[:-1] if count[outcome]]
     return ", ".join([f"{count['passed']} of {len(lines)}", *others]) if lines else ""
 
 
 def _anchor(title: str) -> str:
-    """How GitHub names a heading."""
+    """Return the anchor that GitHub gives a heading."""
     kept = "".join(letter for letter in title.lower() if letter.isalnum() or letter in " -")
     return kept.replace(" ", "-")
 

@@ -1,7 +1,4 @@
-"""The server under test as the cases see it: addresses, unique names, and what they have in common.
-
-Not responsible for starting it; that is the endpoints' part.
-"""
+"""The server under test as cases see it: its addresses and unique names. The package `endpoints` starts servers."""
 
 import itertools
 import os
@@ -18,7 +15,7 @@ _RUN = f"{int(time.time()) % 0xFFFFFF:06x}{os.getpid() % 0xFFFF:04x}"
 
 @dataclass(slots=True)
 class ServerUnderTest:
-    """`namesrv` and `broker` are "host:port"; `label` is what the results call this endpoint."""
+    """Addresses of the server ("host:port") and a source of unique names; results list it under `label`."""
 
     label: str
     kind: str
@@ -28,7 +25,7 @@ class ServerUnderTest:
     prefix: str = f"compat_{_RUN}_"
 
     def unique_name(self, what: str) -> str:
-        """A name nobody else uses, fit for topics and groups; all names of one run begin with `prefix`."""
+        """Return an unused name for a topic or group; all names of one run begin with `prefix`."""
         name = f"{self.prefix}{next(_COUNTER)}_{what}"
         if what == "group":
             self.groups.append(name)
@@ -39,7 +36,7 @@ class ServerUnderTest:
 
 
 def split_address(text: str) -> tuple[str, int]:
-    """Splits "host:port"."""
+    """Split "host:port"."""
     host, _, port = text.rpartition(":")
     return host, int(port)
 
@@ -47,7 +44,7 @@ def split_address(text: str) -> tuple[str, int]:
 def eventually(
     probe: Callable[[], T | Literal[False] | None], timeout_s: float = 10.0, every_s: float = 0.05
 ) -> T:
-    """Asks until the answer is truthy, and returns it. Raises AssertionError when the time is up."""
+    """Call `probe` until its result is truthy, and return that. Raises AssertionError after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     while True:
         answer = probe()

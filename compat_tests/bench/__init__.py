@@ -1,4 +1,6 @@
-"""Side by side benchmark of our server and the official one, with stock clients as the load.
+"""Benchmarks with stock clients as the load: our server beside the official one, and the shadow gateway's cost.
 
-Not responsible for the servers (`compat_tests.endpoints`) nor for correctness (`compat_tests.cases`).
+- `python -m compat_tests.bench` compares two servers (`cli`, `loads`, `report`).
+- `python -m compat_tests.bench.shadow` measures the shadow gateway in front of an official broker.
+- `python -m compat_tests.bench.isolation` measures how much a mirror costs the primary's clients.
 """

@@ -1,7 +1,4 @@
-"""`python -m compat_tests.bench`.
-
-Not responsible for anything but starting `cli`.
-"""
+"""Runs the benchmark's command line for `python -m compat_tests.bench`."""
 
 from compat_tests.bench.cli import main
 

@@ -1,6 +1,6 @@
-"""How many frames a forwarding gateway carries where neither a client nor a broker is the limit.
+"""Measures how many frames per second a forwarding gateway carries if neither client nor broker is the bottleneck.
 
-Not responsible for what stock clients see of it: `shadow` is.
+`FrameFlood` (Java) is both ends: a client that floods and a broker that answers without thinking.
 """
 
 import json
@@ -27,7 +27,7 @@ _SINK_TIMEOUT_S: Final = 20.0
 
 
 class MeasuredGateway(Protocol):
-    """What is measured. `brokers`: its address for each broker of the primary, by name."""
+    """The gateway to measure. `brokers` maps the primary's broker names to the gateway's addresses for them."""
 
     @property
     def brokers(self) -> dict[str, str]: ...
@@ -38,10 +38,10 @@ class MeasuredGateway(Protocol):
 def measure_capacity(
     make: Callable[[OursEndpoint, ExitStack], MeasuredGateway], durations: LoadDurations
 ) -> dict[int, Figures]:
-    """Frames a second by 64 connections (rate), with one and with 16 that wait for their answers on each, and cores.
+    """Return frames per second and cores used with 64 connections, by outstanding requests per connection (1 and 16).
 
-    ``make`` starts a gateway in front of a primary, whose namesrv is ours and whose broker answers without thinking.
-    Raises LoadFailed.
+    ``make`` starts a gateway in front of a primary, whose namesrv is ours and whose broker is `FrameFlood`. Raises
+    LoadFailed.
     """
     with ExitStack() as stack:
         primary = stack.enter_context(OursEndpoint())
@@ -55,7 +55,7 @@ def measure_capacity(
 
 
 def _measure_flood(gateway: MeasuredGateway, outstanding: int, durations: LoadDurations) -> Figures:
-    """The rate, and how much processor time the gateway had, the client's start included."""
+    """Return the rate, and the gateway's cores over the whole run, including the client's start."""
     begin, used_s = time.monotonic(), cpu_s(gateway.pids())
     options = [f"to={gateway.brokers[BROKER]}", f"connections={CONNECTIONS}", f"outstanding={outstanding}"]
     figures = run_java_program(_FLOOD, "flood", *options, f"seconds={max(2, round(durations.window_s * 2))}")
@@ -75,7 +75,7 @@ def _start_sink() -> Iterator[str]:
 
 @contextmanager
 def _register_sink(namesrv: str, address: str) -> Iterator[None]:
-    """The sink is a broker for as long as this connection lasts (at most two minutes)."""
+    """Register the sink as a broker for as long as this connection lasts (at most two minutes)."""
     body = RegisterBrokerBody(
         topic_config_serialize_wrapper=TopicConfigAndMappingSerializeWrapper()
     ).to_json()

@@ -1,6 +1,6 @@
-"""The command line of the benchmark, and the order in which everything runs.
+"""The command line of the benchmark, and the order of a run: start-ups, rounds of loads, then both servers at rest.
 
-Not responsible for how a load works (`loads`) or what the figures mean (`report`).
+`loads.py` defines the loads, `report.py` the table and its bars.
 """
 
 import json
@@ -36,21 +36,30 @@ from compat_tests.endpoints.official import FULL_SPEED, OfficialEndpoint
 
 @click.command()
 @click.option(
-    "--rounds", type=click.IntRange(1), help="How often each load runs on each side (3; 1 with --quick)."
+    "--rounds",
+    type=click.IntRange(1),
+    help="Number of runs of each load on each server (default: 3; 1 with --quick).",
 )
 @click.option(
     "--only",
     multiple=True,
-    help="Only loads whose name starts so, e.g. send-64t, batch, start; timer, transaction, filtered run only so.",
+    help="Run only loads whose name starts with this text, e.g. send-64t, batch, start; may be repeated. The loads "
+    "timer, transaction and filtered run only if selected here.",
 )
 @click.option(
-    "--quick", is_flag=True, help="Short loads on cold JVMs, which flatters us: no figures to quote."
+    "--quick",
+    is_flag=True,
+    help="Run short loads on cold JVMs. Flatters our server: do not quote the figures.",
 )
-@click.option("--subject", default="ours", show_default=True, help=ENDPOINT_KINDS)
-@click.option("--baseline", default="official", show_default=True, help=ENDPOINT_KINDS)
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write every sample as JSON.")
+@click.option("--subject", default="ours", show_default=True, help=f"Server to measure: {ENDPOINT_KINDS}.")
 @click.option(
-    "--markdown", type=click.Path(dir_okay=False, path_type=Path), help="Write the table to a file, too."
+    "--baseline", default="official", show_default=True, help=f"Server to compare with: {ENDPOINT_KINDS}."
+)
+@click.option(
+    "--out", type=click.Path(dir_okay=False, path_type=Path), help="Write every sample to this file as JSON."
+)
+@click.option(
+    "--markdown", type=click.Path(dir_okay=False, path_type=Path), help="Also write the table to this file."
 )
 def main(
     rounds: int | None,
@@ -61,7 +70,7 @@ def main(
     out: Path | None,
     markdown: Path | None,
 ) -> None:
-    """Compares our server with the official one, side by side, with stock clients."""
+    """Compare our server with the official one, side by side, with stock clients."""
     exit_on_sigterm()
     report = ComparisonReport((subject, "official 5.4.0" if baseline == "official" else baseline))
     makers = [_endpoint_factory(text) for text in (subject, baseline)]
@@ -95,7 +104,7 @@ def _endpoint_factory(text: str) -> Callable[[], Endpoint]:
 
 
 class ComparisonRun:
-    """One run: start-ups, then rounds of loads on two servers that both stay up, then rest."""
+    """One run: start-ups, then rounds of loads on both servers, which stay up in between, then both at rest."""
 
     def __init__(
         self,
@@ -110,14 +119,14 @@ class ComparisonRun:
         self._begin = time.monotonic()
 
     def run(self, stack: ExitStack) -> None:
-        """Fills the report; endpoints end with the stack."""
+        """Fill the report; the endpoints end with the stack."""
         endpoints = self._measure_start_ups(stack)
         loads = [load for load in LOADS if self._is_selected(load.name)]
         loads += [load for load in OPT_IN_LOADS if self._only and self._is_selected(load.name)]
         if loads:
             warm_up = replace(self._durations, warm_up_s=self._durations.server_warm_up_s)
             for endpoint in endpoints:
-                # the official server's JVM is slow until it has compiled what a send needs
+                # The official server's JVM is slow until it has compiled the code path of a send.
                 self._run_or_note_failure("warm-up", partial(WARM_UP.run, endpoint, warm_up))
                 if any(load.reads_backlog for load in loads):
                     fill_backlog(endpoint, self._durations)
@@ -167,7 +176,7 @@ class ComparisonRun:
 
 @contextmanager
 def _paused(endpoint: Endpoint) -> Iterator[None]:
-    """Keeps a server from running: an official broker with timer messages takes a quarter of a core at rest."""
+    """Suspend a server during the block: an official broker with timer messages uses a quarter of a core at rest."""
     pids = endpoint.pids()
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
@@ -179,5 +188,5 @@ def _paused(endpoint: Endpoint) -> Iterator[None]:
 
 
 def _side_order(number: int) -> Iterable[int]:
-    """The order of the sides, which changes every round."""
+    """Return the order of the sides, which alternates between rounds."""
     return (0, 1) if number % 2 == 0 else (1, 0)

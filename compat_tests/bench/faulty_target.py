@@ -1,7 +1,6 @@
-"""`python -m compat_tests.bench.faulty_target FAULT`: a target cluster that fails in one way, as a process.
+"""A target cluster that fails in one way, as a process: `python -m compat_tests.bench.faulty_target FAULT`.
 
-It has one broker, broker-a, which fails whatever it is asked; its namesrv is well. The ready line tells the latter's
-address. Not responsible for what becomes of those who ask.
+Its one broker, broker-a, fails every request; its namesrv works. The ready line contains the namesrv's address.
 """
 
 import json
@@ -32,7 +31,7 @@ GARBAGE: Final = b"HTTP/1.1 400 Bad Request\r\n\r\n"
 
 
 def never_answer(connection: Connection, command: Command) -> None:
-    """Nothing comes back."""
+    """Ignore the request."""
 
 
 async def _answer_late(connection: Connection, opaque: int) -> None:
@@ -41,17 +40,17 @@ async def _answer_late(connection: Connection, opaque: int) -> None:
 
 
 def answer_garbage(connection: Connection, command: Command) -> bytes:
-    """No frame."""
+    """Answer with bytes that are no frame."""
     return GARBAGE
 
 
 def refuse_permission(connection: Connection, command: Command) -> bytes:
-    """As with ACL."""
+    """Refuse the request as a broker with ACL does."""
     return _refusal(command.opaque, ResponseCode.NO_PERMISSION, "no permission")
 
 
 def refuse_full_disk(connection: Connection, command: Command) -> bytes:
-    """As when the disk is full."""
+    """Refuse the request as a broker with a full disk does."""
     return _refusal(command.opaque, ResponseCode.SERVICE_NOT_AVAILABLE, "service not available now.")
 
 
@@ -60,7 +59,7 @@ def _refusal(opaque: int, code: int, remark: str) -> bytes:
 
 
 def make_slow_handler(nursery: trio.Nursery) -> Handler:
-    """The broker is busy, and says so late."""
+    """Return a handler that answers "broker busy" after a delay."""
 
     def handler(connection: Connection, command: Command) -> None:
         nursery.start_soon(_answer_late, connection, command.opaque)
@@ -80,7 +79,7 @@ _namesrv_handlers: HandlerTable[str] = HandlerTable()
 
 @GetBrokerClusterInfo.on(_namesrv_handlers)
 def answer_cluster_info(broker: str, request: GetBrokerClusterInfo) -> GetBrokerClusterInfoReply:
-    """The one broker."""
+    """Return a cluster of one broker."""
     table = {BROKER: _broker_data(broker)}
     return GetBrokerClusterInfoReply(
         data=ClusterInfo(broker_addr_table=table, cluster_addr_table={CLUSTER: [BROKER]})
@@ -89,7 +88,7 @@ def answer_cluster_info(broker: str, request: GetBrokerClusterInfo) -> GetBroker
 
 @GetRouteInfoByTopic.on(_namesrv_handlers)
 def answer_route(broker: str, request: GetRouteInfoByTopic) -> GetRouteInfoByTopicReply:
-    """Every topic has four queues there."""
+    """Return a route with four queues for any topic."""
     queues = QueueData(broker_name=BROKER, read_queue_nums=4, write_queue_nums=4, perm=6)
     return GetRouteInfoByTopicReply(
         data=TopicRouteData(queue_datas=[queues], broker_datas=[_broker_data(broker)])
@@ -101,7 +100,7 @@ def _broker_data(address: str) -> BrokerData:
 
 
 async def serve(fault: str, ready: Callable[[dict[str, Any]], None]) -> None:
-    """Runs both until cancelled."""
+    """Run namesrv and broker until cancelled."""
     async with trio.open_nursery() as nursery:
         handler = make_slow_handler(nursery) if fault == "slow" else IMMEDIATE_FAULTS.get(fault)
         broker = _serve_on_free_port(nursery, dict.fromkeys(REQUESTS, handler) if handler else None)
@@ -114,7 +113,7 @@ async def serve(fault: str, ready: Callable[[dict[str, Any]], None]) -> None:
 
 
 def _serve_on_free_port(nursery: trio.Nursery, handlers: dict[int, Handler] | None) -> str:
-    """Serves on a free port, or on none when nobody is to be there; its address."""
+    """Serve on a free port and return its address; without handlers, nothing listens there."""
     listeners = open_listeners("127.0.0.1", 0)
     port = listeners[0].getsockname()[1]
     if handlers is None:
@@ -128,7 +127,7 @@ def _serve_on_free_port(nursery: trio.Nursery, handlers: dict[int, Handler] | No
 @click.command()
 @click.argument("fault", type=click.Choice(FAULTS))
 def main(fault: str) -> None:
-    """A target that fails in one way."""
+    """Run a target cluster that fails in one way."""
 
     def ready(facts: dict[str, Any]) -> None:
         print(json.dumps({"event": "ready", "pid": os.getpid(), **facts}), flush=True)

@@ -1,9 +1,10 @@
-"""`python -m compat_tests.bench.isolation`: what a mirror takes from the primary's clients, whatever its target does.
+"""Measures how much a mirror costs the primary's clients, whatever its target does.
 
-One client sends by several gateways in front of the same broker in turn, some messages at a time, so that what else
-the machine does falls on all alike. The gateways differ in their target alone. Two of them mirror nothing: what lies
-between these two is the machine's. Not responsible for what mirrors do with what they get: cases look at that, here it
-is counted.
+Run it with `python -m compat_tests.bench.isolation`.
+
+One client sends through several gateways in front of the same broker, a block of messages through each in turn, so that
+other load on the machine affects all alike. The gateways differ only in their target. Two of them mirror nothing: the
+difference between these two is noise. The mirrors' counts must add up; the cases check the mirrored content.
 """
 
 import json
@@ -34,15 +35,15 @@ from compat_tests.endpoints.process import ChildProcess
 
 OFF, CONTROL, HEALTHY, STOPPED = "mirroring off", "mirroring off, again", "healthy", "stopped (SIGSTOP)"
 BLOCK_SENDS = 64
-"""So many sends by one gateway, before it is the next one's turn."""
+"""Sends through one gateway before the next one's turn."""
 PAUSE_MS = 40
-"""Before that, so that what one gateway still does for its mirror is not counted as the next one's."""
+"""Pause before each turn, so that a gateway's remaining work for its mirror does not count against the next one."""
 WARM_UP_SENDS = 1024
-"""Sends by each gateway that count for nothing, in each round."""
+"""Sends through each gateway in each round before its figures begin."""
 MIRROR_QUEUE_MESSAGES = 2000
-"""So few that the queues of targets that take nothing are full after the first round."""
+"""Small enough that the backlog for a target that takes nothing is full after the first round."""
 MAX_LOSS_RATIO = 0.05
-"""Of throughput and p99."""
+"""Largest acceptable loss of throughput and increase of p99, as a fraction."""
 MEASURED_FIGURES = "rate", "p50_ms", "p99_ms"
 _SETTLE_TIMEOUT_S = 10.0
 _COUNTER_LINE = re.compile(
@@ -55,7 +56,7 @@ _QUEUED_LINE = re.compile(r"rocketmq_shadow_mirror_queued\{\S* ([0-9.e+]+)")
 
 
 def start_faulty_target(fault: str, directory: Path, stack: ExitStack) -> str:
-    """Starts a target that fails so; its namesrv."""
+    """Start a target with this fault and return its namesrv's address."""
     log = directory / f"target-{fault}.log"
     child = ChildProcess(
         fault, [sys.executable, "-m", "compat_tests.bench.faulty_target", fault], log, python_path()
@@ -67,7 +68,7 @@ def start_faulty_target(fault: str, directory: Path, stack: ExitStack) -> str:
 def start_isolation_setups(
     primary: Endpoint, to_stop: OursEndpoint, directory: Path, stack: ExitStack
 ) -> list[MeasuredSetup]:
-    """Two gateways that mirror nothing, one with a healthy target and one for each fault; all else is the same."""
+    """Start two gateways that mirror nothing, one with a healthy target and one per fault, otherwise alike."""
     healthy = stack.enter_context(OursEndpoint()).namesrv
     namesrvs = {OFF: healthy, CONTROL: healthy, HEALTHY: healthy, STOPPED: to_stop.namesrv}
     namesrvs |= {fault: start_faulty_target(fault, directory, stack) for fault in FAULTS}
@@ -84,7 +85,7 @@ def start_isolation_setups(
 
 
 def stop_target(target: OursEndpoint, stack: ExitStack) -> None:
-    """Stops a target's processes, whose sockets still take what fits into them."""
+    """Suspend a target's processes until the stack ends; their sockets still accept data until full."""
     for pid in target.pids():
         os.kill(pid, signal.SIGSTOP)
         stack.callback(os.kill, pid, signal.SIGCONT)
@@ -94,7 +95,7 @@ def stop_target(target: OursEndpoint, stack: ExitStack) -> None:
 
 
 def measure_setups(setups: Sequence[MeasuredSetup], rounds: int, count: int, threads: int) -> None:
-    """Fills the samples of all setups."""
+    """Run the rounds and add a sample per round to each setup."""
     options: dict[str, object] = {
         "topic": f"Isolation{threads}",
         "size": 128,
@@ -116,7 +117,7 @@ def measure_setups(setups: Sequence[MeasuredSetup], rounds: int, count: int, thr
 
 
 def median_ratios(setup: MeasuredSetup, off: MeasuredSetup) -> Figures:
-    """Medians over rounds of what a setup has for one of the gateway that mirrors nothing."""
+    """Return a setup's figures relative to the gateway that mirrors nothing, as medians of each round's ratios."""
     pairs = list(zip(setup.samples, off.samples, strict=True))
     return {
         name: statistics.median(one[name] / other[name] for one, other in pairs) for name in MEASURED_FIGURES
@@ -125,7 +126,7 @@ def median_ratios(setup: MeasuredSetup, off: MeasuredSetup) -> Figures:
 
 @dataclass(frozen=True)
 class MirrorCounts:
-    """What a mirror says became of what it saw."""
+    """A mirror's own account: exchanges observed, and the outcome of each."""
 
     observed: int
     mirrored: int
@@ -136,7 +137,7 @@ class MirrorCounts:
 
     @property
     def add_up(self) -> bool:
-        """Whether nothing is missing and nothing there twice."""
+        """True if every observed exchange has exactly one outcome."""
         parts = self.mirrored + self.skipped + self.refused + self.dropped + self.queued
         return self.observed == parts and self.observed > 0
 
@@ -146,7 +147,7 @@ class MirrorCounts:
 
 
 def parse_mirror_counts(metrics: str) -> MirrorCounts:
-    """Reads the counts of all streams together."""
+    """Sum the counts of all mirror streams in a metrics page."""
     counts = dict.fromkeys(("observed", "mirrored", "skipped", "refused", "dropped"), 0)
     for name, value in _COUNTER_LINE.findall(metrics):
         counts[name] += round(float(value))
@@ -154,7 +155,7 @@ def parse_mirror_counts(metrics: str) -> MirrorCounts:
 
 
 def read_settled_counts(setup: MeasuredSetup) -> MirrorCounts:
-    """The mirror's counts by its console, once they are exact, or as they are after some seconds."""
+    """Return the mirror's counts from its console, once they add up or after `_SETTLE_TIMEOUT_S`."""
     end_s = time.monotonic() + _SETTLE_TIMEOUT_S
     while True:
         with urllib.request.urlopen(f"http://{setup.ready['console']}/metrics", timeout=10) as answer:
@@ -173,7 +174,7 @@ TABLE_HEAD = (
 
 
 def format_row(setup: MeasuredSetup, off: MeasuredSetup, counts: MirrorCounts | None) -> str:
-    """A line of the table; ratios are to the gateway that mirrors nothing."""
+    """Return a row of the table; ratios are relative to the gateway that mirrors nothing."""
     cells = [f"{setup.median(name) or 0:,.4g}" for name in (*MEASURED_FIGURES, "cpu_us")]
     cells.append(f"{memory_mib(setup.pids(), 'RssAnon'):.0f}")
     ratio = median_ratios(setup, off)
@@ -183,21 +184,31 @@ def format_row(setup: MeasuredSetup, off: MeasuredSetup, counts: MirrorCounts | 
 
 
 @click.command()
-@click.option("--primary", default="official", show_default=True, help=ENDPOINT_KINDS)
-@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True)
+@click.option(
+    "--primary", default="official", show_default=True, help=f"Server behind the gateways: {ENDPOINT_KINDS}."
+)
+@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="Number of rounds.")
 @click.option(
     "--count",
     type=click.IntRange(BLOCK_SENDS),
     default=6400,
     show_default=True,
-    help="Sends per setup and round.",
+    help="Sends through each gateway per round.",
 )
-@click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="Threads that send.")
 @click.option(
-    "--markdown", "file", type=click.Path(dir_okay=False, path_type=Path), help="Write the table to a file."
+    "--threads", type=click.IntRange(1), default=1, show_default=True, help="Number of sending threads."
+)
+@click.option(
+    "--markdown",
+    "file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Also write the table to this file.",
 )
 def main(primary: str, rounds: int, count: int, threads: int, file: Path | None) -> None:
-    """What a mirror takes from the primary's clients; a twentieth is allowed. Fails where counts are not exact."""
+    """Measure how much a mirror costs the primary's clients; up to 5 % is acceptable.
+
+    Exits with 1 if a mirror's counts do not add up.
+    """
     exit_on_sigterm()
     count -= count % BLOCK_SENDS
     try:
@@ -207,7 +218,7 @@ def main(primary: str, rounds: int, count: int, threads: int, file: Path | None)
             directory = Path(stack.enter_context(TemporaryDirectory(prefix="rocketmq-bench-")))
             to_stop = stack.enter_context(OursEndpoint())
             setups = start_isolation_setups(endpoint, to_stop, directory, stack)
-            measure_setups(setups, 1, BLOCK_SENDS, threads)  # Connections are made and processors warm.
+            measure_setups(setups, 1, BLOCK_SENDS, threads)  # opens the connections
             for setup in setups:
                 setup.samples.clear()
             stop_target(to_stop, stack)
@@ -222,8 +233,9 @@ def main(primary: str, rounds: int, count: int, threads: int, file: Path | None)
     except (Unavailable, LoadFailed) as error:
         raise click.ClickException(f"cannot measure on this machine: {error}") from error
     notes = (
-        f"Medians of {rounds} round(s), {threads} thread(s), {count:,} sends by each in a round, on {os.cpu_count()} "
-        "processors for all; throughput is the middle turn's, ratios are each round's to the first line."
+        f"Medians of {rounds} round(s) with {threads} thread(s) and {count:,} sends through each gateway per round, on "
+        f"{os.cpu_count()} shared processors. Throughput is that of the median turn; ratios compare each round with "
+        "the first row."
     )
     text = "\n".join([TABLE_HEAD, "|---" + "|---:" * 8 + "|---|---|", *rows, "", notes])
     click.echo(text)

@@ -1,6 +1,7 @@
-"""The loads: each runs once against one started endpoint and returns its figures by name.
+"""The benchmark's loads: each runs once against one started endpoint and returns its figures by name.
 
-Not responsible for repeating, comparing or printing.
+Send loads are official benchmark producers: they count the messages that reach the queues within a window of steady
+state. Catch-up and latency use our `BenchClient` (Java) on the stock client.
 """
 
 import json
@@ -25,17 +26,17 @@ _OFFICIAL = "org.apache.rocketmq.example.benchmark."
 _BENCH_CLIENT = Path(__file__).parent / "java" / "BenchClient.java"
 _FIRST_MESSAGE_TIMEOUT_S = 30.0
 _CATCH_UP_PASSES = 6
-"""How often `BenchClient catchup` reads the backlog: its JVM takes thrice the processor time in the first ones."""
+"""Passes of `BenchClient catchup` over the backlog: its JVM uses three times the processor time in the first ones."""
 _PROGRAM_TIMEOUT_S = 300.0
 
 
 @dataclass(frozen=True)
 class LoadDurations:
-    """The durations of the loads. `warm_up_s` is the part of a send load before its figures begin.
+    """Durations and message counts of the loads.
 
-    `server_warm_up_s`: the load before all others. JVMs on both ends need these times: on two busy cores the
-    official broker takes 10 s of full load to come down from 1,000 to 60 µs a message, a client 5 s.
-    `backlog` is a number of messages that makes whole batches of 32 and whole hundreds.
+    `server_warm_up_s` is the length of the load before all others, `warm_up_s` the part of a send load before its
+    figures begin. JVMs need both: on two busy cores the official broker takes 10 s of full load to get from 1,000 to
+    60 µs a message, a client 5 s. `backlog` is a multiple of 32 (the batch size) and of 100.
     """
 
     server_warm_up_s: float = 12.0
@@ -61,7 +62,7 @@ QUICK = LoadDurations(
 
 
 class MeasuredEndpoint(Protocol):
-    """What a load needs of an endpoint: clients look up `namesrv`, messages are counted at `broker`."""
+    """The part of an endpoint that a load needs: clients look up `namesrv`, messages are counted at `broker`."""
 
     @property
     def name(self) -> str: ...
@@ -73,12 +74,12 @@ class MeasuredEndpoint(Protocol):
     def broker(self) -> str: ...
 
     def pids(self) -> list[int]:
-        """Whose processor time counts."""
+        """Return the ids of the processes whose processor time counts."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """`run(endpoint, durations)` needs a started endpoint, and what `fill_backlog` sends if it reads the backlog."""
+    """A named load. `run(endpoint, durations)` needs a started endpoint, and `fill_backlog` if `reads_backlog`."""
 
     name: str
     run: Callable[[MeasuredEndpoint, LoadDurations], Figures]
@@ -86,11 +87,11 @@ class Load:
 
 
 class LoadFailed(Exception):
-    """A client did not do what it was started for; its words are in the text."""
+    """A client did not complete its load; the text contains the end of its output."""
 
 
 def measure_start_up(make: Callable[[], Endpoint]) -> tuple[Endpoint, Figures]:
-    """Starts an endpoint; from the start of its first process to the first accepted message."""
+    """Start an endpoint and measure the time from its first process to its first accepted message."""
     endpoint = make()
     begin = time.monotonic()
     endpoint.start()
@@ -101,7 +102,7 @@ def measure_start_up(make: Callable[[], Endpoint]) -> tuple[Endpoint, Figures]:
 
 
 def measure_at_rest(endpoints: Sequence[Endpoint], durations: LoadDurations) -> list[Figures]:
-    """Private memory, and processor use in percent of one core while nobody asks anything."""
+    """Measure private memory, and processor use in percent of one core, of idle endpoints."""
     for endpoint in endpoints:
         work_until_idle_s(endpoint.pids(), durations.settle_limit_s)
     before = [cpu_s(endpoint.pids()) for endpoint in endpoints]
@@ -116,7 +117,7 @@ def measure_at_rest(endpoints: Sequence[Endpoint], durations: LoadDurations) -> 
 
 
 def fill_backlog(endpoint: MeasuredEndpoint, durations: LoadDurations) -> None:
-    """Sends the messages that every catch-up reads again: each number from 0 to 99 as often, and one without."""
+    """Send the messages that every catch-up reads: the numbers 0 to 99 equally often, and one without a number."""
     run_bench_client(
         endpoint,
         "fill",
@@ -129,7 +130,7 @@ def fill_backlog(endpoint: MeasuredEndpoint, durations: LoadDurations) -> None:
 
 
 def send_load(name: str, program: str, threads: int, size_bytes: int, *more: str) -> Load:
-    """An official benchmark producer; counts what reaches the queues between two moments of steady state."""
+    """Return a load by an official benchmark producer; counts the messages that reach the topic in the window."""
     topic = "Bench_" + name
     return _producer_load(
         name, program, ["-t", topic, "-w", str(threads), "-s", str(size_bytes), *more], topic
@@ -137,9 +138,9 @@ def send_load(name: str, program: str, threads: int, size_bytes: int, *more: str
 
 
 def timer_load(name: str, threads: int, size_bytes: int) -> Load:
-    """The official producer of timer messages; counts what reaches the wheel's topic.
+    """Return a load by the official producer of timer messages; counts the messages that reach the wheel's topic.
 
-    Times are two minutes and so many hours ahead: a fortieth comes due while others are measured.
+    Delivery times are two minutes and 0 to 39 hours ahead: a fortieth comes due while other loads are measured.
     """
     sizes = ["-tc", str(threads), "-ms", str(size_bytes), "-st", "40", "-mt", "5000", "-sd", "3600000"]
     options = ["-t", "Bench_" + name, *sizes]
@@ -191,7 +192,7 @@ def _wait_for_first_message(counter: "_QueueCounter", initial: int, client: Chil
 
 
 class _QueueCounter:
-    """How many messages the queues of a topic have taken, asked from the broker."""
+    """Counts the messages in the queues of a topic by asking the broker."""
 
     def __init__(self, endpoint: MeasuredEndpoint, probe: Probe, topic: str) -> None:
         self._endpoint, self._probe, self._topic = endpoint, probe, topic
@@ -207,7 +208,7 @@ class _QueueCounter:
             with Probe(self._endpoint.namesrv) as namesrv:
                 return queue_count(namesrv.route(self._topic))
         except ProbeRefused:
-            return 0  # nobody has sent to the topic yet
+            return 0  # the topic does not exist before the first send
 
 
 def _backlog_topic(durations: LoadDurations) -> str:
@@ -215,12 +216,12 @@ def _backlog_topic(durations: LoadDurations) -> str:
 
 
 def measure_catch_up(endpoint: MeasuredEndpoint, durations: LoadDurations) -> Figures:
-    """A new consumer group reads the backlog from its beginning, and must get each message."""
+    """Read the backlog from its beginning with a new consumer group, which must get each message."""
     return _read_backlog(endpoint, durations, durations.backlog + 1)
 
 
 def filtered_catch_up(name: str, sql: str, percent: int) -> Load:
-    """The same through an SQL92 filter; the figures are of messages looked at."""
+    """Return a catch-up load through an SQL92 filter; its figures count the messages that the filter examines."""
 
     def run(endpoint: MeasuredEndpoint, durations: LoadDurations) -> Figures:
         return _read_backlog(endpoint, durations, durations.backlog * percent // 100, f"sql={sql}")
@@ -242,7 +243,7 @@ def _read_backlog(endpoint: MeasuredEndpoint, durations: LoadDurations, wanted: 
 
 
 def measure_latency(endpoint: MeasuredEndpoint, durations: LoadDurations) -> Figures:
-    """From just before the send to the consumer's listener, at 100 messages/s."""
+    """Measure the time from just before a send to the consumer's listener, at 100 messages/s."""
     counts = (f"count={durations.latency_messages}", f"warm_up={durations.latency_warm_up}")
     found = run_bench_client(endpoint, "latency", "topic=BenchLatency", *counts, "rate=100", "size=128")
     if found["lost"] > 0:
@@ -251,12 +252,12 @@ def measure_latency(endpoint: MeasuredEndpoint, durations: LoadDurations) -> Fig
 
 
 def run_bench_client(endpoint: MeasuredEndpoint, mode: str, *pairs: str) -> Figures:
-    """Runs a mode of BenchClient; the figures it prints. Raises LoadFailed."""
+    """Run a mode of BenchClient and return the figures it prints. Raises LoadFailed."""
     return run_java_program(_BENCH_CLIENT, mode, f"namesrv={endpoint.namesrv}", *pairs)
 
 
 def run_java_program(source: Path, mode: str, *pairs: str) -> Figures:
-    """Runs a mode of a program of ours; the figures it prints last. Raises LoadFailed."""
+    """Run a mode of one of our Java programs and return the figures it prints last. Raises LoadFailed."""
     with start_java_program(source.stem, [mode, *pairs], [source]) as (client, _):
         try:
             code = client.wait(_PROGRAM_TIMEOUT_S)
@@ -273,7 +274,10 @@ def run_java_program(source: Path, mode: str, *pairs: str) -> Figures:
 def start_java_program(
     main_class: str, arguments: Sequence[str], sources: Sequence[Path] = ()
 ) -> Iterator[tuple[ChildProcess, Path]]:
-    """A program on the client's jars or of these sources, and the folder for what it writes; ends with the block."""
+    """Run a Java program on the client's jars during the block; yield it and the folder for the files it writes.
+
+    `sources`: our own program's source files, if it is not in the jars.
+    """
     classes = [compile_jar(sources, CLIENT)] if sources else []
     with tempfile.TemporaryDirectory(prefix="rocketmq-bench-") as folder:
         home = Path(folder)
@@ -316,4 +320,4 @@ FILTERED = (
     filtered_catch_up("filtered-50%", "n BETWEEN 50 AND 99", 50),
 )
 OPT_IN_LOADS = (TIMER, TRANSACTION, *FILTERED)
-"""Loads that run when they are named only."""
+"""Loads that run only if `--only` selects them."""

@@ -1,7 +1,4 @@
-"""Turns samples into one table with medians, ratios and the bars we set ourselves.
-
-Not responsible for measuring.
-"""
+"""Turns samples into one table with medians, ratios and the bars (limits) we set ourselves."""
 
 import statistics
 from collections.abc import Sequence
@@ -12,7 +9,7 @@ from compat_tests.bench.loads import BATCH, FILTERED, SENDS, TIMER, TRANSACTION,
 
 @dataclass(frozen=True)
 class LoadSample:
-    """One load, once, on one side (0 is ours, 1 the official server)."""
+    """The figures of one run of a load on one side (0: subject, usually ours; 1: baseline, usually official)."""
 
     load: str
     side: int
@@ -22,7 +19,7 @@ class LoadSample:
 
 @dataclass(frozen=True)
 class Bar:
-    """A limit for ours/official, or for our own figure when `absolute`."""
+    """A limit for the ratio ours/official, or for our own figure if `absolute`."""
 
     limit: float
     at_least: bool = False
@@ -32,7 +29,7 @@ class Bar:
         return f"{'≥' if self.at_least else '≤'} {self.limit:.3g}{'' if self.absolute else 'x'}"
 
     def is_met(self, ours: float, official: float | None) -> bool | None:
-        """None when it cannot be told."""
+        """Return True if the figures meet the limit; None without the official figure that a ratio needs."""
         if not self.absolute and not official:
             return None
         value = ours if self.absolute else ours / (official or 1)
@@ -41,7 +38,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class ReportLine:
-    """One line of the table: a figure of a load."""
+    """One row of the table: a figure of a load."""
 
     load: str
     figure: str
@@ -84,20 +81,20 @@ def _send_lines(name: str, rate: Bar | None, cpu: Bar | None) -> list[ReportLine
 
 @dataclass
 class ComparisonReport:
-    """Collects samples; `names` are the two sides as the table calls them."""
+    """Collects samples and renders them; `names` are the table's titles of the two sides."""
 
     names: tuple[str, str]
     samples: list[LoadSample] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
     def median(self, load: str, figure: str, side: int) -> float | None:
-        """The median over rounds, None without samples."""
+        """Return the median over rounds; None without samples."""
         of_load = [one.figures for one in self.samples if (one.load, one.side) == (load, side)]
         values = [figures[figure] for figures in of_load if figure in figures]
         return statistics.median(values) if values else None
 
     def rows(self) -> list[tuple[str, str, str, str, str, str]]:
-        """(load, our median, official median, ratio, bar, whether it is met) of what was measured."""
+        """Return (load, our median, official median, ratio, bar, bar met) for every figure that was measured."""
         return [row for line in _report_lines() if (row := self._row(line)) is not None]
 
     def _row(self, line: ReportLine) -> tuple[str, str, str, str, str, str] | None:
@@ -117,7 +114,7 @@ class ComparisonReport:
         )
 
     def markdown(self) -> str:
-        """The table and what a reader must know to judge it."""
+        """Return the table and the notes a reader needs to judge it."""
         head = ("load", self.names[0], self.names[1], "ratio", "bar", "met")
         body = [head, ("---", *["---:"] * 5), *self.rows()]
         table = "\n".join("| " + " | ".join(row) + " |" for row in body)
@@ -125,11 +122,13 @@ class ComparisonReport:
 
     def _notes(self) -> Sequence[str]:
         rounds = 1 + max((one.round for one in self.samples), default=0)
-        notes = [f"Medians of {rounds} round(s) in one run, sides in turn; same clients, same machine."]
+        notes = [
+            f"Medians of {rounds} round(s) in one run. The servers took turns, with the same clients and machine."
+        ]
         notes.append(
-            "Deferred work: what a server still computes after a send load before it rests (ours builds its "
-            "index then), over the messages of that load; add it to the line above for the whole cost. "
-            "It contains what the server does in those seconds anyway, for the official one most of it."
+            "Deferred work: processor time a server uses after a send load until it is idle (ours builds its index "
+            "then), divided by the messages of that load. Add it to the row above for the whole cost. It includes the "
+            "server's constant background work in those seconds, which is most of the official server's figure."
         )
         others = [one.figures["others_cores"] for one in self.samples if "others_cores" in one.figures]
         if others:

@@ -1,8 +1,7 @@
-"""`python -m compat_tests.bench.shadow`: what the shadow gateway costs in front of the official broker.
+"""Measures the shadow gateway's cost in front of the official broker: `python -m compat_tests.bench.shadow`.
 
-The same broker is reached without a gateway and through several, which all run from the beginning; loads take turns.
-
-Not responsible for how a load works (`loads`).
+Clients reach the same broker directly and through several gateways. All of them run from the beginning, and the loads
+take turns. `loads.py` defines the loads.
 """
 
 import json
@@ -40,12 +39,15 @@ MAX_ADDED_MS = 0.15
 MIN_RATE = 30_000.0
 THROUGHPUT = send_load("Shadow-64t-128B", "Producer", 64, 128)
 BLOCK_SENDS = 50
-"""So many sends one after the other, before it is the next setup's turn."""
+"""Consecutive sends through one setup before the next one's turn."""
 
 
 @dataclass
 class MeasuredSetup:
-    """One way to the broker. `pids` are of the gateway, or of the broker when there is none; `ready` is its line."""
+    """A measured way to the broker: directly or through a gateway.
+
+    `pids` are those of the gateway, or of the broker without one; `ready` is the gateway's ready line.
+    """
 
     name: str
     namesrv: str
@@ -56,14 +58,14 @@ class MeasuredSetup:
 
     @property
     def brokers(self) -> dict[str, str]:
-        """A gateway's address for each of the primary's brokers, by name."""
+        """The gateway's address for each of the primary's brokers, by name."""
         return dict(self.ready["brokers"])
 
     def pids(self) -> list[int]:
         return [pid for child in self.children for pid in child.pids()]
 
     def median(self, figure: str) -> float | None:
-        """The median over rounds, None without samples."""
+        """Return the median over rounds; None without samples."""
         values = [sample[figure] for sample in self.samples if figure in sample]
         return statistics.median(values) if values else None
 
@@ -76,7 +78,10 @@ def start_gateway(
     stack: ExitStack,
     sets: Sequence[str] = (),
 ) -> MeasuredSetup:
-    """A gateway in front of a broker, with these keys of shadow.toml; it ends with the stack. `sets`: more, as text."""
+    """Start a gateway in front of a broker; it ends with the stack.
+
+    `tables`: settings of shadow.toml; `sets`: further ones as "key=value" text.
+    """
     keys = {"primary.namesrv": [primary.namesrv], "listen.host": "127.0.0.1", "console.port": 0}
     keys |= {"listen.namesrv_port": 0, "listen.broker_port": 0, **tables}
     command = [sys.executable, "-m", "gateway.cli", "shadow", "--log-level", "warning"]
@@ -90,13 +95,13 @@ def start_gateway(
 
 
 def start_setups(stack: ExitStack, only_forward: bool) -> list[MeasuredSetup]:
-    """The official broker, and the gateways before it; the last two mirror to a server of ours."""
+    """Start the official broker and the gateways in front of it; the last two mirror to a server of ours."""
     primary = stack.enter_context(OfficialEndpoint(jvm=FULL_SPEED))
     setups = [MeasuredSetup(DIRECT, primary.namesrv, primary.broker, primary.children)]
     setups.append(start_forwarding_gateway(primary, stack))
     if not only_forward:
         target = stack.enter_context(OursEndpoint())
-        # Of kind "any", so that each mirrors what passes through it, and not what the others brought.
+        # Of kind "any", so that each gateway mirrors its own exchanges only, instead of copying the broker's queues.
         mirror = {"target.namesrv": [target.namesrv], "target.kind": "any"}
         for name, compare in (("mirror async", False), ("mirror with compare", True)):
             tables = {**mirror, "compare.enabled": compare}
@@ -105,12 +110,12 @@ def start_setups(stack: ExitStack, only_forward: bool) -> list[MeasuredSetup]:
 
 
 def start_forwarding_gateway(primary: OfficialEndpoint | OursEndpoint, stack: ExitStack) -> MeasuredSetup:
-    """A gateway that forwards and does nothing else, not even remember rates for a report."""
+    """Start a gateway that only forwards; it does not even record rates for a report."""
     return start_gateway(FORWARD, primary, primary.directory, {"report.series": False}, stack)
 
 
 def measure_throughput(setup: MeasuredSetup, durations: LoadDurations) -> Figures:
-    """Messages one by one, and in batches."""
+    """Measure throughput of single messages and of batches."""
     figures = THROUGHPUT.run(setup, durations)
     figures["rss_mib"] = memory_mib(setup.pids(), "RssAnon")
     batched = BATCH.run(setup, durations)
@@ -120,7 +125,7 @@ def measure_throughput(setup: MeasuredSetup, durations: LoadDurations) -> Figure
 def measure_lone_sender(
     setups: Sequence[MeasuredSetup], durations: LoadDurations, count: int, warm_up: int
 ) -> None:
-    """One thread of one JVM sends by each setup in turn, so that what else the machine does falls on all alike."""
+    """Measure a single sending thread that uses each setup in turn, so that other load affects all alike."""
     namesrvs = ",".join(setup.namesrv for setup in setups)
     options = [f"count={count}", f"block={BLOCK_SENDS}", f"warm_up={warm_up}", "size=128"]
     figures = run_bench_client(
@@ -133,7 +138,7 @@ def measure_lone_sender(
 
 
 def measure_setups(setups: Sequence[MeasuredSetup], durations: LoadDurations, rounds: int) -> list[str]:
-    """Fills the samples of all setups; what went wrong."""
+    """Run all rounds, add samples to the setups, and return the problems."""
     problems: list[str] = []
     WARM_UP.run(setups[0], replace(durations, warm_up_s=durations.server_warm_up_s))
     for number in range(rounds):
@@ -156,7 +161,7 @@ def measure_setups(setups: Sequence[MeasuredSetup], durations: LoadDurations, ro
 
 
 def measure_forwarding_capacity(durations: LoadDurations, problems: list[str]) -> dict[int, Figures]:
-    """How many frames a gateway carries that only forwards, by how many are under way on a connection."""
+    """Measure the frames per second of a gateway that only forwards, by outstanding requests per connection."""
     try:
         return measure_capacity(start_forwarding_gateway, durations)
     except LoadFailed as error:
@@ -184,15 +189,15 @@ COLUMNS = {
 def render_markdown(
     setups: Sequence[MeasuredSetup], rounds: int, carried: Mapping[int, Figures], problems: Sequence[str]
 ) -> str:
-    """The table, the bars and what a reader must know."""
+    """Return the table, the bars and the notes a reader needs."""
     lines = ["| | " + " | ".join(COLUMNS.values()) + " |", "|---" + "|---:" * len(COLUMNS) + "|"]
     for setup in setups:
         cells = [_format_figure(setup.median(figure)) for figure in COLUMNS]
         lines.append(f"| {setup.name} | " + " | ".join(cells) + " |")
     notes = [
-        f"Medians of {rounds} round(s) on {os.cpu_count()} processors, which clients, broker, gateways and target "
-        "share. CPU and memory are the gateway's; the broker's where there is none.",
-        "Forwarding alone is with report.series off, the others with it.",
+        f"Medians of {rounds} round(s) on {os.cpu_count()} processors, shared by clients, broker, gateways and target. "
+        "CPU and memory are those of the gateway, or of the broker in the row without one.",
+        f'"{FORWARD}" runs with report.series off, the other gateways with it on.',
         *judge_bars(setups),
         *(_describe_capacity(outstanding, figures) for outstanding, figures in carried.items()),
         *(f"FAILED: {problem}" for problem in problems),
@@ -201,7 +206,7 @@ def render_markdown(
 
 
 def judge_bars(setups: Sequence[MeasuredSetup]) -> list[str]:
-    """Whether forwarding alone is as cheap as it should be."""
+    """Return one sentence per bar for the gateway that only forwards."""
     forward = next(setup for setup in setups if setup.name == FORWARD)
     added, rate, batched = map(forward.median, ("added_ms", "rate", "batch_rate"))
     verdicts = []
@@ -220,8 +225,8 @@ def judge_bars(setups: Sequence[MeasuredSetup]) -> list[str]:
 
 def _describe_capacity(outstanding: int, figures: Figures) -> str:
     return (
-        f"{FORWARD} carries {figures['rate']:,.0f} frames/s by {CONNECTIONS} connections, {outstanding} under way "
-        f"on each, with neither a client nor a broker that is the limit (bar ≥ {MIN_RATE:,.0f}): "
+        f"{FORWARD} carries {figures['rate']:,.0f} frames/s over {CONNECTIONS} connections with {outstanding} "
+        f"outstanding request(s) each, with neither client nor broker as the bottleneck (bar ≥ {MIN_RATE:,.0f}): "
         f"{_verdict(figures['rate'] >= MIN_RATE)}"
     )
 
@@ -238,15 +243,20 @@ def _format_figure(value: float | None) -> str:
 
 @click.command()
 @click.option(
-    "--rounds", type=click.IntRange(1), help="How often each load runs on each setup (3; 1 with --quick)."
+    "--rounds",
+    type=click.IntRange(1),
+    help="Number of runs of each load on each setup (default: 3; 1 with --quick).",
 )
-@click.option("--quick", is_flag=True, help="Short loads on cold JVMs: no figures to quote.")
-@click.option("--forward-only", is_flag=True, help="Leave out the gateways that mirror.")
+@click.option("--quick", is_flag=True, help="Run short loads on cold JVMs; do not quote the figures.")
+@click.option("--forward-only", is_flag=True, help="Measure only the gateway that forwards.")
 @click.option(
-    "--markdown", "file", type=click.Path(dir_okay=False, path_type=Path), help="Write the table to a file."
+    "--markdown",
+    "file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Also write the table to this file.",
 )
 def main(rounds: int | None, quick: bool, forward_only: bool, file: Path | None) -> None:
-    """What the shadow gateway costs in front of the official broker, with stock clients."""
+    """Measure the shadow gateway's cost in front of the official broker, with stock clients."""
     exit_on_sigterm()
     rounds, durations = rounds or (1 if quick else 3), QUICK if quick else LoadDurations()
     try:

@@ -1,7 +1,4 @@
-"""What processes use, read from /proc (Linux only).
-
-Not responsible for deciding which processes or when.
-"""
+"""Reads the processor time and memory of processes from /proc (Linux only)."""
 
 import os
 import time
@@ -13,30 +10,30 @@ from typing import Self
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _IDLE_CORES = 0.25
 _IDLE_STEP_S = 0.4
-# servers put work off until they have been idle for a while, ours for up to 1 s
+# Servers defer work until they have been idle for a while, ours for up to 1 s.
 _FIRST_CHECK_S = 1.5
 
 
 def cpu_s(pids: Iterable[int]) -> float:
-    """Processor seconds, user and system, that live processes have used so far."""
+    """Return the processor seconds, user and system, that live processes have used so far."""
     return sum(_ticks(pid) for pid in pids) / _TICKS_PER_S
 
 
 def _ticks(pid: int) -> int:
-    # the name in brackets may hold spaces; utime and stime are the 12th and 13th field behind it
+    # The process name in brackets may contain spaces; utime and stime are the 12th and 13th field after it.
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return int(fields[11]) + int(fields[12])
 
 
 def machine_cpu_s() -> float:
-    """Processor seconds the whole machine has been busy."""
+    """Return the processor seconds that the whole machine has been busy."""
     fields = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
     idle, waiting_for_disk = fields[3], fields[4]
     return (sum(fields) - idle - waiting_for_disk) / _TICKS_PER_S
 
 
 def memory_mib(pids: Iterable[int], field: str) -> float:
-    """A size of /proc/<pid>/status over all processes: VmRSS, or RssAnon, which leaves out mapped files."""
+    """Sum a field of /proc/<pid>/status over processes: VmRSS, or RssAnon, which excludes mapped files."""
     total = 0
     for pid in pids:
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
@@ -47,7 +44,7 @@ def memory_mib(pids: Iterable[int], field: str) -> float:
 
 @dataclass(frozen=True)
 class UsageSnapshot:
-    """Clock and counters at one moment, taken together."""
+    """The clock and the processor-time counters at one moment."""
 
     at_s: float
     server_s: float
@@ -59,14 +56,14 @@ class UsageSnapshot:
         return cls(time.monotonic(), cpu_s(server), cpu_s(client), machine_cpu_s())
 
     def others_cores(self, end: Self) -> float:
-        """Cores that neither the server nor the client used between two marks."""
+        """Return the average number of cores used by other processes between two snapshots."""
         busy = end.machine_s - self.machine_s
         known = end.server_s - self.server_s + end.client_s - self.client_s
         return max(0.0, busy - known) / (end.at_s - self.at_s)
 
 
 def work_until_idle_s(pids: list[int], limit_s: float) -> float:
-    """Waits until processes rest, at most limit_s; the processor seconds they used meanwhile."""
+    """Wait until processes are idle, at most `limit_s`, and return the processor seconds they used meanwhile."""
     begin = cpu_s(pids)
     end = time.monotonic() + limit_s
     time.sleep(min(_FIRST_CHECK_S, limit_s))

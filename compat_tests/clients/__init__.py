@@ -1,4 +1,2 @@
-"""The client programs of the suite (Java, Go, Node) and what builds and drives them.
-
-Not responsible for what the cases expect of them.
-"""
+"""The suite's clients: programs in Java, Go and Node with the Python code that builds and drives them, and helpers for
+our own typed client."""

@@ -1,6 +1,6 @@
-"""One JVM with a stock Java client that obeys commands, so that many cases share its start.
+"""Drives one JVM with a stock Java client by commands, so that many cases share its start.
 
-Not responsible for the client inside it: see java/Driver.java for the commands.
+`java/Driver.java` is the other end and describes the protocol.
 """
 
 import itertools
@@ -18,7 +18,7 @@ from typing import Any
 from compat_tests.clients.programs import HEAP, admin_classes, java_classes
 from compat_tests.jars import java_command
 
-# A stock client looks for new queues every 20 s and for new routes every 30 s; the suite has less patience.
+# By default a stock client rebalances every 20 s, which is too slow for the suite.
 _PROPERTIES = {
     "rocketmq.client.rebalance.waitInterval": "1000",
     "rocketmq.client.rebalance.minInterval": "200",
@@ -26,7 +26,7 @@ _PROPERTIES = {
 
 
 class JavaClientError(Exception):
-    """What the stock client threw: `type` is the Java class, `code` the answer code in it, -1 for none."""
+    """An exception thrown by the stock client: its Java class (`type`) and its response code (`code`; -1 for none)."""
 
     def __init__(self, type: str, code: int, message: str) -> None:
         super().__init__(f"{type} {code}: {message}")
@@ -34,7 +34,7 @@ class JavaClientError(Exception):
 
 
 class JavaDriver:
-    """`profile` names the jars, `properties` are of the JVM. Safe to call from several threads."""
+    """A running JVM with the jars of `profile` and the given system properties; thread-safe."""
 
     def __init__(
         self,
@@ -70,11 +70,11 @@ class JavaDriver:
         self.call("hello")
 
     def call(self, op: str, *, timeout_s: float = 60.0, **arguments: Any) -> Any:
-        """Runs one operation and returns its result. Raises ClientError with what the client threw."""
+        """Run one operation and return its result. Raises JavaClientError if the client throws."""
         return self.start_call(op, **arguments).result(timeout_s)
 
     def start_call(self, op: str, **arguments: Any) -> Future[Any]:
-        """The same without waiting."""
+        """Start one operation without waiting for its result."""
         future: Future[Any] = Future()
         number = next(self._ids)
         line = json.dumps({"id": number, "op": op, "namesrv": self.namesrv, **arguments})
@@ -101,7 +101,7 @@ class JavaDriver:
             future.set_exception(RuntimeError(f"the Java driver ended: {self._log.read_text()[-1500:]}"))
 
     def kill(self) -> None:
-        """SIGKILL: its clients are gone without a word. `close` is still needed."""
+        """Kill the JVM with SIGKILL, so that its clients vanish without unregistering. `close` is still needed."""
         self._process.kill()
         self._process.wait()
 
@@ -114,7 +114,7 @@ class JavaDriver:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._reader.join()  # it may still want the log for those who wait
+        self._reader.join()  # it reads the log to fail the calls that still wait
         assert self._process.stdout is not None
         self._process.stdout.close()
         self._home.cleanup()

@@ -1,7 +1,4 @@
-"""Python words for the operations of the Java driver: producers, push, lite pull and pull consumers.
-
-Not responsible for what they do; that is the stock client's part.
-"""
+"""A Python interface to the Java driver's operations: producers, push, lite pull and pull consumers."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,14 +10,14 @@ from compat_tests.clients.driver import JavaDriver
 
 @dataclass(slots=True)
 class JavaClient:
-    """One client version: `version` as people write it."""
+    """A stock Java client in a driven JVM; `version` is its release, e.g. "5.4.0"."""
 
     driver: JavaDriver
     version: str
 
     @contextmanager
     def producer(self, group: str, *, trace: bool = False, **settings: Any) -> Iterator["JavaProducer"]:
-        """A started producer; settings are the setters of DefaultMQProducer without "set"."""
+        """Run a producer during the block; settings are the setters of DefaultMQProducer without "set"."""
         self.driver.call("producer.start", name=group, group=group, trace=trace, settings=settings)
         try:
             yield JavaProducer(self.driver, group)
@@ -31,7 +28,7 @@ class JavaClient:
     def transactions(
         self, group: str, *, name: str = "", **settings: Any
     ) -> Iterator["JavaTransactionProducer"]:
-        """A started transactional producer, with a connection of its own."""
+        """Run a transactional producer with a connection of its own during the block."""
         name = name or group
         self.driver.call("transaction.start", name=name, group=group, settings=settings)
         try:
@@ -43,11 +40,12 @@ class JavaClient:
     def push(
         self, group: str, *topics: str, name: str = "", wait_stop: bool = False, **options: Any
     ) -> Iterator["JavaPushConsumer"]:
-        """A started push consumer. Options: orderly, failures (-1: always), delay_level, reply, trace,
-        settings, subscriptions ([{"topic", "tags" or "sql"}], default all of `topics`).
+        """Run a push consumer during the block.
 
-        Client 5.x now and then takes 3 s to stop; only cases that need it gone wait for that, and have all its
-        deliveries in `delivered` then.
+        Options: orderly, failures (deliveries of each message to fail; -1: all), delay_level, reply, trace, settings,
+        subscriptions ([{"topic", "tags" or "sql"}], default: all of `topics`).
+
+        Client 5.x sometimes takes 3 s to stop. `wait_stop` waits for that and puts all deliveries into `delivered`.
         """
         name = name or group
         options.setdefault("subscriptions", [{"topic": topic} for topic in topics])
@@ -64,7 +62,7 @@ class JavaClient:
     def lite(
         self, group: str, topic: str, *, name: str = "", **options: Any
     ) -> Iterator["JavaLitePullConsumer"]:
-        """A started lite pull consumer, subscribed or with `assign` (queues)."""
+        """Run a lite pull consumer during the block, subscribed to the topic or with `assign` (queues)."""
         name = name or group
         self.driver.call("lite.start", name=name, group=group, topic=topic, **options)
         try:
@@ -87,14 +85,14 @@ class JavaProducer:
     name: str
 
     def send(self, *messages: dict[str, Any], mode: str = "sync", **options: Any) -> list[dict[str, Any]]:
-        """Modes: sync, async, oneway, batch, queue (option queue), selector and hash (option arg)."""
+        """Send messages. Modes: sync, async, oneway, batch, queue (option queue), selector and hash (option arg)."""
         result: list[dict[str, Any]] = self.driver.call(
             "send", name=self.name, messages=list(messages), mode=mode, **options
         )
         return result
 
     def send_numbered(self, topic: str, count: int, **fields: Any) -> list[dict[str, Any]]:
-        """Sends "0", "1", … and returns the results."""
+        """Send `count` messages with the bodies "0", "1", … and return the results."""
         return self.send(*[{"topic": topic, "body": str(number), **fields} for number in range(count)])
 
     def queues(self, topic: str) -> list[dict[str, Any]]:
@@ -110,7 +108,7 @@ class JavaProducer:
         return result
 
     def recall(self, topic: str, handle: str) -> str:
-        """Takes a timer message back; the unique key of it. Client 5.3.2 and later."""
+        """Recall a timer message and return its unique key. Client 5.3.2 and later."""
         return str(self.driver.call("recall", name=self.name, topic=topic, handle=handle))
 
     def request(self, message: dict[str, Any], timeout_s: float) -> str:
@@ -125,14 +123,14 @@ class JavaTransactionProducer:
     name: str
 
     def send(self, *messages: dict[str, Any]) -> list[dict[str, Any]]:
-        """Sends half messages, each ended as its property "local" says (COMMIT_MESSAGE, ROLLBACK_MESSAGE)."""
+        """Send half messages, each ended as its property "local" says (COMMIT_MESSAGE, ROLLBACK_MESSAGE)."""
         result: list[dict[str, Any]] = self.driver.call(
             "transaction.send", name=self.name, messages=list(messages)
         )
         return result
 
     def checks(self, count: int, timeout_s: float) -> list[dict[str, Any]]:
-        """All questions so far, as soon as there are `count` or the time is up; property "check" answers them."""
+        """Return all check-backs so far, once there are `count` or the time is up; property "check" answers them."""
         result: list[dict[str, Any]] = self.driver.call(
             "transaction.checks",
             name=self.name,
@@ -150,7 +148,7 @@ class JavaPushConsumer:
     delivered: list[dict[str, Any]] = field(default_factory=list)
 
     def received(self, count: int, timeout_s: float = 20.0) -> list[dict[str, Any]]:
-        """All deliveries so far, as soon as there are `count` of them or the time is up."""
+        """Return all deliveries so far, once there are `count` of them or the time is up."""
         result: list[dict[str, Any]] = self.driver.call(
             "push.received",
             name=self.name,
@@ -161,12 +159,12 @@ class JavaPushConsumer:
         return result
 
     def queues(self) -> list[dict[str, Any]]:
-        """The queues this consumer holds."""
+        """Return the queues assigned to this consumer."""
         result: list[dict[str, Any]] = self.driver.call("push.queues", name=self.name)
         return result
 
     def suspend(self) -> None:
-        """Pauses consumption; `resume` goes on."""
+        """Pause consumption until `resume`."""
         self.driver.call("push.suspend", name=self.name)
 
     def resume(self) -> None:
@@ -185,7 +183,7 @@ class JavaLitePullConsumer:
         return result
 
     def call(self, operation: str, **arguments: Any) -> Any:
-        """commit, committed(queue), seek(queue, offset | end)."""
+        """Run commit, committed(queue) or seek(queue, offset | end)."""
         return self.driver.call(f"lite.{operation}", name=self.name, **arguments)
 
 
@@ -195,7 +193,7 @@ class JavaPullConsumer:
     name: str
 
     def pull(self, queue: dict[str, Any], offset: int, **options: Any) -> dict[str, Any]:
-        """Options: tags, count, block."""
+        """Pull from a queue. Options: tags, count, block."""
         result: dict[str, Any] = self.driver.call(
             "pull", name=self.name, queue=queue, offset=offset, timeout_s=90.0, **options
         )

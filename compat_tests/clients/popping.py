@@ -1,4 +1,4 @@
-"""Pop consumption in short forms: requests, the receipts of popped messages, and acks as a stock client makes them."""
+"""Helpers for pop consumption: requests, the receipt handles of popped messages, and acks like a stock client's."""
 
 import base64
 from collections.abc import Iterable
@@ -26,7 +26,7 @@ POLLING_FULL, POLLING_TIMEOUT = 209, 210
 
 @dataclass(slots=True)
 class PoppedMessage:
-    """A popped message with what its ack needs: the topic it is really in, and its receipt."""
+    """A popped message with the topic it is stored in (a retry topic, for instance) and its receipt handle."""
 
     message: Message
     topic: str
@@ -38,16 +38,16 @@ class PoppedMessage:
 
 
 def send_each(broker: BlockingClient, topic: str, bodies: Iterable[bytes], **fields: Any) -> None:
-    """Sends one after the other, since a server may store what it got at once in another order.
+    """Send one message after the other, because a server may reorder concurrent sends.
 
-    Waits until all can be read: the official server fills its queues behind its answers.
+    Returns once all can be read: the official server fills its queues after it has answered.
     """
     for body in bodies:
         send_readable(broker, topic, body, **fields)
 
 
 def pop_request(topic: str, group: str, **fields: Any) -> PopMessage:
-    """A pop from all queues that does not wait, from the beginning of each."""
+    """Return a pop request for all queues that does not wait and starts at the beginning of each queue."""
     values = {
         "queue_id": -1,
         "max_msg_nums": 32,
@@ -70,7 +70,10 @@ def pop(
 
 
 def parse_popped(reply: PopMessageReply, topic: str, group: str) -> list[PoppedMessage]:
-    """The messages of an answer, with their receipts. Source: MQClientAPIImpl.processPopResponse, 5.4.0."""
+    """Return the messages of an answer with their receipt handles.
+
+    Source: MQClientAPIImpl.processPopResponse, 5.4.0.
+    """
     starts = parse_start_offsets(reply)
     result = []
     for message in iter_messages(reply.body):
@@ -87,13 +90,13 @@ def parse_popped(reply: PopMessageReply, topic: str, group: str) -> list[PoppedM
 
 
 def parse_start_offsets(reply: PopMessageReply) -> dict[tuple[str, int], int]:
-    """Where the pop of each queue began, by kind of topic and queue."""
+    """Return the start offset of each popped queue, keyed by topic kind ("0", "1", "2") and queue id."""
     parts = [part.split(" ") for part in (reply.start_offset_info or "").split(";") if part]
     return {(kind, int(queue)): int(start) for kind, queue, start in parts}
 
 
 def pop_messages(broker: BlockingClient, topic: str, group: str, **fields: Any) -> list[PoppedMessage]:
-    """What one pop brings; nothing when it ends without."""
+    """Pop once and return the messages; [] if the pop found none."""
     reply = pop(broker, topic, group, **fields)
     return parse_popped(reply, topic, group) if reply.code == 0 else []
 
@@ -101,7 +104,7 @@ def pop_messages(broker: BlockingClient, topic: str, group: str, **fields: Any) 
 def pop_until(
     broker: BlockingClient, topic: str, group: str, count: int, timeout_s: float = 60, **fields: Any
 ) -> list[PoppedMessage]:
-    """Pops until there are so many messages."""
+    """Pop until `count` messages have come."""
     found: list[PoppedMessage] = []
 
     def look() -> bool:
@@ -128,7 +131,7 @@ def ack_request(group: str, each: PoppedMessage, **fields: Any) -> AckMessage:
 
 
 def batch_ack(broker: BlockingClient, group: str, topic: str, messages: Iterable[PoppedMessage]) -> None:
-    """Acks messages of several pops with one request."""
+    """Acknowledge messages of several pops with one request."""
     batches: dict[tuple[str, ...], list[int]] = {}
     for each in messages:
         start, pop_time, invisible, revive, kind, _, queue, offset = each.receipt.split(" ")
@@ -171,7 +174,7 @@ def invisible_time_request(
 def change_invisible_time(
     broker: BlockingClient, group: str, each: PoppedMessage, invisible_ms: int, **fields: Any
 ) -> ChangeMessageInvisibletimeReply:
-    """Changes an invisible time, and gives the message its new receipt."""
+    """Change the invisible time of a message and update its receipt handle."""
     reply = broker.ask(invisible_time_request(group, each, invisible_ms, **fields))
     parts = each.receipt.split(" ")
     start = parts[0] if reply.revive_qid == ORDERED_REVIVE_QUEUE_ID else parts[7]

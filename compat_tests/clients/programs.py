@@ -1,6 +1,6 @@
-"""Builds and runs the stock client programs: each sends messages, consumes them and prints one JSON line.
+"""Builds and runs the client programs in Java, Go and Node, which print their result as one JSON line.
 
-Not responsible for judging what they print.
+Most send messages and consume them; the admin tool prints text.
 """
 
 import hashlib
@@ -28,13 +28,13 @@ _HERE = Path(__file__).parent
 _JAVA = sorted((_HERE / "java").glob("*.java"))
 _ADMIN = sorted((_HERE / "java" / "admin").glob("*.java"))
 _BUILD_TIMEOUT_S = 600
-# A laptop's JVM: started in a fraction of a second, and small.
+# Keeps a JVM small and lets it start in a fraction of a second.
 HEAP = "-Xms64m -Xmx256m -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramResult:
-    """What a program said: `sent` acknowledged, `distinct` different messages in `deliveries` deliveries."""
+    """A program's result: messages acknowledged (`sent`), different messages received, and deliveries in all."""
 
     sent: int
     distinct: int
@@ -42,12 +42,12 @@ class ProgramResult:
 
 
 def java_classes() -> Path:
-    """Our Java programs, compiled against client 4.9 and so fit for every later client."""
+    """Return our Java programs compiled against client 4.9, so that they run with every later client."""
     return compile_jar(_JAVA, "client-4.9")
 
 
 def admin_classes() -> Path:
-    """The admin operations of the driver, which need the tools of 5.x."""
+    """Return our Java programs with the driver's admin operations, which need the 5.x tools."""
     return compile_jar([*_JAVA, *_ADMIN], "server-5.4")
 
 
@@ -58,12 +58,12 @@ def run_java(profile: str, namesrv: str, topic: str, count: int, timeout_s: floa
 
 
 def run_go(namesrv: str, topic: str, count: int, timeout_s: float, *more: str) -> ProgramResult:
-    """`more`: "transactions" sends `count` messages that are committed and as many that are rolled back."""
+    """Run the Go client. With "transactions" as `more` it commits `count` messages and rolls back as many."""
     return _parse_result(run_command([str(build_go_program()), namesrv, topic, str(count), *more], timeout_s))
 
 
 def run_go_feature(namesrv: str, topic: str, feature: str, timeout_s: float) -> list[dict[str, Any]]:
-    """What the listener of a feature of features.go got, in its order."""
+    """Run a feature of features.go and return the deliveries in their order."""
     printed = run_command([str(build_go_program()), namesrv, topic, feature], timeout_s)
     deliveries: list[dict[str, Any]] = json.loads(printed.strip().splitlines()[-1])
     return deliveries
@@ -77,7 +77,7 @@ def run_node(namesrv: str, topic: str, count: int, timeout_s: float) -> ProgramR
 
 
 def run_mqadmin(home: Path, *arguments: str) -> str:
-    """What the official admin tool prints, or its complaints: it ends well also when its command failed."""
+    """Run the official admin tool and return its output, or its errors: it exits with 0 even if its command failed."""
     home.mkdir(exist_ok=True)
     main = "org.apache.rocketmq.tools.command.MQAdminStartup"
     done = _run_process([*java_command("server-5.4", main, home, heap=HEAP), *arguments], 120)
@@ -85,7 +85,7 @@ def run_mqadmin(home: Path, *arguments: str) -> str:
 
 
 def run_command(command: Sequence[str], timeout_s: float, env: dict[str, str] | None = None) -> str:
-    """What a command printed. Raises AssertionError with its words when it fails or takes too long."""
+    """Run a command and return its output. Raises AssertionError with its errors if it fails or takes too long."""
     return _run_process(command, timeout_s, env).stdout
 
 
@@ -109,7 +109,7 @@ def _parse_result(output: str) -> ProgramResult:
 
 
 def build_go_program() -> Path:
-    """The Go program, built once. Raises Unavailable without Go or without its module."""
+    """Return the Go program, built once. Raises Unavailable without Go or without its module."""
     go = find_program("go", "build the Go client program")
     sources = sorted((_HERE / "go").glob("*"))
     target = cache_dir() / "go" / f"client-{_digest(sources)}"
@@ -120,7 +120,7 @@ def build_go_program() -> Path:
 
 
 def install_node_program() -> Path:
-    """A folder with the Node program and its packages, installed once. Raises Unavailable without Node."""
+    """Return a folder with the Node program and its packages, installed once. Raises Unavailable without Node."""
     find_program("node", "run the Node client program")
     npm = find_program("npm", "install the Node client")
     sources = [_HERE / "node" / "package.json", _HERE / "node" / "send_and_consume.js"]

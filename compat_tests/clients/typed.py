@@ -1,7 +1,4 @@
-"""Short forms of what cases ask with our own typed client; every field can be overridden.
-
-Not responsible for the client itself (remoting.blocking) nor for what the answers should be.
-"""
+"""Helpers for cases that use our own typed client (`remoting.blocking`): requests with defaults for every field."""
 
 import time
 from collections.abc import Iterable, Iterator
@@ -30,7 +27,7 @@ from remoting.requests.pull import LitePullMessage, PullMessage, PullMessageRepl
 from remoting.requests.send import SendBatchMessage, SendMessageReply, SendMessageV2
 from remoting.requests.topics import DeleteTopicInBroker, UpdateAndCreateTopic
 
-# Parts of a pull's sys flag.
+# Bits of a pull's system flag.
 COMMIT, SUSPEND, SUBSCRIPTION, CLASS_FILTER, LITE = 1, 2, 4, 8, 16
 READ, WRITE = 4, 2
 
@@ -41,7 +38,7 @@ def connect(where: str, *, binary: bool = False, timeout_s: float = 10.0) -> Blo
 
 
 def create_topic(server: ServerUnderTest, topic: str, queues: int, *, perm: int = READ | WRITE) -> None:
-    """Creates a topic on the broker, and waits until the namesrv knows it."""
+    """Create a topic on the broker, and wait until the namesrv knows it."""
     with connect(server.broker) as broker:
         broker.ask(topic_request(topic, queues, perm=perm))
     with connect(server.namesrv) as namesrv:
@@ -49,7 +46,7 @@ def create_topic(server: ServerUnderTest, topic: str, queues: int, *, perm: int 
 
 
 def create_group(broker: BlockingClient, group: str, **fields: Any) -> str:
-    """Creates a consumer group and returns its name."""
+    """Create a consumer group and return its name."""
     broker.ask(UpdateAndCreateSubscriptionGroup(data=SubscriptionGroupConfig(group_name=group, **fields)))
     return group
 
@@ -72,7 +69,7 @@ def has_route(namesrv: BlockingClient, topic: str) -> bool:
 
 
 def delete_created(server: ServerUnderTest) -> None:
-    """Deletes the topics and groups the cases made; a server that grants no admin rights keeps them."""
+    """Delete the topics and groups that cases created; they stay if the server grants no admin rights."""
     try:
         with connect(server.broker) as broker, connect(server.namesrv) as namesrv:
             cluster = next(iter(namesrv.ask(GetBrokerClusterInfo()).data.cluster_addr_table), None)
@@ -87,7 +84,7 @@ def delete_created(server: ServerUnderTest) -> None:
 
 
 def send_request(topic: str, body: bytes = b"x", **fields: Any) -> SendMessageV2:
-    """A send as a stock client makes it; `properties` may be a dict."""
+    """Return a send request like a stock client's; `properties` may be a dict."""
     return SendMessageV2(**_send_fields(topic, fields), body=body)
 
 
@@ -124,7 +121,7 @@ def send(broker: BlockingClient, topic: str, body: bytes = b"x", **fields: Any) 
 
 
 def send_readable(broker: BlockingClient, topic: str, body: bytes = b"x", **fields: Any) -> SendMessageReply:
-    """`send`, and waits until it can be read: the official server fills its queues behind its answers."""
+    """Send a message and wait until it can be read: the official server fills its queues after it has answered."""
     sent = send(broker, topic, body, **fields)
     last = GetMaxOffset(topic=topic, queue_id=sent.queue_id)
     eventually(lambda: broker.ask(last).offset > sent.queue_offset, 30, every_s=0.002)
@@ -132,7 +129,7 @@ def send_readable(broker: BlockingClient, topic: str, body: bytes = b"x", **fiel
 
 
 def committed_messages(server: ServerUnderTest, group: str, topic: str) -> int:
-    """How many messages of a topic its group has done with, as the broker knows."""
+    """Return the sum of a group's committed offsets over all queues of a topic; 0 if the broker cannot tell."""
     try:
         with connect(server.broker) as broker:
             table = broker.ask(GetConsumeStats(consumer_group=group, topic=topic)).data.offset_table
@@ -150,7 +147,7 @@ def send_many(
 def pull_request(
     topic: str, offset: int = 0, *, lite: bool = False, **fields: Any
 ) -> PullMessage | LitePullMessage:
-    """A pull; `suspend_ms` makes it wait, `tags` is its subscription (None: that of the heartbeat)."""
+    """Return a pull request; `suspend_ms` makes it wait, `tags` is its subscription (None: use the heartbeat's)."""
     tags = fields.pop("tags", "*")
     suspend_ms = fields.pop("suspend_ms", 0)
     flag = (SUSPEND if suspend_ms else 0) | (SUBSCRIPTION if tags is not None else 0) | (LITE if lite else 0)
@@ -182,7 +179,7 @@ def messages(reply: PullMessageReply) -> list[Message]:
 
 
 def iter_queue(broker: BlockingClient, topic: str, queue: int) -> Iterator[Message]:
-    """Every message of a queue; none while there is no such topic or queue. No group is left behind."""
+    """Yield every message of a queue; none if there is no such topic or queue. Creates no consumer group."""
     offset = 0
     while True:
         try:
@@ -200,14 +197,14 @@ def bodies(reply: PullMessageReply) -> list[bytes]:
 
 
 def read_first_message(broker: BlockingClient, topic: str, **fields: Any) -> Message:
-    """The first message of a queue, once it is there."""
+    """Wait for the first message of a queue and return it."""
     return eventually(lambda: messages(pull(broker, topic, **fields)), 10)[0]
 
 
 def heartbeat_request(
     client_id: str, group: str = "", topic: str = "", *, tags: str = "*", producer: str = "", **fields: Any
 ) -> HeartBeat:
-    """The heartbeat of a push consumer of one topic and its retry topic, or of a producer."""
+    """Return the heartbeat of a push consumer of one topic and its retry topic, or of a producer."""
     version = fields.pop("sub_version", int(time.time() * 1000))
     consumers = []
     if group:
@@ -248,17 +245,17 @@ def send_heartbeat(client: BlockingClient, *arguments: Any, **fields: Any) -> He
 
 
 def consumer_ids(client: BlockingClient, group: str) -> set[str]:
-    """The client ids of a group; empty when there is none."""
+    """Return the client ids of a group; empty if it has no members."""
     try:
         return set(client.ask(GetConsumerListByGroup(consumer_group=group)).data.consumer_id_list)
     except RequestError as error:
-        if error.code != 1:  # what an official broker answers for a group without consumers
+        if error.code != 1:  # the official broker's answer for a group without consumers
             raise
         return set()
 
 
 def expect_refusal(client: BlockingClient, request: Any) -> RequestError:
-    """The refusal of a request. Raises AssertionError when it is accepted."""
+    """Send a request and return its refusal. Raises AssertionError if it is accepted."""
     try:
         reply = client.ask(request)
     except RequestError as error:
@@ -267,5 +264,5 @@ def expect_refusal(client: BlockingClient, request: Any) -> RequestError:
 
 
 def send_plain(client: BlockingClient, code: int, **ext: str) -> Command:
-    """Sends a command with exactly these header fields and returns the answer, whatever its code."""
+    """Send a command with exactly these header fields and return the answer, whatever its code."""
     return client.send_command(Command(code, ext=ext, language="JAVA"))

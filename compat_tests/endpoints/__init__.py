@@ -1,7 +1,4 @@
-"""The servers a test or benchmark can run against, all behind one `Endpoint`.
-
-Not responsible for what is asked of them.
-"""
+"""The servers that tests and benchmarks can run against, all behind the protocol `Endpoint`."""
 
 from compat_tests.endpoints.base import Endpoint, NotPossible
 from compat_tests.endpoints.choose import ENDPOINT_KINDS, choose_endpoint, expected_kind

@@ -1,7 +1,4 @@
-"""A cluster somebody else runs, known by the address of its namesrv.
-
-Not responsible for its life, its store or its settings.
-"""
+"""The endpoint for a cluster that somebody else runs; it is never started, stopped or reconfigured here."""
 
 from types import TracebackType
 from typing import Self
@@ -11,7 +8,7 @@ from compat_tests.endpoints.probe import wait_for_route
 
 
 class AddressEndpoint:
-    """`namesrv`: "host:port"."""
+    """A running cluster, known by the address ("host:port") of its namesrv."""
 
     kind = "address"
 
@@ -44,13 +41,13 @@ class AddressEndpoint:
         self._broker = wait_for_route(self.namesrv, None, self._timeout_s)
 
     def stop(self) -> None:
-        """Leaves the cluster running."""
+        """Leave the cluster running."""
 
     def crash(self) -> None:
         raise NotPossible(f"{self.name} is not ours to kill")
 
     def close(self) -> None:
-        """Leaves the cluster running."""
+        """Leave the cluster running."""
 
     def __enter__(self) -> Self:
         self.start()

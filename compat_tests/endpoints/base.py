@@ -1,7 +1,4 @@
-"""What every endpoint offers, and the part that endpoints made of local processes share.
-
-Not responsible for any particular server.
-"""
+"""The `Endpoint` protocol, and the base class of endpoints that consist of local processes."""
 
 import shutil
 import tempfile
@@ -15,15 +12,15 @@ from compat_tests.endpoints.process import ChildProcess
 
 
 class NotPossible(Exception):
-    """This kind of endpoint cannot do that, e.g. crash somebody else's server; fit to be a skip reason."""
+    """An operation that this kind of endpoint cannot do, e.g. crash somebody else's server; used as a skip reason."""
 
 
 class Endpoint(Protocol):
     """One namesrv with the broker(s) behind it.
 
-    Made but not started; `start` returns once a client can find a route and send. A context manager
-    starts on entry and stops on exit. `settings` are keys of the official broker.conf and may be changed
-    while the endpoint is stopped. Addresses are "host:port"; they stay the same over restarts.
+    The constructor starts nothing; `start` returns once a client can find a route and send. As a context manager an
+    endpoint starts on entry and closes on exit. `settings` are keys of the official broker.conf and may be changed
+    while the endpoint is stopped. Addresses are "host:port" and survive restarts.
     """
 
     kind: str
@@ -35,25 +32,25 @@ class Endpoint(Protocol):
 
     @property
     def broker(self) -> str:
-        """Where the (first) broker listens."""
+        """The address of the (first) broker."""
 
     def pids(self) -> list[int]:
-        """The server's processes on this machine, to look up what they use; [] when they are elsewhere."""
+        """Return the ids of the server's processes, for measurements; [] if they run on another machine."""
 
     def logs(self) -> str:
-        """The end of what the server logged, for failure reports."""
+        """Return the end of the server's logs, for failure reports."""
 
     def start(self) -> None:
-        """Raises Unavailable if this machine lacks something, RuntimeError if the server does not start."""
+        """Start the server. Raises Unavailable if this machine lacks something, RuntimeError if it does not come up."""
 
     def stop(self) -> None:
-        """Orderly stop; what is stored stays until `close`."""
+        """Stop the server in order; its store remains until `close`."""
 
     def crash(self) -> None:
-        """Kills the broker's processes with SIGKILL. `start` brings them back on the same store and ports."""
+        """Kill the server's processes with SIGKILL. `start` brings them back on the same store and ports."""
 
     def close(self) -> None:
-        """Ends everything at once, as `crash` does, and deletes the store; a directory that was given is kept."""
+        """End everything at once, as `crash` does, and delete the store unless the caller passed its directory."""
 
     def __enter__(self) -> Self: ...
 
@@ -63,7 +60,7 @@ class Endpoint(Protocol):
 
 
 class LocalEndpoint:
-    """Shared part of endpoints whose servers are child processes with a directory of their own."""
+    """Base class of endpoints whose servers are child processes with a directory of their own."""
 
     kind = "local"
     start_timeout_s = 60.0
@@ -89,7 +86,7 @@ class LocalEndpoint:
 
     @property
     def store(self) -> Path:
-        """The broker's store directory (official layout)."""
+        """The broker's store directory, in the official layout."""
         return self.directory / "store"
 
     def pids(self) -> list[int]:
@@ -104,7 +101,7 @@ class LocalEndpoint:
         return "\n".join(parts)
 
     def start_children(self) -> None:
-        """Starts the child processes and appends them to `children`."""
+        """Start the child processes and append them to `children`."""
         raise NotImplementedError
 
     def start(self) -> None:
@@ -119,7 +116,7 @@ class LocalEndpoint:
             raise
 
     def stop(self) -> None:
-        # the broker was started last and goes first, so that it can still unregister
+        # The broker was started last and stops first, so that it can still unregister.
         while self.children:
             self.children.pop().terminate(self.stop_timeout_s)
 
@@ -142,7 +139,7 @@ class LocalEndpoint:
         self.close()
 
     def _while_starting(self) -> None:
-        """Is called again and again until there is a route."""
+        """Check on the children; called repeatedly while `start` waits for a route."""
         self._check_alive()
 
     def _check_alive(self) -> None:

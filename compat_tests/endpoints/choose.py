@@ -1,7 +1,4 @@
-"""Turns the text of an `--endpoint` option into an endpoint.
-
-Not responsible for the option itself.
-"""
+"""Turns the value of an `--endpoint` option into an endpoint."""
 
 from collections.abc import Mapping
 
@@ -16,7 +13,7 @@ ENDPOINT_KINDS = "ours, official, image[:version], shadow[:ours] or host:port of
 
 
 def choose_endpoint(text: str, settings: Mapping[str, str] | None = None) -> Endpoint:
-    """An endpoint that is not started yet. Raises Unavailable, and ValueError for a text that names none."""
+    """Return an endpoint that is not started yet. Raises Unavailable, and ValueError for a text that names none."""
     kind, _, rest = text.partition(":")
     if kind == "ours" and not rest:
         return OursEndpoint(settings)
@@ -29,14 +26,14 @@ def choose_endpoint(text: str, settings: Mapping[str, str] | None = None) -> End
     address = text.removeprefix("address:")
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
-        raise ValueError(f"{text!r} is no endpoint; possible are {ENDPOINT_KINDS}")
+        raise ValueError(f"unknown endpoint {text!r}; possible are {ENDPOINT_KINDS}")
     endpoint = AddressEndpoint(address)
     endpoint.settings.update(settings or {})
     return endpoint
 
 
 def expected_kind(text: str) -> str:
-    """The kind of the endpoint whose results are to be expected of one: behind a gateway it is what stands there."""
+    """Return the kind of server whose results to expect: for a shadow gateway, that of the server behind it."""
     kind, _, rest = text.partition(":")
     if kind == "shadow":
         return rest or "official"

@@ -1,7 +1,4 @@
-"""The official image `apache/rocketmq:<version>` in one container, through testcontainers.
-
-Not responsible for bringing up a Docker engine, nor for building images.
-"""
+"""The official image `apache/rocketmq:<version>` in one container, through testcontainers and a Docker engine."""
 
 import os
 import socket
@@ -16,10 +13,10 @@ from compat_tests.endpoints.probe import wait_for_route
 from compat_tests.jars import Unavailable
 
 VERSION = os.environ.get("ROCKETMQ_COMPAT_IMAGE_VERSION", "5.4.0")
-# the image's own defaults are 4 and 8 GiB; its scripts put these options after them, where they win
+# The image's own defaults are 4 and 8 GiB; its scripts append these options, which take precedence.
 _HEAP = "-Xms256m -Xmx768m -Xmn128m -XX:MaxDirectMemorySize=512m"
-# Clients must reach the broker under the very address it registers, so inside and published ports are
-# the same. Both servers share a container, where the namesrv is 127.0.0.1 whatever the network.
+# Clients must reach the broker at the address it registers, so container ports are published unchanged.
+# Both servers share one container, where the broker reaches the namesrv at 127.0.0.1 in any network.
 _COMMAND = (
     'printf %s "$NAMESRV_CONF" > /tmp/namesrv.conf; printf %s "$BROKER_CONF" > /tmp/broker.conf; '
     "./mqnamesrv -c /tmp/namesrv.conf & exec ./mqbroker -c /tmp/broker.conf"
@@ -27,7 +24,7 @@ _COMMAND = (
 
 
 class ImageEndpoint:
-    """`version`: a tag of apache/rocketmq that the engine has or can pull."""
+    """The official server in a container; `version` is a tag of apache/rocketmq that the engine has or can pull."""
 
     kind = "image"
     start_timeout_s = 120.0
@@ -127,7 +124,7 @@ def _lines(settings: Mapping[str, str]) -> str:
 
 
 def _engine_host() -> str:
-    """The address at which published ports can be reached; Unavailable where no engine answers."""
+    """Return the host at which published ports can be reached. Raises Unavailable if no engine answers."""
     try:
         import docker
         from docker.errors import DockerException
@@ -145,7 +142,7 @@ def _engine_host() -> str:
 
 
 def _check_socket(engine: str) -> None:
-    # Docker's own library leaves a socket open when nobody listens, which fails whatever test runs next
+    # Docker's library leaks a socket if nothing listens, and the resource warning would fail the next test.
     if engine.startswith("unix://"):
         with socket.socket(socket.AF_UNIX) as probe:
             try:

@@ -1,6 +1,7 @@
-"""The official server as plain processes from the Maven Central jars: one namesrv and one broker, and replicas of it.
+"""The official server as plain processes from the Maven Central jars: one namesrv, one broker, and replicas of it.
 
-Not responsible for the proxy.
+A freshly started broker takes half the processor time with a few JVM options, and registers 10 s sooner if it is
+reminded to (`REMINDER_INTERVAL_S`). Tests use both; benchmarks pass `FULL_SPEED` and get neither.
 """
 
 import time
@@ -14,16 +15,16 @@ from compat_tests.endpoints.probe import Probe, ProbeRefused
 from compat_tests.endpoints.process import ChildProcess
 from compat_tests.jars import fetch_jars, java_command
 
-# What a laptop can spare; the published scripts ask for 4 and 8 GiB.
+# Sized for a laptop; the published scripts ask for 4 and 8 GiB.
 NAMESRV_HEAP = "-Xms64m -Xmx256m"
 BROKER_HEAP = "-Xms512m -Xmx1g -XX:MaxDirectMemorySize=1g"
 QUICK_START_WITH_TLS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-"""For tests: half the processor time until it is up, and slow under load."""
+"""For tests: halves the processor time of a start, but is slow under load."""
 QUICK_START = f"{QUICK_START_WITH_TLS} -Dtls.server.mode=disabled"
-"""The same, and half of it again: else each start makes a key and a certificate that nobody asks for."""
+"""For tests without TLS: halves it again, because no start generates a key and a certificate."""
 FULL_SPEED = "-XX:+UseG1GC"
-"""For benchmarks, which measure a broker as it comes."""
-# Lets the suite do what it needs on either server; every key may be overridden by `settings`.
+"""For benchmarks, which measure an untuned broker."""
+# Settings the suite needs on any server; `settings` override every key.
 BROKER_SETTINGS = {
     "brokerClusterName": "DefaultCluster",
     "brokerName": "broker-a",
@@ -35,27 +36,27 @@ BROKER_SETTINGS = {
     "enablePropertyFilter": "true",
     "traceTopicEnable": "true",
     "diskMaxUsedSpaceRatio": "95",
-    # On a busy machine requests wait for longer than the 200 ms, and appends for longer than the second, after which
-    # they would be refused.
+    # By default requests that wait for 200 ms and appends that take 1 s are refused, which happens on a busy machine.
     "brokerFastFailureEnable": "false",
     "osPageCacheBusyTimeOutMills": "10000",
 }
-# A broker that nobody asks anything takes a quarter of a core to write its whole timer wheel each second; and for the
-# first interval of its transaction metrics a whole core, looking whether it is over.
+# An idle broker uses a quarter of a core to write its whole timer wheel every second, and a whole core to busy-wait for
+# the end of the first interval of its transaction metrics.
 IDLE_SETTINGS = {"timerFlushIntervalMs": "60000", "transactionMetricFlushInterval": "200"}
 
 REMINDER_INTERVAL_S = 0.25
-"""A broker of 5.x only begins to connect to its namesrv when it should register, mostly misses that, and tries again
-10 s later. To be told its permission makes it register."""
+"""A 5.x broker begins to connect to its namesrv only when it should register, mostly fails, and tries again 10 s later.
+Setting its permission makes it register at once."""
 
 EXIT_TIMEOUT_S = 1.0
-"""So long a broker may go on when the file is gone that marks its store as open."""
+"""Time a broker gets to exit after it has deleted the file that marks its store as open."""
 
 
 class OfficialEndpoint(LocalEndpoint):
-    """`namesrv`: the address ("host:port") of a namesrv to register with, when ours need not be started.
+    """An official namesrv and broker.
 
-    `jvm`: more options of its JVMs; may be changed while it is stopped. `namesrv_settings`: keys of namesrv.conf.
+    `namesrv`: address ("host:port") of a running namesrv to register with; without it, one is started. `jvm`: further
+    JVM options, which may be changed while the endpoint is stopped. `namesrv_settings`: keys of namesrv.conf.
     """
 
     kind = "official"
@@ -85,7 +86,7 @@ class OfficialEndpoint(LocalEndpoint):
 
     @property
     def _is_untuned(self) -> bool:
-        """Nothing is done to have it sooner, or cheaper."""
+        """True if nothing is done to make the server start sooner or run cheaper."""
         return self.jvm == FULL_SPEED
 
     def start_children(self) -> None:
@@ -100,7 +101,7 @@ class OfficialEndpoint(LocalEndpoint):
         )
 
     def stop(self) -> None:
-        """Waits until the store is closed. A broker then ends its threads, which takes 13 s and changes nothing."""
+        """Stop the broker as soon as its store is closed; it would spend another 13 s ending its threads."""
         if self.children and self.children[-1].exit_code() is None:
             broker = self.children.pop()
             broker.send_sigterm()
@@ -112,7 +113,7 @@ class OfficialEndpoint(LocalEndpoint):
         super().stop()
 
     def broker_lines(self) -> dict[str, str]:
-        """The content of broker.conf."""
+        """Return the content of broker.conf."""
         places = {
             "listenPort": str(self.broker_port),
             "namesrvAddr": self.namesrv,
@@ -125,9 +126,9 @@ class OfficialEndpoint(LocalEndpoint):
 
     def _start_java(self, name: str, main_class: str, heap: str, lines: Mapping[str, str]) -> None:
         home = self.directory / "home"
-        # the server looks for its version's tool files below its home; an empty conf folder is enough
+        # The server looks for tool files below its home; an empty conf folder is enough.
         (home / "conf").mkdir(parents=True, exist_ok=True)
-        # 4.x insists on a file of its own for what it logs
+        # 4.x insists on a logback file of its own.
         (home / "conf" / f"logback_{name}.xml").write_text("<configuration/>\n")
         self.store.mkdir(exist_ok=True)
         conf = self.directory / f"{name}.conf"
@@ -155,7 +156,7 @@ class OfficialEndpoint(LocalEndpoint):
                 probe.update_broker_config(brokerPermission=self.settings.get("brokerPermission", "6"))
 
     def _wait_for_namesrv(self) -> None:
-        # a broker that finds no namesrv skips its first registration
+        # A broker that finds no namesrv skips its first registration.
         end = time.monotonic() + self.start_timeout_s
         while time.monotonic() < end:
             self._check_alive()
@@ -169,7 +170,7 @@ class OfficialEndpoint(LocalEndpoint):
 
 
 class ReplicaEndpoint(OfficialEndpoint):
-    """One more broker of the same name for a cluster that runs; started once `registered` says that it is known."""
+    """A further broker of the same name for a running cluster; `registered(address)` says if the cluster knows it."""
 
     def __init__(
         self, settings: Mapping[str, str], directory: Path, namesrv: str, registered: Callable[[str], bool]
@@ -178,7 +179,7 @@ class ReplicaEndpoint(OfficialEndpoint):
         self._registered = registered
 
     def start(self) -> None:
-        """Takes no sends, so nobody waits for a route to it."""
+        """Start the replica and wait until it is registered; it takes no sends, so there is no route to wait for."""
         self.directory.mkdir(parents=True, exist_ok=True)
         self.start_children()
         end = time.monotonic() + self.start_timeout_s

@@ -1,7 +1,4 @@
-"""Our server as a child process: `rmq-gateway serve`.
-
-Not responsible for anything inside it; it is used through its command line only.
-"""
+"""Our server as a child process, used through its command line only: `rmq-gateway serve`."""
 
 import importlib.util
 import json
@@ -18,7 +15,7 @@ from compat_tests.endpoints.process import ChildProcess
 from compat_tests.jars import Unavailable
 
 ROOT = Path(__file__).resolve().parents[2]
-# What the suite needs and no server does by default.
+# Settings the suite needs that no server enables by default.
 BROKER_SETTINGS = {"enablePropertyFilter": "true", "traceTopicEnable": "true"}
 
 
@@ -51,14 +48,14 @@ class OursEndpoint(LocalEndpoint):
 
 
 def python_path() -> dict[str, str]:
-    """What a child process of Python needs in its environment to find our packages."""
+    """Return the environment variables a Python child process needs to find our packages."""
     return {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])}
 
 
 def wait_ready(log: Path, begin: int, timeout_s: float, check: Callable[[], None]) -> dict[str, Any]:
-    """The content of the ready line in a log, looked for from byte `begin` on; `check` may raise between the looks.
+    """Wait for the ready line in a log, from byte `begin` on, and return its content.
 
-    Raises RuntimeError after timeout_s.
+    `check` is called between polls and may raise. Raises RuntimeError after `timeout_s`.
     """
     end = time.monotonic() + timeout_s
     while time.monotonic() < end:
@@ -71,7 +68,7 @@ def wait_ready(log: Path, begin: int, timeout_s: float, check: Callable[[], None
 
 
 def _parse_ready_line(line: bytes) -> dict[str, Any] | None:
-    """The ready line's content; None for an unfinished line and for log lines, which may be JSON as well."""
+    """Return the content of a ready line; None for an unfinished line and for log lines, which may be JSON too."""
     if not (line.startswith(b"{") and line.endswith(b"\n")):
         return None
     facts: dict[str, Any] = json.loads(line)

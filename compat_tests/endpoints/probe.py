@@ -1,7 +1,7 @@
-"""A blocking client with three requests, enough to know that a cluster serves and how far its queues reach.
+"""A minimal blocking client, enough to see that a cluster serves and how long its queues are.
 
-Not responsible for being a client library, and kept apart from ours on purpose: the judge of a server's
-readiness and progress should not share code with the server.
+It shares no code with our client on purpose: the judge of a server's readiness and progress should not share code with
+the server.
 """
 
 import itertools
@@ -26,7 +26,7 @@ class ProbeRefused(Exception):
 
 
 class Probe:
-    """One connection to a namesrv or broker; not for use by several threads."""
+    """A connection to a namesrv or broker; not thread-safe."""
 
     def __init__(self, address: str, timeout_s: float = 3.0) -> None:
         host, port = address.rsplit(":", 1)
@@ -40,7 +40,7 @@ class Probe:
         self._socket.close()
 
     def ask(self, code: int, fields: Mapping[str, str], body: bytes = b"") -> tuple[dict[str, str], bytes]:
-        """The reply's ext fields and body. Raises Refused, OSError."""
+        """Send a request and return the answer's header fields and body. Raises ProbeRefused, OSError."""
         opaque = next(_OPAQUES)
         header: dict[str, Any] = {
             "code": code,
@@ -64,7 +64,7 @@ class Probe:
         return answer.get("extFields") or {}, frame[4 + size :]
 
     def send(self, topic: str, body: bytes) -> None:
-        """Sends one message to queue 0 of a topic that need not exist yet."""
+        """Send one message to queue 0 of a topic that need not exist yet."""
         fields = {
             "producerGroup": "probe",
             "topic": topic,
@@ -81,18 +81,18 @@ class Probe:
         self.ask(SEND_MESSAGE, fields, body)
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        """Next queue offset to be written."""
+        """Return the queue offset that the next message will get."""
         fields, _ = self.ask(GET_MAX_OFFSET, {"topic": topic, "queueId": str(queue_id), "committed": "false"})
         return int(fields["offset"])
 
     def update_broker_config(self, **lines: str) -> None:
-        """Sets keys of broker.conf."""
+        """Set keys of broker.conf."""
         self.ask(
             UPDATE_BROKER_CONFIG, {}, "".join(f"{key}={value}\n" for key, value in lines.items()).encode()
         )
 
     def route(self, topic: str) -> str:
-        """The route of a topic as the JSON-like text the namesrv gave."""
+        """Return the route of a topic as the JSON-like text the namesrv sent."""
         _, body = self.ask(GET_ROUTE, {"topic": topic})
         return body.decode()
 
@@ -107,23 +107,22 @@ class Probe:
 
 
 def queue_count(route: str) -> int:
-    """The most write queues any broker has in a route."""
-    # by pattern: the official namesrv's keys are bare numbers, which json does not read
+    """Return the largest number of write queues that any broker has in a route."""
+    # By pattern, because the official namesrv writes numeric keys without quotes, which `json` rejects.
     return max((int(number) for number in re.findall(r'"writeQueueNums"\s*:\s*(\d+)', route)), default=0)
 
 
 def broker_addresses(route: str) -> list[str]:
-    """The master addresses ("host:port") in a route."""
+    """Return the addresses ("host:port") of the masters in a route."""
     return re.findall(r'[{,]\s*"?0"?\s*:\s*"([^"]+:\d+)"', route)
 
 
 def wait_for_route(
     namesrv: str, broker_port: int | None, timeout_s: float, check: Callable[[], None] = lambda: None
 ) -> str:
-    """Waits until the namesrv has the route of TBW102 (at the broker with this port) and that broker listens.
+    """Wait until the namesrv routes TBW102 to a broker (with this port) that listens, and return its address.
 
-    Returns the broker's address. `check` is called between the tries and may raise.
-    Raises RuntimeError after timeout_s.
+    `check` is called between the tries and may raise. Raises RuntimeError after `timeout_s`.
     """
     end = time.monotonic() + timeout_s
     problem: Exception | None = None

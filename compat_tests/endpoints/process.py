@@ -1,6 +1,7 @@
-"""Child processes that do not outlive us, each in a session of its own.
+"""Child processes that never outlive this program, each in a session of its own.
 
-Not responsible for readiness: who starts a child knows when it serves.
+Exit handlers kill children that still run. `exit_on_sigterm` and `interrupt_on_sigterm` make SIGTERM end this program
+in a way that runs those handlers.
 """
 
 import atexit
@@ -19,7 +20,7 @@ _running: set["ChildProcess"] = set()
 
 
 class ChildProcess:
-    """One started process with whatever it starts itself; its output goes to the file `log`."""
+    """A started process and its descendants; its output goes to the file `log`."""
 
     def __init__(
         self, name: str, command: Sequence[str], log: Path, env: Mapping[str, str] | None = None
@@ -42,25 +43,25 @@ class ChildProcess:
         return self._process.pid
 
     def exit_code(self) -> int | None:
-        """The exit code, or None while it runs."""
+        """Return the exit code, or None while the process runs."""
         return self._process.poll()
 
     def pids(self) -> list[int]:
-        """The process and all its descendants that are alive."""
+        """Return the ids of the process and its live descendants."""
         return descendants(self.pid) if self.exit_code() is None else []
 
     def wait(self, timeout_s: float) -> int:
-        """The exit code, once it ended by itself. Raises subprocess.TimeoutExpired."""
+        """Wait for the process to end by itself and return its exit code. Raises subprocess.TimeoutExpired."""
         code = self._process.wait(timeout_s)
         self.kill()
         return code
 
     def send_sigterm(self) -> None:
-        """SIGTERM."""
+        """Send SIGTERM and return at once."""
         self._process.terminate()
 
     def terminate(self, timeout_s: float) -> None:
-        """SIGTERM, and SIGKILL when that did not end it in time."""
+        """Send SIGTERM, and SIGKILL if the process has not ended in time."""
         if self.exit_code() is None:
             self._process.terminate()
             with suppress(subprocess.TimeoutExpired):
@@ -68,9 +69,9 @@ class ChildProcess:
         self.kill()
 
     def kill(self) -> None:
-        """SIGKILL for the process and what is left of its group; harmless when it has ended."""
+        """Kill the process and the rest of its group with SIGKILL; does nothing after it has ended."""
         if self in _running:
-            # the group, because a server may have workers; its id stays taken while one of them lives
+            # The group, because a server may have workers. Its id cannot be reused while one of them lives.
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
             self._process.wait()
@@ -78,7 +79,7 @@ class ChildProcess:
 
 
 def descendants(pid: int) -> list[int]:
-    """`pid` and the processes below it, by /proc; just `pid` on systems without."""
+    """Return `pid` and the ids of its descendants from /proc; only `pid` on systems without /proc."""
     found = [pid]
     for parent in found:
         with suppress(OSError):
@@ -89,13 +90,13 @@ def descendants(pid: int) -> list[int]:
 
 
 def kill_all_children() -> None:
-    """Kills every child that still runs."""
+    """Kill every child that still runs."""
     for child in list(_running):
         child.kill()
 
 
 def exit_on_sigterm() -> None:
-    """Lets SIGTERM end this program by SystemExit, so that context managers and exit handlers run."""
+    """Make SIGTERM raise SystemExit, so that context managers and exit handlers run."""
 
     def leave(_number: int, _frame: FrameType | None) -> None:
         sys.exit(128 + signal.SIGTERM)
@@ -104,9 +105,10 @@ def exit_on_sigterm() -> None:
 
 
 def interrupt_on_sigterm() -> None:
-    """Lets SIGTERM act like Ctrl-C, so that a test run ends in order; of the main thread only.
+    """Make SIGTERM act like Ctrl-C, so that a test run ends in order; effective in the main thread only.
 
-    Again and again until `interrupted`, since an exception that meets a finalizer or a callback of C is lost there.
+    The signal repeats every `INTERRUPT_AGAIN_S` until `ignore_sigterm`, because an exception raised inside a finalizer
+    or a C callback is lost.
     """
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
@@ -120,8 +122,8 @@ def interrupt_on_sigterm() -> None:
 
 
 def ignore_sigterm() -> None:
-    """The run ends: no later SIGTERM disturbs that."""
-    # not SIG_IGN, which programs started later would inherit
+    """Ignore SIGTERM from now on, because the run is ending already."""
+    # Not SIG_IGN, which programs started later would inherit.
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda *_: None)
 

@@ -1,7 +1,4 @@
-"""Another endpoint behind our shadow gateway: `rmq-gateway shadow`.
-
-Not responsible for what is behind it; nor for mirroring, the gateway only forwards here.
-"""
+"""Another endpoint behind our shadow gateway, which only forwards here: `rmq-gateway shadow`."""
 
 import importlib.util
 import json
@@ -19,10 +16,10 @@ from compat_tests.jars import Unavailable
 
 
 class ShadowEndpoint:
-    """`primary` stands behind the gateway, whose addresses are those of this endpoint.
+    """A gateway, whose addresses are those of this endpoint, and the `primary` behind it.
 
-    The gateway goes on while the primary is stopped or killed, as it would in earnest. `extra`: more options of
-    `shadow`, e.g. ("--set", "listen.vip=false").
+    The gateway keeps running while the primary is stopped or killed, as it would in production. `extra`: further
+    options of `shadow`, e.g. ("--set", "listen.vip=false").
     """
 
     kind = "shadow"
@@ -62,7 +59,7 @@ class ShadowEndpoint:
 
     @property
     def gateway_pid(self) -> int:
-        """The gateway's process, once it was started."""
+        """The id of the started gateway's process."""
         assert self._gateway is not None
         return self._gateway.pid
 
@@ -79,7 +76,7 @@ class ShadowEndpoint:
         wait_for_route(self.namesrv, self.broker_port, self.start_timeout_s, self._check_alive)
 
     def _start_gateway(self) -> None:
-        # The port of the primary's broker is known, whatever else registers during a run takes free ones.
+        # The primary's broker gets a fixed port; brokers that register during a run get free ones.
         ports = f"{{{json.dumps(self.primary.broker)} = {self.broker_port}}}"
         tables = {
             "primary.namesrv": json.dumps([self.primary.namesrv]),

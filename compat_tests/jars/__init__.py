@@ -1,6 +1,6 @@
-"""Official Apache RocketMQ jars and how to run Java programs on them.
+"""Fetches the official Apache RocketMQ jars and builds command lines for Java programs that use them.
 
-Not responsible for what those programs do: see `endpoints`, `clients` and `bench` beside this package.
+The programs themselves live in the packages `endpoints`, `clients` and `bench`.
 """
 
 from compat_tests.jars.java import compile_jar, java_command

@@ -1,7 +1,4 @@
-"""Archives of classes: a JVM that maps its classes from one (class data sharing) computes half as much until it serves.
-
-Not responsible for what an archive holds: whoever makes it says.
-"""
+"""Class data sharing: a JVM that maps its classes from an archive needs half the processor time to start."""
 
 import sys
 from collections.abc import Callable
@@ -9,20 +6,20 @@ from pathlib import Path
 
 from compat_tests.jars.maven import in_ci, lock_file
 
-# Without a word when the archive does not fit after all: classes are read then.
+# If the archive does not fit this JVM after all, it reads the classes from the jars and should not complain.
 QUIET_OPTIONS = ["-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
 
 
 def class_data_options(archive: Path) -> list[str]:
-    """Options with which a JVM maps its classes from an archive."""
+    """Return the JVM options that map classes from an archive."""
     return [f"-XX:SharedArchiveFile={archive}", *QUIET_OPTIONS]
 
 
 def build_archive_once(archive: Path, make: Callable[[Path], str]) -> None:
-    """Makes an archive unless it is there; one process at a time.
+    """Build an archive unless it exists; one process at a time.
 
-    ``make`` writes the file it is given, and says what went wrong, "" when nothing did. Programs do without an archive,
-    only slowly, so that is printed; in CI, where nobody would notice, it raises RuntimeError.
+    ``make`` writes the file it is given and returns a problem, or "" on success. Programs also run without an
+    archive, only slower, so a problem is printed; in CI, where nobody would notice, it raises RuntimeError.
     """
     with lock_file(archive.with_suffix(".lock")):
         if archive.exists():
@@ -37,7 +34,7 @@ def build_archive_once(archive: Path, make: Callable[[Path], str]) -> None:
 
 
 def report_missing_archive(problem: str) -> None:
-    """Says that there is no archive; RuntimeError in CI."""
+    """Print that there is no archive; raise RuntimeError in CI."""
     if in_ci():
         raise RuntimeError(f"no archive of classes: {problem}")
     print(f"no archive of classes: {problem}", file=sys.stderr)

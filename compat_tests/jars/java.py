@@ -1,6 +1,6 @@
-"""Command lines for Java programs on the official jars, and compiled classes of our own small programs.
+"""Builds command lines for Java programs that use the official jars, and compiles our own small programs.
 
-Not responsible for starting or stopping them, nor for making archives of classes.
+`archives.py` builds the class data archives that the command lines use.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from compat_tests.jars.class_data import class_data_options
 from compat_tests.jars.maven import COMPLETE_MARKER, cache_dir, fetch_jars, find_program, lock_file
 
 LOGBACK = Path(__file__).with_name("conf")
-# What Netty, the mapped files and fastjson of RocketMQ reach into, closed by default since JDK 16.
+# JDK packages that RocketMQ's Netty, mapped files and fastjson access by reflection; closed by default since JDK 16.
 _OPENED = ("java.lang", "java.nio", "java.util", "java.io", "sun.nio.ch", "jdk.internal.misc")
 _EXPORTED = ("jdk.internal.ref", "sun.nio.ch")
 
@@ -32,11 +32,11 @@ def java_command(
     log_level: str = "WARN",
     mapped: bool = True,
 ) -> list[str]:
-    """The command line for `main_class` on the jars of `profile`, to which program arguments can be added.
+    """Return the command line for `main_class` with the jars of `profile`; append the program's arguments to it.
 
-    Whatever the program writes beside its own files (offsets, logs, temporary files) goes below `home`;
-    `log` takes its log (default `home`/java.log). `heap` takes any options of the JVM. `classes`: jars put
-    behind those of the profile. `mapped`: from the archive of the profile's classes, if there is one.
+    Whatever else the program writes (offsets, logs, temporary files) goes below `home`, its log to `log` (default
+    `home`/java.log). `heap`: any JVM options. `classes`: jars that follow those of the profile. `mapped`: use the
+    archive of the profile's classes if there is one.
     """
     jars = fetch_jars(profile)
     path = os.pathsep.join([f"{jars}/*", *map(str, classes)])
@@ -69,9 +69,9 @@ def java_command(
 
 
 def archive_path(jars: Path) -> Path:
-    """Where this JDK's archive of the classes in these jars belongs; for class paths that begin with them.
+    """Return the path of this JDK's archive for class paths that begin with these jars.
 
-    `compat_tests.archives` makes it.
+    `compat_tests.archives` builds it.
     """
     jdk = Path(find_program("java", "run it")).resolve()
     name = hashlib.sha256(f"{jdk} {jars}".encode()).hexdigest()[:8]
@@ -79,9 +79,9 @@ def archive_path(jars: Path) -> Path:
 
 
 def compile_jar(sources: Sequence[Path], profile: str) -> Path:
-    """A cached jar with the classes of `sources`, compiled for Java 8 against the jars of `profile`.
+    """Return a cached jar with the classes of `sources`, compiled for Java 8 against the jars of `profile`.
 
-    Raises Unavailable without a JDK, and RuntimeError with the compiler's words when a source is wrong.
+    Raises Unavailable without a JDK, and RuntimeError with the compiler's message if a source does not compile.
     """
     jars = fetch_jars(profile)
     digest = hashlib.sha256(f"jar {jars.name}".encode())

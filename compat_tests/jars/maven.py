@@ -26,7 +26,7 @@ class Unavailable(Exception):
 
 
 def in_ci() -> bool:
-    """Whether CI=true, where what a machine lacks is an error and no reason to skip."""
+    """Return True if CI=true: then a missing tool is an error rather than a reason to skip."""
     return os.environ.get("CI", "").lower() == "true"
 
 
@@ -64,7 +64,7 @@ def tool_environment() -> dict[str, str]:
 
 
 def find_program(program: str, purpose: str) -> str:
-    """The full path of a program on PATH. Raises Unavailable when there is none."""
+    """Return the full path of a program on PATH. Raises Unavailable if there is none."""
     found = shutil.which(program)
     if found is None:
         raise Unavailable(f"{program} is not on PATH, which is needed to {purpose}")
@@ -73,7 +73,7 @@ def find_program(program: str, purpose: str) -> str:
 
 @contextmanager
 def lock_file(path: Path) -> Iterator[None]:
-    """Holds the lock file `path` against other processes; the system frees it when its holder dies."""
+    """Hold a lock file against other processes; the system releases it when its holder dies."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -81,14 +81,14 @@ def lock_file(path: Path) -> Iterator[None]:
 
 
 def fetch_jars(profile: str) -> Path:
-    """The folder with all jars of one profile of pom.xml, fetched first where they are missing.
+    """Return the folder with all jars of one profile of pom.xml, fetching them first if they are missing.
 
-    Raises Unavailable when Maven or Java are missing or the fetch fails.
+    Raises Unavailable if Maven or Java is missing or the fetch fails.
     """
     if profile not in PROFILES:
         raise ValueError(f"unknown profile {profile!r}, known are {', '.join(PROFILES)}")
     find_program("java", "run the official clients and servers")
-    # the name changes with the pom, so that a changed list of artifacts is never answered from an old folder
+    # The name contains a digest of pom.xml, so that a changed list of artifacts never uses an old folder.
     version = hashlib.sha256(POM.read_bytes()).hexdigest()[:8]
     target = cache_dir() / "jars" / f"{profile}-{version}"
     if not (target / COMPLETE_MARKER).exists():
@@ -104,7 +104,7 @@ def _run_maven(profile: str, target: Path) -> None:
     command = [maven, "-B", "-q", "-f", str(POM), f"-P{profile}", "dependency:copy-dependencies"]
     command += [f"-DoutputDirectory={target}", f"-Dmaven.repo.local={cache_dir() / 'maven'}"]
     try:
-        # Maven's own folder is not made for several processes at once
+        # Maven's repository folder does not support several processes at once.
         with lock_file(cache_dir() / "maven.lock"):
             done = subprocess.run(
                 command,

@@ -25,16 +25,18 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /**
- * What the official benchmark classes do not measure, on the stock client: arguments are a mode and key=value pairs.
- * fill     sends count messages of size bytes in batches of 32
- * catchup  a new group consumes count messages from the first offset, passes times: distinct messages of the pass with the
- *          fewest, and the median time between first and last of the second half of the passes, when the JVM is warm
- *          (fill numbered=1 gives each message a property n of 0 to 99, catchup sql=… reads through a filter)
- * latency  sends at rate messages/s and consumes in the same program; percentiles from just before send to the listener
- * senders  threads (1) send one message after the other by each of namesrvs=a,b,… in turn, block messages at a time,
- *          count in all by each, pause_ms (0) before each turn; messages a second in the middle turn and percentiles
- *          of a send by each (rate_0, p50_ms_0, p99_ms_0, rate_1, …)
- * The last line printed is one JSON object.
+ * Measures on the stock client what the official benchmark classes do not. Arguments: a mode and key=value pairs. The last
+ * line printed is one JSON object.
+ *
+ * fill     Sends count messages of size bytes in batches of 32. numbered=1 gives each a property n of 0 to 99.
+ * catchup  Consumes count messages from the first offset with a new group, passes times; sql=… reads through a filter.
+ *          Prints the distinct messages of the pass with the fewest, and the median time between first and last message
+ *          over the second half of the passes, when the JVM is warm.
+ * latency  Sends at rate messages/s and consumes in the same program. Prints percentiles of the time from just before a
+ *          send to the listener.
+ * senders  Sends count messages through each of namesrvs=a,b,… in turns of block messages, one after the other, with
+ *          threads (1) threads and a pause of pause_ms (0) before each turn. Prints, per namesrv, the messages per second
+ *          of the median turn and percentiles of a send (rate_0, p50_ms_0, p99_ms_0, rate_1, …).
  */
 public final class BenchClient {
     private static final int BATCH = 32;
@@ -59,7 +61,7 @@ public final class BenchClient {
             result = client.latency();
         }
         System.out.println(result);
-        System.exit(0); // not by the client's own threads, which would take seconds
+        System.exit(0); // shutting the client's threads down in order would take seconds
     }
 
     private int number(String key) {
@@ -88,7 +90,7 @@ public final class BenchClient {
         String topic = options.get("topic");
         byte[] body = new byte[number("size")];
         Arrays.fill(body, (byte) '.');
-        producer.send(new Message(topic, body)); // makes the topic, which a batch cannot
+        producer.send(new Message(topic, body)); // creates the topic, which a batch cannot
         boolean numbered = options.containsKey("numbered");
         AtomicInteger left = new AtomicInteger(number("count") - 1);
         ExecutorService pool = Executors.newFixedThreadPool(4);
@@ -142,8 +144,10 @@ public final class BenchClient {
         CountDownLatch all = new CountDownLatch(1);
         DefaultMQPushConsumer consumer = consumer(BATCH);
         consumer.setPullBatchSize(BATCH); // more than the server's maxTransferCountOnMessageInMemory has no effect
-        consumer.setPullThresholdForQueue(20_000); // else the client's own flow control is what gets measured, as with
-        consumer.setConsumeConcurrentlyMaxSpan(65_535); // offsets between first and last, which a filter makes larger
+        // Large enough that the client's own flow control is not measured, by messages and by span of offsets, which a
+        // filter widens.
+        consumer.setPullThresholdForQueue(20_000);
+        consumer.setConsumeConcurrentlyMaxSpan(65_535);
         consumer.registerMessageListener((List<MessageExt> messages, ConsumeConcurrentlyContext context) -> {
             long now = System.nanoTime();
             synchronized (seen) {
@@ -232,7 +236,7 @@ public final class BenchClient {
         ExecutorService pool = Executors.newCachedThreadPool();
         for (int round = -number("warm_up") / block; round < count / block; round++) {
             for (int turn = 0; turn < namesrvs.length; turn++) {
-                int i = (turn + Math.max(round, 0)) % namesrvs.length; // whom one follows matters as well
+                int i = (turn + Math.max(round, 0)) % namesrvs.length; // rotates the order, because the predecessor matters as well
                 Thread.sleep(options.containsKey("pause_ms") ? number("pause_ms") : 0);
                 long begin = System.nanoTime();
                 sendBlock(pool, producers.get(i), block, round < 0 ? new long[block] : taken[i], Math.max(round, 0) * block);

@@ -11,10 +11,11 @@ import java.util.HashMap;
 import java.util.Map;
 
 /**
- * Frames without a client or a broker that would be the limit: what lies between them carries as many as it can.
- * sink   answers each frame that arrives with the one answer it has, until it is killed; prints {"port":…} first
- * flood  to=host:port connections outstanding seconds: sends as many frames by each connection, and another one for
- *        each answer; prints {"rate":…}, frames a second in the second half
+ * A client and a broker that are never the bottleneck, to measure how many frames whatever lies between them carries.
+ *
+ * sink   Answers each frame with the same answer until it is killed. Prints {"port":…} first.
+ * flood  to=host:port connections=N outstanding=N seconds=N: opens the connections, keeps that many requests outstanding
+ *        on each, and prints {"rate":…}, the frames per second of the second half.
  */
 public final class FrameFlood {
     private static final String REQUEST = "{\"code\":310,\"extFields\":{\"a\":\"flood\",\"b\":\"Flood\",\"c\":\"TBW102\","
@@ -57,7 +58,7 @@ public final class FrameFlood {
     private void sink() throws IOException {
         ServerSocketChannel server = ServerSocketChannel.open().bind(new InetSocketAddress("127.0.0.1", 0));
         int port = ((InetSocketAddress) server.getLocalAddress()).getPort();
-        // As a broker's message ids begin: the gateway has to put its own address there.
+        // Message ids begin with the broker's address, which the gateway has to replace by its own.
         frame = framed(String.format(ANSWER, String.format("7F000001%08X", port)), 0);
         server.configureBlocking(false).register(selector, SelectionKey.OP_ACCEPT);
         System.out.println("{\"port\":" + port + "}");
@@ -123,7 +124,7 @@ public final class FrameFlood {
         write(channel, whole);
     }
 
-    /** Frames that end in what was read. state: how many bytes of a length word are known, and that length, or what is missing of it. */
+    /** Counts the frames that end in the bytes read. state: prefix bytes read so far, and the length or the bytes still missing. */
     private int count(int[] state) {
         int whole = 0;
         while (read.hasRemaining()) {
@@ -149,7 +150,7 @@ public final class FrameFlood {
             bytes.put(frame);
         }
         bytes.flip();
-        while (bytes.hasRemaining()) { // never much: the other side has read what these answer
+        while (bytes.hasRemaining()) { // never much, because the peer has read the frames that these follow
             channel.write(bytes);
         }
     }

@@ -13,10 +13,10 @@ import (
 	"github.com/apache/rocketmq-client-go/v2/producer"
 )
 
-// How long a feature waits for its messages; the machine may be busy.
+// patience is the time a feature waits for its messages; the machine may be busy.
 const patience = 90 * time.Second
 
-// delivery is one message as a listener got it.
+// delivery is one message as the listener received it.
 type delivery struct {
 	Body   string `json:"body"`
 	Tag    string `json:"tag"`
@@ -26,7 +26,7 @@ type delivery struct {
 	WaitMs int64  `json:"wait_ms"`
 }
 
-// inbox keeps deliveries in their order, and tells when there are enough.
+// inbox collects deliveries in their order and closes done when there are enough.
 type inbox struct {
 	lock   sync.Mutex
 	all    []delivery
@@ -44,20 +44,21 @@ func (box *inbox) add(message *primitive.MessageExt) {
 	}
 }
 
-// feature is one thing that Go clients can ask for: how to send, how to consume, and how many deliveries to expect.
+// feature is one feature of the Go client: the messages to send, the options to consume with, and the number of
+// deliveries to expect.
 type feature struct {
 	messages func(topic string) []*primitive.Message
 	batch    bool
 	options  []consumer.Option
 	selector consumer.MessageSelector
 	wanted   int
-	// fails says which deliveries the listener does not accept
+	// fails reports whether the listener rejects a delivery.
 	fails func(message *primitive.MessageExt) bool
 }
 
 func never(*primitive.MessageExt) bool { return false }
 
-// numbered makes count messages; change adds what the feature is about.
+// numbered returns a factory for count messages with the bodies "0", "1", …; change adds what the feature needs.
 func numbered(count int, change func(number int, message *primitive.Message)) func(string) []*primitive.Message {
 	return func(topic string) []*primitive.Message {
 		var messages []*primitive.Message
@@ -158,8 +159,8 @@ func listen(servers primitive.NsResolver, topic string, wish feature, box *inbox
 	return func() { check("stop consumer", client.Shutdown()) }
 }
 
-// request asks until somebody answers: the broker knows who waits for a reply by its heartbeats, which come now and then.
-// This client can only ask: what it calls a reply message has no body.
+// request sends a request until it is answered: the broker learns from periodic heartbeats which client waits for a reply.
+// This client can only ask: its own reply messages have no body.
 func request(servers primitive.NsResolver, topic string) {
 	asker, err := rocketmq.NewProducer(producer.WithNsResolver(servers), producer.WithGroupName(topic+"_asker"))
 	check("new asker", err)

@@ -1,6 +1,7 @@
-// Sends count messages with the official Go client, consumes them, and prints how many came and how often:
-// arguments are namesrv, topic and count; a fourth, "transactions", sends each in a transaction. With the name of a
-// feature instead of a count it shows that feature: see features.go.
+// Sends messages with the official Go client, consumes them, and prints a JSON line with the messages acknowledged (sent),
+// the different messages received (distinct) and the deliveries in all. Arguments: namesrv topic count ["transactions"].
+// With "transactions" each message is sent in a transaction. A feature's name instead of a count runs that feature: see
+// features.go.
 package main
 
 import (
@@ -28,7 +29,7 @@ func check(what string, err error) {
 	}
 }
 
-// send returns how many of count messages were acknowledged.
+// send sends count messages and returns the number acknowledged.
 func send(servers primitive.NsResolver, topic string, count int64) int64 {
 	client, err := rocketmq.NewProducer(producer.WithNsResolver(servers), producer.WithRetry(2),
 		producer.WithGroupName(topic+"_producer"))
@@ -56,7 +57,7 @@ func send(servers primitive.NsResolver, topic string, count int64) int64 {
 	return sent
 }
 
-// receive returns how many different messages came and how many deliveries there were.
+// receive consumes until count different messages came, and returns the numbers of different messages and of deliveries.
 func receive(servers primitive.NsResolver, topic string, count int64) (int, int64) {
 	client, err := rocketmq.NewPushConsumer(consumer.WithNsResolver(servers), consumer.WithGroupName(topic+"_group"),
 		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset))

@@ -24,8 +24,8 @@ func (listener) CheckLocalTransaction(message *primitive.MessageExt) primitive.L
 	return primitive.UnknowState
 }
 
-// sendInTransactions sends count messages that are committed and as many that are rolled back; it returns how many of
-// the former were acknowledged.
+// sendInTransactions commits count messages, rolls back as many, and returns the number of committed ones that were
+// acknowledged.
 func sendInTransactions(servers primitive.NsResolver, topic string, count int64) int64 {
 	client, err := rocketmq.NewTransactionProducer(listener{}, producer.WithNsResolver(servers),
 		producer.WithGroupName(topic+"_producer"))

@@ -14,9 +14,10 @@ import org.apache.rocketmq.client.exception.MQBrokerException;
 import org.apache.rocketmq.client.exception.MQClientException;
 
 /**
- * Drives a stock Java client by commands: one JSON object a line on standard input, one answer a line on standard output.
- * {"id":7,"op":"send",...} is answered by {"id":7,"ok":...} or {"id":7,"error":{"type":..,"code":..,"message":..}}, in the
- * order in which commands end: each runs in its own thread. Compiled once against client 4.9, runs on 4.9 and 5.x.
+ * Drives a stock Java client by commands: one JSON object per line on standard input, one answer per line on standard
+ * output. {"id":7,"op":"send",...} is answered by {"id":7,"ok":...} or by
+ * {"id":7,"error":{"type":..,"code":..,"message":..}}. Each command runs in its own thread, so answers come in the order in
+ * which commands end. Compiled once against client 4.9; runs on 4.9 and 5.x.
  */
 public final class Driver {
     interface Operation {
@@ -31,7 +32,7 @@ public final class Driver {
 
     public static void main(String[] args) throws Exception {
         answers = System.out;
-        System.setOut(System.err); // what client libraries print must not mix with the answers
+        System.setOut(System.err); // the output of client libraries must not mix with the answers
         Producers.register();
         PushConsumers.register();
         PullConsumers.register();
@@ -47,7 +48,7 @@ public final class Driver {
         Runtime.getRuntime().halt(0);
     }
 
-    /** The admin operations need the tools jar of 5.x and are compiled apart; without them the driver has fewer operations. */
+    /** Registers the admin operations if present: they need the tools jar of 5.x and are compiled separately. */
     private static void registerAdmin() {
         try {
             Class.forName("AdminTools").getDeclaredMethod("register").invoke(null);

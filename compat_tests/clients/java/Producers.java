@@ -15,10 +15,10 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
-/** Producers by name, and every way to send. */
+/** The operations of producers, which commands refer to by name. */
 final class Producers {
     private static final Map<String, DefaultMQProducer> PRODUCERS = new ConcurrentHashMap<>();
-    /** Setters of a message by what commands call them. */
+    /** Setters for timer messages by the names that commands use for them. */
     private static final Map<String, String> TIMERS = new LinkedHashMap<>();
 
     static {
@@ -81,7 +81,7 @@ final class Producers {
         }
         for (Map.Entry<String, String> timer : TIMERS.entrySet()) {
             if (value.containsKey(timer.getKey())) {
-                // Since 5.0: this is compiled against 4.9.
+                // By reflection: these setters exist since 5.0, and this is compiled against 4.9.
                 Message.class.getMethod(timer.getValue(), long.class).invoke(message, value.getLongValue(timer.getKey()));
             }
         }
@@ -168,7 +168,7 @@ final class Producers {
         return map;
     }
 
-    /** Since 5.3.2; null where the client has none. */
+    /** Returns the recall handle, which exists since client 5.3.2; null for older clients. */
     private static Object recallHandle(SendResult result) {
         try {
             return SendResult.class.getMethod("getRecallHandle").invoke(result);

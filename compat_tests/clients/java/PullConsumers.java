@@ -11,7 +11,7 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
-/** Lite pull consumers and the old pull consumers, by name. */
+/** The operations of lite pull consumers and of the old pull consumers, which commands refer to by name. */
 @SuppressWarnings("deprecation")
 final class PullConsumers {
     private static final Map<String, DefaultLitePullConsumer> LITE = new ConcurrentHashMap<>();
@@ -69,7 +69,7 @@ final class PullConsumers {
         return null;
     }
 
-    /** Polls until count messages came or the time is up. */
+    /** Polls until count messages have come or the time is up. */
     private static Object poll(JSONObject command) {
         long deadline = System.currentTimeMillis() + command.getLongValue("timeout");
         List<Object> result = new ArrayList<>();

@@ -18,7 +18,7 @@ import org.apache.rocketmq.client.utils.MessageUtil;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
 
-/** Push consumers by name; each keeps what it received and fails messages as often as it was told. */
+/** The operations of push consumers, each of which records its deliveries and fails each message a given number of times. */
 final class PushConsumers {
     private static final Map<String, Session> SESSIONS = new ConcurrentHashMap<>();
 
@@ -72,7 +72,7 @@ final class PushConsumers {
             consumer.setPollNameServerInterval(1000);
             consumer.setHeartbeatBrokerInterval(1000);
             consumer.setPersistConsumerOffsetInterval(500);
-            // What was received counts as consumed: without this a stop may come before the last result is noted.
+            // Otherwise a stop may come before the client has counted the last received message as consumed.
             consumer.setAwaitTerminationMillisWhenShutdown(5000);
             Settings.apply(consumer, command.getJSONObject("settings"));
             failures = command.getIntValue("failures");
@@ -100,7 +100,7 @@ final class PushConsumers {
             }
         }
 
-        /** True when all messages may be taken as consumed. */
+        /** Records deliveries; returns true if all of them succeed. */
         private boolean accept(List<MessageExt> messages) {
             boolean good = true;
             synchronized (received) {

@@ -3,9 +3,9 @@ import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.message.Message;
 
 /**
- * Calls another class's main several times in this process: topic class times. For programs whose message count is a
- * constant, and who give up after 3 s; so that a cold process on a busy machine does not count, a message goes to the
- * topic first.
+ * Calls another class's main method several times in this process. Arguments: topic class times. For programs with a
+ * hard-coded message count and a send timeout of 3 s: a message sent to the topic first warms up the process, so that the
+ * timeout holds on a busy machine.
  */
 public final class RepeatMain {
     private RepeatMain() {
@@ -20,7 +20,7 @@ public final class RepeatMain {
             }
         } catch (Exception error) {
             error.printStackTrace();
-            System.exit(1); // the threads of a client would keep the process
+            System.exit(1); // a client's threads would keep the process alive
         }
     }
 
@@ -32,7 +32,7 @@ public final class RepeatMain {
             try {
                 producer.send(new Message(topic, new byte[1]));
                 break;
-            } catch (RuntimeException | MQClientException error) { // looking the topic up has a timeout of its own
+            } catch (RuntimeException | MQClientException error) { // the route lookup has a timeout of its own
                 if (attempt == 10) {
                     throw error;
                 }

@@ -10,18 +10,18 @@ import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.remoting.RPCHook;
 
-/** Turns JSON into calls of setters, and what clients hand out into JSON. */
+/** Applies JSON settings to clients by their setters, and converts messages and queues to JSON. */
 final class Settings {
     private Settings() {
     }
 
-    /** What all clients have: the namesrv, and time for its answers where a busy machine needs more than 3 s. */
+    /** Sets the namesrv, and a timeout for its answers that suits a busy machine (the default is 3 s). */
     static void patient(ClientConfig client, JSONObject command) {
         client.setNamesrvAddr(command.getString("namesrv"));
         client.setMqClientApiTimeout(30000);
     }
 
-    /** Signs requests, if properties of the JVM say for whom; the class is in another jar for each version. */
+    /** Returns a hook that signs requests if system properties hold credentials; by reflection, as its jar depends on the version. */
     static RPCHook signing() throws Exception {
         String access = System.getProperty("compat.access.key");
         if (access == null) {
@@ -34,7 +34,7 @@ final class Settings {
         return (RPCHook) hook.getConstructor(credentials).newInstance(given);
     }
 
-    /** Calls setX(value) for each {"x": value}; the type of the parameter decides how the value is read. */
+    /** Calls setX(value) for each {"x": value}, with the value converted to the type of the parameter. */
     static void apply(Object target, JSONObject settings) throws Exception {
         if (settings == null) {
             return;
@@ -78,7 +78,7 @@ final class Settings {
         result.put("offset", message.getQueueOffset());
         result.put("msg_id", message.getMsgId());
         result.put("reconsume", message.getReconsumeTimes());
-        // a copy: the client goes on writing to its own while the answer is made
+        // A copy, because the client modifies its own map while the answer is serialized.
         result.put("properties", new HashMap<>(message.getProperties()));
         result.put("born", message.getBornTimestamp());
         result.put("stored", message.getStoreTimestamp());
@@ -88,7 +88,7 @@ final class Settings {
         return result;
     }
 
-    /** Bodies above a kilobyte are told by their size and checksum only. */
+    /** Returns the body as text, or its checksum if it is larger than 1 KiB. */
     static String text(Message message) {
         byte[] body = message.getBody();
         if (body == null) {

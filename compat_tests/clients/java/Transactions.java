@@ -10,8 +10,8 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /**
- * Transactional producers by name. A message says itself what becomes of it: its property "local" is the state after sending,
- * "check" the one that a question of the broker is answered with; without them it is UNKNOW.
+ * The operations of transactional producers, which commands refer to by name. A message's property "local" is the state
+ * returned after sending, "check" the state returned to the broker's check-back; without them the state is UNKNOW.
  */
 final class Transactions {
     private static final Map<String, Session> SESSIONS = new ConcurrentHashMap<>();

@@ -1,5 +1,6 @@
 'use strict';
-// Sends count messages with ali-ons, consumes them, and prints how many came and how often: namesrv topic count.
+// Sends messages with ali-ons, consumes them, and prints a JSON line with the messages acknowledged (sent), the different
+// messages received (distinct) and the deliveries in all. Arguments: namesrv topic count.
 
 const httpclient = require('urllib');
 const { Consumer, Producer, Message } = require('ali-ons');
@@ -7,7 +8,7 @@ const { Consumer, Producer, Message } = require('ali-ons');
 const SENDERS = 16;
 const [namesrv, topic, countText] = process.argv.slice(2);
 const count = Number(countText);
-// what the client logs (an unknown offset of a new group, for one) must not mix with the result
+// The client's log (it reports the unknown offset of a new group, for instance) must not mix with the result.
 const logger = { info() {}, debug() {}, warn() {}, error: (...words) => console.error(...words) };
 const common = { httpclient, nameSrv: namesrv, logger };
 

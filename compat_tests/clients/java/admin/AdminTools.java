@@ -12,7 +12,7 @@ import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.remoting.protocol.route.BrokerData;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
-/** What the official admin tools do, one started DefaultMQAdminExt for each namesrv; needs the 5.x tools jar. */
+/** The operations of the official admin tools, with one started DefaultMQAdminExt per namesrv; needs the 5.x tools jar. */
 final class AdminTools {
     private interface Action {
         Object run(DefaultMQAdminExt admin, JSONObject command) throws Exception;
@@ -59,7 +59,7 @@ final class AdminTools {
             command.getString("client"), command.getString("topic"), command.getString("msg_id")).getConsumeResult().name());
     }
 
-    /** What the views of a message's traces say, the one of the tool and dashboards. */
+    /** Returns a message's traces as decoded by TraceView, which the official tool and dashboards use. */
     private static Object trace(DefaultMQAdminExt admin, JSONObject command) throws Exception {
         String id = command.getString("msg_id");
         List<Object> result = new ArrayList<>();
