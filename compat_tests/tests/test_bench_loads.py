@@ -43,7 +43,7 @@ def client(tmp_path: Path) -> Iterator[ChildProcess]:
 
 
 def steady(client: ChildProcess, *totals: int) -> dict[str, float]:
-    return loads._measure_steady_state(Server(), client, Counter(*totals), BRISK)  # type: ignore[arg-type]
+    return loads._measure_steady_state(Server(), client, Counter(*totals), BRISK)
 
 
 def test_rate_counts_between_two_moments_only(client: ChildProcess) -> None:
@@ -87,7 +87,7 @@ def test_lost_messages_fail_a_load(
 
 def test_catch_up_divides_by_what_arrived(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loads, "run_bench_client", lambda *_: {"distinct": 101, "seconds": 0.5})
-    assert loads.measure_catch_up(Server(), BRISK) == {"rate": 200.0, "cpu_us": 0.0}  # type: ignore[arg-type]
+    assert loads.measure_catch_up(Server(), BRISK) == {"rate": 200.0, "cpu_us": 0.0}
 
 
 def test_own_client_s_last_line_is_its_result(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -98,10 +98,10 @@ def test_own_client_s_last_line_is_its_result(monkeypatch: pytest.MonkeyPatch, t
         yield ChildProcess("client", ["/bin/sh", "-c", program], tmp_path / "out"), tmp_path
 
     monkeypatch.setattr(loads, "start_java_program", fake)
-    assert loads.run_bench_client(Server(), "latency") == {"lost": 0}  # type: ignore[arg-type]
+    assert loads.run_bench_client(Server(), "latency") == {"lost": 0}
     program = "echo broken; exit 3"
     with pytest.raises(LoadFailed, match="ended with 3"):
-        loads.run_bench_client(Server(), "latency")  # type: ignore[arg-type]
+        loads.run_bench_client(Server(), "latency")
 
 
 def test_every_bar_names_a_load_that_exists() -> None:

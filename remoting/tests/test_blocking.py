@@ -74,7 +74,7 @@ def answer(command: Command, offset: int) -> Command:
 
 
 def open_client(peer: Peer, **options: bool) -> BlockingClient:
-    return BlockingClient("127.0.0.1", peer.port, timeout_s=WAIT_S, **options)  # type: ignore[arg-type]
+    return BlockingClient("127.0.0.1", peer.port, timeout_s=WAIT_S, **options)
 
 
 @pytest.mark.parametrize("binary", [False, True])

@@ -287,7 +287,7 @@ class FakeClient:
 
 
 def send(brokers: FakeBrokers, messages: list[OutgoingMessage], **options: str) -> Any:
-    with MessageSender(spec_of(**options), 0, brokers) as sender:  # type: ignore[arg-type]
+    with MessageSender(spec_of(**options), 0, brokers) as sender:
         sender.send_all(messages)
         return sender.wait_until_stored()
 

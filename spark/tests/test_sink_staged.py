@@ -50,7 +50,7 @@ class StagingClient(FakeClient):
 
 
 def sender_of(brokers: StagingBrokers, batch: int = 3, **options: str) -> StagingSender:
-    return StagingSender(spec_of(**options), 0, "b", "w", batch, brokers)  # type: ignore[arg-type]
+    return StagingSender(spec_of(**options), 0, "b", "w", batch, brokers)
 
 
 def test_pieces_are_numbered_and_stay_at_one_broker() -> None:

@@ -32,4 +32,4 @@ def small_config(**changes: object) -> StoreConfig:
         "reserve_queue_bytes": 40,
         "max_open_queue_files": 4,
     }
-    return StoreConfig(**(settings | changes))  # type: ignore[arg-type]
+    return StoreConfig(**(settings | changes))

@@ -1,6 +1,7 @@
 """The namesrv's tables on a fake clock: registrations, their end, and the answers to clients."""
 
 from math import inf
+from typing import Any
 
 import pytest
 
@@ -23,12 +24,12 @@ class Now:
 
 
 def topics(*names: str, **settings: int) -> dict[str, TopicConfig]:
-    given: dict = {"read_queue_nums": 4, "write_queue_nums": 8, "perm": 6} | settings
+    given: dict[str, int] = {"read_queue_nums": 4, "write_queue_nums": 8, "perm": 6} | settings
     return {name: TopicConfig(topic_name=name, **given) for name in names}
 
 
 def registration(name: str = "broker-a", broker_id: int = 0, **changes) -> Registration:
-    settings: dict = {
+    settings: dict[str, Any] = {
         "cluster": "C",
         "broker_name": name,
         "broker_id": broker_id,
