@@ -1,6 +1,6 @@
-"""The command line `rmq-gateway`: flags and files to a ServeConfig, which gateway.server runs.
+"""The command line `rmq-gateway`: turns flags and files into a ServeConfig, which `gateway.server` runs.
 
-It serves nothing itself, and imports the servers only when one is to start.
+The servers are imported only by the commands that start one.
 """
 
 import gc
@@ -18,7 +18,7 @@ Function = Callable[..., Any]
 
 
 def foreign_packages(packages: tuple[str, ...] = OUR_PACKAGES) -> list[str]:
-    """Packages that Python would take from somewhere else than our own distribution, as `name at place`."""
+    """Return our packages that Python would import from another distribution, as `name at place`."""
     home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     found = []
     for name in packages:
@@ -32,11 +32,11 @@ def foreign_packages(packages: tuple[str, ...] = OUR_PACKAGES) -> list[str]:
 
 
 def refuse_foreign_packages() -> None:
-    """Ends the program when another distribution's package of one of our names would be imported."""
+    """Exit with an error if a package of another distribution would be imported under one of our names."""
     found = foreign_packages()
     if found:
         raise click.ClickException(
-            f"another distribution's package comes first: {', '.join(found)}. "
+            f"packages of another distribution shadow ours: {', '.join(found)}. "
             "Install rmq-gateway into an environment of its own."
         )
 
@@ -46,7 +46,7 @@ def _option(*names: str, **settings: Any) -> Callable[[Function], Function]:
 
 
 def common_options(function: Function) -> Function:
-    """Flags of every command that starts something."""
+    """Add the flags of every command that starts a server."""
     options = [
         _option(
             "-c",
@@ -54,18 +54,24 @@ def common_options(function: Function) -> Function:
             "files",
             multiple=True,
             metavar="FILE",
-            help="broker.conf or namesrv.conf; repeatable.",
+            help="Configuration file, such as broker.conf or namesrv.conf; repeatable.",
         ),
         _option(
             "--set",
             "sets",
             multiple=True,
             metavar="KEY=VALUE",
-            help="One key of `rmq-gateway config`; repeatable.",
+            help="Set one key listed by `rmq-gateway config`; repeatable.",
         ),
-        _option("--host", metavar="ADDRESS", help="Address to listen on (0.0.0.0)."),
-        _option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="(info)"),
-        _option("--ready-file", metavar="PATH", help="Also write the ready line here."),
+        _option("--host", metavar="ADDRESS", help="Address to listen on (default: 0.0.0.0)."),
+        _option(
+            "--log-level",
+            type=click.Choice(["debug", "info", "warning", "error"]),
+            help="Lowest level to log (info).",
+        ),
+        _option(
+            "--ready-file", metavar="PATH", help="File to write the ready line to, besides standard output."
+        ),
     ]
     for option in reversed(options):
         function = option(function)
@@ -73,18 +79,23 @@ def common_options(function: Function) -> Function:
 
 
 def broker_options(function: Function) -> Function:
-    """Flags of the commands that start brokers."""
+    """Add the flags of the commands that start brokers."""
     options = [
-        _option("--memory", is_flag=True, default=None, help="Keep messages in memory only."),
+        _option(
+            "--memory",
+            is_flag=True,
+            default=None,
+            help="Keep messages in memory; nothing is written to disk.",
+        ),
         _option(
             "--store",
             metavar="DIR",
-            help="Directory of all files (~/store); several brokers have one each below it.",
+            help="Directory of all files (default: ~/store); several brokers use one subdirectory each.",
         ),
         _option(
             "--advertise",
             metavar="HOST|auto",
-            help="Address told to clients; auto: the one they reached us by.",
+            help="Address that clients are told to use; auto: the one they connected to.",
         ),
     ]
     for option in reversed(options):
@@ -93,9 +104,9 @@ def broker_options(function: Function) -> Function:
 
 
 class _Commands(click.Group):
-    """Commands of other parts are imported when one is asked for, so that servers start without them.
+    """Imports the commands of other packages on demand, so that servers start without them.
 
-    Those of the shadow gateway are in MODULES; other packages bring theirs by an entry point of this group.
+    Those of the shadow gateway are in MODULES; other packages register theirs as entry points of this group.
     """
 
     ENTRY_POINTS = "rmq_gateway.commands"
@@ -116,7 +127,7 @@ class _Commands(click.Group):
         return own or next((entry_point.load() for entry_point in self._brought(name=name)), None)
 
     def _brought(self, **wanted: Any) -> Any:
-        """The entry points of other packages."""
+        """Return the entry points of other packages."""
         from importlib.metadata import entry_points  # slow to import, and servers start without it
 
         return entry_points(group=self.ENTRY_POINTS, **wanted)
@@ -129,47 +140,56 @@ def main() -> None:
 
 
 @main.command()
-@click.option("--port", metavar="PORT", help="Port of the namesrv (9876); 0 takes a free one.")
-@click.option("--broker-port", metavar="PORT", help="Port of the first broker (10911); 0 takes free ones.")
-@click.option("--brokers", metavar="N", help="Number of brokers (1), their ports 10 apart.")
+@click.option("--port", metavar="PORT", help="Port of the namesrv (default: 9876); 0 for a free one.")
+@click.option(
+    "--broker-port", metavar="PORT", help="Port of the first broker (default: 10911); 0 for free ones."
+)
+@click.option("--brokers", metavar="N", help="Number of brokers (default: 1); their ports are 10 apart.")
 @broker_options
 @common_options
 def serve(**given: Any) -> None:
-    """A namesrv and brokers in one process."""
-    start("serve", given)
+    """Run a namesrv and brokers in one process."""
+    start_servers("serve", given)
 
 
 @main.command()
-@click.option("--port", metavar="PORT", help="Port (9876); 0 takes a free one.")
+@click.option("--port", metavar="PORT", help="Port (default: 9876); 0 for a free one.")
 @click.option(
-    "--memory", is_flag=True, default=None, help="Keep the configuration of clients in memory only."
+    "--memory",
+    is_flag=True,
+    default=None,
+    help="Keep the KV configuration in memory; nothing is written to disk.",
 )
 @common_options
 def namesrv(**given: Any) -> None:
-    """A namesrv only."""
-    start("namesrv", given)
+    """Run a namesrv only."""
+    start_servers("namesrv", given)
 
 
 @main.command()
 @click.option(
-    "-n", "--namesrv", "namesrv_addr", metavar="HOST:PORT[;HOST:PORT]", help="Namesrvs to register with."
+    "-n",
+    "--namesrv",
+    "namesrv_addr",
+    metavar="HOST:PORT[;HOST:PORT]",
+    help="Addresses of the namesrvs to register with.",
 )
 @click.option(
-    "--port", "--broker-port", "broker_port", metavar="PORT", help="Port (10911); 0 takes a free one."
+    "--port", "--broker-port", "broker_port", metavar="PORT", help="Port (default: 10911); 0 for a free one."
 )
 @broker_options
 @common_options
 def broker(**given: Any) -> None:
-    """A broker only."""
-    start("broker", given)
+    """Run a broker only."""
+    start_servers("broker", given)
 
 
 @main.command()
 @click.option(
-    "--example", type=click.Choice(["broker", "namesrv"]), help="Print a commented conf file instead."
+    "--example", type=click.Choice(["broker", "namesrv"]), help="Print a commented example file instead."
 )
 def config(example: str | None) -> None:
-    """Every key with default, range and meaning."""
+    """Print every configuration key with its default, range and meaning."""
     from gateway.config.docs import example_file, reference
 
     click.echo(example_file(example) if example else reference(), nl=False)
@@ -190,20 +210,20 @@ FLAG_KEYS = {
 
 
 def _flag_of(name: str) -> str:
-    """How people wrote the flag, for messages."""
+    """Return a flag as the user wrote it, for messages."""
     return "--namesrv" if name == "namesrv_addr" else "--" + name.replace("_", "-")
 
 
 def namesrv_files(directory: str) -> list[Any]:
-    """With --store the namesrv's two files go there as well, so that two servers do not share them."""
+    """Return the namesrv's two files below the --store directory, so that two servers do not share them."""
     from gateway.config.sources import GivenValue
 
     names = {"kvConfigPath": "kvConfig.json", "configStorePath": "namesrv.properties"}
     return [GivenValue(key, os.path.join(directory, name), "--store") for key, name in names.items()]
 
 
-def start(role: Any, given: dict[str, Any]) -> None:
-    """Builds the configuration and runs the servers until a signal ends them."""
+def start_servers(role: Any, given: dict[str, Any]) -> None:
+    """Build the configuration and run the servers until a signal stops them."""
     from gateway.config.sources import ConfigError, GivenValue, load_config
 
     refuse_foreign_packages()
@@ -218,12 +238,12 @@ def start(role: Any, given: dict[str, Any]) -> None:
         configuration = load_config(role, given["files"], os.environ, given["sets"], flags)
     except ConfigError as problem:
         raise click.ClickException(str(problem)) from problem
-    run(configuration)
+    run_configuration(configuration)
 
 
-def run(configuration: Any) -> None:
-    """Sets logging up, says what was not understood, and hands over to the composition root."""
-    gc.disable()  # it would look again and again at what imports make, until `settle`
+def run_configuration(configuration: Any) -> None:
+    """Set up logging, log notices about the configuration, and run the servers."""
+    gc.disable()  # it would examine the objects of imports again and again, until `tune_garbage_collector`
     import logging
 
     from gateway.runtime.logs import set_up_logging

@@ -1,7 +1,4 @@
-"""The composition root: opens ports, builds namesrv and brokers from a `ServeConfig`, runs them until a signal.
-
-Not responsible for anything a part does itself.
-"""
+"""The composition root: opens ports, builds namesrv and brokers from a `ServeConfig`, runs them until a signal."""
 
 import logging
 import socket
@@ -13,11 +10,11 @@ import trio
 from gateway.broker.assembly.build import build_broker
 from gateway.broker.assembly.registration import Registrar
 from gateway.broker.assembly.service import BrokerService
-from gateway.broker.group_commit import RunBlocking
 from gateway.config.process import BrokerConfig, ServeConfig
 from gateway.namesrv.service import NamesrvService
 from gateway.runtime.file_limit import within_file_limit
-from gateway.runtime.process import run_process, settle, tell_ready
+from gateway.runtime.process import ListenError, announce_ready, run_process, tune_garbage_collector
+from gateway.runtime.run_blocking import RunBlocking
 from gateway.runtime.stop_signals import StopSignals
 from remoting.reactor import Reactor
 from remoting.server import ServerLimits, open_listeners
@@ -25,16 +22,16 @@ from storage.clock import SystemClock
 
 log = logging.getLogger(__name__)
 
-MOST_CONNECTIONS = 20_000
+MAX_CONNECTIONS = 20_000
 
 
 def run(config: ServeConfig) -> int:
-    """Serves until SIGTERM or SIGINT; the process's exit status."""
+    """Serve until SIGTERM or SIGINT and return the exit status of the process."""
     return run_process(lambda: Server(config))
 
 
 async def run_in_thread(work: Callable[[], object]) -> object:
-    """Runs blocking work in a worker thread."""
+    """Run blocking work in a worker thread."""
     return await trio.to_thread.run_sync(work)
 
 
@@ -48,7 +45,7 @@ class Server:
         self._reactor = Reactor() if Reactor.is_available() else None
         self._limits = config.limits.of_connection()
         self._server_limits = ServerLimits(
-            max_connections=within_file_limit(MOST_CONNECTIONS, share=2),
+            max_connections=within_file_limit(MAX_CONNECTIONS, share=2),
             backlog=config.limits.backlog,
             max_drain_s=float(config.limits.drain_s),
         )
@@ -58,8 +55,8 @@ class Server:
         self._signals = StopSignals()
 
     async def run(self) -> None:
-        """Opens everything, tells that it is ready, and serves until a signal."""
-        self._signals.listen()
+        """Open everything, announce that it is ready, and serve until a signal."""
+        self._signals.install()
         async with trio.open_nursery() as nursery:
             if self._reactor is not None:
                 nursery.start_soon(self._reactor.run)
@@ -67,20 +64,20 @@ class Server:
             addresses = {
                 config.broker_name: self._start_broker(nursery, config) for config in self._config.brokers
             }
-            settle()
-            tell_ready({"namesrv": namesrv_address, "brokers": addresses}, self._config.process.ready_file)
+            tune_garbage_collector()
+            announce_ready(
+                {"namesrv": namesrv_address, "brokers": addresses}, self._config.process.ready_file
+            )
             await self._signals.first.wait()
             log.info("stopping", extra={"signal": self._signals.names[0]})
-            await self._signals.unless_hurried(self._stop)
+            await self._signals.run_until_second_signal(self._stop)
             nursery.cancel_scope.cancel()
         log.info("stopped")
 
     def _start_namesrv(self, nursery: trio.Nursery) -> str | None:
         if self._config.namesrv is None:
             return None
-        listeners = open_listeners(
-            self._config.host, self._config.namesrv.listen_port, self._server_limits.backlog
-        )
+        listeners = self._listen(self._config.namesrv.listen_port, "namesrv.listenPort")
         self._namesrv = NamesrvService(
             self._config.namesrv,
             self._clock,
@@ -90,10 +87,10 @@ class Server:
             reactor=self._reactor,
         )
         nursery.start_soon(self._namesrv.run, listeners)
-        return shown_address(listeners[0])
+        return format_address(listeners[0])
 
     def _start_broker(self, nursery: trio.Nursery, config: BrokerConfig) -> str:
-        listeners = open_listeners(self._config.host, config.listen_port, self._server_limits.backlog)
+        listeners = self._listen(config.listen_port, "listenPort")
         port = listeners[0].getsockname()[1]
         listeners += self._vip_listener(port)
         with ExitStack() as opened:
@@ -114,18 +111,25 @@ class Server:
         nursery.start_soon(registrar.run)
         self._brokers.append(service)
         self._registrars.append(registrar)
-        return shown_address(listeners[0])
+        return format_address(listeners[0])
+
+    def _listen(self, port: int, setting: str) -> list[socket.socket]:
+        """Open a port. Raises ListenError, which names the setting."""
+        try:
+            return open_listeners(self._config.host, port, self._server_limits.backlog)
+        except (OSError, OverflowError) as error:
+            raise ListenError(self._config.host, port, setting, error) from error
 
     def _vip_listener(self, port: int) -> list[socket.socket]:
-        """The second port some clients use; a broker without it serves all others."""
+        """Open the second port that some clients use; without it the broker serves all others."""
         try:
             return open_listeners(self._config.host, port - 2, self._server_limits.backlog)
         except (OSError, OverflowError) as error:
-            log.warning("no VIP channel", extra={"port": port - 2, "reason": str(error)})
+            log.warning("cannot open the VIP port", extra={"port": port - 2, "reason": str(error)})
             return []
 
     async def _stop(self) -> None:
-        """Brokers leave first, so that clients still learn of it from the namesrv."""
+        """Unregister the brokers first, so that clients still learn of it from the namesrv."""
         async with trio.open_nursery() as nursery:
             for registrar in self._registrars:
                 nursery.start_soon(registrar.unregister_all)
@@ -136,8 +140,8 @@ class Server:
             await self._namesrv.stop()
 
 
-def shown_address(listener: socket.socket) -> str:
-    """host:port of a listener for the ready line; one that listens everywhere is shown as loopback."""
+def format_address(listener: socket.socket) -> str:
+    """Return the host:port of a listener for the ready line; a listener on all addresses is shown as loopback."""
     host, port = listener.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "127.0.0.1"}.get(host, host)
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

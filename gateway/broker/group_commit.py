@@ -16,20 +16,18 @@ is repeated after a second. With ASYNC_FLUSH nothing is held and the store is fl
 
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 import trio
 
 from codec.command import decode_frame, encode_command
 from codec.constants import ResponseCode
+from gateway.runtime.run_blocking import RunBlocking
 from remoting.connection import Connection
 from storage.store import MessageStore
 
 log = logging.getLogger(__name__)
 
-RunBlocking = Callable[[Callable[[], object]], Awaitable[object]]
-"""Runs blocking work in a thread."""
 FLUSH_RETRY_S = 1.0
 LENGTH_BYTES = 4
 

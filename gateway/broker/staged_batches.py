@@ -25,10 +25,10 @@ import trio
 from codec.batch import encode_batch, split_batch
 from codec.message import stored_properties
 from codec.properties import UNIQ_CLIENT_MESSAGE_ID_KEYIDX, find_property
-from gateway.broker.group_commit import RunBlocking
 from gateway.broker.send_handler import SendHandler
 from gateway.broker.shared_parts import MessageServices
 from gateway.broker.topic_table import TopicTable
+from gateway.runtime.run_blocking import RunBlocking
 from storage.errors import StoreError, StoreFull
 from storage.queue_read import ReadStatus
 from storage.staged_files import PublishedMark, PublishIntent, StagedFiles, StagedPart

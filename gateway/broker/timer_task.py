@@ -5,10 +5,10 @@ from typing import Final
 
 import trio
 
-from gateway.broker.group_commit import RunBlocking
 from gateway.broker.long_poll import LongPolls
 from gateway.broker.timer_delivery import TimerDelivery
-from gateway.runtime.tasks import once
+from gateway.runtime.run_blocking import RunBlocking
+from gateway.runtime.supervise import run_once
 from storage.clock import Clock
 
 MAX_READ_MESSAGES: Final = 1000
@@ -39,7 +39,7 @@ class TimerTask:
                 nonlocal worked
                 worked = self._read_and_deliver()
 
-            if not await once("timer messages", step):
+            if not await run_once("timer messages", step):
                 await trio.sleep(FAILURE_PAUSE_S)
             elif worked:
                 await trio.lowlevel.checkpoint()

@@ -12,7 +12,7 @@ from gateway.config.process import NamesrvConfig
 from gateway.namesrv.context import build_namesrv, close_silent_brokers
 from gateway.namesrv.processors import routes as namesrv_routes
 from gateway.namesrv.route_table import RouteTable
-from gateway.runtime.tasks import every
+from gateway.runtime.supervise import run_every
 from remoting.limits import ConnectionLimits
 from remoting.reactor import Reactor
 from remoting.server import RemotingServer, ServerLimits
@@ -48,7 +48,7 @@ class NamesrvService:
         """Serve until `stop` or cancelled."""
         scan_s = self.namesrv.config.scan_not_active_broker_interval_ms / 1000
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(every, scan_s, "scan for silent brokers", self._scan)
+            nursery.start_soon(run_every, scan_s, "scan for silent brokers", self._scan)
             await self.server.serve(listeners)
             nursery.cancel_scope.cancel()
 

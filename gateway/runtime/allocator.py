@@ -1,4 +1,4 @@
-"""One setting of the C library's allocator. Not responsible for how much memory anything takes."""
+"""Tunes the C library's memory allocator so that large blocks are returned to the system."""
 
 import ctypes
 import logging
@@ -7,15 +7,15 @@ from typing import Final
 log = logging.getLogger(__name__)
 
 _M_MMAP_THRESHOLD: Final = -3
-# Above the size of one read (256 KiB), which must stay cheap; below what is held of unfinished frames.
+# Above the size of one read (256 KiB), which must stay cheap; below the buffers of unfinished frames.
 LARGE_BLOCK_BYTES: Final = 384 * 1024
 
 
 def give_back_large_blocks() -> bool:
-    """Makes large blocks maps of their own, which freeing gives back to the system; tells whether it could.
+    """Allocate large blocks as separate mappings, which freeing returns to the system; return whether that worked.
 
-    Left alone, glibc raises that bound to the size of whatever was freed, up to 32 MiB: large frames then come
-    from its heap, which they leave full of holes, and a burst of them stays resident for good.
+    By default glibc raises its threshold to the size of any freed block, up to 32 MiB: large frames then come from
+    the heap, fragment it, and a burst of them stays resident for good.
     """
     try:
         done = bool(ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, LARGE_BLOCK_BYTES))

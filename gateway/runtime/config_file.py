@@ -96,7 +96,7 @@ class ConfigFile:
         self._whole = backup
         self._replaced += 1
 
-    def unsettled(self) -> int | None:
+    def unflushed_mark(self) -> int | None:
         """A mark of the present content, None when no power cut can take it away any more, or none was written."""
         return None if self.is_behind or self._whole in (self.path, "") else self._replaced
 
@@ -104,16 +104,16 @@ class ConfigFile:
         """Blocks until the present content is on the disk. Thread safe; raises OSError."""
         self._files.flush_small(self.path)
 
-    def settled(self, mark: int) -> None:
+    def mark_flushed(self, mark: int) -> None:
         """The disk was waited for after `unsettled` gave this mark."""
         if mark == self._replaced:
             self._whole = self.path
 
-    def finish(self) -> None:
+    def flush(self) -> None:
         """Waits for the disk where that is still to be done; when it refuses, that is said."""
-        mark = self.unsettled()
+        mark = self.unflushed_mark()
         if mark is not None and self._try(self.wait_for_disk):
-            self.settled(mark)
+            self.mark_flushed(mark)
 
     def try_replace(self, data: bytes) -> None:
         """`replace`; when the disk refuses, that is said once and `is_behind` set."""
@@ -127,7 +127,7 @@ class ConfigFile:
         """
         self._try(lambda: self.save(data))
 
-    def refused(self, error: Exception) -> None:
+    def report_failure(self, error: Exception) -> None:
         """The disk did not take the content: said once, until something was written again."""
         if not self.is_behind:
             log.error("configuration file not written", extra={"path": self.path, "reason": str(error)})
@@ -137,7 +137,7 @@ class ConfigFile:
         try:
             write()
         except (StoreFull, OSError) as error:
-            self.refused(error)
+            self.report_failure(error)
             return False
         self.is_behind = False
         return True

@@ -1,7 +1,4 @@
-"""Log lines as `time level logger message key=value …` on standard error.
-
-It does not choose what is logged; loggers of the other modules pass data as `extra`.
-"""
+"""Log lines in the form `time level logger message key=value …` on standard error; data is passed as `extra`."""
 
 import logging
 import sys
@@ -17,7 +14,7 @@ _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 
 
 class KeyValueFormatter(logging.Formatter):
-    """Renders a record on one line (plus its traceback), in UTC with milliseconds."""
+    """Formats a record on one line (plus its traceback), in UTC with milliseconds."""
 
     def format(self, record: logging.LogRecord) -> str:
         when = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
@@ -31,7 +28,7 @@ class KeyValueFormatter(logging.Formatter):
 
 
 def render(value: object) -> str:
-    """A value as one word: quoted when it holds anything but letters, digits and common signs."""
+    """Return a value as one word, quoted if it contains anything but letters, digits and common signs."""
     if isinstance(value, tuple) and len(value) >= 2 and isinstance(value[1], int):
         host, port = value[0], value[1]
         return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
@@ -46,7 +43,7 @@ def _line(text: str) -> str:
 
 
 def set_up_logging(level: str, stream: TextIO | None = None) -> None:
-    """Sends every logger of the process to `stream` (standard error), from `level` (debug … error) up."""
+    """Send the records of all loggers from `level` (debug … error) up to `stream` (standard error)."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(KeyValueFormatter())
     root = logging.getLogger()

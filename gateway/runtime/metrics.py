@@ -1,7 +1,4 @@
-"""Counters, gauges and latencies that parts of the gateway show; plain numbers, read when somebody looks.
-
-Not responsible for showing them (report is).
-"""
+"""Metric primitives (counter, gauge, latency histogram), sampled when scraped or shown."""
 
 import math
 from bisect import bisect_left
@@ -12,35 +9,38 @@ from typing import TYPE_CHECKING, Final, Literal
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-Kind = Literal["counter", "gauge"]
+MetricKind = Literal["counter", "gauge"]
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
-    """One number. `name` is snake case with its unit last (`_total` for counters), without the common prefix."""
+class Metric:
+    """One sample of a counter or gauge.
+
+    `name` is snake case with its unit last (`_total` for counters), without the common prefix.
+    """
 
     name: str
     value: float
     meaning: str
-    kind: Kind = "counter"
+    kind: MetricKind = "counter"
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
-def counters(
+def counter_metrics(
     counts: "DataclassInstance", prefix: str, meanings: Mapping[str, str], labels: Mapping[str, str]
-) -> Iterator[Figure]:
-    """Every field of a dataclass of counts, as `<prefix>_<field>_total`."""
+) -> Iterator[Metric]:
+    """Yield every field of a dataclass of counts as `<prefix>_<field>_total`."""
     for each in fields(counts):
         name = f"{prefix}_{each.name}_total"
-        yield Figure(name, getattr(counts, each.name), meanings[each.name], labels=labels)
+        yield Metric(name, getattr(counts, each.name), meanings[each.name], labels=labels)
 
 
 # 20 us to 100 s, a quarter of an octave each: a quantile is right to within 10 %.
 _BOUNDS_S: Final = tuple(20e-6 * 2 ** (step / 4) for step in range(90))
 
 
-class Latencies:
-    """How long something took, in seconds, as counts by logarithmic buckets: bounded, 1 us to record."""
+class LatencyHistogram:
+    """A histogram of durations in seconds with logarithmic buckets: bounded memory, 1 us to record."""
 
     __slots__ = ("count", "counts", "total_s")
 
@@ -50,13 +50,13 @@ class Latencies:
         self.total_s = 0.0
 
     def record(self, seconds: float) -> None:
-        """Counts one."""
+        """Count one duration."""
         self.counts[bisect_left(_BOUNDS_S, seconds)] += 1
         self.count += 1
         self.total_s += seconds
 
     def quantile(self, share: float) -> float:
-        """Seconds that ``share`` (0 to 1) of what was recorded did not exceed; NaN when nothing was."""
+        """Return the quantile ``share`` (0 to 1) in seconds; NaN when nothing was recorded."""
         wanted, seen = share * self.count, 0
         for bucket, count in enumerate(self.counts):
             seen += count
@@ -64,28 +64,28 @@ class Latencies:
                 return _BOUNDS_S[min(bucket, len(_BOUNDS_S) - 1)]
         return math.nan
 
-    def since(self, earlier: "Latencies") -> "Latencies":
-        """What was recorded after a `copy` was taken."""
-        later = Latencies()
+    def since(self, earlier: "LatencyHistogram") -> "LatencyHistogram":
+        """Return the durations recorded since ``earlier``, a `copy` of this histogram."""
+        later = LatencyHistogram()
         later.counts = [now - then for now, then in zip(self.counts, earlier.counts, strict=True)]
         later.count = self.count - earlier.count
         later.total_s = self.total_s - earlier.total_s
         return later
 
-    def add(self, other: "Latencies") -> None:
-        """Counts what another one recorded as well."""
+    def merge(self, other: "LatencyHistogram") -> None:
+        """Add the counts of another histogram."""
         self.counts = [mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True)]
         self.count += other.count
         self.total_s += other.total_s
 
-    def copy(self) -> "Latencies":
-        """As it is now."""
-        same = Latencies()
+    def copy(self) -> "LatencyHistogram":
+        """Return a copy that later recordings do not change."""
+        same = LatencyHistogram()
         same.counts, same.count, same.total_s = self.counts.copy(), self.count, self.total_s
         return same
 
     def buckets(self) -> Iterator[tuple[float, int]]:
-        """Upper bound in seconds and how many were recorded up to it, rising; the last bound is infinite."""
+        """Yield upper bounds in seconds with cumulative counts; the last bound is infinite."""
         seen = 0
         for bound, count in zip((*_BOUNDS_S, math.inf), self.counts, strict=True):
             seen += count
@@ -94,33 +94,33 @@ class Latencies:
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Latencies with a name and labels, as parts show them; `name` ends with `_seconds`."""
+    """A named and labelled latency histogram; `name` ends with `_seconds`."""
 
     name: str
-    latencies: Latencies
+    latencies: LatencyHistogram
     meaning: str
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
-Source = Callable[[], Iterable[Figure | Distribution]]
+MetricSource = Callable[[], Iterable[Metric | Distribution]]
 
 
-class Figures:
-    """All parts that have something to show."""
+class MetricRegistry:
+    """All sources of metrics of the process."""
 
     def __init__(self) -> None:
-        self._sources: list[Source] = []
+        self._sources: list[MetricSource] = []
 
-    def add(self, source: Source) -> None:
-        """Adds a function that is called whenever somebody looks."""
+    def register(self, source: MetricSource) -> None:
+        """Add a function that returns metrics; it is called at each scrape."""
         self._sources.append(source)
 
     @property
-    def sources(self) -> tuple[Source, ...]:
-        """For whoever wants to let others have a turn between two of them."""
+    def sources(self) -> tuple[MetricSource, ...]:
+        """The sources one by one, so that other tasks can run in between."""
         return tuple(self._sources)
 
-    def collect(self) -> Iterator[Figure | Distribution]:
+    def collect(self) -> Iterator[Metric | Distribution]:
         """Everything as it is now."""
         for source in self._sources:
             yield from source()

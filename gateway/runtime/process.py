@@ -1,13 +1,11 @@
-"""What every server process of ours does alike: runs until it ends, settles after start-up, tells that it is ready.
+"""The common frame of every server process: limits, garbage collector, the ready line, and errors at the start."""
 
-Not responsible for what is served.
-"""
-
+import errno
 import gc
 import json
-import logging
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -17,10 +15,8 @@ from gateway.runtime.allocator import give_back_large_blocks
 from gateway.runtime.file_limit import raise_file_limit
 from storage.errors import StoreError
 
-log = logging.getLogger(__name__)
-
 EXIT_CANNOT_START: Final = 1
-# Requests make no reference cycles; after start-up the collector has little to find and should seldom look.
+# Requests make no reference cycles: after start-up the collector finds little and should rarely run.
 _GC_THRESHOLDS: Final = (50_000, 20, 100)
 
 
@@ -30,29 +26,55 @@ class Runnable(Protocol):
     async def run(self) -> None: ...
 
 
+class ListenError(OSError):
+    """A port cannot be opened. The text names the address, the setting and the remedy."""
+
+    def __init__(self, host: str, port: int, setting: str, reason: OSError | OverflowError) -> None:
+        shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        detail = (getattr(reason, "strerror", None) or str(reason)).lower()
+        if getattr(reason, "errno", None) == errno.EADDRINUSE:
+            detail = "address already in use"
+        super().__init__(
+            f"cannot listen on {shown} ({setting}): {detail}. Use another port, or 0 for a free one."
+        )
+
+
 def run_process(build: Callable[[], Runnable]) -> int:
-    """Builds what is to be run, and runs it; the process's exit status. What a machine lacks is said in one line."""
+    """Build the servers, run them, and return the process's exit status.
+
+    What prevents the start or ends the servers is printed as one line for each cause, without a trace.
+    """
     raise_file_limit()
     give_back_large_blocks()
-    status = 0
     try:
         trio.run(build().run)
     except* (OSError, StoreError, ValueError) as problems:
-        status = EXIT_CANNOT_START
-        for problem in problems.exceptions:
-            log.error("cannot go on", extra={"reason": str(problem)})
-    return status
+        for problem in _leaves(problems):
+            print(f"Error: {problem}", file=sys.stderr, flush=True)
+        return_code = EXIT_CANNOT_START
+    else:
+        return_code = 0
+    return return_code
 
 
-def settle() -> None:
-    """Tunes the collector for the time after start-up. What was made until now stays, and is not looked at again."""
+def _leaves(problem: BaseException) -> Iterator[BaseException]:
+    """Yield the exceptions within nested groups."""
+    if isinstance(problem, BaseExceptionGroup):
+        for each in problem.exceptions:
+            yield from _leaves(each)
+    else:
+        yield problem
+
+
+def tune_garbage_collector() -> None:
+    """Tune the garbage collector after start-up: objects made so far are never examined again."""
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
     gc.enable()
 
 
-def tell_ready(facts: dict[str, Any], ready_file: str) -> None:
-    """Prints the ready line, one JSON object; a file of that name, when one is given, has it all at once."""
+def announce_ready(facts: dict[str, Any], ready_file: str) -> None:
+    """Print the ready line, one JSON object, and write it to the ready file, if any, in one step."""
     line = json.dumps({"event": "ready", "pid": os.getpid(), **facts})
     if ready_file:
         target = Path(ready_file)

@@ -1,7 +1,4 @@
-"""A small file of what must outlive the gateway: JSON with the number of its format, replaced whole at each change.
-
-Not responsible for what is kept, nor for when it changes.
-"""
+"""A small JSON file with a format number that is replaced as a whole at each change: state that survives restarts."""
 
 import json
 import os
@@ -20,13 +17,13 @@ FORMAT: Final = 1
 State = TypeVar("State")
 
 
-def full_path(path: str) -> str:
-    """Where a file of the settings is, whatever the working directory becomes; empty stays empty."""
+def absolute_path(path: str) -> str:
+    """Return the absolute path of a configured file, with ~ expanded; empty stays empty."""
     return path and os.path.abspath(os.path.expanduser(path))
 
 
 class StateFile:
-    """`what` is in it, as errors name it. Without a path there is no file: nothing is read, and nothing written."""
+    """A state file; `what` names its content in errors. Without a path nothing is read or written."""
 
     def __init__(
         self, files: SmallFiles, path: str, what: str, run_blocking: RunBlocking = trio.to_thread.run_sync
@@ -37,7 +34,7 @@ class StateFile:
         self.path = path
 
     def read(self, parse: Callable[[Any], State]) -> State | None:
-        """What `parse` makes of the file's value; None when there is none. Raises SettingsError when it cannot."""
+        """Return the parsed content, None without a file. Raises SettingsError if it cannot be parsed."""
         data = self._files.read_small(self.path) if self.path else None
         if not data:
             return None
@@ -51,9 +48,9 @@ class StateFile:
             raise SettingsError(f"{name}: {self._what} cannot be read: {problem}") from problem
 
     async def write(self, **content: Any) -> None:
-        """Replaces the file: after a crash it holds the old content or the new. Raises OSError, StoreFull.
+        """Replace the file: after a crash it holds the old content or the new. Raises OSError, StoreFull.
 
-        Who is cancelled meanwhile has written it. One call at a time: the last content has to be the last one written.
+        A cancelled call has still written the file. Make one call at a time, so that the last content is written last.
         """
         if self.path:
             data = json.dumps({"format": FORMAT, **content}, indent=1).encode()

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT as events of the loop. Not responsible for what stopping means."""
+"""SIGTERM and SIGINT as events of the event loop."""
 
 import logging
 import signal
@@ -15,7 +15,7 @@ STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 class StopSignals:
-    """The first signal asks for an orderly end, the second for one that waits for nobody; more do nothing.
+    """The first signal asks for an orderly stop, the second for one that does not wait for peers; more do nothing.
 
     The handlers stay for the rest of the process's life, so that no signal interrupts the closing of a store.
     """
@@ -26,8 +26,8 @@ class StopSignals:
         self.names: list[str] = []
         self._token: trio.lowlevel.TrioToken | None = None
 
-    def listen(self) -> None:
-        """Takes the signals from now on; to be called inside of trio.run, in the main thread."""
+    def install(self) -> None:
+        """Install the handlers. Call it inside trio.run, in the main thread."""
         self._token = trio.lowlevel.current_trio_token()
         for number in STOP_SIGNALS:
             signal.signal(number, self._handle)
@@ -36,21 +36,21 @@ class StopSignals:
         # The loop may have ended already.
         with suppress(trio.RunFinishedError):
             assert self._token is not None
-            self._token.run_sync_soon(self.arrived, number)
+            self._token.run_sync_soon(self.record_signal, number)
 
-    def arrived(self, number: int) -> None:
-        """Notes one signal."""
+    def record_signal(self, number: int) -> None:
+        """Record one signal and set the event for it."""
         self.names.append(signal.Signals(number).name)
         (self.second if self.first.is_set() else self.first).set()
 
-    async def unless_hurried(self, stop: Callable[[], Awaitable[None]]) -> None:
-        """Stops in order, after the first signal; the second one ends the waiting for peers."""
+    async def run_until_second_signal(self, stop: Callable[[], Awaitable[None]]) -> None:
+        """Run the orderly stop after the first signal; cancel it when the second one arrives."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._hurry, nursery.cancel_scope)
+            nursery.start_soon(self._cancel_at_second, nursery.cancel_scope)
             await stop()
             nursery.cancel_scope.cancel()
 
-    async def _hurry(self, stopping: trio.CancelScope) -> None:
+    async def _cancel_at_second(self, stopping: trio.CancelScope) -> None:
         await self.second.wait()
         log.info("stopping at once", extra={"signal": self.names[1]})
         stopping.cancel()

@@ -1,7 +1,7 @@
-"""Work beside the forwarder that a defect must not end: nobody's client shall notice that a mirror met what it cannot
-digest.
+"""Background tasks that survive failures: restarted with back-off, repeated at an interval, or run once.
 
-Not responsible for what is expected to fail (a target that is not there): whoever does the work sees to that.
+An exception of a task is logged with its trace and ends here, so that a defect in a mirror or in housekeeping never
+ends the process. Expected failures, such as an unreachable target, are handled by the tasks themselves.
 """
 
 import logging
@@ -10,26 +10,57 @@ from typing import Final
 
 import trio
 
+from storage.errors import StoreFull
+
 log = logging.getLogger(__name__)
 
-PAUSE_S: Final = 1.0
-MOST_PAUSE_S: Final = 60.0
-"""Work that went well for so long begins again after `PAUSE_S`."""
+MIN_BACKOFF_S: Final = 1.0
+MAX_BACKOFF_S: Final = 60.0
+"""A task that ran at least this long without failing is restarted after `MIN_BACKOFF_S` again."""
 
 
-async def tireless(work: Callable[[], Awaitable[None]]) -> None:
-    """Does ``work`` again whenever it fails, first soon and then less often; returns when it does.
-
-    Each failure is logged with its trace.
-    """
-    pause_s = PAUSE_S
+async def supervise(work: Callable[[], Awaitable[None]]) -> None:
+    """Restart a background task with exponential back-off when it raises; return when it returns."""
+    backoff_s = MIN_BACKOFF_S
     while True:
         started_s = trio.current_time()
         try:
             return await work()
         except Exception:
-            if trio.current_time() - started_s >= MOST_PAUSE_S:
-                pause_s = PAUSE_S
-            log.exception("work beside the forwarder failed", extra={"again_s": pause_s})
-        await trio.sleep(pause_s)
-        pause_s = min(2 * pause_s, MOST_PAUSE_S)
+            if trio.current_time() - started_s >= MAX_BACKOFF_S:
+                backoff_s = MIN_BACKOFF_S
+            log.exception("background task failed and will be restarted", extra={"again_s": backoff_s})
+        await trio.sleep(backoff_s)
+        backoff_s = min(2 * backoff_s, MAX_BACKOFF_S)
+
+
+async def run_every(interval_s: float, name: str, work: Callable[[], Awaitable[None] | None]) -> None:
+    """Run ``work`` every ``interval_s`` seconds until cancelled; after a failure the next turn tries again."""
+    disk_full = False
+    while True:
+        await trio.sleep(interval_s)
+        try:
+            await _call(work)
+            disk_full = False
+        except StoreFull as error:
+            if not disk_full:  # logged once, until the task succeeded again
+                log.warning("background task lacks disk space", extra={"task": name, "reason": str(error)})
+            disk_full = True
+        except Exception:
+            log.exception("background task failed", extra={"task": name})
+
+
+async def run_once(name: str, work: Callable[[], Awaitable[None] | None]) -> bool:
+    """Run ``work`` and return whether it succeeded; a failure is logged."""
+    try:
+        await _call(work)
+    except Exception:
+        log.exception("background task failed", extra={"task": name})
+        return False
+    return True
+
+
+async def _call(work: Callable[[], Awaitable[None] | None]) -> None:
+    result = work()
+    if result is not None:
+        await result

@@ -8,8 +8,8 @@ from typing import Any
 import trio
 
 from gateway.runtime.file_limit import within_file_limit
-from gateway.runtime.metrics import Figures
-from gateway.runtime.process import run_process, settle, tell_ready
+from gateway.runtime.metrics import MetricRegistry
+from gateway.runtime.process import announce_ready, run_process, tune_garbage_collector
 from gateway.runtime.stop_signals import StopSignals
 from gateway.shadow.capture.build import build_capture
 from gateway.shadow.clusters.cluster import Cluster
@@ -52,7 +52,7 @@ class ShadowServer:
         self._reactor = Reactor() if Reactor.is_available() else None
         self._cluster_of = partial(make_cluster, reactor=self._reactor)
         self.hub = Hub()
-        self.figures = Figures()
+        self.figures = MetricRegistry()
         self.reporting = ReportService(config.console, config.report, config, self.hub, self.figures)
         # Each session uses one file for the client, one for the primary and perhaps one for the target.
         most = within_file_limit(config.listen.connections, share=4)
@@ -71,12 +71,12 @@ class ShadowServer:
             admit=make_admission(self._reactor, TlsMode(listen.tls.mode), listener_context(listen.tls)),
             dial_target=self._dial_target(),
         )
-        self.figures.add(self.forwarder.figures)
+        self.figures.register(self.forwarder.figures)
         self.capture = build_capture(config.capture, has_mirror=bool(config.target.namesrv))
         if self.capture is not None:
             # Before the mirror: the capture must know an exchange before the target's answer arrives.
             self.hub.add_observer(self.capture)
-            self.figures.add(self.capture.figures)
+            self.figures.register(self.capture.figures)
         self.mirror = self._build_mirror() if config.target.namesrv else None
         self.cutover = self._build_cutover(self.mirror) if self.mirror else None
         self.comparison = (
@@ -105,9 +105,9 @@ class ShadowServer:
             f"{config.target.kind} {' '.join(sorted(config.target.namesrv))}",
         )
         service.attach_to(self.hub)
-        self.figures.add(service.mirror.figures)
+        self.figures.register(service.mirror.figures)
         if service.replication is not None:
-            self.figures.add(service.replication.figures)
+            self.figures.register(service.replication.figures)
             self.reporting.add_section("kept", service.replication.status)
         if self.capture is not None:
             service.mirror.add_outcome_listener(self.capture.observe_outcome)
@@ -135,14 +135,14 @@ class ShadowServer:
         )
         self.hub.add_observer(comparing.observer)
         mirror.mirror.add_outcome_listener(comparing.observer.observe_outcome)
-        self.figures.add(comparing.figures)
+        self.figures.register(comparing.figures)
         self.reporting.show_comparison(comparing)
         comparing.register_routes(self.reporting.console)
         return comparing
 
     async def run(self) -> None:
         """Start all parts, report that the gateway is ready, and forward traffic until a signal."""
-        self._signals.listen()
+        self._signals.install()
         async with trio.open_nursery() as nursery:
             if self._reactor is not None:
                 nursery.start_soon(self._reactor.run)
@@ -162,11 +162,11 @@ class ShadowServer:
                 # Clients are served already, but readiness must not be reported before backlogs on disk are known.
                 await self.mirror.mirror.wait_until_opened()
             console = await nursery.start(self.reporting.run)
-            settle()
-            tell_ready(self._ready_facts(console), self._ready_file)
+            tune_garbage_collector()
+            announce_ready(self._ready_facts(console), self._ready_file)
             await self._signals.first.wait()
             log.info("stopping", extra={"signal": self._signals.names[0]})
-            await self._signals.unless_hurried(self._finish_traffic)
+            await self._signals.run_until_second_signal(self._finish_traffic)
             nursery.cancel_scope.cancel()
         log.info("stopped")
 

@@ -14,7 +14,7 @@ from gateway.config.process import ServeConfig
 def started(monkeypatch: pytest.MonkeyPatch) -> list[ServeConfig]:
     """Configurations the command line would have run."""
     configurations: list[ServeConfig] = []
-    monkeypatch.setattr(cli, "run", configurations.append)
+    monkeypatch.setattr(cli, "run_configuration", configurations.append)
     for name in ("NAMESRV_ADDR", "RMQ_GATEWAY_BROKERS"):
         monkeypatch.delenv(name, raising=False)
     return configurations

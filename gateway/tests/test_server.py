@@ -10,7 +10,7 @@ from gateway.config.process import ListenerLimits, NamesrvConfig, ProcessConfig,
 from gateway.runtime import process as process_module
 from gateway.runtime.process import EXIT_CANNOT_START
 from gateway.runtime.stop_signals import StopSignals
-from gateway.server import Server, run, run_in_thread, shown_address
+from gateway.server import Server, format_address, run, run_in_thread
 from gateway.tests.cluster import bodies, message, pull
 from gateway.tests.configs import broker_config
 from remoting.client import open_client
@@ -24,7 +24,7 @@ def process(monkeypatch):
     """Keep a server from changing settings of the whole process."""
     for name in ("freeze", "set_threshold"):
         monkeypatch.setattr(gc, name, lambda *values: None)
-    monkeypatch.setattr(StopSignals, "listen", lambda self: None)
+    monkeypatch.setattr(StopSignals, "install", lambda self: None)
     for name in ("give_back_large_blocks", "raise_file_limit"):
         monkeypatch.setattr(process_module, name, lambda: None)
 
@@ -61,7 +61,7 @@ def served(tmp_path, test, run_blocking=run_in_thread, **settings):
                 while not (tmp_path / "ready").exists():
                     await trio.sleep(0.002)
                 await test(json.loads((tmp_path / "ready").read_text()), server, nursery)
-                server._signals.arrived(15)
+                server._signals.record_signal(15)
                 await ended.wait()
         (tmp_path / "ready").unlink()
 
@@ -137,7 +137,7 @@ def test_a_second_signal_ends_the_waiting_for_a_disk_that_does_not_answer(tmp_pa
             commit = server._brokers[0].broker.group_commit
             while not commit.held_count:
                 await trio.sleep(0.002)
-            server._signals.arrived(15)
+            server._signals.record_signal(15)
             await trio.sleep(0.05)
             assert commit.held_count
             assert not client.closed
@@ -149,17 +149,21 @@ def test_a_second_signal_ends_the_waiting_for_a_disk_that_does_not_answer(tmp_pa
     served(tmp_path, test, run_blocking=stall, flush_disk_type="SYNC_FLUSH")
 
 
-def test_a_taken_port_ends_the_process_with_its_status(tmp_path, caplog):
+def test_a_taken_port_ends_the_process_with_its_status(tmp_path, capsys):
     (taken,) = open_listeners("127.0.0.1", 0)
     with taken:
-        assert run(config(tmp_path, namesrv=taken.getsockname()[1])) == EXIT_CANNOT_START
-    assert "cannot go on" in caplog.text
+        port = taken.getsockname()[1]
+        assert run(config(tmp_path, namesrv=port)) == EXIT_CANNOT_START
+    assert capsys.readouterr().err == (
+        f"Error: cannot listen on 127.0.0.1:{port} (namesrv.listenPort): address already in use. "
+        "Use another port, or 0 for a free one.\n"
+    )
 
 
-def test_wrong_settings_of_the_store_end_the_process_with_its_status(tmp_path, caplog):
+def test_wrong_settings_of_the_store_end_the_process_with_its_status(tmp_path, capsys):
     (tmp_path / "0").write_text("a file where the store should be")
     assert run(config(tmp_path, memory=False)) == EXIT_CANNOT_START
-    assert "cannot go on" in caplog.text
+    assert capsys.readouterr().err.startswith("Error: ")
 
 
 @pytest.mark.parametrize(
@@ -168,11 +172,12 @@ def test_wrong_settings_of_the_store_end_the_process_with_its_status(tmp_path, c
 def test_addresses_are_shown_as_clients_dial_them(host, shown):
     (listener,) = open_listeners(host, 0)
     with listener:
-        assert shown_address(listener) == f"{shown}{listener.getsockname()[1]}"
+        assert format_address(listener) == f"{shown}{listener.getsockname()[1]}"
 
 
-def test_nobody_is_told_that_it_is_ready_when_the_ready_file_cannot_be_written(tmp_path, caplog, capsys):
+def test_nobody_is_told_that_it_is_ready_when_the_ready_file_cannot_be_written(tmp_path, capsys):
     (tmp_path / "ready.part").mkdir()
     assert run(config(tmp_path)) == EXIT_CANNOT_START
-    assert "ready.part" in caplog.records[-1].reason
-    assert not capsys.readouterr().out
+    output = capsys.readouterr()
+    assert "ready.part" in output.err
+    assert not output.out

@@ -10,7 +10,7 @@ from gateway.broker.consumer_filters import ConsumerFilterTable
 from gateway.broker.consumer_offsets import ConsumerOffsets
 from gateway.broker.delay_service import DelayService
 from gateway.broker.flow_control import FlowControl
-from gateway.broker.group_commit import GroupCommit, RunBlocking
+from gateway.broker.group_commit import GroupCommit
 from gateway.broker.group_table import GroupTable
 from gateway.broker.long_poll import LongPolls
 from gateway.broker.message_writer import MessageAppender, MessageWriter
@@ -36,6 +36,7 @@ from gateway.broker.unique_keys import UniqueKeyGenerator
 from gateway.broker.wake_signal import WakeSignal
 from gateway.config.process import BrokerConfig
 from gateway.runtime.config_file import ConfigFile
+from gateway.runtime.run_blocking import RunBlocking
 from storage.clock import Clock
 from storage.files import DiskFiles, Files, MemoryFiles
 from storage.staged_files import StagedFiles

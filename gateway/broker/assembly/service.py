@@ -8,13 +8,13 @@ from math import inf
 import trio
 
 from gateway.broker.broadcast_offsets import SCAN_INTERVAL_S
-from gateway.broker.group_commit import RunBlocking
 from gateway.broker.processors import all_routes
 from gateway.broker.processors.broker import Broker
 from gateway.broker.timer_task import TimerTask, save_timers
 from gateway.broker.traffic_rates import SAMPLE_INTERVAL_S
 from gateway.runtime.config_file import ChangingTable
-from gateway.runtime.tasks import every, once
+from gateway.runtime.run_blocking import RunBlocking
+from gateway.runtime.supervise import run_every, run_once
 from remoting.connection import Connection, Handler
 from remoting.limits import ConnectionLimits
 from remoting.reactor import Reactor
@@ -92,21 +92,24 @@ class BrokerService:
         self._start_timers(nursery)
         nursery.start_soon(self._write_transaction_ends)
         save_s = config.flush_consumer_offset_interval_ms / 1000
-        nursery.start_soon(every, save_s, "save offsets", self._save_offsets)
-        nursery.start_soon(every, SETTLE_INTERVAL_S, "settle tables", self._settle_tables)
-        nursery.start_soon(every, EXPIRY_INTERVAL_S, "expire clients", broker.clients.close_expired)
-        nursery.start_soon(every, SAMPLE_INTERVAL_S, "sample rates", broker.rates.take_sample)
+        nursery.start_soon(run_every, save_s, "save offsets", self._save_offsets)
+        nursery.start_soon(run_every, SETTLE_INTERVAL_S, "settle tables", self._settle_tables)
+        nursery.start_soon(run_every, EXPIRY_INTERVAL_S, "expire clients", broker.clients.close_expired)
+        nursery.start_soon(run_every, SAMPLE_INTERVAL_S, "sample rates", broker.rates.take_sample)
         nursery.start_soon(
-            every, SCAN_INTERVAL_S, "keep broadcast offsets", broker.broadcasts.commit_and_expire
+            run_every, SCAN_INTERVAL_S, "keep broadcast offsets", broker.broadcasts.commit_and_expire
         )
-        nursery.start_soon(every, INDEX_INTERVAL_S, "index", self._build_index)
+        nursery.start_soon(run_every, INDEX_INTERVAL_S, "index", self._build_index)
         nursery.start_soon(
-            every, config.store.clean_resource_interval_ms / 1000, "clean", self._remove_expired
+            run_every, config.store.clean_resource_interval_ms / 1000, "clean", self._remove_expired
         )
         if broker.staged_batches is not None:
             nursery.start_soon(broker.staged_batches.run)
         nursery.start_soon(
-            every, config.store.flush_interval_consume_queue_ms / 1000, "checkpoint", self._write_checkpoint
+            run_every,
+            config.store.flush_interval_consume_queue_ms / 1000,
+            "checkpoint",
+            self._write_checkpoint,
         )
 
     def _start_timers(self, nursery: trio.Nursery) -> None:
@@ -115,9 +118,9 @@ class BrokerService:
         if timers is None:
             return
         nursery.start_soon(TimerTask(timers, broker.clock, broker.long_polls).run)
-        nursery.start_soon(every, SAMPLE_INTERVAL_S, "sample timers", timers.update_rates)
+        nursery.start_soon(run_every, SAMPLE_INTERVAL_S, "sample timers", timers.update_rates)
         save_s = broker.config.store.timer_flush_interval_ms / 1000
-        nursery.start_soon(every, save_s, "save timers", lambda: save_timers(timers, self._run_blocking))
+        nursery.start_soon(run_every, save_s, "save timers", lambda: save_timers(timers, self._run_blocking))
 
     async def _deliver_delayed(self) -> None:
         """Deliver delayed messages when they are due. Sleep until then, or until an earlier one arrives."""
@@ -127,7 +130,7 @@ class BrokerService:
             due = delay.next_due_ms()
             left_s = inf if due is None else min(MAX_SLEEP_S, max(0.0, (due - clock.now_ms()) / 1000))
             await delay.earlier.wait(left_s)
-            delivered = await once("deliver delayed messages", lambda: self._deliver_due(clock.now_ms()))
+            delivered = await run_once("deliver delayed messages", lambda: self._deliver_due(clock.now_ms()))
             await trio.sleep(0 if delivered else DELIVERY_PAUSE_S)
 
     def _deliver_due(self, now_ms: int) -> None:
@@ -139,7 +142,7 @@ class BrokerService:
     async def _check_transactions(self) -> None:
         while True:
             await trio.sleep(self.broker.config.transaction_check_interval_ms / 1000)
-            await once("check transactions", self._check_transactions_once)
+            await run_once("check transactions", self._check_transactions_once)
 
     async def _check_transactions_once(self) -> None:
         for _ in self.broker.transaction_checks.run_round():
@@ -150,7 +153,7 @@ class BrokerService:
     async def _write_transaction_ends(self) -> None:
         while True:
             await trio.sleep(self.broker.config.transaction_op_batch_interval_ms / 1000)
-            await once("write ends of transactions", self.broker.transactions.op_messages.flush)
+            await run_once("write ends of transactions", self.broker.transactions.op_messages.flush)
 
     async def _save_offsets(self) -> None:
         self.broker.topics.catch_up()
@@ -172,14 +175,14 @@ class BrokerService:
     async def _settle_tables(self) -> None:
         """Flush tables that were written without waiting for the disk, which would have stalled all requests."""
         for file in (self.broker.topics.file, self.broker.groups.file):
-            mark = file.unsettled()
+            mark = file.unflushed_mark()
             if mark is not None:
                 try:
                     await self._run_blocking(file.wait_for_disk)
                 except OSError as error:
-                    file.refused(error)
+                    file.report_failure(error)
                 else:
-                    file.settled(mark)
+                    file.mark_flushed(mark)
 
     async def _build_index(self) -> None:
         """Build the message index in short slices while nothing is appended, or when too much waits for it."""
@@ -223,8 +226,8 @@ class BrokerService:
             stack.callback(broker.store.close)
             if broker.timer_delivery is not None:
                 stack.callback(broker.timer_delivery.close)
-            stack.callback(broker.topics.file.finish)
-            stack.callback(broker.groups.file.finish)
+            stack.callback(broker.topics.file.flush)
+            stack.callback(broker.groups.file.flush)
             for table in (
                 broker.groups,
                 broker.topics,

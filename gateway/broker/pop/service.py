@@ -25,7 +25,7 @@ from gateway.broker.shared_parts import BrokerTables, MessageServices
 from gateway.broker.wake_signal import WakeSignal
 from gateway.config.process import BrokerConfig
 from gateway.runtime.config_file import ConfigFile
-from gateway.runtime.tasks import once
+from gateway.runtime.supervise import run_once
 
 MAX_DEADLINES_PER_TURN: Final = 64
 """Largest number of deadlines run in one turn, so that other tasks get theirs."""
@@ -59,7 +59,7 @@ class PopService:
             due = self.deadlines.next_due_ms()
             left_s = inf if due is None else min(MAX_SLEEP_S, max(0.0, (due - clock.now_ms()) / 1000))
             await earlier.wait(left_s)
-            await once("revive popped messages", self.run_due)
+            await run_once("revive popped messages", self.run_due)
             await trio.lowlevel.checkpoint()
 
     def run_due(self) -> None:

@@ -67,19 +67,19 @@ class Life:
     def replace(self):
         self.number = (self.number or 0) + 1
         self.file.replace(json.dumps([self.number]).encode())
-        if self.file.unsettled() is None:
+        if self.file.unflushed_mark() is None:
             self.found.clear()
         self.found.add(self.number)
 
     def wait(self):
-        self.mark = self.file.unsettled()
+        self.mark = self.file.unflushed_mark()
         self.file.wait_for_disk()
 
     def settle(self):
         if self.mark is not None:
-            self.file.settled(self.mark)
+            self.file.mark_flushed(self.mark)
             self.mark = None
-            if self.file.unsettled() is None:
+            if self.file.unflushed_mark() is None:
                 self.found = {self.number}
 
 
@@ -112,10 +112,10 @@ def test_who_replaces_does_not_wait_for_the_disk(tmp_path, monkeypatch):
     for number in (b"2", b"3"):
         file.replace(number)
     assert (waits, path.read_bytes(), path.with_name("topics.json.bak").read_bytes()) == ([], b"3", b"1")
-    mark = file.unsettled()
+    mark = file.unflushed_mark()
     file.wait_for_disk()
     assert waits
-    file.settled(mark)
+    file.mark_flushed(mark)
     file.replace(b"4")
     assert (path.read_bytes(), path.with_name("topics.json.bak").read_bytes()) == (b"4", b"3")
 
@@ -141,13 +141,13 @@ def test_a_disk_that_fails_later_is_told_and_the_table_written_again(tmp_path, m
 
     with monkeypatch.context() as patch:
         patch.setattr("os.fsync", fail)
-        file.finish()
-        file.finish()
+        file.flush()
+        file.flush()
     assert [record.reason for record in caplog.records] == ["no room after all"]
     assert file.is_behind
     file.try_replace(b"2")
-    file.finish()
-    assert (file.is_behind, file.unsettled()) == (False, None)
+    file.flush()
+    assert (file.is_behind, file.unflushed_mark()) == (False, None)
 
 
 def test_who_is_killed_while_replacing_left_the_new_content(tmp_path, monkeypatch):

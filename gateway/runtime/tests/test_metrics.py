@@ -4,12 +4,12 @@ import math
 
 import pytest
 
-from gateway.runtime.metrics import Figure, Figures, Latencies
+from gateway.runtime.metrics import LatencyHistogram, Metric, MetricRegistry
 
 
 @pytest.mark.parametrize("share", [0.01, 0.5, 0.9, 0.99, 1.0])
 def test_quantiles_are_within_a_bucket(share):
-    latencies, values = Latencies(), [0.0001 * 1.003**step for step in range(3000)]
+    latencies, values = LatencyHistogram(), [0.0001 * 1.003**step for step in range(3000)]
     for value in values:
         latencies.record(value)
     exact = values[max(0, math.ceil(share * len(values)) - 1)]
@@ -17,11 +17,11 @@ def test_quantiles_are_within_a_bucket(share):
 
 
 def test_nothing_recorded_has_no_quantile():
-    assert math.isnan(Latencies().quantile(0.5))
+    assert math.isnan(LatencyHistogram().quantile(0.5))
 
 
 def test_since_counts_what_came_later():
-    latencies = Latencies()
+    latencies = LatencyHistogram()
     latencies.record(0.001)
     earlier = latencies.copy()
     latencies.record(1.0)
@@ -31,7 +31,7 @@ def test_since_counts_what_came_later():
 
 
 def test_buckets_rise_to_all_of_them():
-    latencies = Latencies()
+    latencies = LatencyHistogram()
     for value in (0.0, 0.5, 1e9):
         latencies.record(value)
     bounds, counts = zip(*latencies.buckets(), strict=True)
@@ -40,8 +40,8 @@ def test_buckets_rise_to_all_of_them():
 
 
 def test_parts_are_asked_whenever_somebody_looks():
-    figures, number = Figures(), [1.0]
-    figures.add(lambda: [Figure("some_total", number[0], "some")])
+    figures, number = MetricRegistry(), [1.0]
+    figures.register(lambda: [Metric("some_total", number[0], "some")])
     assert [each.value for each in figures.collect()] == [1.0]
     number[0] = 2.0
     assert [each.value for each in figures.collect()] == [2.0]

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from gateway.runtime.process import settle
+from gateway.runtime.process import tune_garbage_collector
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def collector():
 
 def test_the_collector_works_from_the_end_of_a_start_on(collector):
     collector.disable()
-    settle()
+    tune_garbage_collector()
     assert collector.isenabled()
     assert collector.get_freeze_count() > 0
 

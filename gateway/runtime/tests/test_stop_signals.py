@@ -20,7 +20,7 @@ def _handlers():
 def test_first_and_second_signal():
     async def main():
         signals = StopSignals()
-        signals.listen()
+        signals.install()
         os.kill(os.getpid(), signal.SIGTERM)
         with trio.fail_after(5):
             await signals.first.wait()

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 import trio
 
 from codec.capture import CaptureRecord
-from gateway.runtime.metrics import Figure
+from gateway.runtime.metrics import Metric
 from gateway.runtime.run_blocking import RunBlocking
 from gateway.shadow.capture.files import CaptureFolder
 from gateway.shadow.capture.rotation import RotatedFiles
@@ -254,27 +254,27 @@ class CaptureWriter:
         self._left_out += record is None
         return record
 
-    def figures(self) -> Iterator[Figure]:
+    def figures(self) -> Iterator[Metric]:
         """Yield the metrics of the capture."""
         files = self._files
-        yield Figure("capture_observed_total", self._observed, "Exchanges observed by the capture.")
-        yield Figure("capture_records_total", files.written_records, "Exchanges written.")
-        yield Figure(
+        yield Metric("capture_observed_total", self._observed, "Exchanges observed by the capture.")
+        yield Metric("capture_records_total", files.written_records, "Exchanges written.")
+        yield Metric(
             "capture_left_out_total", self._left_out, "Exchanges not selected by a rule or its sample."
         )
-        yield Figure(
+        yield Metric(
             "capture_dropped_total", self._dropped, "Exchanges dropped, the disk being slow or full."
         )
-        yield Figure("capture_written_bytes_total", files.written_bytes, "Bytes of files, compressed.")
-        yield Figure(
+        yield Metric("capture_written_bytes_total", files.written_bytes, "Bytes of files, compressed.")
+        yield Metric(
             "capture_write_failures_total", self._failures, "Times the disk refused to take a block."
         )
-        yield Figure(
+        yield Metric(
             "capture_late_outcomes_total",
             self._late_outcomes,
             "Outcomes that arrived after their exchange was written or dropped.",
         )
-        yield Figure("capture_defects_total", self._defects, "Exchanges that could not be encoded.")
-        yield Figure("capture_deleted_files_total", files.deleted_files, "Files deleted to keep the limits.")
-        yield Figure("capture_buffer_messages", self._buffered_messages, "Exchanges that wait.", "gauge")
-        yield Figure("capture_buffer_bytes", self._buffered_bytes, "Bytes of their frames.", "gauge")
+        yield Metric("capture_defects_total", self._defects, "Exchanges that could not be encoded.")
+        yield Metric("capture_deleted_files_total", files.deleted_files, "Files deleted to keep the limits.")
+        yield Metric("capture_buffer_messages", self._buffered_messages, "Exchanges that wait.", "gauge")
+        yield Metric("capture_buffer_bytes", self._buffered_bytes, "Bytes of their frames.", "gauge")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
 
-from gateway.runtime.metrics import Distribution, Figure, Latencies
+from gateway.runtime.metrics import Distribution, LatencyHistogram, Metric
 from gateway.shadow.compare.answer_diff import Difference
 from gateway.shadow.compare.expected_differences import request_name
 from gateway.shadow.compare.noise import LearnedNoise
@@ -80,7 +80,7 @@ class _CodeCounts:
         self.compared = 0
         self.differing = 0
         self.fields: dict[str, SampleReservoir] = {}
-        self.latencies = {who: Latencies() for who in LATENCY_SIDES}
+        self.latencies = {who: LatencyHistogram() for who in LATENCY_SIDES}
 
 
 class ComparisonCounts:
@@ -188,20 +188,20 @@ class ComparisonCounts:
         ]
         return {"samples": found}
 
-    def figures(self) -> Iterator[Figure | Distribution]:
+    def figures(self) -> Iterator[Metric | Distribution]:
         """Yield the metrics of all comparisons."""
-        yield Figure("compare_diff_rate", self.diff_rate, "Share of comparisons that differ.", "gauge")
+        yield Metric("compare_diff_rate", self.diff_rate, "Share of comparisons that differ.", "gauge")
         noise = sum(1 for _ in self._noise.noisy_fields())
-        yield Figure("compare_noise_fields", noise, "Fields learned to be noise.", "gauge")
+        yield Metric("compare_noise_fields", noise, "Fields learned to be noise.", "gauge")
         for code, each in self._codes.items():
             labels = {"request": request_name(code)}
-            yield Figure("compared_total", each.compared, "Comparisons of two answers.", labels=labels)
-            yield Figure(
+            yield Metric("compared_total", each.compared, "Comparisons of two answers.", labels=labels)
+            yield Metric(
                 "compared_differing_total", each.differing, "Comparisons that differ.", labels=labels
             )
             for path, reservoir in each.fields.items():
                 field = {**labels, "field": path}
-                yield Figure(
+                yield Metric(
                     "compared_fields_total", reservoir.added_count, "Differences by field.", labels=field
                 )
             for who, latencies in each.latencies.items():

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 import orjson
 import trio
 
-from gateway.runtime.metrics import Distribution, Figure
+from gateway.runtime.metrics import Distribution, Metric
 from gateway.shadow.clusters.broker_pairs import find_counterpart
 from gateway.shadow.clusters.cluster import Cluster
 from gateway.shadow.clusters.metadata_sync import is_system_topic
@@ -149,10 +149,10 @@ class ComparisonService:
         left_out, waiting = dict(self.repeater.left_out), self.repeater.waiting_count
         return {**self.counts.status(), "left_out": left_out, "waiting": waiting}
 
-    def figures(self) -> Iterator[Figure | Distribution]:
+    def figures(self) -> Iterator[Metric | Distribution]:
         """Yield the metrics of the comparison."""
         yield from self.counts.figures()
-        yield Figure(
+        yield Metric(
             "compare_waiting",
             self.repeater.waiting_count,
             "Repeated reads that wait for their turn.",
@@ -160,7 +160,7 @@ class ComparisonService:
         )
         for reason, number in self.repeater.left_out.items():
             meaning = "Exchanges whose read was not repeated, by reason."
-            yield Figure("compare_left_out_total", number, meaning, labels={"reason": reason})
+            yield Metric("compare_left_out_total", number, meaning, labels={"reason": reason})
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Compare until cancelled. A cluster that cannot be reached does not prevent the start."""

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from gateway.runtime.metrics import Distribution, Figure, Figures
+from gateway.runtime.metrics import Distribution, Metric, MetricRegistry
 from gateway.shadow.console.optional_packages import import_optional
 
 if TYPE_CHECKING:
-    from prometheus_client.core import Metric
+    from prometheus_client.core import Metric as MetricFamily
 
 PREFIX: Final = "rocketmq_shadow_"
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -21,23 +21,23 @@ SHOWN_BUCKET_STEP: Final = 4
 class _OneFamily:
     """Implements the collector interface of prometheus_client for one metric family."""
 
-    def __init__(self, families: Iterable["Metric"]) -> None:
+    def __init__(self, families: Iterable["MetricFamily"]) -> None:
         self._families = families
 
-    def collect(self) -> Iterable["Metric"]:
+    def collect(self) -> Iterable["MetricFamily"]:
         return self._families
 
 
-async def render_exposition(figures: Figures) -> bytes:
+async def render_exposition(figures: MetricRegistry) -> bytes:
     """Return the text of `/metrics`, the process's own metrics included.
 
     There is a checkpoint after each source and each family, so that clients' requests do not wait for the whole text.
     """
     client = import_optional("prometheus_client")
-    families: dict[str, Metric] = {}
+    families: dict[str, MetricFamily] = {}
     for source in figures.sources:
         for each in source():
-            if isinstance(each, Figure):
+            if isinstance(each, Metric):
                 _add_figure(families, each)
             else:
                 _add_distribution(families, each)
@@ -50,21 +50,21 @@ async def render_exposition(figures: Figures) -> bytes:
     return b"".join(texts)
 
 
-def _find_family(families: dict[str, "Metric"], name: str, meaning: str, kind: str) -> "Metric":
+def _find_family(families: dict[str, "MetricFamily"], name: str, meaning: str, kind: str) -> "MetricFamily":
     family = families.get(name)
     if family is None:
         family = families[name] = import_optional("prometheus_client.core").Metric(name, meaning, kind)
     return family
 
 
-def _add_figure(families: dict[str, "Metric"], figure: Figure) -> None:
+def _add_figure(families: dict[str, "MetricFamily"], figure: Metric) -> None:
     name = PREFIX + (figure.name.removesuffix("_total") if figure.kind == "counter" else figure.name)
     family = _find_family(families, name, figure.meaning, figure.kind)
     suffix = "_total" if figure.kind == "counter" else ""
     family.add_sample(name + suffix, dict(figure.labels), figure.value)
 
 
-def _add_distribution(families: dict[str, "Metric"], shown: Distribution) -> None:
+def _add_distribution(families: dict[str, "MetricFamily"], shown: Distribution) -> None:
     name = PREFIX + shown.name
     family = _find_family(families, name, shown.meaning, "histogram")
     labels = dict(shown.labels)

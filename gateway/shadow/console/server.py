@@ -15,7 +15,8 @@ from urllib.parse import parse_qsl, urlsplit
 import orjson
 import trio
 
-from gateway.runtime.metrics import Figures
+from gateway.runtime.metrics import MetricRegistry
+from gateway.runtime.process import ListenError
 from gateway.shadow.console.errors import ConsoleError
 from gateway.shadow.console.exposition import CONTENT_TYPE, render_exposition
 from gateway.shadow.console.optional_packages import import_optional
@@ -69,7 +70,7 @@ class Console:
     an empty dict.
     """
 
-    def __init__(self, settings: ConsoleSettings, figures: Figures) -> None:
+    def __init__(self, settings: ConsoleSettings, figures: MetricRegistry) -> None:
         self.settings = settings
         self._routes: dict[tuple[str, str], Route] = {}
         self._sections: dict[str, Section] = {}
@@ -106,7 +107,10 @@ class Console:
         Raises OSError if the port is not available, ClickException without the libraries of the extra `shadow`.
         """
         import_optional("h11")
-        listeners = await trio.open_tcp_listeners(self.settings.port, host=self.settings.host)
+        try:
+            listeners = await trio.open_tcp_listeners(self.settings.port, host=self.settings.host)
+        except OSError as error:
+            raise ListenError(self.settings.host, self.settings.port, "console.port", error) from error
         async with trio.open_nursery() as nursery:
             for listener in listeners:
                 nursery.start_soon(self._accept_connections, listener)

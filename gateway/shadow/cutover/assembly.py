@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from gateway.runtime.metrics import Figures
-from gateway.runtime.state_file import full_path
+from gateway.runtime.metrics import MetricRegistry
+from gateway.runtime.state_file import absolute_path
 from gateway.shadow.clusters.broker_pairs import find_counterpart
 from gateway.shadow.clusters.cluster import Cluster
 from gateway.shadow.clusters.cluster_pair import ClusterPair
@@ -48,7 +48,7 @@ def pair_clusters(primary: Cluster, target: Cluster, declared: Mapping[str, str]
 
 def open_move_file(settings: CutoverSettings) -> MoveFile:
     """Open the file of moves. Raises SettingsError if it cannot be read."""
-    return MoveFile(DiskFiles(), full_path(settings.state_file))
+    return MoveFile(DiskFiles(), absolute_path(settings.state_file))
 
 
 class ModeMirrorControl:
@@ -160,7 +160,7 @@ class Cutover:
         self.mode_switch.restore_modes()
         self.mover.resume_moves()
 
-    def register_metrics(self, figures: Figures) -> None:
+    def register_metrics(self, figures: MetricRegistry) -> None:
         """Add the metrics of mover and director."""
-        figures.add(self.mover.figures)
-        figures.add(self.director.figures)
+        figures.register(self.mover.figures)
+        figures.register(self.director.figures)

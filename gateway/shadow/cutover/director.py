@@ -12,7 +12,7 @@ from codec import fastjson
 from codec.command import Command, decode_frame
 from codec.errors import FrameError
 from codec.topics import RETRY_PREFIX
-from gateway.runtime.metrics import Figure
+from gateway.runtime.metrics import Metric
 from gateway.shadow.cutover.move_traffic import READ_CODES, SEND_CODES, MoveTraffic, topic_of_send
 from gateway.shadow.cutover.moves import Move
 from gateway.shadow.mirror.settings import TARGET_PRIMARY
@@ -162,12 +162,12 @@ class MoveDirector:
         self._directed_counts[code, side] = self._directed_counts.get((code, side), 0) + 1
         return side
 
-    def figures(self) -> Iterable[Figure]:
+    def figures(self) -> Iterable[Metric]:
         """Yield the number of directed requests by code and side."""
         meaning = "Requests of moving topics and groups, by the side they went to."
         for (code, side), count in self._directed_counts.items():
             labels = {"code": str(code), "side": side.value}
-            yield Figure("cutover_directed_total", count, meaning, labels=labels)
+            yield Metric("cutover_directed_total", count, meaning, labels=labels)
 
     # -- by code --------------------------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from typing import Any, Final
 import trio
 
 from codec.topics import dlq_topic
-from gateway.runtime.metrics import Figure
+from gateway.runtime.metrics import Metric
 from gateway.shadow.clusters.cluster_pair import LOOKUP_ERRORS
 from gateway.shadow.console.errors import OperationRefused
 from gateway.shadow.cutover.checks import MoveCheck, MoveChecks
@@ -116,13 +116,13 @@ class Mover:
         else:
             self.checks.mirror.stop_mirroring(topic)
 
-    def figures(self) -> Iterable[Figure]:
+    def figures(self) -> Iterable[Metric]:
         """Yield the number of topics by state and of steps by result."""
         for state in MoveState:
             count = sum(move.overall_state is state for move in self.move_file)
-            yield Figure("cutover_topics", count, "Topics by state.", "gauge", {"state": state.value})
+            yield Metric("cutover_topics", count, "Topics by state.", "gauge", {"state": state.value})
         for result, count in self._step_counts.items():
-            yield Figure("cutover_steps_total", count, "Steps by result.", labels={"result": result})
+            yield Metric("cutover_steps_total", count, "Steps by result.", labels={"result": result})
 
     # -- operations of the console ---------------------------------------------------------------------------------
 

@@ -16,8 +16,8 @@ from typing import Any, Final
 import trio
 
 from codec.constants import STORED_CODES, ResponseCode
-from gateway.runtime.metrics import Distribution, Figure, Latencies
-from gateway.runtime.supervise import tireless
+from gateway.runtime.metrics import Distribution, LatencyHistogram, Metric
+from gateway.runtime.supervise import supervise
 from gateway.shadow.mirror.answer_holder import SYNCHRONOUS_MODES, AnswerHolder
 from gateway.shadow.mirror.backlog import BacklogEntry
 from gateway.shadow.mirror.circuit_breaker import BreakerState
@@ -69,7 +69,7 @@ class Mirror:
         """For each queue with resumed messages, the offset behind the last of them."""
         self._rules_of_halves: OrderedDict[tuple[Side, str, str], tuple[int, str]] = OrderedDict()
         """Rule and topic of recent half messages, by side, broker and unique key."""
-        self._latencies: dict[str, Latencies] = {}
+        self._latencies: dict[str, LatencyHistogram] = {}
         self._hub: Hub | None = None
         self._nursery: trio.Nursery | None = None
         self._codes = rules.mirrored_codes()
@@ -205,8 +205,8 @@ class Mirror:
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
-                nursery.start_soon(tireless, self.answer_holder.run)
-                nursery.start_soon(tireless, self._report_set_aside)
+                nursery.start_soon(supervise, self.answer_holder.run)
+                nursery.start_soon(supervise, self._report_set_aside)
                 for stream in self._streams.values():
                     nursery.start_soon(stream.run)
                 task_status.started()
@@ -277,10 +277,10 @@ class Mirror:
                 exchange.broker, *subject.queue, now_ms, reason, count=missing, offset=expected
             )
 
-    def _latencies_of(self, topic: str) -> Latencies:
+    def _latencies_of(self, topic: str) -> LatencyHistogram:
         if topic not in self._latencies and len(self._latencies) >= _MAX_LATENCY_TOPICS:
             topic = ""
-        return self._latencies.setdefault(topic, Latencies())
+        return self._latencies.setdefault(topic, LatencyHistogram())
 
     # -- modes --------------------------------------------------------------------------------------------------
 
@@ -361,19 +361,19 @@ class Mirror:
             "aside": [{"directory": each.directory, "exchanges": each.exchanges} for each in self._set_aside],
         }
 
-    def figures(self) -> Iterator[Figure | Distribution]:
+    def figures(self) -> Iterator[Metric | Distribution]:
         """Yield the metrics of all streams."""
         yield from self.unmatched.figures(stream="none")
         for stream in self._streams.values():
             yield from stream.counts.figures(stream=stream.name)
             yield from _stream_gauges(stream)
-        yield Figure(
+        yield Metric(
             "mirror_diverged_queues",
             len(self.diverged),
             "Queues of which the target lacks messages.",
             "gauge",
         )
-        yield Figure(
+        yield Metric(
             "mirror_held_answers",
             len(self.answer_holder),
             "Client answers held until the target has the message.",
@@ -395,27 +395,27 @@ def _reason_not_done(exchange: Exchange) -> str:
     return "" if answer.code in done else "refused where it was sent"
 
 
-def _stream_gauges(stream: MirrorStream) -> Iterator[Figure]:
+def _stream_gauges(stream: MirrorStream) -> Iterator[Metric]:
     labels = {"stream": stream.name}
     is_open = stream.breaker.state is not BreakerState.CLOSED
-    yield Figure("mirror_queued", stream.queued, "Exchanges waiting for the target.", "gauge", labels)
-    yield Figure(
+    yield Metric("mirror_queued", stream.queued, "Exchanges waiting for the target.", "gauge", labels)
+    yield Metric(
         "mirror_queued_bytes", stream.queued_bytes, "Bytes of waiting exchanges in memory.", "gauge", labels
     )
-    yield Figure(
+    yield Metric(
         "mirror_spilled", stream.spilled, "Waiting exchanges that are only on disk.", "gauge", labels
     )
-    yield Figure(
+    yield Metric(
         "mirror_on_disk",
         stream.on_disk,
         "Waiting exchanges on disk, which survive a SIGKILL.",
         "gauge",
         labels,
     )
-    yield Figure(
+    yield Metric(
         "mirror_breaker_open", float(is_open), "1 while the circuit breaker is open.", "gauge", labels
     )
-    yield Figure(
+    yield Metric(
         "mirror_breaker_opened_total",
         stream.breaker.opened_total,
         "Times the circuit breaker opened.",

@@ -13,7 +13,7 @@ import trio
 
 from codec.sysflag import TRANSACTION_NONE
 from gateway.runtime.run_blocking import RunBlocking
-from gateway.runtime.supervise import tireless
+from gateway.runtime.supervise import supervise
 from gateway.shadow.clusters.broker_pairs import PairedWriter, find_counterpart
 from gateway.shadow.mirror.backlog import Backlog, BacklogListener
 from gateway.shadow.mirror.check_back_producer import CheckBackProducer, MakeCluster
@@ -60,8 +60,8 @@ class MirrorDirection:
     async def run(self) -> None:
         """Write the state file and send the producer's heartbeats, until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(tireless, self.state.run)
-            nursery.start_soon(tireless, self.producer.run)
+            nursery.start_soon(supervise, self.state.run)
+            nursery.start_soon(supervise, self.producer.run)
 
 
 def make_directions(

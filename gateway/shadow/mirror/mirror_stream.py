@@ -32,7 +32,7 @@ from typing import Final, Protocol
 import trio
 
 from codec.constants import ResponseCode
-from gateway.runtime.supervise import tireless
+from gateway.runtime.supervise import supervise
 from gateway.shadow.mirror.backlog import Backlog, BacklogEntry
 from gateway.shadow.mirror.circuit_breaker import BreakerState, CircuitBreaker
 from gateway.shadow.mirror.reorder_buffer import ReorderBuffer
@@ -175,7 +175,7 @@ class MirrorStream:
                     partial(self._backlog.run, self._wake_writer),
                     self._write_batches,
                 ):
-                    nursery.start_soon(tireless, work)
+                    nursery.start_soon(supervise, work)
         finally:
             self._append_all_to_backlog(self._reorder_buffer.take_all())
             self._backlog.close()

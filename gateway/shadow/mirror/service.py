@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 import trio
 
-from gateway.runtime.metrics import Figure
-from gateway.runtime.state_file import full_path
+from gateway.runtime.metrics import Metric
+from gateway.runtime.state_file import absolute_path
 from gateway.shadow.clusters.cluster import Cluster
 from gateway.shadow.mirror.check_back_producer import MakeCluster
 from gateway.shadow.mirror.diverged_queues import DivergedQueues
@@ -39,7 +39,7 @@ class ForwardReplication(Protocol):
     async def run(self) -> None:
         """Replicate until cancelled."""
 
-    def figures(self) -> Iterator[Figure]:
+    def figures(self) -> Iterator[Metric]:
         """Yield metrics."""
 
     def status(self) -> list[dict[str, Any]]:
@@ -89,7 +89,7 @@ class MirrorService:
     def open_mode_overrides(self) -> ModeOverrides:
         """Read the file of modes set at run time; without a state file they are in memory only."""
         path = self._settings.state_file
-        return ModeOverrides(DiskFiles(), path and full_path(path) + ".modes")
+        return ModeOverrides(DiskFiles(), path and absolute_path(path) + ".modes")
 
     def attach_to(self, hub: Hub) -> None:
         """Make the mirror an observer of a hub."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from gateway.runtime.metrics import Figure, counters
+from gateway.runtime.metrics import Metric, counter_metrics
 from gateway.shadow.mirror.backlog import BacklogEntry
 from gateway.shadow.traffic.exchange import Exchange
 from gateway.shadow.traffic.outcome import Outcome, OutcomeKind
@@ -64,9 +64,9 @@ class StreamCounts:
         """Exchanges whose outcome is known."""
         return self.mirrored + self.skipped + self.refused + self.dropped
 
-    def figures(self, **labels: str) -> Iterator[Figure]:
+    def figures(self, **labels: str) -> Iterator[Metric]:
         """Yield every count as a counter metric."""
-        return counters(self, "mirror", _MEANINGS, labels)
+        return counter_metrics(self, "mirror", _MEANINGS, labels)
 
 
 class StreamAccount:

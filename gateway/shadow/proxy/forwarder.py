@@ -10,8 +10,9 @@ from typing import Final
 
 import trio
 
-from gateway.runtime.metrics import Figure
-from gateway.runtime.state_file import full_path
+from gateway.runtime.metrics import Metric
+from gateway.runtime.process import ListenError
+from gateway.runtime.state_file import absolute_path
 from gateway.shadow.clusters.cluster import Cluster, Opener, split_address
 from gateway.shadow.proxy.address_book import format_address
 from gateway.shadow.proxy.broker_listeners import BrokerListeners
@@ -69,7 +70,7 @@ class Forwarder:
         self._dial_target = dial_target
         self._nursery: trio.Nursery | None = None
         self.listeners: list[ClientListener] = []
-        saved_ports = ListenerPorts(DiskFiles(), full_path(settings.ports_file), settings.broker_port)
+        saved_ports = ListenerPorts(DiskFiles(), absolute_path(settings.ports_file), settings.broker_port)
         self.broker_listeners = BrokerListeners(
             primary, settings, self._start_broker_listener, saved_ports=saved_ports
         )
@@ -92,7 +93,11 @@ class Forwarder:
         first = self._settings.namesrv_port
         namesrvs = self._primary.namesrvs
         for index, address in enumerate(namesrvs):
-            sockets = open_listeners(self._settings.host, first + index if first else 0)
+            port = first + index if first else 0
+            try:
+                sockets = open_listeners(self._settings.host, port)
+            except (OSError, OverflowError) as error:
+                raise ListenError(self._settings.host, port, "listen.namesrv_port", error) from error
             self.namesrv_ports.append(sockets[0].getsockname()[1])
             # Like a client, try the other namesrvs if this one does not answer.
             self._start_listener(
@@ -151,14 +156,14 @@ class Forwarder:
         extra = {"bytes": total, "limit": limit, "closed": closed}
         log.warning("connections closed: buffers of all clients together over the limit", extra=extra)
 
-    def figures(self) -> Iterator[Figure]:
+    def figures(self) -> Iterator[Metric]:
         """Yield counters, open connections and buffered bytes by listener."""
         for listener in self.listeners:
             upstream = listener.context.upstream
             labels = {"broker": upstream.broker or "namesrv", "upstream": listener.addresses[0]}
             yield from listener.context.counters.figures(labels)
-            yield Figure("forward_connections", listener.session_count, "Clients connected.", "gauge", labels)
-            yield Figure(
+            yield Metric("forward_connections", listener.session_count, "Clients connected.", "gauge", labels)
+            yield Metric(
                 "forward_kept_bytes", listener.buffered_bytes, "Bytes buffered for them.", "gauge", labels
             )
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gateway.runtime.metrics import Figure, counters
+from gateway.runtime.metrics import Metric, counter_metrics
 
 MEANINGS = {
     "connections": "Client connections accepted.",
@@ -34,6 +34,6 @@ class ListenerCounters:
     directed: int = 0
     target_unreachable: int = 0
 
-    def figures(self, labels: dict[str, str]) -> Iterator[Figure]:
+    def figures(self, labels: dict[str, str]) -> Iterator[Metric]:
         """Yield a metric per counter, with these labels."""
-        return counters(self, "forward", MEANINGS, labels)
+        return counter_metrics(self, "forward", MEANINGS, labels)

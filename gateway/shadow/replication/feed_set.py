@@ -9,7 +9,7 @@ import trio
 
 from codec.constants import ResponseCode
 from codec.topics import DLQ_PREFIX, RETRY_PREFIX
-from gateway.runtime.metrics import Figure
+from gateway.runtime.metrics import Metric
 from gateway.shadow.clusters.cluster import Cluster
 from gateway.shadow.clusters.metadata_sync import copy_topic, is_system_topic, topics_of
 from gateway.shadow.replication.queue_copier import PullOptions, QueueCopier, QueuePlace
@@ -160,26 +160,26 @@ class FeedSet:
             for (broker, topic, queue_id), feed in sorted(self.feeds.items())
         ]
 
-    def figures(self) -> Iterator[Figure]:
+    def figures(self) -> Iterator[Metric]:
         """Yield metrics about all queues."""
         copies = [feed.copier for feed in self.feeds.values()]
-        yield Figure(
+        yield Metric(
             "kept_messages_total",
             sum(copy.copied_messages for copy in copies),
             "Messages copied at their offsets.",
         )
-        yield Figure(
+        yield Metric(
             "kept_bytes_total", sum(copy.copied_bytes for copy in copies), "Bytes of these messages."
         )
         behind = sum(copy.behind_messages for copy in copies)
-        yield Figure("kept_behind_messages", behind, "Messages the target lacks.", "gauge")
+        yield Metric("kept_behind_messages", behind, "Messages the target lacks.", "gauge")
         failures = sum(feed.failures for feed in self.feeds.values())
-        yield Figure(
+        yield Metric(
             "kept_failures_total", failures, "Failures to copy a queue, each followed by another attempt."
         )
         for phase in FeedPhase:
             count = sum(feed.phase is phase for feed in self.feeds.values())
-            yield Figure("kept_queues", count, "Queues by phase.", "gauge", {"phase": phase.value})
+            yield Metric("kept_queues", count, "Queues by phase.", "gauge", {"phase": phase.value})
 
 
 async def _run_in_scope(scope: trio.CancelScope, feed: QueueFeed) -> None:

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import trio
 
-from gateway.runtime.metrics import Figure
-from gateway.runtime.supervise import tireless
+from gateway.runtime.metrics import Metric
+from gateway.runtime.supervise import supervise
 from gateway.shadow.clusters.broker_pairs import find_counterpart
 from gateway.shadow.clusters.cluster import ASKING_FAILED, Cluster
 from gateway.shadow.mirror.diverged_queues import DivergedQueues
@@ -69,8 +69,8 @@ class ReplicationService:
         """Replicate until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.feeds.run)
-            nursery.start_soon(tireless, self._sync_offsets)
-            nursery.start_soon(tireless, self._watch_marks_and_modes)
+            nursery.start_soon(supervise, self._sync_offsets)
+            nursery.start_soon(supervise, self._watch_marks_and_modes)
 
     async def _watch_marks_and_modes(self) -> None:
         modes = self._rules.mode_overrides()
@@ -87,10 +87,10 @@ class ReplicationService:
             with contextlib.suppress(*ASKING_FAILED, LookupError):  # the feeds report an unreachable side
                 await self.offset_sync.sync_offsets()
 
-    def figures(self) -> Iterator[Figure]:
+    def figures(self) -> Iterator[Metric]:
         """Yield the metrics of the feeds, and the number of consumer offsets moved by comparing tables."""
         yield from self.feeds.figures()
-        yield Figure(
+        yield Metric(
             "kept_offsets_total", self.offset_sync.moved_total, "Consumer offsets moved by comparing tables."
         )
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 import orjson
 import trio
 
-from gateway.runtime.metrics import Figures
+from gateway.runtime.metrics import MetricRegistry
 from gateway.shadow.compare.service import ComparisonService
 from gateway.shadow.console.optional_packages import import_optional
 from gateway.shadow.console.server import Console
@@ -35,7 +35,12 @@ class ReportService:
     """Built before all other parts, and run after them. Raises ClickException when a required library is missing."""
 
     def __init__(
-        self, console: ConsoleSettings, report: ReportSettings, configuration: Any, hub: Hub, figures: Figures
+        self,
+        console: ConsoleSettings,
+        report: ReportSettings,
+        configuration: Any,
+        hub: Hub,
+        figures: MetricRegistry,
     ) -> None:
         for name in (CONSOLE_PACKAGES if console.enabled else ()) + (PLOT_PACKAGES if report.file else ()):
             import_optional(name)
@@ -54,7 +59,7 @@ class ReportService:
         self.snapshot.register_routes(self.console)
         if self.series is not None:
             hub.add_observer(self.series)
-            figures.add(self.series.figures)
+            figures.register(self.series.figures)
 
     def add_section(self, name: str, function: Callable[[], Any]) -> None:
         """Show what ``function`` returns at `/status`, in the live view and in the report.

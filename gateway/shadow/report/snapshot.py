@@ -11,7 +11,7 @@ from typing import Any, Final
 import orjson
 import trio
 
-from gateway.runtime.metrics import Figure, Figures
+from gateway.runtime.metrics import Metric, MetricRegistry
 from gateway.shadow.console.server import JSON, Console, Page
 from gateway.shadow.report.traffic_series import TrafficSeries
 from toolkit.settings import settings_of
@@ -56,7 +56,7 @@ class ReportSnapshot:
 
     def __init__(
         self,
-        figures: Figures,
+        figures: MetricRegistry,
         series: TrafficSeries | None,
         events: EventLog,
         *,
@@ -97,7 +97,7 @@ class ReportSnapshot:
             if source == counted_here:
                 # The report has these numbers as totals by topic.
                 continue
-            shown += [dataclasses.asdict(each) for each in source() if isinstance(each, Figure)]
+            shown += [dataclasses.asdict(each) for each in source() if isinstance(each, Metric)]
             await trio.lowlevel.checkpoint()
         sections = {}
         for name, function in self._sections.items():

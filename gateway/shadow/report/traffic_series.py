@@ -15,7 +15,7 @@ from typing import Any, Final
 import orjson
 import trio
 
-from gateway.runtime.metrics import Distribution, Figure, Figures, Kind, Latencies
+from gateway.runtime.metrics import Distribution, LatencyHistogram, Metric, MetricKind, MetricRegistry
 from gateway.shadow.report.request_kinds import (
     OTHER,
     PULL,
@@ -74,7 +74,7 @@ class TopicTally:
         for name in COUNT_NAMES:
             setattr(self, name, 0)
         for side in SIDES:
-            setattr(self, side, Latencies())
+            setattr(self, side, LatencyHistogram())
 
     sends: int
     pulls: int
@@ -85,9 +85,9 @@ class TopicTally:
     mirror_dropped: int
     compared: int
     differing: int
-    primary: Latencies
-    target: Latencies
-    share: Latencies
+    primary: LatencyHistogram
+    target: LatencyHistogram
+    share: LatencyHistogram
 
     def copy(self) -> "TopicTally":
         """Return a copy."""
@@ -107,7 +107,7 @@ class TopicTally:
         for name in COUNT_NAMES:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for side in SIDES:
-            getattr(self, side).add(getattr(other, side))
+            getattr(self, side).merge(getattr(other, side))
 
     def row_since(self, earlier: "TopicTally", elapsed_s: float) -> list[float]:
         """Return one number per column for everything counted after ``earlier`` was copied."""
@@ -126,7 +126,7 @@ class TopicTally:
         return shown
 
 
-def _quantiles_ms(latencies: Latencies) -> list[float]:
+def _quantiles_ms(latencies: LatencyHistogram) -> list[float]:
     if not latencies.count:
         return _NO_QUANTILES
     return [round(latencies.quantile(percent / 100) * 1000, 3) for percent in QUANTILE_PERCENTS]
@@ -204,7 +204,7 @@ class TrafficSeries:
 
     def __init__(
         self,
-        figures: Figures,
+        figures: MetricRegistry,
         *,
         topics: int = 32,
         wall_ms: Callable[[], float] = lambda: time.time() * 1000,
@@ -214,7 +214,7 @@ class TrafficSeries:
         self._wall_ms = wall_ms
         self._tallies: dict[bytes, TopicTally] = {}
         self._others = TopicTally()
-        self._untallied_latencies = {kind: Latencies() for kind in (PULL, OTHER)}
+        self._untallied_latencies = {kind: LatencyHistogram() for kind in (PULL, OTHER)}
         self._rings: list[_PointRing] = []
         self.started_ms = wall_ms()
 
@@ -276,13 +276,13 @@ class TrafficSeries:
             tally = self._tallies[topic] = TopicTally()
         return tally
 
-    def figures(self) -> Iterator[Figure | Distribution]:
+    def figures(self) -> Iterator[Metric | Distribution]:
         """Yield the metrics of the traffic."""
         for topic, tally in self._named_tallies():
             labels = {"topic": topic}
             for name in COUNT_NAMES:
                 value = getattr(tally, name)
-                yield Figure(
+                yield Metric(
                     f"traffic_{name}_total", value, f"By topic: {name.replace('_', ' ')}.", labels=labels
                 )
         total = self.total_tally()
@@ -337,7 +337,7 @@ class TrafficSeries:
         level.earlier[topic] = tally.copy()
 
     async def _add_metric_points(self, level: _PointRing, elapsed_s: float) -> None:
-        sums: dict[tuple[str, Kind], float] = {}
+        sums: dict[tuple[str, MetricKind], float] = {}
         for source in self._figures.sources:
             if source != self.figures:
                 _sum_metrics(sums, source())
@@ -401,9 +401,9 @@ def _nan_to_none(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-def _sum_metrics(sums: dict[tuple[str, Kind], float], shown: Iterable[Figure | Distribution]) -> None:
+def _sum_metrics(sums: dict[tuple[str, MetricKind], float], shown: Iterable[Metric | Distribution]) -> None:
     """Add up metrics by name, whatever their labels."""
     for each in shown:
-        if isinstance(each, Figure):
+        if isinstance(each, Metric):
             key = each.name, each.kind
             sums[key] = sums.get(key, 0.0) + each.value

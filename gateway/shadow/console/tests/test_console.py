@@ -8,7 +8,7 @@ from click import ClickException
 from prometheus_client.parser import text_string_to_metric_families
 from trio.testing import memory_stream_pair
 
-from gateway.runtime.metrics import Distribution, Figure, Figures, Latencies
+from gateway.runtime.metrics import Distribution, LatencyHistogram, Metric, MetricRegistry
 from gateway.shadow.console import optional_packages as needs
 from gateway.shadow.console.client import (
     ConsoleClient,
@@ -25,7 +25,7 @@ from toolkit.toml_tables import load_table
 
 
 def console(figures=None, **settings):
-    made = Console(ConsoleSettings(port=0, **settings), figures or Figures())
+    made = Console(ConsoleSettings(port=0, **settings), figures or MetricRegistry())
 
     async def slow(given):
         await trio.sleep(float(given["seconds"]))
@@ -244,14 +244,14 @@ async def test_status_is_made_of_sections():
 
 @virtual
 async def test_metrics_are_read_by_the_parser():
-    figures, latencies = Figures(), Latencies()
+    figures, latencies = MetricRegistry(), LatencyHistogram()
     for seconds in (0.001, 0.001, 0.2):
         latencies.record(seconds)
-    figures.add(
+    figures.register(
         lambda: [
-            Figure("mirror_dropped_total", 3, "Dropped.", labels={"stream": 'a"b\n'}),
-            Figure("mirror_waiting_messages", 7, "Waiting.", "gauge"),
-            Figure("mirror_dropped_total", 4, "Dropped.", labels={"stream": "c"}),
+            Metric("mirror_dropped_total", 3, "Dropped.", labels={"stream": 'a"b\n'}),
+            Metric("mirror_waiting_messages", 7, "Waiting.", "gauge"),
+            Metric("mirror_dropped_total", 4, "Dropped.", labels={"stream": "c"}),
             Distribution("forward_share_seconds", latencies, "The gateway's share.", {"code": "10"}),
         ]
     )

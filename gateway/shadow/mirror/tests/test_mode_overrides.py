@@ -4,7 +4,7 @@ import pytest
 import trio
 from click.testing import CliRunner
 
-from gateway.runtime.metrics import Figures
+from gateway.runtime.metrics import MetricRegistry
 from gateway.shadow.commands.root import shadow
 from gateway.shadow.console.server import Console
 from gateway.shadow.console.settings import ConsoleSettings
@@ -28,7 +28,7 @@ def test_mode_command_lists_sets_and_clears_overrides():
         mirrors.apply_mode(topic, mode)
 
     async def main():
-        console = Console(ConsoleSettings(port=0), Figures())
+        console = Console(ConsoleSettings(port=0), MetricRegistry())
         MirrorRoutes(mirrors, switch).register(console)
         async with trio.open_nursery() as nursery:
             host, port = await nursery.start(console.run)

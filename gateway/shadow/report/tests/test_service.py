@@ -6,7 +6,7 @@ import orjson
 import trio
 from click.testing import CliRunner
 
-from gateway.runtime.metrics import Figures
+from gateway.runtime.metrics import MetricRegistry
 from gateway.shadow.commands.root import shadow
 from gateway.shadow.console.settings import ConsoleSettings, ReportSettings
 from gateway.shadow.report.service import ReportService, StateChanges
@@ -22,7 +22,7 @@ def test_a_run_from_traffic_to_files_and_commands(tmp_path):
 
     async def main():
         hub = Hub()
-        reporting = ReportService(console, report, {"console": console}, hub, Figures())
+        reporting = ReportService(console, report, {"console": console}, hub, MetricRegistry())
         reporting.add_section("mirror", lambda: {"streams": 0})
         async with trio.open_nursery() as nursery:
             host, port = await nursery.start(reporting.run)
@@ -76,14 +76,14 @@ def test_a_report_from_a_file(tmp_path):
 
 def test_a_report_that_cannot_be_written_ends_nothing(tmp_path, caplog):
     settings = ReportSettings(json_file=str(tmp_path / "no" / "such" / "folder.json"))
-    reporting = ReportService(ConsoleSettings(enabled=False), settings, {}, Hub(), Figures())
+    reporting = ReportService(ConsoleSettings(enabled=False), settings, {}, Hub(), MetricRegistry())
     trio.run(reporting.write_files)
     assert "could not be written" in caplog.text
 
 
 def test_without_series_nobody_looks_at_traffic():
     hub = Hub()
-    ReportService(ConsoleSettings(enabled=False), ReportSettings(series=False), {}, hub, Figures())
+    ReportService(ConsoleSettings(enabled=False), ReportSettings(series=False), {}, hub, MetricRegistry())
     assert not hub.is_observed(310)
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 import orjson
 import trio
 
-from gateway.runtime.metrics import Distribution, Figure, Figures, Latencies
+from gateway.runtime.metrics import Distribution, LatencyHistogram, Metric, MetricRegistry
 from gateway.shadow.report.snapshot import (
     MAX_EVENTS,
     EventLog,
@@ -40,11 +40,13 @@ def test_secrets_are_not_shown():
 
 
 def test_everything_is_put_together():
-    figures, hub = Figures(), Hub()
-    figures.add(lambda: [Figure("lag_messages", 3, "", "gauge"), Distribution("x_seconds", Latencies(), "")])
+    figures, hub = MetricRegistry(), Hub()
+    figures.register(
+        lambda: [Metric("lag_messages", 3, "", "gauge"), Distribution("x_seconds", LatencyHistogram(), "")]
+    )
     series = TrafficSeries(figures)
     hub.add_observer(series)
-    figures.add(series.figures)
+    figures.register(series.figures)
     snapshot = ReportSnapshot(figures, series, EventLog(lambda: 5.0), title="T", configuration={"a": 1})
     snapshot.add_section("good", lambda: {"n": 1, 2: "two"})
     snapshot.add_section("broken", lambda: 1 / 0)

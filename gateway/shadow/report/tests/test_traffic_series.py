@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from gateway.runtime.metrics import Distribution, Figure, Figures
+from gateway.runtime.metrics import Distribution, Metric, MetricRegistry
 from gateway.shadow.report.traffic_series import (
     ALL_TOPICS,
     COLUMNS,
@@ -26,7 +26,7 @@ async def shown(series):
 
 @virtual
 async def test_rates_and_quantiles_by_topic_and_second():
-    series = TrafficSeries(Figures(), wall_ms=lambda: 1000 * trio.current_time())
+    series = TrafficSeries(MetricRegistry(), wall_ms=lambda: 1000 * trio.current_time())
     async with trio.open_nursery() as nursery:
         await nursery.start(series.run)
         for _ in range(10):
@@ -58,11 +58,11 @@ async def test_rates_and_quantiles_by_topic_and_second():
 
 @virtual
 async def test_outcomes_comparisons_and_figures_of_other_parts():
-    figures = Figures()
-    waiting = [Figure("mirror_waiting_messages", 3, "", "gauge", {"stream": "a"})]
-    waiting.append(Figure("mirror_waiting_messages", 4, "", "gauge", {"stream": "b"}))
-    waiting.append(Figure("spilled_total", 50, ""))
-    figures.add(lambda: waiting)
+    figures = MetricRegistry()
+    waiting = [Metric("mirror_waiting_messages", 3, "", "gauge", {"stream": "a"})]
+    waiting.append(Metric("mirror_waiting_messages", 4, "", "gauge", {"stream": "b"}))
+    waiting.append(Metric("spilled_total", 50, ""))
+    figures.register(lambda: waiting)
     series = TrafficSeries(figures)
     async with trio.open_nursery() as nursery:
         await nursery.start(series.run)
@@ -89,7 +89,7 @@ async def test_outcomes_comparisons_and_figures_of_other_parts():
 
 
 def test_latency_counts_for_the_side_that_answered():
-    series = TrafficSeries(Figures())
+    series = TrafficSeries(MetricRegistry())
     series.observe(make_send_exchange("A", side=Side.TARGET, primary_s=0.5))
     series.observe_outcome(
         Outcome(make_send_exchange("A", side=Side.TARGET), OutcomeKind.MIRRORED, latency_s=0.002)
@@ -101,7 +101,7 @@ def test_latency_counts_for_the_side_that_answered():
 
 @virtual
 async def test_topics_and_points_are_bounded():
-    series = TrafficSeries(Figures(), topics=2)
+    series = TrafficSeries(MetricRegistry(), topics=2)
     for number in range(1000):
         series.observe(make_send_exchange(f"T{number}"))
     series.observe(make_send_exchange("x" * 300))
@@ -118,7 +118,7 @@ async def test_topics_and_points_are_bounded():
 @virtual
 async def test_long_runs_are_shown_by_coarser_points(monkeypatch):
     monkeypatch.setattr("gateway.shadow.report.traffic_series.RESOLUTIONS", ((1, 100), (10, 120), (60, 100)))
-    series = TrafficSeries(Figures())
+    series = TrafficSeries(MetricRegistry())
     async with trio.open_nursery() as nursery:
         await nursery.start(series.run)
         series.observe(make_send_exchange("A"))
@@ -138,7 +138,7 @@ async def test_long_runs_are_shown_by_coarser_points(monkeypatch):
 @virtual
 async def test_a_ring_that_is_full_is_shown_in_order(monkeypatch):
     monkeypatch.setattr("gateway.shadow.report.traffic_series.RESOLUTIONS", ((1, 20), (5, 30)))
-    series = TrafficSeries(Figures(), wall_ms=lambda: 1000 * round(trio.current_time()))
+    series = TrafficSeries(MetricRegistry(), wall_ms=lambda: 1000 * round(trio.current_time()))
     async with trio.open_nursery() as nursery:
         await nursery.start(series.run)
         await trio.sleep(200)
@@ -150,7 +150,7 @@ async def test_a_ring_that_is_full_is_shown_in_order(monkeypatch):
 
 @virtual
 async def test_a_late_second_is_no_faster_one():
-    series = TrafficSeries(Figures())
+    series = TrafficSeries(MetricRegistry())
     async with trio.open_nursery() as nursery:
         await nursery.start(series.run)
         clock = trio.lowlevel.current_clock()
@@ -166,19 +166,19 @@ async def test_a_late_second_is_no_faster_one():
 
 
 def test_before_the_first_second_there_is_nothing():
-    series = TrafficSeries(Figures())
+    series = TrafficSeries(MetricRegistry())
     assert series.newest_point() == {"topics": {}, "figures": {}}
     assert trio.run(series.to_report)["times_ms"] == []
 
 
 def test_metrics_agree_with_the_traffic():
-    figures = Figures()
+    figures = MetricRegistry()
     series = TrafficSeries(figures)
-    figures.add(series.figures)
+    figures.register(series.figures)
     series.observe(make_send_exchange("A", primary_s=0.5))
     series.observe(make_pull_exchange("A"))
     found = list(figures.collect())
-    counts = {(e.name, e.labels["topic"]): e.value for e in found if isinstance(e, Figure)}
+    counts = {(e.name, e.labels["topic"]): e.value for e in found if isinstance(e, Metric)}
     assert counts["traffic_sends_total", "A"] == counts["traffic_pulls_total", "A"] == 1
     sends = [
         each for each in found if isinstance(each, Distribution) and each.labels.get("side") == "primary"
