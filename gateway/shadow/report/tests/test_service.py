@@ -71,7 +71,7 @@ def test_a_report_from_a_file(tmp_path):
     assert run(shadow, [*given, "--fail-if", "parity.missing>0"]).exit_code == 0
     file.write_text("[]")
     assert "not a result of this kind" in run(shadow, ["report", "--from", str(file), "--json", "-"]).output
-    assert "which gateway?" in run(shadow, ["report", "--json", "-"]).output
+    assert "no gateway selected" in run(shadow, ["report", "--json", "-"]).output
 
 
 def test_a_report_that_cannot_be_written_ends_nothing(tmp_path, caplog):
