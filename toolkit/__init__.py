@@ -8,6 +8,7 @@
 | `suggestions` | "did you mean …?" |
 | `conditions` | fail-if conditions on metrics: `late/primary>0.001` |
 | `rate_limiter` | messages and bytes per second, with trio and in threads |
+| `subsequences` | which elements of two orders agree, and which have moved |
 | `pages`, `html_tables`, `plots` | HTML pages that need nothing from elsewhere |
 
 The package imports only the standard library and `codec`; trio and matplotlib are imported inside the functions

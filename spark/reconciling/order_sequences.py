@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from spark.reconciling.reordering import find_moved
+from toolkit.subsequences import find_moved
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -6,14 +6,14 @@ ledger, which waits one window for a late partner before it reports the message 
 synchronous, and memory is bounded by the window.
 """
 
-from bisect import bisect_left
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from itertools import islice
 from typing import Final, NamedTuple
 
 from gateway.shadow.compare.entries import ComparedMessage, changed_part
+from toolkit.subsequences import longest_chain_from_end
 
 MIN_AGREEING_MESSAGES: Final = 8
 """Equal messages in a row that end a run of differences."""
@@ -322,34 +322,20 @@ def longest_common_subsequence(
 ) -> list[tuple[int, int]]:
     """Return index pairs of a longest common subsequence by identity.
 
-    Uses the algorithm of Hunt and Szymanski, which is fast when few identities repeat.
+    Of a message with many copies only those near the expected one are considered.
     """
     places: dict[bytes, list[int]] = {}
     for index, entry in enumerate(target):
         places.setdefault(entry.identity, []).append(index)
-    ends: list[int] = []
-    links: list[tuple[int, int, int]] = []
-    last: list[int] = []
+    return list(longest_chain_from_end(_candidates(primary, places)))[::-1]
+
+
+def _candidates(
+    primary: Sequence[ComparedMessage], places: Mapping[bytes, list[int]]
+) -> Iterator[Iterable[int]]:
+    """Yield for each message of the primary the places of its copies at the target, in descending order."""
     copies: dict[bytes, int] = {}
-    for index, entry in enumerate(primary):
+    for entry in primary:
         copy = copies[entry.identity] = copies.get(entry.identity, 0) + 1
-        near = places.get(entry.identity, [])[
-            max(0, copy - _MAX_COPIES_EACH_SIDE) : copy + _MAX_COPIES_EACH_SIDE
-        ]
-        for place in reversed(near):
-            length = bisect_left(ends, place)
-            links.append((index, place, last[length - 1] if length else -1))
-            if length == len(ends):
-                ends.append(place)
-                last.append(len(links) - 1)
-            else:
-                ends[length], last[length] = place, len(links) - 1
-    return _follow_links(links, last[-1] if last else -1)
-
-
-def _follow_links(links: Sequence[tuple[int, int, int]], at: int) -> list[tuple[int, int]]:
-    pairs = []
-    while at >= 0:
-        ours, theirs, at = links[at]
-        pairs.append((ours, theirs))
-    return pairs[::-1]
+        first = max(0, copy - _MAX_COPIES_EACH_SIDE)
+        yield reversed(places.get(entry.identity, [])[first : copy + _MAX_COPIES_EACH_SIDE])

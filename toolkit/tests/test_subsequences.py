@@ -5,7 +5,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark.reconciling.reordering import find_moved
+from toolkit.subsequences import find_moved
 
 
 def fewest(places: list[int]) -> int:
