@@ -17,7 +17,7 @@ from codec.topics import DEFAULT_TOPIC, READ_WRITE
 from gateway.shadow.capture.reader import CaptureFileReader
 from gateway.shadow.capture.replay_plan import ReplayPlan, ReplayStep, to_exchange
 from gateway.shadow.capture.retarget import NotReplayed, RequestRetargeter, try_learn_answer
-from gateway.shadow.clusters.cluster import ASKING_FAILED, Cluster, Sign
+from gateway.shadow.clusters.cluster import CLUSTER_ERRORS, Cluster, Sign
 from gateway.shadow.clusters.metadata_sync import groups_of, topics_of
 from gateway.shadow.traffic.exchange import Exchange
 from gateway.shadow.traffic.resend import is_temporary_refusal
@@ -173,7 +173,7 @@ class Replay:
                     await self._answered[each].wait()
             if not self.failure:
                 await self._send_step(number, step)
-        except ASKING_FAILED as error:
+        except CLUSTER_ERRORS as error:
             self.failure = self.failure or f"{type(error).__name__}: {error}"
             self.stop()
         finally:
@@ -201,7 +201,7 @@ class Replay:
         self._idle.set()
 
     async def _ask_until_not_busy(self, number: int, broker: str, command: Command) -> Command:
-        """Return the target's answer, retrying with back-off while the target is busy. Raises ASKING_FAILED."""
+        """Return the target's answer, retrying with back-off while the target is busy. Raises CLUSTER_ERRORS."""
         give_up_s, pause_s = trio.current_time() + MAX_BUSY_S, _FIRST_PAUSE_S
         while True:
             connection = await self._target.connection(self._target.master(broker))

@@ -44,7 +44,7 @@ class PairedWriter:
         return await self._writer.write(exchanges)
 
     async def probe(self) -> None:
-        """Send a request that changes nothing to the counterpart. Raises ASKING_FAILED, LookupError."""
+        """Send a request that changes nothing to the counterpart. Raises CLUSTER_ERRORS, LookupError."""
         await self._cluster.refresh()
         name = self._name or await self._find_broker()
         with contextlib.suppress(RequestError):  # a broker that refuses is reachable

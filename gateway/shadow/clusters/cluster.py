@@ -23,7 +23,7 @@ from remoting.transport import connect
 Reply = TypeVar("Reply", bound=Header | None)
 Sign = Callable[[Command], None]
 
-ASKING_FAILED = (OSError, RemotingTimeout, RemotingClosed, RequestError)
+CLUSTER_ERRORS = (OSError, RemotingTimeout, RemotingClosed, RequestError)
 """Exceptions of a request that fail because of the cluster: it does not answer, or it refuses."""
 MASTER_ID = 0
 _NO_CONSUMER = "no consumer for this group"

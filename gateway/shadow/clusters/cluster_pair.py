@@ -7,14 +7,14 @@ from typing import Final
 from codec.constants import ResponseCode
 from codec.errors import MessageFormatError
 from codec.message import Message, iter_messages
-from gateway.shadow.clusters.cluster import ASKING_FAILED, Cluster, group_members
+from gateway.shadow.clusters.cluster import CLUSTER_ERRORS, Cluster, group_members
 from gateway.shadow.traffic.exchange import Side
 from remoting.errors import RequestError
 from remoting.read_only_pull import read_only_pull
 from remoting.requests.offsets import QueryConsumerOffset
 from remoting.requests.topics import GetTopicStatsInfo, QueryTopicConsumeByWho
 
-LOOKUP_ERRORS: Final = (*ASKING_FAILED, MessageFormatError, LookupError)
+LOOKUP_ERRORS: Final = (*CLUSTER_ERRORS, MessageFormatError, LookupError)
 """Exceptions of a request that fail because of a cluster; LookupError: the broker is not there."""
 _MAX_PULL_MESSAGES: Final = 256
 

@@ -20,7 +20,7 @@ class FullSync:
     ) -> list[SyncStep]:
         """Plan all steps, and take them unless ``dry_run``. Offsets of ``moving`` topics are left alone.
 
-        Raises ASKING_FAILED if a cluster cannot be asked for its metadata; LookupError for a broker without
+        Raises CLUSTER_ERRORS if a cluster cannot be asked for its metadata; LookupError for a broker without
         counterpart.
         """
         sides, steps = self._sides, []

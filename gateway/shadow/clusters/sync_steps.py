@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from gateway.shadow.clusters.cluster import ASKING_FAILED, Cluster
+from gateway.shadow.clusters.cluster import CLUSTER_ERRORS, Cluster
 from remoting.declare import Request
 
 
@@ -59,7 +59,7 @@ async def apply_steps(target: Cluster, steps: Iterable[SyncStep]) -> None:
         try:
             for request in step.requests:
                 await _send_request(target, step, request)
-        except (*ASKING_FAILED, LookupError) as problem:
+        except (*CLUSTER_ERRORS, LookupError) as problem:
             step.action, step.detail = SyncAction.FAILED, str(problem) or type(problem).__name__
 
 

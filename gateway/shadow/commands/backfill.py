@@ -56,7 +56,7 @@ def backfill(context: click.Context, /, file: str | None, topics: str, quiet: bo
     """
     import trio
 
-    from gateway.shadow.clusters.cluster import ASKING_FAILED
+    from gateway.shadow.clusters.cluster import CLUSTER_ERRORS
     from gateway.shadow.commands.read_config import read_config
     from toolkit.settings import SettingsError
 
@@ -67,7 +67,7 @@ def backfill(context: click.Context, /, file: str | None, topics: str, quiet: bo
     names = {name.strip() for name in topics.split(",") if name.strip()}
     try:
         problems = trio.run(_run_backfill, config, names, limits, quiet)
-    except* (*ASKING_FAILED, LookupError, SettingsError, ValueError) as failures:
+    except* (*CLUSTER_ERRORS, LookupError, SettingsError, ValueError) as failures:
         raise click.ClickException("; ".join(map(str, failures.exceptions))) from None
     for problem in problems:
         click.echo(problem, err=True)

@@ -224,7 +224,7 @@ async def _run_replay(
     import trio
 
     from gateway.shadow.capture.replay import ReplayError
-    from gateway.shadow.clusters.cluster import ASKING_FAILED, Cluster
+    from gateway.shadow.clusters.cluster import CLUSTER_ERRORS, Cluster
 
     done: Replay | Exception
     try:
@@ -236,7 +236,7 @@ async def _run_replay(
         await nursery.start(target.run)
         try:
             done = await _prepare_replay(plan, files, given, target, sign)
-        except (ReplayError, LookupError, ValueError, *ASKING_FAILED) as error:
+        except (ReplayError, LookupError, ValueError, *CLUSTER_ERRORS) as error:
             done = error
         else:
             nursery.start_soon(_stop_on_signal, done)

@@ -105,7 +105,7 @@ async def _compare_clusters(
 ) -> Any:
     import trio
 
-    from gateway.shadow.clusters.cluster import ASKING_FAILED
+    from gateway.shadow.clusters.cluster import CLUSTER_ERRORS
     from gateway.shadow.compare.build import build_comparison
     from gateway.shadow.compare.parity import ParityRange
 
@@ -119,7 +119,7 @@ async def _compare_clusters(
                 await nursery.start(cluster.run)
                 await cluster.refresh()
             found.append(await comparing.check_parity(topics, window, shown))
-        except ASKING_FAILED as error:
+        except CLUSTER_ERRORS as error:
             found.append(error)
         nursery.cancel_scope.cancel()
     if isinstance(found[0], Exception):

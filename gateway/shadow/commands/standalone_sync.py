@@ -6,7 +6,7 @@ from typing import Any
 import click
 import trio
 
-from gateway.shadow.clusters.cluster import ASKING_FAILED
+from gateway.shadow.clusters.cluster import CLUSTER_ERRORS
 from gateway.shadow.clusters.endpoints import make_cluster
 from gateway.shadow.clusters.full_sync import FullSync
 from gateway.shadow.clusters.sync_steps import SyncStep
@@ -23,7 +23,7 @@ def sync_once(file: str, sets: Sequence[str], given: dict[str, Any]) -> list[dic
         if not config.target.namesrv:
             raise click.ClickException(f"{file}: target.namesrv must be set")
         steps: list[SyncStep] = trio.run(_run_sync, config, given)
-    except* (*ASKING_FAILED, LookupError, SettingsError) as problems:
+    except* (*CLUSTER_ERRORS, LookupError, SettingsError) as problems:
         raise click.ClickException("; ".join(map(str, problems.exceptions))) from None
     return [step.to_dict() for step in steps]
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 import trio
 
 from codec.errors import MessageFormatError
-from gateway.shadow.clusters.cluster import ASKING_FAILED, Cluster
+from gateway.shadow.clusters.cluster import CLUSTER_ERRORS, Cluster
 from gateway.shadow.compare.alignment import (
     AlignmentLedger,
     FindingKind,
@@ -28,7 +28,7 @@ from gateway.shadow.compare.queue_reader import QueueReader, ReadRateLimiter
 POLL_INTERVAL_S: Final = 0.1
 MAX_REPORTED_FINDINGS: Final = 20
 READ_PERMISSION: Final = 4
-READ_ERRORS: Final = (*ASKING_FAILED, MessageFormatError, LookupError)
+READ_ERRORS: Final = (*CLUSTER_ERRORS, MessageFormatError, LookupError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +205,7 @@ async def compare_topics(
     """Compare every readable queue that the primary has of the topics, several at a time.
 
     ``on_progress`` is called now and then with a queue whose counts grew. A queue that cannot be read has a `problem`.
-    Raises ASKING_FAILED when the primary's namesrv does not know a topic, or does not answer.
+    Raises CLUSTER_ERRORS when the primary's namesrv does not know a topic, or does not answer.
     """
     started = trio.current_time()
     queues = [queue for topic in topics for queue in await _readable_queues(clusters.primary, topic)]

@@ -17,7 +17,7 @@ import trio
 
 from codec.command import Command
 from codec.errors import FrameError, MessageFormatError
-from gateway.shadow.clusters.cluster import ASKING_FAILED, Cluster
+from gateway.shadow.clusters.cluster import CLUSTER_ERRORS, Cluster
 from gateway.shadow.compare.answer_diff import SAME_SERVER, ComparisonTerms, Difference, diff_answers
 from gateway.shadow.compare.noise import LearnedNoise
 from gateway.shadow.compare.queue_reader import ReadRateLimiter
@@ -41,7 +41,7 @@ DECODING_ERRORS: Final = (FrameError, MessageFormatError, RequestError)
 SendRead = Callable[[str, Command], Awaitable[Command]]
 """Sends a read to a broker, named as at the primary, or to a namesrv when the name is "".
 
-Raises LookupError, ASKING_FAILED.
+Raises LookupError, CLUSTER_ERRORS.
 """
 
 
@@ -154,7 +154,7 @@ class ReadRepeater:
             self.left_out[str(reason)] += 1
         except DECODING_ERRORS:
             self.left_out["what was said is not understood"] += 1
-        except (*ASKING_FAILED, LookupError):
+        except (*CLUSTER_ERRORS, LookupError):
             self.left_out["no answer"] += 1
         except Exception:
             # No answer of a target, however odd, may disturb the primary's clients.

@@ -65,7 +65,7 @@ async def match_topics(primary: Cluster, patterns: Iterable[str]) -> list[str]:
     """Return the user topics of a cluster that match shell patterns; plain names are returned as they are.
 
     Retry and dead-letter topics match only patterns that begin with "%": their content depends on consumers. Raises
-    ASKING_FAILED.
+    CLUSTER_ERRORS.
     """
     wanted = list(patterns)
     if all(not set(each) & set("*?[") for each in wanted):
@@ -182,7 +182,7 @@ class ComparisonService:
         window: ParityRange | None = None,
         on_progress: ProgressCallback = ignore_progress,
     ) -> ParityResult:
-        """Compare the content of topics; one check at a time. `run` must be running. Raises ASKING_FAILED."""
+        """Compare the content of topics; one check at a time. `run` must be running. Raises CLUSTER_ERRORS."""
         async with self._parity_limiter:
             found = await compare_topics(
                 ComparedClusters(self.primary, self.target, self._counterpart),

@@ -95,7 +95,7 @@ class ParityCheck:
         self._now_ms = now_ms
 
     async def __call__(self, topic: str, not_before_ms: int) -> MoveCheck:
-        """Return the check called parity. Raises ASKING_FAILED."""
+        """Return the check called parity. Raises CLUSTER_ERRORS."""
         marks = self._mirrors.diverged.marks_of_topic(topic)
         wanted_ms = [self._now_ms() - self._settings.parity_s * 1000, *(mark.since_ms for mark in marks)]
         since_ms = max(min(wanted_ms), not_before_ms)

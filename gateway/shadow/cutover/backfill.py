@@ -12,7 +12,7 @@ from typing import Final
 
 import trio
 
-from gateway.shadow.clusters.cluster import ASKING_FAILED, Cluster
+from gateway.shadow.clusters.cluster import CLUSTER_ERRORS, Cluster
 from gateway.shadow.clusters.metadata_sync import is_system_topic, topics_of
 from gateway.shadow.replication.feed_set import ensure_queue
 from gateway.shadow.replication.queue_copier import PullOptions, QueueCopier, QueuePlace, QueueStuck
@@ -95,7 +95,7 @@ class Backfill:
     async def find_queues(self, topics: Collection[str]) -> None:
         """Find the queues of topics and their progress.
 
-        Raises ASKING_FAILED, and LookupError for a topic that the primary does not have.
+        Raises CLUSTER_ERRORS, and LookupError for a topic that the primary does not have.
         """
         await self._primary.refresh()
         await self._target.refresh()
@@ -155,7 +155,7 @@ class Backfill:
                     await self._copy_range(progress)
                 except QueueStuck as reason:
                     progress.problem = str(reason)
-                except (*ASKING_FAILED, LookupError) as problem:
+                except (*CLUSTER_ERRORS, LookupError) as problem:
                     failures = 1 if progress.position > before else failures + 1
                     if failures == MAX_FAILURES:
                         progress.problem = str(problem) or type(problem).__name__

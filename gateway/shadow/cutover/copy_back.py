@@ -53,7 +53,7 @@ class CopyBack:
 
     @classmethod
     async def start(cls, clusters: ClusterPair, topic: str, ends: Mapping[str, QueueEnds]) -> Self:
-        """Find the offset of the target at which each queue continues. Raises ASKING_FAILED, KeyError.
+        """Find the offset of the target at which each queue continues. Raises CLUSTER_ERRORS, KeyError.
 
         ``ends`` are the ends of the queues when producers were switched.
         """
@@ -69,7 +69,7 @@ class CopyBack:
         return cls(clusters, topic, next_offsets)
 
     async def copy_new(self) -> int:
-        """Send all messages that the target has by now; return their number. Raises ASKING_FAILED, KeyError."""
+        """Send all messages that the target has by now; return their number. Raises CLUSTER_ERRORS, KeyError."""
         before = self.copied_messages
         problems: list[Exception] = []
         async with trio.open_nursery() as nursery:

@@ -25,7 +25,7 @@ class GroupTransfer:
         self._clusters = checks.clusters
 
     async def transfer_group(self, move: Move, group: str) -> list[MoveCheck]:
-        """Copy settings, offsets and locks of a group; return one check for each. Raises ASKING_FAILED, KeyError."""
+        """Copy settings, offsets and locks of a group; return one check for each. Raises CLUSTER_ERRORS, KeyError."""
         goal = Side.TARGET if move.consumer_side(group) is Side.PRIMARY else Side.PRIMARY
         checks = []
         for broker in await self._clusters.brokers_of(move.topic):

@@ -44,7 +44,7 @@ class ModeSwitch:
     async def switch_mode(self, topic: str, mode: str) -> None:
         """Set a mode; "" restores the mode of the topic's rule.
 
-        Raises ValueError for an unknown mode, ASKING_FAILED, LookupError, and OperationRefused with the reason if the
+        Raises ValueError for an unknown mode, CLUSTER_ERRORS, LookupError, and OperationRefused with the reason if the
         lead was not changed; then nothing has changed.
         """
         if mode and mode not in MODES:

@@ -167,7 +167,7 @@ class Mover:
         return reports
 
     async def refresh_clusters(self) -> None:
-        """Update the lists of brokers on both sides. Raises ASKING_FAILED."""
+        """Update the lists of brokers on both sides. Raises CLUSTER_ERRORS."""
         await self.checks.clusters.primary.refresh()
         await self.checks.clusters.target.refresh()
 

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from gateway.shadow.clusters.cluster import ASKING_FAILED
+from gateway.shadow.clusters.cluster import CLUSTER_ERRORS
 from gateway.shadow.clusters.full_sync import FullSync
 from gateway.shadow.console.errors import HTTP_BAD_GATEWAY, HTTP_CONFLICT, ConsoleError, OperationRefused
 from gateway.shadow.console.server import RouteRegistry
@@ -58,7 +58,7 @@ class CutoverRoutes:
             plan["steps"] = [report.to_dict() for report in await self._mover.plan_steps(topic, group)]
         except OperationRefused as refused:
             plan["reason"] = str(refused)
-        except (*ASKING_FAILED, LookupError) as problem:
+        except (*CLUSTER_ERRORS, LookupError) as problem:
             plan["reason"] = f"{type(problem).__name__}: {problem}"
         return plan
 
@@ -99,7 +99,7 @@ class CutoverRoutes:
             reports: list[StepReport] = await take(topic, group, allow, wait_s)
         except OperationRefused as refused:
             raise ConsoleError(str(refused), HTTP_CONFLICT) from refused
-        except (*ASKING_FAILED, LookupError) as problem:
+        except (*CLUSTER_ERRORS, LookupError) as problem:
             raise ConsoleError(f"{type(problem).__name__}: {problem}", HTTP_BAD_GATEWAY) from problem
         return reports
 
@@ -117,7 +117,7 @@ class CutoverRoutes:
         moving = [move.topic for move in self._mover.move_file if not move.is_mirrored]
         try:
             steps = await self._syncing.run(topics, groups, moving, dry_run=bool(given.get("dry_run")))
-        except (*ASKING_FAILED, LookupError) as problem:
+        except (*CLUSTER_ERRORS, LookupError) as problem:
             raise ConsoleError(f"{type(problem).__name__}: {problem}", HTTP_BAD_GATEWAY) from problem
         return {"steps": [step.to_dict() for step in steps]}
 

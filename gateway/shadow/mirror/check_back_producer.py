@@ -12,7 +12,7 @@ from typing import Final, Protocol
 import trio
 
 from codec.command import Command
-from gateway.shadow.clusters.cluster import ASKING_FAILED, Cluster
+from gateway.shadow.clusters.cluster import CLUSTER_ERRORS, Cluster
 from gateway.shadow.mirror.half_messages import FINAL_DECISIONS, HalfMessage, HalfMessages
 from remoting.bodies.heartbeat import HeartbeatData, ProducerData
 from remoting.connection import Connection, Handler
@@ -54,7 +54,7 @@ class CheckBackProducer:
         self._source_brokers[target_broker] = broker
 
     async def register_group(self, target_broker: str, group: str) -> None:
-        """Register as a producer of a group over the connection in use. Raises ASKING_FAILED of `cluster`."""
+        """Register as a producer of a group over the connection in use. Raises CLUSTER_ERRORS of `cluster`."""
         if target_broker not in self.target.brokers:
             await self.target.refresh()
         connection = await self.target.connection(self.target.master(target_broker))
@@ -79,7 +79,7 @@ class CheckBackProducer:
             for target_broker in list(self._registered):
                 try:
                     await self._renew_groups(target_broker)
-                except (*ASKING_FAILED, KeyError) as problem:
+                except (*CLUSTER_ERRORS, KeyError) as problem:
                     log.info("heartbeat to mirror target failed", extra={"reason": str(problem)})
 
     async def _renew_groups(self, target_broker: str) -> None:
@@ -114,7 +114,7 @@ class CheckBackProducer:
         """Send the end of a transaction. A failure does no harm, because the target asks again."""
         try:
             await self.target.ask_broker(target_broker, end)
-        except (*ASKING_FAILED, KeyError) as problem:
+        except (*CLUSTER_ERRORS, KeyError) as problem:
             log.info("answer to a check-back failed", extra={"reason": str(problem)})
         else:
             half.ended = True

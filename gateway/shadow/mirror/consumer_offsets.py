@@ -60,7 +60,7 @@ class ConsumerOffsetWriter:
         self._active: dict[str, tuple[float, bool]] = {}
 
     async def write_commit(self, exchange: Exchange, subject: Subject) -> Outcome:
-        """Write one committed offset to the target. Raises ASKING_FAILED of `cluster`."""
+        """Write one committed offset to the target. Raises CLUSTER_ERRORS of `cluster`."""
         topic, queue_id, group = subject.topic, subject.queue_id, subject.group
         if topic.startswith(RETRY_PREFIX) and not self._retry_topics:
             return Outcome(exchange, OutcomeKind.SKIPPED, "retry topics are consumed at the primary")
@@ -81,7 +81,9 @@ class ConsumerOffsetWriter:
         return Outcome(exchange, OutcomeKind.MIRRORED)
 
     async def advance_offset(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
-        """Set an offset at the target; return False if the group is active there. Raises ASKING_FAILED of `cluster`."""
+        """Set an offset at the target; return False if the group is active there. Raises CLUSTER_ERRORS of
+        `cluster`.
+        """
         if await self._is_active(group):
             return False
         await self._commit_at_target(

@@ -37,7 +37,7 @@ async def find_message(
 ) -> Message | None:
     """Search the last ``depth`` messages of a queue, beyond offset ``after``; return None without a match.
 
-    A refusal counts as not found. Raises the other errors of ASKING_FAILED of `cluster`.
+    A refusal counts as not found. Raises the other errors of CLUSTER_ERRORS of `cluster`.
     """
     try:
         end = (await target.ask_broker(broker, GetMaxOffset(topic=topic, queue_id=queue_id))).offset

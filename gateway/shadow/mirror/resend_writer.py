@@ -34,7 +34,7 @@ from codec.command import Command
 from codec.constants import STORED_CODES, ResponseCode
 from codec.ids import decode_message_id
 from codec.sysflag import TRANSACTION_COMMIT
-from gateway.shadow.clusters.cluster import ASKING_FAILED, Cluster
+from gateway.shadow.clusters.cluster import CLUSTER_ERRORS, Cluster
 from gateway.shadow.clusters.metadata_sync import copy_topic
 from gateway.shadow.clusters.sync_steps import SyncAction
 from gateway.shadow.mirror.check_back_producer import CheckBackProducer, build_end_request
@@ -161,7 +161,7 @@ class ResendWriter:
             for lane in waiting:
                 try:
                     await self._write_lane(lane)
-                except (*ASKING_FAILED, LookupError) as problem:
+                except (*CLUSTER_ERRORS, LookupError) as problem:
                     problems.append(problem)
 
         async with trio.open_nursery() as nursery:
@@ -344,7 +344,7 @@ class ResendWriter:
     async def _request_target(self, exchange: Exchange, command: Command) -> Command:
         """Send a command to the target, marking the exchange as in doubt meanwhile.
 
-        Raises ASKING_FAILED of `cluster`, and RequestError for an answer that says the target cannot at the moment.
+        Raises CLUSTER_ERRORS of `cluster`, and RequestError for an answer that says the target cannot at the moment.
         """
         if self._target_broker not in self._target.brokers:
             await self._target.refresh()

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from gateway.shadow.clusters.cluster import ASKING_FAILED
+from gateway.shadow.clusters.cluster import CLUSTER_ERRORS
 from gateway.shadow.console.errors import HTTP_BAD_GATEWAY, HTTP_CONFLICT, ConsoleError, OperationRefused
 from gateway.shadow.console.server import RouteRegistry
 from gateway.shadow.mirror.mirror import Mirror
@@ -11,7 +11,7 @@ from gateway.shadow.mirror.mirror import Mirror
 SwitchMode = Callable[[str, str], Awaitable[None]]
 """Sets the mode of a topic; the mode "" clears the override, so that the rule's mode applies again.
 
-Raises ValueError, OperationRefused, ASKING_FAILED of `cluster`, LookupError.
+Raises ValueError, OperationRefused, CLUSTER_ERRORS of `cluster`, LookupError.
 """
 
 
@@ -39,7 +39,7 @@ class MirrorRoutes:
             await self._switch_mode(topic, mode)
         except OperationRefused as refused:
             raise ConsoleError(str(refused), HTTP_CONFLICT) from refused
-        except ASKING_FAILED as problem:
+        except CLUSTER_ERRORS as problem:
             raise ConsoleError(f"{type(problem).__name__}: {problem}", HTTP_BAD_GATEWAY) from problem
         except (ValueError, LookupError) as error:
             raise ConsoleError(str(error)) from error

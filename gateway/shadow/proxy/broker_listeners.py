@@ -12,7 +12,7 @@ from typing import Final
 
 import trio
 
-from gateway.shadow.clusters.cluster import ASKING_FAILED, Cluster, split_address
+from gateway.shadow.clusters.cluster import CLUSTER_ERRORS, Cluster, split_address
 from gateway.shadow.proxy.address_book import AddressBook, format_address, pack_address
 from gateway.shadow.proxy.listener_context import UpstreamAddress
 from gateway.shadow.proxy.listener_ports import ListenerPorts
@@ -73,7 +73,7 @@ class BrokerListeners:
     async def _look_up_brokers(self) -> bool:
         try:
             await self._cluster.refresh()
-        except ASKING_FAILED as error:
+        except CLUSTER_ERRORS as error:
             if not self._lookup_failed:
                 log.warning("cannot look up the primary's brokers", extra={"reason": str(error)})
             self._lookup_failed = True

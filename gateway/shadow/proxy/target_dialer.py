@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from gateway.shadow.clusters.broker_pairs import find_counterpart
-from gateway.shadow.clusters.cluster import ASKING_FAILED, Cluster, split_address
+from gateway.shadow.clusters.cluster import CLUSTER_ERRORS, Cluster, split_address
 from gateway.shadow.proxy.listener_context import DialTarget
 from remoting.transport import Opener, Transport
 
@@ -21,7 +21,7 @@ def make_target_dialer(target: Cluster, broker_pairs: Mapping[str, str], opener:
         except (OSError, LookupError):
             try:
                 await target.refresh()
-            except ASKING_FAILED as error:
+            except CLUSTER_ERRORS as error:
                 raise OSError(f"the target's namesrv does not answer: {error}") from error
             return await connect_to_master(broker)
 

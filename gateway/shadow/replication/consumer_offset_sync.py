@@ -33,7 +33,7 @@ class ConsumerOffsetSync:
     async def sync_offsets(self) -> None:
         """Compare both tables and advance offsets that are behind at the target.
 
-        Raises ASKING_FAILED of `cluster`, LookupError for an unknown broker.
+        Raises CLUSTER_ERRORS of `cluster`, LookupError for an unknown broker.
         """
         for broker in sorted({key[0] for key in self._feeds.feeds}):
             target_broker = self._target_of(broker)

@@ -190,7 +190,7 @@ async def _run_in_scope(scope: trio.CancelScope, feed: QueueFeed) -> None:
 async def ensure_queue(primary: Cluster, target: Cluster, place: QueuePlace) -> None:
     """Create the topic at the target, or add the primary's queues if it lacks this one; change nothing else.
 
-    Raises ASKING_FAILED of `cluster`, KeyError for an unknown broker.
+    Raises CLUSTER_ERRORS of `cluster`, KeyError for an unknown broker.
     """
     try:
         config = (await target.ask_broker(place.target_broker, GetTopicConfig(topic=place.topic))).data

@@ -123,7 +123,7 @@ class QueueCopier:
     async def refresh_offsets(self) -> None:
         """Ask both sides for their offsets, and set `position`.
 
-        Raises ASKING_FAILED of `cluster`, KeyError for an unknown broker, QueueStuck when the target is ahead.
+        Raises CLUSTER_ERRORS of `cluster`, KeyError for an unknown broker, QueueStuck when the target is ahead.
         """
         place = self.place
         self.target_end = await _fetch_end_offset(self._target, place.target_broker, place)
@@ -170,7 +170,7 @@ class QueueCopier:
     async def read_run(self, offset: int, most: int) -> MessageRun | None:
         """Read once without waiting or moving; return None when the message at that offset did not come.
 
-        Raises ASKING_FAILED of `cluster`, KeyError for an unknown broker.
+        Raises CLUSTER_ERRORS of `cluster`, KeyError for an unknown broker.
         """
         place = self.place
         reply = await self._primary.ask_broker(

@@ -17,7 +17,7 @@ from gateway.shadow.replication.settings import ReplicationSettings
 from toolkit.rate_limiter import TrioRateLimiter
 
 PrepareQueue = Callable[[], Awaitable[None]]
-"""Makes sure that the target has the queue. Raises ASKING_FAILED of `cluster`."""
+"""Makes sure that the target has the queue. Raises CLUSTER_ERRORS of `cluster`."""
 
 
 class FeedPhase(Enum):

@@ -15,7 +15,7 @@ import trio
 from gateway.runtime.metrics import Metric
 from gateway.runtime.supervise import supervise
 from gateway.shadow.clusters.broker_pairs import find_counterpart
-from gateway.shadow.clusters.cluster import ASKING_FAILED, Cluster
+from gateway.shadow.clusters.cluster import CLUSTER_ERRORS, Cluster
 from gateway.shadow.mirror.diverged_queues import DivergedQueues
 from gateway.shadow.mirror.rules import MirrorRules
 from gateway.shadow.replication.consumer_offset_sync import ConsumerOffsetSync
@@ -84,7 +84,7 @@ class ReplicationService:
     async def _sync_offsets(self) -> None:
         while True:
             await trio.sleep(self._settings.offsets_ms / 1000)
-            with contextlib.suppress(*ASKING_FAILED, LookupError):  # the feeds report an unreachable side
+            with contextlib.suppress(*CLUSTER_ERRORS, LookupError):  # the feeds report an unreachable side
                 await self.offset_sync.sync_offsets()
 
     def figures(self) -> Iterator[Metric]:

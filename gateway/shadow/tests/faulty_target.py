@@ -8,14 +8,14 @@ from trio.testing import memory_stream_pair
 
 from codec.command import Command, encode_command, encode_response
 from codec.frames import FrameSplitter
-from gateway.shadow.tests.two_clusters import Seen
+from gateway.shadow.tests.two_clusters import ClusterView
 from remoting.transport import StreamTransport
 
 SENDS = (10, 310, 320)
 PORTS = itertools.count(61_000)
 
 
-class FaultyTarget(Seen):
+class FaultyTarget(ClusterView):
     """A target with a fault.
 
     `fault` is "", "stalled", "slow", "gone", "garbage", "acl", "disk" or "lost" (which changes nothing by itself). The

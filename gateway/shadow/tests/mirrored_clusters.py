@@ -20,7 +20,7 @@ from gateway.shadow.mirror.rules import MirrorRules
 from gateway.shadow.mirror.settings import MirrorRule, MirrorSettings
 from gateway.shadow.mirror.stream_account import StreamCounts
 from gateway.shadow.tests.faulty_target import FaultyTarget
-from gateway.shadow.tests.two_clusters import Seen
+from gateway.shadow.tests.two_clusters import ClusterView
 from gateway.shadow.traffic.exchange import Exchange, Side
 from gateway.shadow.traffic.outcome import Outcome
 from gateway.tests import cluster as simulation
@@ -48,8 +48,8 @@ class MirroredClusters:
     ) -> None:
         primary, target = simulation.Cluster(nursery, clock), simulation.Cluster(nursery, clock)
 
-        def make_primary(handlers: dict[int, Handler]) -> Seen:
-            self.primary = Seen(primary, handlers=handlers)
+        def make_primary(handlers: dict[int, Handler]) -> ClusterView:
+            self.primary = ClusterView(primary, handlers=handlers)
             return self.primary
 
         def make_target(handlers: dict[int, Handler]) -> FaultyTarget:
@@ -70,10 +70,10 @@ class MirroredClusters:
         self.mirror.add_outcome_listener(self.outcomes.append)
         self.brokers = brokers
 
-    def broker_of(self, side: Seen) -> Broker:
+    def broker_of(self, side: ClusterView) -> Broker:
         return next(each for each in side.simulated.nodes.values() if each.registrar).broker
 
-    def create_topic(self, name: str = "orders", queues: int = 2, side: Seen | None = None) -> None:
+    def create_topic(self, name: str = "orders", queues: int = 2, side: ClusterView | None = None) -> None:
         config = TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues)
         self.broker_of(side or self.primary).topics.update([config])
 
@@ -116,10 +116,10 @@ class MirroredClusters:
         side = more.pop("side", Side.PRIMARY)
         return await self.ask(message(topic, body, key=key, **more), observed=observed, side=side)
 
-    async def bodies(self, side: Seen, topic: str = "orders", queue_id: int = 0) -> list[bytes]:
+    async def bodies(self, side: ClusterView, topic: str = "orders", queue_id: int = 0) -> list[bytes]:
         return [bytes(each.body) for each in await self.messages(side, topic, queue_id)]
 
-    async def messages(self, side: Seen, topic: str = "orders", queue_id: int = 0) -> list[Message]:
+    async def messages(self, side: ClusterView, topic: str = "orders", queue_id: int = 0) -> list[Message]:
         found: list[Message] = []
         offset = 0
         while True:

@@ -8,7 +8,7 @@ from codec.message import Message, iter_messages
 from gateway.broker.processors.broker import Broker
 from gateway.shadow.replication.feed_set import FeedSet
 from gateway.shadow.replication.settings import ReplicationSettings
-from gateway.shadow.tests.two_clusters import Seen
+from gateway.shadow.tests.two_clusters import ClusterView
 from remoting.bodies.topics import TopicConfig
 from storage.files import MemoryFiles
 
@@ -22,7 +22,7 @@ BROKER = "broker-a"
 class ReplicatedClusters:
     """Both clusters, and the feeds between them. `topics` selects the topics to replicate."""
 
-    def __init__(self, primary: Seen, target: Seen, **settings: Any) -> None:
+    def __init__(self, primary: ClusterView, target: ClusterView, **settings: Any) -> None:
         self.primary, self.target = primary, target
         self.settings = ReplicationSettings(**{"wait_ms": 1000, "discover_ms": 1000, **settings})
         self.topics = {"t"}
@@ -32,7 +32,7 @@ class ReplicatedClusters:
     def selects_queue(self, broker: str, topic: str, queue_id: int) -> bool:
         return topic in self.topics
 
-    def broker_of(self, side: Seen) -> Broker:
+    def broker_of(self, side: ClusterView) -> Broker:
         return next(node.broker for node in side.simulated.nodes.values() if node.registrar)
 
     async def start(self, nursery: trio.Nursery, queues: int = 2) -> None:
@@ -66,7 +66,9 @@ class ReplicatedClusters:
         broker.long_polls.mark_grown(topic, queue_id)
         broker.long_polls.answer_marked()
 
-    def stored_messages(self, side: Seen, topic: str = "t", queue_id: int = 0) -> list[tuple[Any, ...]]:
+    def stored_messages(
+        self, side: ClusterView, topic: str = "t", queue_id: int = 0
+    ) -> list[tuple[Any, ...]]:
         """Return the messages of a queue, as tuples of the fields that must be the same on both sides."""
         store = self.broker_of(side).store
         offset, end = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)

@@ -1,4 +1,4 @@
-"""Files and --set become a configuration; mistakes are named."""
+"""Configuration from files and --set; errors name the setting."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def file(tmp_path):
     return str(path)
 
 
-def test_single_keys_win(file):
+def test_set_overrides_the_file(file):
     config = load_config(file, ["listen.namesrv_port=0", "listen.advertise=gw.example", "listen.vip=true"])
     assert config.primary.namesrv == ["10.0.0.1:9876"]
     assert (config.listen.broker_port, config.listen.namesrv_port) == (20911, 0)
@@ -46,7 +46,7 @@ def test_no_file_is_needed():
         ([PRIMARY, "listen.vip.x=1", "listen.vip.x.y=2"], "listen.vip.x is not a table"),
     ],
 )
-def test_mistakes(sets, reason):
+def test_mistakes_name_their_setting(sets, reason):
     with pytest.raises(SettingsError) as refused:
         load_config(None, sets)
     assert reason in str(refused.value)
@@ -60,7 +60,7 @@ def test_mistakes(sets, reason):
         ('{codes = ["SEND_MESSAGE"]}', "clients and codes cannot select single messages"),
     ],
 )
-def test_rules_that_split_queues_of_a_target_that_keeps_them_whole(rule, reason):
+def test_rules_that_split_queues_are_refused_for_our_target(rule, reason):
     sets = [PRIMARY, 'target.namesrv=["10.0.1.1:9876"]', f'mirror=[{{mode = "off"}}, {rule}]']
     with pytest.raises(SettingsError) as refused:
         load_config(None, [*sets, "target.kind=ours"])
@@ -68,7 +68,7 @@ def test_rules_that_split_queues_of_a_target_that_keeps_them_whole(rule, reason)
     load_config(None, [*sets, "target.kind=any"])
 
 
-def test_files_that_cannot_be_read(tmp_path):
+def test_unreadable_files(tmp_path):
     broken = tmp_path / "broken.toml"
     broken.write_text("[primary\n")
     for path in (broken, tmp_path / "none.toml"):

@@ -1,4 +1,4 @@
-"""A primary and a target in memory, on virtual time, and the gateway's view of each; no tests."""
+"""Test helper: a primary and a target in memory and in virtual time, as the gateway sees them."""
 
 import functools
 import inspect
@@ -19,8 +19,8 @@ from remoting.transport import StreamTransport, Transport
 PORTS = itertools.count(60_000)
 
 
-class Seen(Cluster):
-    """A simulated cluster as the gateway sees it; `simulated` has the servers."""
+class ClusterView(Cluster):
+    """A simulated cluster as the gateway sees it; its servers are in `simulated`."""
 
     def __init__(self, simulated: simulation.Cluster, **settings: Any) -> None:
         super().__init__([":".join(map(str, simulation.NAMESRV))], opener=self._dial, **settings)
@@ -37,7 +37,7 @@ class Seen(Cluster):
         return StreamTransport(here, remote=(host, port), local=own)
 
     async def add_broker(self, name: str = "broker-a", **settings: Any) -> Broker:
-        """Starts a broker, with a namesrv before the first one."""
+        """Start a broker, and a namesrv before the first one."""
         if not self.simulated.nodes:
             await self.simulated.namesrv()
         node = await self.simulated.add_broker(name, **settings)
@@ -46,7 +46,7 @@ class Seen(Cluster):
 
 
 def two_clusters(test: AsyncTest) -> Callable[..., None]:
-    """Runs ``test(primary, target, …)`` in virtual time; each has one broker to begin with, broker-a."""
+    """Run ``test(primary, target, …)`` in virtual time; each cluster starts with one broker, broker-a."""
 
     @functools.wraps(test)
     def run(**fixtures: Any) -> None:
@@ -55,7 +55,7 @@ def two_clusters(test: AsyncTest) -> Callable[..., None]:
 
         async def main() -> None:
             async with trio.open_nursery() as nursery:
-                sides = [Seen(simulation.Cluster(nursery, clock)) for _ in range(2)]
+                sides = [ClusterView(simulation.Cluster(nursery, clock)) for _ in range(2)]
                 for side in sides:
                     await nursery.start(side.run)
                     await side.add_broker()

@@ -59,5 +59,5 @@ class TargetWriter(Protocol):
     async def write(self, exchanges: Sequence[Exchange]) -> list[Outcome]:
         """Return one outcome per exchange, in their order.
 
-        Raises ASKING_FAILED of `clusters.cluster` if the target is unreachable.
+        Raises CLUSTER_ERRORS of `clusters.cluster` if the target is unreachable.
         """

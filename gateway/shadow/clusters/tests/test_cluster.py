@@ -1,4 +1,4 @@
-"""Questions to a cluster over real sockets: one connection per address, opened anew after it broke."""
+"""Requests to a cluster over real sockets: one connection per address, reopened after it broke."""
 
 import pytest
 import trio
@@ -13,8 +13,8 @@ ADDRESSES = b'{0:"10.0.0.1:10911",1:"10.0.0.2:10911"}'
 INFO = b'{"brokerAddrTable":{"broker-a":{"brokerAddrs":%b,"brokerName":"broker-a"}}}' % ADDRESSES
 
 
-class Served:
-    """A namesrv of a few words; `peers` are the connections that asked."""
+class FakeNamesrv:
+    """A namesrv that knows two requests; `peers` are the connections that sent one."""
 
     def __init__(self, nursery):
         self.peers, self.silent, self.signatures = [], False, []
@@ -30,14 +30,14 @@ class Served:
 
 async def with_cluster(test, **more):
     async with trio.open_nursery() as nursery:
-        served = Served(nursery)
+        served = FakeNamesrv(nursery)
         cluster = Cluster([served.address], **more)
         await nursery.start(cluster.run)
         await test(cluster, served)
         nursery.cancel_scope.cancel()
 
 
-def test_brokers_are_known_by_name_after_a_refresh():
+def test_refresh_finds_brokers():
     async def test(cluster, served):
         await cluster.refresh()
         assert cluster.brokers == {"broker-a": {0: "10.0.0.1:10911", 1: "10.0.0.2:10911"}}
@@ -48,7 +48,7 @@ def test_brokers_are_known_by_name_after_a_refresh():
     trio.run(with_cluster, test)
 
 
-def test_one_connection_until_it_breaks():
+def test_connection_is_reused_until_it_breaks():
     async def test(cluster, served):
         for _ in range(2):
             await cluster.refresh()
@@ -60,7 +60,7 @@ def test_one_connection_until_it_breaks():
     trio.run(with_cluster, test)
 
 
-def test_the_next_namesrv_is_asked_when_one_is_gone():
+def test_next_namesrv_is_asked_when_one_is_gone():
     async def test(cluster, served):
         gone = open_listeners("127.0.0.1", 0)[0]
         cluster.namesrvs = (f"127.0.0.1:{gone.getsockname()[1]}", served.address)
@@ -71,7 +71,7 @@ def test_the_next_namesrv_is_asked_when_one_is_gone():
     trio.run(with_cluster, test)
 
 
-def test_silence_and_refusals_are_raised():
+def test_timeouts_and_refusals_are_raised():
     async def test(cluster, served):
         with pytest.raises(RequestError):
             await cluster.route("nowhere")
@@ -90,7 +90,7 @@ def test_requests_are_signed():
     trio.run(lambda: with_cluster(test, sign=lambda command: command.ext.update(Signature="mine")))
 
 
-def test_addresses():
+def test_split_address():
     assert split_address("[::1]:9876") == ("::1", 9876)
     with pytest.raises(ValueError, match="no-port"):
         split_address("no-port")

@@ -1,4 +1,4 @@
-"""The gateway's own target: serves when started, comes back after SIGKILL, ends with the gateway."""
+"""The embedded target: serves when started, is restarted after SIGKILL, and ends with the gateway."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ from toolkit.settings import SettingsError
 from toolkit.toml_tables import load_table
 
 
-def gone(pid: int) -> bool:
+def is_gone(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -28,7 +28,7 @@ def settings(tmp_path):
     return EmbeddedSettings(str(tmp_path / "store"), *find_server_ports(brokers=2), brokers=2)
 
 
-async def names_of(settings):
+async def broker_names(settings):
     async with trio.open_nursery() as nursery:
         cluster = Cluster([settings.namesrv])
         await nursery.start(cluster.run)
@@ -37,27 +37,27 @@ async def names_of(settings):
     return sorted(cluster.brokers)
 
 
-def test_it_serves_comes_back_and_ends(settings):
+def test_target_is_restarted_after_a_kill_and_stopped(settings):
     async def main():
         embedded = EmbeddedTarget(settings)
         async with trio.open_nursery() as nursery:
             await nursery.start(embedded.run)
-            assert await names_of(settings) == ["broker-a", "broker-b"]
+            assert await broker_names(settings) == ["broker-a", "broker-b"]
             first = embedded.pid
             os.kill(first, signal.SIGKILL)
             with trio.fail_after(60):
                 while embedded.pid in (first, None) or not embedded._ready.exists():
                     await trio.sleep(0.02)
-            assert await names_of(settings) == ["broker-a", "broker-b"]
+            assert await broker_names(settings) == ["broker-a", "broker-b"]
             last = embedded.pid
             nursery.cancel_scope.cancel()
-        assert (gone(first), gone(last), embedded.restarts) == (True, True, 1)
+        assert (is_gone(first), is_gone(last), embedded.restarts) == (True, True, 1)
 
     trio.run(main)
 
 
-def test_it_ends_with_a_gateway_that_ends_while_it_starts(settings):
-    """Also when it serves already and the gateway has not seen that yet."""
+def test_gateway_that_ends_during_the_start_stops_the_target(settings):
+    """Also if the target is ready already and the gateway has not noticed."""
 
     async def main():
         embedded = EmbeddedTarget(settings)
@@ -68,14 +68,14 @@ def test_it_ends_with_a_gateway_that_ends_while_it_starts(settings):
                     await trio.lowlevel.checkpoint()
             first = embedded.pid
             while not embedded._ready.exists():
-                os.sched_yield()  # The gateway has no turn meanwhile.
+                os.sched_yield()  # Blocks the loop, so that the gateway cannot notice.
             nursery.cancel_scope.cancel()
-        assert gone(first)
+        assert is_gone(first)
 
     trio.run(main)
 
 
-def test_one_that_cannot_start_is_an_error(settings):
+def test_failed_start_is_an_error(settings):
     async def main():
         taken = open_listeners("127.0.0.1", settings.namesrv_port)[0]
         with taken, pytest.raises(OSError, match="did not start"):
@@ -84,7 +84,7 @@ def test_one_that_cannot_start_is_an_error(settings):
     trio.run(main)
 
 
-def test_it_takes_the_place_of_a_given_target():
+def test_embedded_target_replaces_namesrv_and_kind():
     found = load_table(TargetSettings, {"embedded": {"store": "s"}}, "target")
     assert (found.namesrv, found.kind) == (["127.0.0.1:9976"], "ours")
     with pytest.raises(SettingsError, match="either namesrv or embedded"):

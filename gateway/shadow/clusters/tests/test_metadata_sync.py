@@ -26,7 +26,7 @@ async def brokers(*sides):
 
 
 @two_clusters
-async def test_a_topic_is_copied_with_all_its_settings(primary, target):
+async def test_missing_topic_is_created(primary, target):
     ours, theirs = await brokers(primary, target)
     attributes = {"+message.type": "FIFO", "+cleanup.policy": "DELETE"}
     config = TopicConfig(
@@ -41,7 +41,7 @@ async def test_a_topic_is_copied_with_all_its_settings(primary, target):
 
 
 @two_clusters
-async def test_a_topic_that_differs_is_changed_and_attributes_go_as_well(primary, target):
+async def test_differing_topic_is_changed_with_its_attributes(primary, target):
     ours, theirs = await brokers(primary, target)
     ours.topics.update([TopicConfig(topic_name="orders", attributes={"+message.type": "DELAY"})])
     theirs.topics.update([TopicConfig(topic_name="orders", perm=2, attributes={"+quota.pull.bytes": "9"})])
@@ -52,7 +52,7 @@ async def test_a_topic_that_differs_is_changed_and_attributes_go_as_well(primary
 
 
 @two_clusters
-async def test_what_the_target_refuses_is_said(primary, target):
+async def test_refusal_of_the_target_is_reported(primary, target):
     ours, theirs = await brokers(primary, target)
     ours.topics.update([TopicConfig(topic_name="orders", attributes={"+queue.type": "BatchCQ"})])
     step = await copy_topic(primary, target, *A, "orders")
@@ -63,13 +63,13 @@ async def test_what_the_target_refuses_is_said(primary, target):
 
 
 @two_clusters
-async def test_a_topic_the_primary_has_not_is_refused(primary, target):
+async def test_topic_missing_at_the_primary_is_an_error(primary, target):
     with pytest.raises(RequestError, match="has no topic"):
         await copy_topic(primary, target, *A, "nothing")
 
 
 @two_clusters
-async def test_a_plan_of_topics_leaves_out_the_system_and_applying_it_twice_changes_nothing(primary, target):
+async def test_topic_plan_leaves_out_system_topics_and_is_idempotent(primary, target):
     ours, theirs = await brokers(primary, target)
     ours.topics.update([TopicConfig(topic_name=name) for name in ("orders", "%RETRY%GID", "other")])
     theirs.topics.update([TopicConfig(topic_name="other")])
@@ -89,7 +89,7 @@ async def test_a_plan_of_topics_leaves_out_the_system_and_applying_it_twice_chan
 
 
 @two_clusters
-async def test_groups_are_copied_with_all_their_settings(primary, target):
+async def test_groups_are_copied_with_permissions(primary, target):
     ours, theirs = await brokers(primary, target)
     config = SubscriptionGroupConfig(
         group_name="GID", consume_enable=False, consume_broadcast_enable=False, consume_message_orderly=True,
@@ -114,7 +114,7 @@ async def test_groups_are_copied_with_all_their_settings(primary, target):
 
 
 @two_clusters
-async def test_every_namesrv_is_told_the_order_of_topics(primary, target):
+async def test_orders_go_to_every_namesrv(primary, target):
     assert await plan_orders(primary, target, {}) == []
     order = PutKvConfig(namespace="ORDER_TOPIC_CONFIG", key="orders", value="broker-a:4;broker-b:2")
     await primary.ask_namesrv(order)
@@ -128,7 +128,7 @@ async def test_every_namesrv_is_told_the_order_of_topics(primary, target):
 
 
 @two_clusters
-async def test_a_target_that_is_gone_fails_each_step(primary, target):
+async def test_unreachable_target_fails_each_step(primary, target):
     (ours,) = await brokers(primary)
     ours.topics.update([TopicConfig(topic_name="orders")])
     steps = await plan_topics(primary, target, *A, ["orders"])
@@ -137,6 +137,6 @@ async def test_a_target_that_is_gone_fails_each_step(primary, target):
     assert actions(steps) == {"orders": SyncAction.FAILED}
 
 
-def test_brokers_of_an_order_are_renamed():
+def test_rename_brokers():
     assert rename_brokers("a:4;b:8;", {"a": "x"}) == "x:4;b:8"
     assert rename_brokers("", {}) == ""

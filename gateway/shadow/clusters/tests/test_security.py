@@ -24,8 +24,8 @@ def files(tmp_path_factory):
     return {"certificate": str(certificate), "key": str(key), "key_password": "open sesame"}, authority
 
 
-def both(listener, open_upstream, far):
-    """Errors of a listener and a client that shake hands."""
+def connect_both(listener, open_upstream, far):
+    """Return a function that performs a handshake, and the list of errors on both ends."""
     errors = []
 
     async def listen():
@@ -50,7 +50,7 @@ def both(listener, open_upstream, far):
 @pytest.mark.parametrize(
     ("upstream", "welcome"), [({}, False), ({"verify": False}, True), ({"ca": "?"}, True)]
 )
-def test_a_listener_and_an_upstream_that_fit_or_do_not(files, upstream, welcome):
+def test_listener_and_upstream_settings(files, upstream, welcome):
     table, authority = files
     if "ca" in upstream:
         upstream = {"ca": str(authority.file)}
@@ -62,12 +62,12 @@ def test_a_listener_and_an_upstream_that_fit_or_do_not(files, upstream, welcome)
     context = listener_context(load_table(ListenTls, table, "listen.tls"))
     settings = load_table(UpstreamTls, {"enabled": True, **upstream}, "primary.tls")
     listener = TlsTransport(near, context, server_side=True)
-    main, errors = both(listener, upstream_opener(settings, plain, "primary.tls"), far)
+    main, errors = connect_both(listener, upstream_opener(settings, plain, "primary.tls"), far)
     trio.run(main)
     assert bool(errors) != welcome
 
 
-def test_without_tls_nothing_changes():
+def test_tls_is_off_by_default():
     async def plain(host, port):
         raise AssertionError
 
@@ -75,7 +75,7 @@ def test_without_tls_nothing_changes():
     assert listener_context(ListenTls(mode="disabled")) is None
 
 
-def test_a_listener_without_a_certificate_makes_one():
+def test_listener_generates_a_certificate():
     assert listener_context(ListenTls()) is not None
 
 
@@ -88,7 +88,7 @@ def test_a_listener_without_a_certificate_makes_one():
         ({"client_ca": "ca.pem"}, "certificate must be set"),
     ],
 )
-def test_listener_settings_that_cannot_be_used(table, reason):
+def test_invalid_listener_settings(table, reason):
     with pytest.raises(SettingsError, match=reason):
         listener_context(load_table(ListenTls, table, "listen.tls"))
 
@@ -127,14 +127,14 @@ def test_credentials_from_the_table_or_a_file(tmp_path):
         ({"access_key": "me", "secret_keys": "open sesame"}, 'did you mean "secret_key"'),
     ],
 )
-def test_credentials_that_cannot_be_used_are_named_without_the_secret(table, reason):
+def test_credential_errors_do_not_show_the_secret(table, reason):
     with pytest.raises(SettingsError, match=reason) as refused:
         load_credentials(load_table(CredentialSettings, table, "target.credentials"), "target.credentials")
     assert "sesame" not in str(refused.value)
     assert "4711" not in str(refused.value)
 
 
-def test_an_empty_or_broken_file_of_a_secret(tmp_path):
+def test_empty_or_unreadable_secret_file(tmp_path):
     file = tmp_path / "secret"
     for content, reason in ((b"\n", "is empty"), (b"\xff\xfe\xff", "not UTF-8")):
         file.write_bytes(content)
@@ -142,6 +142,6 @@ def test_an_empty_or_broken_file_of_a_secret(tmp_path):
             load_credentials(CredentialSettings("me", secret_key_file=str(file)), "x")
 
 
-def test_printed_settings_show_no_secret():
+def test_printed_settings_hide_secrets():
     shown = f"{CredentialSettings('me', 'open sesame', security_token='open')!r} {ListenTls(key_password='open')!r}"
     assert "open" not in shown

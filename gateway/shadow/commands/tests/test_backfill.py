@@ -24,7 +24,7 @@ def test_other_sizes_are_refused():
         parse_size(None, None, "fast")
 
 
-def test_a_primary_that_is_not_there_is_said():
+def test_unreachable_primary_is_reported():
     result = run("--topics", "orders")
     assert result.exit_code == 1
     assert result.output.startswith("Error: ")
@@ -34,7 +34,7 @@ def test_topics_must_be_named():
     assert run().exit_code == 2
 
 
-def test_a_target_of_another_kind_is_refused_in_words():
+def test_other_target_kind_is_refused():
     tables = ('primary.namesrv=["127.0.0.1:1"]', 'target.namesrv=["127.0.0.1:1"]')
     sets = [word for table in tables for word in ("--set", table)]
     result = CliRunner().invoke(shadow, [*sets, "backfill", "-t", "orders"])

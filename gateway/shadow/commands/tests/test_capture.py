@@ -1,4 +1,4 @@
-"""The commands `capture` and `replay`: what they print, and their exit codes."""
+"""The output and the exit codes of the commands `capture` and `replay`."""
 
 import json
 
@@ -19,7 +19,7 @@ def run(*arguments, code=0):
 
 @pytest.fixture
 def file(tmp_path):
-    """Two blocks: sends to two topics, then a heartbeat and a send a minute later."""
+    """A file of two blocks: sends to two topics, then a heartbeat and a send one minute later."""
     data, known = encode_header(EPOCH_MS, "gw", 7), []
     beat = record(34, {}, b"{}", topic="", asked_ms=60_000)
     for records in (
@@ -44,7 +44,7 @@ def damage(path):
     path.write_bytes(data)
 
 
-def test_info_tells_times_counts_and_that_nothing_is_damaged(file):
+def test_info_of_an_intact_file(file):
     facts = json.loads(run("capture", "info", "--json", file).output)
     assert (facts["records"], facts["blocks"], facts["closed"], facts["damage"]) == (5, 2, True, [])
     assert (facts["first"], facts["last"]) == ("2023-11-14T22:13:20.000Z", "2023-11-14T22:14:20.600Z")
@@ -55,7 +55,7 @@ def test_info_tells_times_counts_and_that_nothing_is_damaged(file):
     assert "4  310 SEND_MESSAGE_V2" in text
 
 
-def test_damage_is_told_with_its_place_and_an_exit_code(file):
+def test_info_reports_damage(file):
     damage(file)
     text = run("capture", "info", file, code=1).output
     assert "damage at byte" in text
@@ -66,7 +66,7 @@ def test_damage_is_told_with_its_place_and_an_exit_code(file):
     assert "does not match its CRC" in run("replay", file, "--dry-run").output
 
 
-def test_a_file_cut_off_by_a_crash(file):
+def test_info_of_a_truncated_file(file):
     file.write_bytes(file.read_bytes()[:-300])
     text = run("capture", "info", file, code=1).output
     assert "not closed" in text
@@ -75,12 +75,12 @@ def test_a_file_cut_off_by_a_crash(file):
     assert "not a capture file" in run("capture", "info", file, code=1).output
 
 
-def lines(*arguments):
+def dump_lines(*arguments):
     return [json.loads(line) for line in run("capture", "dump", *arguments).output.splitlines()]
 
 
 def test_dump_prints_a_line_for_each_exchange(file):
-    found = lines(file)
+    found = dump_lines(file)
     assert [(each["code"], each["topic"]) for each in found] == [
         (310, "orders"), (310, "payments"), (34, ""), (310, "orders"), (310, "orders"),
     ]  # fmt: skip
@@ -88,15 +88,15 @@ def test_dump_prints_a_line_for_each_exchange(file):
     assert found[0]["request"]["body_bytes"] == 1
     assert "body" not in found[0]["request"]
     assert found[0]["answer"]["fields"]["queueOffset"] == "0"
-    assert lines(file, "--bodies")[0]["request"]["body"] == "MA=="
-    assert len(lines(file, "--topics", "payments,other")) == 1
-    assert len(lines(file, "--codes", "34")) == 1
-    assert len(lines(file, "--from", "2023-11-14T22:14:20.500Z")) == 2
-    assert len(lines(file, "--until", "2023-11-14T22:14:00")) == 2
-    assert len(lines(file, "--until", str(EPOCH_MS + 1))) == 1
+    assert dump_lines(file, "--bodies")[0]["request"]["body"] == "MA=="
+    assert len(dump_lines(file, "--topics", "payments,other")) == 1
+    assert len(dump_lines(file, "--codes", "34")) == 1
+    assert len(dump_lines(file, "--from", "2023-11-14T22:14:20.500Z")) == 2
+    assert len(dump_lines(file, "--until", "2023-11-14T22:14:00")) == 2
+    assert len(dump_lines(file, "--until", str(EPOCH_MS + 1))) == 1
 
 
-def test_a_dry_run_says_what_would_be_done(file):
+def test_dry_run_prints_the_plan(file):
     text = run("replay", file, "--dry-run", "--speed", "2x").output
     assert "4  310 SEND_MESSAGE_V2" in text
     assert "1  skipped  34 HEART_BEAT: the target's groups would look active" in text
@@ -117,11 +117,11 @@ def test_a_dry_run_says_what_would_be_done(file):
         (("--dry-run", "--codes", "SEND"), "is not a request code"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(file, arguments, message):
+def test_invalid_options_are_refused(file, arguments, message):
     assert message in run("replay", file, *arguments, code=2).output
 
 
-def test_what_cannot_be_opened_or_asked_ends_with_a_message(file, tmp_path):
+def test_unreadable_file_or_unreachable_target_is_reported(file, tmp_path):
     assert "No such file" in run("capture", "info", tmp_path / "none", code=1).output
     text = run("replay", file, "--to", "127.0.0.1:1", code=1).output
     assert "cannot replay" in text

@@ -16,8 +16,8 @@ FAILED = {**STEP, "group": "GID", "done": False,
 MOVE = {"topic": "orders", "state": "PRODUCERS_SWITCHED", "shown": "DRAINED", "groups": {"GID": "DRAINED"}}
 
 
-class Console:
-    """Answers as it is told, and remembers what it was asked."""
+class FakeConsole:
+    """Returns or raises a given answer, and records the requests."""
 
     host, port = "127.0.0.1", 9880
 
@@ -38,7 +38,7 @@ class Console:
 @pytest.fixture
 def run(monkeypatch):
     def run(answer, *words):
-        console = Console(answer)
+        console = FakeConsole(answer)
         monkeypatch.setattr(commands, "console_from_options", lambda file, address: console)
         return CliRunner().invoke(main, ["shadow", *words]), console.asked
 
@@ -60,7 +60,7 @@ def test_status_is_a_table(run):
     )
 
 
-def test_plan_says_what_is_ready(run):
+def test_plan_shows_readiness(run):
     topics = [
         {"topic": "orders", "state": "MIRRORING", "reason": "", "steps": [STEP, FAILED]},
         {"topic": "bills", "state": "DONE", "reason": "there is nothing left to do", "steps": []},
@@ -82,7 +82,7 @@ def test_advance_shows_its_checks(run):
     assert result.output.endswith("orders: CAUGHT_UP\n")
 
 
-def test_a_step_that_is_refused_has_its_exit_code(run):
+def test_refused_step_has_its_exit_code(run):
     answer = {"topic": "orders", "state": "PRODUCERS_SWITCHED", "done": False, "steps": [FAILED]}
     result, asked = run(answer, "rollback", "orders", "--all")
     assert asked[0][1]["all"] is True
@@ -93,7 +93,7 @@ def test_a_step_that_is_refused_has_its_exit_code(run):
     assert run({}, "advance")[0].exit_code == 2
 
 
-def test_sync_fails_when_a_step_does(run):
+def test_failed_sync_step_sets_the_exit_code(run):
     row = {
         "kind": "topic",
         "name": "orders",
@@ -108,7 +108,7 @@ def test_sync_fails_when_a_step_does(run):
     assert result.exit_code == 3
 
 
-def test_without_a_gateway_sync_asks_the_clusters_itself(run, tmp_path):
+def test_sync_without_a_gateway_uses_the_clusters(run, tmp_path):
     gone = ConsoleUnreachable("nobody")
     result, _ = run(gone, "sync")
     assert (result.exit_code, "Pass -c FILE" in result.output) == (1, True)

@@ -15,6 +15,8 @@ CONFIG = ("--set", 'primary.namesrv=["127.0.0.1:1"]', "--set", 'target.namesrv=[
 
 
 class Reachable(FakeQueues):
+    """A cluster without a network, filled by the test."""
+
     async def run(self, task_status):
         task_status.started()
 
@@ -24,7 +26,7 @@ class Reachable(FakeQueues):
 
 @pytest.fixture
 def queues(monkeypatch):
-    """Two clusters that need no network; the test fills them."""
+    """Two clusters without a network, which the test fills."""
     sides: list[Any] = [Reachable([]), Reachable([])]
     seen = []
 
@@ -52,7 +54,7 @@ def run(*arguments):
     return CliRunner().invoke(shadow, [*CONFIG, "parity", "-t", "orders", *arguments])
 
 
-def test_equal(queues):
+def test_equal_queues(queues):
     primary, target, _ = queues
     primary.queue, target.queue = [stored(1)], [stored(1)]
     result = run("--quiet")
@@ -60,7 +62,7 @@ def test_equal(queues):
     assert "nothing is wrong" in result.output
 
 
-def test_faults_are_described_and_fail(queues):
+def test_findings_are_described_and_fail(queues):
     primary, target, _ = queues
     primary.queue, target.queue = [stored(1), stored(2)], [stored(1, body=b"x")]
     result = run("--quiet")
@@ -70,7 +72,7 @@ def test_faults_are_described_and_fail(queues):
     assert "missing U00000002: primary 1, target -" in result.output
 
 
-def test_conditions_decide(queues):
+def test_conditions_decide_the_exit_code(queues):
     primary, target, _ = queues
     primary.queue, target.queue = [stored(1), stored(2)], [stored(1)]
     assert run("--quiet", "--fail-if", "missing>1").exit_code == 0
@@ -78,7 +80,7 @@ def test_conditions_decide(queues):
     assert run("--quiet", "--fail-if", "nonsense>1").exit_code == 2
 
 
-def test_json_and_a_part(queues):
+def test_json_of_a_window(queues):
     primary, target, seen = queues
     primary.queue, target.queue = [stored(1)], [stored(1)]
     result = run("--quiet", "--json", "--from", "0", "--until", "2023-11-14T22:13:21+00:00")
@@ -86,7 +88,7 @@ def test_json_and_a_part(queues):
     assert seen == [(["orders"], ParityRange(from_offset=0, until_ms=BORN_MS + 1000))]
 
 
-def test_what_is_wrong_is_said(queues):
+def test_errors_are_reported(queues):
     assert "neither a queue offset nor a time" in run("--from", "yesterday").output
     result = CliRunner().invoke(shadow, [*CONFIG[:2], "parity"])
     assert "target.namesrv must be set" in result.output

@@ -1,4 +1,4 @@
-"""The command line of the gateway, and that other commands start without it."""
+"""The command `rmq-gateway shadow`, and that other commands do not load it."""
 
 import json
 import signal
@@ -21,13 +21,13 @@ def test_servers_start_without_the_gateway():
     assert done.stdout.strip() == "[]"
 
 
-def test_it_is_among_the_commands():
+def test_shadow_is_a_command():
     printed = CliRunner().invoke(main, ["--help"]).output
     assert "shadow" in printed
     assert "serve" in printed
 
 
-def test_the_example():
+def test_example_file():
     assert CliRunner().invoke(main, ["shadow", "example"]).output == example_file()
 
 
@@ -39,15 +39,15 @@ def test_the_example():
         (["--set", "x"], "table.key=value"),
     ],
 )
-def test_mistakes(arguments, reason):
+def test_mistakes_are_reported(arguments, reason):
     done = CliRunner().invoke(main, ["shadow", *arguments])
     assert done.exit_code == 1
     assert reason in done.output
 
 
 @contextmanager
-def started(*arguments):
-    """A process of ours, and the content of its ready line."""
+def start_gateway(*arguments):
+    """Start a process of this project; yield it and the content of its ready line."""
     command = [sys.executable, "-m", "gateway.cli", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -56,10 +56,10 @@ def started(*arguments):
             process.kill()
 
 
-def test_it_forwards_until_sigterm(tmp_path):
+def test_gateway_forwards_until_sigterm(tmp_path):
     ready_file = tmp_path / "ready"
     primary = ["serve", "--memory", "--port", "0", "--broker-port", "0", "--store", str(tmp_path)]
-    with started(*primary) as (_, ready):
+    with start_gateway(*primary) as (_, ready):
         tables = {
             "primary.namesrv": json.dumps([ready["namesrv"]]),
             "listen.namesrv_port": 0,
@@ -67,7 +67,7 @@ def test_it_forwards_until_sigterm(tmp_path):
             "console.enabled": "false",
         }
         sets = [word for key, value in tables.items() for word in ("--set", f"{key}={value}")]
-        with started("shadow", *sets, "--ready-file", str(ready_file)) as (process, gateway):
+        with start_gateway("shadow", *sets, "--ready-file", str(ready_file)) as (process, gateway):
             assert json.loads(ready_file.read_text()) == gateway
             assert gateway["brokers"].keys() == ready["brokers"].keys()
             host, port = gateway["namesrv"].split(":")

@@ -12,7 +12,7 @@ from gateway.shadow.compare.settings import CompareSettings
 from gateway.shadow.compare.tests.test_read_repeater import filled
 from gateway.shadow.console.errors import ConsoleError
 from gateway.shadow.tests.exchanges import make_exchange
-from gateway.shadow.tests.two_clusters import Seen, two_clusters
+from gateway.shadow.tests.two_clusters import ClusterView, two_clusters
 from gateway.shadow.traffic.exchange import Hub
 from gateway.tests import cluster as simulation
 from gateway.tests.cluster import pull
@@ -34,11 +34,11 @@ def comparing_of(primary, target, *, second=None, **settings):
         CompareSettings(**{"questions": 1.0, "lag_ms": 0, "settle_ms": 10, **settings}),
         ComparisonTerms(),
         {},
-        Seen(primary.simulated),
-        Seen(target.simulated),
+        ClusterView(primary.simulated),
+        ClusterView(target.simulated),
         map_offset=lambda broker, topic, queue, offset: offset,
         now_ms=primary.simulated.clock.now_ms,
-        second=second and Seen(second.simulated),
+        second=second and ClusterView(second.simulated),
         chance=Random(1),
     )
 
@@ -77,7 +77,7 @@ async def test_from_traffic_to_json(primary, target):
 @two_clusters
 async def test_differing_second_reads_are_noise(primary, target, asks_second):
     nursery = primary.simulated.nursery
-    second = Seen(simulation.Cluster(nursery, primary.simulated.clock))
+    second = ClusterView(simulation.Cluster(nursery, primary.simulated.clock))
     await nursery.start(second.run)
     await second.add_broker()
     for side, body in ((primary, b"a"), (target, b"b"), (second, b"c")):

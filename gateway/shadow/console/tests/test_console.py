@@ -24,7 +24,7 @@ from toolkit.settings import SettingsError
 from toolkit.toml_tables import load_table
 
 
-def console(figures=None, **settings):
+def make_console(figures=None, **settings):
     made = Console(ConsoleSettings(port=0, **settings), figures or MetricRegistry())
 
     async def slow(given):
@@ -43,8 +43,8 @@ def console(figures=None, **settings):
     return made
 
 
-async def ask(served, request, *, chunks=1):
-    """What comes back for bytes on one connection: status, headers, body."""
+async def send_request(served, request, *, chunks=1):
+    """Send bytes on one connection; return status, headers and body of the answer."""
     here, there = memory_stream_pair()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(served.serve_connection, there)
@@ -54,10 +54,10 @@ async def ask(served, request, *, chunks=1):
         while piece := await here.receive_some():
             data += piece
         await here.aclose()
-    return parsed(data)
+    return parse_answer(data)
 
 
-def parsed(data):
+def parse_answer(data):
     client = h11.Connection(h11.CLIENT)
     client.send(h11.Request(method="GET", target="/", headers=[("Host", "x")]))
     client.send(h11.EndOfMessage())
@@ -69,35 +69,39 @@ def parsed(data):
     return answer.status_code, dict(answer.headers), body
 
 
-def request(method, target, body=b"", headers=()):
+def build_request(method, target, body=b"", headers=()):
     lines = [f"{method} {target} HTTP/1.1", "Host: x", f"Content-Length: {len(body)}", *headers]
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 
 @virtual
-async def test_json_in_and_out():
-    served = console()
-    status, headers, body = await ask(served, request("GET", "/echo?topic=a%20b&n=1"))
+async def test_json_routes():
+    served = make_console()
+    status, headers, body = await send_request(served, build_request("GET", "/echo?topic=a%20b&n=1"))
     assert (status, json.loads(body)) == (200, {"topic": "a b", "n": "1"})
     assert headers[b"content-type"] == b"application/json"
     assert headers[b"connection"] == b"close"
-    status, _, body = await ask(served, request("POST", "/echo", b'{"a": [1, null]}'), chunks=50)
+    status, _, body = await send_request(
+        served, build_request("POST", "/echo", b'{"a": [1, null]}'), chunks=50
+    )
     assert (status, json.loads(body)) == (200, {"a": [1, None]})
-    assert json.loads((await ask(served, request("POST", "/echo")))[2]) == {}
+    assert json.loads((await send_request(served, build_request("POST", "/echo")))[2]) == {}
 
 
 @virtual
 async def test_async_routes_pages_and_errors():
-    served = console()
-    assert json.loads((await ask(served, request("GET", "/slow?seconds=7")))[2]) == {"slept": "7"}
-    status, headers, body = await ask(served, request("GET", "/page"))
+    served = make_console()
+    assert json.loads((await send_request(served, build_request("GET", "/slow?seconds=7")))[2]) == {
+        "slept": "7"
+    }
+    status, headers, body = await send_request(served, build_request("GET", "/page"))
     assert (status, headers[b"content-type"], body) == (200, b"text/html", b"<p>hello")
-    status, _, body = await ask(served, request("POST", "/refuse"))
+    status, _, body = await send_request(served, build_request("POST", "/refuse"))
     assert (status, json.loads(body)) == (409, {"error": "not now"})
-    status, _, body = await ask(served, request("GET", "/broken"))
+    status, _, body = await send_request(served, build_request("GET", "/broken"))
     assert (status, json.loads(body)) == (500, {"error": "ZeroDivisionError: division by zero"})
-    assert (await ask(served, request("DELETE", "/echo")))[0] == 405
-    status, _, body = await ask(served, request("GET", "/ecko"))
+    assert (await send_request(served, build_request("DELETE", "/echo")))[0] == 405
+    status, _, body = await send_request(served, build_request("GET", "/ecko"))
     assert status == 404
     assert "/echo" in json.loads(body)["error"]
 
@@ -106,7 +110,7 @@ async def test_async_routes_pages_and_errors():
 async def test_head_is_a_get_without_a_body():
     here, there = memory_stream_pair()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(console().serve_connection, there)
+        nursery.start_soon(make_console().serve_connection, there)
         await here.send_all(b"HEAD /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
         head = await here.receive_some()
         assert head.startswith(b"HTTP/1.1 200")
@@ -115,8 +119,10 @@ async def test_head_is_a_get_without_a_body():
 
 
 @virtual
-async def test_an_answer_that_takes_too_long_is_given_up():
-    status, _, body = await ask(console(answer_timeout_s=1), request("GET", "/slow?seconds=3600"))
+async def test_slow_answer_times_out():
+    status, _, body = await send_request(
+        make_console(answer_timeout_s=1), build_request("GET", "/slow?seconds=3600")
+    )
     assert status == 504
     assert "answer_timeout_s" in json.loads(body)["error"]
 
@@ -134,16 +140,16 @@ async def test_an_answer_that_takes_too_long_is_given_up():
     ],
 )
 async def test_garbage_is_refused(garbage):
-    status, _, body = await ask(console(), garbage)
+    status, _, body = await send_request(make_console(), garbage)
     assert status == 400
     assert json.loads(body)["error"]
 
 
 @virtual
-async def test_whatever_arrives_is_answered():
-    chance, served = random.Random(5), console(request_timeout_s=1)
+async def test_random_bytes_are_answered():
+    chance, served = random.Random(5), make_console(request_timeout_s=1)
     whole = [
-        request("POST", "/echo", b'{"a": 1}'),
+        build_request("POST", "/echo", b'{"a": 1}'),
         b'POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n4\r\n{"a"\r\n3\r\n:1}\r\n0\r\n\r\n',
         b"GET /echo HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
         b"CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n",
@@ -153,29 +159,29 @@ async def test_whatever_arrives_is_answered():
         for _ in range(chance.randrange(4)):
             at = chance.randrange(len(data))
             data[at : at + chance.randrange(3)] = chance.randbytes(chance.randrange(3))
-        status, _, _ = await ask(served, bytes(data))
+        status, _, _ = await send_request(served, bytes(data))
         assert status in (200, 400, 404, 405, 408, 501)
 
 
 @virtual
 async def test_endless_headers_are_cut_off():
-    status, _, _ = await ask(console(), b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 40_000)
+    status, _, _ = await send_request(make_console(), b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 40_000)
     assert status == 431
 
 
 @virtual
-async def test_a_body_over_the_limit_is_refused_without_reading_it_all():
-    served = console(max_request_bytes=1024)
-    assert (await ask(served, request("POST", "/echo", b'"' + b"x" * 1023)))[0] == 400
-    assert (await ask(served, request("POST", "/echo", b"x" * 1025)))[0] == 413
+async def test_oversized_body_is_refused_early():
+    served = make_console(max_request_bytes=1024)
+    assert (await send_request(served, build_request("POST", "/echo", b'"' + b"x" * 1023)))[0] == 400
+    assert (await send_request(served, build_request("POST", "/echo", b"x" * 1025)))[0] == 413
 
 
 @virtual
-async def test_a_client_that_waits_to_be_told_to_go_on():
+async def test_expect_continue():
     here, there = memory_stream_pair()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(console().serve_connection, there)
-        await here.send_all(request("POST", "/echo", b"{}", ["Expect: 100-continue"])[:-2])
+        nursery.start_soon(make_console().serve_connection, there)
+        await here.send_all(build_request("POST", "/echo", b"{}", ["Expect: 100-continue"])[:-2])
         assert (await here.receive_some()).startswith(b"HTTP/1.1 100")
         await here.send_all(b"{}")
         assert (await here.receive_some()).startswith(b"HTTP/1.1 200")
@@ -183,11 +189,11 @@ async def test_a_client_that_waits_to_be_told_to_go_on():
 
 
 @virtual
-async def test_a_slow_client_is_told_so_when_its_time_is_over():
+async def test_slow_client_gets_a_timeout():
     here, there = memory_stream_pair()
     started_s = trio.current_time()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(console(request_timeout_s=5).serve_connection, there)
+        nursery.start_soon(make_console(request_timeout_s=5).serve_connection, there)
         await here.send_all(b"GET /echo HTTP/1.1\r\n")
         assert (await here.receive_some()).startswith(b"HTTP/1.1 408")
         assert trio.current_time() - started_s == 5
@@ -195,47 +201,55 @@ async def test_a_slow_client_is_told_so_when_its_time_is_over():
 
 
 @virtual
-async def test_a_client_that_never_reads_is_left():
+async def test_client_that_never_reads_is_dropped():
     here, there = trio.testing.lockstep_stream_pair()
     started_s = trio.current_time()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(console(request_timeout_s=5).serve_connection, there)
-        await here.send_all(request("GET", "/echo"))
+        nursery.start_soon(make_console(request_timeout_s=5).serve_connection, there)
+        await here.send_all(build_request("GET", "/echo"))
     assert trio.current_time() - started_s == 5
 
 
 @virtual
-async def test_clients_that_go_away_harm_nobody():
-    served = console()
+async def test_disconnected_clients_are_ignored():
+    served = make_console()
     for sent in (b"", b"GET", b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{"):
         here, there = memory_stream_pair()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(served.serve_connection, there)
             await here.send_all(sent)
             await here.aclose()
-    assert (await ask(served, request("GET", "/healthz")))[0] == 200
+    assert (await send_request(served, build_request("GET", "/healthz")))[0] == 200
 
 
 @virtual
-async def test_a_token_is_asked_for_everywhere_but_at_healthz():
-    served = console(token="sesame")
-    assert (await ask(served, request("GET", "/echo")))[0] == 401
-    assert (await ask(served, request("GET", "/metrics", headers=["Authorization: Bearer no"])))[0] == 401
-    assert (await ask(served, request("GET", "/echo", headers=["Authorization: Bearer sesame"])))[0] == 200
-    assert (await ask(served, request("GET", "/healthz")))[0] == 200
+async def test_token_is_required_except_for_healthz():
+    served = make_console(token="sesame")
+    assert (await send_request(served, build_request("GET", "/echo")))[0] == 401
+    assert (
+        await send_request(served, build_request("GET", "/metrics", headers=["Authorization: Bearer no"]))
+    )[0] == 401
+    assert (
+        await send_request(served, build_request("GET", "/echo", headers=["Authorization: Bearer sesame"]))
+    )[0] == 200
+    assert (await send_request(served, build_request("GET", "/healthz")))[0] == 200
 
 
 @virtual
-async def test_a_web_page_cannot_steer_the_gateway():
-    status, _, _ = await ask(console(), request("POST", "/echo", headers=["Origin: http://example.org"]))
+async def test_requests_of_web_pages_are_refused():
+    status, _, _ = await send_request(
+        make_console(), build_request("POST", "/echo", headers=["Origin: http://example.org"])
+    )
     assert status == 403
 
 
 @virtual
-async def test_status_is_made_of_sections():
-    served = console()
+async def test_status_has_all_sections():
+    served = make_console()
     served.add_section("mirror", lambda: {"streams": 2})
-    assert json.loads((await ask(served, request("GET", "/status")))[2]) == {"mirror": {"streams": 2}}
+    assert json.loads((await send_request(served, build_request("GET", "/status")))[2]) == {
+        "mirror": {"streams": 2}
+    }
     with pytest.raises(ValueError, match="mirror"):
         served.add_section("mirror", dict)
     with pytest.raises(ValueError, match="/echo"):
@@ -243,7 +257,7 @@ async def test_status_is_made_of_sections():
 
 
 @virtual
-async def test_metrics_are_read_by_the_parser():
+async def test_metrics_can_be_parsed():
     figures, latencies = MetricRegistry(), LatencyHistogram()
     for seconds in (0.001, 0.001, 0.2):
         latencies.record(seconds)
@@ -255,7 +269,7 @@ async def test_metrics_are_read_by_the_parser():
             Distribution("forward_share_seconds", latencies, "The gateway's share.", {"code": "10"}),
         ]
     )
-    status, headers, body = await ask(console(figures), request("GET", "/metrics"))
+    status, headers, body = await send_request(make_console(figures), build_request("GET", "/metrics"))
     assert status == 200
     assert headers[b"content-type"].startswith(b"text/plain; version=0.0.4")
     families = {each.name: each for each in text_string_to_metric_families(body.decode())}
@@ -272,9 +286,9 @@ async def test_metrics_are_read_by_the_parser():
     assert "process_resident_memory_bytes" in families
 
 
-def test_a_real_port_and_the_client_of_commands(tmp_path):
+def test_console_client_over_a_real_port(tmp_path):
     async def main():
-        served = console(token="sesame", max_connections=2)
+        served = make_console(token="sesame", max_connections=2)
         async with trio.open_nursery() as nursery:
             host, port = await nursery.start(served.run)
             config = tmp_path / "shadow.toml"
@@ -301,7 +315,7 @@ def test_a_real_port_and_the_client_of_commands(tmp_path):
     trio.run(main)
 
 
-def test_the_address_comes_from_the_configuration(tmp_path):
+def test_client_address_comes_from_the_configuration(tmp_path):
     config = tmp_path / "shadow.toml"
     config.write_text('[console]\nhost = "0.0.0.0"\nport = 1\ntoken = "t"\n')
     client = make_console_client(config)
@@ -319,7 +333,7 @@ def test_the_address_comes_from_the_configuration(tmp_path):
         make_console_client(tmp_path / "nowhere.toml")
 
 
-def test_others_reach_it_with_a_token_only():
+def test_other_addresses_require_a_token():
     assert is_loopback("127.0.0.2")
     assert is_loopback("::1")
     assert is_loopback("localhost")
@@ -329,6 +343,6 @@ def test_others_reach_it_with_a_token_only():
     load_table(ConsoleSettings, {"host": "0.0.0.0", "enabled": False}, "console")
 
 
-def test_a_missing_library_is_named_with_its_extra():
+def test_missing_library_names_its_extra():
     with pytest.raises(ClickException, match=r"rocketmq-gateway\[shadow\]"):
         needs.import_optional("no_such_library_of_ours")

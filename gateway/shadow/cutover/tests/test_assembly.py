@@ -14,7 +14,7 @@ from gateway.shadow.mirror.settings import MirrorRule
 NOW_MS = 1_700_000_000_000
 
 
-class Modes:
+class FakeMirror:
     """The parts of a `Mirror` that moves use."""
 
     def __init__(self):
@@ -28,8 +28,8 @@ class Modes:
         return 7
 
 
-def test_mirroring_stops_and_comes_back_in_the_mode_it_had():
-    mirrors = Modes()
+def test_resume_restores_the_mode_before_the_stop():
+    mirrors = FakeMirror()
     control = ModeMirrorControl(mirrors)
     assert control.count_waiting("t") == 7
     control.resume_mirroring("t")
@@ -44,7 +44,7 @@ def test_mirroring_stops_and_comes_back_in_the_mode_it_had():
     assert mirrors.rules.mode_overrides() == {"t": "strict-dual"}
 
 
-def test_parity_looks_back_as_far_as_it_must(monkeypatch):
+def test_parity_window_reaches_back_to_the_oldest_mark(monkeypatch):
     windows = []
 
     async def compare(clusters, topics, how, now_ms, window):
@@ -53,7 +53,7 @@ def test_parity_looks_back_as_far_as_it_must(monkeypatch):
 
     monkeypatch.setattr(build, "compare_topics", compare)
     mirrors, sides = (
-        Modes(),
+        FakeMirror(),
         SimpleNamespace(primary=None, target=None, counterpart=str, preserves_offsets=True),
     )
     check = ParityCheck(sides, CutoverSettings(parity_s=60), mirrors, lambda: NOW_MS)
@@ -65,14 +65,14 @@ def test_parity_looks_back_as_far_as_it_must(monkeypatch):
     assert [NOW_MS - since for since in windows] == [60_000, 100_000, 10_000]
 
 
-def test_the_file_of_moves_is_where_it_is_said(tmp_path):
+def test_move_file_path_comes_from_the_settings(tmp_path):
     book = open_move_file(CutoverSettings(state_file=str(tmp_path / "a" / "moves.json")))
     trio.run(book.save_move, Move("t", MoveState.CAUGHT_UP))
     assert (tmp_path / "a" / "moves.json").exists()
     assert list(open_move_file(CutoverSettings())) == []
 
 
-def test_brokers_have_their_counterparts():
+def test_pair_maps_brokers_to_counterparts():
     target = SimpleNamespace(brokers={"x": {}, "broker-b": {}})
     sides = pair_clusters(None, target, {"broker-a": "x"}, "ours")
     assert (sides.counterpart("broker-a"), sides.counterpart("broker-b"), sides.preserves_offsets) == (

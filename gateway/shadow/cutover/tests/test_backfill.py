@@ -6,8 +6,8 @@ from gateway.shadow.tests.replicated_clusters import BROKER, ReplicatedClusters,
 from gateway.shadow.tests.two_clusters import two_clusters
 
 
-def filled(test):
-    """Runs ``test(sides)`` with 200 messages in queue 0 and 50 in queue 1 of the primary's topic."""
+def with_history(test):
+    """Run ``test(sides)`` with 200 messages in queue 0 and 50 in queue 1 of the primary's topic."""
 
     async def run(primary, target):
         sides = ReplicatedClusters(primary, target)
@@ -21,13 +21,13 @@ def filled(test):
     return two_clusters(run)
 
 
-def backfill(sides, **more):
+def make_backfill(sides, **more):
     return Backfill(sides.primary, sides.target, lambda broker: broker, **{"rate": 0.0, **more})
 
 
-@filled
-async def test_history_is_brought_over_at_its_offsets(sides):
-    filling = backfill(sides)
+@with_history
+async def test_history_is_copied_under_its_offsets(sides):
+    filling = make_backfill(sides)
     await filling.find_queues({"t"})
     assert (filling.copied_messages, filling.total_messages, filling.eta_s()) == (0, 250, None)
     await filling.run()
@@ -36,9 +36,9 @@ async def test_history_is_brought_over_at_its_offsets(sides):
     assert filling.eta_s() == 0
 
 
-@filled
-async def test_the_rate_holds_for_all_queues_together(sides):
-    filling = backfill(sides, rate=50.0)
+@with_history
+async def test_rate_limits_all_queues_together(sides):
+    filling = make_backfill(sides, rate=50.0)
     await filling.find_queues({"t"})
     started_s = trio.current_time()
     async with trio.open_nursery() as nursery:
@@ -50,13 +50,13 @@ async def test_the_rate_holds_for_all_queues_together(sides):
     assert sides.queues_equal()
 
 
-@filled
-async def test_it_goes_on_where_it_was_when_it_is_ended(sides):
-    first = backfill(sides, rate=50.0)
+@with_history
+async def test_interrupted_backfill_continues_where_it_stopped(sides):
+    first = make_backfill(sides, rate=50.0)
     await first.find_queues({"t"})
     with trio.move_on_after(2):
         await first.run()
-    again = backfill(sides)
+    again = make_backfill(sides)
     await again.find_queues({"t"})
     assert 0 < again.copied_messages < 250
     assert again.copied_messages == sum(
@@ -66,9 +66,9 @@ async def test_it_goes_on_where_it_was_when_it_is_ended(sides):
     assert sides.queues_equal()
 
 
-@filled
-async def test_it_outlives_a_crash_of_the_target(sides):
-    filling = backfill(sides, rate=100.0)
+@with_history
+async def test_target_crash_is_survived(sides):
+    filling = make_backfill(sides, rate=100.0)
     await filling.find_queues({"t"})
     async with trio.open_nursery() as nursery:
         nursery.start_soon(filling.run)
@@ -80,9 +80,9 @@ async def test_it_outlives_a_crash_of_the_target(sides):
     assert sides.queues_equal()
 
 
-@filled
-async def test_a_target_that_does_not_come_back_is_given_up_and_said(sides):
-    filling = backfill(sides)
+@with_history
+async def test_lost_target_is_given_up_with_a_problem(sides):
+    filling = make_backfill(sides)
     await filling.find_queues({"t"})
     await sides.crash_target()
     await filling.run()
@@ -90,9 +90,9 @@ async def test_a_target_that_does_not_come_back_is_given_up_and_said(sides):
     assert "queue 0 of broker-a: " in next(iter(filling.describe_problems()))
 
 
-@filled
-async def test_it_stops_and_goes_on(sides):
-    filling = backfill(sides, rate=50.0)
+@with_history
+async def test_pause_and_resume(sides):
+    filling = make_backfill(sides, rate=50.0)
     await filling.find_queues({"t"})
     async with trio.open_nursery() as nursery:
         nursery.start_soon(filling.run)
@@ -106,24 +106,24 @@ async def test_it_stops_and_goes_on(sides):
     assert sides.queues_equal()
 
 
-@filled
-async def test_what_cannot_be_done_is_refused(sides):
+@with_history
+async def test_impossible_backfills_are_refused(sides):
     with pytest.raises(BackfillError, match="offsets of its own"):
-        backfill(sides, kind="any")
+        make_backfill(sides, kind="any")
     with pytest.raises(LookupError, match="no topic nowhere"):
-        await backfill(sides).find_queues({"t", "nowhere"})
+        await make_backfill(sides).find_queues({"t", "nowhere"})
     sides.broker_of(sides.primary).topics.update([topic("RMQ_SYS_TRACE_TOPIC")])
     with pytest.raises(BackfillError, match="system topic"):
-        await backfill(sides).find_queues({"RMQ_SYS_TRACE_TOPIC"})
+        await make_backfill(sides).find_queues({"RMQ_SYS_TRACE_TOPIC"})
 
 
-@filled
-async def test_a_target_that_is_ahead_is_left_alone(sides):
-    filling = backfill(sides)
+@with_history
+async def test_queue_with_target_ahead_is_not_changed(sides):
+    filling = make_backfill(sides)
     await filling.find_queues({"t"})
     await filling.run()
     sides.broker_of(sides.target).store.append("t", 1, b"own")
-    again = backfill(sides)
+    again = make_backfill(sides)
     await again.find_queues({"t"})
     await again.run()
     assert list(again.describe_problems()) == [

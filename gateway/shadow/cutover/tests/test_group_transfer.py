@@ -13,7 +13,7 @@ SAME, OTHER = QueueEnds(10, 10), QueueEnds(primary=10, target=25)
     ("goal", "offset", "ends", "wanted"),
     [
         (Side.TARGET, 10, SAME, 10),
-        (Side.TARGET, 12, SAME, 10),  # late messages of the primary were consumed there
+        (Side.TARGET, 12, SAME, 10),  # late messages were consumed at the primary
         (Side.TARGET, 4, SAME, 4),
         (Side.TARGET, 10, OTHER, 25),
         (Side.TARGET, 4, OTHER, None),
@@ -22,10 +22,10 @@ SAME, OTHER = QueueEnds(10, 10), QueueEnds(primary=10, target=25)
         (Side.TARGET, 10, None, 30),  # a retry topic
     ],
 )
-def test_where_a_group_goes_on(goal, offset, ends, wanted):
+def test_offset_after_switch(goal, offset, ends, wanted):
     assert offset_after_switch(goal, offset, HERE, THERE, ends) == wanted
 
 
-def test_a_queue_without_an_offset():
+def test_offset_after_switch_without_a_committed_offset():
     assert offset_after_switch(Side.TARGET, None, QueueRange(5, 5), THERE, SAME) == 3
     assert offset_after_switch(Side.TARGET, None, HERE, THERE, SAME) is None

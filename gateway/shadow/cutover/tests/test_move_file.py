@@ -22,7 +22,7 @@ def put(book, *moves):
 
 
 @pytest.mark.parametrize("files", ["disk", "memory"])
-def test_moves_are_there_again_after_a_start(files, tmp_path):
+def test_moves_survive_a_restart(files, tmp_path):
     files = DiskFiles() if files == "disk" else MemoryFiles()
     path = str(tmp_path / "cutover" / "moves.json")
     book = MoveFile(files, path)
@@ -33,7 +33,7 @@ def test_moves_are_there_again_after_a_start(files, tmp_path):
     assert MoveFile(files, path).get_move("other") == Move("other")
 
 
-def test_a_topic_that_went_back_is_forgotten():
+def test_rolled_back_topic_without_ends_is_removed():
     files = MemoryFiles()
     book = MoveFile(files, PATH)
     put(book, Move("t", MoveState.CAUGHT_UP), Move("t", MoveState.MIRRORING))
@@ -43,7 +43,7 @@ def test_a_topic_that_went_back_is_forgotten():
     assert list(MoveFile(files, PATH)) == [back]
 
 
-def test_a_step_that_cannot_be_written_did_not_happen():
+def test_failed_write_changes_nothing():
     class Full(MemoryFiles):
         def write_small(self, path, data):
             raise OSError("no room")
@@ -55,21 +55,21 @@ def test_a_step_that_cannot_be_written_did_not_happen():
 
 
 @pytest.mark.parametrize("data", [b"{", b'{"format": 2, "moves": []}', b'{"format": 1, "moves": [{}]}'])
-def test_a_file_that_cannot_be_read_is_not_taken_for_an_empty_one(data):
+def test_unreadable_file_is_an_error(data):
     files = MemoryFiles()
     files.write_small(PATH, data)
     with pytest.raises(SettingsError, match=r"moves\.json: the state of moves cannot be read"):
         MoveFile(files, PATH)
 
 
-def test_without_a_file_nothing_can_be_moved():
+def test_moves_require_a_file():
     book = MoveFile(MemoryFiles(), "")
     with pytest.raises(OperationRefused, match="state_file is not set"):
         put(book, Move("t", MoveState.CAUGHT_UP))
 
 
-class Slow(MemoryFiles):
-    """A disk that takes what it gets when it is told to."""
+class StallingFiles(MemoryFiles):
+    """A disk that completes a write only when `go_on` is set."""
 
     __slots__ = ("go_on", "writing")
 
@@ -83,20 +83,20 @@ class Slow(MemoryFiles):
         super().write_small(path, data)
 
 
-async def begin(nursery, book, files, move):
-    """A step that is being written, until the disk is told to go on."""
+async def begin_write(nursery, book, files, move):
+    """Start to save a move, and return while the disk stalls."""
     nursery.start_soon(book.save_move, move)
     while not files.writing.is_set():
         await trio.lowlevel.checkpoint()
 
 
-def test_a_slow_disk_holds_nobody_up_and_the_step_counts_when_it_is_written():
-    files = Slow()
+def test_step_counts_once_a_slow_disk_has_written_it():
+    files = StallingFiles()
     book, move = MoveFile(files, PATH), Move("t", MoveState.CAUGHT_UP)
 
     async def main():
         async with trio.open_nursery() as nursery:
-            await begin(nursery, book, files, move)
+            await begin_write(nursery, book, files, move)
             assert not list(book)
             files.go_on.set()
         assert list(book) == [move]
@@ -104,13 +104,13 @@ def test_a_slow_disk_holds_nobody_up_and_the_step_counts_when_it_is_written():
     trio.run(main)
 
 
-def test_who_is_cancelled_while_it_is_written_has_taken_the_step():
-    files = Slow()
+def test_cancelled_write_still_counts():
+    files = StallingFiles()
     book, move = MoveFile(files, PATH), Move("t", MoveState.CAUGHT_UP)
 
     async def main():
         async with trio.open_nursery() as nursery:
-            await begin(nursery, book, files, move)
+            await begin_write(nursery, book, files, move)
             nursery.cancel_scope.cancel()
             files.go_on.set()
 

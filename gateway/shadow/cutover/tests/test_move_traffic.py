@@ -10,90 +10,92 @@ from remoting.bodies.queues import MessageQueue
 A, B = (MessageQueue(topic="t", broker_name="broker-a", queue_id=number) for number in (0, 1))
 
 
-def watching(*topics):
+def watch_topics(*topics):
     traffic = MoveTraffic()
     traffic.watch_topics(topics)
     return traffic
 
 
-def send(opaque=1, *, topic="t", offset=7, ids="X", code=0, properties="", answered=True, side=Side.PRIMARY):
+def make_send(
+    opaque=1, *, topic="t", offset=7, ids="X", code=0, properties="", answered=True, side=Side.PRIMARY
+):
     request = encode_command(Command(310, opaque, 0, {"b": topic, "e": "1", "i": properties}))
     answer = Command(code, opaque, ext={"queueId": "1", "queueOffset": str(offset), "msgId": ids})
     return make_exchange(310, request, encode_command(answer) if answered else None, side=side)
 
 
-def end(traffic, side=Side.PRIMARY):
+def answered_end(traffic, side=Side.PRIMARY):
     return traffic.answered_end(side, "t", "broker-a", 1)
 
 
-def test_sends_are_counted_until_they_are_answered():
-    traffic = watching("t")
-    first, same = send(), send()
-    for each in (first, same, send(2, offset=8, ids="X,Y,Z")):
+def test_sends_count_until_answered():
+    traffic = watch_topics("t")
+    first, same = make_send(), make_send()
+    for each in (first, same, make_send(2, offset=8, ids="X,Y,Z")):
         traffic.note_send("t", each.request)
     assert traffic.count_unanswered_sends("t") == 3
     traffic.observe(first)
     assert traffic.count_unanswered_sends("t") == 2
     traffic.observe(same)
-    traffic.observe(send(2, offset=8, ids="X,Y,Z"))
-    assert (traffic.count_unanswered_sends("t"), end(traffic)) == (0, 11)
+    traffic.observe(make_send(2, offset=8, ids="X,Y,Z"))
+    assert (traffic.count_unanswered_sends("t"), answered_end(traffic)) == (0, 11)
 
 
-def test_sends_from_before_and_of_other_topics_do_not_count():
-    traffic = watching("t")
-    traffic.observe(send())
-    traffic.observe(send(topic="u"))
+def test_earlier_sends_and_other_topics_do_not_count():
+    traffic = watch_topics("t")
+    traffic.observe(make_send())
+    traffic.observe(make_send(topic="u"))
     assert (traffic.count_unanswered_sends("t"), traffic.count_unanswered_sends("u")) == (0, 0)
     traffic.watch_topics([])
-    assert (traffic.count_unanswered_sends("t"), end(traffic)) == (0, 0)
+    assert (traffic.count_unanswered_sends("t"), answered_end(traffic)) == (0, 0)
 
 
-def test_a_connection_that_ended_answers_nothing_but_is_over():
-    traffic = watching("t")
-    traffic.note_send("t", send().request)
-    traffic.observe(send(answered=False))
-    assert (traffic.count_unanswered_sends("t"), end(traffic)) == (0, 0)
+def test_lost_connection_ends_its_sends():
+    traffic = watch_topics("t")
+    traffic.note_send("t", make_send().request)
+    traffic.observe(make_send(answered=False))
+    assert (traffic.count_unanswered_sends("t"), answered_end(traffic)) == (0, 0)
 
 
-def test_only_what_was_stored_in_its_own_queue_moves_the_end():
-    traffic = watching("t")
+def test_only_messages_in_their_own_queue_move_the_end():
+    traffic = watch_topics("t")
     for each in (
-        send(code=1),
-        send(properties="DELAY\x013\x02"),
-        send(properties="TIMER_DELIVER_MS\x019\x02"),
-        send(properties="TRAN_MSG\x01true\x02"),
+        make_send(code=1),
+        make_send(properties="DELAY\x013\x02"),
+        make_send(properties="TIMER_DELIVER_MS\x019\x02"),
+        make_send(properties="TRAN_MSG\x01true\x02"),
     ):
         traffic.observe(each)
-    assert end(traffic) == 0
-    traffic.observe(send(code=11, side=Side.TARGET))
-    assert (end(traffic), end(traffic, Side.TARGET)) == (0, 8)
+    assert answered_end(traffic) == 0
+    traffic.observe(make_send(code=11, side=Side.TARGET))
+    assert (answered_end(traffic), answered_end(traffic, Side.TARGET)) == (0, 8)
 
 
-def lock(client="c", asked=(A, B), held=(A,), at_s=100.0):
+def make_lock(client="c", asked=(A, B), held=(A,), at_s=100.0):
     body = LockBatchRequestBody(consumer_group="g", client_id=client, mq_set=list(asked))
     answer = encode_command(Command(0, body=LockBatchResponseBody(lock_okmq_set=list(held)).to_json()))
     frames = encode_command(Command(41, body=body.to_json())), answer
     return make_exchange(41, *frames, at_s=at_s)
 
 
-def test_locks_are_known_until_they_are_given_up_or_too_old():
+def test_locks_are_known_until_released_or_expired():
     traffic = MoveTraffic()
     assert traffic.codes() == {41, 42}
-    traffic.observe(lock())
-    traffic.observe(lock("d", held=(B,), at_s=150.0))
+    traffic.observe(make_lock())
+    traffic.observe(make_lock("d", held=(B,), at_s=150.0))
     assert traffic.held_locks("g", 155.0) == {"c": [A], "d": [B]}
     assert traffic.held_locks("g", 165.0) == {"d": [B]}
     assert traffic.held_locks("other", 155.0) == {}
     body = UnlockBatchRequestBody(consumer_group="g", client_id="d", mq_set=[B])
     traffic.observe(make_exchange(42, encode_command(Command(42, body=body.to_json())), None))
     assert traffic.held_locks("g", 155.0) == {"c": [A]}
-    traffic.observe(lock(held=()))
+    traffic.observe(make_lock(held=()))
     assert traffic.held_locks("g", 155.0) == {}
     traffic.observe(make_exchange(42, encode_command(Command(42, body=b"{")), None))
 
 
-def test_popped_messages_are_out_for_their_invisible_time():
-    traffic = watching("t")
+def test_popped_messages_are_noted_for_their_invisible_time():
+    traffic = watch_topics("t")
     ext = {"consumerGroup": "g", "topic": "t", "invisibleTime": "60000", "pollTime": "1000"}
     request = encode_command(Command(200050, ext=ext))
     traffic.observe(make_exchange(200050, request, encode_command(Command(0)), wall_ms=5000))
@@ -103,15 +105,15 @@ def test_popped_messages_are_out_for_their_invisible_time():
 
 
 @pytest.mark.parametrize("topic", ["%RETRY%g_t", "%RETRY%g+t"])
-def test_a_retry_that_is_to_come_later_is_out_as_well(topic):
-    traffic = watching("t")
+def test_later_retry_extends_the_invisible_time(topic):
+    traffic = watch_topics("t")
     ext = {"consumerGroup": "g", "topic": topic, "invisibleTime": "30000"}
     request = encode_command(Command(200053, ext=ext))
     traffic.observe(make_exchange(200053, request, encode_command(Command(0)), wall_ms=5000))
     assert traffic.invisible_until_ms("g", "t") == 35_000
 
 
-def test_a_send_that_nobody_tells_of_any_more_does_not_count_for_ever():
+def test_unanswered_send_expires():
     now = [1000.0]
     traffic = MoveTraffic(lambda: now[0])
     traffic.watch_topics(["t"])

@@ -37,8 +37,8 @@ def broker(side):
     return next(node for node in side.simulated.nodes.values() if node.registrar).broker
 
 
-async def beat(side, group="GID", topic="orders", client="c1"):
-    """A consumer shows up, on a connection of its own."""
+async def send_heartbeat(side, group="GID", topic="orders", client="c1"):
+    """Announce a consumer over a connection of its own."""
     consumer = ConsumerData(
         group_name=group, consume_type="CONSUME_PASSIVELY", message_model="CLUSTERING",
         consume_from_where="CONSUME_FROM_FIRST_OFFSET",
@@ -60,13 +60,13 @@ async def world(primary, target, *topics, **more):
         nursery.cancel_scope.cancel()
 
 
-async def step(gateway, *args, way="advance", wait_s=30, **more):
+async def take_step(gateway, *args, way="advance", wait_s=30, **more):
     reports = await getattr(gateway.mover, way)(*args, wait_s=wait_s, **more)
     assert all(report.done for report in reports), [report.to_dict() for report in reports]
     return gateway.mover.move_file.get_move(args[0]).overall_state
 
 
-async def refused(gateway, *args, way="advance", **more):
+async def refusal_reason(gateway, *args, way="advance", **more):
     reports = await getattr(gateway.mover, way)(*args, **more)
     assert not all(report.done for report in reports)
     return "; ".join(report.reason for report in reports)
@@ -74,12 +74,12 @@ async def refused(gateway, *args, way="advance", **more):
 
 @contextlib.asynccontextmanager
 async def load(gateway, nursery, topic="orders", groups=("GID",)):
-    """Traffic while the block runs; then all of it is awaited and compared."""
+    """Produce and consume while the block runs; then wait for all messages and compare them."""
     producer = SimulatedProducer(gateway, topic)
     consumers = [SimulatedConsumer(gateway, topic, group) for group in groups]
     for group in groups:
-        await beat(gateway.primary, group, topic)
-        await beat(gateway.target, group, topic)
+        await send_heartbeat(gateway.primary, group, topic)
+        await send_heartbeat(gateway.target, group, topic)
     nursery.start_soon(producer.run)
     for consumer in consumers:
         nursery.start_soon(consumer.run)
@@ -95,7 +95,7 @@ async def load(gateway, nursery, topic="orders", groups=("GID",)):
 
 @pytest.mark.parametrize("kept", [True, False])
 @two_clusters
-async def test_a_topic_moves_under_load_without_loss_or_disorder(primary, target, kept):
+async def test_topic_moves_under_load_without_loss_or_disorder(primary, target, kept):
     async with world(primary, target, kept=kept) as (gateway, nursery):
         if not kept:
             await target.ask_broker("broker-a", message(queue_id=0))
@@ -104,7 +104,7 @@ async def test_a_topic_moves_under_load_without_loss_or_disorder(primary, target
             )
         async with load(gateway, nursery) as (producer, (consumer,)):
             for wanted in (C, P, D, S, DONE):
-                assert await step(gateway, "orders") is wanted
+                assert await take_step(gateway, "orders") is wanted
                 await trio.sleep(0.5)
         sides = [side for _, _, side in producer.sent]
         assert sides == sorted(sides, key=[Side.PRIMARY, Side.TARGET].index)
@@ -114,10 +114,10 @@ async def test_a_topic_moves_under_load_without_loss_or_disorder(primary, target
 
 
 @two_clusters
-async def test_a_gateway_killed_between_any_two_steps_goes_on(primary, target):
+async def test_move_continues_after_a_kill_between_steps(primary, target):
     async with world(primary, target) as (gateway, nursery), load(gateway, nursery) as (producer, _):
         for wanted in (C, P, D, S, DONE):
-            assert await step(gateway, "orders") is wanted
+            assert await take_step(gateway, "orders") is wanted
             held = gateway.mirror.stopped.copy()
             gateway.restart()
             assert gateway.mover.move_file.get_move("orders").overall_state is wanted
@@ -128,31 +128,31 @@ async def test_a_gateway_killed_between_any_two_steps_goes_on(primary, target):
 
 
 @two_clusters
-async def test_each_group_moves_on_its_own(primary, target):
+async def test_groups_move_independently(primary, target):
     async with (
         world(primary, target) as (gateway, nursery),
         load(gateway, nursery, groups=("a", "b")) as (_, both),
     ):
-        await step(gateway, "orders")
-        await step(gateway, "orders")
+        await take_step(gateway, "orders")
+        await take_step(gateway, "orders")
         for wanted in (P, P):
-            assert await step(gateway, "orders", "a") is wanted
+            assert await take_step(gateway, "orders", "a") is wanted
         await trio.sleep(0.5)
         assert [consumer.sides[-1] for consumer in both] == [Side.TARGET, Side.PRIMARY]
-        await step(gateway, "orders")
-        assert await step(gateway, "orders") is S
+        await take_step(gateway, "orders")
+        assert await take_step(gateway, "orders") is S
 
 
 @two_clusters
-async def test_producers_go_back_and_take_with_them_what_only_the_target_has(primary, target):
+async def test_producers_roll_back_with_the_messages_of_the_target(primary, target):
     async with (
         world(primary, target) as (gateway, nursery),
         load(gateway, nursery) as (producer, (consumer,)),
     ):
-        await step(gateway, "orders")
-        await step(gateway, "orders")
+        await take_step(gateway, "orders")
+        await take_step(gateway, "orders")
         await trio.sleep(1)
-        assert await step(gateway, "orders", way="rollback") is M
+        assert await take_step(gateway, "orders", way="rollback") is M
         await trio.sleep(1)
         assert {side for _, _, side in producer.sent[-10:]} == {Side.PRIMARY}
         assert set(consumer.sides) == {Side.PRIMARY}
@@ -161,17 +161,17 @@ async def test_producers_go_back_and_take_with_them_what_only_the_target_has(pri
 
 
 @two_clusters
-async def test_consumers_go_back_after_the_producers(primary, target):
+async def test_consumers_roll_back_after_the_producers(primary, target):
     async with (
         world(primary, target) as (gateway, nursery),
         load(gateway, nursery) as (producer, (consumer,)),
     ):
         for _ in range(4):
-            await step(gateway, "orders")
+            await take_step(gateway, "orders")
         await trio.sleep(1)
-        assert await step(gateway, "orders", way="rollback") is BACK
+        assert await take_step(gateway, "orders", way="rollback") is BACK
         gateway.restart()
-        assert await step(gateway, "orders", way="rollback") is M
+        assert await take_step(gateway, "orders", way="rollback") is M
         await trio.sleep(1)
         assert consumer.sides[-1] is Side.PRIMARY
         ours, theirs = broker(primary).store, broker(target).store
@@ -180,29 +180,29 @@ async def test_consumers_go_back_after_the_producers(primary, target):
 
 
 @two_clusters
-async def test_what_is_mirrored_after_a_roll_back_does_not_get_into_polls_that_wait_at_the_target(
-    primary, target
-):
-    """Else a consumer would go on behind it at the primary, past what was sent before the mirror went on."""
+async def test_messages_after_a_roll_back_do_not_answer_polls_at_the_target(primary, target):
+    """Otherwise a consumer would continue after them at the primary, and skip messages sent before mirroring
+    resumed.
+    """
     async with world(primary, target, kept=False) as (gateway, nursery):
         producer, consumer = SimulatedProducer(gateway), SimulatedConsumer(gateway, wait_ms=15_000)
-        await beat(primary)
-        await beat(target)
+        await send_heartbeat(primary)
+        await send_heartbeat(target)
         nursery.start_soon(producer.run)
         nursery.start_soon(consumer.run)
         await trio.sleep(1)
         for _ in range(4):
-            await step(gateway, "orders")
+            await take_step(gateway, "orders")
             await trio.sleep(0.5)
-        await trio.sleep(20)  # the polls of the primary are over
+        await trio.sleep(20)  # until the polls at the primary have ended
         producer.stopped = True
         await trio.sleep(2)
         assert gateway.traffic.count_waiting_reads("orders") == 2
-        assert await step(gateway, "orders", way="rollback") is BACK
+        assert await take_step(gateway, "orders", way="rollback") is BACK
         more = SimulatedProducer(gateway)
         nursery.start_soon(more.run)
         await trio.sleep(1)
-        assert await step(gateway, "orders", way="rollback") is M
+        assert await take_step(gateway, "orders", way="rollback") is M
         await trio.sleep(1)
         more.stopped = True
         await trio.sleep(30)
@@ -213,14 +213,14 @@ async def test_what_is_mirrored_after_a_roll_back_does_not_get_into_polls_that_w
 
 
 @two_clusters
-async def test_a_roll_back_that_was_interrupted_copies_nothing_twice(primary, target):
+async def test_interrupted_roll_back_copies_nothing_twice(primary, target):
     async with world(primary, target) as (gateway, nursery):
-        await step(gateway, "orders")
-        await step(gateway, "orders")
+        await take_step(gateway, "orders")
+        await take_step(gateway, "orders")
         for number in range(10):
             await gateway.ask(message("orders", b"%d" % number, queue_id=number % 2, key=f"U{number}"))
         await target.ask_broker("broker-a", message("orders", b"late", properties={"DELAY": "3"}))
-        assert "1 at the target" in await refused(gateway, "orders", way="rollback")
+        assert "1 at the target" in await refusal_reason(gateway, "orders", way="rollback")
         asked = primary.ask_broker
         count = iter(range(100))
 
@@ -230,11 +230,11 @@ async def test_a_roll_back_that_was_interrupted_copies_nothing_twice(primary, ta
             return await asked(name, request, timeout_s)
 
         primary.ask_broker = failing
-        assert "gone" in await refused(gateway, "orders", way="rollback", allow=["delays"])
+        assert "gone" in await refusal_reason(gateway, "orders", way="rollback", allow=["delays"])
         assert gateway.mover.move_file.get_move("orders").state is P
         primary.ask_broker = asked
         gateway.restart()
-        assert await step(gateway, "orders", way="rollback", allow=["delays"]) is M
+        assert await take_step(gateway, "orders", way="rollback", allow=["delays"]) is M
         store = broker(primary).store
         assert [store.max_offset("orders", queue) for queue in (0, 1)] == [5, 5]
 
@@ -243,31 +243,31 @@ async def test_a_roll_back_that_was_interrupted_copies_nothing_twice(primary, ta
 
 
 @two_clusters
-async def test_a_topic_the_target_lacks_is_not_caught_up(primary, target):
+async def test_topic_missing_at_the_target_is_not_caught_up(primary, target):
     async with world(primary, target) as (gateway, _):
         broker(primary).topics.update([TopicConfig(topic_name="new", read_queue_nums=2, write_queue_nums=2)])
-        assert "rmq-gateway shadow sync" in await refused(gateway, "new")
-        assert "no topic nothing" in await refused(gateway, "nothing")
+        assert "rmq-gateway shadow sync" in await refusal_reason(gateway, "new")
+        assert "no topic nothing" in await refusal_reason(gateway, "nothing")
 
 
 @two_clusters
-async def test_a_target_that_lacks_messages_is_not_caught_up(primary, target):
+async def test_target_lacking_messages_is_not_caught_up(primary, target):
     async with world(primary, target) as (gateway, _):
         await primary.ask_broker("broker-a", message("orders"))
-        assert "did not catch up in 10000 ms" in await refused(gateway, "orders")
+        assert "did not catch up in 10000 ms" in await refusal_reason(gateway, "orders")
 
 
 @two_clusters
-async def test_producers_go_on_when_the_pause_is_too_short(primary, target):
+async def test_producers_continue_when_the_pause_is_too_short(primary, target):
     settings = CutoverSettings(state_file=STATE, hold_sends_ms=500)
     async with (
         world(primary, target, settings=settings) as (gateway, nursery),
         load(gateway, nursery) as (producer, _),
     ):
-        await step(gateway, "orders")
+        await take_step(gateway, "orders")
         gateway.mirror.delay_s = 1.0
         await trio.sleep(1)
-        reason = await refused(gateway, "orders")
+        reason = await refusal_reason(gateway, "orders")
         assert "sends must not wait longer" in reason
         assert "the pause was too short" in reason
         gateway.mirror.delay_s = 0.001
@@ -278,12 +278,12 @@ async def test_producers_go_on_when_the_pause_is_too_short(primary, target):
 
 
 @two_clusters
-async def test_half_messages_without_end_keep_producers_until_they_are_through(primary, target):
+async def test_open_half_messages_block_the_producer_switch(primary, target):
     half = {"TRAN_MSG": "true", "PGROUP": "PID"}
     async with world(primary, target, kept=False) as (gateway, _):
-        await step(gateway, "orders")
+        await take_step(gateway, "orders")
         sent, _ = await gateway.ask(message("orders", key="T", properties=half, sys_flag=4))
-        assert "1 at the primary" in await refused(gateway, "orders")
+        assert "1 at the primary" in await refusal_reason(gateway, "orders")
         (check,) = [each for each in (await gateway.mover.plan_steps("orders"))[0].checks if not each.ok]
         assert (check.name, check.measured) == ("transactions", "1 waiting")
         physical = next(iter([int(sent.msg_id[-16:], 16)]))
@@ -292,55 +292,55 @@ async def test_half_messages_without_end_keep_producers_until_they_are_through(p
             commit_log_offset=physical, commit_or_rollback=12, transaction_id="T",
         )  # fmt: skip
         await gateway.ask(end)
-        assert await step(gateway, "orders") is P
+        assert await take_step(gateway, "orders") is P
 
 
 @pytest.mark.parametrize("properties", [{"DELAY": "3"}, {"TIMER_DELAY_SEC": "10"}])
 @two_clusters
-async def test_delayed_messages_keep_producers_unless_allowed_and_groups_until_they_came(
+async def test_delayed_messages_block_producers_unless_allowed_and_groups_until_delivered(
     primary, target, properties
 ):
     async with (
         world(primary, target, kept=False) as (gateway, nursery),
         load(gateway, nursery) as (_, (consumer,)),
     ):
-        await step(gateway, "orders")
+        await take_step(gateway, "orders")
         await primary.ask_broker("broker-a", message("orders", b"late", properties=properties))
         await trio.sleep(0.2)
-        assert "1 at the primary, which delivers them later" in await refused(gateway, "orders")
-        assert await step(gateway, "orders", allow=["delays"]) is P
-        assert "1 at the primary" in await refused(gateway, "orders")
-        assert await step(gateway, "orders") is D
-        assert await step(gateway, "orders") is S
+        assert "1 at the primary, which delivers them later" in await refusal_reason(gateway, "orders")
+        assert await take_step(gateway, "orders", allow=["delays"]) is P
+        assert "1 at the primary" in await refusal_reason(gateway, "orders")
+        assert await take_step(gateway, "orders") is D
+        assert await take_step(gateway, "orders") is S
         assert (0, b"late") in consumer.got
         consumer.got.remove((0, b"late"))
 
 
 @two_clusters
-async def test_a_group_that_has_not_consumed_all_stays(primary, target):
+async def test_group_with_unconsumed_messages_is_not_drained(primary, target):
     async with world(primary, target) as (gateway, _):
         for queue in (0, 1):
             await gateway.ask(message("orders", queue_id=queue))
-        await beat(primary)
-        await step(gateway, "orders")
-        await step(gateway, "orders")
-        reason = await refused(gateway, "orders")
+        await send_heartbeat(primary)
+        await take_step(gateway, "orders")
+        await take_step(gateway, "orders")
+        reason = await refusal_reason(gateway, "orders")
         assert "GID has not consumed all of orders at the primary" in reason
 
 
 @two_clusters
-async def test_a_group_with_more_topics_waits_for_them_unless_it_may_be_apart(primary, target):
+async def test_group_waits_for_its_other_topics_unless_allowed(primary, target):
     async with world(primary, target, "orders", "bills") as (gateway, nursery):
         first, second = load(gateway, nursery), load(gateway, nursery, "bills")
         async with first, second:
             for _ in range(3):
-                await step(gateway, "orders")
-            assert "GID consumes more topics: bills is MIRRORING" in await refused(gateway, "orders")
-            assert await step(gateway, "orders", allow=["apart"]) is S
+                await take_step(gateway, "orders")
+            assert "GID consumes more topics: bills is MIRRORING" in await refusal_reason(gateway, "orders")
+            assert await take_step(gateway, "orders", allow=["apart"]) is S
 
 
 @two_clusters
-async def test_a_group_without_consumers_goes_on_at_the_offsets_it_has(primary, target):
+async def test_group_without_consumers_keeps_its_offsets(primary, target):
     async with world(primary, target) as (gateway, _):
         consumer = SimulatedConsumer(gateway)
         for number in range(4):
@@ -350,12 +350,12 @@ async def test_a_group_without_consumers_goes_on_at_the_offsets_it_has(primary, 
         for number in range(4):
             await gateway.ask(message("orders", b"%d" % number, queue_id=0))
         for wanted in (C, P, D, S):
-            assert await step(gateway, "orders") is wanted
+            assert await take_step(gateway, "orders") is wanted
         assert broker(target).offsets.query_offset("GID", "orders", 0) == 4
 
 
 @two_clusters
-async def test_locks_go_along_with_their_group(primary, target):
+async def test_locks_follow_their_group(primary, target):
     async with world(primary, target) as (gateway, nursery), load(gateway, nursery):
         queue = MessageQueue(topic="orders", broker_name="broker-a", queue_id=0)
 
@@ -367,7 +367,7 @@ async def test_locks_go_along_with_their_group(primary, target):
         reply, _ = await gateway.ask(lock("c1"))
         assert reply.data.lock_okmq_set == [queue]
         for _ in range(4):
-            await step(gateway, "orders")
+            await take_step(gateway, "orders")
         reply, side = await gateway.ask(lock("c2"))
         assert (reply.data.lock_okmq_set, side) == ([], Side.TARGET)
         reply, side = await gateway.ask(lock("c1"))
@@ -375,33 +375,33 @@ async def test_locks_go_along_with_their_group(primary, target):
 
 
 @two_clusters
-async def test_a_target_that_is_gone_is_a_reason(primary, target):
+async def test_unreachable_target_refuses_the_step(primary, target):
     async with world(primary, target) as (gateway, _):
-        await step(gateway, "orders")
+        await take_step(gateway, "orders")
         address = next(address for address, node in target.simulated.nodes.items() if node.registrar)
         await target.simulated.nodes[address].crash()
-        assert await refused(gateway, "orders")
+        assert await refusal_reason(gateway, "orders")
         assert gateway.mover.move_file.get_move("orders").state is C
         _, side = await gateway.ask(message("orders"))
         assert side is Side.PRIMARY
 
 
 @two_clusters
-async def test_a_disk_that_is_full_leaves_everything_as_it_was(primary, target):
+async def test_full_disk_refuses_the_step(primary, target):
     async with world(primary, target) as (gateway, _):
 
-        class Full(MemoryFiles):
+        class FullFiles(MemoryFiles):
             def write_small(self, path, data):
                 raise OSError("no room")
 
-        gateway.files = Full()
+        gateway.files = FullFiles()
         gateway.restart()
-        assert "no room" in await refused(gateway, "orders")
+        assert "no room" in await refusal_reason(gateway, "orders")
         assert gateway.mover.move_file.get_move("orders").state is M
 
 
 @two_clusters
-async def test_what_the_states_do_not_allow_is_refused(primary, target):
+async def test_roll_back_without_a_move_is_refused(primary, target):
     async with world(primary, target) as (gateway, _):
         with pytest.raises(OperationRefused, match="nothing to undo"):
             await gateway.mover.rollback("orders")
@@ -409,21 +409,21 @@ async def test_what_the_states_do_not_allow_is_refused(primary, target):
 
 
 @two_clusters
-async def test_retries_of_what_was_popped_are_consumed_before_a_group_follows(primary, target):
-    """They wait in a topic of group and topic, which is none of the other topics that have to move as well."""
+async def test_pop_retries_are_drained_before_the_group_switches(primary, target):
+    """They are in a topic of group and topic, which is not one of the group's other topics."""
     async with world(primary, target) as (gateway, _):
-        await beat(gateway.primary)
+        await send_heartbeat(gateway.primary)
         retry = "%RETRY%GID_orders"
         broker(primary).topics.update([TopicConfig(topic_name=retry, read_queue_nums=1, write_queue_nums=1)])
         broker(primary).store.append(retry, 0, b"failed", b"")
         broker(primary).offsets.commit_offset("GID", retry, 0, 0)
-        await step(gateway, "orders")
-        await step(gateway, "orders")
-        assert await refused(gateway, "orders", "GID") == (
+        await take_step(gateway, "orders")
+        await take_step(gateway, "orders")
+        assert await refusal_reason(gateway, "orders", "GID") == (
             "GID has not consumed all of %RETRY%GID_orders at the primary"
         )
         broker(primary).offsets.commit_offset("GID", retry, 0, 1)
-        await step(gateway, "orders", "GID")
-        assert await step(gateway, "orders", "GID") is S
+        await take_step(gateway, "orders", "GID")
+        assert await take_step(gateway, "orders", "GID") is S
         assert {retry, "%RETRY%GID", "%DLQ%GID"} <= gateway.mirror.stopped
         assert broker(target).topics.get(retry) is not None

@@ -13,22 +13,22 @@ M, C, P, D, S, DONE, BACK = (
 )  # fmt: skip
 
 
-def advanced(move, group=None):
+def advance_all(move, group=None):
     for step in move.forward_steps(group):
         move = move.after_step(step, NOW)
     return move
 
 
-def rolled_back(move, group=None):
+def roll_back_all(move, group=None):
     for step in move.backward_steps(group):
         move = move.after_step(step, NOW)
     return move
 
 
-def test_a_topic_goes_all_the_way():
+def test_topic_moves_to_done():
     move, seen = Move("t"), []
     while move.state is not DONE:
-        move = advanced(move)
+        move = advance_all(move)
         if move.state is P:
             move = move.with_groups(["g"])
         seen.append(
@@ -50,24 +50,24 @@ def test_a_topic_goes_all_the_way():
     ]
 
 
-def test_without_groups_the_switched_producers_are_all_there_is():
+def test_topic_without_groups_is_done_after_its_producers():
     move = Move("t", P)
     assert move.default_side is Side.PRIMARY
     assert move.forward_steps() == [MoveStep("t", None, P, DONE)]
 
 
-def test_each_group_switches_on_its_own_and_the_topic_is_done_after_the_last():
+def test_topic_is_done_after_its_last_group():
     move = Move("t", P, {"a": P, "b": P})
-    move = advanced(advanced(move, "a"), "a")
+    move = advance_all(advance_all(move, "a"), "a")
     assert move.groups == {"a": S, "b": P}
     assert (move.consumer_side("a"), move.consumer_side("b")) == (Side.TARGET, Side.PRIMARY)
     assert (move.overall_state, move.default_side) == (P, Side.PRIMARY)
     assert move.forward_steps() == [MoveStep("t", "b", P, D)]
     with pytest.raises(OperationRefused, match="group a of t is CONSUMERS_SWITCHED already"):
         move.forward_steps("a")
-    move = advanced(advanced(move))
+    move = advance_all(advance_all(move))
     assert (move.overall_state, move.consumer_side("stranger")) == (S, Side.TARGET)
-    assert advanced(move).groups == {"a": DONE, "b": DONE}
+    assert advance_all(move).groups == {"a": DONE, "b": DONE}
 
 
 @pytest.mark.parametrize(
@@ -83,32 +83,32 @@ def test_each_group_switches_on_its_own_and_the_topic_is_done_after_the_last():
         (Move("t", P, {"g": S}), "backward_steps", "g", "roll the topic back first"),
     ],
 )
-def test_what_the_states_do_not_allow_is_refused(move, way, group, reason):
+def test_impossible_steps_are_refused(move, way, group, reason):
     with pytest.raises(OperationRefused, match=reason):
         getattr(move, way)(group)
 
 
-def test_back_from_caught_up():
-    assert rolled_back(Move("t", C)).state is M
+def test_roll_back_from_caught_up():
+    assert roll_back_all(Move("t", C)).state is M
 
 
-def test_back_from_switched_producers():
-    move = rolled_back(Move("t", P, {"g": P, "h": D}))
+def test_roll_back_from_switched_producers():
+    move = roll_back_all(Move("t", P, {"g": P, "h": D}))
     assert (move.state, move.groups) == (M, {})
 
 
-def test_back_from_drained_is_a_mark_only():
-    assert rolled_back(Move("t", P, {"g": D}), "g").groups == {"g": P}
+def test_roll_back_from_drained_only_changes_the_state():
+    assert roll_back_all(Move("t", P, {"g": D}), "g").groups == {"g": P}
 
 
-def test_back_from_switched_consumers_producers_go_first_and_each_group_follows():
-    move = rolled_back(Move("t", P, {"a": S, "b": S, "c": D}))
+def test_roll_back_from_switched_consumers_starts_with_producers():
+    move = roll_back_all(Move("t", P, {"a": S, "b": S, "c": D}))
     assert (move.state, move.producer_side) == (BACK, Side.PRIMARY)
     assert move.groups == {"a": S, "b": S, "c": P}
     assert not move.is_mirrored
-    move = rolled_back(move, "a")
+    move = roll_back_all(move, "a")
     assert (move.state, move.consumer_side("a"), move.consumer_side("b")) == (BACK, Side.PRIMARY, Side.TARGET)
-    move = rolled_back(move)
+    move = roll_back_all(move)
     assert (move.state, move.groups, move.is_mirrored) == (M, {}, True)
 
 
@@ -117,7 +117,7 @@ def test_steps_know_their_direction():
     assert not any(step.is_backward for step in Move("t", P, {"g": P}).forward_steps())
 
 
-def test_a_move_is_the_same_after_being_written():
+def test_move_round_trips_through_its_dict():
     move = Move("t", P, {"a": S}, {"b/0": QueueEnds(7, 8)}, 99)
     assert Move.from_dict(json.loads(json.dumps(move.to_dict()))) == move
     assert move.with_ends({"b/1": QueueEnds(1, 1)}).ends == {"b/1": QueueEnds(1, 1)}

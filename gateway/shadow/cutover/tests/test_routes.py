@@ -10,8 +10,8 @@ from gateway.shadow.tests.two_clusters import two_clusters
 from remoting.bodies.topics import TopicConfig
 
 
-class Served:
-    """A console that only remembers its handlers; ``served["GET", path]`` is one of them."""
+class FakeConsole:
+    """A console that only remembers the registered routes."""
 
     def __init__(self):
         self._handlers = {}
@@ -27,16 +27,16 @@ class Served:
 
 
 @contextlib.asynccontextmanager
-async def served(primary, target):
+async def serve_routes(primary, target):
     async with world(primary, target) as (gateway, nursery):
-        console = Served()
+        console = FakeConsole()
         CutoverRoutes(gateway.mover, FullSync(gateway.checks.clusters)).register_routes(console)
         yield console, gateway, nursery
 
 
 @two_clusters
-async def test_a_move_through_the_console(primary, target):
-    async with served(primary, target) as (console, gateway, nursery), load(gateway, nursery):
+async def test_move_through_the_console(primary, target):
+    async with serve_routes(primary, target) as (console, gateway, nursery), load(gateway, nursery):
         advance, status = console["POST", "/cutover/advance"], console["GET", "/cutover"]
         assert status({}) == {"moves": []}
         answer = await advance({"topic": "orders", "to": "drained", "wait_s": 30})
@@ -59,8 +59,8 @@ async def test_a_move_through_the_console(primary, target):
 
 
 @two_clusters
-async def test_errors_have_their_status(primary, target):
-    async with served(primary, target) as (console, gateway, _):
+async def test_errors_have_http_statuses(primary, target):
+    async with serve_routes(primary, target) as (console, gateway, _):
         for given, status in (
             ({}, 400),
             ({"topic": "orders", "allow": "everything"}, 400),
@@ -80,8 +80,8 @@ async def test_errors_have_their_status(primary, target):
 
 
 @two_clusters
-async def test_sync_shows_and_then_does(primary, target):
-    async with served(primary, target) as (console, gateway, _):
+async def test_sync_with_and_without_dry_run(primary, target):
+    async with serve_routes(primary, target) as (console, gateway, _):
         sync = console["POST", "/cutover/sync"]
         broker(primary).topics.update([TopicConfig(topic_name="new")])
         rows = (await sync({"topics": "new", "dry_run": True}))["steps"]

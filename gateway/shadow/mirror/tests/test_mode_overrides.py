@@ -39,7 +39,7 @@ def test_mode_command_lists_sets_and_clears_overrides():
         def run(*given):
             return CliRunner().invoke(shadow, ["mode", *given, *at])
 
-        assert run().output == "every topic has the mode of its rule\n"
+        assert run().output == "No overrides: every topic uses the mode set by its mirror rule.\n"
         assert run("Orders", "strict-dual").output == "Orders: strict-dual (its rule: async)\n"
         assert mirrors.rules.effective_mode(0, "Orders") == "strict-dual"
         assert run("Clicks", "off").output == BOTH

@@ -8,12 +8,12 @@ from codec.command import encode_command
 from gateway.shadow.mirror.service import MirrorService
 from gateway.shadow.mirror.settings import MirrorSettings
 from gateway.shadow.tests.mirrored_clusters import make_broker_exchange
-from gateway.shadow.tests.two_clusters import Seen, two_clusters
+from gateway.shadow.tests.two_clusters import ClusterView, two_clusters
 from gateway.shadow.traffic.exchange import Hub
 from gateway.tests.cluster import message
 
 
-class SecondView(Seen):
+class SecondView(ClusterView):
     """A second cluster object for the same simulated servers."""
 
     def __init__(self, other, handlers):

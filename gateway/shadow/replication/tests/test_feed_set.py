@@ -8,7 +8,7 @@ import trio
 
 from gateway.shadow.replication.queue_feed import FeedPhase
 from gateway.shadow.tests.replicated_clusters import BROKER, ReplicatedClusters, topic
-from gateway.shadow.tests.two_clusters import Seen, two_clusters
+from gateway.shadow.tests.two_clusters import ClusterView, two_clusters
 from gateway.tests.cluster import settle
 from remoting.requests.pull import PullMessage
 from remoting.tests.virtual import set_signature
@@ -17,7 +17,9 @@ from remoting.tests.virtual import set_signature
 class RunningClusters(ReplicatedClusters):
     """Both clusters and a nursery, in which the feeds run."""
 
-    def __init__(self, nursery: trio.Nursery, primary: Seen, target: Seen, **settings: Any) -> None:
+    def __init__(
+        self, nursery: trio.Nursery, primary: ClusterView, target: ClusterView, **settings: Any
+    ) -> None:
         super().__init__(primary, target, **settings)
         self.nursery = nursery
 

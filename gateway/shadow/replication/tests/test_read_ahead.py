@@ -14,7 +14,7 @@ from gateway.shadow.replication.queue_copier import (
 )
 from gateway.shadow.replication.read_ahead import ReadAheadBudget, ReadAheadCopier
 from gateway.shadow.tests.replicated_clusters import BROKER, ReplicatedClusters, topic
-from gateway.shadow.tests.two_clusters import Seen, two_clusters
+from gateway.shadow.tests.two_clusters import ClusterView, two_clusters
 from remoting.errors import RemotingTimeout
 from remoting.requests.pull import PullMessage
 from remoting.requests.replication import PutMessagesAtOffsets
@@ -26,7 +26,7 @@ COUNT = 3_000
 class CopiedClusters(ReplicatedClusters):
     """Both clusters, and a copier of queue 0."""
 
-    def __init__(self, primary: Seen, target: Seen) -> None:
+    def __init__(self, primary: ClusterView, target: ClusterView) -> None:
         super().__init__(primary, target)
         self.copy = QueueCopier(primary, target, QueuePlace(BROKER, BROKER, "t", 0), PullOptions())
 

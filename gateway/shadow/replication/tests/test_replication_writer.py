@@ -9,7 +9,7 @@ from gateway.shadow.replication.queue_selection import answer_hold_predicate, qu
 from gateway.shadow.replication.service import ReplicationService, clear_healed_marks
 from gateway.shadow.tests.exchanges import make_exchange
 from gateway.shadow.tests.replicated_clusters import BROKER, ReplicatedClusters, topic
-from gateway.shadow.tests.two_clusters import Seen, two_clusters
+from gateway.shadow.tests.two_clusters import ClusterView, two_clusters
 from gateway.shadow.traffic.outcome import OutcomeKind
 from gateway.tests.cluster import settle
 from remoting.bodies.heartbeat import ConsumerData, HeartbeatData, SubscriptionData
@@ -21,7 +21,7 @@ from remoting.requests.offsets import QueryConsumerOffset
 class ServicedClusters(ReplicatedClusters):
     """Both clusters, and a `ReplicationService` whose feeds replace the plain ones."""
 
-    def __init__(self, primary: Seen, target: Seen) -> None:
+    def __init__(self, primary: ClusterView, target: ClusterView) -> None:
         super().__init__(primary, target)
         self.rules = MirrorRules([MirrorRule(topics=["t"])])
         self.diverged = DivergedQueues(100)

@@ -23,7 +23,7 @@ def test_other_codes_are_left_out():
     assert all(policy_of(code) is UNKNOWN_CODE_POLICY for code in (*NOT_SERVED, 424_242))
 
 
-def test_what_changes_messages_offsets_topics_or_groups_is_mirrored():
+def test_changes_of_messages_offsets_topics_and_groups_are_mirrored():
     assert mirrored_codes() == {10, 310, 320, 37, 15, 370, 17, 18, 215, 200, 225, 207, 353, 401}
     assert policy_of(36).treatment is Treatment.LEFT_OUT
 
@@ -38,7 +38,7 @@ def test_topics_that_are_not_users_own():
     )
 
 
-def test_the_document_is_what_the_table_prints():
+def test_document_matches_the_table():
     assert PAGE.read_text() == render_policy_page(), (
         "print gateway.shadow.traffic.request_policy.page() into docs/reference/mirror-policy.md"
     )

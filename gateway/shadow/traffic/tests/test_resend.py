@@ -15,7 +15,7 @@ from gateway.shadow.traffic.subject import Subject
 SIGNED = {"AccessKey": "me", "Signature": "abc=", "SecurityToken": "t"}
 
 
-def test_a_repeated_request_has_neither_signature_nor_the_primarys_broker():
+def test_repeated_request_drops_signature_and_primary_broker():
     asked = Command(
         17, 5, 0, {"topic": "orders", "bname": "broker-a", "n": "4", **SIGNED}, b"body", version=399
     )
@@ -31,14 +31,14 @@ def test_a_repeated_request_has_neither_signature_nor_the_primarys_broker():
 @pytest.mark.parametrize(
     ("code", "queue", "broker"), [(10, "queueId", None), (310, "e", "n"), (320, "e", "n")]
 )
-def test_a_send_goes_to_the_queue_the_primary_chose(code, queue, broker):
+def test_send_goes_to_the_primarys_queue(code, queue, broker):
     ext = {queue: "-1", **({broker: "broker-a"} if broker else {}), **SIGNED}
     sent = make_exchange(code, encode_command(Command(code, ext=ext, body=b"x")), None)
     again = send_to_queue(sent, Subject("orders", queue_id=3), "broker-x")
     assert again.ext == {queue: "3", **({broker: "broker-x"} if broker else {})}
 
 
-def test_a_handle_names_the_targets_broker():
+def test_recall_handle_names_the_targets_broker():
     handle = RecallHandle("orders", "broker-a", "1700000000000", "K1")
     asked = Command(370, ext={"topic": "orders", "recallHandle": handle.encode()})
     assert (
@@ -51,7 +51,7 @@ def test_a_handle_names_the_targets_broker():
         recall_from_target(Command(370), "broker-x")
 
 
-def test_refusals_for_the_moment():
+def test_temporary_refusals():
     busy = "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
     assert all(is_temporary_refusal(*each) for each in ((2, None), (14, "no room"), (215, ""), (1, busy)))
     assert not any(is_temporary_refusal(*each) for each in ((1, "no"), (16, "busy"), (0, None)))
