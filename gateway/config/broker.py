@@ -31,7 +31,7 @@ class BrokerConfig:
     broker_name: str = key(
         "brokerName",
         "broker-a",
-        "name clients know the broker by (official default: host name)",
+        "name of the broker (official default: the host name)",
         pattern=NAME,
     )
     broker_cluster_name: str = key(
@@ -41,7 +41,7 @@ class BrokerConfig:
     listen_port: int = key(
         "listenPort",
         BROKER_PORT,
-        "port P of clients; P-2 is served too; 0 takes a free one",
+        "port P for clients; P-2 is served, too; 0 for a free one",
         low=0,
         high=65535,
     )
@@ -51,13 +51,13 @@ class BrokerConfig:
     broker_ip: str = key(
         "brokerIP1",
         AUTO,
-        "address told to clients; auto: the one each client reached us by (official: first NIC)",
+        "address that clients are told to use; auto: the one each client connected to (official: first NIC)",
         pattern=HOST,
     )
     ha_listen_port: int = key(
         "haListenPort",
         0,
-        "port told as HA address, 0 means listenPort + 1; not listened on",
+        "port announced for replication, 0 means listenPort + 1; nothing listens on it",
         low=0,
         high=65535,
     )
@@ -67,7 +67,7 @@ class BrokerConfig:
     default_topic_queue_nums: int = key(
         "defaultTopicQueueNums",
         8,
-        "most queues of a topic created by its first send",
+        "maximum number of queues of a topic created by its first send",
         low=1,
         high=65535,
         live=True,
@@ -86,7 +86,7 @@ class BrokerConfig:
     validate_system_topic_when_update_topic: bool = key(
         "validateSystemTopicWhenUpdateTopic",
         True,
-        "whether system topics are kept from being changed",
+        "whether changing system topics is refused",
         live=True,
     )
     clear_retry_topic_when_delete_topic: bool = key(
@@ -98,27 +98,38 @@ class BrokerConfig:
     enable_mixed_message_type: bool = key(
         "enableMixedMessageType", False, "whether new topics may mix message types", live=True
     )
-    trace_on: bool = key("traceOn", True, "told to producers as TRACE_ON of every answer", live=True)
+    trace_on: bool = key("traceOn", True, "TRACE_ON in every answer to a producer", live=True)
     trace_topic_enable: bool = key("traceTopicEnable", False, "whether the trace topic exists from the start")
     msg_trace_topic_name: str = key("msgTraceTopicName", "RMQ_SYS_TRACE_TOPIC", "name of the trace topic")
-    region_id: str = key("regionId", "DefaultRegion", "told to producers as MSG_REGION of every answer")
+    region_id: str = key("regionId", "DefaultRegion", "MSG_REGION in every answer to a producer")
     long_polling_enable: bool = key(
         "longPollingEnable", True, "whether a pull without messages waits as long as it asks", live=True
     )
     short_polling_time_ms: int = key(
-        "shortPollingTimeMills", 1_000, "how long such a pull waits otherwise", low=1, high=60_000, live=True
+        "shortPollingTimeMills",
+        1_000,
+        "time such a pull waits if long polling is off",
+        low=1,
+        high=60_000,
+        live=True,
     )
     reject_pull_consumer_enable: bool = key(
-        "rejectPullConsumerEnable", False, "whether consumers that pull by themselves are refused", live=True
+        "rejectPullConsumerEnable",
+        False,
+        "whether consumers that use pull (not push) clients are refused",
+        live=True,
     )
     lite_pull_message_enable: bool = key(
         "litePullMessageEnable", True, "whether code 361 is served", live=True
     )
     notify_consumer_ids_changed_enable: bool = key(
-        "notifyConsumerIdsChangedEnable", True, "whether consumers hear at once who joined or left", live=True
+        "notifyConsumerIdsChangedEnable",
+        True,
+        "whether consumers are notified at once when a group member joins or leaves",
+        live=True,
     )
     enable_register_producer: bool = key(
-        "enableRegisterProducer", True, "whether producers' heartbeats are remembered", live=True
+        "enableRegisterProducer", True, "whether producers' heartbeats are recorded", live=True
     )
     enable_property_filter: bool = key(
         "enablePropertyFilter", False, "whether SQL92 filters on message properties are served", live=True
@@ -130,18 +141,21 @@ class BrokerConfig:
         "storeReplyMessageEnable", True, "whether request-reply answers are stored", live=True
     )
     use_server_side_reset_offset: bool = key(
-        "useServerSideResetOffset", True, "whether a reset offset is kept by the broker", live=True
+        "useServerSideResetOffset",
+        True,
+        "whether the broker stores an offset reset until the consumer asks",
+        live=True,
     )
     enable_broadcast_offset_store: bool = key(
         "enableBroadcastOffsetStore",
         True,
-        "whether broadcasting clients go on where they were when they move to or from a proxy",
+        "whether broadcasting clients continue at their offset when they move to or from a proxy",
         live=True,
     )
     broadcast_offset_expire_s: int = key(
         "broadcastOffsetExpireSecond",
         120,
-        "such a client that is gone is forgotten after so long",
+        "time after which a disconnected broadcasting client is forgotten",
         low=1,
         high=86_400,
         live=True,
@@ -149,7 +163,7 @@ class BrokerConfig:
     broadcast_offset_expire_max_s: int = key(
         "broadcastOffsetExpireMaxSecond",
         300,
-        "one that is there and does not pull, after so long",
+        "time after which a connected broadcasting client that does not pull is forgotten",
         low=1,
         high=86_400,
         live=True,
@@ -157,14 +171,14 @@ class BrokerConfig:
     channel_expired_timeout_ms: int = key(
         "channelExpiredTimeout",
         120_000,
-        "a client silent for longer is forgotten",
+        "time without a heartbeat after which a client is forgotten",
         low=1_000,
         high=86_400_000,
     )
     subscription_expired_timeout_ms: int = key(
         "subscriptionExpiredTimeout",
         600_000,
-        "a subscription no consumer renews ends",
+        "time after which a subscription ends if no consumer renews it",
         low=1_000,
         high=86_400_000,
     )
@@ -188,21 +202,26 @@ class BrokerConfig:
     transaction_timeout_ms: int = key(
         "transactionTimeOut",
         6_000,
-        "age at which a half message is checked first",
+        "age of a half message at its first check-back",
         low=1,
         high=86_400_000,
         live=True,
     )
     transaction_check_max: int = key(
-        "transactionCheckMax", 15, "checks before a half message is dropped", low=1, high=10_000, live=True
+        "transactionCheckMax",
+        15,
+        "maximum number of check-backs before a half message is dropped",
+        low=1,
+        high=10_000,
+        live=True,
     )
     transaction_check_interval_ms: int = key(
-        "transactionCheckInterval", 30_000, "time between checks", low=100, high=86_400_000, live=True
+        "transactionCheckInterval", 30_000, "time between check-backs", low=100, high=86_400_000, live=True
     )
     transaction_op_msg_max_bytes: int = key(
         "transactionOpMsgMaxSize",
         4_096,
-        "so many bytes of ended half messages' offsets are written at once",
+        "size of an op message that is written at once, in bytes",
         low=1,
         high=1_048_576,
         live=True,
@@ -210,18 +229,18 @@ class BrokerConfig:
     transaction_op_batch_interval_ms: int = key(
         "transactionOpBatchInterval",
         3_000,
-        "time after which fewer are written, too",
+        "longest time until a smaller op message is written",
         low=1,
         high=600_000,
         live=True,
     )
     recall_message_enable: bool = key(
-        "recallMessageEnable", False, "whether a delayed message can be taken back", live=True
+        "recallMessageEnable", False, "whether a delayed message can be recalled", live=True
     )
     allow_recall_when_broker_not_writeable: bool = key(
         "allowRecallWhenBrokerNotWriteable",
         True,
-        "whether that is allowed without write permission",
+        "whether recalls are allowed without write permission",
         live=True,
     )
     force_register: bool = key(
@@ -236,7 +255,7 @@ class BrokerConfig:
     register_broker_timeout_ms: int = key(
         "registerBrokerTimeoutMills",
         24_000,
-        "how long one registration may take",
+        "timeout of one registration",
         low=100,
         high=600_000,
         live=True,
@@ -244,14 +263,14 @@ class BrokerConfig:
     broker_not_active_timeout_ms: int = key(
         "brokerNotActiveTimeoutMillis",
         10_000,
-        "told to namesrvs that ask for heartbeats",
+        "heartbeat timeout announced to namesrvs",
         low=1_000,
         high=600_000,
     )
     config_black_list: str = key(
         "configBlackList",
         "configBlackList;brokerConfigPath",
-        "keys that cannot be changed by request, with ;",
+        "keys that cannot be changed by request, separated by ;",
     )
 
     @property

@@ -1,6 +1,6 @@
 """Keys of flow control and quotas: official BrokerConfig names and defaults where there are any.
 
-What they mean for a server without thread pools is said in gateway.broker.flow_control and gateway.broker.quotas.
+`gateway/broker/flow_control.py` and `quotas.py` explain them for a server without thread pools.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class FlowSettings:
     broker_fast_failure_enable: bool = key(
         "brokerFastFailureEnable",
         False,
-        "whether what waited too long is refused instead of served late (official: true)",
+        "whether requests that waited too long are refused instead of served late (official: true)",
         live=True,
     )
     wait_time_send_ms: int = key(
@@ -27,29 +27,39 @@ class FlowSettings:
         "waitTimeMillsInPullQueue", 5_000, "longest wait of a pull or pop", low=1, high=_DAY_MS, live=True
     )
     wait_time_lite_pull_ms: int = key(
-        "waitTimeMillsInLitePullQueue", 5_000, "the same for code 361", low=1, high=_DAY_MS, live=True
+        "waitTimeMillsInLitePullQueue",
+        5_000,
+        "longest wait of a lite pull (code 361)",
+        low=1,
+        high=_DAY_MS,
+        live=True,
     )
     wait_time_heartbeat_ms: int = key(
-        "waitTimeMillsInHeartbeatQueue", 31_000, "the same for heartbeats", low=1, high=_DAY_MS, live=True
+        "waitTimeMillsInHeartbeatQueue", 31_000, "longest wait of a heartbeat", low=1, high=_DAY_MS, live=True
     )
     wait_time_transaction_ms: int = key(
         "waitTimeMillsInTransactionQueue",
         3_000,
-        "the same for ends of transactions",
+        "longest wait of the end of a transaction",
         low=1,
         high=_DAY_MS,
         live=True,
     )
     wait_time_ack_ms: int = key(
-        "waitTimeMillsInAckQueue", 3_000, "the same for acks of pops", low=1, high=_DAY_MS, live=True
+        "waitTimeMillsInAckQueue", 3_000, "longest wait of an ack", low=1, high=_DAY_MS, live=True
     )
     wait_time_admin_ms: int = key(
-        "waitTimeMillsInAdminBrokerQueue", 5_000, "the same for admin tools", low=1, high=_DAY_MS, live=True
+        "waitTimeMillsInAdminBrokerQueue",
+        5_000,
+        "longest wait of an admin request",
+        low=1,
+        high=_DAY_MS,
+        live=True,
     )
     page_cache_busy_timeout_ms: int = key(
         "osPageCacheBusyTimeOutMills",
         1_000,
-        "a flush that takes longer means a stalled disk, which refuses sends",
+        "duration of a flush above which the disk counts as stalled and sends are refused",
         low=1,
         high=_DAY_MS,
         live=True,
@@ -57,32 +67,47 @@ class FlowSettings:
     send_queue_capacity: int = key(
         "sendThreadPoolQueueCapacity",
         10_000,
-        "with SYNC_FLUSH, most sends that wait for the disk",
+        "with SYNC_FLUSH, maximum number of sends waiting for the disk",
         low=1,
         high=10_000_000,
         live=True,
     )
     send_quota_messages: int = key(
-        "sendQuotaMessages", 0, "most messages/s producers may send, 0 is any", low=0, live=True, ours=True
+        "sendQuotaMessages",
+        0,
+        "maximum messages per second from producers; 0: no limit",
+        low=0,
+        live=True,
+        ours=True,
     )
     send_quota_bytes: int = key(
-        "sendQuotaBytes", 0, "most bytes/s of bodies they may send, 0 is any", low=0, live=True, ours=True
+        "sendQuotaBytes",
+        0,
+        "maximum bytes of bodies per second from producers; 0: no limit",
+        low=0,
+        live=True,
+        ours=True,
     )
     pull_quota_messages: int = key(
         "pullQuotaMessages",
         0,
-        "most messages/s consumers get, 0 is any",
+        "maximum messages per second to consumers; 0: no limit",
         low=0,
         live=True,
         ours=True,
     )
     pull_quota_bytes: int = key(
-        "pullQuotaBytes", 0, "most bytes/s they get, 0 is any", low=0, live=True, ours=True
+        "pullQuotaBytes",
+        0,
+        "maximum bytes of bodies per second to consumers; 0: no limit",
+        low=0,
+        live=True,
+        ours=True,
     )
     quota_burst_s: int = key(
         "quotaBurstSeconds",
         1,
-        "so many seconds of a quota may be used at once after a pause",
+        "seconds of a quota that may be used at once after a pause",
         low=1,
         high=3_600,
         live=True,

@@ -1,4 +1,4 @@
-"""Keys of pop consumption: official BrokerConfig names and defaults. How pops are served is not here."""
+"""Keys of pop consumption: official BrokerConfig names and defaults."""
 
 from dataclasses import dataclass
 
@@ -14,14 +14,14 @@ class PopSettings:
     revive_queue_num: int = key(
         "reviveQueueNum",
         8,
-        "queues of the revive topic, where checkpoints and acks are kept",
+        "number of queues of the revive topic, which stores checkpoints and acks",
         low=1,
         high=998,
     )
     pop_polling_size: int = key(
         "popPollingSize",
         1024,
-        "most pops of one group and queue that wait; more are answered POLLING_FULL",
+        "maximum number of waiting pops of one group and queue; more are answered POLLING_FULL",
         low=0,
         high=1_000_000,
         live=True,
@@ -29,7 +29,7 @@ class PopSettings:
     max_pop_polling_size: int = key(
         "maxPopPollingSize",
         100_000,
-        "most requests of any kind that may wait when a pop wants to",
+        "maximum number of waiting requests of any kind for a pop to wait, too",
         low=0,
         high=10_000_000,
         live=True,
@@ -37,7 +37,7 @@ class PopSettings:
     pop_from_retry_probability: int = key(
         "popFromRetryProbability",
         20,
-        "percentage of pops that look for messages to retry first",
+        "percentage of pops that read the retry topic first",
         low=0,
         high=100,
         live=True,
@@ -51,18 +51,18 @@ class PopSettings:
         live=True,
     )
     priority_order_asc: bool = key(
-        "priorityOrderAsc", True, "whether pops look at the last queue of a topic first", live=True
+        "priorityOrderAsc", True, "whether pops start with the last queue of a topic", live=True
     )
     enable_pop_message_threshold: bool = key(
         "enablePopMessageThreshold",
         False,
-        "whether a group has to ack before it pops more, when too much of a queue is out",
+        "whether a group must ack before it pops more when too many messages of a queue are invisible",
         live=True,
     )
     pop_inflight_message_threshold: int = key(
         "popInflightMessageThreshold",
         10_000,
-        "messages of one queue that may be out then",
+        "maximum number of invisible messages of one queue with that threshold",
         low=0,
         high=2**31 - 1,
         live=True,
@@ -76,7 +76,7 @@ class PopSettings:
     retrieve_message_from_pop_retry_topic_v1: bool = key(
         "retrieveMessageFromPopRetryTopicV1",
         True,
-        "whether the older retry topics are read as well when the new names are in use",
+        "whether retry topics with the older names are read, too",
         live=True,
     )
     use_separate_retry_queue: bool = key(
@@ -106,26 +106,26 @@ class PopSettings:
     skip_when_ck_reput_reach_max_times: bool = key(
         "skipWhenCKRePutReachMaxTimes",
         False,
-        "whether a message that could not be written for another try is given up after 17 times",
+        "whether a message is dropped after it could not be written for another try 17 times",
         live=True,
     )
     server_load_balancer_enable: bool = key(
         "serverLoadBalancerEnable",
         True,
-        "whether queues are shared out when clients ask for their assignment",
+        "whether the broker assigns queues when clients ask for their assignment",
         live=True,
     )
     default_message_request_mode: str = key(
         "defaultMessageRequestMode",
         PULL,
-        "how groups consume that were not told by mqadmin setConsumeMode",
+        "consume mode of groups without one set by mqadmin setConsumeMode",
         choices=(PULL, POP),
         live=True,
     )
     default_pop_share_queue_num: int = key(
         "defaultPopShareQueueNum",
         -1,
-        "how many other members share each member's queues in such a POP group; 0 or less: all",
+        "number of other members that share each member's queues in a POP group; 0 or less: all",
         low=-1,
         high=65_535,
         live=True,

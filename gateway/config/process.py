@@ -32,28 +32,35 @@ class NamesrvConfig:
     """Source: NamesrvConfig, 5.4.0."""
 
     listen_port: int = key(
-        "listenPort", NAMESRV_PORT, "port of clients and brokers; 0 takes a free one", low=0, high=65535
+        "listenPort", NAMESRV_PORT, "port for clients and brokers; 0 for a free one", low=0, high=65535
     )
     kv_config_path: str = key(
         "kvConfigPath",
         "~/namesrv/kvConfig.json",
-        "file of the key-value configuration",
+        "file of the KV configuration",
         path=True,
     )
     config_store_path: str = key(
         "configStorePath",
         "~/namesrv/namesrv.properties",
-        "file that changes by request go to",
+        "file for changes made by request",
         path=True,
     )
     order_message_enable: bool = key(
         "orderMessageEnable", False, "whether routes carry the order configuration of their topic", live=True
     )
     return_order_topic_config_to_broker: bool = key(
-        "returnOrderTopicConfigToBroker", True, "whether brokers learn it when they register", live=True
+        "returnOrderTopicConfigToBroker",
+        True,
+        "whether registering brokers get the order configuration",
+        live=True,
     )
     scan_not_active_broker_interval_ms: int = key(
-        "scanNotActiveBrokerInterval", 5_000, "time between looks for silent brokers", low=100, high=600_000
+        "scanNotActiveBrokerInterval",
+        5_000,
+        "time between searches for silent brokers",
+        low=100,
+        high=600_000,
     )
     enable_all_topic_list: bool = key(
         "enableAllTopicList", True, "whether all topics may be listed", live=True
@@ -62,10 +69,15 @@ class NamesrvConfig:
         "enableTopicList", True, "whether topics of a cluster may be listed", live=True
     )
     need_wait_for_service: bool = key(
-        "needWaitForService", False, "whether routes are refused just after the start", live=True
+        "needWaitForService", False, "whether routes are refused for a time after the start", live=True
     )
     wait_seconds_for_service: int = key(
-        "waitSecondsForService", 45, "how long, in seconds", low=0, high=3_600, live=True
+        "waitSecondsForService",
+        45,
+        "time after the start during which routes are refused, in seconds",
+        low=0,
+        high=3_600,
+        live=True,
     )
     support_acting_master: bool = key(
         "supportActingMaster", False, "whether a replica is shown as master while there is none", live=True
@@ -73,30 +85,39 @@ class NamesrvConfig:
     delete_topic_with_broker_registration: bool = key(
         "deleteTopicWithBrokerRegistration",
         False,
-        "whether topics a registration lacks are removed",
+        "whether topics missing from a registration are removed",
         live=True,
     )
     config_black_list: str = key(
         "configBlackList",
         "configBlackList;configStorePath;kvConfigPath",
-        "keys that cannot be changed by request, with ;",
+        "keys that cannot be changed by request, separated by ;",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class ListenerLimits:
-    """Bounds every listener of the process holds its peers to."""
+    """Limits of every listener of the process."""
 
     frame_bytes: int = key(
-        "com.rocketmq.remoting.frameMaxLength", 16 * MIB, "largest frame read", low=1024, high=1024 * MIB
+        "com.rocketmq.remoting.frameMaxLength",
+        16 * MIB,
+        "maximum size of a frame, in bytes",
+        low=1024,
+        high=1024 * MIB,
     )
     header_bytes: int = key(
-        "headerMaxLength", MIB, "largest header of a frame", low=256, high=16 * MIB, ours=True
+        "headerMaxLength",
+        MIB,
+        "maximum size of the header of a frame, in bytes",
+        low=256,
+        high=16 * MIB,
+        ours=True,
     )
     output_bytes: int = key(
         "outputHighWaterMark",
         8 * MIB,
-        "unread answers above which a peer's requests wait",
+        "bytes of unread answers above which a peer's requests wait",
         low=1024,
         high=1024 * MIB,
         ours=True,
@@ -104,7 +125,7 @@ class ListenerLimits:
     output_limit_bytes: int = key(
         "outputLimit",
         64 * MIB,
-        "unread answers above which a peer is closed",
+        "bytes of unread answers above which the connection is closed",
         low=1024,
         high=4096 * MIB,
         ours=True,
@@ -112,25 +133,31 @@ class ListenerLimits:
     outstanding_requests: int = key(
         "outstandingRequests",
         10_000,
-        "requests of one peer being worked on",
+        "maximum number of requests of one peer in progress",
         low=1,
         high=1_000_000,
         ours=True,
     )
     idle_close_s: int = key(
-        "serverChannelMaxIdleTimeSeconds", 120, "a connection silent for longer is closed", low=1, high=86_400
+        "serverChannelMaxIdleTimeSeconds",
+        120,
+        "idle time after which a connection is closed",
+        low=1,
+        high=86_400,
     )
     drain_s: int = key(
         "shutdownWaitTimeSeconds",
         30,
-        "longest time requests in progress get after SIGTERM",
+        "longest time requests in progress may take after SIGTERM",
         low=0,
         high=3_600,
     )
-    backlog: int = key("serverSocketBacklog", 1024, "connections waiting to be accepted", low=1, high=65535)
+    backlog: int = key(
+        "serverSocketBacklog", 1024, "maximum number of connections waiting to be accepted", low=1, high=65535
+    )
 
     def of_connection(self) -> "ConnectionLimits":
-        """The part that one connection is held to."""
+        """Return the limits of one connection."""
         from remoting.limits import ConnectionLimits
 
         return ConnectionLimits(
@@ -145,21 +172,27 @@ class ListenerLimits:
 
 @dataclass(frozen=True, slots=True)
 class ProcessConfig:
-    """What concerns the process as a whole."""
+    """Keys of the process as a whole."""
 
     host: str = key(
-        "bindAddress", "0.0.0.0", "address listened on; :: is IPv6 and, where the system does so, IPv4"
+        "bindAddress", "0.0.0.0", "address to listen on; :: for IPv6 and, where the system supports it, IPv4"
     )
-    brokers: int = key("brokers", 1, "brokers of this process, ports 10 apart", low=1, high=26, ours=True)
-    memory: bool = key("memoryStore", False, "keep everything in memory; it is gone at the end", ours=True)
+    brokers: int = key(
+        "brokers", 1, "number of brokers in this process; their ports are 10 apart", low=1, high=26, ours=True
+    )
+    memory: bool = key(
+        "memoryStore", False, "whether everything stays in memory and is lost at the end", ours=True
+    )
     log_level: str = key(
         "logLevel",
         "info",
-        "least important line logged",
+        "log level",
         choices=("debug", "info", "warning", "error"),
         ours=True,
     )
-    ready_file: str = key("readyFile", "", "file the ready line is written to as well", path=True, ours=True)
+    ready_file: str = key(
+        "readyFile", "", "file to write the ready line to, besides standard output", path=True, ours=True
+    )
 
 
 @dataclass(frozen=True, slots=True)

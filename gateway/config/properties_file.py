@@ -1,7 +1,4 @@
-"""Java properties text to key, value and line number, as official configuration files are written.
-
-It does not know any key: what keys mean is declared in gateway.config.process.
-"""
+"""Parses and writes Java properties text, the format of official configuration files."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +9,7 @@ _WRITTEN = {ord("\\"): "\\\\"} | {ord(char): "\\" + letter for letter, char in _
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class PropertyLine:
     """One property; `line` is the 1-based line it starts on."""
 
     key: str
@@ -30,9 +27,9 @@ class PropertiesError(ValueError):
 
 
 def decode_text(data: bytes) -> str:
-    """Bytes of a file to text.
+    """Decode the bytes of a file.
 
-    Deviation: official servers read ISO-8859-1; UTF-8 is tried first, as people write today.
+    Deviation: official servers read ISO-8859-1; here UTF-8 is tried first, because it is usual today.
     """
     try:
         return data.decode("utf-8-sig")
@@ -40,8 +37,8 @@ def decode_text(data: bytes) -> str:
         return data.decode("latin-1")
 
 
-def parse_properties(text: str) -> list[Entry]:
-    """Every property in order; a key may occur again, the later one counts.
+def parse_properties(text: str) -> list[PropertyLine]:
+    """Return every property in order; of repeated keys the last one counts.
 
     Raises PropertiesError for a malformed unicode escape. Source: java.util.Properties.load.
     """
@@ -55,12 +52,12 @@ def parse_properties(text: str) -> list[Entry]:
 
 
 def format_properties(values: dict[str, str]) -> str:
-    """Sorted `key=value` lines that parse_properties reads back as `values`."""
+    """Return sorted `key=value` lines that parse_properties reads back as `values`."""
     return "".join(f"{_escape_key(key)}={escape_value(value)}\n" for key, value in sorted(values.items()))
 
 
 def escape_value(value: str) -> str:
-    """A value as it must stand in a properties file: backslashes, line ends and a leading blank escaped."""
+    """Escape backslashes, line ends and a leading blank of a value."""
     escaped = value.translate(_WRITTEN)
     return "\\" + escaped if escaped.startswith(" ") else escaped
 
@@ -70,7 +67,7 @@ def _escape_key(key: str) -> str:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Natural lines joined over trailing backslashes; comments and blank lines left out."""
+    """Yield lines with their numbers, joined over trailing backslashes, without comments and blank lines."""
     pending, start = "", 0
     natural = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     for number, raw in enumerate(natural, 1):
@@ -89,16 +86,16 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _continues(line: str) -> bool:
-    """An odd number of trailing backslashes: an even number is escaped backslashes."""
+    """Tell whether the line ends with an odd number of backslashes; an even number is escaped backslashes."""
     return (len(line) - len(line.rstrip("\\"))) % 2 == 1
 
 
-def _entry(line: str, number: int) -> Entry:
+def _entry(line: str, number: int) -> PropertyLine:
     end = _key_end(line)
     rest = line[end:].lstrip(_BLANKS)
     if rest[:1] in ("=", ":"):
         rest = rest[1:].lstrip(_BLANKS)
-    return Entry(_unescape(line[:end]), _unescape(rest), number)
+    return PropertyLine(_unescape(line[:end]), _unescape(rest), number)
 
 
 def _key_end(line: str) -> int:

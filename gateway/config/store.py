@@ -1,7 +1,4 @@
-"""Keys of one broker's message store: official MessageStoreConfig names and defaults.
-
-It does not open or size any file: gateway.server hands these values to the storage package.
-"""
+"""Keys of one broker's message store: official MessageStoreConfig names and defaults."""
 
 from dataclasses import dataclass
 
@@ -39,18 +36,18 @@ class StoreSettings:
     max_message_size_bytes: int = key(
         "maxMessageSize",
         4 * MIB,
-        "largest message body and properties accepted",
+        "maximum size of a message body and properties",
         low=1,
         high=512 * MIB,
         live=True,
     )
     max_messages_per_batch: int = key(
-        "maxMsgsNumBatch", 64, "most keys looked up by one query", low=1, high=10_000, live=True
+        "maxMsgsNumBatch", 64, "maximum number of keys looked up by one query", low=1, high=10_000, live=True
     )
     max_topic_length: int = key(
         "maxTopicLength",
         127,
-        "longest topic name in bytes; above 127 needs message version 2",
+        "maximum length of a topic name in bytes; more than 127 needs message version 2",
         low=1,
         high=32767,
     )
@@ -66,7 +63,7 @@ class StoreSettings:
     flush_commit_log_thorough_interval_ms: int = key(
         "flushCommitLogThoroughInterval",
         10_000,
-        "time after which few bytes are flushed too",
+        "time after which even a few bytes are flushed",
         low=0,
         high=600_000,
     )
@@ -76,15 +73,22 @@ class StoreSettings:
     sync_flush_timeout_ms: int = key(
         "syncFlushTimeout",
         5_000,
-        "a sync send not on disk by then gets FLUSH_DISK_TIMEOUT",
+        "time after which a sync send that is not on disk is answered FLUSH_DISK_TIMEOUT",
         low=1,
         high=600_000,
     )
     put_message_timeout_ms: int = key(
-        "putMessageTimeout", 8_000, "longest time a send waits for disk and copies", low=1, high=600_000
+        "putMessageTimeout",
+        8_000,
+        "longest time a send waits for the disk and for replicas",
+        low=1,
+        high=600_000,
     )
     delete_when: str = key(
-        "deleteWhen", "04", "hours of the day at which old files go, 00..23 separated by ;", pattern=HOURS
+        "deleteWhen",
+        "04",
+        "hours of the day at which expired files are deleted, 00..23 separated by ;",
+        pattern=HOURS,
     )
     file_reserved_hours: int = key(
         "fileReservedTime", 72, "hours a full commit log file is kept", low=1, high=876_000, live=True
@@ -92,7 +96,7 @@ class StoreSettings:
     disk_max_used_ratio: int = key(
         "diskMaxUsedSpaceRatio",
         75,
-        "disk use above which the oldest files go early",
+        "disk use in percent above which the oldest files are deleted early",
         low=10,
         high=95,
         live=True,
@@ -100,22 +104,27 @@ class StoreSettings:
     disk_clean_forcibly_ratio: int = key(
         "diskSpaceCleanForciblyRatio",
         85,
-        "disk use above which files go at any hour",
+        "disk use in percent above which files are deleted at any hour",
         low=10,
         high=99,
         live=True,
     )
     disk_warning_level_ratio: int = key(
-        "diskSpaceWarningLevelRatio", 90, "disk use above which sends are refused", low=10, high=99, live=True
+        "diskSpaceWarningLevelRatio",
+        90,
+        "disk use in percent above which sends are refused",
+        low=10,
+        high=99,
+        live=True,
     )
     clean_file_forcibly_enable: bool = key(
         "cleanFileForciblyEnable", True, "whether a nearly full disk removes unexpired files", live=True
     )
     clean_resource_interval_ms: int = key(
-        "cleanResourceInterval", 10_000, "time between looks for files to remove", low=100, high=86_400_000
+        "cleanResourceInterval", 10_000, "time between searches for files to delete", low=100, high=86_400_000
     )
     delete_files_max: int = key(
-        "deleteFileBatchMax", 10, "most commit log files removed at once", low=1, high=50
+        "deleteFileBatchMax", 10, "maximum number of commit log files deleted at once", low=1, high=50
     )
     check_crc_on_recover: bool = key("checkCRCOnRecover", True, "whether recovery checks message bodies")
     message_index_enable: bool = key("messageIndexEnable", True, "whether messages can be found by key")
@@ -126,65 +135,82 @@ class StoreSettings:
         "maxIndexNum", 20_000_000, "entries of one index file", low=2, high=100_000_000
     )
     default_query_max: int = key(
-        "defaultQueryMaxNum", 32, "most messages one query by key returns", low=1, high=10_000
+        "defaultQueryMaxNum",
+        32,
+        "maximum number of messages that one query by key returns",
+        low=1,
+        high=10_000,
     )
     max_transfer_bytes_in_memory: int = key(
         "maxTransferBytesOnMessageInMemory",
         256 * 1024,
-        "most bytes of one pull near the end",
+        "maximum size of the answer to a pull near the end of the log",
         low=1,
         high=64 * MIB,
     )
     max_transfer_count_in_memory: int = key(
-        "maxTransferCountOnMessageInMemory", 32, "most messages of one pull near the end", low=1, high=10_000
+        "maxTransferCountOnMessageInMemory",
+        32,
+        "maximum number of messages of one pull near the end of the log",
+        low=1,
+        high=10_000,
     )
     max_transfer_bytes_on_disk: int = key(
         "maxTransferBytesOnMessageInDisk",
         64 * 1024,
-        "most bytes of one pull of old messages",
+        "maximum size of the answer to a pull of old messages",
         low=1,
         high=64 * MIB,
     )
     max_transfer_count_on_disk: int = key(
-        "maxTransferCountOnMessageInDisk", 8, "most messages of one pull of old messages", low=1, high=10_000
+        "maxTransferCountOnMessageInDisk",
+        8,
+        "maximum number of messages of one pull of old messages",
+        low=1,
+        high=10_000,
     )
     access_in_memory_max_ratio: int = key(
         "accessMessageInMemoryMaxRatio",
         40,
-        "percent of memory taken as cached end of the log",
+        "percentage of memory assumed to cache the end of the log",
         low=1,
         high=90,
     )
     max_filter_message_bytes: int = key(
         "maxFilterMessageSize",
         16_000,
-        "bytes of queue entries one pull looks at for its filter; four times as many where it can search them",
+        "bytes of queue entries that one pull filters; four times as many where they can be searched",
         low=20,
         high=MIB,
     )
     pull_batch_max_count: int = key(
-        "pullBatchMaxMessageCount", 160, "most messages a consumer may ask for at once", low=1, high=10_000
+        "pullBatchMaxMessageCount",
+        160,
+        "maximum number of messages a consumer may request at once",
+        low=1,
+        high=10_000,
     )
     message_delay_level: str = key(
-        "messageDelayLevel", DELAY_LEVELS, "delays of levels 1, 2, …; units s m h d", pattern=DELAYS
+        "messageDelayLevel",
+        DELAY_LEVELS,
+        "delays of levels 1, 2, …, separated by blanks; units s m h d",
+        pattern=DELAYS,
     )
     flush_delay_offset_interval_ms: int = key(
         "flushDelayOffsetInterval", 10_000, "time between writes of delayOffset.json", low=100, high=600_000
     )
-    timer_wheel_enable: bool = key(
-        "timerWheelEnable", True, "whether messages for an arbitrary time are taken"
-    )
+    timer_wheel_enable: bool = key("timerWheelEnable", True, "whether timer messages are accepted")
     timer_precision_ms: int = key(
         "timerPrecisionMs",
         1_000,
-        "span of one slot on the disk; counts as the next of 1000, 500, 200, 100 below",
+        "duration of one timer slot; rounded down to 1000, 500, 200 or 100",
         low=100,
         high=60_000,
     )
     timer_max_delay_s: int = key(
         "timerMaxDelaySec",
         259_200,
-        "furthest time a message may be delayed",
+        "longest delay of a timer message",
         low=1,
         high=31_536_000,
         live=True,
@@ -192,14 +218,15 @@ class StoreSettings:
     timer_roll_window_slots: int = key(
         "timerRollWindowSlot",
         172_800,
-        "a message further ahead than so many times the precision is looked at again on the way",
+        "number of slots after which a message that is due later is scheduled again",
         low=2,
         high=604_740,
     )
     timer_congest_num_each_slot: int = key(
         "timerCongestNumEachSlot",
         INT_MAX,
-        "messages for one moment above which more are refused by chance, above the double all",
+        "soft limit on timer messages due in one slot: above it new ones are rejected at random, above twice the "
+        "limit always",
         low=1,
         high=INT_MAX,
         live=True,
@@ -208,13 +235,13 @@ class StoreSettings:
         "timerStopEnqueue", False, "whether timer messages stay unread in their topic", live=True
     )
     timer_flush_interval_ms: int = key(
-        "timerFlushIntervalMs", 1_000, "time between flushes of the timer's files", low=10, high=600_000
+        "timerFlushIntervalMs", 1_000, "time between flushes of the timer files", low=10, high=600_000
     )
     mapped_file_size_timer_log_bytes: int = key(
         "mappedFileSizeTimerLog", 100 * MIB, "size of one file of the timer log", low=4_096, high=1_024 * MIB
     )
     append_topic_for_timer_delete_key: bool = key(
-        "appendTopicForTimerDeleteKey", False, "whether a recall counts for its topic only", live=True
+        "appendTopicForTimerDeleteKey", False, "whether a recall applies to its own topic only", live=True
     )
 
     mirror_target: bool = key(
@@ -226,26 +253,26 @@ class StoreSettings:
     staged_publish: bool = key(
         "stagedPublish",
         False,
-        "whether writers may stage messages that appear, once, when their batch is complete (ours)",
+        "whether writers may stage messages that are published together when their batch is complete (ours)",
     )
     staged_max_bytes: int = key(
         "stagedMaxBytes",
         16 * 1024 * MIB,
-        "what staged messages may take on the disk (ours)",
+        "maximum disk space of staged messages, in bytes (ours)",
         low=1 * MIB,
         high=1024 * 1024 * MIB,
     )
     staged_reserved_hours: int = key(
         "stagedReservedHours",
         72,
-        "age at which staged messages that were never published are forgotten (ours)",
+        "age at which unpublished staged messages are discarded (ours)",
         low=1,
         high=24 * 365,
     )
 
     @property
     def timer_slot_ms(self) -> int:
-        """The precision that counts. Source: MessageStoreConfig.setTimerPrecisionMs, 5.4.0."""
+        """The effective precision. Source: MessageStoreConfig.setTimerPrecisionMs, 5.4.0."""
         return max((slot for slot in TIMER_SLOTS_MS if slot <= self.timer_precision_ms), default=100)
 
     @property

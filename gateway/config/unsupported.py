@@ -1,7 +1,4 @@
-"""Official keys that are known here but change nothing, by the reason why.
-
-It does not decide how loudly that is said: gateway.config.sources turns this into notices.
-"""
+"""Official keys that are known but have no effect here, by reason; `sources.py` turns them into notices."""
 
 IGNORED = "is not needed here and has no effect"
 _UNUSED = """
@@ -76,7 +73,7 @@ REASONS: dict[str, str] = {
         enableControllerInNamesrv brokerHeartbeatInterval sendHeartbeatTimeoutMillis lockInStrictMode
         consumerOffsetUpdateVersionStep delayOffsetUpdateVersionStep forwardTimeout
     """,
-    "concerns how the official broker keeps what was popped; here nothing is merged, scanned or polled for it": """
+    "concerns how the official broker stores popped messages; here nothing is merged, scanned or polled for it": """
         popPollingMapSize popPollingMapExpireTimeSeconds reviveInterval reviveMaxSlow reviveScanTime
         enableSkipLongAwaitingAck reviveAckWaitMs enablePopLog enablePopBufferMerge
         popCkStayBufferTime popCkStayBufferTimeOut popCkMaxBufferSize popCkOffsetMaxQueueSize
@@ -139,7 +136,7 @@ REASONS: dict[str, str] = {
 
 
 def reason_for(name: str) -> str | None:
-    """Why the official key `name` changes nothing here; None when the key is not known at all."""
+    """Return why the official key `name` has no effect here; None for an unknown key."""
     for reason, names in REASONS.items():
         if name in names.split():
             return reason

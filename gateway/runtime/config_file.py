@@ -1,6 +1,6 @@
-"""One JSON file of the broker's configuration directory: read with the official fallback, written atomically.
+"""A JSON file of the broker's configuration directory: read with the official fallback, written atomically.
 
-Not responsible for what is in it (each table knows its own format) nor for when it is written.
+Each table knows the format of its own file.
 """
 
 import logging
@@ -18,14 +18,14 @@ T = TypeVar("T")
 
 
 class SmallFiles(Protocol):
-    """What a configuration file needs of the file system."""
+    """The part of the file system that a configuration file needs."""
 
     def read_small(self, path: str) -> bytes | None:
-        """The whole file, None when there is none."""
+        """Return the whole file, None without one."""
         ...
 
     def write_small(self, path: str, data: bytes) -> None:
-        """Replaces the file atomically: after a crash it holds the old content or the new."""
+        """Replace the file atomically: after a crash it holds the old content or the new."""
         ...
 
     def replace_small(self, path: str, data: bytes, backup: str | None) -> None:
@@ -33,34 +33,34 @@ class SmallFiles(Protocol):
         ...
 
     def flush_small(self, path: str) -> None:
-        """Blocks until what was replaced is on the disk."""
+        """Block until replaced content is on the disk."""
         ...
 
 
 class ConfigFile:
     """A file such as ``config/topics.json``. Source: ConfigManager, 5.4.0.
 
-    Deviation: ``.bak`` is no copy of what was there before each change, but the last content that a power cut
-    cannot tear, while the disk still works on a newer one.
+    Deviation: ``.bak`` is not a copy of the previous content, but the last content that is safe from a power failure
+    while newer content is still being written to the disk.
     """
 
     def __init__(self, files: SmallFiles, path: str) -> None:
         self._files = files
         self.path = path
         self.is_behind = False
-        # The path of what no power cut takes away; of what is found at the start nobody knows.
+        # The path of the content that survives a power failure; unknown for content found at the start.
         self._whole = ""
         self._replaced = 0
 
     def load(self, parse: Callable[[bytes], T]) -> T | None:
-        """The parsed content; the backup's when the file is missing, empty or unreadable; None when neither
-        is there.
+        """Return the parsed content, or the backup's if the file is missing, empty or unreadable; None without either.
 
-        Deviation: a file that cannot be parsed is kept, the official broker deletes it; and when the backup
-        cannot be parsed either, ValueError says so instead of a start with empty tables.
+        Deviation: a file that cannot be parsed stays, while the official broker deletes it. If the backup cannot be
+        parsed either, ValueError is raised instead of starting with empty tables.
         """
         if self._files.read_small(self.path) is None:
-            # Who was killed within `replace` left the new content; a power cut within the first `save`, a part of it.
+            # A process killed within `replace` leaves the new content, a power failure within the first `save`
+            # a part of it.
             with suppress(ValueError, RequestError):
                 if new := self._files.read_small(self.path + NEW_SUFFIX):
                     return parse(new)
@@ -79,14 +79,14 @@ class ConfigFile:
         return None
 
     def save(self, data: bytes) -> None:
-        """Replaces the content. Raises StoreFull, OSError when the disk refuses."""
+        """Replace the content. Raises StoreFull, OSError if it cannot be written."""
         self._files.write_small(self.path, data)
         self._whole = self.path
 
     def replace(self, data: bytes) -> None:
-        """The same, and does not wait for the disk where there is content to fall back to.
+        """Replace the content without waiting for the disk, if there is content to fall back to.
 
-        After a power cut the content is the new one or, until `settled`, what was on the disk before.
+        After a power failure the content is the new one or, until `mark_flushed`, the one on the disk before.
         """
         if not self._whole:
             self.save(data)
@@ -97,38 +97,38 @@ class ConfigFile:
         self._replaced += 1
 
     def unflushed_mark(self) -> int | None:
-        """A mark of the present content, None when no power cut can take it away any more, or none was written."""
+        """Return a mark of the present content; None if it is safe from a power failure or nothing was written."""
         return None if self.is_behind or self._whole in (self.path, "") else self._replaced
 
     def wait_for_disk(self) -> None:
-        """Blocks until the present content is on the disk. Thread safe; raises OSError."""
+        """Block until the present content is on the disk. Thread-safe; raises OSError."""
         self._files.flush_small(self.path)
 
     def mark_flushed(self, mark: int) -> None:
-        """The disk was waited for after `unsettled` gave this mark."""
+        """Record that the content with this mark, from `unflushed_mark`, is on the disk."""
         if mark == self._replaced:
             self._whole = self.path
 
     def flush(self) -> None:
-        """Waits for the disk where that is still to be done; when it refuses, that is said."""
+        """Wait for the disk if necessary; a failure is logged."""
         mark = self.unflushed_mark()
         if mark is not None and self._try(self.wait_for_disk):
             self.mark_flushed(mark)
 
     def try_replace(self, data: bytes) -> None:
-        """`replace`; when the disk refuses, that is said once and `is_behind` set."""
+        """Call `replace`; a failure is logged once and sets `is_behind`."""
         self._try(lambda: self.replace(data))
 
     def try_save(self, data: bytes) -> None:
-        """`save`; when the disk refuses, that is said once and `is_behind` set.
+        """Call `save`; a failure is logged once and sets `is_behind`.
 
-        For tables whose changes count all the same: a full disk must not end what needs no room.
+        For tables whose changes take effect all the same: a full disk must not stop work that needs no space.
         Source: ConfigManager.persist, 5.4.0, which logs the failure.
         """
         self._try(lambda: self.save(data))
 
     def report_failure(self, error: Exception) -> None:
-        """The disk did not take the content: said once, until something was written again."""
+        """Log that the content was not written: once, until a write succeeds again."""
         if not self.is_behind:
             log.error("configuration file not written", extra={"path": self.path, "reason": str(error)})
         self.is_behind = True
@@ -144,31 +144,31 @@ class ConfigFile:
 
 
 class ChangingTable:
-    """What one file keeps and what changes all the time: written now and then, and when the broker stops."""
+    """Base of tables that change all the time: written at intervals and when the broker stops."""
 
     def __init__(self, file: ConfigFile) -> None:
         self._file = file
         self._dirty = False
 
     def to_json(self) -> bytes:
-        """The content of the file."""
+        """Return the content of the file."""
         raise NotImplementedError
 
     def persist(self) -> None:
-        """Writes the file when something changed since the last time. Raises StoreFull, OSError."""
+        """Write the file if something changed since the last write. Raises StoreFull, OSError."""
         data = self.take_unsaved()
         if data is not None:
             self.save(data)
 
     def take_unsaved(self) -> bytes | None:
-        """The file's new content, None when nothing changed; what `save`, which may run in a thread, writes."""
+        """Return the new content for `save`, which may run in a thread; None if nothing changed."""
         if not self._dirty:
             return None
         self._dirty = False
         return self.to_json()
 
     def save(self, data: bytes) -> None:
-        """Writes the file; after a failure the next `persist` tries again."""
+        """Write the file; after a failure the next `persist` tries again."""
         try:
             self._file.save(data)
         except BaseException:

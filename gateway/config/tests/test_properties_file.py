@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.config.properties_file import (
-    Entry,
     PropertiesError,
+    PropertyLine,
     decode_text,
     format_properties,
     parse_properties,
@@ -43,7 +43,7 @@ def test_one_property(text: str, key: str, value: str) -> None:
 
 def test_comments_blank_lines_and_line_numbers() -> None:
     text = "# a=1\n! b=2\n\n  # c=3\nd=4\\\n 5\n# e=6 \\\nf=7\n"
-    assert parse_properties(text) == [Entry("d", "45", 5), Entry("f", "7", 8)]
+    assert parse_properties(text) == [PropertyLine("d", "45", 5), PropertyLine("f", "7", 8)]
 
 
 def test_a_comment_inside_a_continuation_is_text() -> None:

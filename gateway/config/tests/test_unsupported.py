@@ -17,7 +17,7 @@ from gateway.config.unsupported import IGNORED, UNUSED, reason_for
         ("aclEnable", "access control"),
         ("brokerRole", "replication"),
         ("storeType", "another kind of storage"),
-        ("popCkStayBufferTime", "what was popped"),
+        ("popCkStayBufferTime", "popped messages"),
     ],
 )
 def test_reasons(name: str, words: str) -> None:
