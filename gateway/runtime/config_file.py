@@ -29,7 +29,7 @@ class SmallFiles(Protocol):
         ...
 
     def replace_small(self, path: str, data: bytes, backup: str | None) -> None:
-        """The same for a process that is killed; a power cut before `flush_small` may tear the file."""
+        """Replace the file so that it survives a killed process; a power failure before `flush_small` may tear it."""
         ...
 
     def flush_small(self, path: str) -> None:
