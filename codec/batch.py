@@ -16,7 +16,7 @@ Buffer = bytes | bytearray | memoryview
 BatchEntry = tuple[int, Buffer, bytes]
 
 ENTRY_HEAD = Struct(">IIIiI")
-"""size, magic (0), body CRC (0), flag, body length; body, 2-byte length of the properties and properties follow."""
+"""Size, magic (0), body CRC (0), flag and body length; body, 2-byte properties length and properties follow."""
 _SIZE_FLAG_BODY = Struct(">I8xiI")
 _MIN_ENTRY_BYTES = ENTRY_HEAD.size + 2
 
@@ -31,15 +31,17 @@ def split_batch(body: Buffer) -> Iterator[tuple[int, bytes, bytes]]:
     unpack, head_bytes = _SIZE_FLAG_BODY.unpack_from, ENTRY_HEAD.size
     while position < total:
         if total - position < _MIN_ENTRY_BYTES:
-            raise MessageFormatError(f"{total - position} bytes left in a batch are no entry")
+            raise MessageFormatError(
+                f"the last {total - position} bytes of a batch are too short for an entry"
+            )
         size, flag, body_bytes = unpack(data, position)
         body_at = position + head_bytes
         body_end = body_at + body_bytes
         position += size
         if not body_end + 2 <= position <= total:
-            raise MessageFormatError("a batch entry does not hold its body, or reaches beyond the batch")
+            raise MessageFormatError("a batch entry is shorter than its body, or extends beyond the batch")
         if (data[body_end] << 8 | data[body_end + 1]) != position - body_end - 2:
-            raise MessageFormatError("properties of a batch entry do not end where it ends")
+            raise MessageFormatError("the properties of a batch entry do not end where the entry ends")
         yield flag, data[body_at:body_end], data[body_end + 2 : position]
 
 

@@ -2,8 +2,8 @@
 
 Each block has a CRC and states its own position, so that a reader can skip damage and find the next block. The index at
 the end lists the blocks with their times and topics; a file without one (still being written, or after a crash) is read
-block by block. Layouts are declared in `codec.layouts` and described in `docs/reference/capture-format.md`. A buffer
-here is a whole file, for example a mapped one.
+block by block. Layouts are declared in `codec.layouts` and described in `docs/reference/capture-format.md`. A
+``buffer`` parameter is a whole file, for example a memory-mapped one.
 """
 
 import zlib
@@ -87,8 +87,9 @@ class CaptureRecord(NamedTuple):
     `asked_us` is the same moment by the gateway's monotonic clock, comparable only among records of one `run`.
     `forwarded_us` is the time until the request was forwarded, `answered_us` from then until the answer arrived, and
     `target_us` the latency of the mirror's target; microseconds, at most 71 minutes. `answer` is None when there was
-    none; `target` is the target's answer, `fate` one of FATES. `by_target`: `answer` is the target's, since the roles
-    were switched. `redacted`: frames were changed before they were written.
+    none; `target` is the target's answer, and `fate` (one of FATES) the outcome there. `reverse` is true for a request
+    that the broker sent to the client, `by_target` when `answer` came from the target instead of the primary,
+    and `redacted` when frames were changed before they were written.
     """
 
     code: int
@@ -360,7 +361,7 @@ def may_contain(
     until_ms: int | None = None,
     topics: Collection[str] | None = None,
 ) -> bool:
-    """Return False when no record of the block was requested in [from_ms, until_ms) and has one of these topics."""
+    """Return False if the block has no record of these topics whose request arrived in [from_ms, until_ms)."""
     if (from_ms is not None and block.max_ms < from_ms) or (
         until_ms is not None and block.min_ms >= until_ms
     ):
@@ -374,7 +375,7 @@ def block_size(head: Buffer, position: int) -> int:
     Raises CaptureError where no block begins, TornError for less than a head.
     """
     if len(head) < BLOCK_HEAD.size:
-        raise TornError(position, f"torn: {len(head)} bytes are less than the head of a block")
+        raise TornError(position, f"torn: {len(head)} bytes are too short for the head of a block")
     magic, _, own, size = BLOCK_HEAD.unpack_from(head)[:4]
     if magic != BLOCK_MAGIC or own != position:
         raise CaptureError(position, "no block starts here")
@@ -445,9 +446,9 @@ def scan_records(
     until_ms: int | None = None,
     topics: Collection[str] | None = None,
 ) -> Iterator[CaptureRecord | Damage]:
-    """Yield the records requested in [from_ms, until_ms) of these topics; blocks that hold none are not read.
+    """Yield the records of these topics whose requests arrived in [from_ms, until_ms); skip blocks without any.
 
-    Damage is yielded where it is met, and reading continues behind it.
+    Damage is yielded where it is found, and reading continues after it.
     """
     for block in iter_blocks(buffer):
         if isinstance(block, Damage):
@@ -474,7 +475,7 @@ def _parse_block(buffer: Buffer, at: int, end: int, base: int = 0) -> tuple[Capt
     _, crc, _, _, kind, _, _, count, _, low, high, topic_count = BLOCK_HEAD.unpack_from(buffer, at)
     stop = at + size
     if stop > end:
-        raise TornError(position, f"torn: a block of {size} bytes where {end - at} are left")
+        raise TornError(position, f"torn: a block of {size} bytes, of which the file contains {end - at}")
     if _crc(memoryview(buffer)[at + _CRC_FROM : stop]) != crc:
         raise CaptureError(position, "the block does not match its CRC")
     topics = None
@@ -497,7 +498,7 @@ def _parse_topics(buffer: Buffer, at: int, count: int) -> tuple[list[str], int]:
 
 def _decompress(data: bytes, plain_bytes: int, position: int) -> bytes:
     try:
-        # One byte more than announced is enough to tell that the block is too large.
+        # One byte more than the head states is enough to detect a block that is too large.
         return zlib.decompressobj().decompress(data, plain_bytes + 1)
     except zlib.error as error:
         raise CaptureError(position, f"a compressed block is damaged: {error}") from error

@@ -112,15 +112,15 @@ def decode_frame(buffer: Buffer, start: int, end: int, max_header_bytes: int = M
 
     The body is copied. An unknown language becomes "OTHER", an empty remark None; header fields that are null are
     left out.
-    Raises FrameError on anything that is not a command; no other error leaves this function.
-    Deviation: the official decoder gives a header without a code or an opaque a code of 0 and a number of its own,
-    which no peer can match with anything; here it is a FrameError.
+    Raises FrameError, and no other exception, for anything that is not a command.
+    Deviation: in a header without code or opaque the official decoder assumes code 0 and an opaque of its own, which
+    no peer can match with a request; here it is a FrameError.
     """
     if not 0 <= start <= end - 4 or end > len(buffer):
         raise FrameError("frame without room for a header length")
     word = _WORD_AT(buffer, start)[0]
     header_at = start + 4
-    if word > max_header_bytes:  # Also when it is not JSON, whose serialise type is 0.
+    if word > max_header_bytes:  # Includes binary headers: JSON has type 0.
         return _decode_binary_frame(buffer, header_at, end, word, max_header_bytes)
     header_end = header_at + word
     if header_end > end:
@@ -145,14 +145,14 @@ def decode_frame(buffer: Buffer, start: int, end: int, max_header_bytes: int = M
     except orjson.JSONDecodeError as error:
         raise FrameError(f"header is not JSON: {error}") from error
     except (KeyError, TypeError, AttributeError, IndexError):
-        pass  # Unusual, but not wrong: decided below.
+        pass  # Unusual but possibly valid: the careful decoder below decides.
     return _decode_unusual_json(bytes(buffer[header_at:header_end]), body)
 
 
 def _decode_unusual_json(header: bytes, body: bytes) -> Command:
     """Decode a header that lacks fields, or spells them as other JSON types than most clients do."""
     try:
-        # Numbers stay as they are spelled, which is what the official decoder puts into text fields.
+        # Keep numbers as they are spelled: the official decoder copies that text into text fields.
         fields = json.loads(header, parse_int=str, parse_float=str)
     except (ValueError, RecursionError) as error:
         raise FrameError("header is not JSON, or nested too deeply") from error
@@ -214,7 +214,7 @@ def _decode_binary(header: bytes, body: bytes) -> Command:
     code, language, version, opaque, flag, remark_bytes = _BINARY_HEAD.unpack_from(header)
     ext_at = _BINARY_MIN_BYTES + remark_bytes
     if not _BINARY_MIN_BYTES <= ext_at <= len(header):
-        raise FrameError("remark reaches beyond the binary header")
+        raise FrameError("remark extends beyond the binary header")
     remark = header[_BINARY_HEAD.size : ext_at - 4].decode("utf-8", "replace") if remark_bytes else None
     if ext_at + int.from_bytes(header[ext_at - 4 : ext_at]) != len(header):
         raise FrameError("header fields do not end where the binary header ends")
@@ -228,7 +228,7 @@ def _decode_binary(header: bytes, body: bytes) -> Command:
 
 
 def _binary_ext(header: bytes, at: int) -> dict[str, str]:
-    """Decode name and value pairs from ``at`` to the end of ``header``, each behind its 2-byte or 4-byte length.
+    """Decode name and value pairs from ``at`` to the end of ``header``, each after its 2-byte or 4-byte length.
 
     Latin-1 keeps each byte at its index, so slices of one decoded text can be used as they are where all of it is
     ASCII. The names of the most frequent codes are single letters: one unpack reads a whole name and the value's
@@ -253,7 +253,7 @@ def _binary_ext(header: bytes, at: int) -> dict[str, str]:
     except struct.error:
         at = -1
     if at != end:
-        raise FrameError("a header field reaches beyond the binary header")
+        raise FrameError("a header field extends beyond the binary header")
     return ext if text.isascii() else _utf8(ext)
 
 

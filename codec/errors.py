@@ -25,4 +25,4 @@ class CaptureError(ValueError):
 
 
 class TornError(CaptureError):
-    """A block of a capture file reaches beyond its end: it is being written, or was the last before a machine died."""
+    """A block extends beyond the end of its capture file: it is still being written, or the machine crashed."""

@@ -30,7 +30,7 @@ EXPECTED_PROPERTY_DIFFERENCES: Final = {
     names.TRACE_SWITCH: (DifferenceScope.OWN_OFFSETS, "a setting of the broker that stored it"),
     names.BORN_HOST: (
         DifferenceScope.OWN_OFFSETS,
-        "how a mirror tells an official broker who sent a message",
+        "a mirror uses it to name the original sender to an official broker",
     ),
     names.TRANSACTION_PREPARED_QUEUE_OFFSET: (
         DifferenceScope.OWN_OFFSETS,

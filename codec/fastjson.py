@@ -76,14 +76,14 @@ class _JsonParser:
     def document(self) -> Any:
         value = self._value()
         if self._peek():
-            raise self._error("something after the document")
+            raise self._error("unexpected text after the document")
         return value
 
     def _error(self, reason: str) -> JsonError:
         return JsonError(f"{reason} at character {self._at}")
 
     def _peek(self) -> str:
-        """Return the next character that is no space, '' at the end."""
+        """Skip white space and return the next character, or '' at the end."""
         match = _SPACE.match(self._text, self._at)
         self._at = match.end() if match else self._at
         return self._text[self._at : self._at + 1]
@@ -121,7 +121,7 @@ class _JsonParser:
                 raise self._error("no colon after a key")
             found[key] = self._value()
             if not self._take(",") and self._peek() != "}":
-                raise self._error("neither comma nor end after a value")
+                raise self._error("expected a comma or the end of the object")
         return found
 
     def _key(self) -> Any:
@@ -148,7 +148,7 @@ class _JsonParser:
         while not self._take("]"):
             found.append(self._value())
             if not self._take(",") and self._peek() != "]":
-                raise self._error("neither comma nor end after an element")
+                raise self._error("expected a comma or the end of the array")
         return found
 
     def _number(self) -> int | float:
@@ -176,7 +176,7 @@ class _JsonParser:
             parts.append(plain.group() if plain else "")
             self._at = plain.end() if plain else self._at
             if self._at >= len(self._text):
-                raise self._error("text without an end")
+                raise self._error("unterminated string")
             self._at += 1
             if self._text[self._at - 1] == quote:
                 return _joined(parts)
@@ -193,7 +193,7 @@ class _JsonParser:
         try:
             return chr(int(code, 16)) if len(code) == digits else _reject(code)
         except ValueError as error:
-            raise self._error("not an escape") from error
+            raise self._error("invalid escape") from error
 
 
 def _reject(code: str) -> str:

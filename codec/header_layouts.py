@@ -14,7 +14,7 @@ MAX_FIELDS_BYTES = 2048
 MAX_LAYOUTS_PER_LENGTH = 4
 MAX_LAYOUTS = 512
 HEADERS_BEFORE_LEARNING = 16
-"""Headers of one length seen before a layout is learned; learning costs as much as ten readings."""
+"""Number of headers of one length before a layout is learned; learning costs as much as reading ten headers."""
 
 _NAME = struct.Struct(">H")
 _SIZE = struct.Struct(">I")

@@ -31,7 +31,7 @@ from construct import (
 from codec.constants import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, SERIALIZE_BINARY, SERIALIZE_JSON
 from codec.sysflag import BORN_HOST_V6, STORE_HOST_V6
 
-# A frame. Its first word counts all bytes behind it; the header's word is a byte of type and three of length.
+# A frame. Its first word counts all bytes after it; the header's word is a byte of type and three of length.
 FRAME = Prefixed(
     Int32ub,
     Struct(
@@ -82,7 +82,7 @@ MESSAGE = Struct(
     "properties" / Prefixed(Int16ub, GreedyBytes),
 )
 
-# The marker behind the last message of a commit log file; `size` counts the bytes to the end of the file.
+# The marker after the last message of a commit log file; `size` counts the bytes to the end of the file.
 BLANK = Struct("size" / Int32ub, "magic" / Const(MAGIC_BLANK, Int32ub))
 
 # One message in the body of a batch send. Magic and CRC are 0 and are never read.
@@ -108,8 +108,8 @@ UNIQUE_KEY_TAIL = Struct(
 # Consume queue: one entry a message, at 20 bytes times its queue offset.
 CONSUME_QUEUE_ENTRY = Struct("physical_offset" / Int64sb, "size" / Int32sb, "tags_code" / Int64sb)
 
-# Index file: header, then slots, then entries. A slot holds the number of its newest entry, from 1 (0: none),
-# an entry that of the one before it in its slot. An entry's time is in seconds after the begin.
+# Index file: header, then slots, then entries. A slot holds the number of its newest entry, counted from 1 (0: none);
+# each entry holds the number of the previous one in its slot. An entry's time is in seconds after the file's begin.
 INDEX_HEADER = Struct(
     "begin_timestamp" / Int64sb,
     "end_timestamp" / Int64sb,
@@ -144,7 +144,7 @@ CAPTURE_HEADER = Struct(
     "crc" / Int32ub,
 )
 
-# A block; `size` counts all of it, the CRC all bytes behind it. A topic count of 2^32-1: of any topic.
+# A block; `size` is that of the whole block, the CRC covers the bytes after it. Topic count 2^32-1 means any topic.
 CAPTURE_BLOCK = Struct(
     "magic" / Const(b"BLCK"),
     "crc" / Int32ub,
@@ -162,7 +162,7 @@ CAPTURE_BLOCK = Struct(
     "payload" / GreedyBytes,
 )
 
-# One exchange; client to group are numbers of texts. `size` counts all of the record.
+# One exchange. The fields from client to group are indexes of texts; `size` is that of the whole record.
 CAPTURE_RECORD = Struct(
     "size" / Int32ub,
     "flags" / Int8ub,

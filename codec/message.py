@@ -1,6 +1,6 @@
 """A message as the commit log and the body of a pull answer hold it.
 
-`codec.batch` has the form of messages on their way to the broker in a batch.
+The form of messages in a batch send lives in `codec.batch`.
 
 Source: MessageDecoder.decode, MessageExtEncoder.encode, MessageVersion, 5.4.0.
 """
@@ -113,7 +113,7 @@ class Message:
         if not self.sys_flag & COMPRESSED:
             return self.body
         if compression_type(self.sys_flag) != COMPRESSION_ZLIB:
-            raise MessageFormatError("body is compressed with something else than zlib")
+            raise MessageFormatError("body is compressed, but not with zlib")
         return _inflate(self.body, max_bytes)
 
 
@@ -189,23 +189,23 @@ def decode_message(buffer: Buffer, position: int = 0, *, check_crc: bool = True)
     values = header.unpack_from(buffer, position)
     body_end = body_at + values[14]
     if not body_at <= body_end <= end - 2:
-        raise MessageFormatError(f"body of {values[14]} bytes reaches beyond its message")
+        raise MessageFormatError(f"body of {values[14]} bytes extends beyond its message")
     body = bytes(buffer[body_at:body_end])
     if check_crc and body and crc32(body) != values[2]:
-        raise MessageFormatError("body does not fit its CRC")
+        raise MessageFormatError("body does not match its CRC")
     topic, packed = _topic_and_properties(bytes(buffer[body_end:end]), values[1])
     return _message(values, topic, packed, body)
 
 
 def message_end(buffer: Buffer, position: int) -> int:
-    """Return the end, exclusive, of the message at ``position``. Raises MessageFormatError for less than a message."""
+    """Return the end, exclusive, of the message at ``position``. Raises MessageFormatError if it is incomplete."""
     if not 0 <= position <= len(buffer) - MIN_MESSAGE_BYTES:
         raise MessageFormatError("not enough bytes for a message")
     size, magic = SIZE_AND_MAGIC.unpack_from(buffer, position)
     if magic != MAGIC_V1 and magic != MAGIC_V2:
         raise MessageFormatError(f"unknown message magic {magic:#x}")
     if not MIN_MESSAGE_BYTES <= size <= len(buffer) - position:
-        raise MessageFormatError(f"message size {size} where {len(buffer) - position} bytes are left")
+        raise MessageFormatError(f"message of {size} bytes, of which {len(buffer) - position} are present")
     return position + int(size)
 
 

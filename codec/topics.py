@@ -110,8 +110,9 @@ def is_system_group(group: str) -> bool:
 
 
 def may_always_pull(group: str) -> bool:
-    """Return True for groups of the broker and of official tools. Source: MixAll.isSysConsumerGroupPullMessage,
-    5.4.0.
+    """Return True for groups of the broker and of official tools.
+
+    Source: MixAll.isSysConsumerGroupPullMessage, 5.4.0.
     """
     return is_system_group(group) or group in TOOL_GROUPS
 

@@ -32,7 +32,7 @@ class BlockingClient:
     """One connection to a namesrv or broker.
 
     ``timeout_s`` bounds connecting and each answer. Every method that waits raises RemotingTimeout when the time is
-    over and RemotingClosed when the peer closes. While it waits, the client also serves requests that the server
+    up and RemotingClosed when the peer closes. While it waits, the client also serves requests that the server
     sends, with the functions given to `serve_request`. The client chooses opaques. ``sign`` adds credentials to each
     request.
     """
@@ -87,7 +87,7 @@ class BlockingClient:
     def pipeline(self, requests: Iterable[Request[Reply]], *, timeout_s: float | None = None) -> list[Reply]:
         """Send many requests at once; return the replies in the order of the requests.
 
-        Raises the RequestError of the first that was refused, after all were answered.
+        After all requests were answered, raises the RequestError of the first one that was refused.
         """
         asked = list(requests)
         answers = self.send_commands([self._command(request) for request in asked], timeout_s=timeout_s)
@@ -126,7 +126,7 @@ class BlockingClient:
     def start_command(self, command: Command) -> int:
         """Send one command without waiting; return the opaque with which `receive_answer` finds its answer.
 
-        Do not send other requests on this connection while such an answer is missing.
+        Do not send other requests on this connection while such an answer is outstanding.
         """
         self._prepare(command)
         self.send_bytes(encode_command(command))
@@ -177,7 +177,7 @@ class BlockingClient:
             self._socket.settimeout(self.timeout_s)
             self._socket.sendall(data)
         except TimeoutError as error:
-            raise RemotingTimeout(f"{self.remote} does not read") from error
+            raise RemotingTimeout(f"{self.remote} is not reading") from error
         except OSError as error:
             raise RemotingClosed(f"{self.remote} closed the connection: {error}") from error
 

@@ -1,6 +1,8 @@
 """One connection to a peer: decodes frames, dispatches requests, matches answers, and bounds every buffer.
 
-Theory of operation ------------------- A connection works the same on the server's and on the client's side: both may
+Theory of operation
+-------------------
+A connection works the same on the server's and on the client's side: both may
 send requests. Input arrives in one of two ways: the reactor calls `Connection._readable` when the socket has data
 (the fast path, without a task switch), or `Connection._read_loop` waits in a task. Both feed `Connection._feed`,
 which decodes every whole frame and calls the handler of its request code synchronously. A handler returns the

@@ -10,7 +10,9 @@
     @GetMaxOffset.on(routes)
     def get_max_offset(broker: Broker, request: GetMaxOffset) -> GetMaxOffsetReply: ...
 
-Theory of operation ------------------- A subclass of `Header` collects its annotated fields when it is defined
+Theory of operation
+-------------------
+A subclass of `Header` collects its annotated fields when it is defined
 (`remoting.fields.Declared`). Each field has a Python name, a wire name (camelCase unless `field` gives another), a
 type and a default. A field named ``data`` is the typed JSON body; ``body``, ``code`` and ``remark`` are not header
 fields.
@@ -237,7 +239,7 @@ class Header(Declared):
         is out of its Java range.
 
         Source: RemotingCommand.decodeCommandCustomHeader, 5.4.0: the remark about a missing field.
-        Deviation: the official server only logs it, goes on with null or 0, and then answers with a
+        Deviation: the official server only logs it, continues with null or 0, and then answers with a
         NullPointerException or acts on queue 0; here the answer names the field.
         """
         return cls()
@@ -277,7 +279,7 @@ class Request(Header, Generic[Reply]):
     """A request.
 
     Class keywords: ``code``; ``name``, the official constant when it is not the class name in capitals;
-    ``accept_codes``, response codes besides 0 that bring a reply instead of a RequestError.
+    ``accept_codes``, response codes besides 0 that yield a reply instead of a RequestError.
     """
 
     NAME: ClassVar[str] = ""
@@ -341,7 +343,7 @@ class RpcRequest(Request[Reply]):
 
 
 class TopicRequest(RpcRequest[Reply]):
-    """A request about one topic (official TopicRequestHeader); ``lo``: its queue is a static topic's."""
+    """A request about one topic (official TopicRequestHeader). ``lo`` is true for a queue of a static topic."""
 
     lo: bool | None = None
 

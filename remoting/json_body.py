@@ -31,11 +31,11 @@ class JsonBody(Declared):
 
     @classmethod
     def from_json(cls, data: bytes | bytearray | memoryview) -> Self:
-        """Read a whole body. Raises RequestError(SYSTEM_ERROR) when it is no JSON or lacks a field."""
+        """Read a whole body. Raises RequestError(SYSTEM_ERROR) when it is not JSON or lacks a field."""
         try:
             value = fastjson.loads(bytes(data))
         except ValueError as error:
-            raise _refuse(f"the body is no JSON that {cls.__name__} can be read from: {error}") from error
+            raise _refuse(f"the body is not JSON of a {cls.__name__}: {error}") from error
         return cls.from_value(value)
 
     @classmethod
@@ -84,7 +84,7 @@ def read_json_list(kind: type[AnyBody], data: bytes | bytearray | memoryview) ->
     try:
         values = fastjson.loads(bytes(data))
     except ValueError as error:
-        raise _refuse(f"the body is no JSON: {error}") from error
+        raise _refuse(f"the body is not JSON: {error}") from error
     if not isinstance(values, list):
         raise _refuse(f"expected a JSON array of {kind.__name__}, not {type(values).__name__}")
     return [kind.from_value(value) for value in values]

@@ -10,7 +10,7 @@ class ConnectionLimits:
     ``output_high_watermark_bytes``: above it no further request of the peer is read until the peer has read its
     answers. ``max_output_bytes``: a peer with more unread answers is disconnected. ``read_bytes`` are read from the
     peer at a time, ``large_read_bytes`` while more than 256 KiB of an unfinished frame are held, so that many such
-    peers leave others their turn.
+    peers do not starve the others.
     """
 
     max_frame_bytes: int = 16 * 1024 * 1024

@@ -1,18 +1,20 @@
 """Watches all sockets of a process with one epoll, and polls them directly while they are busy.
 
-Theory of operation ------------------- Problem: a trio task that waits for its socket costs a pass through the
+Theory of operation
+-------------------
+A trio task that waits for its socket costs a pass through the
 scheduler, and a system call to arm the wait, for each read. A single sender that waits for each answer pays that for
 every message.
 
-Here a socket is registered once with an epoll of our own (`Reactor.watch`). trio waits only for that epoll. When it
-becomes readable, `Reactor.run_readers` calls the readers of all readable sockets and then, as long as there is
-traffic, waits in our epoll instead of going back to trio: a client that sends one message after the other is answered
-without the scheduler.
+Here a socket is registered once with an epoll of the reactor's own (`Reactor.watch`). trio waits only for
+that epoll. When it becomes readable, `Reactor.run_readers` calls the readers of all readable sockets and then, as
+long as there is traffic, waits in its own epoll instead of returning to trio: a client that sends one message after
+the other is answered without the scheduler.
 
-Invariant: trio must not starve. While the reactor polls, trio's own epoll is registered with ours, so that new
+Invariant: trio must not starve. While the reactor polls, trio's epoll is registered with the reactor's, so that new
 connections, handshakes and threads end the poll. The poll also ends as soon as a task is ready (`_RunnableTasks`),
 when a deadline of trio has come, and after ``slice_s`` at the latest. Two epolls cannot watch each other, so trio
-stops watching ours for that time (`Reactor._watching_trio`).
+stops watching the reactor's for that time (`Reactor._watching_trio`).
 
 After ``linger_s`` without traffic the reactor waits in trio again, so that an idle process uses no processor time.
 Where trio's epoll cannot be found (it has no public name and is looked up in /proc), the reactor does not linger at
@@ -57,7 +59,7 @@ class _RunnableTasks(trio.abc.Instrument):
 class Reactor:
     """Calls functions when sockets are readable. Linux only: see `is_available`.
 
-    There is one per event loop: while it waits it would not see the sockets of a second one before its slice is over.
+    Use one per event loop: while one reactor waits, the sockets of a second one would be ignored until its slice ends.
     ``slice_s`` is the maximum time that traffic continues without a pass through trio, which takes as long as half a
     request.
     """

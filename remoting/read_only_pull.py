@@ -8,7 +8,7 @@ TOOLS_GROUP: Final = "TOOLS_CONSUMER"
 """The group of the official tools: every broker has it and lets it read. Source: MixAll.TOOLS_CONSUMER_GROUP, 5.4.0."""
 PULL_FLAG_SUSPEND: Final = 2
 PULL_FLAG_SUBSCRIPTION: Final = 4
-"""Flags of a pull: wait for a message; the request contains the filter. Source: PullSysFlag, 5.4.0."""
+"""Flags of a pull: the broker may wait for a message; the request contains the filter. Source: PullSysFlag, 5.4.0."""
 
 
 def read_only_pull(
@@ -25,7 +25,7 @@ def read_only_pull(
 ) -> PullMessage:
     """Build a pull that commits nothing, contains its filter and waits at most ``wait_ms`` for a message.
 
-    ``max_bytes`` bounds its answer where the broker's own bound is higher; a message larger than that comes alone.
+    ``max_bytes`` bounds its answer where the broker's own bound is higher; a larger message is returned alone.
     """
     return PullMessage(
         consumer_group=group,

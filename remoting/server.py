@@ -1,4 +1,4 @@
-"""Listens on addresses and runs a `Connection` for every peer; closes idle connections and drains at the end.
+"""Listens on addresses and runs a `Connection` for every peer; closes idle ones, and drains on shutdown.
 
 It also bounds the memory of all connections together, by closing those that hold the most.
 """
@@ -67,7 +67,7 @@ async def accept_connections(
         while True:
             await trio.lowlevel.wait_readable(fileno)
             try:
-                # While many sockets are busy, the next turn is far away.
+                # While many sockets are busy, the next turn comes late.
                 for _ in range(MAX_ACCEPTS_PER_TURN):
                     sock, _ = listener.accept()
                     accepted(sock, nursery)
@@ -81,7 +81,7 @@ async def accept_connections(
 
 
 async def _accept_failed(error: OSError) -> None:
-    """Ignore a peer that left at once; when out of descriptors, wait until some are free."""
+    """Ignore a peer that disconnected at once; when out of file descriptors, wait until some are free."""
     if error.errno in _OUT_OF_RESOURCES:
         log.warning("cannot accept a connection", extra={"reason": str(error)})
         await trio.sleep(ACCEPT_PAUSE_S)
@@ -126,7 +126,7 @@ class RemotingServer:
     def _accepted(self, sock: socket.socket, nursery: trio.Nursery) -> None:
         try:
             transport = SocketTransport(sock, self._reactor)
-        except OSError:  # The peer has left already.
+        except OSError:  # The peer has already disconnected.
             sock.close()
         else:
             nursery.start_soon(self.serve_transport, transport)
@@ -215,5 +215,5 @@ class RemotingServer:
 
     async def _until_none(self, is_so: Callable[[Connection], bool]) -> None:
         while any(map(is_so, self.connections)):  # noqa: ASYNC110 - see below
-            # An event would have to be set on the path of every answer, for the one moment of stopping.
+            # Poll: an event would have to be set on the path of every answer, only for the shutdown.
             await trio.sleep(DRAIN_TURN_S)

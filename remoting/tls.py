@@ -1,6 +1,6 @@
 """TLS over any transport: contexts for either side, the handshake, and the choice between TLS and plain connections.
 
-The transport below knows nothing of what it carries.
+The underlying transport sees only bytes.
 """
 
 import datetime
@@ -152,7 +152,7 @@ class TlsTransport:
             while piece := self._tls.read(max_bytes):
                 pieces.append(piece)
         except ssl.SSLWantReadError:
-            self._flush()  # An answer to a change of keys.
+            self._flush()  # Send the reply to a key update.
             return b"".join(pieces) if pieces else None
         except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
             pass

@@ -1,6 +1,6 @@
 """Moves bytes to and from a peer: sockets on the fast path, any trio stream elsewhere.
 
-Frames, limits and order are the business of `Connection`.
+`connection.py` handles frames, limits and order.
 """
 
 import socket
@@ -35,7 +35,7 @@ class Transport(Protocol):
         """Return received bytes, ``b""`` at the end of the stream. Raises BlockingIOError when there are none."""
 
     def send_now(self, data: Buffer, /) -> int:
-        """Send as much as possible without waiting and return its length. Raises BlockingIOError if that is nothing."""
+        """Send as much as possible without waiting and return its length. Raises BlockingIOError for none."""
 
     async def send_all(self, data: Buffer) -> None:
         """Wait until everything is handed to the kernel or the stream."""
@@ -105,7 +105,7 @@ class SocketTransport:
         return True
 
     def unwatch(self) -> None:
-        # The number of a closed socket may be another one's by now.
+        # The kernel may have given a closed socket's descriptor to another socket.
         if self._reactor is not None and self._socket.fileno() >= 0:
             self._reactor.unwatch(self._fileno)
 

@@ -1,6 +1,8 @@
 """Index files: hash tables from a message's keys to physical offsets.
 
-Theory of operation ------------------- Appending leaves the index alone: indexing costs more than storing, and only
+Theory of operation
+-------------------
+Appending leaves the index alone: indexing costs more than storing, and only
 queries need it. `MessageIndex` remembers up to where the log is indexed (``next_offset``) and catches up when the
 broker is idle, before a query and at an orderly close. Most messages have the layout that stock clients produce;
 these are parsed by `index_keys.parse_common_message`, which takes a fraction of the time of `log_scan`. Any other

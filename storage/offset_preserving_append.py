@@ -1,6 +1,8 @@
 """Appends messages under the queue offsets that another broker gave them.
 
-Theory of operation ------------------- A mirror whose target is this server copies the primary's queues so that
+Theory of operation
+-------------------
+A mirror whose target is this server copies the primary's queues so that
 consumers can move without translating their offsets: message n of a queue at the primary is message n at the target.
 `MessageStore.append_preserving_offsets` receives whole stored messages, as a pull answer carries them, and
 

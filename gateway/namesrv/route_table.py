@@ -300,8 +300,9 @@ class RouteTable:
     def set_writable(self, broker_name: str, writable: bool) -> int:
         """Set or clear the write permission of all topics of a broker name; return the number of topics.
 
-        Setting gives read and write permission, whatever the topic had. Source:
-        RouteInfoManager.operateWritePermOfBroker.
+        Setting gives read and write permission, whatever the topic had.
+
+        Source: RouteInfoManager.operateWritePermOfBroker.
         """
         queues = list(self._queues_of(broker_name))
         for held in queues:

@@ -5,8 +5,9 @@ from remoting.declare import Header, Request, i32, i64
 
 
 class NotifyMinBrokerIdChange(Request[None], code=905):
-    """Tell a broker the replica that acts as master. Sent by the namesrv. Source:
-    AdminBrokerProcessor.notifyMinBrokerIdChange.
+    """Tell a broker which replica acts as master. Sent by the namesrv.
+
+    Source: AdminBrokerProcessor.notifyMinBrokerIdChange.
     """
 
     min_broker_id: i64 | None = None

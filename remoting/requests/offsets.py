@@ -141,7 +141,7 @@ class InvokeBrokerToResetOffsetReply(Header):
 
 
 class InvokeBrokerToResetOffset(TopicRequest[InvokeBrokerToResetOffsetReply], code=222):
-    """Move a group back, or forward, to ``timestamp`` ms or ``offset``.
+    """Move a group's consumer offsets, back or forward, to ``timestamp`` ms or ``offset``.
 
     Source: AdminBrokerProcessor.resetOffset.
     """
@@ -175,8 +175,9 @@ class QueryConsumeTimeSpanReply(Header):
 
 
 class QueryConsumeTimeSpan(TopicRequest[QueryConsumeTimeSpanReply], code=303):
-    """Return the time span of each queue of a topic, as a group sees it. Source:
-    AdminBrokerProcessor.queryConsumeTimeSpan.
+    """Return the time span of each queue of a topic, as a group sees it.
+
+    Source: AdminBrokerProcessor.queryConsumeTimeSpan.
     """
 
     topic: str

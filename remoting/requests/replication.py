@@ -6,7 +6,7 @@ Official servers do not know their codes.
 from remoting.declare import Header, Request, i32, i64
 
 UNEXPECTED_OFFSET = 21
-"""PULL_OFFSET_MOVED: the messages do not start at the offset the queue expects next, which the reply contains."""
+"""PULL_OFFSET_MOVED: the messages do not start at the queue's next offset, which the reply contains."""
 PRIVATE_CODES = range(770_000, 771_000)
 """Request codes private to this project, far from every official range (the highest official one is 200151)."""
 
@@ -26,9 +26,9 @@ class PutMessagesAtOffsets(
     """Store messages under the queue offsets they carry.
 
     The body holds whole stored messages of one queue, as pull answers do, with offsets from ``first_offset`` on
-    without a gap. Messages that the queue has already are skipped. Messages behind its end (0 for an unused queue)
-    are refused with UNEXPECTED_OFFSET, unless ``reset`` says that the messages between are gone for good: then the
-    queue begins at ``first_offset`` and drops the messages it had.
+    without a gap. Messages that the queue already has are skipped. Messages beyond its end (0 for an unused queue) are
+    refused with UNEXPECTED_OFFSET, unless ``reset`` states that the messages in between are lost for good: then the
+    queue drops the messages it had and begins at ``first_offset``.
     """
 
     topic: str

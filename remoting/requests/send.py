@@ -56,8 +56,9 @@ class SendMessage(SendFields, code=10, accept_codes=(10, 11, 12)):
 
 
 class SendMessageV2(SendFieldsV2, code=310, accept_codes=(10, 11, 12)):
-    """Store the body as one message; SEND_MESSAGE with one-letter wire names, as clients send it. Source:
-    SendMessageProcessor.
+    """Store the body as one message; SEND_MESSAGE with one-letter wire names, as clients send it.
+
+    Source: SendMessageProcessor.
     """
 
 
@@ -117,7 +118,7 @@ class RecallMessageReply(Header):
 
 
 class RecallMessage(TopicRequest[RecallMessageReply], code=370):
-    """Cancel a timer message that was not delivered yet. Source: RecallMessageProcessor."""
+    """Cancel a timer message that has not been delivered yet. Source: RecallMessageProcessor."""
 
     producer_group: str | None = None
     topic: str

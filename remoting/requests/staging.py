@@ -1,4 +1,4 @@
-"""Private requests for staged batches: messages that appear once, when all of a batch are there.
+"""Private requests for staged batches: messages that become visible exactly once, when their batch is complete.
 
 Official servers do not know their codes.
 """
@@ -59,7 +59,7 @@ class PublishStagedReply(Header):
 class PublishStaged(Request[PublishStagedReply], code=770_004):
     """Append the messages of these stages to their queues exactly once, however often the request is repeated.
 
-    A ``stream`` writer may return at any time, so its last published batch is remembered for good. A writer's batch
+    A ``stream`` writer may return at any time, so its last published batch is remembered forever. A writer's batch
     numbers rise; stages of the batch that are not named are deleted.
     """
 

@@ -74,8 +74,8 @@ def test_standard_json_has_text_keys_only_and_is_read_back() -> None:
 @pytest.mark.parametrize(
     ("text", "remark"),
     [
-        (b"", "no JSON"),
-        (b"{", "no JSON"),
+        (b"", "not JSON"),
+        (b"{", "not JSON"),
         (b"[1]", "expected a JSON object for Outer, not list"),
         (b"{}", "the field <name> of the body Outer is null"),
         (b'{"name":"n","size":2147483648}', "<size> .* outside"),

@@ -60,23 +60,23 @@ RECALL_MESSAGE: Final = 370
 
 POLICIES: Final[dict[int, RequestPolicy]] = {
     **_translate_codes(
-        "to the same queue of the same topic, the one the primary chose; a half message waits at the target as one; "
-        "only what the primary stored",
+        "sent to the queue that the primary chose, if the primary stored the message; a half message becomes a half "
+        "message at the target",
         *SEND_CODES,
     ),
-    **_translate_codes("ends the target's half message that belongs to the primary's", END_TRANSACTION),
+    **_translate_codes("ends the target's copy of the half message", END_TRANSACTION),
     **_translate_codes(
-        "the offset that is not ahead at the target; left out where the group is active there, for retry topics "
-        "and for queues nothing was mirrored to",
+        "commits the largest offset at the target that is not ahead of the primary's; left out if the group is active "
+        "at the target, for retry topics, and for queues without mirrored messages",
         UPDATE_CONSUMER_OFFSET,
     ),
-    **_translate_codes("by the target's own handle of the same message", RECALL_MESSAGE),
-    **_repeat_codes("topics", 17, 18, 215),
-    **_repeat_codes("groups and what they may read", 200, 225, 207, 353),
-    **_repeat_codes("how a group's queues are shared, pull or pop", 401),
-    **_leave_out_codes("reads; compared, if asked for, not mirrored", 11, 361, 12, 33, 321, 200052, 354),
+    **_translate_codes("sent with the target's handle of the same message", RECALL_MESSAGE),
+    **_repeat_codes("changes topics", 17, 18, 215),
+    **_repeat_codes("changes consumer groups or their permission to read", 200, 225, 207, 353),
+    **_repeat_codes("sets whether a group pulls or pops a topic", 401),
+    **_leave_out_codes("only reads messages", 11, 361, 12, 33, 321, 200052, 354),
     **_leave_out_codes(
-        "asks; changes nothing",
+        "changes nothing",
         *(
             14,
             21,
@@ -130,53 +130,57 @@ POLICIES: Final[dict[int, RequestPolicy]] = {
         *(200054, 200055, 200074, 200075, 200076, 200077, 200078),
     ),
     **_leave_out_codes(
-        "the target's groups would look active; clients tell it themselves once they are switched", 34, 35
+        "would make the groups look active at the target; clients report there themselves once they are switched",
+        34,
+        35,
     ),
     **_leave_out_codes(
-        "queues are locked where they are consumed, which is at the primary until consumers switch", 41, 42
+        "queues are locked at the primary, where they are consumed until consumers switch", 41, 42
     ),
     **_leave_out_codes(
-        "what waits in a retry topic is consumed at the primary before its group is switched; a target of kind "
-        '"ours" gets retry topics at their own offsets, with what the primary put there',
+        "groups consume their retry topics at the primary before they are switched; a target of kind "
+        '"ours" gets copies of the retry topics',
         36,
     ),
     **_leave_out_codes(
-        "a receipt names a check point of the broker that handed the message out; the group's offset is copied "
-        "at the cut-over",
+        "a receipt handle refers to a pop checkpoint of the broker that delivered the message; the cut-over copies "
+        "the group's offsets",
         *(200050, 200051, 200053, 200151),
     ),
+    **_leave_out_codes("only the primary has a connection to the client that waits for the reply", 324, 325),
     **_leave_out_codes(
-        "the client that waits for the reply is connected to the primary; only it can be told", 324, 325
+        "reaches the target through the offsets that consumers commit afterwards, or through `shadow sync`",
+        222,
+        314,
+    ),
+    **_leave_out_codes("sent by a broker to its client", 39, 40, 220, 221, 309, 326, 200073),
+    **_leave_out_codes(
+        "changes settings of one broker, namesrv or controller", 25, 318, 2001, 2002, 2004, 5001, 1009
     ),
     **_leave_out_codes(
-        "arrives as the offsets the group's consumers commit afterwards, or by `shadow sync`", 222, 314
-    ),
-    **_leave_out_codes("a question of the broker to its client", 39, 40, 220, 221, 309, 326, 200073),
-    **_leave_out_codes(
-        "settings of one broker or namesrv as a process", 25, 318, 2001, 2002, 2004, 5001, 1009
+        "names brokers of the primary; `shadow sync` copies topic configuration", 100, 102, 216, 217, 513
     ),
     **_leave_out_codes(
-        "names brokers of the primary; `shadow sync` copies what belongs to topics", 100, 102, 216, 217, 513
-    ),
-    **_leave_out_codes(
-        "accounts and rules belong to a cluster", 50, 51, 53, 3001, 3002, 3003, 3006, 3007, 3008
+        "accounts and access rules belong to one cluster", 50, 51, 53, 3001, 3002, 3003, 3006, 3007, 3008
     ),
     **_leave_out_codes("housekeeping of one broker", 306, 316, 329, 323, 355, 200056, 200079),
-    **_leave_out_codes("whether a broker takes writes is its own matter", 205, 327),
+    **_leave_out_codes("write permission is set for each broker separately", 205, 327),
     **_leave_out_codes(
-        "passed among servers, not by clients",
+        "exchanged between servers, not sent by clients",
         *(103, 104, 902, 903, 904, 905, 906, 908, 1001, 1002, 1003, 1008, 1011, 1012, 1013),
         *(770001,),
     ),
     **_leave_out_codes(
-        "a batch waits at the broker it is staged at; what is published comes with its queues to a target of kind "
-        '"ours", and to no other',
+        "a staged batch belongs to the broker that receives it; a target of kind "
+        '"ours" gets the published messages with their queues, any other target does not',
         *(770002, 770003, 770004),
     ),
-    **_leave_out_codes("subscriptions of lite topics live in connections", 200070, 200071, 200072),
+    **_leave_out_codes(
+        "subscriptions to lite topics belong to a client's connection", 200070, 200071, 200072
+    ),
 }
 UNKNOWN_CODE_POLICY: Final = RequestPolicy(
-    Treatment.LEFT_OUT, "not known here: passed to the primary as it is"
+    Treatment.LEFT_OUT, "unknown code: forwarded to the primary unchanged"
 )
 
 
@@ -193,10 +197,11 @@ def mirrored_codes() -> frozenset[int]:
 TOPIC_POLICIES: Final = (
     (
         f"`{RETRY_PREFIX}*`",
-        "left out for a target of any kind: consumed at the primary before the group is switched",
+        'sends are left out; groups consume them at the primary before they are switched. A target of kind "ours" '
+        "gets copies of the messages",
     ),
-    (f"`{DLQ_PREFIX}*`", 'left out as sends; copied to a target of kind "ours", and never to another'),
-    ("system topics", "left out: every broker fills its own (traces, timers, half messages, …)"),
+    (f"`{DLQ_PREFIX}*`", 'sends are left out; only a target of kind "ours" gets copies of the messages'),
+    ("system topics", "left out: every broker writes its own (traces, timers, half messages, …)"),
 )
 
 
@@ -205,7 +210,7 @@ def topic_exclusion_reason(topic: str) -> str:
     if topic.startswith(RETRY_PREFIX):
         return "a retry topic is consumed at the primary"
     if topic.startswith(DLQ_PREFIX):
-        return 'a dead-letter topic is copied to a target of kind "ours" alone'
+        return 'a dead-letter topic is copied only to a target of kind "ours"'
     if topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIX):
         return "a system topic"
     return ""
@@ -216,13 +221,20 @@ def render_policy_page() -> str:
     lines = [
         "# What a mirror does with each request",
         "",
-        "Printed from `policy.py`. Requests of codes that are not here go to the primary only.",
+        "The shadow gateway forwards every request to the primary. This table says how a mirror treats each",
+        "request code; codes that are not listed are left out. The table is generated from",
+        "`gateway/shadow/traffic/request_policy.py`.",
         "",
-        "| code | request | at the target | how, or why not |",
+        "- *repeated*: the target gets the same header fields and body, signed again",
+        "- *translated*: the target gets the request with fields such as offsets and ids changed to its own",
+        "- *left out*: the mirror does not send the request. [Comparison](../how-to/migrate.md#compare) may repeat",
+        "  read-only requests at the target, and a replay sends pulls if they are selected",
+        "",
+        "| code | request | treatment | details or reason |",
         "|---|---|---|---|",
     ]
     for code, policy in sorted(POLICIES.items()):
         lines.append(f"| {code} | {REQUESTS[code].NAME} | {policy.treatment.value} | {policy.reason} |")
-    lines += ["", "| messages sent to | at the target |", "|---|---|"]
+    lines += ["", "| messages sent to | treatment |", "|---|---|"]
     lines += [f"| {name} | {reason} |" for name, reason in TOPIC_POLICIES]
     return "\n".join([*lines, ""])

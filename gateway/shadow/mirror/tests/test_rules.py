@@ -46,7 +46,7 @@ def test_request_without_topic_matches_only_rules_for_every_topic():
     ("name", "text"),
     [
         ("SEND_MESAGE", "unknown request code 'SEND_MESAGE'"),
-        ("PULL_MESSAGE", "PULL_MESSAGE is never mirrored: reads; compared"),
+        ("PULL_MESSAGE", "PULL_MESSAGE is never mirrored: only reads messages"),
     ],
 )
 def test_unknown_and_unmirrored_codes_raise_settings_error(name, text):

@@ -40,5 +40,6 @@ def test_topics_that_are_not_users_own():
 
 def test_document_matches_the_table():
     assert PAGE.read_text() == render_policy_page(), (
-        "print gateway.shadow.traffic.request_policy.page() into docs/reference/mirror-policy.md"
+        "run python -c 'from gateway.shadow.traffic.request_policy import render_policy_page as page; "
+        "print(page(), end=str())' > docs/reference/mirror-policy.md"
     )
