@@ -24,7 +24,7 @@ from gateway.shadow.mirror.routes import MirrorRoutes
 from gateway.shadow.mirror.service import MirrorService
 from gateway.shadow.proxy.address_book import format_address
 from gateway.shadow.proxy.forwarder import Forwarder, make_admission
-from gateway.shadow.proxy.listener_context import DialTarget
+from gateway.shadow.proxy.listener_context import TargetDialer
 from gateway.shadow.proxy.target_dialer import make_target_dialer
 from gateway.shadow.replication.service import ReplicationService
 from gateway.shadow.report.service import ReportService
@@ -83,7 +83,7 @@ class ShadowServer:
             self._build_comparison(self.mirror) if self.mirror and config.compare.enabled else None
         )
 
-    def _dial_target(self) -> DialTarget | None:
+    def _dial_target(self) -> TargetDialer | None:
         """Return the dialer for clients' requests that are directed to the target; None without a target."""
         if self.target is None:
             return None

@@ -23,7 +23,7 @@ from gateway.shadow.traffic.request_policy import (
 from gateway.shadow.traffic.resend import repeat_command, send_to_queue
 from gateway.shadow.traffic.subject import Subject, header_field_name, subject_of
 
-MAX_OFFSET_RUNS = 100_000
+MAX_OFFSET_RANGES = 100_000
 """Offset ranges remembered for each queue."""
 _COMMIT, _SUSPEND = 1, 2
 
@@ -37,7 +37,7 @@ class RequestRetargeter:
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
-        self._offsets = OffsetMap(MAX_OFFSET_RUNS)
+        self._offsets = OffsetMap(MAX_OFFSET_RANGES)
         self._halves: dict[str, tuple[str, str]] = {}
         self._handles: dict[str, str] = {}
 

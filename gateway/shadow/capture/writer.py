@@ -242,13 +242,13 @@ class CaptureWriter:
                 time.sleep(0)
         self._files.flush()
 
-    def _make_record(self, held: BufferedExchange) -> CaptureRecord | None:
+    def _make_record(self, buffered: BufferedExchange) -> CaptureRecord | None:
         """Return the record of an exchange; a failure to make one is counted and must not end the capture."""
         try:
-            record = self._selection.make_record(held.exchange, held.outcome)
+            record = self._selection.make_record(buffered.exchange, buffered.outcome)
         except Exception:
             if not self._defects:
-                log.exception("exchange cannot be captured", extra={"code": held.exchange.code})
+                log.exception("exchange cannot be captured", extra={"code": buffered.exchange.code})
             self._defects += 1
             return None
         self._left_out += record is None

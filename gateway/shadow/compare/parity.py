@@ -89,13 +89,13 @@ class QueueParity:
     problem: str = ""
     faults: list[ParityFinding] = field(default_factory=list)
 
-    def record_finding(self, fault: ParityFinding) -> None:
+    def record_finding(self, finding: ParityFinding) -> None:
         """Count a finding and keep it as an example while there is room."""
-        name = fault.kind.value
+        name = finding.kind.value
         setattr(self, name, getattr(self, name) + 1)
-        self.order_broken += fault.order_broken
+        self.order_broken += finding.order_broken
         if len(self.faults) < MAX_REPORTED_FINDINGS:
-            self.faults.append(fault)
+            self.faults.append(finding)
 
     @property
     def primary(self) -> int:
@@ -199,7 +199,7 @@ async def compare_topics(
     topics: Iterable[str],
     options: ParityOptions,
     now_ms: Callable[[], int],
-    window: ParityRange = ENTIRE_QUEUES,
+    parity_range: ParityRange = ENTIRE_QUEUES,
     on_progress: ProgressCallback = ignore_progress,
 ) -> ParityResult:
     """Compare every readable queue that the primary has of the topics, several at a time.
@@ -215,7 +215,7 @@ async def compare_topics(
     async def one(queue: QueueParity) -> None:
         async with free:
             look = QueueComparison(clusters, queue, options, now_ms, budgets, on_progress)
-            await look.run(window)
+            await look.run(parity_range)
 
     async with trio.open_nursery() as nursery:
         for queue in queues:
@@ -264,10 +264,10 @@ class QueueComparison:
         self._ledger = AlignmentLedger(options.window, self._report_finding)
         self._open_start = self._open_end = self._closing = False
 
-    async def run(self, window: ParityRange) -> None:
+    async def run(self, parity_range: ParityRange) -> None:
         """Fill in the `QueueParity`; errors become its `problem`."""
         try:
-            await self._set_bounds(window)
+            await self._set_bounds(parity_range)
             while not (self._primary.is_done and self._target.is_done):
                 await self._fill_buffers()
                 if not await self._handle_exhausted_side():
@@ -279,12 +279,12 @@ class QueueComparison:
         except READ_ERRORS as error:
             self._queue.problem = f"{type(error).__name__}: {error}"
 
-    async def _set_bounds(self, window: ParityRange) -> None:
+    async def _set_bounds(self, parity_range: ParityRange) -> None:
         self._target.broker = self._counterpart(self._queue.broker)
         # The target first: everything it has by then is at the primary too.
         target_low, target_high = await self._target.read_bounds()
         low, high = await self._primary.read_bounds()
-        start, end = await self._resolve_range(window, low, high)
+        start, end = await self._resolve_range(parity_range, low, high)
         self._queue.from_offset, self._queue.until_offset = start, end
         self._primary.next_offset = start
         self._primary.end_offset = self._ledger.primary_end = end
@@ -293,21 +293,29 @@ class QueueComparison:
             self._target.end_offset = self._target.stop_offset = self._primary.stop_offset = end
             return
         self._target.next_offset = target_low
-        if window.from_ms is not None:
+        if parity_range.from_ms is not None:
             # The target's clock may be behind; messages before the first common one do not count.
             self._target.next_offset = await self._target.find_offset_at(
-                round(window.from_ms - self._options.lag_s * 1000)
+                round(parity_range.from_ms - self._options.lag_s * 1000)
             )
         self._open_start = start > 0
         self._open_end = end < high
         self._target.end_offset = 0 if self._open_end else target_high
 
-    async def _resolve_range(self, window: ParityRange, low: int, high: int) -> tuple[int, int]:
-        start, end = window.from_offset, window.until_offset
+    async def _resolve_range(self, parity_range: ParityRange, low: int, high: int) -> tuple[int, int]:
+        start, end = parity_range.from_offset, parity_range.until_offset
         if start is None:
-            start = low if window.from_ms is None else await self._primary.find_offset_at(window.from_ms)
+            start = (
+                low
+                if parity_range.from_ms is None
+                else await self._primary.find_offset_at(parity_range.from_ms)
+            )
         if end is None:
-            end = high if window.until_ms is None else await self._primary.find_offset_at(window.until_ms)
+            end = (
+                high
+                if parity_range.until_ms is None
+                else await self._primary.find_offset_at(parity_range.until_ms)
+            )
         start = min(max(start, low), high)
         return start, max(start, min(end, high))
 
@@ -345,23 +353,23 @@ class QueueComparison:
             await self._report_unmatched(theirs, self._ledger.record_extra)
         return True
 
-    async def _report_unmatched(self, reader: QueueReader, tell: Callable[[Any], None]) -> None:
+    async def _report_unmatched(self, reader: QueueReader, record: Callable[[Any], None]) -> None:
         """Report messages that only one side has once they are old enough; otherwise wait for the other side."""
         old_ms = self._now_ms() - self._options.lag_s * 1000
         while reader.buffer and not reader.is_done and reader.buffer[0].stored_ms <= old_ms:
-            tell(reader.buffer.popleft())
+            record(reader.buffer.popleft())
         if reader.buffer and not reader.is_done:
             await trio.sleep(POLL_INTERVAL_S)
 
-    def _report_finding(self, fault: ParityFinding) -> None:
-        if not self._is_outside_range(fault):
-            self._queue.record_finding(fault)
+    def _report_finding(self, finding: ParityFinding) -> None:
+        if not self._is_outside_range(finding):
+            self._queue.record_finding(finding)
 
-    def _is_outside_range(self, fault: ParityFinding) -> bool:
+    def _is_outside_range(self, finding: ParityFinding) -> bool:
         """Tell whether a finding is about a message outside the compared part; see `ParityRange`."""
-        if fault.primary_offset is not None:
-            return fault.primary_offset >= self._primary.end_offset
-        offset, ledger = fault.target_offset or 0, self._ledger
+        if finding.primary_offset is not None:
+            return finding.primary_offset >= self._primary.end_offset
+        offset, ledger = finding.target_offset or 0, self._ledger
         if self._open_start and (ledger.first_matched is None or offset < ledger.first_matched):
             return True
         if self._open_end:

@@ -184,16 +184,16 @@ class ReadRepeater:
         else:
             self._on_compared(ReadComparison(item.exchange, found, target_s))
 
-    async def _second_read(self, item: _PendingRead, asked: RepeatedRead) -> Command:
+    async def _second_read(self, item: _PendingRead, read: RepeatedRead) -> Command:
         """Read the primary again and return its answer.
 
         Fields that differ from its first answer are ignored for this read; those of the first attempt are learned as
         noise.
         """
         code = item.exchange.code
-        again = await self._send_to_primary(item.exchange.broker, asked.primary_request)
+        again = await self._send_to_primary(item.exchange.broker, read.primary_request)
         item.noisy_paths |= {
-            each.path for each in diff_answers(code, asked.primary_answer, again, SAME_SERVER)
+            each.path for each in diff_answers(code, read.primary_answer, again, SAME_SERVER)
         }
         if item.with_second_read and not item.attempts:
             self._noise.record_second_read(code, item.noisy_paths)

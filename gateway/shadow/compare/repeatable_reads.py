@@ -141,19 +141,19 @@ def plan_repeated_read(
     return RepeatedRead(exchange, answered, _without_credentials(asked), again)
 
 
-def _reached_result_limit(asked: Command, answered: Command) -> bool:
-    most = min(QueryMessage.from_ext(asked.ext).max_num, _MAX_QUERY_RESULTS)
-    return answered.code == 0 and sum(1 for _ in iter_messages(answered.body)) >= most
+def _reached_result_limit(request: Command, answer: Command) -> bool:
+    most = min(QueryMessage.from_ext(request.ext).max_num, _MAX_QUERY_RESULTS)
+    return answer.code == 0 and sum(1 for _ in iter_messages(answer.body)) >= most
 
 
-def _without_credentials(asked: Command) -> Command:
+def _without_credentials(request: Command) -> Command:
     """Return the request without the client's credentials: the sender signs with its own."""
-    ext = {name: value for name, value in asked.ext.items() if name not in _CREDENTIAL_FIELDS}
-    return Command(asked.code, 0, 0, ext, asked.body, None, asked.language, asked.version)
+    ext = {name: value for name, value in request.ext.items() if name not in _CREDENTIAL_FIELDS}
+    return Command(request.code, 0, 0, ext, request.body, None, request.language, request.version)
 
 
-def _query_by_unique_key(answered: Command) -> Command:
-    message = decode_message(answered.body)
+def _query_by_unique_key(answer: Command) -> Command:
+    message = decode_message(answer.body)
     if message.unique_key is None:
         raise NotRepeatable("a message without unique key")
     return QueryMessage(
@@ -168,14 +168,14 @@ def _query_by_unique_key(answered: Command) -> Command:
 
 def _plan_pull(
     exchange: Exchange,
-    asked: Command,
-    answered: Command,
+    request: Command,
+    answer: Command,
     subscriptions: KnownSubscriptions,
     map_offset: MapOffset,
 ) -> RepeatedRead:
-    if answered.code != 0:
+    if answer.code != 0:
         raise NotRepeatable("a pull that brought nothing")
-    given = PullMessage.from_ext(asked.ext)
+    given = PullMessage.from_ext(request.ext)
     if given.sys_flag & _CLASS_FILTER_FLAG:
         raise NotRepeatable("a pull with a class filter")
     subscription: tuple[str, str] | None = (given.subscription or "*", given.expression_type or "TAG")
@@ -190,7 +190,7 @@ def _plan_pull(
         _side_effect_free_pull(exchange.code, given, offset, subscription)
         for offset in (there, given.queue_offset)
     )
-    return RepeatedRead(exchange, answered, target, again)
+    return RepeatedRead(exchange, answer, target, again)
 
 
 def _side_effect_free_pull(

@@ -179,7 +179,7 @@ class ComparisonService:
     async def check_parity(
         self,
         topics: Iterable[str],
-        window: ParityRange | None = None,
+        parity_range: ParityRange | None = None,
         on_progress: ProgressCallback = ignore_progress,
     ) -> ParityResult:
         """Compare the content of topics; one check at a time. `run` must be running. Raises CLUSTER_ERRORS."""
@@ -189,7 +189,7 @@ class ComparisonService:
                 await match_topics(self.primary, topics),
                 parity_options(self._settings, same_offsets=self._terms.same_offsets),
                 self._now_ms,
-                window or ParityRange(),
+                parity_range or ParityRange(),
                 on_progress,
             )
         self.last_parity = {"at_ms": self._now_ms(), **found.to_value()}

@@ -1,8 +1,7 @@
 """Holds clients' answers until the target has the message too: the modes sync-best-effort and strict-dual.
 
-The mirror says beforehand which answer to hold (`expect_answer`), the forwarder offers the answer (`hold_answer`), and
-the outcome or the timeout releases it. Either may come first: the outcome of an exchange can be known before its answer
-is offered.
+The mirror announces which answer to hold (`expect_answer`), the hub offers the answer (`hold_answer`), and the outcome
+or the timeout releases it. The outcome of an exchange may be known even before its answer is offered.
 """
 
 from collections import deque
@@ -34,7 +33,7 @@ class _HeldAnswer:
 
 
 class AnswerHolder:
-    """A `Holder` of at most ``limit`` answers at a time, each for at most ``hold_s`` seconds."""
+    """A `Holder` of at most ``max_answers`` answers at a time, each for at most ``hold_s`` seconds."""
 
     def __init__(self, hold_s: float, max_answers: int) -> None:
         self._hold_s = hold_s
@@ -42,6 +41,7 @@ class AnswerHolder:
         self._codes: Codes = frozenset()
         self._expected: tuple[Exchange, str] | None = None
         self._decided: Outcome | None = None
+        """The outcome of the expected exchange, if it is known before the answer is offered."""
         self._held: dict[Exchange, _HeldAnswer] = {}
         self._order: deque[_HeldAnswer] = deque()
         self._wake = trio.Event()
@@ -54,15 +54,15 @@ class AnswerHolder:
         self._codes = codes
 
     def codes(self) -> Codes:
-        """See `Holder`."""
+        """Return the request codes whose answers may be held at the moment."""
         return self._codes
 
     def expect_answer(self, exchange: Exchange, mode: str) -> None:
-        """Announce the mode of the exchange that has just ended, the next that `hold_answer` may be called with."""
+        """Announce an exchange and its mode. `hold_answer` may be called with it next, or not at all."""
         self._expected, self._decided = (exchange, mode), None
 
     def hold_answer(self, exchange: Exchange, release: ReleaseAnswer) -> bool:
-        """See `Holder`."""
+        """Hold the answer of the expected exchange if its mode is synchronous; return whether ``release`` is used."""
         expected, self._expected = self._expected, None
         if expected is None or expected[0] is not exchange or expected[1] not in SYNCHRONOUS_MODES:
             return False
@@ -104,7 +104,7 @@ class AnswerHolder:
         held.release(answer)
 
     async def run(self) -> None:
-        """Release overdue answers until cancelled, and then all that are left."""
+        """Release overdue answers until cancelled, and then all remaining ones."""
         try:
             while True:
                 if not self._order:

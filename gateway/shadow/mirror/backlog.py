@@ -37,13 +37,13 @@ class BacklogEntry:
 
 
 class BacklogListener(Protocol):
-    """Hears of entries that enter or leave a backlog without going through its stream."""
+    """Is notified of entries that enter or leave a backlog without going through its stream."""
 
     def on_dropped(self, entry: BacklogEntry, reason: str) -> None:
         """Handle an entry for which there was no room."""
 
     def on_lost(self, count: int, reason: str) -> None:
-        """Handle the loss of exchanges on disk; nobody knows which they were."""
+        """Handle the loss of exchanges on disk; it is unknown which ones they were."""
 
     def on_resumed(self, count: int) -> None:
         """Handle exchanges that an earlier process left on disk. Called before any of them can be taken."""
@@ -132,4 +132,4 @@ class Backlog:
         await trio.sleep_forever()
 
     def close(self) -> None:
-        """Write what has to survive the process. Called once, when nothing is in flight any more; may block."""
+        """Write the entries that have to survive the process. Called once, after the last batch; may block."""

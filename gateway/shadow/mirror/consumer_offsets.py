@@ -1,7 +1,7 @@
-"""Writes consumer offsets of the primary to the target, translated, as long as nobody consumes there.
+"""Writes consumer offsets that clients commit at the primary to the target, translated to the target's offsets.
 
-A group with consumers at the target commits its own offsets there, and is left alone. Copying all offsets at once is
-part of a cut-over (`clusters/offset_sync.py`).
+A group with consumers at the target commits its own offsets there, and is left alone. A cut-over copies all offsets at
+once (`clusters/offset_sync.py`).
 """
 
 from typing import Final, Protocol
@@ -21,7 +21,7 @@ from remoting.errors import RequestError
 from remoting.requests.offsets import UpdateConsumerOffset
 
 ACTIVITY_CACHE_S: Final = 1.0
-"""Time for which the answer whether a group is active on the target is cached."""
+"""Time for which it is cached whether a group has consumers at the target."""
 _MAX_CACHED_GROUPS: Final = 10_000
 
 

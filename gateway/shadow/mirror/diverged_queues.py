@@ -1,6 +1,7 @@
 """The queues of which the target lacks messages: since when, how many, from which offset on, and why.
 
-Marks are set by the mirror when a message is not delivered, and cleared when something brings the messages over.
+The mirror marks a queue when a message is not delivered. Offset-preserving replication clears the mark once it has
+copied the missing messages.
 """
 
 from collections.abc import Iterator

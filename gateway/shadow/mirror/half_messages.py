@@ -1,7 +1,7 @@
 """The half messages sent to the target: where their copies are, and how their transactions ended.
 
 A half message is remembered from the time it is sent until well after its end, because the target may still ask about
-it (check-back). `resend_writer.py` and `check_back_producer.py` send what is decided here.
+it (check-back). `resend_writer.py` and `check_back_producer.py` send the decisions.
 """
 
 import math

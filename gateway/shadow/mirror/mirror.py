@@ -93,7 +93,7 @@ class Mirror:
 
     def observe(self, exchange: Exchange) -> None:
         """See `Observer`."""
-        found = self._find_taker(exchange)
+        found = self._classify_exchange(exchange)
         if isinstance(found, str):
             self.unmatched.observed += 1
             self.unmatched.skipped += 1
@@ -112,7 +112,7 @@ class Mirror:
         else:
             stream.offer_exchange(exchange, subject)
 
-    def _find_taker(self, exchange: Exchange) -> tuple[int, Subject] | str:
+    def _classify_exchange(self, exchange: Exchange) -> tuple[int, Subject] | str:
         """Return the index of the matching rule and the subject, or the reason why the exchange is for no rule."""
         if exchange.reverse or not exchange.broker:
             return "not a request to a broker"
@@ -155,7 +155,7 @@ class Mirror:
 
         Marks the queue as diverged when the target misses a message that way.
         """
-        reason = _reason_not_done(exchange)
+        reason = _reason_without_effect(exchange)
         if reason:
             return reason
         missing = ""
@@ -385,7 +385,7 @@ class Mirror:
             )
 
 
-def _reason_not_done(exchange: Exchange) -> str:
+def _reason_without_effect(exchange: Exchange) -> str:
     """Return why a request had no effect where it was sent; "" when it had, or when nobody knows."""
     answer = exchange.answer_command
     if answer is None:

@@ -21,8 +21,8 @@ class MirrorRoutes:
     Without a mode, the override of the topic is cleared.
     """
 
-    def __init__(self, mirrors: Mirror, switch: SwitchMode) -> None:
-        self._mirror = mirrors
+    def __init__(self, mirror: Mirror, switch: SwitchMode) -> None:
+        self._mirror = mirror
         self._switch_mode = switch
 
     def register(self, console: RouteRegistry) -> None:

@@ -53,9 +53,9 @@ class SpillDirectory:
         self._target = target
         self._run_blocking = run_blocking
 
-    def stream_path(self, place: StreamKey) -> str:
+    def stream_path(self, key: StreamKey) -> str:
         """Return the path of a stream's files."""
-        side, broker, index = place
+        side, broker, index = key
         return os.path.join(self._settings.spill_dir, f"{side.value}-{broker}-{index}")
 
     def stream_owner(self, rule: MirrorRule) -> str:

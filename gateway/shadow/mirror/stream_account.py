@@ -54,9 +54,9 @@ class StreamCounts:
     found: int = 0
     late: int = 0
 
-    def count_fate(self, fate: OutcomeKind, count: int = 1) -> None:
+    def count_outcome(self, kind: OutcomeKind, count: int = 1) -> None:
         """Add exchanges that met this fate."""
-        name = fate._value_  # `value` is a dynamic attribute, and slower.
+        name = kind._value_  # `value` is a dynamic attribute, and slower.
         setattr(self, name, getattr(self, name) + count)
 
     @property
@@ -102,7 +102,7 @@ class StreamAccount:
 
     def settle_entry(self, entry: BacklogEntry, outcome: Outcome) -> None:
         """Book the outcome of an entry and report it; an exception of the listener is logged."""
-        self.counts.count_fate(outcome.kind)
+        self.counts.count_outcome(outcome.kind)
         self._count_oneway(entry.exchange)
         topic = entry.subject.topic
         self._waiting_by_topic[topic] -= 1

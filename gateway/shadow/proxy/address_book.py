@@ -1,4 +1,4 @@
-"""Gateway addresses that stand for the primary's, as clients see them.
+"""Maps the primary's addresses to the gateway's, as clients see them.
 
 Clients that reach the gateway by different hosts get different addresses, so there is an `AddressView` per host. The
 places where addresses stand in frames are known to `address_rewrite.py`; listeners are opened by
@@ -14,7 +14,7 @@ from gateway.shadow.clusters.cluster import split_address
 
 MAX_IGNORED_ADDRESSES = 1000
 AUTO = "auto"
-"""In place of a host: the one by which a client reached the gateway."""
+"""The value of the setting `advertise` that stands for the host by which each client reached the gateway."""
 
 
 def format_address(host: str, port: int) -> str:
@@ -33,12 +33,13 @@ def pack_address(address: str) -> bytes | None:
 
 
 class AddressView:
-    """The primary's addresses and the gateway's for them, for clients that reached the gateway by ``host``.
+    """Maps the primary's addresses to the gateway's, for clients that reached the gateway by ``host``.
 
-    `store_hosts` maps packed addresses, as in stored messages, and `id_prefixes` their hexadecimal digits, as at the
-    beginning of message ids. Both hold only pairs of the same length: both IPv4, or both IPv6. Message ids of other
-    addresses, and of hosts that are names, stay as they are and lead to the primary itself. `client_addresses` maps
-    the address under which the primary sees a connected client to the client's own.
+    `gateway_addresses` maps "host:port" texts. `store_hosts` maps packed addresses, as in stored messages, and
+    `id_prefixes` their hexadecimal digits, as at the beginning of message ids. These two hold only pairs of the same
+    length: both IPv4, or both IPv6. Message ids of other addresses, and of hosts that are names, stay as they are and
+    lead to the primary itself. `client_addresses` maps the address under which the primary sees a connected client to
+    the client's own.
     """
 
     __slots__ = ("_port_of", "client_addresses", "gateway_addresses", "host", "id_prefixes", "store_hosts")
@@ -126,7 +127,7 @@ class AddressBook:
         return 0 if address in self._ignored else self._open_port(address)
 
     def is_ignored(self, address: str) -> bool:
-        """Tell whether an address is not one of the primary's."""
+        """Tell whether an address was given to `ignore_address`: it is not one of the primary's."""
         return address in self._ignored
 
     def ignore_address(self, address: str) -> None:

@@ -3,7 +3,8 @@
 Clients find addresses that they dial in these places: routes, cluster and member tables (JSON bodies); message ids in
 the header of send answers and check-backs; the store host and the original id in message bytes. The last two kinds are
 changed in place and recognised by their bytes, so no request has to be remembered for them. `AddressView` knows which
-address stands for which.
+address stands for which. In names of this module, ``theirs`` is the primary's form of an address or id, and ``ours`` is
+the gateway's.
 """
 
 import re
@@ -57,10 +58,12 @@ BROKER_NAMING_CODES: Final = frozenset(
 CLIENT_NAMING_CODES: Final = frozenset(
     {GetConsumerConnectionList.code, GetProducerConnectionList.code, GetAllProducerInfo.code}
 )
-"""Requests whose answers contain addresses of clients. The gateway puts in those of its own clients."""
+"""Requests whose answers list addresses of clients.
+
+The primary sees only the gateway's end of each connection; the gateway puts in the addresses of the real clients."""
 REWRITTEN_ANSWER_CODES: Final = ROUTE_CODES | BROKER_NAMING_CODES | CLIENT_NAMING_CODES
 REWRITTEN_REQUEST_CODES: Final = frozenset({ConsumerSendMsgBack.code})
-"""Requests that return a message id that the broker stores."""
+"""Requests in which a client hands a message id back to the broker, which stores it."""
 
 _MESSAGE_MAGICS: Final = (MAGIC_V1.to_bytes(4), MAGIC_V2.to_bytes(4))
 _ORIGIN_PROPERTY: Final = ORIGIN_MESSAGE_ID.encode() + b"\1"
@@ -77,7 +80,8 @@ _QUOTED_ADDRESS = re.compile(rb'"([^"\\\s,{}]+:[0-9]{1,5})"')
 def patch_answers(data: bytes, stops: list[int], view: AddressView, id_prefix: bytes) -> bytes | bytearray:
     """Replace message ids and store hosts in frames; return ``data`` itself if there are none.
 
-    No frame changes its length. Message ids of the broker that sent these frames begin with ``id_prefix``.
+    ``stops`` are the ends of the frames. No frame changes its length. Message ids of the broker that sent these frames
+    begin with ``id_prefix``.
     """
     patched: bytearray | None = None
     our_prefix = view.id_prefixes.get(id_prefix) if id_prefix else None
@@ -120,7 +124,7 @@ def _patch_store_hosts(data: bytearray, start: int, stop: int, hosts: dict[bytes
         at = start + _STORE_HOST_AT + (_IPV6_EXTRA_BYTES if flags & BORN_HOST_V6 else 0)
         end = at + (20 if flags & STORE_HOST_V6 else 8)
         stored = data[at:end]
-        if stored != theirs:  # Nearly always that of the previous message.
+        if stored != theirs:  # Nearly always it equals that of the previous message.
             theirs = bytes(stored)
             ours = hosts.get(theirs)
         if ours is not None:

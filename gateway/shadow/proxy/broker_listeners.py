@@ -1,8 +1,8 @@
 """The primary's broker addresses, and the listener port that stands for each.
 
 Addresses are found by looking up the primary's brokers regularly, and in answers on their way to clients: a client
-must not learn of a broker before its listener is open. A port stands for an address, whichever broker is there later,
-for as long as the process lives, and across restarts if the ports are kept in a file (`listener_ports.py`).
+must not learn of a broker before its listener is open. A port stands for the same address until the process ends,
+whichever broker uses that address later, and also after a restart if `ports_file` is set (`listener_ports.py`).
 """
 
 import logging
@@ -28,7 +28,7 @@ VIP_PORT_OFFSET: Final = 2
 """A broker's VIP port, which some clients use, is this much below its port."""
 
 StartListener = Callable[[UpstreamAddress, list[socket.socket], int], None]
-"""Serves an upstream on listening sockets; the number is added to the upstream's port when dialing it."""
+"""Starts to serve an upstream on listening sockets. The number is added to the upstream's port when dialing it."""
 Listen = Callable[[str, int], list[socket.socket]]
 
 

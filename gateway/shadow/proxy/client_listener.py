@@ -19,7 +19,9 @@ log = logging.getLogger(__name__)
 AdmitSocket = Callable[[socket.socket], Awaitable[Transport]]
 """Makes a transport of an accepted socket, perhaps after a TLS handshake. Raises OSError."""
 SWEEPS_PER_REMEMBERED_TIME: Final = 8
+"""Searches for overdue requests during the time for which a request is remembered (`remembered_s`)."""
 QUIET_S: Final = 0.1
+"""Time without an answer after which a stopping listener expects no more of them."""
 _connection_numbers = itertools.count(1)
 
 
@@ -113,7 +115,7 @@ class ClientListener:
         return None
 
     def _report_upstream_reachable(self, reachable: bool, reason: str = "") -> None:
-        """Log it once per change."""
+        """Log when the upstream becomes unreachable, and when it is reachable again."""
         if reachable == self._is_upstream_reachable:
             return
         self._is_upstream_reachable = reachable
@@ -134,7 +136,7 @@ class ClientListener:
                 session.give_up_older_than(before_s)
 
     async def stop(self) -> None:
-        """Stop accepting, let answers arrive until none come any more, and end the sessions."""
+        """Stop accepting clients, wait until answers stop arriving, and end the sessions."""
         self._accepting.cancel()
         with trio.move_on_after(self.context.settings.drain_s):
             await self._wait_until_quiet()

@@ -20,7 +20,7 @@ class ClientIdentity(NamedTuple):
 
 
 class FinishedExchanges:
-    """Exchanges of one session that are to be published as soon as the client has its bytes."""
+    """Exchanges of one session that are published as soon as the client has its answers."""
 
     __slots__ = ("_hub", "waiting")
 

@@ -17,7 +17,7 @@ from gateway.shadow.clusters.cluster import Cluster, Opener, split_address
 from gateway.shadow.proxy.address_book import format_address
 from gateway.shadow.proxy.broker_listeners import BrokerListeners
 from gateway.shadow.proxy.client_listener import AdmitSocket, ClientListener
-from gateway.shadow.proxy.listener_context import DialTarget, ListenerContext, UpstreamAddress
+from gateway.shadow.proxy.listener_context import ListenerContext, TargetDialer, UpstreamAddress
 from gateway.shadow.proxy.listener_counters import ListenerCounters
 from gateway.shadow.proxy.listener_ports import ListenerPorts
 from gateway.shadow.proxy.settings import ListenSettings
@@ -38,7 +38,7 @@ MEMORY_CHECK_INTERVAL_S: Final = 1.0
 def make_admission(
     reactor: Reactor | None, mode: TlsMode = TlsMode.DISABLED, context: ssl.SSLContext | None = None
 ) -> AdmitSocket:
-    """Return a function that admits plain connections and those with TLS, as ``mode`` allows."""
+    """Return a function that turns an accepted socket into a transport, plain or with TLS as ``mode`` allows."""
 
     async def admit_socket(sock: socket.socket) -> Transport:
         return await tls.accept_transport(SocketTransport(sock, reactor), mode, context)
@@ -59,7 +59,7 @@ class Forwarder:
         *,
         opener: Opener | None = None,
         admit: AdmitSocket | None = None,
-        dial_target: DialTarget | None = None,
+        dial_target: TargetDialer | None = None,
     ) -> None:
         self._settings = settings
         self._primary = primary
@@ -118,7 +118,7 @@ class Forwarder:
         upstream: UpstreamAddress,
         sockets: list[socket.socket],
         addresses: Sequence[str],
-        dial_target: DialTarget | None,
+        dial_target: TargetDialer | None,
     ) -> None:
         assert self._nursery is not None
         context = ListenerContext(
@@ -140,7 +140,7 @@ class Forwarder:
             self.close_largest_sessions()
 
     def close_largest_sessions(self) -> None:
-        """Close the clients with the most buffered bytes until all together are below the limit."""
+        """Close the largest sessions if all sessions together buffer more than `kept_total_bytes`."""
         sessions = [each for listener in self.listeners for each in listener.buffered_bytes_by_session()]
         remaining = total = sum(size for size, _ in sessions)
         limit = self._settings.kept_total_bytes
@@ -154,7 +154,7 @@ class Forwarder:
             closed += 1
             session.abort()
         extra = {"bytes": total, "limit": limit, "closed": closed}
-        log.warning("connections closed: buffers of all clients together over the limit", extra=extra)
+        log.warning("largest sessions closed: buffers of all clients exceed kept_total_bytes", extra=extra)
 
     def figures(self) -> Iterator[Metric]:
         """Yield counters, open connections and buffered bytes by listener."""

@@ -13,8 +13,8 @@ _WORD_AT = Struct(">I").unpack_from
 class RawFrameSplitter:
     """Finds the frame boundaries in a stream. Holds at most one unfinished frame.
 
-    `error` is set when the stream has a length prefix that no valid frame has: below 4, or of a frame larger than
-    ``max_frame_bytes`` with its prefix, which is the official limit. Nothing can be split after that.
+    `error` is set when a length prefix is invalid: below 4, or of a frame that is larger than ``max_frame_bytes``
+    together with its prefix (the default is the official limit). Nothing after such a prefix can be split.
     """
 
     __slots__ = ("_max_frame_bytes", "_needed_bytes", "error", "unfinished")

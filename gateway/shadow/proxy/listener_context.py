@@ -10,7 +10,7 @@ from gateway.shadow.traffic.exchange import Hub
 from remoting.transport import Transport
 from storage.clock import Clock
 
-DialTarget = Callable[[str], Awaitable[tuple[str, str, Transport]]]
+TargetDialer = Callable[[str], Awaitable[tuple[str, str, Transport]]]
 """Connects to the target's broker that stands for one of the primary's brokers, given by name.
 
 Returns the target broker's own name, its address, and the connection. Raises OSError, and LookupError if the target
@@ -28,7 +28,11 @@ class UpstreamAddress:
 
 @dataclass(slots=True)
 class ListenerContext:
-    """The upstream, settings and services of one listener. Without ``dial_target`` all requests go to the primary."""
+    """The upstream, settings and services of one listener.
+
+    Without ``dial_target`` all requests go to the primary. `target_reachable` tells whether the latest dial succeeded;
+    the sessions share it, so that a change is logged once.
+    """
 
     upstream: UpstreamAddress
     hub: Hub
@@ -36,5 +40,5 @@ class ListenerContext:
     settings: ListenSettings
     counters: ListenerCounters
     clock: Clock
-    dial_target: DialTarget | None = None
+    dial_target: TargetDialer | None = None
     target_reachable: bool = True

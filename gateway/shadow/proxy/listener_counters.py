@@ -12,7 +12,7 @@ MEANINGS = {
     "answers": "Frames received from the primary, and from the target in its place.",
     "request_bytes": "Bytes of complete frames received from clients.",
     "answer_bytes": "Bytes of complete frames received from the primary.",
-    "given_up": "Requests whose answer is no longer waited for, because of a limit on number, bytes or time.",
+    "given_up": "Remembered requests given up without an answer, because of a limit on number, bytes or time.",
     "bad_frames": "Connections closed because of bytes that are not a frame.",
     "directed": "Requests sent to the target instead of the primary.",
     "target_unreachable": "Client connections closed because the target could not be reached.",

@@ -1,7 +1,7 @@
 """The I/O of one connection of a session: reading that can be paused, and writing that never waits.
 
-Bytes that the peer does not take at once are buffered and sent by a task. Frames are none of its concern; the
-session decides about them.
+Bytes that the peer does not accept at once are buffered and sent by a task. A connection sees only bytes; frames are
+the business of `session.py`.
 """
 
 import logging
@@ -32,8 +32,8 @@ class ConnectionEvents:
 class PeerConnection:
     """A transport with buffered output and pausable input.
 
-    While more than ``high_watermark_bytes`` are buffered the connection `is_full`. Whoever brings bytes for it should
-    then stop reading, so that at most one read and one frame come on top.
+    While more than ``high_watermark_bytes`` are buffered the connection `is_full`. The session then stops reading from
+    the connection that supplies these bytes, so that at most one read and one frame are added.
     """
 
     __slots__ = (
@@ -82,7 +82,9 @@ class PeerConnection:
         self._writes_directly = True
         """False while a task sends the buffered output, and after closing."""
         self._finishes = False
+        """True after `finish`: the connection closes once the buffered output is sent."""
         self._has_ended = False
+        """True once nothing more is read: `on_end` was called, or the connection was closed from this side."""
         self._is_paused = True
         self._resumed: trio.Event | None = None
         """Only for a transport that no reactor watches: its read loop waits for this while paused."""

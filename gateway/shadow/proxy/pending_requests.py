@@ -6,7 +6,8 @@ from collections.abc import Iterator
 class PendingRequest:
     """A request that was passed on. `frame` is empty if nobody observes its exchange.
 
-    `asked_s` and `forwarded_s` are monotonic seconds, when the request was received and when it was passed on.
+    `asked_s` and `forwarded_s` are monotonic seconds, when the request was received and when it was passed on;
+    `wall_ms` is its arrival in ms since 1970.
     """
 
     __slots__ = ("asked_s", "code", "forwarded_s", "frame", "is_oneway", "opaque", "wall_ms")
@@ -41,7 +42,7 @@ class PendingRequests:
         self.buffered_bytes = 0
 
     def insert(self, request: PendingRequest) -> list[PendingRequest]:
-        """Insert a request and return those that were given up for it."""
+        """Insert a request; return those given up for it: one with the same opaque, and the oldest above the limits."""
         given_up = []
         by_opaque = self.by_opaque
         if request.opaque in by_opaque:

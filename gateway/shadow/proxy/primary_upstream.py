@@ -1,6 +1,6 @@
-"""Protocol logic of a session's connection to the primary: its answers, and its own requests to the client.
+"""Protocol logic of a session's connection to the primary: answers, and the primary's own requests to the client.
 
-Bytes go to the client as they came, except for the primary's addresses. Nothing here does I/O.
+The client gets the bytes unchanged, except for the primary's addresses. Nothing here does I/O.
 """
 
 from collections.abc import Callable
@@ -77,7 +77,7 @@ class PrimaryUpstream:
         return b"".join(pieces)
 
     def _match_frame(self, head: FrameHead, frame: bytes) -> bytes | None:
-        """Return the client's replacement for a frame: empty if the answer is held, None if it gets the frame."""
+        """Return the bytes that replace a frame: none if its answer is held. Return None if the frame stays."""
         tracker = self.tracker
         if not head.flag & FLAG_RESPONSE:
             tracker.remember_reverse_request(head, frame)

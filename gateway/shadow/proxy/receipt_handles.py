@@ -1,7 +1,8 @@
 """Replace the broker's name in receipt handles: clients know the primary's broker, the target knows itself.
 
-Source: AckMessageProcessor, ChangeInvisibleTimeProcessor, PopCheckPoint, 5.4.0: an acknowledgement belongs to a pop
-checkpoint by the names of both. If the names differ, it is forgotten, and the message is delivered again.
+Source: AckMessageProcessor, ChangeInvisibleTimeProcessor, PopCheckPoint, 5.4.0: the broker matches an acknowledgement
+with its pop checkpoint by the broker name in both. If the names differ, the acknowledgement has no effect, and the
+message is delivered again.
 """
 
 from typing import Any, Final

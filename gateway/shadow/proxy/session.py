@@ -5,19 +5,19 @@ connections; the session says what to do. It decides for each frame whether anyb
 matches answers to requests, and applies back-pressure.
 
 1. The driver passes received bytes to `receive_from_client`, `receive_from_primary` or `receive_from_target`. Each
-   returns the bytes for the opposite end (the primary, or the client), because that is nearly always all there is to
-   do. The driver writes them.
+   returns the bytes for the opposite end (the primary, or the client), which the driver writes. Nearly always nothing
+   else has to be done.
 2. Anything else that follows is an action (`session_actions.py`). The session then sets `has_followup`; the driver
    takes the actions, performs them in order, and calls `complete_writes`, which publishes finished exchanges. So the
    client has its answer before observers are told.
-3. Everything that is not received bytes (an output above its high watermark, a connection that ended, a decision of
-   the director, …) is a method as well. Of these, only `decision_made` returns bytes, those that the primary gets. The
-   driver looks at `has_followup` after each.
+3. Every other event (an output above its high watermark, a connection that ended, a decision of the director, …) has a
+   method as well. Of these, only `decision_made` returns bytes, for the primary. The driver checks `has_followup` after
+   each.
 
 Invariants: frames of one client reach each upstream in the order in which they came. While a request waits for the
 director's decision, it and all later frames of the client wait, and the client is not read. The client is not read
-either while an upstream's output is above its high watermark, and the upstreams are not while the client's is: per
-direction, at most the watermark, one read and one frame are buffered.
+either while an upstream's output is above its high watermark, and the upstreams are not read while the client's output
+is. So each direction buffers at most the watermark, one read and one frame.
 
 The fast path, in the first lines of `receive_from_client` and `receive_from_primary`, forwards a single frame that
 nobody needs to see without splitting it. It is the only place where a frame skips the steps of the others.
@@ -75,7 +75,7 @@ log = logging.getLogger(__name__)
 
 _FIRST_WORDS = Struct(">II").unpack_from
 INSPECTED_CODES: Final = REWRITTEN_ANSWER_CODES | REWRITTEN_REQUEST_CODES | {RegisterBroker.code}
-"""Requests that the session has to see whether or not anybody observes them."""
+"""Requests that the session has to inspect even if nobody observes them."""
 
 
 class Session:
@@ -122,7 +122,7 @@ class Session:
         self._finished = FinishedExchanges(context.hub)
         tracker = ExchangeTracker(client, context.upstream, Side.PRIMARY, context, self._finished)
         self._primary = PrimaryUpstream(tracker, view, context, self._send_released)
-        # The fast paths look at these for every read; attributes of their own save look-ups.
+        # Copies of nested attributes: the fast paths use them for every read, and each look-up costs time.
         self._primary_splitter = self._primary.splitter
         self._id_prefix = self._primary.id_prefix
         self._primary_requests = tracker.requests.by_opaque
@@ -130,7 +130,7 @@ class Session:
         has_target = context.dial_target is not None
         self._target = TargetUpstream(settings.kept_bytes) if has_target else None
         self._inspected_codes = INSPECTED_CODES | INTRODUCTION_CODES if has_target else INSPECTED_CODES
-        # A read that is longer than the largest frame may consist of one frame that is too long.
+        # Otherwise a single read could be one frame above the limit, which the fast paths would not notice.
         self._one_frame_fits_a_read = settings.read_bytes <= settings.frame_bytes
         may_pass_plain = not has_target and self._one_frame_fits_a_read
         self._plain_header_starts = context.hub.plain_header_starts if may_pass_plain else set()
@@ -156,7 +156,7 @@ class Session:
         target = self._target
         return self._primary.tracker.held_answers > 0 or (target is not None and target.has_unsent_answers)
 
-    # -- after each event -----------------------------------------------------------------------------------------
+    # -- what the driver does after each event --------------------------------------------------------------------
 
     def take_actions(self) -> list[Action]:
         """Return the actions to perform, in their order."""
@@ -209,7 +209,7 @@ class Session:
         self.end()
 
     def _route_frames(self, data: bytes, ends: list[int]) -> Buffer:
-        """Return what the primary gets of whole frames; what the target gets becomes actions."""
+        """Return the bytes of whole frames that the primary gets; frames for the target become actions."""
         interests, inspected_codes, target = self._hub.interests, self._inspected_codes, self._target
         conversation = None if target is None else target.conversation
         expects_answers = self._primary_reverse_requests or (
@@ -217,7 +217,7 @@ class Session:
         )
         pieces: list[bytes] = []
         is_plain = True
-        begin = start = 0  # data[begin:start] goes to the primary as it is.
+        begin = start = 0  # data[begin:start] goes to the primary unchanged.
         for end in ends:
             code = peek_code(data, start, end)
             interest = interests[code]
@@ -251,12 +251,12 @@ class Session:
         return data if start == len(data) else data[:start]
 
     def _may_be_directed(self, head: FrameHead) -> bool:
-        """Tell whether the director is asked: not about answers, nor about what both clusters get anyway."""
+        """Tell whether the director chooses the side: not of answers, nor of requests that both clusters get anyway."""
         is_introduction = self._target is not None and head.code in INTRODUCTION_CODES
         return not head.flag & FLAG_RESPONSE and not is_introduction
 
     def _route_frame(self, head: FrameHead, frame: bytes, side: Side) -> bytes | None:
-        """Return what the primary gets of one frame, None for nothing."""
+        """Return the bytes that the primary gets for one frame, None for nothing."""
         if head.flag & FLAG_RESPONSE:
             return self._route_answer(head, frame)
         code, target = head.code, self._target
@@ -433,7 +433,8 @@ class Session:
         """End the session: its traffic with the primary then goes on over a new connection."""
         conversation = None if self._target is None else self._target.conversation
         if conversation is not None and self._is_stalled:
-            log.warning("target takes no requests", extra={"upstream": conversation.tracker.upstream.address})
+            upstream = conversation.tracker.upstream.address
+            log.warning("session closed: the target stopped reading requests", extra={"upstream": upstream})
             self.end()
 
     # -- the end --------------------------------------------------------------------------------------------------

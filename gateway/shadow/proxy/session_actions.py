@@ -1,4 +1,4 @@
-"""The actions that a session asks its driver to perform."""
+"""The actions that a session (`session.py`) asks its driver (`session_driver.py`) to perform."""
 
 from dataclasses import dataclass
 from enum import Enum

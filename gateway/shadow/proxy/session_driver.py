@@ -33,7 +33,8 @@ HELD_ANSWER_POLL_S = 0.01
 class SessionDriver:
     """Runs one session until a connection ends.
 
-    Bytes that were received for one end are still delivered to it, within ``linger_s``, after the other end has gone.
+    When one end closes its connection, the bytes already received from it are still delivered to the other end, within
+    ``linger_s``.
     """
 
     __slots__ = (
@@ -241,7 +242,7 @@ class SessionDriver:
         target.start_reading()
 
     def _report_target_reachable(self, reachable: bool, reason: str = "") -> None:
-        """Log a change once for all clients of a broker."""
+        """Log a change of reachability once for all clients of a broker."""
         context = self._context
         if reachable == context.target_reachable:
             return

@@ -69,17 +69,19 @@ class ListenSettings:
         32 * MIB, "Maximum bytes of these requests; the oldest are given up for new ones.", low=1024
     )
     remembered_s: float = setting(
-        180.0, "Seconds after which an answer is no longer waited for; no connection is closed for it.", low=1
+        180.0, "Seconds after which an unanswered request is forgotten; its connection stays open.", low=1
     )
     connect_s: float = setting(3.0, "Seconds within which the primary must accept a connection.", low=0.1)
     stall_s: float = setting(
         10.0,
-        "Seconds for which a target that takes no more directed requests may stop the reading of a client. After that "
-        "the client's connection is closed, so that its traffic with the primary continues over a new one.",
+        "Seconds for which a target that accepts no more directed requests may block a client. After that the client's "
+        "connection is closed, so that its traffic with the primary continues over a new one.",
         low=0.1,
     )
     linger_s: float = setting(
-        5.0, "Seconds to deliver what was received for the remaining end after the other end has gone.", low=0
+        5.0,
+        "Seconds within which bytes received before one end closed are still delivered to the other end.",
+        low=0,
     )
     tls: ListenTls = setting(ListenTls, "TLS on the gateway's own listeners.")
     drain_s: float = setting(5.0, "Seconds in which answers may still arrive after SIGTERM.", low=0)

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 
 from gateway.shadow.clusters.broker_pairs import find_counterpart
 from gateway.shadow.clusters.cluster import CLUSTER_ERRORS, Cluster, split_address
-from gateway.shadow.proxy.listener_context import DialTarget
+from gateway.shadow.proxy.listener_context import TargetDialer
 from remoting.transport import Opener, Transport
 
 
-def make_target_dialer(target: Cluster, broker_pairs: Mapping[str, str], opener: Opener) -> DialTarget:
+def make_target_dialer(target: Cluster, broker_pairs: Mapping[str, str], opener: Opener) -> TargetDialer:
     """Return a function that connects to masters of a running target.
 
     ``broker_pairs`` maps names of the primary's brokers to names of the target's. A broker that is unknown, or does not

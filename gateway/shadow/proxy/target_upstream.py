@@ -1,12 +1,12 @@
 """Protocol logic of a session's second upstream: requests that the director sends to the target.
 
 The connection is opened for the first such request; requests queue up while it is being dialed. The target then gets
-the client's last heartbeat, so that it knows the client, and each later one as well; of their answers, only the
-primary's reach the client. Bytes are passed on as they are, including signatures. The only exception is the broker
-name in receipt handles, if the two brokers have different names.
+the client's last heartbeat, so that it knows the client, and each later one as well. Both clusters answer heartbeats;
+the client gets only the primary's answers. Bytes are passed on unchanged, including signatures. The only exception is
+the broker name in receipt handles, if the two brokers have different names.
 
-If the target cannot be reached, or goes away while it owes answers, the session ends: the client sees what it would
-see of a dead broker. Nothing here does I/O. The director decides what goes to the target.
+If the target cannot be reached, or disconnects while it owes answers, the session ends: to the client it looks like a
+dead broker. Nothing here does I/O. The director decides which requests go to the target.
 """
 
 import re
@@ -94,7 +94,7 @@ class TargetConversation:
         return request, frame
 
     def translate_answer(self, head: FrameHead, frame: bytes) -> bytes | None:
-        """Return the frame that the target gets of an answer of the client, None if the target did not ask."""
+        """Return the client's answer with the opaque that the target used; None if it answers no target's request."""
         if head.opaque not in self._target_opaques:
             return None
         self.tracker.finish_reverse_request(head.opaque, frame)
@@ -185,7 +185,7 @@ class TargetUpstream:
         self.queued_bytes += len(frame)
 
     def note_introduction(self, code: int, frame: bytes) -> None:
-        """Keep a heartbeat or unregistration for a target that is dialed later: the last full state counts."""
+        """Keep the last full heartbeat and the unregistrations since, for a target that is dialed later."""
         if code == HeartBeat.code and not _WITHOUT_SUBSCRIPTIONS.search(frame):
             self._introduction = [frame]
         elif code == UnregisterClient.code and len(self._introduction) < _MAX_INTRODUCTION_FRAMES:

@@ -167,14 +167,14 @@ class QueueCopier:
             return 0
         return await self.put_runs([run])
 
-    async def read_run(self, offset: int, most: int) -> MessageRun | None:
+    async def read_run(self, offset: int, max_messages: int) -> MessageRun | None:
         """Read once without waiting or moving; return None when the message at that offset did not come.
 
         Raises CLUSTER_ERRORS of `cluster`, KeyError for an unknown broker.
         """
         place = self.place
         reply = await self._primary.ask_broker(
-            place.broker, self._pull_options.build_pull(place, offset, 0, most)
+            place.broker, self._pull_options.build_pull(place, offset, 0, max_messages)
         )
         # Answers may overtake each other.
         self.primary_min, self.primary_end = (

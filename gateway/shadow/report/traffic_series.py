@@ -55,7 +55,7 @@ MAX_METRIC_NAMES: Final = 64
 MAX_TOPIC_BYTES: Final = 255
 SPARE_POINTS: Final = 8
 """Points that may be added while a report is being built."""
-_FATES: Final = {
+_OUTCOME_COUNTS: Final = {
     OutcomeKind.MIRRORED: "mirrored",
     OutcomeKind.REFUSED: "mirror_refused",
     OutcomeKind.DROPPED: "mirror_dropped",
@@ -253,7 +253,7 @@ class TrafficSeries:
 
     def observe_outcome(self, outcome: Outcome) -> None:
         """Count the outcome of a mirrored exchange: an `OutcomeListener`."""
-        name = _FATES.get(outcome.kind)
+        name = _OUTCOME_COUNTS.get(outcome.kind)
         if name is None:
             return
         tally = self._tally_of(peek_topic(outcome.exchange))
@@ -317,38 +317,38 @@ class TrafficSeries:
                 if trio.current_time() >= level.due_s:
                     await self._add_point(level)
 
-    async def _add_point(self, level: _PointRing) -> None:
+    async def _add_point(self, ring: _PointRing) -> None:
         """Add one point for all topics, yielding to other tasks after each, so that no request waits for this."""
         now_s = trio.current_time()
-        elapsed_s, level.since_s = now_s - level.since_s, now_s
-        level.due_s += level.step_s * max(1, math.ceil((now_s - level.due_s) / level.step_s))
-        level.begin_point(self._wall_ms())
+        elapsed_s, ring.since_s = now_s - ring.since_s, now_s
+        ring.due_s += ring.step_s * max(1, math.ceil((now_s - ring.due_s) / ring.step_s))
+        ring.begin_point(self._wall_ms())
         total = TopicTally()
         for topic, tally in self._named_tallies():
-            self._put_topic_row(level, topic, tally, elapsed_s)
+            self._put_topic_row(ring, topic, tally, elapsed_s)
             total.add_tally(tally)
             await trio.lowlevel.checkpoint()
-        self._put_topic_row(level, ALL_TOPICS, total, elapsed_s)
-        await self._add_metric_points(level, elapsed_s)
+        self._put_topic_row(ring, ALL_TOPICS, total, elapsed_s)
+        await self._add_metric_points(ring, elapsed_s)
 
-    def _put_topic_row(self, level: _PointRing, topic: str, tally: TopicTally, elapsed_s: float) -> None:
-        earlier = level.earlier.get(topic)
-        level.put_row(topic, tally.row_since(earlier or TopicTally(), elapsed_s))
-        level.earlier[topic] = tally.copy()
+    def _put_topic_row(self, ring: _PointRing, topic: str, tally: TopicTally, elapsed_s: float) -> None:
+        earlier = ring.earlier.get(topic)
+        ring.put_row(topic, tally.row_since(earlier or TopicTally(), elapsed_s))
+        ring.earlier[topic] = tally.copy()
 
-    async def _add_metric_points(self, level: _PointRing, elapsed_s: float) -> None:
+    async def _add_metric_points(self, ring: _PointRing, elapsed_s: float) -> None:
         sums: dict[tuple[str, MetricKind], float] = {}
         for source in self._figures.sources:
             if source != self.figures:
                 _sum_metrics(sums, source())
                 await trio.lowlevel.checkpoint()
         for (name, kind), value in sums.items():
-            if name not in level.metrics and len(level.metrics) >= MAX_METRIC_NAMES:
+            if name not in ring.metrics and len(ring.metrics) >= MAX_METRIC_NAMES:
                 continue
             if kind == "counter":
-                earlier, level.metrics_earlier[name] = level.metrics_earlier.get(name, 0.0), value
+                earlier, ring.metrics_earlier[name] = ring.metrics_earlier.get(name, 0.0), value
                 value = round((value - earlier) / elapsed_s, 3)
-            level.put_metric(name, value)
+            ring.put_metric(name, value)
 
     def newest_point(self) -> dict[str, Any]:
         """Return the last second: a number per column by topic, and the metrics of other parts."""
@@ -379,21 +379,21 @@ class TrafficSeries:
         full = [level for level in self._rings if level.points < level.length]
         return full[0] if full else (self._rings[-1] if self._rings else None)
 
-    async def _points_to_json(self, level: _PointRing | None) -> dict[str, Any]:
-        if level is None:
+    async def _points_to_json(self, ring: _PointRing | None) -> dict[str, Any]:
+        if ring is None:
             return {"step_s": 1, "times_ms": [], "topics": {}, "figures": {}}
-        window, topics = level.visible_points(), dict[str, orjson.Fragment]()
-        for topic, columns in list(level.columns.items()):
+        window, topics = ring.visible_points(), dict[str, orjson.Fragment]()
+        for topic, columns in list(ring.columns.items()):
             shown = {
-                name: level.ordered_values(each, window) for name, each in zip(COLUMNS, columns, strict=True)
+                name: ring.ordered_values(each, window) for name, each in zip(COLUMNS, columns, strict=True)
             }
             topics[topic] = orjson.Fragment(orjson.dumps(shown))
             await trio.lowlevel.checkpoint()
         return {
-            "step_s": level.step_s,
-            "times_ms": level.ordered_values(level.times_ms, window),
+            "step_s": ring.step_s,
+            "times_ms": ring.ordered_values(ring.times_ms, window),
             "topics": topics,
-            "figures": {name: level.ordered_values(each, window) for name, each in level.metrics.items()},
+            "figures": {name: ring.ordered_values(each, window) for name, each in ring.metrics.items()},
         }
 
 

@@ -216,4 +216,4 @@ def test_the_largest_client_is_closed_above_the_memory_limit(reactor, caplog):
             nursery.cancel_scope.cancel()
 
     trio.run(main)
-    assert "buffers of all clients together over the limit" in caplog.text
+    assert "buffers of all clients exceed kept_total_bytes" in caplog.text
