@@ -1,9 +1,9 @@
-"""The mirror itself: chooses rule, mode and stream for each exchange, and reports what became of it.
+"""The mirror itself: chooses rule, mode and stream for each exchange, and acts on its outcome.
 
     hub → observe → rule, mode → stream → outcome → held answers, diverged marks, listeners
 
-There is one `MirrorStream` per side, broker and rule, made when it is first needed. This module decides what goes into
-a stream and what an outcome means; streams and writers bring exchanges to the target.
+There is one `MirrorStream` per side, broker and rule, made when it is first needed. This module decides which exchanges
+enter a stream and what follows from an outcome; streams and writers bring exchanges to the target.
 """
 
 import logging
@@ -40,7 +40,9 @@ _MESSAGE_CODES: Final = SEND_CODES | {END_TRANSACTION}
 
 
 class Mirror:
-    """An `Observer` of the hub, with an `AnswerHolder` for the synchronous modes. Exchanges flow while `run` runs.
+    """An `Observer` of the hub, with an `AnswerHolder` for the synchronous modes.
+
+    Exchanges are mirrored while `run` is running; until then they wait in their streams.
 
     Exchanges that no rule matches are counted as skipped in `unmatched`.
     """
@@ -58,7 +60,7 @@ class Mirror:
         self.answer_holder = AnswerHolder(settings.hold_ms / 1000, settings.held_answers)
         self.unmatched = StreamCounts()
         self.moved_topics: set[str] = set()
-        """Topics that a move has switched off: messages that the target stores of them are missing nowhere."""
+        """Topics that a move has switched off: messages that the target stores for them do not count as diverged."""
         self._settings = settings
         self._factory = factory
         self._now_ms = now_ms
@@ -66,7 +68,7 @@ class Mirror:
         self._streams: dict[StreamKey, MirrorStream] = {}
         self._set_aside: list[SetAsideDirectory] = []
         self._resumed_ends: dict[tuple[Side, str, tuple[str, int]], int] = {}
-        """For each queue with resumed messages, the offset behind the last of them."""
+        """For each queue with resumed messages, the offset after the last of them."""
         self._rules_of_halves: OrderedDict[tuple[Side, str, str], tuple[int, str]] = OrderedDict()
         """Rule and topic of recent half messages, by side, broker and unique key."""
         self._latencies: dict[str, LatencyHistogram] = {}
@@ -88,11 +90,11 @@ class Mirror:
         self._listeners.append(listener)
 
     def codes(self) -> Codes:
-        """See `Observer`."""
+        """Return the request codes that some rule mirrors."""
         return self._codes
 
     def observe(self, exchange: Exchange) -> None:
-        """See `Observer`."""
+        """Offer an exchange to the stream of its rule, or count it as skipped."""
         found = self._classify_exchange(exchange)
         if isinstance(found, str):
             self.unmatched.observed += 1
@@ -113,13 +115,13 @@ class Mirror:
             stream.offer_exchange(exchange, subject)
 
     def _classify_exchange(self, exchange: Exchange) -> tuple[int, Subject] | str:
-        """Return the index of the matching rule and the subject, or the reason why the exchange is for no rule."""
+        """Return the index of the matching rule and the subject, or the reason why no rule applies."""
         if exchange.reverse or not exchange.broker:
             return "not a request to a broker"
         try:
             subject, _ = subject_of(exchange), exchange.answer_command
         except (ValueError, KeyError, TypeError, AttributeError):
-            return "not understood"
+            return "the request or its answer cannot be decoded"
         if exchange.code == END_TRANSACTION and exchange.side is Side.TARGET:
             subject = self._with_real_topic(exchange, subject)
         index = self._find_rule(exchange, subject)
@@ -153,7 +155,7 @@ class Mirror:
     def _reason_to_skip(self, exchange: Exchange, subject: Subject, index: int, mode: str) -> str:
         """Return why an exchange with a matching rule is not mirrored; "" when it is.
 
-        Marks the queue as diverged when the target misses a message that way.
+        Marks the queue as diverged if the target lacks a message because of that.
         """
         reason = _reason_without_effect(exchange)
         if reason:
@@ -177,7 +179,7 @@ class Mirror:
 
     def _reason_unanswered(self, exchange: Exchange, index: int) -> str:
         if not exchange.request_command.is_oneway:
-            return "the connection ended before the answer, so nobody knows whether it was stored"
+            return "the connection ended before the answer, so it is unknown whether it was stored"
         return "" if self.rules.rules[index].oneway == "send" else "a send without answer"
 
     # -- streams ------------------------------------------------------------------------------------------------
@@ -259,9 +261,9 @@ class Mirror:
         )
 
     def _check_resume_gap(self, entry: BacklogEntry) -> None:
-        """Mark messages that the earlier process received last and that were in no file when it was killed.
+        """Mark messages as diverged that an earlier process received but had not written to disk when it was killed.
 
-        They show as a gap between the last resumed offset of a queue and the first new one.
+        They leave a gap between the last resumed offset of a queue and the first new one.
         """
         exchange, subject = entry.exchange, entry.subject
         place = exchange.side, exchange.broker, subject.queue
@@ -270,7 +272,7 @@ class Mirror:
             return
         expected = self._resumed_ends.pop(place, subject.offset)
         if expected < subject.offset:
-            reason = "lost when the gateway ended, or never seen by it"
+            reason = "lost when the gateway was killed, or never seen by it"
             missing = subject.offset - expected
             now_ms = self._now_ms()
             self.diverged.mark_diverged(
@@ -293,8 +295,9 @@ class Mirror:
         - `off`: messages are left out, and their queues are marked as diverged. After `off`, messages are mirrored
           again, and the marks stay.
         - async and the synchronous modes differ only in whether answers are held.
-        - `target-primary`: what the target answers goes back to the primary, and what the primary still answers goes on
-          to the target. After it, what the target answers is left out and marked.
+        - `target-primary`: exchanges that the target answers go back to the primary, and those that the primary still
+          answers go to the target. After this mode, messages that the target answers are left out, and their queues
+          are marked.
         """
         self.rules.set_mode(topic, mode)
         self._on_modes_changed()
@@ -321,7 +324,7 @@ class Mirror:
             self._codes if self.rules.any_mode_in_use(SYNCHRONOUS_MODES) else frozenset()
         )
 
-    # -- what others see ----------------------------------------------------------------------------------------
+    # -- status -------------------------------------------------------------------------------------------------
 
     async def wait_until_opened(self) -> None:
         """Return once exchanges of an earlier process count as queued; `run` must be under way."""
@@ -330,7 +333,9 @@ class Mirror:
 
     def count_queued(self, side: Side = Side.PRIMARY) -> int:
         """Return the number of waiting exchanges that one side answered."""
-        return sum(stream.queued for (of, _, _), stream in self._streams.items() if of is side)
+        return sum(
+            stream.queued for (answered_by, _, _), stream in self._streams.items() if answered_by is side
+        )
 
     def count_queued_of(self, topic: str) -> int:
         """Return the number of waiting exchanges of a topic, whichever side answered them."""
@@ -386,7 +391,7 @@ class Mirror:
 
 
 def _reason_without_effect(exchange: Exchange) -> str:
-    """Return why a request had no effect where it was sent; "" when it had, or when nobody knows."""
+    """Return why a request had no effect where it was sent; "" when it had one, or may have had one."""
     answer = exchange.answer_command
     if answer is None:
         unanswered = (*SEND_CODES, END_TRANSACTION, UPDATE_CONSUMER_OFFSET)

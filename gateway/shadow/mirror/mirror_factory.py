@@ -36,9 +36,9 @@ MakeWriter = Callable[[str, str], TargetWriter]
 
 
 class MirrorDirection:
-    """The cluster that one side's exchanges are written to, and what is remembered about it.
+    """The cluster that one side's exchanges are written to, with the state and the producer for it.
 
-    ``suffix`` is appended to the name of the state file. The state is read from it at once.
+    ``suffix`` is appended to the name of the state file, which the constructor reads.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ def make_directions(
     make_target: MakeCluster,
     run_blocking: RunBlocking = trio.to_thread.run_sync,
 ) -> dict[Side, MirrorDirection]:
-    """Return both directions, each under the side whose exchanges it takes to the other one."""
+    """Return both directions, keyed by the side whose exchanges are written to the other side."""
     return {
         Side.PRIMARY: MirrorDirection(settings, client_id, "", make_target, run_blocking),
         Side.TARGET: MirrorDirection(settings, client_id, ".back", make_primary, run_blocking),
@@ -101,7 +101,7 @@ class MirrorFactory:
         self._run_blocking = run_blocking
         self._counterparts = {
             Side.PRIMARY: dict(declared),
-            Side.TARGET: {theirs: ours for ours, theirs in declared.items()},
+            Side.TARGET: {target_name: primary_name for primary_name, target_name in declared.items()},
         }
         self._clusters = {
             Side.PRIMARY: directions[Side.TARGET].destination,
@@ -116,7 +116,7 @@ class MirrorFactory:
                 nursery.start_soon(direction.run)
 
     def make_writer(self, side: Side, broker: str, counts: StreamCounts) -> ProbedWriter:
-        """Return the writer for exchanges with a broker (by its name at the primary) that one side answered."""
+        """Return the writer for a broker's exchanges that one side answered. ``broker`` is its name at the primary."""
         other = Side.TARGET if side is Side.PRIMARY else Side.PRIMARY
         source, target = self._clusters[side], self._clusters[other]
         direction, opposite = self.directions[side], self.directions[other]
@@ -154,7 +154,7 @@ class MirrorFactory:
         return Backlog(settings.queue_messages, settings.queue_bytes, listener)
 
     def find_resumable_streams(self, rules: MirrorRules) -> list[StreamKey]:
-        """Return the streams for which an earlier run left spill files."""
+        """Return the streams whose spill files of an earlier run are resumed."""
         return self._spill_directory.find_resumable(rules)
 
     async def find_set_aside(self) -> list[SetAsideDirectory]:
@@ -162,7 +162,7 @@ class MirrorFactory:
         return await self._spill_directory.read_set_aside()
 
     def note_undelivered_end(self, exchange: Exchange, subject: Subject) -> None:
-        """Remember the decision of an END_TRANSACTION that was not delivered: the target will ask for it."""
+        """Remember the decision of an END_TRANSACTION that was not delivered, as the answer to a later check-back."""
         halves = self.directions[exchange.side].state.halves
         half = halves.find_half(exchange.broker, subject.unique_key)
         if half is not None:

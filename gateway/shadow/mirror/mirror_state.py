@@ -50,7 +50,7 @@ class MirrorState:
         except FileNotFoundError:
             return
         except (OSError, ValueError, TypeError, KeyError) as problem:
-            log.warning("mirror state lost", extra={"path": self._path, "reason": str(problem)})
+            log.warning("cannot read the mirror state", extra={"path": self._path, "reason": str(problem)})
         self._saved_changes = self._changes
 
     def decode_state(self, data: bytes) -> None:
@@ -90,7 +90,7 @@ class MirrorState:
         try:
             await self._run_blocking(partial(_replace_file, self._path, self.encode_state()))
         except OSError as problem:
-            log.warning("mirror state not written", extra={"path": self._path, "reason": str(problem)})
+            log.warning("cannot write the mirror state", extra={"path": self._path, "reason": str(problem)})
         else:
             self._saved_changes = changes
 

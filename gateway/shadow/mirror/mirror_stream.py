@@ -20,8 +20,7 @@ making the primary's clients wait, without unbounded memory, and with exact coun
 
 Each entry is in exactly one place at any time (reorder buffer, backlog, `_in_flight`), and its outcome is settled
 exactly once, through the stream's `StreamAccount`. When the stream is cancelled, the batch in flight goes back to the
-backlog, which may write it to disk. How an exchange is written is the writer's business (`resend_writer.py`,
-`replication/replication_writer.py`).
+backlog, which may write it to disk. The writers are `resend_writer.py` and `replication/replication_writer.py`.
 """
 
 import logging
@@ -88,7 +87,7 @@ class MirrorStream:
         self._batch_messages = 1
         self._forbidden_in_a_row = 0
 
-    # -- what others see ----------------------------------------------------------------------------------------
+    # -- status -------------------------------------------------------------------------------------------------
 
     @property
     def counts(self) -> StreamCounts:
@@ -107,7 +106,7 @@ class MirrorStream:
 
     @property
     def queued(self) -> int:
-        """Exchanges that came in and whose outcome is not known yet."""
+        """Exchanges that entered the stream and whose outcome is not known yet."""
         return self._reorder_buffer.waiting + len(self._backlog) + len(self._in_flight)
 
     def count_queued_of(self, topic: str) -> int:
@@ -116,7 +115,7 @@ class MirrorStream:
 
     @property
     def queued_bytes(self) -> int:
-        """Approximate memory of the queued exchanges; what is only on disk does not count."""
+        """Approximate memory of the queued exchanges; those that are only on disk do not count."""
         return self._backlog.size_bytes
 
     @property
@@ -133,7 +132,7 @@ class MirrorStream:
         """Return once exchanges of an earlier process are among `queued`; `run` must be under way."""
         await self._backlog.wait_until_opened()
 
-    # -- coming in ----------------------------------------------------------------------------------------------
+    # -- accepting exchanges ------------------------------------------------------------------------------------
 
     def offer_exchange(self, exchange: Exchange, subject: Subject) -> None:
         """Queue an exchange, or drop it when there is no room. Returns at once."""
@@ -164,10 +163,10 @@ class MirrorStream:
         if self._backlog.append(entry):
             self._wake.set()
 
-    # -- going out ----------------------------------------------------------------------------------------------
+    # -- writing to the target ----------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Write exchanges until cancelled; what waits then goes to disk if the backlog has one."""
+        """Write exchanges until cancelled; those that still wait then go to disk if the backlog has files."""
         try:
             async with trio.open_nursery() as nursery:
                 for work in (
@@ -238,14 +237,14 @@ class MirrorStream:
 
     def _on_written(self, entries: list[BacklogEntry], outcomes: list[Outcome], took_s: float) -> None:
         # Skipped exchanges were not sent to the target, so they say nothing about it.
-        asked = [outcome for outcome in outcomes if outcome.kind is not OutcomeKind.SKIPPED]
-        if asked and all(outcome.refusal == ResponseCode.NO_PERMISSION for outcome in asked):
-            self._on_forbidden(asked)
-        elif asked or not self._forbidden_in_a_row:
+        sent = [outcome for outcome in outcomes if outcome.kind is not OutcomeKind.SKIPPED]
+        if sent and all(outcome.refusal == ResponseCode.NO_PERMISSION for outcome in sent):
+            self._on_forbidden(sent)
+        elif sent or not self._forbidden_in_a_row:
             self._forbidden_in_a_row = 0
             self.breaker.record_success()
             self._account.problem = ""
-            if took_s * 4000 < self._settings.deadline_ms:
+            if took_s * 1000 * 4 < self._settings.deadline_ms:  # A quick batch: a quarter of the deadline.
                 self._batch_messages = min(self._batch_messages * 2, self._settings.batch_messages)
         for entry, outcome in zip(entries, outcomes, strict=True):
             self._backlog.finish_entry(entry)
@@ -277,9 +276,9 @@ class MirrorStream:
         refused = isinstance(problem, RequestError)
         if entry.failures < (self._settings.refusals if refused else self._settings.attempts):
             return False
-        fate = OutcomeKind.REFUSED if refused else OutcomeKind.DROPPED
+        kind = OutcomeKind.REFUSED if refused else OutcomeKind.DROPPED
         reason = f"given up after {entry.failures} attempts: {self.problem}"
-        self._account.settle_entry(entry, Outcome(entry.exchange, fate, reason))
+        self._account.settle_entry(entry, Outcome(entry.exchange, kind, reason))
         return True
 
     def _record_failure(self, problem: Exception) -> None:

@@ -1,6 +1,6 @@
-"""Modes of topics that an operator set at run time, in a file, so that they survive the gateway.
+"""Modes of topics that an operator set at run time, in a file, so that they survive a restart.
 
-An override goes before the mode of the topic's rule until it is cleared. Moves keep a file of their own
+An override takes precedence over the mode of the topic's rule until it is cleared. Moves have their own file
 (`cutover/move_file.py`).
 """
 

@@ -30,10 +30,10 @@ class OffsetMap:
         self.changes = 0
 
     def add_range(self, queue: PrimaryQueue, primary: int, target: int, count: int = 1) -> bool:
-        """Note that ``count`` messages from ``primary`` on are those from ``target`` on.
+        """Note that ``count`` messages from offset ``primary`` on are stored at the target from offset ``target`` on.
 
-        Return False if the range does not ascend on both sides, as for a message that came late. It is then left out,
-        and offsets near it are translated by the ranges before it.
+        Return False if the range does not ascend on both sides, as for a message that arrived late. The map then leaves
+        the range out, and translates offsets near it by the ranges before it.
         """
         ranges = self._queues.setdefault(queue, [])
         if ranges:

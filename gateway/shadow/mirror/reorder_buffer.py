@@ -1,6 +1,7 @@
-"""Puts exchanges of a queue into the order of the primary's offsets, because answers of different clients overtake.
+"""Puts exchanges of a queue into the order of the primary's offsets.
 
-A gap that is never filled, because a message came in another way, costs one wait.
+Answers to different clients overtake each other, so exchanges arrive in another order than the primary stored the
+messages. A gap that is never filled, because a message bypassed the gateway, costs one wait.
 """
 
 from collections import deque

@@ -9,16 +9,17 @@ Order. A batch is split at administrative requests (topics, groups), which nothi
 go in *lanes*: one lane per queue, written one message after the other, and up to `MAX_PARALLEL_LANES` lanes side by
 side. The end of a transaction joins the lane of its half message. Consumer offsets are written after all messages.
 
-Doubt. Before a request is sent, its exchange is marked as in doubt, and when the answer arrives the mark goes. An
-exchange that comes back in doubt (the deadline passed, the connection broke, or an earlier process left it on disk) is
-looked for at the target first, by its unique key among the last messages of its queue (`duplicate_check.py`), and sent
-only if it is not there. A request that the target carries out after that look still makes a duplicate.
+Doubt. Before a request is sent, its exchange is marked as in doubt; the answer clears the mark. When the stream offers
+an exchange that is in doubt (the deadline passed, the connection broke, or an earlier process left it on disk), the
+writer first searches the target for it, by its unique key among the last messages of its queue
+(`duplicate_check.py`), and sends it only if it is not there. A request that the target carries out after that search
+still makes a duplicate.
 
 Retries. `write` raises when the target fails; the stream calls it again with the same exchanges. Outcomes reached
 before the failure are kept in `_finished`, so that nothing that succeeded is repeated.
 
-What the writer learns from the target's answers goes into the `MirrorState` that the direction saves: where each
-message is (offset map) and which half messages are open. After a crash the state may be up to `state_interval_ms` old;
+State. The writer records in the direction's `MirrorState` what the target's answers say: where each message is stored
+(offset map) and which half messages are open. After a crash the state may be up to `state_interval_ms` old;
 offsets are then translated to earlier ones, and half messages sent since then are unknown. Queueing, deadlines and
 giving up are the stream's work (`mirror_stream.py`).
 """
@@ -74,14 +75,16 @@ _MAX_RECALL_HANDLES: Final = 10_000
 _TOPIC_RETRY_S: Final = 2.0
 """Delay before another attempt to create a topic, because each attempt queries the primary too."""
 _IN_DOUBT_KEY: Final = "mirror_doubted"
-_TOPIC_ADMIN_CODES: Final = frozenset({17, 18, 215})
+_DELETE_TOPIC: Final = 215
+_TOPIC_ADMIN_CODES: Final = frozenset({17, 18, _DELETE_TOPIC})
+"""Requests that create, change or delete topics."""
 
 
 class ResendWriter:
-    """A `Writer` for one broker of the source and its counterpart.
+    """A `TargetWriter` for one broker of the source and its counterpart.
 
-    ``broker`` is the primary's name of the broker. Topics that the target lacks are copied from ``source``, where the
-    broker is called what ``source_name`` returns. ``state`` is shared by all writers of a direction. ``earlier`` is the
+    ``broker`` is the primary's name of the broker. Topics that the target lacks are copied from ``source``;
+    ``source_name`` returns the broker's name there. All writers of a direction share ``state``. ``earlier`` is the
     offset map of the opposite direction. ``counts`` counts messages found at the target instead of being sent again.
     """
 
@@ -115,7 +118,10 @@ class ResendWriter:
         self._finished: dict[Exchange, Outcome] = {}
 
     async def write(self, exchanges: Sequence[Exchange]) -> list[Outcome]:
-        """See `Writer`. Outcomes reached before a failure are remembered until the exchange comes again."""
+        """Send exchanges to the target and return their outcomes. Raises CLUSTER_ERRORS of `cluster`, LookupError.
+
+        Outcomes reached before a failure are remembered until the stream offers the same exchange again.
+        """
         for segment in _split_at_admin_requests(exchanges):
             await self._write_segment(segment)
         return [self._finished.pop(exchange) for exchange in exchanges]
@@ -209,7 +215,7 @@ class ResendWriter:
         return Outcome(exchange, OutcomeKind.MIRRORED, answer=answer)
 
     def _record_stored(self, exchange: Exchange, subject: Subject, answer: Command) -> None:
-        """Note where the target stored a message. Raises OSError when its answer does not say so."""
+        """Record where the target stored a message. Raises OSError when its answer does not contain the place."""
         try:
             offset = int(answer.ext["queueOffset"])
             if subject.half:
@@ -317,7 +323,7 @@ class ResendWriter:
         self._counts.found += found
         return found
 
-    # -- everything else ----------------------------------------------------------------------------------------
+    # -- recalls, topics, groups --------------------------------------------------------------------------------
 
     async def _recall_message(self, exchange: Exchange, subject: Subject) -> Outcome:
         try:
@@ -332,7 +338,7 @@ class ResendWriter:
     async def _repeat_request(self, exchange: Exchange, subject: Subject) -> Outcome:
         if exchange.code in _TOPIC_ADMIN_CODES:
             self._known_topics.clear()
-            if exchange.code == 215:
+            if exchange.code == _DELETE_TOPIC:
                 self._state.offsets.forget_topic(subject.topic)
         return _outcome_of(
             exchange,
@@ -344,7 +350,7 @@ class ResendWriter:
     async def _request_target(self, exchange: Exchange, command: Command) -> Command:
         """Send a command to the target, marking the exchange as in doubt meanwhile.
 
-        Raises CLUSTER_ERRORS of `cluster`, and RequestError for an answer that says the target cannot at the moment.
+        Raises CLUSTER_ERRORS of `cluster`, and RequestError when the target refuses temporarily (busy, no disk space).
         """
         if self._target_broker not in self._target.brokers:
             await self._target.refresh()
@@ -358,9 +364,9 @@ class ResendWriter:
         return answer
 
 
-def _set_in_doubt(exchange: Exchange, doubted: bool) -> None:
+def _set_in_doubt(exchange: Exchange, in_doubt: bool) -> None:
     """Note whether the target may have carried out a request without answering. The mark stays with the exchange."""
-    exchange.__dict__[_IN_DOUBT_KEY] = doubted
+    exchange.__dict__[_IN_DOUBT_KEY] = in_doubt
 
 
 def _is_in_doubt(exchange: Exchange) -> bool:

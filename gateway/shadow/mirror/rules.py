@@ -1,7 +1,7 @@
-"""Which mirror rule an exchange belongs to, whether it is in the rule's sample, and the current mode of each topic.
+"""Finds the mirror rule of an exchange, tells whether it is in the rule's sample, and holds the mode of each topic.
 
-The first rule that matches decides, even if its sample then leaves the exchange out. Overrides of modes change at run
-time; `mirror.py` and `answer_holder.py` act on the modes.
+The first rule that matches applies, even if its sample then leaves the exchange out. Operators and moves override modes
+at run time; `mirror.py` and `answer_holder.py` act on the modes.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,8 @@
-"""The mirror of one gateway as a unit: connections of its own to both clusters, a `Mirror` between them, one life.
+"""The mirror of a running gateway: its own connections to both clusters, the `Mirror` between them, start and stop.
 
-A target that preserves the primary's queue offsets is not written to by sending requests again, but by a
-`ForwardReplication`, which the composition root brings in from `gateway/shadow/replication`. The mirror knows only the
-protocol, so that replication can build on the mirror and not the other way round.
+A target that preserves the primary's queue offsets gets messages from a `ForwardReplication` instead of repeated
+requests. The composition root passes it in from `gateway/shadow/replication`; the mirror knows only the protocol, so
+that replication can import the mirror, and not the reverse.
 """
 
 import logging
@@ -47,7 +47,7 @@ class ForwardReplication(Protocol):
 
 
 MakeReplication = Callable[[Cluster, Cluster, MirrorRules, DivergedQueues], ForwardReplication]
-"""Makes the replication from primary to target; it obeys the rules, and clears marks of queues that are whole again."""
+"""Makes the replication from primary (first) to target, which obeys the rules and clears marks of completed queues."""
 
 
 class MirrorService:
@@ -116,12 +116,12 @@ class MirrorService:
                 log.warning("cluster cannot be reached", extra={"reason": str(problem)})
 
     async def drain(self) -> None:
-        """Wait until everything is mirrored, at most `drain_ms`; log the number of exchanges that are not."""
+        """Wait until no exchange is queued, at most `drain_ms`; log how many are left then."""
         with trio.move_on_after(self._settings.drain_ms / 1000):
             while self._count_queued():  # noqa: ASYNC110 - once, at the end
                 await trio.sleep(0.02)
         if self._count_queued():
-            log.warning("exchanges were not mirrored before the end", extra={"count": self._count_queued()})
+            log.warning("exchanges still queued at shutdown", extra={"count": self._count_queued()})
 
     def _count_queued(self) -> int:
         return sum(stream.queued for stream in self.mirror.streams())

@@ -21,7 +21,7 @@ def _match_all() -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class MirrorRule:
-    """Which exchanges are mirrored, and how. Patterns are shell patterns: `*`, `?`, `[ab]`.
+    """One rule: the exchanges that it mirrors, and how. Patterns are shell patterns: `*`, `?`, `[ab]`.
 
     A request that names no topic (a group's settings) matches only rules for every topic; the same goes for groups and
     clients. If several rules divide the messages of one queue (by `clients` or `codes`), the order between their
@@ -102,7 +102,7 @@ class MirrorSettings:
     )
     order_messages: int = setting(
         1_000,
-        "Maximum number of messages waiting for that, per queue; beyond it, the first ones go on.",
+        "Maximum number of messages waiting for earlier offsets, per queue; beyond it, the first ones wait no longer.",
         low=1,
         high=1_000_000,
     )

@@ -5,11 +5,12 @@ Theory of operation
 Problem: a target that is down must cost neither the primary's clients nor the messages it misses, and a gateway that is
 killed meanwhile must not lose what the target is still owed. But while all is well, nothing should be written at all.
 
-Places, in the order in which entries leave: entries *taken* by the stream, the queue in *memory*, records that are
-*only on disk* (`spilled`), and the *tail*, which waits to be written. An entry can be in memory and on disk at once.
+An entry is in one of four places, in the order in which entries leave: *taken* by the stream, in the *memory* queue,
+*only on disk* (`spilled`), or in the *tail*, which waits to be written. Taken entries and those in memory may also
+be on disk.
 
-Invariant: entries leave in the order in which they came, and once spilling has started, every entry either is in the
-spill queue or will be before anything that came after it.
+Invariant: entries leave in the order in which they were appended, and once spilling has started, every entry is written
+to the spill queue before any later one.
 
 1. In memory-only mode `append` puts entries into memory. Nothing is written.
 2. When the target fails (`put_back`) or memory is half full, `_start_spilling` switches over: entries already in memory
@@ -21,8 +22,8 @@ spill queue or will be before anything that came after it.
 The *position* in the spill queue says where the next process resumes. It is saved after each batch with finished
 records, and `can_take` is False until that has happened. So a killed process leaves at most one batch in doubt: written
 to the target, perhaps, but not recorded as finished. A batch therefore holds at most `MAX_IN_DOUBT_MESSAGES` messages,
-and the next process marks as many of its first messages as possible duplicates, which the writer looks for at the
-target before sending them.
+and the next process marks that number of its first messages as possible duplicates: the writer searches the target for
+them before it sends them.
 
 After SIGKILL the next process lacks entries that were only in memory or in the tail; `mirror.py` notices the gap by the
 next queue offset. After an orderly end (`close`) nothing is missing.
@@ -99,28 +100,28 @@ class SpillBacklog(Backlog):
 
     @property
     def spilled(self) -> int:
-        """See `Backlog`."""
+        """Number of entries that are only on disk."""
         return self._spilled
 
     @property
     def on_disk(self) -> int:
-        """See `Backlog`."""
+        """Number of entries on disk, whether or not they are in memory too."""
         return self._spilled + self._in_both
 
     @property
     def unidentified(self) -> int:
-        """See `Backlog`."""
+        """Number of resumed entries that have not been read yet."""
         return self._unidentified
 
     # -- the stream's side --------------------------------------------------------------------------------------
 
     @property
     def can_take(self) -> bool:
-        """See `Backlog`. Nothing can be taken until the position behind the batch before has been saved."""
+        """Tell whether entries can be taken: not before the position after the previous batch has been saved."""
         return bool(self._queue) and not self._position_is_stale and not self._is_saving_position
 
     def append(self, entry: BacklogEntry) -> bool:
-        """See `Backlog`."""
+        """Append an entry to memory, or to the tail while spilling; without room, report it as dropped."""
         must_queue_up = self._tail or self._being_written or self._is_spilling or not self._opened.is_set()
         if not must_queue_up and self._has_room(entry):
             self._append_to_memory(entry)
@@ -136,7 +137,7 @@ class SpillBacklog(Backlog):
         return True
 
     def take_entries(self, max_count: int) -> list[BacklogEntry]:
-        """See `Backlog`. A batch with entries on disk holds at most `MAX_IN_DOUBT_MESSAGES`, or one exchange."""
+        """Take entries from the front. With entries on disk: at most `MAX_IN_DOUBT_MESSAGES` messages, or one entry."""
         if self._in_both:
             max_count = min(max_count, self._max_batch_entries())
         taken = super().take_entries(max_count)
@@ -152,7 +153,7 @@ class SpillBacklog(Backlog):
         return len(self._queue)
 
     def put_back(self, entries: list[BacklogEntry]) -> None:
-        """See `Backlog`. Entries come back when the target has failed, so spilling starts."""
+        """Return taken entries to the front. The target has failed with them, so spilling starts."""
         super().put_back(entries)
         for entry in entries:
             self._taken.remove(entry)
@@ -160,7 +161,7 @@ class SpillBacklog(Backlog):
         self._start_spilling()
 
     def finish_entry(self, entry: BacklogEntry) -> None:
-        """See `Backlog`."""
+        """Forget a taken entry whose outcome is known; the position on disk is then out of date."""
         super().finish_entry(entry)
         self._taken.remove(entry)
         entry.is_finished, self._target_failed = True, False
@@ -190,11 +191,11 @@ class SpillBacklog(Backlog):
     # -- the disk's side ----------------------------------------------------------------------------------------
 
     async def wait_until_opened(self) -> None:
-        """See `Backlog`."""
+        """Return once the records of an earlier process are counted."""
         await self._opened.wait()
 
     async def run(self, on_ready: Callable[[], None]) -> None:
-        """See `Backlog`. May be called again after it raised."""
+        """Move entries between memory and disk until cancelled. May be called again after it raised."""
         if not self._opened.is_set():
             await self._recover()
         while True:

@@ -1,8 +1,8 @@
-"""The directory `spill_dir` at start: which streams resume their spill files, and which files are set aside.
+"""Sorts the subdirectories of `spill_dir` at start: each is resumed by its stream, or set aside.
 
-A stream's subdirectory is resumed only for the same target and the same rule, because nothing else may be sent what
-waits there. Every other subdirectory is set aside: renamed, reported at each start for as long as it exists, and never
-sent anywhere.
+A stream resumes its subdirectory only for the same target and the same rule, so that no other target gets the exchanges
+that wait there. Every other subdirectory is set aside: renamed, reported at each start for as long as it exists, and
+never sent anywhere.
 """
 
 import logging
@@ -46,7 +46,7 @@ class SetAsideDirectory:
 
 
 class SpillDirectory:
-    """Finds what earlier runs left. ``target`` is a text that differs from one target to another."""
+    """Finds the spill files of earlier runs. ``target`` is a text that differs from one target to another."""
 
     def __init__(self, settings: MirrorSettings, target: str, run_blocking: RunBlocking) -> None:
         self._settings = settings
@@ -60,8 +60,8 @@ class SpillDirectory:
 
     def stream_owner(self, rule: MirrorRule) -> str:
         """Return a text that describes target and rule; spill files are resumed only if it is the same."""
-        takes = {name: value for name, value in asdict(rule).items() if name in _OWNING_FIELDS}
-        return orjson.dumps({"target": self._target, "rule": takes}, option=orjson.OPT_SORT_KEYS).decode()
+        owning = {name: value for name, value in asdict(rule).items() if name in _OWNING_FIELDS}
+        return orjson.dumps({"target": self._target, "rule": owning}, option=orjson.OPT_SORT_KEYS).decode()
 
     def find_resumable(self, rules: MirrorRules) -> list[StreamKey]:
         """Return the streams with records to resume, and set aside every other directory that holds records."""
@@ -70,9 +70,9 @@ class SpillDirectory:
             directory = os.path.join(self._settings.spill_dir, name)
             if ASIDE_MARKER in name or not holds_records(directory):
                 continue
-            place, reason = self._match_stream(name, directory, rules)
-            if place is not None:
-                found.append(place)
+            key, reason = self._match_stream(name, directory, rules)
+            if key is not None:
+                found.append(key)
                 continue
             try:
                 details = {"directory": set_directory_aside(directory), "reason": reason}
@@ -84,7 +84,7 @@ class SpillDirectory:
     def _list_names(self) -> list[str]:
         try:
             return sorted(os.listdir(self._settings.spill_dir)) if self._settings.spill_dir else []
-        except OSError:  # it is created with the first file
+        except OSError:  # The directory is created with the first file.
             return []
 
     def _match_stream(self, name: str, directory: str, rules: MirrorRules) -> tuple[StreamKey | None, str]:

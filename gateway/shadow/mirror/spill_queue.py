@@ -7,20 +7,20 @@ still be known.
 
 Layout. A file `<first sequence number, 20 digits>.spill` starts with 8 bytes of magic. Records follow: payload length
 and CRC-32 of sequence number and payload (4 bytes each), sequence number (8 bytes), payload. Numbers are big-endian.
-Sequence numbers have no gaps, and each file's name is the first one in it. So whatever is damaged, the gap between the
-numbers that can be read says how many records were lost. `position` holds the sequence number at which the next process
+Sequence numbers have no gaps, and each file's name is the first one in it. So if records are damaged, the gap between
+the readable numbers tells how many were lost. `position` holds the sequence number at which the next process
 resumes, and `owner` the target and rule that the directory belongs to.
 
 Invariant: every record from the saved position on is in a file, until `save_position` moves the position past it. A
-file is deleted only after a position behind all of it has been saved and synced.
+file is deleted only after a position after its last record has been saved and synced.
 
 A crash leaves
 - during an append: a torn record at the end of the last file. `recover` finds it, and the next process never appends
-  to a file of an earlier one, so later records cannot end up behind the damage.
-- between an append and the next `save_position`: records that were finished but will be read again (the backlog handles
-  that doubt).
-- during `save_position`: the position of before, because two slots are written in turn and each has a checksum.
-- before a file is deleted: a file that is behind the position, which `recover` deletes.
+  to a file of an earlier one, so no record ever follows the damage.
+- between an append and the next `save_position`: records that were finished but are read again. `spill_backlog.py`
+  treats them as in doubt.
+- during `save_position`: the previous position, because two slots are written in turn and each has a checksum.
+- before a file is deleted: a file of finished records only, which `recover` deletes.
 
 Appends are not synced, so a power failure may lose the most recent ones, usually up to half a minute.
 
@@ -84,7 +84,7 @@ class _SpillFile:
     size: int
     read_at: int = 0
     is_old: bool = False
-    """Written by an earlier process: its end may be damaged, so nothing is appended to it."""
+    """True for a file of an earlier process: its end may be damaged, so nothing is appended to it."""
 
 
 class _PositionFile:
@@ -120,20 +120,20 @@ class _PositionFile:
         """Write a sequence number into the older slot."""
         self._count += 1
         head = _SLOT.pack(self._count, sequence, 0)[:16]
-        place = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o666)
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o666)
         try:
-            os.pwrite(place, head + crc32(head).to_bytes(4, "big"), self._count % 2 * _SLOT_BYTES)
+            os.pwrite(descriptor, head + crc32(head).to_bytes(4, "big"), self._count % 2 * _SLOT_BYTES)
             if sync:
-                os.fdatasync(place)
+                os.fdatasync(descriptor)
         finally:
-            os.close(place)
+            os.close(descriptor)
 
 
 class SpillQueue:
     """Records are appended, read once each, and finished in the same order; then their files are deleted.
 
-    `recover` comes first. ``owner`` is a text that describes the records' purpose; a directory of another owner is set
-    aside.
+    Call `recover` first. ``owner`` is a text that describes target and rule of the records; a directory with another
+    owner is set aside.
     """
 
     def __init__(self, directory: str, max_bytes: int, max_file_bytes: int, owner: str = "") -> None:
@@ -183,15 +183,17 @@ class SpillQueue:
     def _resume_at(self, files: deque[_SpillFile], position: int, recovery: SpillRecovery) -> None:
         self._files, self.read_sequence, self.next_sequence = files, position, position
         if files:
-            behind, good_bytes = _find_end(files[-1])
-            self.next_sequence = max(behind, position)
+            end_sequence, good_bytes = _find_end(files[-1])
+            self.next_sequence = max(end_sequence, position)
             if good_bytes < files[-1].size:
-                recovery.torn_tail = behind >= position
+                recovery.torn_tail = end_sequence >= position
                 rest = files[-1].size - good_bytes
                 recovery.problems.append(
                     f"the last {rest} bytes of {files[-1].path} are not a complete record"
                 )
-            if behind == files[-1].first:  # nothing readable in it, and the next file needs its name
+            if (
+                end_sequence == files[-1].first
+            ):  # It has no readable record, and the next file needs its name.
                 os.remove(files.pop().path)
         self._delete_finished_files(position)
         recovery.count = self.unread_count
@@ -267,8 +269,8 @@ class SpillQueue:
 
     def _is_first_file_finished(self, sequence: int) -> bool:
         """Tell whether all records of the first file come before a sequence number."""
-        behind = self._files[1].first if len(self._files) > 1 else self.next_sequence
-        return bool(self._files) and behind <= sequence
+        end_sequence = self._files[1].first if len(self._files) > 1 else self.next_sequence
+        return bool(self._files) and end_sequence <= sequence
 
     def _delete_finished_files(self, sequence: int) -> None:
         while self._is_first_file_finished(sequence):
@@ -375,9 +377,9 @@ def _read_file(
 
 def _find_end(file: _SpillFile) -> tuple[int, int]:
     """Return the sequence number after a file's last intact record, and the byte at which that record ends."""
-    behind, good_bytes = file.first, 0
+    end_sequence, good_bytes = file.first, 0
     scanned = _SpillFile(file.path, file.first, file.size)
     for sequence, payload in _iter_records(scanned):
-        if payload is not None and sequence >= behind:
-            behind, good_bytes = sequence + 1, scanned.read_at
-    return behind, good_bytes or min(file.size, scanned.read_at)
+        if payload is not None and sequence >= end_sequence:
+            end_sequence, good_bytes = sequence + 1, scanned.read_at
+    return end_sequence, good_bytes or min(file.size, scanned.read_at)

@@ -1,6 +1,6 @@
-"""The books of a mirror stream: how many exchanges it observed, and the outcome of each.
+"""The counts of a mirror stream: how many exchanges it observed, and how many had each outcome.
 
-The law that tests check at any moment, for each stream and for all together:
+Invariant, which tests check at any moment, for each stream and for all together:
 
     observed = mirrored + skipped + refused + dropped + queued
 
@@ -55,7 +55,7 @@ class StreamCounts:
     late: int = 0
 
     def count_outcome(self, kind: OutcomeKind, count: int = 1) -> None:
-        """Add exchanges that met this fate."""
+        """Add exchanges with this outcome."""
         name = kind._value_  # `value` is a dynamic attribute, and slower.
         setattr(self, name, getattr(self, name) + count)
 
@@ -73,7 +73,7 @@ class StreamAccount:
     """Counts of one stream, and the entries of each topic that are still waiting.
 
     `problem` is the target's or the disk's latest failure, "" while there is none. `lost` counts exchanges that were
-    in damaged files; their outcome is never reported, because nobody knows which they were. Implements
+    in damaged files; their outcomes are never reported, because it is unknown which exchanges they were. Implements
     `BacklogListener`.
     """
 
@@ -86,7 +86,7 @@ class StreamAccount:
         self._waiting_by_topic: Counter[str] = Counter()
 
     def count_waiting(self, topic: str) -> int:
-        """Return the number of waiting entries of a topic, those that nobody has identified left out."""
+        """Return the number of waiting entries of a topic, without resumed ones that have not been read yet."""
         return self._waiting_by_topic[topic]
 
     def add_entry(self, entry: BacklogEntry) -> None:
@@ -101,7 +101,7 @@ class StreamAccount:
         self._count_oneway(exchange)
 
     def settle_entry(self, entry: BacklogEntry, outcome: Outcome) -> None:
-        """Book the outcome of an entry and report it; an exception of the listener is logged."""
+        """Count the outcome of an entry and report it; an exception of the listener is logged."""
         self.counts.count_outcome(outcome.kind)
         self._count_oneway(entry.exchange)
         topic = entry.subject.topic
@@ -123,7 +123,7 @@ class StreamAccount:
         self.settle_entry(entry, Outcome(entry.exchange, OutcomeKind.DROPPED, reason))
 
     def on_lost(self, count: int, reason: str) -> None:
-        """Count exchanges lost from disk. The counts by topic stay too high: nobody knows what the exchanges were."""
+        """Count exchanges lost from disk. Counts by topic stay too high, because the lost topics are unknown."""
         self.counts.dropped += count
         self.lost += count
         self.problem = reason

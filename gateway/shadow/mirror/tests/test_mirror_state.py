@@ -58,7 +58,7 @@ def test_damaged_state_file_is_logged_and_ignored(tmp_path, caplog):
     path.write_bytes(data[:-3] + b"xyz")
     again = state(path)
     again.load_file()
-    assert "mirror state lost" in caplog.text
+    assert "cannot read the mirror state" in caplog.text
     assert again.offsets.count_entries()["queues"] == len(again.halves) == 0
 
 

@@ -252,7 +252,9 @@ def test_malformed_numbers_do_not_stop_the_mirror(spelt, oneway):
             answer = None if oneway else encode_command(Command(0))
             world.mirror.observe(make_broker_exchange(request.code, encode_command(command), answer))
         await world.wait_until_idle()
-        assert [each.reason for each in world.outcomes[1:]] == ["not understood"] * 3
+        assert [each.reason for each in world.outcomes[1:]] == [
+            "the request or its answer cannot be decoded"
+        ] * 3
         await world.send(b"next")
         await world.wait_until_idle()
         assert await world.bodies(world.target) == [b"next"]

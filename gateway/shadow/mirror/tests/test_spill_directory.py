@@ -126,7 +126,7 @@ def test_gap_behind_resumed_messages_is_marked_as_diverged(tmp_path):
         assert await world.bodies(world.target) == there
         (mark,) = world.mirror.diverged
         assert (mark.offset, mark.count, mark.reason) == (
-            10, 2, "lost when the gateway ended, or never seen by it",
+            10, 2, "lost when the gateway was killed, or never seen by it",
         )  # fmt: skip
 
     first()
