@@ -1,1 +1,1 @@
-"""The conformance cases by area; each makes its own topics and groups, so that they can run side by side."""
+"""The conformance cases by area; each creates its own topics and groups, so that they can run side by side."""

@@ -1,7 +1,4 @@
-"""What two servers with a gateway between them hold of a topic, and whether it becomes the same.
-
-Not responsible for starting anything, nor for who sends.
-"""
+"""Compares the messages that the primary and the target of a gateway hold, and waits until they are the same."""
 
 import contextlib
 from collections.abc import Callable
@@ -14,7 +11,7 @@ from compat_tests.server import eventually
 ARRIVAL_TIMEOUT_S = 120.0
 QUEUES = 4
 SERVER_PROPERTIES = {"CLUSTER", "MSG_REGION", "TRACE_ON", "TRANSACTION_CHECK_TIMES"}
-"""Properties that servers add."""
+"""Properties that servers add themselves."""
 
 Found = TypeVar("Found")
 QueueContents = list[list[dict[str, Any]]]
@@ -24,14 +21,17 @@ QueueContents = list[list[dict[str, Any]]]
 def wait_until_same(
     look: Callable[[str], Found], primary: str, target: str, enough: Callable[[Found], bool]
 ) -> tuple[Found, Found]:
-    """What `look` finds at both brokers ("host:port"), once it is the same and enough, or time is over."""
+    """Call `look` for both brokers ("host:port") until the results are equal and `enough`, and return the last ones.
+
+    Also returns when the time is up, so that the caller's assertion shows the difference.
+    """
     seen: list[Found] = []
 
     def same() -> bool:
         seen[:] = [look(primary), look(target)]
         return seen[0] == seen[1] and enough(seen[0])
 
-    with contextlib.suppress(AssertionError):  # what the caller says about it says more
+    with contextlib.suppress(AssertionError):  # the caller's assertion says more
         eventually(same, ARRIVAL_TIMEOUT_S, every_s=0.5)
     return seen[0], seen[1]
 
@@ -39,7 +39,10 @@ def wait_until_same(
 def wait_for_same_messages(
     primary: str, target: str, topic: str, count: int, *, in_order: bool = True
 ) -> tuple[QueueContents, QueueContents]:
-    """What both hold of a topic, queue by queue, once it is the same and the primary has `count` messages."""
+    """Wait until both brokers hold the same `count` messages of a topic, and return the contents of their queues.
+
+    `in_order=False` ignores the order within a queue.
+    """
 
     def look(where: str) -> QueueContents:
         found = read_all_queues(where, topic)
@@ -49,7 +52,7 @@ def wait_for_same_messages(
 
 
 def read_all_queues(where: str, topic: str) -> QueueContents:
-    """Every message of every queue, as producers gave it and in the order of the offsets."""
+    """Return the messages of every queue in offset order, reduced to what their producers set."""
     with connect(where) as broker:
         return [
             [comparable_fields(each) for each in iter_queue(broker, topic, queue)] for queue in range(QUEUES)
@@ -57,7 +60,7 @@ def read_all_queues(where: str, topic: str) -> QueueContents:
 
 
 def comparable_fields(message: Message) -> dict[str, Any]:
-    """What is to be the same of a message wherever it is."""
+    """Return the parts of a message that must be the same on both brokers."""
     properties = {name: value for name, value in message.properties.items() if name not in SERVER_PROPERTIES}
     return {
         "body": message.body,

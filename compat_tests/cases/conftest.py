@@ -17,7 +17,7 @@ JAVA_CLIENTS = {"4.9.8": "client-4.9", "5.4.0": "server-5.4"}
 
 @pytest.fixture(scope="session")
 def drivers(server: ServerUnderTest) -> Iterator[dict[str, JavaDriver]]:
-    """Running JVMs by client version; filled by `java_client`."""
+    """The running JVMs by client version; `java_client` adds them."""
     running: dict[str, JavaDriver] = {}
     yield running
     for driver in running.values():
@@ -25,14 +25,14 @@ def drivers(server: ServerUnderTest) -> Iterator[dict[str, JavaDriver]]:
 
 
 def java_client(server: ServerUnderTest, drivers: dict[str, JavaDriver], version: str) -> JavaClient:
-    """The JVM of one client version, started at its first use."""
+    """Return the client of one version, starting its JVM at the first use."""
     if version not in drivers:
         drivers[version] = new_driver(server, version)
     return JavaClient(drivers[version], version)
 
 
 def new_driver(server: ServerUnderTest, version: str) -> JavaDriver:
-    """A JVM that nobody else uses; skips where this machine lacks something."""
+    """Start a JVM of its own; skip the case if this machine lacks something."""
     try:
         driver = JavaDriver(JAVA_CLIENTS[version], server.namesrv, admin=version == "5.4.0")
     except Unavailable as missing:
@@ -42,7 +42,7 @@ def new_driver(server: ServerUnderTest, version: str) -> JavaDriver:
 
 
 def warm_up(java: JavaClient) -> None:
-    """A cold client may take longer for its first route than it waits, and then goes by that of the template."""
+    """Make a client fetch its first route: a cold client may give up on that and use the route of the template."""
 
     def has_queues() -> bool:
         try:

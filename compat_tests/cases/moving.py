@@ -1,7 +1,4 @@
-"""What the story of a move needs: the gateway between two servers, its commands, and producers that go on and on.
-
-Not responsible for what is claimed (the case is).
-"""
+"""Helpers for cases that move topics: a gateway process with its commands, and producers that never give up."""
 
 import contextlib
 import json
@@ -24,14 +21,17 @@ from compat_tests.server import eventually
 STEP_TIMEOUT_S = 120
 PAUSE_S = 0.1
 REFUSED = 3
-# Every second instead of every 5 s (offsets) and every 30 s (heartbeats).
+# Client settings: report offsets and send heartbeats every second instead of every 5 s and 30 s.
 FREQUENT_REPORTS = {"persistConsumerOffsetInterval": 1000, "heartbeatBrokerInterval": 1000}
-# A broker that soon asks how a transaction ended.
+# Broker settings: check back on open transactions after 2 s, every second.
 QUICK_CHECK_BACKS = {"transactionCheckInterval": "1000", "transactionTimeOut": "2000"}
 
 
 class ShadowProcess:
-    """A gateway that can be killed and comes back at the same addresses; its commands. ``more``: tables of TOML."""
+    """A gateway process that can be killed and restarted at the same addresses, and its commands.
+
+    ``more``: further tables of shadow.toml.
+    """
 
     def __init__(self, directory: Path, primary: str, target: str, *, kind: str, more: str = "") -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -53,7 +53,7 @@ class ShadowProcess:
         self.process: Gateway | None = None
 
     def start(self) -> Self:
-        """As after a start of the machine: nothing is known but what is in files."""
+        """Start the process; like after a reboot, it knows only what is in files."""
         ports = {"listen.namesrv_port": self.namesrv_port, "listen.broker_port": self.broker_port}
         sets = [word for key, port in ports.items() for word in ("--set", f"{key}={port}")]
         self.process = Gateway(self.directory, "-c", str(self.file), *sets, command="shadow")
@@ -77,26 +77,26 @@ class ShadowProcess:
 
     @property
     def broker(self) -> str:
-        """Where the first broker of the primary is reached."""
+        """The gateway's address for the first broker of the primary."""
         return f"127.0.0.1:{self.broker_port}"
 
     def get_json(self, path: str) -> dict[str, Any]:
-        """JSON of the gateway's console."""
+        """Return a JSON page of the gateway's console."""
         assert self.process is not None
         with urlopen(f"http://{self.process.ready['console']}{path}", timeout=60) as answer:
             found: dict[str, Any] = json.load(answer)
         return found
 
     def wait_until_mirrored(self) -> None:
-        """Waits until nothing is on its way to the other side."""
+        """Wait until no exchange is queued for the other side."""
         eventually(
             lambda: not any(each["queued"] for each in self.get_json("/mirror")["streams"]), STEP_TIMEOUT_S
         )
 
     def run_command(self, *words: str, code: int = 0) -> str:
-        """What `rmq-gateway shadow …` prints; it must end with this exit code."""
+        """Run `rmq-gateway shadow …`, assert its exit code, and return its output."""
         line = [sys.executable, "-m", "gateway.cli", "shadow", "-c", str(self.file), *words]
-        if words[0] not in ("backfill", "parity"):  # these ask both clusters themselves
+        if words[0] not in ("backfill", "parity"):  # these two commands talk to the clusters themselves
             assert self.process is not None
             line += ["--console", self.process.ready["console"]]
         done = subprocess.run(
@@ -111,16 +111,16 @@ class ShadowProcess:
         return done.stdout
 
     def run_step(self, way: str, topic: str, *words: str, state: str) -> str:
-        """`advance` or `rollback`, with patience; the topic must then be in this state."""
+        """Run `advance` or `rollback` (`way`), waiting for its checks, and assert the topic's state afterwards."""
         text = self.run_command(way, topic, "--wait", str(STEP_TIMEOUT_S // 2), *words)
         assert text.splitlines()[-1] == f"{topic}: {state}", text
         return text
 
 
 class KeyedProducer:
-    """A stock producer that sends messages "key number" in the order of each key until `stop`.
+    """A stock producer that sends messages "key number", in order within each key, until `stop`.
 
-    Whatever happens to the gateway, a message is sent again until it is acknowledged, before the next one of its key.
+    Whatever happens to the gateway, each message is sent again until it is acknowledged, before the next of its key.
     """
 
     def __init__(self, java: JavaClient, name: str, topic: str, keys: Iterable[int] = range(4)) -> None:
@@ -169,7 +169,7 @@ class KeyedProducer:
 
 
 class TransactionSender:
-    """Sends half messages one after the other until `stop`; every other one is committed when the broker asks."""
+    """Sends half messages one after the other until `stop`; every other one is committed only at a check-back."""
 
     def __init__(self, producer: JavaTransactionProducer, topic: str) -> None:
         self.producer, self.topic, self.sent = producer, topic, 0

@@ -1,6 +1,6 @@
-"""Our own processes for the cases about processes: started on free ports, watched, stopped by their id.
+"""Starts `rmq-gateway` processes on free ports for cases about processes.
 
-Not responsible for the one server of a session (that is an endpoint) nor for what these are asked.
+The server that all other cases share is an endpoint, see the package `endpoints`.
 """
 
 import json
@@ -23,7 +23,7 @@ START_TIMEOUT_S = 30.0
 
 
 class EndedEarly(Exception):
-    """The process ended before it was ready; the text is what it printed."""
+    """The process ended before it was ready; `output` is what it printed."""
 
     def __init__(self, code: int, output: str) -> None:
         super().__init__(f"ended with {code}: {output}")
@@ -31,15 +31,16 @@ class EndedEarly(Exception):
 
 
 def environment(home: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The variables for a process of ours: none of RMQ_GATEWAY_*, a home of its own."""
+    """Return the environment of a process: a home of its own, and every RMQ_GATEWAY_* variable blanked."""
     blank = {name: "" for name in os.environ if name.startswith("RMQ_GATEWAY_") or name == "NAMESRV_ADDR"}
     return {**blank, **python_path(), "HOME": str(home), **(extra or {})}
 
 
 class Gateway:
-    """One `rmq-gateway` process; a context manager that kills it on exit, if it still runs.
+    """A running `rmq-gateway` process; as a context manager it kills the process on exit.
 
-    `arguments` follow the command word, by default on free ports. Raises EndedEarly when it does not come up.
+    `arguments` follow the command word; ports they do not set are free ones. Raises EndedEarly if the process ends
+    before it is ready.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class Gateway:
 
     @property
     def brokers(self) -> dict[str, str]:
-        """host:port by broker name."""
+        """Broker addresses ("host:port") by broker name."""
         return dict(self.ready["brokers"])
 
     @property
@@ -101,25 +102,25 @@ class Gateway:
         return next(iter(self.brokers.values()))
 
     def connect(self, *, timeout_s: float = 15.0) -> BlockingClient:
-        """A client of the first broker."""
+        """Connect our typed client to the first broker."""
         return BlockingClient(*split_address(self.broker), timeout_s=timeout_s)
 
     def output(self) -> str:
-        """What this process has printed and logged so far."""
+        """Return the output and log of this process so far."""
         with self.log.open("rb") as log:
             log.seek(self._begin)
             return log.read().decode(errors="replace")
 
     def lines(self, text: str) -> list[str]:
-        """The lines of `output` that contain a text."""
+        """Return the lines of `output` that contain a text."""
         return [line for line in self.output().splitlines() if text in line]
 
     def memory_bytes(self) -> int:
-        """Anonymous memory: what the process itself holds, without mapped files that the kernel may drop."""
+        """Return the process's anonymous memory, which excludes mapped files that the kernel may drop."""
         return self._status("RssAnon")
 
     def resident_bytes(self) -> int:
-        """All resident memory, with mapped files and libraries."""
+        """Return the process's resident memory, including mapped files and libraries."""
         return self._status("VmRSS")
 
     def _status(self, name: str) -> int:
@@ -132,21 +133,21 @@ class Gateway:
         os.kill(self.pid, number)
 
     def wait(self, timeout_s: float = 30.0) -> int:
-        """The exit code, once it ended by itself."""
+        """Wait for the process to end by itself and return its exit code."""
         return self.child.wait(timeout_s)
 
     def stop(self, timeout_s: float = 30.0) -> int:
-        """SIGTERM; the exit code."""
+        """Send SIGTERM, wait, and return the exit code."""
         self.signal(signal.SIGTERM)
         return self.wait(timeout_s)
 
     def kill(self) -> None:
-        """SIGKILL; nothing happens when it has ended."""
+        """Kill the process with SIGKILL; does nothing after it has ended."""
         self.child.kill()
 
 
 def _with_ports(command: str, arguments: tuple[str, ...]) -> list[str]:
-    """The arguments with free ports asked for where they name none, on loopback unless they say where."""
+    """Return the arguments with free ports where they set none, and on loopback for the shadow gateway."""
     line = list(arguments)
     if command == "shadow":
         ports = ("listen.host=127.0.0.1", "listen.namesrv_port=0", "listen.broker_port=0", "console.port=0")

@@ -12,7 +12,7 @@ from remoting.bodies.pop import (
 )
 from remoting.requests.pop import GetAllMessageRequestMode, QueryAssignment, SetMessageRequestMode
 
-# An official broker asks the namesrv for the topic when it is first asked itself, and every 30 s after that.
+# An official broker fetches the topic's route from the namesrv at the first request, and then every 30 s.
 ROUTE_S = 60
 
 
@@ -25,7 +25,7 @@ def ask(
 
 
 def share(broker: BlockingClient, topic: str, group: str, client: str, **fields: str) -> list[int]:
-    """The ids of the queues of a client."""
+    """Return the ids of the queues assigned to a client."""
     found = eventually(lambda: ask(broker, topic, group, client, **fields), ROUTE_S)
     queues = [assignment.message_queue for assignment in found]
     assert {(queue.topic, queue.broker_name) for queue in queues} == {(topic, BROKER_NAME)}
@@ -56,7 +56,7 @@ def test_shares(
     assert len(ask(broker, topic, group, "a", message_model="BROADCASTING") or ()) == 4
 
 
-@case("pop", "QUERY_ASSIGNMENT that cannot be answered: no list, which leaves the client as it is")
+@case("pop", "QUERY_ASSIGNMENT that cannot be answered: no list, so that the client keeps its queues")
 def test_no_list(broker: BlockingClient, topic: str, group: str) -> None:
     send_heartbeat(broker, "a", group, topic)
     assert share(broker, topic, group, "a") == [0, 1, 2, 3]
@@ -66,7 +66,7 @@ def test_no_list(broker: BlockingClient, topic: str, group: str) -> None:
     assert ask(broker, topic, group, "nobody") == []
 
 
-@case("pop", "SET_MESSAGE_REQUEST_MODE: a group that pops gets all queues as one")
+@case("pop", "SET_MESSAGE_REQUEST_MODE: a popping group is assigned all queues as one")
 def test_pop_mode(broker: BlockingClient, topic: str, group: str) -> None:
     broker.ask(mode(topic, group, "POP"))
     send_heartbeat(broker, "a", group, topic)
@@ -78,7 +78,7 @@ def test_pop_mode(broker: BlockingClient, topic: str, group: str) -> None:
     assert share(broker, topic, group, "a") == [0, 1, 2, 3]
 
 
-@case("pop", "SET_MESSAGE_REQUEST_MODE: members share their queues with so many others")
+@case("pop", "SET_MESSAGE_REQUEST_MODE: each member also pops the queues of the given number of others")
 def test_shared_queues(broker: BlockingClient, server: ServerUnderTest, topic: str, group: str) -> None:
     broker.ask(mode(topic, group, "POP", shared=1))
     clients = [connect(server.broker) for _ in range(4)]

@@ -1,4 +1,4 @@
-"""Where stock consumers begin, how they are moved, and what they do when paused; with several groups."""
+"""Start offsets of stock consumers, offset resets and clones, pausing, and several groups of one topic."""
 
 import time
 from collections import Counter
@@ -34,7 +34,7 @@ from remoting.blocking import BlockingClient
 from remoting.requests.offsets import GetMaxOffset, GetMinOffset, QueryConsumerOffset, UpdateConsumerOffset
 
 MIB = 1024 * 1024
-OFTEN = [{"heartbeatBrokerInterval": 1_000}, {"heartbeatBrokerInterval": 1_370}]  # and not every 30 s
+OFTEN = [{"heartbeatBrokerInterval": 1_000}, {"heartbeatBrokerInterval": 1_370}]  # instead of every 30 s
 WISHES = ["CONSUME_FROM_FIRST_OFFSET", "CONSUME_FROM_LAST_OFFSET", "CONSUME_FROM_TIMESTAMP"]
 
 
@@ -44,12 +44,15 @@ def committed(broker: BlockingClient, group: str, topic: str, queue_id: int = 0)
 
 
 def offsets(deliveries: list[dict[str, Any]]) -> list[int]:
-    """In their order; concurrent consumers deliver in any order."""
+    """Return the offsets sorted, because concurrent consumers deliver in any order."""
     return sorted(delivery["offset"] for delivery in deliveries)
 
 
 @pytest.mark.parametrize("wish", WISHES)
-@case("from", "Java: a new group gets all of a topic that never lost a message, whatever it wishes")
+@case(
+    "from",
+    "Java: a new group starts at the beginning of a topic that never lost a message, whatever consumeFromWhere says",
+)
 def test_young_topic(java: JavaClient, server: ServerUnderTest, wish: str) -> None:
     topic = server.topic_name()
     create_topic(server, topic, 1)
@@ -61,7 +64,7 @@ def test_young_topic(java: JavaClient, server: ServerUnderTest, wish: str) -> No
     assert offsets(received) == list(range(10))
 
 
-@case("from", "Java: a topic that lost its first messages: first, last and timestamp as wished")
+@case("from", "Java: in a topic that lost its first messages a new group starts as consumeFromWhere says")
 def test_old_topic(server: ServerUnderTest, tmp_path: Path) -> None:
     settings = {"mappedFileSizeCommitLog": str(MIB), "brokerName": "broker-a"}
     with started(server, settings, tmp_path) as first:
@@ -80,7 +83,7 @@ def test_old_topic(server: ServerUnderTest, tmp_path: Path) -> None:
             java.push("last", "Old", settings=wish(1)) as two,
             java.push("time", "Old", settings={**wish(2), "consumeTimestamp": "20200101000000"}) as three,
         ):
-            # a queue that a consumer holds has its beginning
+            # A consumer has determined its start offset once it holds the queue.
             eventually(lambda: "Old" in [queue["topic"] for queue in two.queues()], 90)
             send(broker, "Old", b"new")
             left = list(range(least, 31))
@@ -96,7 +99,7 @@ def wish(number: int) -> dict[str, str]:
 def started(
     server: ServerUnderTest, settings: dict[str, str], directory: Path
 ) -> OursEndpoint | OfficialEndpoint:
-    """A server of the tested kind on a store of its own, to be entered."""
+    """Return a server of the tested kind with a store of its own, not started yet."""
     if server.kind not in ("ours", "official"):
         pytest.skip("needs a store of its own, of a server on this machine")
     try:
@@ -119,7 +122,7 @@ def stock_client(endpoint: OursEndpoint | OfficialEndpoint) -> Iterator[JavaClie
         driver.close()
 
 
-@case("from", "Java: where a group has an offset, it goes on there, whatever it wishes")
+@case("from", "Java: a group with a committed offset continues there, whatever consumeFromWhere says")
 @pytest.mark.parametrize("wish", WISHES)
 def test_known_group(java5: JavaClient, server: ServerUnderTest, broker: BlockingClient, wish: str) -> None:
     topic, group = server.topic_name(), server.unique_name("group")
@@ -148,7 +151,7 @@ def test_groups(java: JavaClient, server: ServerUnderTest) -> None:
     assert [Counter(message["body"] for message in each) for each in received] == [expected] * 3
 
 
-@case("consume", "Java: a paused consumer gets no more than was on its way; resumed it gets all")
+@case("consume", "Java: a paused consumer gets only what was on its way; resumed it gets everything")
 def test_pause(java: JavaClient, server: ServerUnderTest, broker: BlockingClient) -> None:
     topic, group = server.topic_name(), server.unique_name("group")
     create_topic(server, topic, 1)
@@ -156,11 +159,13 @@ def test_pause(java: JavaClient, server: ServerUnderTest, broker: BlockingClient
         producer.send({"topic": topic, "body": "first"})
         assert len(consumer.received(1, 60)) == 1
         consumer.suspend()
-        producer.send({"topic": topic, "body": "on the way"})  # answers the pull that waits already
+        producer.send({"topic": topic, "body": "on the way"})  # answers the pull that is already waiting
         before = len(consumer.received(2, 30))
         producer.send_numbered(topic, 10)
         eventually(lambda: broker.ask(GetMaxOffset(topic=topic, queue_id=0)).offset == 12, 20)
-        paused = consumer.received(before + 1, 2)  # long enough for one to show, if it were delivered
+        paused = consumer.received(
+            before + 1, 2
+        )  # 2 s would be enough for a message to arrive if it were delivered
         consumer.resume()
         received = consumer.received(12, 60)
     assert len(paused) == before
@@ -177,7 +182,7 @@ def test_reset_offline(java5: JavaClient, server: ServerUnderTest, broker: Block
         group, topic, wait_stop=True, settings={"persistConsumerOffsetInterval": 500}
     ) as consumer:
         assert len(consumer.received(5, 60)) == 5
-        # its last commit, as it stops, may come before it took the last message for consumed
+        # The last commit at its stop may come before it has counted the last message as consumed.
         eventually(lambda: committed(broker, group, topic) == 5, 60)
     java5.driver.call("admin.reset", topic=topic, group=group, timestamp=hours_ago_ms())
     with java5.push(group, topic) as consumer:
@@ -203,7 +208,7 @@ def test_reset_by_tool(java5: JavaClient, server: ServerUnderTest, tmp_path: Pat
     assert offsets(received) == sorted([0, 1, 2, 3, 4] * 2)
 
 
-@case("offsets", "Java admin: clone a group's offsets; the other group goes on where the first is")
+@case("offsets", "Java admin: clone a group's offsets; the other group continues there")
 def test_clone(
     java5: JavaClient, server: ServerUnderTest, broker: BlockingClient, namesrv: BlockingClient
 ) -> None:
@@ -212,7 +217,7 @@ def test_clone(
     for name in (group, other):
         send_heartbeat(
             broker, f"{name}@1", name, topic
-        )  # makes its retry topic, without which the tool clones nothing
+        )  # creates its retry topic, without which the tool clones nothing
         eventually(partial(has_route, namesrv, f"%RETRY%{name}"), 30)
     send_many(broker, topic, (str(number).encode() for number in range(10)))
     broker.ask(UpdateConsumerOffset(consumer_group=group, topic=topic, queue_id=0, commit_offset=7))
@@ -223,12 +228,15 @@ def test_clone(
     assert offsets(received) == [7, 8, 9]
 
 
-@case("consume", "Java: members that disagree about topics: none gets a message twice, heartbeats take turns")
+@case(
+    "consume",
+    "Java: members that subscribe to different topics: heartbeats alternate, no message comes twice",
+)
 def test_disagreeing_topics(java: JavaClient, server: ServerUnderTest) -> None:
-    """What each of them gets is left open: the broker knows the subscription of the last heartbeat only.
+    """The broker knows only the subscription of the last heartbeat, so each member gets an arbitrary part.
 
-    Their heartbeats come at different intervals, the second's no part of the three seconds after which a refused pull
-    is tried again: else one's pulls may always come when the other's subscription is known.
+    The members' heartbeat intervals differ, and the second's does not divide the 3 s after which a refused pull is
+    retried. Otherwise one member's pulls might always meet the other's subscription.
     """
     topics, group = [server.topic_name(), server.topic_name()], server.unique_name("group")
     for topic in topics:

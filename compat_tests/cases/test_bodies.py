@@ -1,4 +1,4 @@
-"""Bodies out of the ordinary: none, as large as allowed, compressed by each method; and batches that are too much."""
+"""Unusual bodies: empty, as large as allowed, compressed by each method; and batches that are too large."""
 
 import zlib
 from typing import Any
@@ -23,11 +23,11 @@ from remoting.blocking import BlockingClient
 LIMIT = 4 * 1024 * 1024
 RAW = {"maxMessageSize": 2 * LIMIT, "compressMsgBodyOverHowmuch": 4 * LIMIT}
 ILLEGAL = 13
-# how the driver tells a body of that size which it made itself
+# The Java driver's text for the body of 300,000 bytes that it generates.
 CHECKSUM = f"crc:{zlib.crc32(bytes(ord('a') + number * 31 % 26 for number in range(300_000)))}"
 
 
-@case("bodies", "a single message with no body is refused (13), as stock producers do themselves")
+@case("bodies", "a single message with no body is refused (13), as stock producers refuse it themselves")
 @differs(reason="officially a NullPointerException, code 1, which makes stock producers try again")
 def test_none(broker: BlockingClient, topic: str) -> None:
     assert expect_refusal(broker, send_request(topic, b"")).code == ILLEGAL
@@ -42,9 +42,9 @@ def test_none_in_batch(broker: BlockingClient, topic: str) -> None:
     assert (second.body, second.queue_offset) == (b"y", 1)
 
 
-@case("bodies", "Java: a message with no body is consumed, when it fails it comes again, and keys find it")
+@case("bodies", "Java: a message with no body is consumed, retried after a failure, and found by key")
 def test_none_consumed(java5: JavaClient, server: ServerUnderTest, broker: BlockingClient) -> None:
-    """Clients of 4.9 cannot: they ask for the length of what is not there."""
+    """Needs a 5.x client: 4.9 fails with a null pointer on a missing body."""
     topic, group = server.topic_name(), server.unique_name("group")
     create_topic(server, topic, 1)
     properties = {"TAGS": "t", "KEYS": "nothing", "UNIQ_KEY": server.unique_name("id")}
@@ -79,7 +79,7 @@ def test_limit(java: JavaClient, server: ServerUnderTest) -> None:
 
 
 @pytest.mark.parametrize("kind", ["ZLIB", "LZ4", "ZSTD"])
-@case("bodies", "Java: bodies compressed with zlib, lz4 and zstd are what they were")
+@case("bodies", "Java: bodies compressed with zlib, lz4 and zstd arrive unchanged")
 def test_compressed(java5: JavaClient, server: ServerUnderTest, broker: BlockingClient, kind: str) -> None:
     topic, group = server.topic_name(), server.unique_name("group")
     create_topic(server, topic, 1)
@@ -112,7 +112,7 @@ def test_batch_limit_code(broker: BlockingClient, topic: str) -> None:
     assert expect_refusal(broker, batch_request(topic, [(b"x" * 900_000, {})] * 5)).code == ILLEGAL
 
 
-@case("batch", "Java: what a batch may not hold is refused by the client: other topics, delays")
+@case("batch", "Java: the client refuses a batch with several topics or with delays")
 def test_batch_rules(java: JavaClient, server: ServerUnderTest) -> None:
     topic, another = server.topic_name(), server.topic_name()
     with java.producer(server.unique_name("producer")) as producer:

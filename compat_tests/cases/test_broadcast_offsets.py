@@ -1,4 +1,4 @@
-"""Where broadcasting clients are, kept by the broker for those that move to or from a proxy, with our typed client."""
+"""Offsets of broadcasting clients, which the broker stores for clients that move to or from a proxy."""
 
 import pytest
 
@@ -14,7 +14,7 @@ MOVED, PROXY_FOR_BROADCAST = 21, 1
 
 @pytest.fixture
 def broadcasting(broker: BlockingClient, server: ServerUnderTest, topic: str) -> str:
-    """A broadcasting group whose client c@1 is the connection `broker`; ten messages are in queue 0."""
+    """A broadcasting group whose client c@1 is the connection `broker`, with ten messages in queue 0."""
     group = create_group(broker, server.unique_name("group"))
     send_heartbeat(broker, "c@1", group, topic, message_model="BROADCASTING")
     broker.ask(
@@ -25,7 +25,7 @@ def broadcasting(broker: BlockingClient, server: ServerUnderTest, topic: str) ->
 
 
 def committed(client: BlockingClient, group: str, topic: str) -> int:
-    """The offset kept for a broadcasting group; -1 when there is none."""
+    """Return the offset stored for a broadcasting group; -1 if there is none."""
     ask = QueryConsumerOffset(
         consumer_group=f"{group}@broadcast", topic=topic, queue_id=0, set_zero_if_not_found=False
     )
@@ -48,7 +48,7 @@ def by_proxy(client: BlockingClient, topic: str, group: str, offset: int, client
     )
 
 
-@case("offsets", "broadcasting: the broker keeps the smallest offset its clients pull at")
+@case("offsets", "broadcasting: the broker stores the smallest offset at which its clients pull")
 def test_kept(broker: BlockingClient, other: BlockingClient, topic: str, broadcasting: str) -> None:
     send_heartbeat(other, "c@2", broadcasting, topic, message_model="BROADCASTING")
     assert bodies(pull(broker, topic, 7, consumer_group=broadcasting))[0] == b"7"
@@ -58,7 +58,7 @@ def test_kept(broker: BlockingClient, other: BlockingClient, topic: str, broadca
     eventually(lambda: committed(broker, broadcasting, topic) == 7, 30)
 
 
-@case("offsets", "broadcasting: a client that goes to a proxy is moved to where it was")
+@case("offsets", "broadcasting: a client that goes to a proxy is moved to its last offset")
 def test_to_proxy(broker: BlockingClient, other: BlockingClient, topic: str, broadcasting: str) -> None:
     pull(broker, topic, 3, consumer_group=broadcasting)
     reply = by_proxy(other, topic, broadcasting, 8)
@@ -67,7 +67,7 @@ def test_to_proxy(broker: BlockingClient, other: BlockingClient, topic: str, bro
     assert bodies(by_proxy(other, topic, broadcasting, 3))[0] == b"3"
 
 
-@case("offsets", "broadcasting: a client that comes from a proxy is moved to where it was")
+@case("offsets", "broadcasting: a client that comes from a proxy is moved to its last offset")
 def test_from_proxy(broker: BlockingClient, other: BlockingClient, topic: str, broadcasting: str) -> None:
     assert bodies(by_proxy(other, topic, broadcasting, 5))[0] == b"5"
     reply = pull(broker, topic, 1, consumer_group=broadcasting)
@@ -75,14 +75,14 @@ def test_from_proxy(broker: BlockingClient, other: BlockingClient, topic: str, b
     assert bodies(pull(broker, topic, 5, consumer_group=broadcasting))[0] == b"5"
 
 
-@case("offsets", "broadcasting: a proxy's client without an offset is told one")
+@case("offsets", "broadcasting: a proxy's client without an offset is given one")
 def test_new_at_proxy(broker: BlockingClient, topic: str, broadcasting: str) -> None:
     reply = by_proxy(broker, topic, broadcasting, -1, "new@1")
     assert (reply.code, reply.next_begin_offset) == (MOVED, 0)
     assert bodies(by_proxy(broker, topic, broadcasting, 0, "new@1"))[0] == b"0"
 
 
-@case("offsets", "a group that does not broadcast has no such offsets")
+@case("offsets", "broadcasting: other groups have no such offsets")
 def test_clustering(broker: BlockingClient, other: BlockingClient, group: str, topic: str) -> None:
     send_heartbeat(broker, "c@1", group, topic)
     pull(broker, topic, 0, consumer_group=group)

@@ -20,7 +20,7 @@ TIMEOUT_S = 150
 EXPECTED = programs.ProgramResult(sent=COUNT, distinct=COUNT, deliveries=COUNT)
 _QUICKSTART = "org.apache.rocketmq.example.quickstart"
 _SENT = re.compile(r"sendStatus=SEND_OK, msgId=(\w+)")
-_RECEIVED = re.compile(r"\bUNIQ_KEY=(\w+)")  # what it prints as msgId is the id with the offset
+_RECEIVED = re.compile(r"\bUNIQ_KEY=(\w+)")  # its msgId is the id with the offset
 
 
 @case("clients", "Java client 4.9.8: 10,000 messages exactly once")
@@ -56,7 +56,7 @@ def test_node(server: ServerUnderTest) -> None:
 
 @case("clients", "official quickstart Producer and Consumer 5.5.0: 10,000 messages exactly once")
 def test_quickstart(server: ServerUnderTest) -> None:
-    """Topic, groups and the count of 1,000 are constants: main runs ten times, ids tell what came."""
+    """Run the program ten times, because it sends 1,000 messages; compare ids, because its topic is a constant."""
     try:
         jars = programs.java_classes()
     except Unavailable as missing:
@@ -75,7 +75,7 @@ def test_quickstart(server: ServerUnderTest) -> None:
 
 
 def _consume(command: list[str], output: Path, wanted: set[str]) -> list[str]:
-    """Runs the example consumer, which never ends, until all wanted ids came; only those are returned."""
+    """Run the example consumer, which never ends, until all wanted ids have come; return only those."""
     with output.open("w") as out, output.with_suffix(".err").open("w") as errors:
         process = subprocess.Popen(command, stdout=out, stderr=errors)
         try:

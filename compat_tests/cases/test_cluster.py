@@ -1,4 +1,4 @@
-"""Our namesrv and broker in one cluster with official ones, seen by stock clients and the official admin tool."""
+"""Clusters of our and official servers, seen by stock clients and the official admin tool; one store used by both."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,13 +24,13 @@ from remoting.requests.namesrv import GetBrokerClusterInfo, GetRouteInfoByTopic
 pytestmark = [pytest.mark.ours_only, pytest.mark.both_servers]
 
 CLIENTS = {"4.9.8": "client-4.9", "5.4.0": "server-5.4"}
-# A JVM that has just started on a busy machine takes more than 200 ms for its first sends.
+# A freshly started JVM on a busy machine takes longer than the default of 200 ms for its first sends.
 PATIENT = {"waitTimeMillsInSendQueue": "20000"}
 BROKERS = {"4.9": "server-4.9", "5.4.0": "server-5.4"}
 
 
 class OfficialNamesrv(OfficialEndpoint):
-    """The official namesrv alone."""
+    """An official namesrv without a broker."""
 
     def start(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -42,7 +42,7 @@ class OfficialNamesrv(OfficialEndpoint):
 
 @contextmanager
 def available() -> Iterator[None]:
-    """Skips where the official server cannot be had."""
+    """Skip the case if the official server is not available."""
     try:
         yield
     except Unavailable as missing:
@@ -60,7 +60,7 @@ def stock_client(namesrv: str, version: str) -> Iterator[JavaClient]:
 
 
 def send_and_consume(java: JavaClient, topic: str, brokers: set[str]) -> None:
-    """A stock producer finds the brokers by a topic that is new, and a stock consumer gets all it sent."""
+    """Assert that a stock producer spreads a new topic over these brokers, and a stock consumer gets everything."""
     with java.producer(f"p_{topic}") as producer:
         sent = producer.send_numbered(topic, 24)
         assert {one["status"] for one in sent} == {"SEND_OK"}
@@ -103,14 +103,14 @@ def test_official_broker_with_our_namesrv(tmp_path: Path, version: str) -> None:
             (line,) = [line.split() for line in printed.splitlines() if official.broker in line]
             assert line[:3] == ["DefaultCluster", "broker-a", "0"]
             official.crash()
-            # its connection closes with it
+            # The namesrv notices the closed connection.
             eventually(lambda: not knows(namesrv.namesrv, "TBW102"), 10)
         assert "Traceback" not in namesrv.output()
         assert namesrv.stop() == 0
 
 
 def test_both_brokers_in_one_cluster(tmp_path: Path) -> None:
-    """An official broker and ours under our namesrv: stock clients spread over both."""
+    """An official broker and ours share our namesrv; stock clients spread over both."""
     with available(), namesrv_alone(tmp_path / "n") as namesrv:
         arguments = [
             "-n",
@@ -159,7 +159,7 @@ def test_our_broker_with_an_official_namesrv(tmp_path: Path) -> None:
         with Gateway(tmp_path / "b", *place, command="broker") as again:
             eventually(lambda: knows(official.namesrv, "through_official"), 15)
             assert again.stop() == 0
-            # it says goodbye, which does not wait for the connection's end
+            # An orderly stop unregisters at once.
             eventually(lambda: not knows(official.namesrv, "through_official"), 10)
 
 
@@ -184,7 +184,7 @@ def bodies_of(client: BlockingClient, topic: str) -> list[bytes]:
 
 
 def write(client: BlockingClient, start: int, count: int) -> list[bytes]:
-    """Sends messages and returns their bodies by queue offset: official threads may store them in any order."""
+    """Send messages and return their bodies in offset order: the official broker may store them in any order."""
     bodies = [b"%d " % number * 50 for number in range(start, start + count)]
     replies = send_many(client, "moved", bodies)
     placed = {reply.queue_offset: body for reply, body in zip(replies, bodies, strict=True)}
@@ -198,7 +198,7 @@ def check(client: BlockingClient, written: list[bytes], offset: int) -> None:
 
 
 def test_a_store_changes_hands(tmp_path: Path) -> None:
-    """Ours, official, ours again, on one directory: messages, topics, groups and offsets go on."""
+    """Ours, official, then ours again on one directory: messages, topics, groups and offsets carry over."""
     with available():
         official = OfficialEndpoint({**PATIENT, "mappedFileSizeCommitLog": str(1 << 20)}, tmp_path)
     ours = ["--store", str(tmp_path / "store"), "--set", "mappedFileSizeCommitLog=1048576"]
@@ -216,7 +216,7 @@ def test_a_store_changes_hands(tmp_path: Path) -> None:
         with stock_client(official.namesrv, "5.4.0") as java, java.push("mover", "moved") as consumer:
             received = consumer.received(2000, 60)
             assert {one["body"].encode() for one in received} == set(written[10_000:])
-            with connect(official.broker) as client:  # the client commits every few seconds
+            with connect(official.broker) as client:  # the client commits only every few seconds
                 eventually(lambda: committed_offset(client, "moved", group="mover") == 12_000, 30)
         official.stop()
     with Gateway(tmp_path, *ours) as last, last.connect() as client:
@@ -228,7 +228,7 @@ def test_a_store_changes_hands(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("writer", ["ours", "official"])
 def test_a_store_changes_hands_after_a_kill(tmp_path: Path, writer: str) -> None:
-    """The other broker recovers what the killed one left; nothing acknowledged is lost."""
+    """The other broker recovers the killed one's store; no acknowledged message is lost."""
     with available():
         official = OfficialEndpoint(PATIENT, tmp_path)
     ours = ["--store", str(tmp_path / "store")]

@@ -1,4 +1,4 @@
-"""A disk that is full: what is refused, what goes on, and that nothing acknowledged is lost over it."""
+"""A full disk: sends are refused, reads and commits continue, and no acknowledged message is lost."""
 
 import contextlib
 import os
@@ -20,14 +20,14 @@ pytestmark = pytest.mark.ours_only
 
 SERVICE_NOT_AVAILABLE = 14
 DISK_MIB = 96
-# A look at the disk every 100 ms, and no removal of what has not expired.
+# Check the disk every 100 ms, and never delete files that have not expired.
 SETTINGS = ["--set", "cleanResourceInterval=100", "--set", "cleanFileForciblyEnable=false"]
 SETTINGS += ["--set", "flushConsumerOffsetInterval=100"]
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A small disk of its own: ext4 in a file, as most servers have."""
+    """A small disk of its own: an ext4 file system in a file."""
     image = tmp_path / "image"
     with image.open("wb") as file:
         file.truncate(DISK_MIB << 20)
@@ -41,7 +41,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def memory_disk(tmp_path: Path) -> Iterator[Path]:
-    """A small disk in memory, where even looking at what was never written takes room."""
+    """A small disk in memory (tmpfs), where even reading a page that was never written takes room."""
     place = tmp_path / "disk"
     place.mkdir()
     run("mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "tmpfs", str(place))
@@ -59,7 +59,7 @@ def run(*command: str) -> None:
 
 
 def fill(disk: Path) -> None:
-    """Takes all the space that is left, also what was only set aside until files were written."""
+    """Use up all the space that is left, including delayed allocations."""
     with (disk / "ballast").open("ab", buffering=0) as ballast:
         before = -1
         while ballast.tell() > before:
@@ -80,7 +80,7 @@ def serve(disk: Path, tmp_path: Path, *arguments: str) -> Gateway:
 
 
 class Sender:
-    """Sends numbered messages of 1 KiB to queue 0 and remembers what was acknowledged."""
+    """Sends numbered messages of 1 KiB to queue 0 and records which were acknowledged."""
 
     def __init__(self) -> None:
         self.acknowledged: dict[int, bytes] = {}
@@ -136,13 +136,13 @@ def fill_and_free(disk: Path, tmp_path: Path) -> None:
             refusal = sender.send_until_refused(client)
             assert refusal.code == SERVICE_NOT_AVAILABLE
             assert "disk" in (refusal.remark or "")
-            # all kinds of sends
+            # All kinds of sends are refused.
             batch = batch_request("t", [(b"x", {})] * BATCH)
             late = send_request("t", b"later", properties={"DELAY": "1"})
             special = send_request("t", b"x", properties={"TAGS": "a"})
             for request in (batch, late, special):
                 assert refused(client, request).code == SERVICE_NOT_AVAILABLE
-            # what needs no room goes on
+            # Requests that need no room still work.
             sender.check(client)
             client.ask(commit_request("t", 40 + number))
             assert committed_offset(client, "t") == 40 + number
@@ -160,7 +160,7 @@ def fill_and_free(disk: Path, tmp_path: Path) -> None:
 
 
 def test_quiet_about_it(disk: Path, tmp_path: Path) -> None:
-    """A full disk is said, not said a thousand times."""
+    """A full disk is logged, but not for every refused send."""
     with serve(disk, tmp_path) as gateway, gateway.connect() as client:
         create_group(client, GROUP)
         sender = Sender()
@@ -174,12 +174,12 @@ def test_quiet_about_it(disk: Path, tmp_path: Path) -> None:
         lines = gateway.output().splitlines()
         print("\n" + "\n".join(lines[:40]))
         assert len(lines) < 60
-        assert gateway.stop() in (0, 1)  # 1: the offset could not be saved, and that was said
+        assert gateway.stop() in (0, 1)  # 1: the offset could not be saved, which is logged
         assert "Traceback" not in gateway.output()
 
 
 def test_new_topics_on_a_full_disk(disk: Path, tmp_path: Path) -> None:
-    """They may be refused or kept in memory; the broker lives, and later they work."""
+    """New topics may be refused or kept in memory; the broker survives, and they work once there is room."""
     with serve(disk, tmp_path) as gateway, gateway.connect() as client:
         sender = Sender()
         sender.send(client)

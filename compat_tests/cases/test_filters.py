@@ -1,4 +1,4 @@
-"""SQL92 filters: what they select, what is refused, and which subscription counts."""
+"""SQL92 filters: the messages that expressions select, refused expressions, and the subscription that counts."""
 
 import pytest
 
@@ -93,7 +93,7 @@ def fill(broker: BlockingClient, topic: str) -> None:
     eventually(lambda: pull(broker, topic).max_offset == len(SENT))
 
 
-@case("filter", "SQL92: what expressions select, by the pull's own subscription")
+@case("filter", "SQL92: messages selected by expressions in the pull's own subscription")
 def test_selected(broker: BlockingClient, topic: str) -> None:
     fill(broker, topic)
     found = {}
@@ -105,7 +105,7 @@ def test_selected(broker: BlockingClient, topic: str) -> None:
 
 
 @pytest.mark.parametrize(("expression", "remark"), REFUSED, ids=[text for text, _ in REFUSED])
-@case("filter", "SQL92: check client config refuses a wrong expression (23) and says why")
+@case("filter", "SQL92: check client config refuses an invalid expression (23) with the reason")
 def test_refused(broker: BlockingClient, topic: str, expression: str, remark: str | None) -> None:
     body = CheckClientRequestBody(client_id="c@1", group="g", subscription_data=sql(topic, expression))
     error = expect_refusal(broker, CheckClientConfig(data=body))
@@ -113,14 +113,14 @@ def test_refused(broker: BlockingClient, topic: str, expression: str, remark: st
     assert remark is None or error.remark == remark
 
 
-@case("filter", "SQL92: check client config accepts a right expression")
+@case("filter", "SQL92: check client config accepts a valid expression")
 def test_accepted(broker: BlockingClient, topic: str) -> None:
     for expression, _ in SELECTED:
         body = CheckClientRequestBody(client_id="c@1", group="g", subscription_data=sql(topic, expression))
         broker.ask(CheckClientConfig(data=body))
 
 
-@case("filter", "SQL92: a pull goes by its group's latest heartbeat; old versions change nothing")
+@case("filter", "SQL92: a pull uses its group's latest heartbeat; older versions change nothing")
 def test_versions(broker: BlockingClient, server: ServerUnderTest, topic: str) -> None:
     fill(broker, topic)
     group = create_group(broker, server.unique_name("group"))
@@ -139,7 +139,7 @@ def test_versions(broker: BlockingClient, server: ServerUnderTest, topic: str) -
     assert found(11) == [b"five"]
 
 
-@case("filter", "SQL92: a heartbeat with a wrong expression is accepted, its pulls are refused (27)")
+@case("filter", "SQL92: a heartbeat with an invalid expression is accepted, its pulls are refused (27)")
 def test_no_filter_data(broker: BlockingClient, server: ServerUnderTest, topic: str) -> None:
     fill(broker, topic)
     group = create_group(broker, server.unique_name("group"))
@@ -149,7 +149,7 @@ def test_no_filter_data(broker: BlockingClient, server: ServerUnderTest, topic: 
     assert (error.code, error.remark) == (NOT_EXIST, remark)
 
 
-@case("filter", "SQL92: a waiting pull is answered by the first message it wants")
+@case("filter", "SQL92: a waiting pull is answered by the first matching message")
 def test_woken(broker: BlockingClient, other: BlockingClient, topic: str) -> None:
     request = pull_request(topic, tags="a > 5", expression_type="SQL92", suspend_ms=15_000)
     broker.send_bytes(encode_command(request.to_command(77)))
@@ -172,7 +172,7 @@ def test_woken(broker: BlockingClient, other: BlockingClient, topic: str) -> Non
     assert found == [b"yes"]
 
 
-@case("filter", "SQL92: a pull that brings a wrong expression is refused (23)")
+@case("filter", "SQL92: a pull with an invalid expression is refused (23)")
 @differs(reason="the official broker lets every message pass")
 def test_wrong_in_pull(broker: BlockingClient, topic: str) -> None:
     fill(broker, topic)
@@ -205,7 +205,7 @@ def test_java_push(java: JavaClient, server: ServerUnderTest) -> None:
     assert received == ["green0", "red0", "red6", "red7", "red7"]
 
 
-@case("filter", "Java: SQL92, a filtered message that fails is tried again")
+@case("filter", "Java: SQL92, a filtered message that fails is retried")
 def test_java_retry(java: JavaClient, server: ServerUnderTest) -> None:
     topic, group = server.topic_name(), server.unique_name("group")
     with java.producer(server.unique_name("producer")) as producer:
@@ -215,7 +215,7 @@ def test_java_retry(java: JavaClient, server: ServerUnderTest) -> None:
             assert [message["body"] for message in consumer.received(2)] == ["3", "3"]
 
 
-@case("filter", "Java: SQL92, a consumer with a wrong expression does not start")
+@case("filter", "Java: SQL92, a consumer with an invalid expression does not start")
 def test_java_wrong(java: JavaClient, server: ServerUnderTest) -> None:
     topic, group = server.topic_name(), server.unique_name("group")
     with java.producer(server.unique_name("producer")) as producer:

@@ -1,4 +1,4 @@
-"""Flow control and quotas of our server, set while it runs, and what stock clients make of them."""
+"""Flow control and quotas of our server, changed while it runs, and the reactions of stock clients."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -49,7 +49,7 @@ def configure(client: BlockingClient, **settings: int | str) -> None:
     client.ask(UpdateBrokerConfig(body=text.encode()))
 
 
-# A body so large, and a quota of bytes so small, that one message uses it up for longer than any test takes.
+# One message of this size uses up a quota of 1 byte per second for longer than any test takes.
 LARGE = bytes(100_000)
 
 
@@ -81,7 +81,7 @@ def test_quota_of_one_topic_by_mqadmin(gateway: Gateway, client: BlockingClient,
 
 
 def test_producers_go_to_another_broker(gateway: Gateway, client: BlockingClient) -> None:
-    """A quota used up on one broker is nothing a stock producer's user notices."""
+    """Users of a stock producer do not notice that one broker's quota is used up."""
     for address in gateway.brokers.values():
         with connect(address) as broker:
             broker.ask(topic_request("spread", 2))
@@ -137,7 +137,7 @@ def test_pop_beyond_the_quota_ends_as_without_messages(client: BlockingClient) -
 
 
 def test_sends_that_wait_too_long_are_refused_and_not_stored(client: BlockingClient) -> None:
-    """Many at once, of which one millisecond is enough for some."""
+    """Many concurrent sends, only some of which are served within one millisecond."""
     configure(client, brokerFastFailureEnable="true", waitTimeMillsInSendQueue=1)
     accepted = 0
 

@@ -1,4 +1,4 @@
-"""What rocketmq-client-go v2.1.2 can ask for besides plain messages and transactions."""
+"""Features of rocketmq-client-go v2.1.2 other than plain messages and transactions."""
 
 from collections.abc import Callable
 from typing import Any
@@ -27,7 +27,7 @@ def show(server: ServerUnderTest, topic: str, feature: str) -> Deliveries:
 
 @pytest.fixture
 def go(server: ServerUnderTest, topic: str) -> Callable[[str], Deliveries]:
-    """Runs a feature of the Go program with a topic of its own; its deliveries in their order."""
+    """A function that runs a feature of the Go program with a new topic and returns the deliveries in their order."""
     server.groups.append(f"{topic}_group")
     return lambda feature: show(server, topic, feature)
 
@@ -73,7 +73,7 @@ def test_batch(go: Callable[[str], Deliveries]) -> None:
     assert sorted(delivery["offset"] for delivery in received) == list(range(20))
 
 
-@case("retry", "Go: a message that fails comes again and counts")
+@case("retry", "Go: a failed message comes again with its count increased")
 def test_retry(go: Callable[[str], Deliveries]) -> None:
     received = go("retry")
     assert [(delivery["body"], delivery["times"]) for delivery in received] == [("0", 0), ("0", 1), ("0", 2)]

@@ -1,4 +1,4 @@
-"""What a group's settings allow, and whose subscription counts when its members disagree, with our typed client."""
+"""Permissions of consumer groups, and the subscription that counts when members disagree, with our typed client."""
 
 import pytest
 
@@ -25,11 +25,11 @@ FORBIDDEN, NO_SUBSCRIPTION, NOT_LATEST = 16, 24, 25
 
 
 def by_heartbeat(topic: str, group: str, **fields: object):
-    """A pull that goes by the subscription of the group's heartbeats."""
+    """Return a pull request that uses the subscription of the group's heartbeats."""
     return pull_request(topic, tags=None, consumer_group=group, **fields)
 
 
-@case("admin", "a group can be kept from reading one topic (353): asked, set, cleared")
+@case("admin", "a group can be forbidden to read a topic (353): query, set, clear")
 def test_forbidden(broker: BlockingClient, server: ServerUnderTest, topic: str) -> None:
     group = create_group(broker, server.unique_name("group"))
     send_heartbeat(broker, f"{group}@1", group, topic)
@@ -51,7 +51,7 @@ def test_forbidden(broker: BlockingClient, server: ServerUnderTest, topic: str) 
     ]
 
 
-@case("admin", "a group that is kept from one topic reads others, and other groups read that one")
+@case("admin", "a group forbidden to read one topic reads others, and other groups read that one")
 def test_forbidden_alone(broker: BlockingClient, server: ServerUnderTest, topic: str) -> None:
     group, another = create_group(broker, server.unique_name("group")), server.topic_name()
     create_topic(server, another, 1)
@@ -66,7 +66,7 @@ def test_forbidden_alone(broker: BlockingClient, server: ServerUnderTest, topic:
     assert bodies(eventually(lambda: (r := pull(broker, topic)).code == 0 and r)) == [b"a"]
 
 
-@case("pull", "a pull that brings its own subscription is not kept from a forbidden topic")
+@case("pull", "a pull with its own subscription may read a topic forbidden to its group")
 def test_forbidden_own_subscription(broker: BlockingClient, group: str, topic: str) -> None:
     send(broker, topic, b"a")
     broker.ask(UpdateAndGetGroupForbidden(group=group, topic=topic, readable=False))
@@ -74,7 +74,7 @@ def test_forbidden_own_subscription(broker: BlockingClient, group: str, topic: s
     assert bodies(found) == [b"a"]
 
 
-@case("pull", "a refusal tells what is forbidden: group (2), topic (3), broadcasting (4), subscription (5)")
+@case("pull", "a refusal names what is forbidden: group (2), topic (3), broadcasting (4), subscription (5)")
 @pytest.mark.parametrize("kind", [2, 3, 4, 5])
 def test_forbidden_type(broker: BlockingClient, server: ServerUnderTest, topic: str, kind: int) -> None:
     group = server.unique_name("group")
@@ -91,7 +91,7 @@ def test_forbidden_type(broker: BlockingClient, server: ServerUnderTest, topic: 
     assert (answer.code, answer.ext["forbiddenType"]) == (FORBIDDEN, str(kind))
 
 
-@case("client", "a group may ask that its members are not told of each other")
+@case("client", "notifyConsumerIdsChangedEnable=false: members are not notified of each other")
 def test_quiet_group(
     broker: BlockingClient, other: BlockingClient, server: ServerUnderTest, group: str, topic: str
 ) -> None:
@@ -100,13 +100,13 @@ def test_quiet_group(
     broker.serve_request(NotifyConsumerIdsChanged, lambda request: told.append(request.consumer_group))
     for name in (quiet, group):
         send_heartbeat(broker, f"{name}@1", name, topic)
-    for name in (quiet, group):  # What is told of the second comes after what would be told of the first.
+    for name in (quiet, group):  # A notice for the first would arrive before that for the second.
         send_heartbeat(other, f"{name}@2", name, topic)
     broker.serve_until(lambda: group in told, timeout_s=20)
     assert quiet not in told
 
 
-@case("offsets", "consumeFromMinEnable changes nothing: a new group begins where it would")
+@case("offsets", "consumeFromMinEnable does not change the start offset of a new group")
 def test_consume_from_min(broker: BlockingClient, server: ServerUnderTest, topic: str) -> None:
     send(broker, topic)
     for wanted in (True, False):
@@ -117,7 +117,7 @@ def test_consume_from_min(broker: BlockingClient, server: ServerUnderTest, topic
         assert broker.ask(ask).offset == 0
 
 
-@case("client", "members that disagree about tags: the newest subscription counts for all")
+@case("client", "members that disagree about tags: the newest subscription applies to all")
 def test_other_tags(
     broker: BlockingClient, other: BlockingClient, server: ServerUnderTest, group: str, topic: str
 ) -> None:
@@ -128,12 +128,12 @@ def test_other_tags(
     send_heartbeat(other, f"{group}@2", group, topic, tags="B", sub_version=2000)
     assert bodies(broker.ask(by_heartbeat(topic, group, sub_version=1000))) == [b"B"]
     assert bodies(other.ask(by_heartbeat(topic, group, sub_version=2000))) == [b"B"]
-    # an older heartbeat that comes again takes nothing back
+    # A repeated older heartbeat changes nothing.
     send_heartbeat(broker, f"{group}@1", group, topic, tags="A", sub_version=1000)
     assert bodies(broker.ask(by_heartbeat(topic, group, sub_version=1000))) == [b"B"]
 
 
-@case("client", "members that disagree about topics: the last heartbeat counts for all")
+@case("client", "members that disagree about topics: the last heartbeat applies to all")
 def test_other_topics(
     broker: BlockingClient, other: BlockingClient, server: ServerUnderTest, group: str, topic: str
 ) -> None:
@@ -148,7 +148,7 @@ def test_other_topics(
     assert expect_refusal(other, by_heartbeat(another, group)).code == NO_SUBSCRIPTION
 
 
-@case("client", "members that disagree about broadcasting: the last heartbeat counts for all")
+@case("client", "members that disagree about broadcasting: the last heartbeat applies to all")
 def test_other_model(
     broker: BlockingClient, other: BlockingClient, server: ServerUnderTest, topic: str
 ) -> None:

@@ -1,4 +1,4 @@
-"""Clients: heartbeats, consumer lists, and what the broker asks of its clients, with our typed client."""
+"""Clients: heartbeats, consumer lists, and the broker's requests to its clients, with our typed client."""
 
 import threading
 
@@ -44,7 +44,7 @@ from remoting.requests.offsets import InvokeBrokerToGetConsumerStatus, InvokeBro
 from remoting.requests.topics import QueryTopicConsumeByWho, QueryTopicsByConsumer
 
 
-@case("client", "a heartbeat makes its client known to its group")
+@case("client", "a heartbeat adds its client to its group")
 def test_heartbeat(broker: BlockingClient, server: ServerUnderTest, topic: str) -> None:
     group = server.unique_name("group")
     send_heartbeat(broker, "client@1", group, topic)
@@ -63,7 +63,7 @@ def test_two_clients(
     assert consumer_ids(broker, group) == {"client@1", "client@2"}
 
 
-@case("client", "refused: the list of a group nobody is in (1)")
+@case("client", "refused: the member list of a group without members (1)")
 def test_no_consumers(broker: BlockingClient, server: ServerUnderTest) -> None:
     group = server.unique_name("group")
     error = expect_refusal(broker, GetConsumerListByGroup(consumer_group=group))
@@ -83,7 +83,7 @@ def test_retry_topic(
     assert (queues.read_queue_nums, queues.write_queue_nums) == (1, 1)
 
 
-@case("client", "unregister takes a client out of its group")
+@case("client", "unregister removes a client from its group")
 def test_unregister(
     broker: BlockingClient, other: BlockingClient, server: ServerUnderTest, topic: str
 ) -> None:
@@ -94,7 +94,7 @@ def test_unregister(
     assert consumer_ids(other, group) == {"client@2"}
 
 
-@case("client", "a closed connection takes its client out of its group")
+@case("client", "a closed connection removes its client from its group")
 def test_closed(broker: BlockingClient, server: ServerUnderTest, topic: str) -> None:
     group = server.unique_name("group")
     send_heartbeat(broker, "client@1", group, topic)
@@ -104,14 +104,14 @@ def test_closed(broker: BlockingClient, server: ServerUnderTest, topic: str) -> 
     eventually(lambda: consumer_ids(broker, group) == {"client@1"})
 
 
-@case("client", "the others of a group are told when a client joins, leaves or is lost")
+@case("client", "the other members of a group are notified when a client joins, leaves or is lost")
 def test_ids_changed(broker: BlockingClient, server: ServerUnderTest, topic: str) -> None:
     group = server.unique_name("group")
     send_heartbeat(broker, "client@1", group, topic)
     with connect(server.broker) as second:
         send_heartbeat(second, "client@2", group, topic)
         assert broker.wait_for_request(NotifyConsumerIdsChanged).consumer_group == group
-        # the news may come for the own arrival too, so drain before what follows
+        # The server may also announce this client's own arrival, so consume one notice per change.
         second.ask(UnregisterClient(client_id="client@2", consumer_group=group))
         assert broker.wait_for_request(NotifyConsumerIdsChanged).consumer_group == group
         send_heartbeat(second, "client@2", group, topic)
@@ -132,7 +132,7 @@ def test_ids_changed_oneway(
     assert (command.code, command.is_oneway, command.is_response) == (40, True, False)
 
 
-@case("client", "heartbeat V2: the answer says that the broker understands it")
+@case("client", "heartbeat V2: the answer shows that the broker supports it")
 def test_v2(broker: BlockingClient, server: ServerUnderTest, topic: str) -> None:
     group = server.unique_name("group")
     old = send_heartbeat(broker, "client@1", group, topic)
@@ -143,7 +143,7 @@ def test_v2(broker: BlockingClient, server: ServerUnderTest, topic: str) -> None
     assert consumer_ids(broker, group) == {"client@1"}
 
 
-@case("client", "heartbeat V2: another fingerprint asks for the subscriptions")
+@case("client", "heartbeat V2: after a changed fingerprint the broker asks for the subscriptions")
 def test_v2_changed(broker: BlockingClient, server: ServerUnderTest, topic: str) -> None:
     group = server.unique_name("group")
     send_heartbeat(broker, "client@1", group, topic, heartbeat_fingerprint=1)
@@ -210,7 +210,7 @@ def test_resubscribe(broker: BlockingClient, server: ServerUnderTest, topic: str
     assert set(data.subscription_table) == {another}
 
 
-@case("client", "who consumes a topic, and what a group consumes")
+@case("client", "groups that consume a topic, and topics that a group consumes")
 def test_who(broker: BlockingClient, server: ServerUnderTest, topic: str) -> None:
     group = server.unique_name("group")
     send_heartbeat(broker, "client@1", group, topic)
@@ -220,7 +220,7 @@ def test_who(broker: BlockingClient, server: ServerUnderTest, topic: str) -> Non
     assert topic in topics
 
 
-@case("client", "running info is asked of the client and its answer passed on")
+@case("client", "running info is requested from the client, and its answer is passed on")
 def test_running_info(server: ServerUnderTest, broker: BlockingClient, topic: str) -> None:
     group = server.unique_name("group")
     send_heartbeat(broker, "client@1", group, topic)
@@ -242,7 +242,7 @@ def test_running_info(server: ServerUnderTest, broker: BlockingClient, topic: st
     assert (asked[0].consumer_group, asked[0].client_id) == (group, "client@1")
 
 
-@case("client", "refused: running info of a client that is not there")
+@case("client", "refused: running info of a client that is not connected")
 def test_running_info_absent(broker: BlockingClient, server: ServerUnderTest) -> None:
     request = GetConsumerRunningInfo(consumer_group=server.unique_name("group"), client_id="nobody@1")
     assert expect_refusal(broker, request).code in (1, 206)
@@ -274,7 +274,7 @@ def test_consume_directly(server: ServerUnderTest, broker: BlockingClient, topic
     assert (message.body, message.physical_offset) == (b"direct", decode_message_id(sent.msg_id)[2])
 
 
-@case("client", "reset: the group's next pull of a queue is told where to go on, once")
+@case("client", "reset: the group's next pull of a queue gets the new offset, once")
 def test_reset(broker: BlockingClient, server: ServerUnderTest, topic: str) -> None:
     group = server.unique_name("group")
     send_heartbeat(broker, "client@1", group, topic)
@@ -303,7 +303,7 @@ def test_reset_queue(broker: BlockingClient, server: ServerUnderTest, topic: str
     assert expect_refusal(broker, request).code == 1
 
 
-@case("client", "consumer status is asked of the clients")
+@case("client", "consumer status is requested from the clients")
 def test_status(server: ServerUnderTest, broker: BlockingClient, topic: str) -> None:
     group = server.unique_name("group")
     send_heartbeat(broker, "client@1", group, topic)
@@ -323,7 +323,7 @@ def test_status(server: ServerUnderTest, broker: BlockingClient, topic: str) -> 
     assert {client: dict(table) for client, table in data.consumer_table.items()} == {"client@1": {queue: 11}}
 
 
-@case("client", "check client config: a tag subscription is fine")
+@case("client", "check client config accepts a tag subscription")
 def test_check_tags(broker: BlockingClient, server: ServerUnderTest, topic: str) -> None:
     data = CheckClientRequestBody(
         client_id="client@1",
@@ -336,7 +336,7 @@ def test_check_tags(broker: BlockingClient, server: ServerUnderTest, topic: str)
 @pytest.mark.parametrize(
     "text", [b"", b"{", b"[]", b'{"clientID":7}'], ids=["nothing", "half", "list", "number"]
 )
-@case("client", "a heartbeat whose body is wrong harms nobody")
+@case("client", "a heartbeat with an invalid body affects no other client")
 def test_wrong_body(broker: BlockingClient, server: ServerUnderTest, topic: str, text: bytes) -> None:
     command = heartbeat_request("client@1", "g", topic).to_command()
     command.body = text

@@ -1,4 +1,4 @@
-"""What the official admin tools of 5.4 do, through DefaultMQAdminExt."""
+"""Operations of the official 5.4 admin tools, through DefaultMQAdminExt."""
 
 import time
 
@@ -85,7 +85,7 @@ def test_not_online(java5: JavaClient, server: ServerUnderTest) -> None:
     assert refused.value.code == 206
 
 
-@case("admin", "Java admin: consume statistics tell the lag")
+@case("admin", "Java admin: consume statistics show the lag")
 def test_consume_stats(java5: JavaClient, server: ServerUnderTest) -> None:
     topic, group = server.topic_name(), server.unique_name("group")
     with java5.producer(server.unique_name("producer")) as producer:

@@ -26,7 +26,7 @@ def test_push(java: JavaClient, server: ServerUnderTest) -> None:
         assert Counter(bodies(consumer.received(100))) == Counter(str(i) for i in range(100))
 
 
-@case("consume", "Java: push goes on where its group stopped")
+@case("consume", "Java: push continues where its group stopped")
 def test_resume(java: JavaClient, server: ServerUnderTest) -> None:
     topic, group = server.topic_name(), server.unique_name("group")
     with java.producer(server.unique_name("producer")) as producer:
@@ -35,8 +35,8 @@ def test_resume(java: JavaClient, server: ServerUnderTest) -> None:
             group, topic, wait_stop=True, settings={"persistConsumerOffsetInterval": 500}
         ) as consumer:
             assert len(consumer.received(12)) == 12
-            # Of a group's first commits, which come at once, the official broker loses one now and then; a client that
-            # runs commits again.
+            # The official broker sometimes loses one of a group's first, concurrent commits; a running client commits
+            # again.
             eventually(
                 lambda: committed_messages(server, group, topic) == 12, 60
             )  # it begins 10 s after its start
@@ -54,7 +54,7 @@ def test_latency(java: JavaClient, server: ServerUnderTest) -> None:
             consumer.received(4)
             producer.send_numbered(topic, 10)
             messages = consumer.received(14)[4:]
-    # a pull that waits is answered in milliseconds; without that it would be after 15 s
+    # A waiting pull is answered in milliseconds; without long polling it would take 15 s.
     assert sorted(message["at"] - message["stored"] for message in messages)[5] < 5000
 
 
@@ -72,9 +72,9 @@ def test_tags(java: JavaClient, server: ServerUnderTest) -> None:
     assert Counter(received) == Counter([f"{tag}{i}" for tag in ("red", "blue") for i in range(5)] + ["end"])
 
 
-@case("filter", "Java: tags, those with equal hash are told apart")
+@case("filter", "Java: tags with equal hashes are told apart")
 def test_tag_collision(java: JavaClient, server: ServerUnderTest) -> None:
-    """ "Aa" and "BB" have the same String.hashCode, so the broker passes both and the client drops one."""
+    """The broker filters by String.hashCode, which is equal for "Aa" and "BB", so the client must drop one."""
     topic, group = server.topic_name(), server.unique_name("group")
     with java.producer(server.unique_name("producer")) as producer:
         producer.send(
@@ -84,7 +84,7 @@ def test_tag_collision(java: JavaClient, server: ServerUnderTest) -> None:
             assert bodies(consumer.received(1)) == ["2"]
 
 
-@case("ordered", "Java: orderly, in order for each queue")
+@case("ordered", "Java: orderly, in order per queue")
 def test_orderly(java: JavaClient, server: ServerUnderTest) -> None:
     topic, group = server.topic_name(), server.unique_name("group")
     with java.producer(server.unique_name("producer")) as producer:
@@ -99,7 +99,7 @@ def test_orderly(java: JavaClient, server: ServerUnderTest) -> None:
         assert offsets == list(range(len(offsets)))
 
 
-@case("ordered", "Java: orderly, a failed message is tried again before its successors")
+@case("ordered", "Java: orderly, a failed message is retried before the next ones")
 def test_orderly_retry(java: JavaClient, server: ServerUnderTest) -> None:
     topic, group = server.topic_name(), server.unique_name("group")
     with java.producer(server.unique_name("producer")) as producer:
@@ -132,7 +132,7 @@ def test_two_consumers(java: JavaClient, server: ServerUnderTest) -> None:
             eventually(lambda: len({each["msg_id"] for each in one.received(0) + two.received(0)}) == 41, 20)
 
 
-@case("consume", "Java: when a consumer leaves, the other takes its queues over")
+@case("consume", "Java: when a consumer leaves, the other takes over its queues")
 def test_takeover(java: JavaClient, server: ServerUnderTest) -> None:
     topic, group = server.topic_name(), server.unique_name("group")
     with java.producer(server.unique_name("producer")) as producer:
@@ -200,7 +200,7 @@ def test_dead_letter(java: JavaClient, server: ServerUnderTest) -> None:
 
 
 def dead_queues(producer: Any, topic: str) -> list[dict[str, Any]]:
-    """The one queue of a dead letter topic; none while it has no route."""
+    """Return the one queue of a dead letter topic; [] while it has no route."""
     try:
         queues: list[dict[str, Any]] = producer.queues(topic)
     except JavaClientError:
@@ -258,7 +258,7 @@ def test_pull(java: JavaClient, server: ServerUnderTest) -> None:
         assert eventually(lambda: consumer.offsets(queue)["committed"] == first + 2, 5)
 
 
-@case("pull", "Java: pull with a tag that nothing has")
+@case("pull", "Java: pull with a tag that no message has")
 def test_pull_no_match(java: JavaClient, server: ServerUnderTest) -> None:
     topic, group = server.topic_name(), server.unique_name("group")
     with java.producer(server.unique_name("producer")) as producer:
@@ -319,7 +319,7 @@ def _view(producer: Any, topic: str, message_id: str) -> dict[str, Any]:
     return found
 
 
-@case("query", "Java: a key nobody used is not found")
+@case("query", "Java: an unused key is not found")
 def test_query_nothing(java: JavaClient, server: ServerUnderTest) -> None:
     topic = server.topic_name()
     with java.producer(server.unique_name("producer")) as producer:

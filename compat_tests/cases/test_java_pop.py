@@ -1,4 +1,4 @@
-"""The stock push consumer that leaves the sharing of queues to brokers, told to pop by `mqadmin setConsumeMode`."""
+"""The stock push consumer with broker-side queue assignment, switched to pop as `mqadmin setConsumeMode` does."""
 
 from collections import Counter
 from typing import Any
@@ -7,7 +7,7 @@ from compat_tests.clients.java_api import JavaClient
 from compat_tests.marks import case
 from compat_tests.server import ServerUnderTest, eventually
 
-# Official brokers ask the namesrv for a topic they have not heard of every 30 s, clients for their queues every 20 s.
+# Official brokers fetch the routes of new topics every 30 s, and clients their assignments every 20 s.
 FIRST_S, AGAIN_S = 90.0, 120.0
 POP: dict[str, Any] = {"clientRebalance": False}
 
@@ -17,14 +17,14 @@ def bodies(messages: list[dict[str, Any]]) -> Counter[str]:
 
 
 def popping(java: JavaClient, server: ServerUnderTest) -> tuple[str, str]:
-    """A topic with four queues and a group that pops it."""
+    """Create a topic with four queues and a group that pops it."""
     topic, group = server.topic_name(), server.unique_name("group")
     java.driver.call("admin.create_topic", topic=topic, queues=4)
     java.driver.call("admin.mode", topic=topic, group=group, mode="POP")
     return topic, group
 
 
-@case("pop", "Java: a push consumer pops, each message once, and its group lags behind by nothing")
+@case("pop", "Java: a push consumer pops each message once, and its group has no lag")
 def test_pop(java5: JavaClient, server: ServerUnderTest) -> None:
     topic, group = popping(java5, server)
     with (
@@ -46,7 +46,7 @@ def test_pop(java5: JavaClient, server: ServerUnderTest) -> None:
     eventually(caught_up, 20)
 
 
-@case("pop", "Java: a message that could not be consumed is popped again, and acked then")
+@case("pop", "Java: a message that failed is popped again, and then acked")
 def test_failure(java5: JavaClient, server: ServerUnderTest) -> None:
     topic, group = popping(java5, server)
     options = {"settings": POP, "failures": 1}
@@ -62,7 +62,7 @@ def test_failure(java5: JavaClient, server: ServerUnderTest) -> None:
         assert {message["topic"] for message in again} == {topic}
 
 
-@case("pop", "Java: consumers that pop share every queue, each message goes to one of them")
+@case("pop", "Java: popping consumers share every queue, each message goes to one of them")
 def test_two(java5: JavaClient, server: ServerUnderTest) -> None:
     topic, group = popping(java5, server)
     with (
@@ -89,7 +89,7 @@ def test_tags(java5: JavaClient, server: ServerUnderTest) -> None:
         assert bodies(consumer.received(2, FIRST_S)) == Counter(["red", "blue"])
 
 
-@case("pop", "Java: queues are shared out by the broker for groups that pull")
+@case("pop", "Java: the broker assigns queues to the members of a pulling group")
 def test_shared_by_the_broker(java5: JavaClient, server: ServerUnderTest) -> None:
     topic, group = server.topic_name(), server.unique_name("group")
     java5.driver.call("admin.create_topic", topic=topic, queues=4)

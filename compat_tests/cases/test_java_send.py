@@ -173,7 +173,9 @@ def test_delay(java: JavaClient, server: ServerUnderTest) -> None:
     assert late[0]["properties"]["REAL_TOPIC"] == topic
 
 
-@case("delay", "Java: each of the 18 levels, and higher ones, waits in the queue of its level")
+@case(
+    "delay", "Java: messages of each of the 18 levels, and of higher ones, wait in the queue of their level"
+)
 def test_levels(java: JavaClient, server: ServerUnderTest, broker: BlockingClient) -> None:
     topic = server.topic_name()
     levels = [*range(1, 19), 19, 100]
@@ -195,7 +197,7 @@ def end_of(broker: BlockingClient, level: int) -> int:
 @case("reply", "Java: request and reply")
 def test_request_reply(java: JavaClient, server: ServerUnderTest) -> None:
     topic, group = server.topic_name(), server.unique_name("group")
-    # the broker finds the client that waits for a reply by its heartbeat
+    # The broker knows the client that waits for a reply from its heartbeats.
     with java.producer(server.unique_name("producer"), heartbeatBrokerInterval=500) as producer:
         producer.send_numbered(topic, 1)
         with java.push(group, topic, reply=True) as consumer:

@@ -62,7 +62,7 @@ def test_apart(java: JavaClient, server: ServerUnderTest) -> None:
             assert [message["body"] for message in consumer.received(1, 60)] == [body]
 
 
-@case("namespace", "Java: setNamespaceV2, which is for proxies; a broker goes by the bare names")
+@case("namespace", "Java: setNamespaceV2, which is for proxies; a broker sees the bare names")
 def test_namespace_v2(java5: JavaClient, server: ServerUnderTest, broker: BlockingClient) -> None:
     space = server.unique_name("space")
     topic, group = server.topic_name(), server.unique_name("group")
@@ -74,7 +74,7 @@ def test_namespace_v2(java5: JavaClient, server: ServerUnderTest, broker: Blocki
     assert exists(broker, topic)
 
 
-@case("namespace", "Java: unit mode, topics and retry topics made by such clients are marked")
+@case("namespace", "Java: unit mode, topics and retry topics created by such clients are flagged")
 def test_unit_mode(
     java: JavaClient, server: ServerUnderTest, broker: BlockingClient, namesrv: BlockingClient
 ) -> None:
@@ -100,7 +100,7 @@ def flags(broker: BlockingClient, topic: str) -> int:
     return int(config.topic_sys_flag)
 
 
-@case("namespace", "unit mode: a send that creates its topic marks it, one to a topic that exists does not")
+@case("namespace", "unit mode: a send flags the topic it creates, but not an existing one")
 def test_unit_send(broker: BlockingClient, server: ServerUnderTest, topic: str, group: str) -> None:
     new = server.topic_name()
     send(broker, new, unit_mode=True)

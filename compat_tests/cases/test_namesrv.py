@@ -1,4 +1,4 @@
-"""The namesrv: routes, brokers and configuration, with our typed client and brokers that are names only."""
+"""The namesrv: routes, brokers and configuration, with our typed client and brokers that only register."""
 
 import json
 import re
@@ -36,10 +36,9 @@ from remoting.requests.namesrv import (
 
 
 class NameOnlyBroker:
-    """A broker that registers its topics and does nothing else; each has a cluster of its own.
+    """A broker that registers its topics and does nothing else, in a cluster of its own.
 
-    Its name is always one of its topics, as with official brokers: a first registration of a single topic
-    is refused.
+    Its name is always one of its topics, as with official brokers: a first registration of a single topic is refused.
     """
 
     def __init__(self, client: BlockingClient, name: str, address: str = "192.0.2.1:10911") -> None:
@@ -89,7 +88,7 @@ class NameOnlyBroker:
         }
 
     def compressed(self, topics: dict[str, int], counter: int) -> bytes:
-        """Length-prefixed parts in zlib: data version, topic count, topics as text, filter servers."""
+        """Return the compressed body: data version, topic count, topics as text and filter servers, length-prefixed."""
         version = dumps({"counter": counter, "timestamp": 1_700_000_000_000, "stateVersion": 0})
         parts = [len(version).to_bytes(4, "big"), version, len(topics).to_bytes(4, "big")]
         for topic, queues in topics.items():
@@ -115,11 +114,11 @@ def crc32(body: bytes) -> int:
 
 @pytest.fixture
 def ghost(server: ServerUnderTest) -> Iterator[NameOnlyBroker]:
-    """A name-only broker on a connection of its own, so that it is gone when the connection is."""
+    """A name-only broker on a connection of its own, which unregisters it by closing."""
     with connect(server.namesrv) as client:
         broker = NameOnlyBroker(client, server.unique_name("broker"))
         yield broker
-        with suppress(RemotingClosed):  # a namesrv closes the connection of a broker it gave up
+        with suppress(RemotingClosed):  # a namesrv closes the connection of an expired broker
             broker.unregister()
 
 
@@ -131,13 +130,13 @@ def test_no_route(namesrv: BlockingClient, server: ServerUnderTest) -> None:
     assert f"No topic route info in name server for the topic: {name}" in (error.remark or "")
 
 
-@case("namesrv", "TBW102 has a route, where brokers create topics by sending")
+@case("namesrv", "TBW102 has a route if brokers create topics on the first send")
 def test_template(namesrv: BlockingClient, server: ServerUnderTest) -> None:
     route = namesrv.ask(GetRouteInfoByTopic(topic="TBW102")).data
     assert server.broker in [address for data in route.broker_datas for address in data.broker_addrs.values()]
 
 
-@case("namesrv", "a route in JSON any parser reads, when it is asked for")
+@case("namesrv", "a route in standard JSON, on request")
 def test_standard_json(namesrv: BlockingClient, topic: str) -> None:
     answer = send_plain(namesrv, 105, topic=topic, acceptStandardJsonOnly="true")
     route = json.loads(answer.body)
@@ -165,7 +164,7 @@ def test_register_compressed(namesrv: BlockingClient, ghost: NameOnlyBroker, ser
     assert namesrv.ask(GetRouteInfoByTopic(topic=topic)).data.queue_datas[0].write_queue_nums == 3
 
 
-@case("namesrv", "a registration whose checksum is wrong is refused")
+@case("namesrv", "a registration with a wrong checksum is refused")
 def test_register_damaged(namesrv: BlockingClient, ghost: NameOnlyBroker, server: ServerUnderTest) -> None:
     topic = server.unique_name("topic")
     request = RegisterBroker(
@@ -216,7 +215,7 @@ def test_lists(namesrv: BlockingClient, ghost: NameOnlyBroker, server: ServerUnd
     )
 
 
-@case("namesrv", "an unregistered broker is gone, with its routes")
+@case("namesrv", "an unregistered broker is removed with its routes")
 def test_unregister(namesrv: BlockingClient, ghost: NameOnlyBroker, server: ServerUnderTest) -> None:
     topic = server.unique_name("topic")
     ghost.register({topic: 1})
@@ -225,7 +224,7 @@ def test_unregister(namesrv: BlockingClient, ghost: NameOnlyBroker, server: Serv
     assert ghost.name not in namesrv.ask(GetBrokerClusterInfo()).data.broker_addr_table
 
 
-@case("namesrv", "a broker whose connection is lost is gone")
+@case("namesrv", "a broker whose connection is lost is removed")
 def test_lost(namesrv: BlockingClient, server: ServerUnderTest) -> None:
     topic = server.unique_name("topic")
     with connect(server.namesrv) as client:
@@ -234,15 +233,15 @@ def test_lost(namesrv: BlockingClient, server: ServerUnderTest) -> None:
     assert eventually(lambda: not has_route(namesrv, topic), 15)
 
 
-@case("namesrv", "a broker that registers no more is gone after the time it named")
+@case("namesrv", "a broker that stops registering expires after its own timeout")
 def test_expiry(namesrv: BlockingClient, ghost: NameOnlyBroker, server: ServerUnderTest) -> None:
     topic = server.unique_name("topic")
     ghost.register({topic: 1}, heartbeat_timeout_millis=1000)
     assert has_route(namesrv, topic)
-    assert eventually(lambda: not has_route(namesrv, topic), 15)  # an official namesrv looks every 5 s
+    assert eventually(lambda: not has_route(namesrv, topic), 15)  # an official namesrv checks every 5 s
 
 
-@case("namesrv", "a slave's address is beside its master's, and it is told who that is")
+@case("namesrv", "a slave's address is listed beside its master's, and it is told the master's address")
 def test_slave(namesrv: BlockingClient, ghost: NameOnlyBroker, server: ServerUnderTest) -> None:
     topic = server.unique_name("topic")
     ghost.register({topic: 1})
@@ -270,7 +269,7 @@ def test_write_permission(namesrv: BlockingClient, ghost: NameOnlyBroker, server
     assert namesrv.ask(GetRouteInfoByTopic(topic=topic)).data.queue_datas[0].perm == 6
 
 
-@case("namesrv", "does the namesrv know the broker's newest topics?")
+@case("namesrv", "QUERY_DATA_VERSION: tells if the namesrv has the broker's newest topics")
 def test_data_version(namesrv: BlockingClient, ghost: NameOnlyBroker, server: ServerUnderTest) -> None:
     ghost.register({server.unique_name("topic"): 1}, 7)
 
@@ -309,7 +308,7 @@ def test_kv(namesrv: BlockingClient, server: ServerUnderTest) -> None:
     namesrv.ask(DeleteKvConfig(namespace=space, key="two"))
 
 
-@case("namesrv", "refused: a KV key or namespace nobody put (22)")
+@case("namesrv", "refused: an unknown KV key or namespace (22)")
 def test_no_kv(namesrv: BlockingClient, server: ServerUnderTest) -> None:
     space = server.unique_name("space")
     assert expect_refusal(namesrv, GetKvConfig(namespace=space, key="k")).code == 22
@@ -330,7 +329,7 @@ def test_order_topic(namesrv: BlockingClient, ghost: NameOnlyBroker, server: Ser
         namesrv.ask(DeleteKvConfig(namespace="ORDER_TOPIC_CONFIG", key=topic))
 
 
-@case("namesrv", "broker ids are keys, as bare integers or as text, both of which stock clients read")
+@case("namesrv", "broker ids are JSON keys, bare or quoted; stock clients read both")
 def test_dialect(namesrv: BlockingClient, topic: str) -> None:
     body = bytes(send_plain(namesrv, 105, topic=topic).body)
     assert re.search(rb'"brokerAddrs":\{"?0"?:"', body)
@@ -347,7 +346,7 @@ def test_many(server: ServerUnderTest, topic: str) -> None:
             client.close()
 
 
-@case("namesrv", "a route question without topic is refused, the connection lives")
+@case("namesrv", "a route request without a topic is refused, and the connection stays open")
 def test_missing_topic(namesrv: BlockingClient, topic: str) -> None:
     assert send_plain(namesrv, 105).code != 0
     assert has_route(namesrv, topic)

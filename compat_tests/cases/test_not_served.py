@@ -1,4 +1,7 @@
-"""What the official broker serves and ours does not, and what neither does: said clearly, with our typed client."""
+"""Features the official broker serves and ours does not, and features neither serves, with our typed client.
+
+Both must be refused with a clear answer.
+"""
 
 from typing import Any
 
@@ -27,7 +30,7 @@ INNER_BATCH_FLAG = 1 << 7
 @case("admin", "static topics")
 @not_served(reason="static topics: queues of one topic mapped to queues of several brokers")
 def test_static_topic(broker: BlockingClient, server: ServerUnderTest) -> None:
-    # an empty body is refused by the official server too, but as something it serves
+    # The official server refuses the empty body as well, but not with "not supported".
     ext: dict[str, Any] = {
         "topic": server.topic_name(),
         "defaultTopic": "TBW102",
@@ -57,7 +60,7 @@ def test_batch_queue(broker: BlockingClient, server: ServerUnderTest) -> None:
     assert reply.batch_uniq_id == f"{9:032X}"
 
 
-@case("admin", "the usual kinds of topics may be named: SimpleCQ, DELETE")
+@case("admin", "the usual topic attributes are accepted: SimpleCQ, DELETE")
 def test_usual_attributes(broker: BlockingClient, server: ServerUnderTest) -> None:
     name = server.topic_name()
     broker.ask(topic_request(name, 1, attributes="+queue.type=SimpleCQ,+cleanup.policy=DELETE"))
@@ -66,7 +69,7 @@ def test_usual_attributes(broker: BlockingClient, server: ServerUnderTest) -> No
     assert send(broker, name).queue_offset == 0
 
 
-@case("admin", "replication: a replica's questions to its master")
+@case("admin", "replication: a replica's requests to its master")
 @not_served(reason="replication: this broker is a single master, which also never acts for another")
 def test_replication(broker: BlockingClient) -> None:
     assert send_plain(broker, 906).code != NO_CODE
@@ -85,7 +88,7 @@ def test_lite_topics(broker: BlockingClient, code: int) -> None:
     assert (answer.code, answer.remark) == (NO_CODE, f" request type {code} not supported")
 
 
-@case("send", "INNER_MULTI_DISPATCH: without enableLmq the light queues it names get nothing")
+@case("send", "INNER_MULTI_DISPATCH: without enableLmq the named light queues get nothing")
 def test_light_queues(broker: BlockingClient, server: ServerUnderTest, topic: str) -> None:
     light = f"%LMQ%{server.topic_name()}"
     send(broker, topic, b"once", properties={"INNER_MULTI_DISPATCH": light})
@@ -94,7 +97,7 @@ def test_light_queues(broker: BlockingClient, server: ServerUnderTest, topic: st
     assert expect_refusal(broker, pull_request(light, consumer_group=f"group_{topic}")).code == NO_TOPIC
 
 
-@case("batch", "refused: what says to be a batch inside one message, in a topic of simple queues (13)")
+@case("batch", "refused: a message flagged as an inner batch, in a topic of simple queues (13)")
 @pytest.mark.parametrize("batch", [False, True])
 def test_inner_batch(broker: BlockingClient, topic: str, batch: bool) -> None:
     if batch:
@@ -106,13 +109,13 @@ def test_inner_batch(broker: BlockingClient, topic: str, batch: bool) -> None:
     assert send(broker, topic).queue_offset == 0
 
 
-@case("batch", "refused: a count of messages inside one message that is no batch (13)")
+@case("batch", "refused: a single message with an inner message count (13)")
 def test_inner_number(broker: BlockingClient, topic: str) -> None:
     properties = {"UNIQ_KEY": "A" * 32, "INNER_NUM": "3"}
     assert expect_refusal(broker, send_request(topic, properties=properties)).code == ILLEGAL
 
 
-@case("batch", "a unique key of the batch itself is answered as its transaction, no batch id")
+@case("batch", "a unique key of the batch itself is answered as its transaction id, without a batch id")
 def test_batch_key(broker: BlockingClient, topic: str) -> None:
     content = [(str(i).encode(), {"UNIQ_KEY": f"{i:032X}"}) for i in range(3)]
     reply = broker.ask(batch_request(topic, content, properties={"UNIQ_KEY": f"{9:032X}"}))
@@ -120,7 +123,7 @@ def test_batch_key(broker: BlockingClient, topic: str) -> None:
     assert (reply.transaction_id, reply.batch_uniq_id) == (f"{9:032X}", None)
 
 
-@case("pull", "what a pull says of static and lite topics is not looked at")
+@case("pull", "fields of a pull about static and lite topics are ignored")
 @pytest.mark.parametrize(
     "fields", [{"lo": True, "bname": "another"}, {"lite_topic": "light"}, {"ns": "n", "nsd": True}]
 )
@@ -130,7 +133,7 @@ def test_pull_of_another_kind(broker: BlockingClient, topic: str, fields: dict[s
     assert bodies(found) == [b"plain"]
 
 
-@case("pull", "refused: a filter of an unknown kind (23)")
+@case("pull", "refused: a filter of an unknown type (23)")
 @differs(reason="the official broker lets every message pass")
 def test_unknown_filter(broker: BlockingClient, topic: str) -> None:
     assert expect_refusal(broker, pull_request(topic, tags="a", expression_type="XPATH")).code == 23

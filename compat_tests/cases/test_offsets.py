@@ -111,7 +111,7 @@ def test_commit_oneway(broker: BlockingClient, group: str, topic: str) -> None:
     assert eventually(lambda: query(broker, group, topic) == 3)
 
 
-@case("offsets", "queues and groups are apart")
+@case("offsets", "offsets are separate for each queue and group")
 def test_apart(broker: BlockingClient, server: ServerUnderTest, group: str, topic: str) -> None:
     one, two = group, create_group(broker, server.unique_name("group"))
     fill(broker, topic, 5)
@@ -127,7 +127,7 @@ def test_new_group(broker: BlockingClient, server: ServerUnderTest, topic: str) 
     assert query(broker, server.unique_name("group"), topic) == 0
 
 
-@case("offsets", "a new group that wants no zero is not found (22)")
+@case("offsets", "a new group without setZeroIfNotFound: no offset found (22)")
 def test_new_group_not_found(broker: BlockingClient, server: ServerUnderTest, topic: str) -> None:
     fill(broker, topic, 3)
     request = QueryConsumerOffset(
@@ -136,7 +136,7 @@ def test_new_group_not_found(broker: BlockingClient, server: ServerUnderTest, to
     assert expect_refusal(broker, request).code == 22
 
 
-@case("offsets", "commit for an unknown topic is refused (17), of an unknown group (26)")
+@case("offsets", "a commit is refused for an unknown topic (17) and for an unknown group (26)")
 def test_unknown(broker: BlockingClient, server: ServerUnderTest, group: str, topic: str) -> None:
     missing = server.unique_name("missing")
     request = UpdateConsumerOffset(consumer_group=group, topic=missing, queue_id=0, commit_offset=1)
@@ -146,7 +146,9 @@ def test_unknown(broker: BlockingClient, server: ServerUnderTest, group: str, to
 
 
 @pytest.mark.parametrize("code", [30, 31, 32])
-@case("offsets", "a queue question with a topic nobody knows is answered or refused, the connection lives")
+@case(
+    "offsets", "an offset request for an unknown topic is answered or refused, and the connection stays open"
+)
 def test_unknown_topic_questions(
     broker: BlockingClient, server: ServerUnderTest, topic: str, code: int
 ) -> None:
@@ -155,7 +157,7 @@ def test_unknown_topic_questions(
     assert broker.ask(GetMaxOffset(topic=topic, queue_id=0)).offset == 0
 
 
-@case("offsets", "a queue id that is no number is refused")
+@case("offsets", "a queue id that is not a number is refused")
 def test_not_a_number(broker: BlockingClient, topic: str) -> None:
     assert send_plain(broker, 30, topic=topic, queueId="none").code == 1
     assert send_plain(broker, 30, topic=topic, queueId="1.5").code == 1

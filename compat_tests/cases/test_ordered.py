@@ -15,7 +15,7 @@ from remoting.blocking import BlockingClient
 from remoting.errors import RequestError
 from remoting.requests.namesrv import DeleteKvConfig, GetRouteInfoByTopic, PutKvConfig, UpdateNamesrvConfig
 
-# The locks of a consumer that died are kept for a minute; the others ask for them every now and then.
+# The queue locks of a dead consumer last for a minute; the other members retry periodically.
 LEASE_S = 240.0
 ORDER_TOPICS = "ORDER_TOPIC_CONFIG"
 
@@ -23,7 +23,7 @@ Delivery = dict[str, Any]
 
 
 def by_key(deliveries: Sequence[Delivery]) -> dict[int, list[int]]:
-    """The numbers of each key in the order of their first deliveries; bodies are "key number"."""
+    """Return the numbers of each key in the order of their first deliveries; bodies are "key number"."""
     found: dict[int, dict[int, None]] = defaultdict(dict)
     for delivery in deliveries:
         key, number = map(int, delivery["body"].split())
@@ -36,7 +36,7 @@ def count(deliveries: Sequence[Delivery]) -> int:
 
 
 def send_by_key(java: JavaClient, name: str, topic: str, key: int, numbers: range) -> Future[Any]:
-    """Begins to send the messages of one key, all to the queue that the selector takes for the key."""
+    """Start sending the messages of one key, all to the queue that the selector picks for the key."""
     batch = [{"topic": topic, "body": f"{key} {number}"} for number in numbers]
     return java.driver.start_call("send", name=name, messages=batch, mode="selector", arg=key)
 
@@ -54,7 +54,7 @@ def share(one: JavaPushConsumer, two: JavaPushConsumer, topic: str) -> None:
     eventually(lambda: (held(one, topic), held(two, topic)) == (2, 2), 90)
 
 
-@case("ordered", "Java: concurrent producers that choose queues by key: strict order for each key")
+@case("ordered", "Java: concurrent producers that choose queues by key: strict order per key")
 def test_by_key(java: JavaClient, server: ServerUnderTest) -> None:
     topic, group = server.topic_name(), server.unique_name("group")
     create_topic(server, topic, 4)
@@ -72,7 +72,7 @@ def test_by_key(java: JavaClient, server: ServerUnderTest) -> None:
     assert by_key(received) == {key: list(range(40)) for key in range(9)}
 
 
-@case("ordered", "Java: a consumer that leaves hands its queues over at once, and the order stays")
+@case("ordered", "Java: a consumer that leaves hands over its queues at once, and the order is kept")
 def test_leave(java: JavaClient, server: ServerUnderTest) -> None:
     topic, group = server.topic_name(), server.unique_name("group")
     create_topic(server, topic, 4)
@@ -90,12 +90,12 @@ def test_leave(java: JavaClient, server: ServerUnderTest) -> None:
 
 
 def whole(gone: JavaPushConsumer, rest: Sequence[Delivery]) -> list[Delivery]:
-    """All deliveries by their time, once all 160 messages came."""
+    """Return all deliveries by time, once all 160 messages have come; [] before."""
     every = sorted([*gone.delivered, *rest], key=lambda delivery: (delivery["at"], delivery["offset"]))
     return every if len({delivery["msg_id"] for delivery in every}) == 160 else []
 
 
-@case("ordered", "Java: the queues of a consumer that died go to another when their locks have run out")
+@case("ordered", "Java: the queues of a dead consumer go to another one when their locks expire")
 def test_die(java5: JavaClient, doomed: JavaClient, server: ServerUnderTest) -> None:
     topic, group = server.topic_name(), server.unique_name("group")
     create_topic(server, topic, 4)
@@ -123,7 +123,8 @@ def has_all(deliveries: Sequence[Delivery], numbers: range) -> bool:
 
 
 @case(
-    "ordered", "Java: after maxReconsumeTimes a message is a dead letter, and its successors get their turn"
+    "ordered",
+    "Java: after maxReconsumeTimes a message becomes a dead letter, and the next ones are delivered",
 )
 def test_dead_letter(java: JavaClient, server: ServerUnderTest, broker: BlockingClient) -> None:
     topic, group = server.topic_name(), server.unique_name("group")
@@ -144,13 +145,13 @@ def test_dead_letter(java: JavaClient, server: ServerUnderTest, broker: Blocking
 def read_dead(broker: BlockingClient, topic: str) -> list[Any]:
     try:
         return messages(pull(broker, topic))
-    except RequestError:  # nothing died yet
+    except RequestError:  # no dead letter yet
         return []
 
 
 @pytest.fixture
 def order_topics(namesrv: BlockingClient) -> Iterator[None]:
-    """A namesrv that tells the order configuration of topics, as it does not by default."""
+    """A namesrv that returns the order configuration of topics, which is off by default."""
     namesrv.ask(UpdateNamesrvConfig(body=b"orderMessageEnable=true"))
     yield
     namesrv.ask(UpdateNamesrvConfig(body=b"orderMessageEnable=false"))

@@ -46,7 +46,7 @@ def queue(server: ServerUnderTest) -> str:
 
 
 def start_pop(client: BlockingClient, topic: str, group: str, **fields: object) -> PopMessage:
-    """Sends a pop whose answer is read later."""
+    """Send a pop request without waiting for its answer."""
     request = pop_request(topic, group, **fields)
     client.send_bytes(encode_command(request.to_command(77)))
     return request
@@ -61,7 +61,7 @@ def end_of_pop(client: BlockingClient, request: PopMessage, timeout_s: float = 4
     return request.read_reply(client.receive_command(timeout_s=timeout_s))
 
 
-@case("pop", "a pop takes messages of all queues, and tells which and from where")
+@case("pop", "a pop takes messages of all queues, and reports their queues and start offsets")
 def test_all_queues(broker: BlockingClient, topic: str, group: str) -> None:
     for number in range(8):
         send_readable(broker, topic, b"%d" % number, queue_id=number % 4)
@@ -77,7 +77,7 @@ def test_all_queues(broker: BlockingClient, topic: str, group: str) -> None:
     assert all(each.message.topic == topic for each in messages)
 
 
-@case("pop", "a pop of one queue takes no more than it asks for, and tells how many are left")
+@case("pop", "a pop of one queue takes at most the requested number, and reports the number left")
 def test_one_queue(broker: BlockingClient, topic: str, group: str) -> None:
     send_each(broker, topic, [b"%d" % number for number in range(5)], queue_id=2)
     send_readable(broker, topic, b"elsewhere", queue_id=1)
@@ -89,7 +89,7 @@ def test_one_queue(broker: BlockingClient, topic: str, group: str) -> None:
     assert (second.rest_num, second.start_offset_info) == (0, "0 2 3")
 
 
-@case("pop", "what one consumer popped, another does not get")
+@case("pop", "messages popped by one consumer are invisible to another")
 def test_invisible(broker: BlockingClient, other: BlockingClient, queue: str, group: str) -> None:
     send_each(broker, queue, [b"%d" % number for number in range(6)])
     mine = pop_messages(broker, queue, group, max_msg_nums=4)
@@ -113,7 +113,7 @@ def test_groups(broker: BlockingClient, server: ServerUnderTest, queue: str, gro
     eventually(lambda: offset(second) == 3)
 
 
-@case("pop", "without messages and without time to wait: POLLING_TIMEOUT")
+@case("pop", "no messages and no time to wait: POLLING_TIMEOUT")
 def test_nothing(broker: BlockingClient, topic: str, group: str) -> None:
     reply = pop(broker, topic, group)
     assert (reply.code, reply.remark, reply.rest_num) == (POLLING_TIMEOUT, "NO_MESSAGE_IN_QUEUE", 0)
@@ -131,7 +131,7 @@ def test_wait(broker: BlockingClient, other: BlockingClient, topic: str, group: 
     assert waiting(broker, topic, group, queue_id) == 0
 
 
-@case("pop", "a pop of one queue goes on waiting while others get messages")
+@case("pop", "a waiting pop of one queue is not answered by messages in other queues")
 def test_wait_for_one_queue(broker: BlockingClient, other: BlockingClient, topic: str, group: str) -> None:
     request = start_pop(other, topic, group, poll_time=30_000, queue_id=1)
     eventually(lambda: waiting(broker, topic, group, 1) == 1)
@@ -140,7 +140,7 @@ def test_wait_for_one_queue(broker: BlockingClient, other: BlockingClient, topic
     assert [each.body for each in parse_popped(end_of_pop(other, request), topic, group)] == [b"this"]
 
 
-@case("pop", "of two that wait, one gets the message and the other goes on waiting")
+@case("pop", "of two waiting pops, one gets the message and the other keeps waiting")
 def test_two_wait(
     broker: BlockingClient, other: BlockingClient, server: ServerUnderTest, queue: str, group: str
 ) -> None:
@@ -154,7 +154,7 @@ def test_two_wait(
     assert sorted(each.body for reply in replies for each in reply) == [b"one", b"two"]
 
 
-@case("pop", "a pop that waits in vain is answered POLLING_TIMEOUT when its time is over")
+@case("pop", "a pop that waits without a message is answered POLLING_TIMEOUT when its time is up")
 def test_wait_in_vain(broker: BlockingClient, topic: str, group: str) -> None:
     started = time.monotonic()
     reply = pop(broker, topic, group, poll_time=2_000, timeout_s=40)
@@ -162,7 +162,7 @@ def test_wait_in_vain(broker: BlockingClient, topic: str, group: str) -> None:
     assert time.monotonic() - started > 1.9
 
 
-@case("pop", "where 1,025 pops of a group wait for a queue, the next one is answered POLLING_FULL at once")
+@case("pop", "while 1,025 pops of a group wait for a queue, the next one is answered POLLING_FULL at once")
 def test_polling_full(broker: BlockingClient, other: BlockingClient, topic: str, group: str) -> None:
     for _ in range(1_025):
         start_pop(other, topic, group, poll_time=20_000, queue_id=0)
@@ -171,7 +171,7 @@ def test_polling_full(broker: BlockingClient, other: BlockingClient, topic: str,
     assert pop(broker, topic, group, poll_time=500, queue_id=1).code == POLLING_TIMEOUT
 
 
-@case("pop", "a pop that comes long after its client gave up is not looked at")
+@case("pop", "a pop that arrives long after its client gave up is not processed")
 def test_too_late(broker: BlockingClient, queue: str, group: str) -> None:
     send_readable(broker, queue)
     request = pop_request(queue, group, poll_time=1_000, born_time=int(time.time() * 1000) - 10_000)
@@ -180,13 +180,13 @@ def test_too_late(broker: BlockingClient, queue: str, group: str) -> None:
     assert (reply.remark or "").endswith("pop message is timeout too much")
 
 
-@case("pop", "a group that wants the latest begins a short queue at its beginning")
+@case("pop", "a new group with init mode MAX starts a short queue at its beginning")
 def test_init_mode_max(broker: BlockingClient, queue: str, group: str) -> None:
     send_each(broker, queue, [b"0", b"1", b"2"])
     assert [each.body for each in pop_messages(broker, queue, group, init_mode=1)] == [b"0", b"1", b"2"]
 
 
-@case("pop", "tags: other messages are passed over for good")
+@case("pop", "tags: messages of other tags are skipped for good")
 def test_tags(broker: BlockingClient, queue: str, group: str) -> None:
     for number, tag in enumerate(("A", "B", "A", "C", "B")):
         send_readable(broker, queue, b"%d" % number, properties={"TAGS": tag})
@@ -196,7 +196,7 @@ def test_tags(broker: BlockingClient, queue: str, group: str) -> None:
     assert pop_messages(broker, queue, group, exp="*") == []
 
 
-@case("pop", "tags: a pop waits on while only messages of other tags come")
+@case("pop", "tags: a pop keeps waiting while only messages of other tags arrive")
 def test_tags_wait(broker: BlockingClient, other: BlockingClient, queue: str, group: str) -> None:
     request = start_pop(other, queue, group, poll_time=30_000, exp="B")
     eventually(lambda: waiting(broker, queue, group) == 1)
@@ -213,7 +213,7 @@ def test_sql(broker: BlockingClient, queue: str, group: str) -> None:
     assert [each.body for each in found] == [b"3", b"5"]
 
 
-@case("pop", "an expression that cannot be read is refused")
+@case("pop", "an invalid filter expression is refused")
 def test_bad_expression(broker: BlockingClient, queue: str, group: str) -> None:
     error = expect_refusal(broker, pop_request(queue, group, exp_type="SQL92", exp="a >"))
     assert (error.code, error.remark) == (23, "parse the consumer's subscription failed")
@@ -235,7 +235,7 @@ def test_refusals(broker: BlockingClient, server: ServerUnderTest, topic: str, g
     assert (error.code, error.remark) == (16, f"subscription group no permission, {stopped}")
 
 
-@case("pop", "after a reset of offsets a group pops from there")
+@case("pop", "after an offset reset a group pops from the new offset")
 def test_reset(broker: BlockingClient, queue: str, group: str) -> None:
     send_each(broker, queue, [b"%d" % number for number in range(5)])
     assert len(pop_until(broker, queue, group, 5)) == 5
@@ -265,12 +265,12 @@ def notification(topic: str, group: str, **fields: int) -> Notification:
     )
 
 
-@case("pop", "NOTIFICATION: whether there is a message, at once or when one comes")
+@case("pop", "NOTIFICATION: tells if there is a message, at once or when one arrives")
 def test_notification(broker: BlockingClient, other: BlockingClient, topic: str, group: str) -> None:
     assert not broker.ask(notification(topic, group)).has_msg
     request = notification(topic, group, poll_time=30_000)
     other.send_bytes(encode_command(request.to_command(5)))
-    # Nobody can be asked whether it waits already; answered it is in either case.
+    # No request tells if it waits already; it is answered in either case.
     send_readable(broker, topic, queue_id=2)
     assert request.read_reply(other.receive_command(timeout_s=40)).has_msg
     assert broker.ask(notification(topic, group)).has_msg
@@ -280,7 +280,7 @@ def test_notification(broker: BlockingClient, other: BlockingClient, topic: str,
     eventually(lambda: not broker.ask(notification(topic, group)).has_msg)
 
 
-@case("pop", "NOTIFICATION that waits in vain")
+@case("pop", "NOTIFICATION that waits without a message")
 def test_notification_in_vain(broker: BlockingClient, topic: str, group: str) -> None:
     started = time.monotonic()
     reply = broker.ask(notification(topic, group, poll_time=1_500), timeout_s=40)

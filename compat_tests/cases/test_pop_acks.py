@@ -1,4 +1,4 @@
-"""Acks, invisible times and second tries of popped messages, with our typed client."""
+"""Acks, invisible times and redelivery of popped messages, with our typed client."""
 
 import time
 
@@ -22,13 +22,12 @@ from remoting.requests.topics import GetTopicConfig
 
 SOON_MS, LONG_MS = 3_000, 600_000
 IN_TIME_MS = 10_000  # long enough for an ack, even where everything is slow
-# An official broker looks now and then for messages whose time is over; in a queue of records nobody adds to, it
-# takes about ten seconds more.
+# An official broker revives expired messages periodically, and about 10 s later if its revive queue gets nothing new.
 AGAIN_S = 60
 
 
 def fresh(broker: BlockingClient, server: ServerUnderTest, count: int) -> str:
-    """A topic with one queue and messages 0, 1, …"""
+    """Create a topic with one queue and the messages 0, 1, …"""
     topic = server.topic_name()
     create_topic(server, topic, 1)
     send_each(broker, topic, [b"%d" % number for number in range(count)])
@@ -39,7 +38,7 @@ def bodies(messages: list[PoppedMessage]) -> list[bytes]:
     return sorted(each.body for each in messages)
 
 
-@case("pop", "messages that are not acked in time come again, acked ones do not")
+@case("pop", "messages not acked in time come again, acked ones do not")
 def test_ack(broker: BlockingClient, server: ServerUnderTest, group: str) -> None:
     topic = fresh(broker, server, 5)
     first = pop_until(broker, topic, group, 5, invisible_time=IN_TIME_MS)
@@ -51,7 +50,7 @@ def test_ack(broker: BlockingClient, server: ServerUnderTest, group: str) -> Non
     assert pop_messages(broker, topic, group) == []
 
 
-@case("pop", "a message that comes again has its topic, a count, and a receipt of its retry topic")
+@case("pop", "a redelivered message has its original topic, a count, and a receipt handle of its retry topic")
 def test_retried_message(broker: BlockingClient, server: ServerUnderTest, group: str) -> None:
     topic = server.topic_name()
     create_topic(server, topic, 2)
@@ -76,18 +75,18 @@ def test_retried_message(broker: BlockingClient, server: ServerUnderTest, group:
     assert (retry.read_queue_nums, retry.write_queue_nums, retry.perm) == (1, 1, 6)
 
 
-@case("pop", "a message that is never acked comes again and again, and counts")
+@case("pop", "a message that is never acked comes again and again with an increasing count")
 def test_again_and_again(broker: BlockingClient, server: ServerUnderTest, group: str) -> None:
     topic = fresh(broker, server, 1)
     for times in range(3):
         (each,) = pop_until(broker, topic, group, 1, AGAIN_S, invisible_time=1_000)
         assert each.message.reconsume_times == times
-    # The same retry topic all the time, not one of a retry topic.
+    # Every retry uses the same retry topic; there is no retry topic of a retry topic.
     assert each.topic == f"%RETRY%{group}_{topic}"
     assert each.message.properties["1ST_POP_TIME"]
 
 
-@case("pop", "a waiting pop is woken by a message that comes again")
+@case("pop", "a waiting pop is answered by a redelivered message")
 def test_waits_for_retry(broker: BlockingClient, server: ServerUnderTest, group: str) -> None:
     topic = fresh(broker, server, 1)
     assert len(pop_until(broker, topic, group, 1, invisible_time=SOON_MS)) == 1
@@ -114,12 +113,12 @@ def test_batch_ack_counts(broker: BlockingClient, server: ServerUnderTest, group
     assert pop_messages(broker, topic, group) == []
 
 
-@case("pop", "BATCH_ACK_MESSAGE that names nothing is refused")
+@case("pop", "BATCH_ACK_MESSAGE without messages is refused")
 def test_empty_batch(broker: BlockingClient) -> None:
     assert send_plain(broker, BatchAckMessage.code).code == 208
 
 
-@case("pop", "CHANGE_MESSAGE_INVISIBLETIME keeps a message longer, or gives it back sooner")
+@case("pop", "CHANGE_MESSAGE_INVISIBLETIME makes a message visible later or sooner")
 def test_change(broker: BlockingClient, server: ServerUnderTest, group: str) -> None:
     topic = fresh(broker, server, 2)
     sooner, longer = pop_until(broker, topic, group, 2, invisible_time=20_000)
@@ -131,14 +130,14 @@ def test_change(broker: BlockingClient, server: ServerUnderTest, group: str) -> 
     change_invisible_time(broker, group, sooner, 1_000)
     again = pop_until(broker, topic, group, 1, AGAIN_S)
     assert bodies(again) == [b"0"]
-    # The time of the first pop is over now as well, on an official broker too, which looked later than that.
+    # Wait until the first pop's time is over as well, with a margin for the official broker, which checks late.
     left_s = int(longer.receipt.split(" ")[1]) / 1000 + 20 - time.time()
     assert (
         pop_messages(broker, topic, group, poll_time=max(0, int(left_s * 1000)) + 8_000, timeout_s=60) == []
     )
 
 
-@case("pop", "a message with a changed invisible time is acked with its new receipt")
+@case("pop", "a message with a changed invisible time is acked with its new receipt handle")
 def test_ack_after_change(broker: BlockingClient, server: ServerUnderTest, group: str) -> None:
     topic = fresh(broker, server, 2)
     acked, left = pop_until(broker, topic, group, 2, invisible_time=LONG_MS)
@@ -149,7 +148,7 @@ def test_ack_after_change(broker: BlockingClient, server: ServerUnderTest, group
     assert pop_messages(broker, topic, group, poll_time=5_000, timeout_s=60) == []
 
 
-@case("pop", "acks are refused for unknown topics, wrong queues and offsets that are not there")
+@case("pop", "acks are refused for unknown topics, wrong queues and offsets that do not exist")
 def test_refused_acks(broker: BlockingClient, server: ServerUnderTest, group: str) -> None:
     topic = fresh(broker, server, 3)
     each = pop_until(broker, topic, group, 3)[0]
@@ -169,7 +168,7 @@ def test_refused_acks(broker: BlockingClient, server: ServerUnderTest, group: st
     ack(broker, group, each)  # a second time changes nothing
 
 
-@case("pop", "a receipt that cannot be read is refused")
+@case("pop", "a malformed receipt handle is refused")
 def test_bad_receipt(broker: BlockingClient, server: ServerUnderTest, group: str) -> None:
     topic = fresh(broker, server, 1)
     (each,) = pop_until(broker, topic, group, 1)

@@ -1,4 +1,4 @@
-"""Pops in order: one batch of a queue at a time, attempts, counts, and when others get their turn."""
+"""Orderly pops: one batch of a queue at a time, repeated attempts, delivery counts, and unblocking of a queue."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ from remoting.requests.pop import PollingInfo
 
 @pytest.fixture
 def queue(server: ServerUnderTest, broker: BlockingClient) -> str:
-    """A topic with one queue and messages 0 to 5."""
+    """A new topic with one queue and the messages 0 to 5."""
     name = server.topic_name()
     create_topic(server, name, 1)
     send_each(broker, name, [b"%d" % number for number in range(6)])
@@ -49,7 +49,7 @@ def bodies(messages: list[PoppedMessage]) -> list[bytes]:
     return [each.body for each in messages]
 
 
-@case("pop", "in order: nobody gets the next messages before the first are acked")
+@case("pop", "in order: a queue is blocked until its popped messages are acked")
 def test_blocked(broker: BlockingClient, other: BlockingClient, queue: str, group: str) -> None:
     reply = pop(broker, queue, group, order=True, max_msg_nums=2)
     assert (reply.revive_qid, reply.order_count_info, reply.start_offset_info) == (
@@ -69,7 +69,7 @@ def test_blocked(broker: BlockingClient, other: BlockingClient, queue: str, grou
     assert bodies(take_in_order(other, queue, group, max_msg_nums=3)) == [b"2", b"3", b"4"]
 
 
-@case("pop", "in order: queues block each other not at all")
+@case("pop", "in order: queues do not block each other")
 def test_queues(broker: BlockingClient, topic: str, group: str) -> None:
     for queue_id in range(4):
         send_each(broker, topic, [b"a", b"b"], queue_id=queue_id)
@@ -87,7 +87,7 @@ def test_attempt(broker: BlockingClient, queue: str, group: str) -> None:
     assert take_in_order(broker, queue, group, attempt_id="two") == []
 
 
-@case("pop", "in order: what is not acked in time comes again to whoever pops, counted")
+@case("pop", "in order: messages not acked in time come again to any member, with their count")
 def test_time_over(broker: BlockingClient, queue: str, group: str) -> None:
     first = take_in_order(broker, queue, group, max_msg_nums=2, invisible_time=1_000)
     replies = []
@@ -100,11 +100,11 @@ def test_time_over(broker: BlockingClient, queue: str, group: str) -> None:
     assert bodies(parse_popped(replies[-1], queue, group)) == [b"0", b"1"]
     counts = sorted((replies[-1].order_count_info or "").split(";"))
     assert counts == ["0 0 1", "0 qo0%0 1", "0 qo0%1 1"]
-    ack(broker, group, first[0])  # of a pop that is over: changes nothing
+    ack(broker, group, first[0])  # the receipt handle has expired: changes nothing
     assert offset_of(broker, queue, group) == 0
 
 
-@case("pop", "in order: a waiting pop gets its turn when the messages before are acked")
+@case("pop", "in order: a waiting pop is answered when the earlier messages are acked")
 def test_wakes_at_ack(broker: BlockingClient, other: BlockingClient, queue: str, group: str) -> None:
     first = take_in_order(broker, queue, group, max_msg_nums=2)
     request = pop_request(queue, group, order=True, poll_time=30_000)
@@ -117,14 +117,14 @@ def test_wakes_at_ack(broker: BlockingClient, other: BlockingClient, queue: str,
     assert bodies(parse_popped(reply, queue, group)) == [b"2", b"3", b"4", b"5"]
 
 
-@case("pop", "in order: a waiting pop gets its turn when messages before are visible again")
+@case("pop", "in order: a waiting pop is answered when earlier messages become visible again")
 def test_wakes_in_time(broker: BlockingClient, queue: str, group: str) -> None:
     assert len(take_in_order(broker, queue, group, invisible_time=2_000)) == 6
     again = take_in_order(broker, queue, group, poll_time=30_000, timeout_s=60)
     assert len(again) == 6
 
 
-@case("pop", "in order: a batch ack, and an ack of a message that is not out")
+@case("pop", "in order: a batch ack, and an ack of a message that was not popped")
 def test_acks(broker: BlockingClient, queue: str, group: str) -> None:
     first = take_in_order(broker, queue, group, max_msg_nums=3)
     error = expect_refusal(broker, ack_request(group, first[0], offset=5))
@@ -134,7 +134,7 @@ def test_acks(broker: BlockingClient, queue: str, group: str) -> None:
     assert offset_of(broker, queue, group) == 3
 
 
-@case("pop", "in order: a changed invisible time gives the messages back sooner, or later")
+@case("pop", "in order: a changed invisible time makes messages visible sooner or later")
 def test_change(broker: BlockingClient, queue: str, group: str) -> None:
     first = take_in_order(broker, queue, group, max_msg_nums=2, invisible_time=60_000)
     reply = change_invisible_time(broker, group, first[0], 1_000)

@@ -1,4 +1,4 @@
-"""Our process: its start, its size, what it says when it cannot start, and what survives its end."""
+"""Our server as a process: its start, its memory, its errors if it cannot start, and the data that survives its end."""
 
 import random
 import signal
@@ -32,7 +32,7 @@ def serve(directory: Path, *arguments: str, **options) -> Gateway:
 
 
 def test_start_and_size(tmp_path: Path, record_property) -> None:
-    """Soon there, and small. Generous bounds: the machine may be busy."""
+    """The server starts fast and small; the bounds are generous because the machine may be busy."""
     started = time.monotonic()
     with serve(tmp_path) as gateway, gateway.connect() as client:
         assert send(client, "first").queue_offset == 0
@@ -45,7 +45,7 @@ def test_start_and_size(tmp_path: Path, record_property) -> None:
     assert resident <= 60 * MIB
 
 
-# what prevents a start
+# Errors that prevent a start
 
 
 @pytest.mark.parametrize("taken", ["--port", "--broker-port"])
@@ -112,7 +112,7 @@ def test_damaged_table(tmp_path: Path) -> None:
     assert "Traceback" not in refused.value.output
 
 
-# an orderly end
+# Orderly stops
 
 
 def test_sigterm_under_load(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_sigterm_under_load(tmp_path: Path) -> None:
 
 
 def test_sigterm_is_not_held_up_by_a_peer_that_does_not_read(tmp_path: Path) -> None:
-    """Requests in progress get their time; unread answers are not that."""
+    """A stop waits for requests in progress, but not for a client to read its answers."""
     with serve(tmp_path) as gateway, gateway.connect() as client, gateway.connect() as silent:
         send_many(client, "big", [b"x" * 250_000] * 40)
         ask_without_reading(silent, "big", 40)
@@ -145,7 +145,7 @@ def test_sigterm_is_not_held_up_by_a_peer_that_does_not_read(tmp_path: Path) -> 
 
 
 def ask_without_reading(client, topic: str, count: int) -> None:
-    """More answers than the kernel keeps for a socket."""
+    """Request more answers than the kernel buffers for a socket."""
     for number in range(count):
         request = pull_request(topic, number, max_msg_nums=1)
         client.send_bytes(encode_command(request.to_command(number)))
@@ -173,12 +173,12 @@ def test_sigint_is_an_orderly_end_too(tmp_path: Path) -> None:
     assert not (tmp_path / "store" / "abort").exists()
 
 
-# an end without warning
+# Kills
 
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 def test_sigkill_under_load(tmp_path: Path, flush: str) -> None:
-    """Rounds of load and SIGKILL on one store; small files, so that they roll over under load."""
+    """Rounds of load and SIGKILL on one store, with files so small that they roll over under load."""
     chance = random.Random(flush)
     settings = ["--set", f"flushDiskType={flush}", "--set", "mappedFileSizeCommitLog=1048576"]
     settings += ["--set", "mappedFileSizeConsumeQueue=8000", "--set", "flushConsumerOffsetInterval=100"]
@@ -200,11 +200,11 @@ def test_sigkill_under_load(tmp_path: Path, flush: str) -> None:
 
 
 def check_after_kill(gateway: Gateway, loads: list[Workload]) -> int:
-    """Nothing acknowledged is lost; the consumer's offset, which is where it can go on."""
+    """Assert that no acknowledged message is lost, and return the consumer's offset, which must be readable."""
     with gateway.connect() as client:
         assert_nothing_lost(client, loads)
         offset = committed_offset(client, loads[-1].single)
-        # what was committed in the last moments is not on the disk, as officially
+        # As with the official broker, the last commits may not be on the disk yet.
         assert offset in {one for load in loads for one in load.committed}
         list(read_queue(client, loads[-1].single, 0, offset))
         return offset
@@ -250,7 +250,7 @@ def test_memory_leaves_nothing_behind(tmp_path: Path) -> None:
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and path != gateway.log]
 
 
-# ports
+# Ports
 
 
 def test_ports_are_those_asked_for(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_unknown_oneway(broker: BlockingClient, topic: str) -> None:
     assert broker.receive_command().opaque == 2
 
 
-@case("wire", "a oneway request with a wrong header is not answered")
+@case("wire", "a oneway request with an invalid header is not answered")
 def test_wrong_oneway(broker: BlockingClient, topic: str) -> None:
     broker.send_bytes(encode_command(Command(30, opaque=1, flag=2, ext={"topic": topic, "queueId": "x"})))
     broker.send_bytes(encode_command(GetMaxOffset(topic=topic, queue_id=0).to_command(2)))
@@ -60,14 +60,14 @@ def test_wrong_oneway(broker: BlockingClient, topic: str) -> None:
 
 
 @pytest.mark.parametrize("opaque", [0, 1, 2**31 - 1, -1, -(2**31)])
-@case("wire", "any opaque comes back")
+@case("wire", "any opaque is returned")
 def test_opaque(broker: BlockingClient, topic: str, opaque: int) -> None:
     broker.send_bytes(encode_command(GetMaxOffset(topic=topic, queue_id=0).to_command(opaque)))
     answer = broker.receive_command()
     assert (answer.opaque, answer.code, answer.is_response) == (opaque, 0, True)
 
 
-@case("wire", "an answer nobody asked for is ignored")
+@case("wire", "an answer without a request is ignored")
 def test_stray_answer(broker: BlockingClient, topic: str) -> None:
     broker.send_bytes(encode_command(Command(0, opaque=123_456, flag=1)))
     assert broker.ask(GetMaxOffset(topic=topic, queue_id=0)).offset == 0
@@ -91,7 +91,7 @@ def test_pipeline(broker: BlockingClient, topic: str) -> None:
     assert [reply.offset for reply in replies] == [(1, 1, 1, 0)[number % 4] for number in range(400)]
 
 
-@case("wire", "a header in JSON with the least a client may send")
+@case("wire", "a JSON header with the fewest fields a client may send")
 def test_least(broker: BlockingClient, topic: str) -> None:
     ext = {"topic": topic, "queueId": "0"}
     broker.send_bytes(json_frame(code=30, flag=0, language="JAVA", opaque=9, version=0, extFields=ext))
@@ -106,7 +106,7 @@ def test_numbers(broker: BlockingClient, topic: str) -> None:
     assert broker.receive_command().code == 0
 
 
-@case("wire", "extFields null, and fields nobody knows")
+@case("wire", "extFields null, and unknown fields")
 def test_null_ext(broker: BlockingClient) -> None:
     fields = {"code": UNKNOWN_CODE, "flag": 0, "language": "JAVA", "opaque": 11, "version": 1}
     broker.send_bytes(json_frame(**fields, extFields=None, future={"deep": [1, None]}))
@@ -136,7 +136,7 @@ def test_both(broker: BlockingClient, topic: str) -> None:
         assert (answer.opaque, answer.code) == (number, 0)
 
 
-@case("wire", "a waiting pull does not hold up other requests of its connection")
+@case("wire", "a waiting pull does not delay other requests of its connection")
 def test_not_held_up(broker: BlockingClient, topic: str) -> None:
     broker.send_bytes(encode_command(pull_request(topic, suspend_ms=15_000).to_command(1)))
     for opaque in range(2, 12):
@@ -166,7 +166,7 @@ def test_extra_body(broker: BlockingClient, topic: str) -> None:
     assert broker.send_command(command).code == 0
 
 
-@case("wire", "an answer carries the remark as readable text")
+@case("wire", "an answer carries non-ASCII remarks")
 def test_remark(broker: BlockingClient, server: ServerUnderTest) -> None:
     answer = broker.send_command(send_request("ünïcode").to_command())
     assert answer.code == 29

@@ -47,7 +47,7 @@ def wait_found(broker: BlockingClient, topic: str, offset: int = 0, **fields: An
     return eventually(lambda: (r := pull(broker, topic, offset, **fields)).code == FOUND and r)
 
 
-@case("pull", "FOUND: messages in order, where to go on, min and max")
+@case("pull", "FOUND: messages in order, next offset, min and max offset")
 def test_found(broker: BlockingClient, topic: str) -> None:
     filled(broker, topic, 10)
     reply = pull(broker, topic, 3, max_msg_nums=4)
@@ -100,7 +100,7 @@ def test_negative(broker: BlockingClient, topic: str) -> None:
     assert (reply.code, reply.next_begin_offset) == (MOVED, 0)
 
 
-@case("pull", "RETRY_IMMEDIATELY when no message has the tag; next offset is behind them")
+@case("pull", "RETRY_IMMEDIATELY when no message has the tag; the next offset is after them")
 def test_no_match(broker: BlockingClient, topic: str) -> None:
     filled(broker, topic, 5, properties={"TAGS": "A"})
     reply = pull(broker, topic, 0, tags="B")
@@ -118,7 +118,7 @@ def test_tags(broker: BlockingClient, topic: str) -> None:
     assert pull(broker, topic, tags="A").next_begin_offset == 4
 
 
-@case("filter", "tags: the broker filters by hash: a tag of equal hash passes the broker")
+@case("filter", "tags: the broker filters by hash, so a tag with an equal hash passes")
 def test_tag_hash(broker: BlockingClient, topic: str) -> None:
     assert java_hash("Aa") == java_hash("BB")
     send(broker, topic, b"1", properties={"TAGS": "BB"})
@@ -128,7 +128,7 @@ def test_tag_hash(broker: BlockingClient, topic: str) -> None:
 
 @case("pull", "long poll: answered as soon as a message arrives")
 def test_woken(broker: BlockingClient, other: BlockingClient, topic: str) -> None:
-    """All but one of five times: on a busy machine any answer may be late."""
+    """Four of five answers must be prompt: on a busy machine any single one may be late."""
     took_s = []
     for offset in range(5):
         broker.send_bytes(encode_command(pull_request(topic, offset, suspend_ms=20_000).to_command(77)))
@@ -147,7 +147,7 @@ def test_long_poll_ends(broker: BlockingClient, topic: str) -> None:
     began = time.monotonic()
     reply = pull(broker, topic, suspend_ms=1500, timeout_s=15)
     assert reply.code == NOT_FOUND
-    # an official broker looks after its waiting pulls every 5 s
+    # An official broker checks its waiting pulls every 5 s.
     assert 1.4 < time.monotonic() - began < 8
 
 
@@ -160,7 +160,7 @@ def test_woken_by_own_only(broker: BlockingClient, other: BlockingClient, topic:
     send(other, topic, b"mine", properties={"TAGS": "A"})
     answer = broker.receive_command(timeout_s=10)
     assert answer.opaque == 78
-    if answer.code == RETRY:  # an official broker's scan every 5 s may come between
+    if answer.code == RETRY:  # an official broker's scan, every 5 s, may answer first
         offset = int(answer.ext["nextBeginOffset"])
         again = pull_request(topic, offset, tags="A", suspend_ms=20_000)
         answer = broker.send_command(again.to_command())
@@ -265,7 +265,7 @@ def test_no_subscription(broker: BlockingClient, server: ServerUnderTest, topic:
     assert error.code == 24
 
 
-@case("pull", "without a subscription in the request the heartbeat's counts")
+@case("pull", "without a subscription in the request the heartbeat's subscription applies")
 def test_heartbeat_subscription(broker: BlockingClient, server: ServerUnderTest, topic: str) -> None:
     group = server.unique_name("group")
     send_heartbeat(broker, f"{group}@1", group, topic, tags="A", sub_version=1000)
@@ -276,7 +276,7 @@ def test_heartbeat_subscription(broker: BlockingClient, server: ServerUnderTest,
     assert bodies(reply) == [b"A"]
 
 
-@case("pull", "refused: the request knows a newer subscription than the heartbeat (25)")
+@case("pull", "refused: a request with a newer subscription version than the heartbeat (25)")
 def test_newer_subscription(broker: BlockingClient, server: ServerUnderTest, topic: str) -> None:
     group = server.unique_name("group")
     send_heartbeat(broker, f"{group}@1", group, topic, sub_version=1000)
@@ -304,7 +304,7 @@ def test_no_broadcast(broker: BlockingClient, server: ServerUnderTest, topic: st
     assert expect_refusal(broker, pull_request(topic, tags=None, consumer_group=group)).code == 16
 
 
-@case("pull", "the answer to a binary header is understood by its sender")
+@case("pull", "binary header: same answer")
 def test_binary(server: ServerUnderTest, topic: str) -> None:
     with connect(server.broker, binary=True) as broker:
         filled(broker, topic, 3)
@@ -333,7 +333,7 @@ def with_text(name: str, text: str) -> Callable[[Command], None]:
     ],
     ids=["no topic", "no group", "offset not a number", "queue id too large"],
 )
-@case("pull", "a header with a missing field or a wrong number is refused, and the connection lives")
+@case("pull", "a header with a missing field or an invalid number is refused, and the connection stays open")
 def test_wrong_header(broker: BlockingClient, topic: str, change: Callable[[Command], None]) -> None:
     filled(broker, topic, 1)
     command = pull_request(topic).to_command()

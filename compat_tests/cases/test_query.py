@@ -20,7 +20,7 @@ from remoting.requests.query import QueryConsumeQueue, QueryMessage, ViewMessage
 
 
 def find(broker: BlockingClient, topic: str, key: str, **fields: Any) -> list[Message]:
-    """What is found now; nothing is an empty list."""
+    """Return the messages with a key; [] if there are none."""
     now = int(time.time() * 1000)
     values = {"max_num": 32, "begin_timestamp": now - 600_000, "end_timestamp": now + 600_000, **fields}
     try:
@@ -42,7 +42,7 @@ def test_key(broker: BlockingClient, topic: str) -> None:
     assert find(broker, topic, "gre") == []
 
 
-@case("query", "by key: topics are apart")
+@case("query", "by key: only in the requested topic")
 def test_topics(broker: BlockingClient, server: ServerUnderTest, topic: str) -> None:
     another = server.topic_name()
     send(broker, topic, b"one", properties={"KEYS": "same"})
@@ -51,7 +51,7 @@ def test_topics(broker: BlockingClient, server: ServerUnderTest, topic: str) -> 
     assert [m.body for m in eventually(lambda: find(broker, another, "same"))] == [b"two"]
 
 
-@case("query", "by key: no more than asked for, the newest ones, oldest of them first")
+@case("query", "by key: at most the requested number, the newest ones, oldest first")
 def test_max_num(broker: BlockingClient, topic: str) -> None:
     for number in range(5):
         send(broker, topic, str(number).encode(), properties={"KEYS": "many"})
@@ -60,7 +60,7 @@ def test_max_num(broker: BlockingClient, topic: str) -> None:
     assert [message.body for message in find(broker, topic, "many", max_num=2)] == [b"3", b"4"]
 
 
-@case("query", "by key: only within the time asked for")
+@case("query", "by key: only within the requested time range")
 def test_time(broker: BlockingClient, topic: str) -> None:
     send(broker, topic, b"x", properties={"KEYS": "timed"})
     eventually(lambda: find(broker, topic, "timed"))
@@ -76,7 +76,7 @@ def test_unique_key(broker: BlockingClient, server: ServerUnderTest, topic: str)
     assert (message.body, message.unique_key) == (b"unique", unique)
 
 
-@case("query", "refused: a key nobody used (22)")
+@case("query", "refused: an unused key (22)")
 def test_nothing(broker: BlockingClient, topic: str) -> None:
     now = int(time.time() * 1000)
     request = QueryMessage(topic=topic, key="none", max_num=1, begin_timestamp=0, end_timestamp=now)
@@ -111,7 +111,7 @@ def test_consume_queue(broker: BlockingClient, topic: str) -> None:
 
 
 @pytest.mark.parametrize("count", [200])
-@case("query", "a query finds messages that came after the last one")
+@case("query", "a query finds messages that arrived after the previous query")
 def test_follows(broker: BlockingClient, topic: str, count: int) -> None:
     for number in range(count):
         send(broker, topic, b"x", properties={"KEYS": f"key{number}"})
@@ -121,7 +121,7 @@ def test_follows(broker: BlockingClient, topic: str, count: int) -> None:
     assert find(broker, topic, "key0")
 
 
-@case("query", "mqadmin queryMsgById finds a message by the id that names its broker")
+@case("query", "mqadmin queryMsgById finds a message by its id, which contains the broker's address")
 def test_mqadmin_by_id(broker: BlockingClient, server: ServerUnderTest, topic: str, tmp_path: Path) -> None:
     sent = send(broker, topic, b"looked for", properties={"KEYS": "key-of-it"})
     _, port, _ = decode_message_id(sent.msg_id)

@@ -1,4 +1,4 @@
-"""Request and reply: 324 and 325 from who answers, 326 to who asked; with our typed client."""
+"""Request and reply: the answering client sends 324 or 325, the broker pushes 326 to the asking one."""
 
 import threading
 
@@ -57,7 +57,10 @@ def test_reply(
     (push,) = pushed
     assert (bytes(push.body), push.topic, push.producer_group) == (b"the answer", topic, "compat_replier")
     assert (push.born_timestamp, push.flag) == (77, 3)
-    if server.kind in ("ours", "official"):  # elsewhere an address on the way may be a translated one
+    if server.kind in (
+        "ours",
+        "official",
+    ):  # at other endpoints the client's address may be translated on the way
         assert push.born_host == where
     assert "CORRELATION_ID\x0142" in (push.properties or "")
     assert "PUSH_REPLY_TIME\x01" in (push.properties or "")

@@ -1,4 +1,4 @@
-"""What survives when the server stops, or dies; these cases run last."""
+"""Data that survives when the server stops or is killed; these cases run last."""
 
 from collections.abc import Callable
 

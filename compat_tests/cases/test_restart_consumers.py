@@ -12,19 +12,19 @@ from compat_tests.marks import case
 from compat_tests.server import ServerUnderTest, eventually
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
 
-# What was waiting for its next attempt when the broker died may wait for it once more.
+# A message that was waiting for its next attempt when the broker was killed may wait a second time.
 PATIENCE_S = 180.0
 COUNT = 60
 
 
 def distinct(consumer: JavaPushConsumer, *, times: int = 1) -> set[str]:
-    """The bodies that came at least so often."""
+    """Return the bodies that were delivered at least `times` times."""
     counts = Counter(delivery["body"] for delivery in consumer.received(0))
     return {body for body, count in counts.items() if count >= times}
 
 
 def recovered(java: JavaClient, producer: str, topic: str) -> None:
-    """Waits until the stock producer can send again, to a topic that nobody counts."""
+    """Wait until the stock producer can send again, with messages to a topic whose messages are not counted."""
     message = {"topic": topic, "body": "probe"}
 
     def sends() -> bool:
@@ -39,7 +39,7 @@ def recovered(java: JavaClient, producer: str, topic: str) -> None:
 
 @case(
     "ordered",
-    "Java: SIGKILL of the broker under an orderly consumer: nothing lost, the order of each key stays",
+    "Java: SIGKILL of the broker under an orderly consumer: nothing lost, order kept per key",
 )
 def test_ordered(endpoint: Endpoint, server: ServerUnderTest, java5: JavaClient) -> None:
     topic, group, producer = server.topic_name(), server.unique_name("group"), server.unique_name("producer")
@@ -56,7 +56,9 @@ def test_ordered(endpoint: Endpoint, server: ServerUnderTest, java5: JavaClient)
         eventually(lambda: committed_messages(server, group, topic) == len(wanted), PATIENCE_S, every_s=0.5)
         received = consumer.received(0)
     assert by_key(received) == {key: list(range(COUNT + 10)) for key in range(4)}
-    assert min(Counter(delivery["body"] for delivery in received).values()) >= 2  # each failed once
+    assert (
+        min(Counter(delivery["body"] for delivery in received).values()) >= 2
+    )  # the listener fails each message once
 
 
 @case("retry", "Java: SIGKILL of the broker while messages wait for their next attempt: each comes again")
@@ -70,7 +72,7 @@ def test_retry(endpoint: Endpoint, server: ServerUnderTest, java5: JavaClient) -
         eventually(lambda: wanted <= distinct(consumer), 60)
         restart(endpoint, endpoint.crash)
         recovered(java5, producer, probe)
-        # Twice refused and then taken: where the broker died between a return and its answer, an attempt counts twice.
+        # Two failures and a success; a broker killed between a send back and its answer counts the attempt twice.
         eventually(lambda: wanted <= distinct(consumer, times=3), PATIENCE_S, every_s=0.5)
         eventually(lambda: committed_messages(server, group, topic) == COUNT, PATIENCE_S, every_s=0.5)
         received = consumer.received(0)
@@ -104,7 +106,7 @@ def test_dead_letters(endpoint: Endpoint, server: ServerUnderTest, java5: JavaCl
 
 
 def dead_letters(server: ServerUnderTest, topic: str) -> list[str]:
-    """All bodies in the one queue of a dead letter topic, as far as it can be read now."""
+    """Return all bodies in the one queue of a dead letter topic that can be read now."""
     found: list[str] = []
     try:
         with connect(server.broker) as broker:

@@ -1,4 +1,4 @@
-"""Popped messages whose broker dies, stops, or is replaced by the other implementation; these cases run last."""
+"""Popped messages whose broker is killed, stops, or is replaced by the other implementation; these cases run last."""
 
 import itertools
 import threading
@@ -35,7 +35,7 @@ LONG_MS = 600_000
 
 
 def collect(broker: BlockingClient, topic: str, group: str, wanted: set[bytes]) -> list[PoppedMessage]:
-    """Pops, and acks, until all wanted messages came; everything that came."""
+    """Pop and ack until all wanted messages have come, and return everything that came."""
     found: list[PoppedMessage] = []
 
     def look() -> bool:
@@ -48,7 +48,7 @@ def collect(broker: BlockingClient, topic: str, group: str, wanted: set[bytes]) 
     return found
 
 
-@case("pop", "SIGKILL between pop and ack: what was not acked comes again, nothing is lost")
+@case("pop", "SIGKILL between pop and ack: unacknowledged messages come again, nothing is lost")
 def test_crash(endpoint: Endpoint, server: ServerUnderTest) -> None:
     topic = server.topic_name()
     create_topic(server, topic, 2)
@@ -69,13 +69,13 @@ def test_crash(endpoint: Endpoint, server: ServerUnderTest) -> None:
     with connect(server.broker) as broker:
         found = collect(broker, topic, group, set(names) - acked)
         assert acked | {each.body for each in found} == set(names)
-        if server.kind == "ours":  # an official broker forgets up to five seconds of consumer offsets
+        if server.kind == "ours":  # a killed official broker loses up to 5 s of consumer offsets
             left = pop_messages(broker, topic, group, poll_time=10_000, timeout_s=60)
             assert left == []
             assert sorted(each.body for each in found) == sorted(set(names) - acked)
 
 
-@case("pop", "an orderly stop: what is out in order stays blocked, and old receipts count")
+@case("pop", "orderly restart: a queue popped in order stays blocked, and old receipt handles remain valid")
 def test_order(endpoint: Endpoint, server: ServerUnderTest) -> None:
     topic = server.topic_name()
     create_topic(server, topic, 1)
@@ -97,7 +97,7 @@ def test_order(endpoint: Endpoint, server: ServerUnderTest) -> None:
 
 
 @pytest.mark.both_servers
-@case("pop", "the official broker revives what was popped from ours, and ours what was popped from it")
+@case("pop", "the official broker revives messages popped from ours, and ours those popped from it")
 def test_takeover(server: ServerUnderTest, tmp_path: Path) -> None:
     if server.kind != "ours":
         pytest.skip("about both servers: run once")
@@ -134,7 +134,7 @@ def test_takeover(server: ServerUnderTest, tmp_path: Path) -> None:
 
 
 class Consumption:
-    """A thread that sends, pops and acks until its broker is gone; what it knows by then."""
+    """A thread that sends, pops and acks until its broker is gone, and records what it did."""
 
     def __init__(self, where: str, topic: str, group: str) -> None:
         self.sent: set[bytes] = set()
@@ -150,7 +150,7 @@ class Consumption:
                 send_each(broker, topic, [name], queue_id=serial % 2)
                 self.sent.add(name)
                 for each in pop_messages(broker, topic, group, max_msg_nums=2, invisible_time=15_000):
-                    if serial % 4:  # whatever comes with every fourth message is left to come again
+                    if serial % 4:  # the pops of every fourth round are left unacknowledged
                         self.doubtful = each.body
                         ack(broker, group, each)
                         self.acked.add(each.body)

@@ -1,4 +1,4 @@
-"""Timer messages whose broker stops, dies, or is replaced by the other implementation; these cases run last."""
+"""Timer messages whose broker stops, is killed, or is replaced by the other implementation; these cases run last."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,7 +25,7 @@ SETTINGS = {"mappedFileSizeCommitLog": "1048576", "recallMessageEnable": "true"}
 def send_over(
     broker: BlockingClient, topic: str, delays_ms: Sequence[int], prefix: str = ""
 ) -> list[SendMessageReply]:
-    """One message per delay from now on; bodies are numbers behind the prefix."""
+    """Send one message per delay, counted from now; bodies are numbers after the prefix."""
     begin = now_ms()
     return [
         send_later(broker, topic, f"{prefix}{number}".encode(), {"TIMER_DELIVER_MS": begin + delay})
@@ -34,26 +34,26 @@ def send_over(
 
 
 def wait_for(broker: BlockingClient, topic: str, count: int) -> list[str]:
-    """All bodies of queue 0, once there are so many."""
+    """Wait until queue 0 has `count` messages, and return all bodies."""
     end = GetMaxOffset(topic=topic, queue_id=0)
     eventually(lambda: broker.ask(end).offset >= count, 120)
     return [body.decode() for body in read_all(broker, topic)]
 
 
 def settle(broker: BlockingClient, delivered_ms: int, queue_offset: int) -> None:
-    """Waits until the broker wrote down that it delivered until a time and read its topic up to a message.
+    """Wait until the broker has persisted that it delivered up to a time and read its topic up to a message.
 
-    What it did after that it may do again if it dies.
+    A killed broker may repeat what it did after that.
     """
 
     def is_settled() -> bool:
         read_ms, _, read, *_ = CHECKPOINT.unpack(broker.ask(GetTimerCheckPoint()).body)
         return bool(read_ms >= delivered_ms and read > queue_offset)
 
-    eventually(is_settled, 90)  # the official broker in tests writes it once a minute
+    eventually(is_settled, 90)  # in tests the official broker persists it once a minute
 
 
-@case("timer", "SIGKILL while messages wait: none is lost, and ours repeats none")
+@case("timer", "SIGKILL while messages wait: none is lost, and ours delivers none twice")
 def test_crash(endpoint: Endpoint, server: ServerUnderTest) -> None:
     topic = server.topic_name()
     create_topic(server, topic, 1)
@@ -70,11 +70,11 @@ def test_crash(endpoint: Endpoint, server: ServerUnderTest) -> None:
         eventually(lambda: expected <= set(wait_for(broker, topic, len(expected))), 120)
         found = wait_for(broker, topic, len(expected))
     assert set(found) == expected
-    if server.kind == "ours":  # the official broker may deliver again what it delivered before
+    if server.kind == "ours":  # the official broker may repeat deliveries
         assert len(found) == len(expected)
 
 
-@case("timer", "stop and start in order while messages wait: each comes once")
+@case("timer", "orderly restart while messages wait: each is delivered once")
 def test_stop(endpoint: Endpoint, server: ServerUnderTest) -> None:
     topic = server.topic_name()
     create_topic(server, topic, 1)
@@ -96,7 +96,9 @@ def official(store: Path) -> OfficialEndpoint:
 
 
 @pytest.mark.both_servers
-@case("timer", "the official broker delivers what waits in a store of ours, and ours what waits in its")
+@case(
+    "timer", "the official broker delivers the messages that wait in our store, and ours those in its store"
+)
 @pytest.mark.parametrize("first_is_ours", [True, False])
 def test_takeover(server: ServerUnderTest, tmp_path: Path, first_is_ours: bool) -> None:
     if server.kind != "ours":

@@ -1,4 +1,4 @@
-"""Transactions whose broker dies, or is replaced by the other implementation; these cases run last."""
+"""Transactions whose broker is killed, or is replaced by the other implementation; these cases run last."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -20,8 +20,8 @@ from remoting.errors import RemotingTimeout
 from remoting.requests.topics import UpdateAndCreateTopic
 from remoting.requests.transaction import CheckTransactionState, EndTransaction
 
-# The official broker asks again as long as an answer is not written down, so that must be quick as well; and it
-# takes its time to stop, asking.
+# The official broker repeats a check-back until it has persisted the answer, so that must be quick as well. Its
+# check-backs also continue while it stops, hence the large maximum.
 QUICK = {
     "transactionCheckInterval": "1000",
     "transactionTimeOut": "1000",
@@ -34,7 +34,7 @@ GROUP = "compat_tx"
 def answer_questions(
     broker: BlockingClient, decide: Callable[[str], int], wanted: set[str], timeout_s: float
 ) -> list[str]:
-    """Answers as `decide(unique key)` says until all wanted ones were asked for; what was asked, in order."""
+    """Answer check-backs with `decide(unique key)` until all wanted keys were asked about; return all keys in order."""
     asked: list[str] = []
 
     def answer(question: CheckTransactionState) -> None:
@@ -55,14 +55,16 @@ def answer_questions(
     broker.serve_request(CheckTransactionState, answer)
     broker.ask(heartbeat_request("client1", producer=GROUP))
     broker.serve_until(lambda: wanted <= set(asked), timeout_s=timeout_s)
-    try:  # whoever is asked about though nobody should be, is asked now
+    try:  # 3.5 s for check-backs that should not come
         broker.serve_until(lambda: False, timeout_s=3.5)
     except RemotingTimeout:
         return asked
     raise AssertionError("unreachable")
 
 
-@case("transactions", "SIGKILL between half and commit: nothing lost, nothing rolled back delivered")
+@case(
+    "transactions", "SIGKILL between half message and commit: nothing lost, no rolled-back message delivered"
+)
 def test_crash(endpoint: Endpoint, server: ServerUnderTest) -> None:
     topic = server.topic_name()
     create_topic(server, topic, 1)
@@ -84,7 +86,7 @@ def test_crash(endpoint: Endpoint, server: ServerUnderTest) -> None:
         answer_questions(broker, lambda key: ROLLBACK if key in rolled_back else COMMIT, left, 60)
         bodies = [body.decode().removeprefix("body ") for body in read_all(broker, topic)]
     assert set(bodies) == committed | left
-    if server.kind == "ours":  # the official broker may commit again what it was told before
+    if server.kind == "ours":  # the official broker may commit a message twice
         assert len(bodies) == len(committed | left)
     endpoint.settings.clear()
     endpoint.settings.update(usual)
@@ -93,7 +95,7 @@ def test_crash(endpoint: Endpoint, server: ServerUnderTest) -> None:
 
 
 @pytest.mark.both_servers
-@case("transactions", "the official broker goes on with our transactions, and ours with its")
+@case("transactions", "the official broker continues our transactions, and ours continues its")
 def test_takeover(server: ServerUnderTest, tmp_path: Path) -> None:
     if server.kind != "ours":
         pytest.skip("about both servers: run once")

@@ -40,7 +40,7 @@ def back(group: str, topic: str, message_id: str, **fields: Any) -> ConsumerSend
 
 
 def arrived(broker: BlockingClient, group: str, topic: str) -> Message:
-    """The first message of a topic that may not exist yet."""
+    """Wait for the first message of a topic that may not exist yet."""
 
     def look() -> list[Message]:
         try:
@@ -69,7 +69,7 @@ def test_back(broker: BlockingClient, group: str, topic: str) -> None:
     assert message.properties["REAL_TOPIC"] == f"%RETRY%{group}"
 
 
-@case("retry", "send back: a second time keeps the origin and counts on")
+@case("retry", "send back: a second time keeps the origin and increases the count")
 def test_back_twice(broker: BlockingClient, group: str, topic: str) -> None:
     sent = send(broker, topic, b"again")
     broker.ask(back(group, topic, sent.msg_id))
@@ -92,7 +92,7 @@ def test_dead(broker: BlockingClient, group: str, topic: str) -> None:
     assert message.properties["RETRY_TOPIC"] == topic
 
 
-@case("retry", "send back: after the last retry a dead letter")
+@case("retry", "send back: after the last retry the message becomes a dead letter")
 def test_last(broker: BlockingClient, group: str, topic: str) -> None:
     sent = send(broker, topic, b"last", reconsume_times=3)
     broker.ask(back(group, topic, sent.msg_id, max_reconsume_times=3))
@@ -106,7 +106,7 @@ def test_unknown_group(broker: BlockingClient, server: ServerUnderTest, topic: s
     assert arrived(broker, group, f"%RETRY%{group}").body == b"new"
 
 
-@case("retry", "send back: refused for an offset where no message is (1)")
+@case("retry", "send back: refused for an offset without a message (1)")
 def test_unknown_message(broker: BlockingClient, group: str, topic: str) -> None:
     request = back(group, topic, send(broker, topic).msg_id)
     request.offset = 1 << 60
@@ -136,7 +136,7 @@ def test_send_beyond_retries(broker: BlockingClient, group: str, topic: str) -> 
     assert arrived(broker, group, f"%DLQ%{group}").body == b"too often"
 
 
-@case("retry", "send back without a level: level 3 for the first time, one more for each attempt, 18 at most")
+@case("retry", "send back without a level: level 3 the first time, one level higher per attempt, at most 18")
 @pytest.mark.parametrize(("attempts", "level"), [(0, 3), (5, 8), (14, 17), (15, 18), (30, 18)])
 def test_levels(broker: BlockingClient, group: str, topic: str, attempts: int, level: int) -> None:
     sent = send(broker, topic, b"grows", reconsume_times=attempts)
@@ -148,7 +148,7 @@ def test_levels(broker: BlockingClient, group: str, topic: str, attempts: int, l
 
 
 def waiting(broker: BlockingClient, level: int, begin: int, topic: str) -> list[Message]:
-    """The messages of a topic that wait for the end of a delay level, stored from an offset on."""
+    """Return the messages of a topic that wait in the queue of a delay level, from an offset on."""
     found: list[Message] = []
     while (reply := pull(broker, SCHEDULE, begin, queue_id=level - 1)).code == 0:
         found += messages(reply)
@@ -156,7 +156,7 @@ def waiting(broker: BlockingClient, level: int, begin: int, topic: str) -> list[
     return [message for message in found if message.properties["REAL_TOPIC"] == topic]
 
 
-@case("retry", "send back: a group's own limit of retries counts for a client that names none")
+@case("retry", "send back: a group's own retry limit applies if the client names none")
 def test_group_limit(broker: BlockingClient, server: ServerUnderTest, topic: str) -> None:
     group = create_group(broker, server.unique_name("group"), retry_max_times=2)
     sent = send(broker, topic, b"twice", reconsume_times=2)
@@ -164,7 +164,7 @@ def test_group_limit(broker: BlockingClient, server: ServerUnderTest, topic: str
     assert arrived(broker, group, f"%DLQ%{group}").body == b"twice"
 
 
-@case("retry", "send back: a group that nobody configured allows 16 retries")
+@case("retry", "send back: a group without settings allows 16 retries")
 @pytest.mark.parametrize(("attempts", "dead"), [(15, False), (16, True)])
 def test_default_limit(broker: BlockingClient, group: str, topic: str, attempts: int, dead: bool) -> None:
     sent = send(broker, topic, b"last", reconsume_times=attempts)
@@ -173,7 +173,7 @@ def test_default_limit(broker: BlockingClient, group: str, topic: str, attempts:
     assert (message.body, message.reconsume_times) == (b"last", attempts + 1)
 
 
-@case("retry", "retry and dead letter topics: one queue, to be read and written, known to the namesrv")
+@case("retry", "retry and dead letter topics: one readable and writable queue, known to the namesrv")
 def test_topics(broker: BlockingClient, namesrv: BlockingClient, group: str, topic: str) -> None:
     broker.ask(back(group, topic, send(broker, topic).msg_id))
     broker.ask(back(group, topic, send(broker, topic).msg_id, delay_level=-1))
@@ -183,7 +183,7 @@ def test_topics(broker: BlockingClient, namesrv: BlockingClient, group: str, top
         eventually(partial(has_route, namesrv, name), 30)
 
 
-@case("retry", "a dead letter keeps key, tag, properties and the id of its origin through all retries")
+@case("retry", "a dead letter keeps key, tag, properties and the id of the original through all retries")
 def test_dead_letter_origin(broker: BlockingClient, group: str, topic: str) -> None:
     properties = {"TAGS": "t", "KEYS": "k", "UNIQ_KEY": "AC10", "own": "1"}
     sent = send(broker, topic, b"kept", properties=properties, flag=5)

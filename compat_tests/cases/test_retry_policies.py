@@ -1,4 +1,4 @@
-"""Retry policies of groups: kept and told by the broker, which goes by delay levels nevertheless."""
+"""Retry policies of groups: the broker stores and returns them, but itself uses delay levels."""
 
 from json import dumps
 from typing import Any
@@ -29,7 +29,7 @@ POLICIES: dict[str, dict[str, Any]] = {
 
 
 def set_policy(broker: BlockingClient, server: ServerUnderTest, policy: dict[str, Any]) -> str:
-    """A new group with a policy, as `mqadmin updateSubGroup -p` sends it."""
+    """Create a group with a policy, as `mqadmin updateSubGroup -p` does."""
     group = server.unique_name("group")
     body = dumps({"groupName": group, "groupRetryPolicy": policy}).encode()
     answer = broker.send_command(Command(200, body=body, language="JAVA"))
@@ -37,7 +37,7 @@ def set_policy(broker: BlockingClient, server: ServerUnderTest, policy: dict[str
     return group
 
 
-@case("retry", "a group's retry policy is kept and told")
+@case("retry", "a group's retry policy is stored and returned")
 @pytest.mark.parametrize("name", list(POLICIES))
 def test_policy_is_kept(broker: BlockingClient, server: ServerUnderTest, name: str) -> None:
     policy = POLICIES[name]
@@ -47,14 +47,14 @@ def test_policy_is_kept(broker: BlockingClient, server: ServerUnderTest, name: s
     assert told | policy == told
 
 
-@case("retry", "a group without a retry policy is told to have a customized one")
+@case("retry", "a group without a retry policy is returned with a customized one")
 def test_default_policy(broker: BlockingClient, group: str) -> None:
     told = loads(send_plain(broker, GetSubscriptionGroupConfig.code, group=group).body)["groupRetryPolicy"]
     assert told["type"] == "CUSTOMIZED"
     assert told.get("customizedRetryPolicy") is None
 
 
-@case("retry", "send back: a group's retry policy is for proxies, the broker goes by delay levels")
+@case("retry", "send back: a group's retry policy is for proxies; the broker uses delay levels")
 @pytest.mark.parametrize("name", ["customized", "exponential"])
 def test_send_back_goes_by_level(
     broker: BlockingClient, server: ServerUnderTest, topic: str, name: str
@@ -68,7 +68,7 @@ def test_send_back_goes_by_level(
 
 
 def scheduled(broker: BlockingClient, level: int, body: bytes) -> Message | None:
-    """The message with this body among those that wait for a delay level."""
+    """Return the message with this body in the queue of a delay level; None if it is not there."""
     queue = {"topic": SCHEDULE, "queue_id": level - 1}
     offset, end = broker.ask(GetMinOffset(**queue)).offset, broker.ask(GetMaxOffset(**queue)).offset
     while offset < end:

@@ -1,4 +1,4 @@
-"""Hostile and careless peers of our server, while others work and must not notice."""
+"""Hostile and careless peers of our server, while an honest client works and must not notice them."""
 
 import itertools
 import resource
@@ -24,13 +24,13 @@ from remoting.errors import RemotingClosed, RemotingTimeout
 pytestmark = pytest.mark.ours_only
 
 MIB = 1024 * 1024
-# What an honest client may wait for one send and one pull while others misbehave. The machine may be busy
-# with other tests, so this is far above what is usual (a millisecond) and far below a client's timeout (3 s).
+# Longest acceptable time of an honest client's send and pull while others misbehave. The machine may be busy with other
+# tests, so this is far above the usual time (1 ms) and below a client's timeout (3 s).
 PATIENCE_S = 1.5
 
 
 class HonestClient(threading.Thread):
-    """Sends one message and pulls it again, over and over, and notes how long that took."""
+    """Repeatedly sends a message and pulls it again, and records the durations."""
 
     def __init__(self, broker: str, topic: str = "honest") -> None:
         super().__init__(daemon=True)
@@ -56,7 +56,7 @@ class HonestClient(threading.Thread):
         assert bodies(pull(client, self.topic, offset, max_msg_nums=1)) == [body]
         self.seconds.append(time.monotonic() - started)
         self.acknowledged[self.topic, 0][offset] = body
-        time.sleep(0.002)  # leaves the one thread of the server to the others
+        time.sleep(0.002)  # leaves the server's only thread to the other peers
 
     def finish(self) -> None:
         self._ending.set()
@@ -67,7 +67,7 @@ class HonestClient(threading.Thread):
 
 @contextmanager
 def honest_work(gateway: Gateway, patience_s: float = PATIENCE_S) -> Iterator[HonestClient]:
-    """An honest client at work during the block; at its end all it sent is there, and nothing took long."""
+    """Run an honest client during the block; assert at the end that nothing was lost and nothing took long."""
     honest = HonestClient(gateway.broker)
     honest.start()
     eventually(lambda: len(honest.seconds) > 3 or honest.problem)
@@ -89,12 +89,12 @@ def honest_work(gateway: Gateway, patience_s: float = PATIENCE_S) -> Iterator[Ho
 
 
 def plain(gateway: Gateway) -> socket.socket:
-    """A bare connection to the broker."""
+    """Open a raw connection to the broker."""
     return socket.create_connection(split_address(gateway.broker), 15)
 
 
 def is_closed(peer: socket.socket, timeout_s: float = 15.0) -> bool:
-    """Whether the server closes within the time; what it sends before is dropped."""
+    """Return True if the server closes the connection in time; drops whatever it sends before."""
     peer.settimeout(timeout_s)
     try:
         while peer.recv(65536):
@@ -108,7 +108,7 @@ def is_closed(peer: socket.socket, timeout_s: float = 15.0) -> bool:
 
 @pytest.fixture(scope="module")
 def many_files() -> Iterator[int]:
-    """Lets this process open as many files as it may; gives that number."""
+    """Raises this process's limit of open files to the maximum, which is the fixture's value."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     yield hard
@@ -123,11 +123,11 @@ def gateway(tmp_path: Path) -> Iterator[Gateway]:
         assert "Traceback" not in running.output()
 
 
-# many
+# Many connections
 
 
 def test_idle_connections(gateway: Gateway, many_files: int) -> None:
-    """2,000 connections that do nothing cost little memory and no time."""
+    """2,000 idle connections cost little memory and no time."""
     count = 2000
     if many_files < count + 200:
         pytest.skip(f"only {many_files} files may be open")
@@ -136,7 +136,7 @@ def test_idle_connections(gateway: Gateway, many_files: int) -> None:
         for _ in range(count):
             stack.enter_context(plain(gateway))
         with gateway.connect() as client:
-            send(client, "after_them")  # accepted behind all others
+            send(client, "after_them")  # accepted after all others
         each = (gateway.memory_bytes() - before) / count
         print(f"\n{each / 1024:.1f} KiB for each of {count} connections")
         assert each < 24 * 1024
@@ -148,7 +148,7 @@ def test_connect_and_close_storm(gateway: Gateway) -> None:
         for number in range(3000):
             peer = plain(gateway)
             if number % 3 == 0:
-                # closed with a reset instead of an orderly end
+                # Close with a reset instead of in order.
                 peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             elif number % 3 == 1:
                 peer.sendall(b"\0\0")
@@ -163,7 +163,7 @@ def open_files(gateway: Gateway) -> int:
 
 
 def test_clients_that_vanish_leave_nothing(gateway: Gateway) -> None:
-    """Producers and waiting consumers that end without a word: their groups and pulls go with them."""
+    """Producers and waiting consumers that vanish take their groups and waiting pulls with them."""
     with honest_work(gateway):
         for _ in range(100):
             with gateway.connect() as client:
@@ -171,16 +171,16 @@ def test_clients_that_vanish_leave_nothing(gateway: Gateway) -> None:
                 client.send_bytes(encode_command(pull_request("vanished", suspend_ms=60_000).to_command(1)))
         eventually(lambda: open_files(gateway) < 60)
         with gateway.connect() as client:
-            # the message that would have woken them up is there for the next who comes
+            # The message that would have answered their pulls is there for the next client.
             send(client, "vanished", b"for whom it may concern")
             assert bodies(pull(client, "vanished")) == [b"for whom it may concern"]
 
 
-# slow and silent
+# Slow and silent peers
 
 
 def test_a_client_that_never_reads_is_held_to_its_limit(tmp_path: Path) -> None:
-    """It asks for 1 GB in all; what waits for it is bounded, and after the idle time it is closed."""
+    """Clients request 1 GB: the unread answers held for them are bounded, and they are closed after the idle time."""
     idle = ["--set", "serverChannelMaxIdleTimeSeconds=4"]
     with Gateway(tmp_path, "--store", str(tmp_path / "store"), *idle) as gateway:
         with gateway.connect() as client:
@@ -205,7 +205,7 @@ def test_a_client_that_never_reads_is_held_to_its_limit(tmp_path: Path) -> None:
 
 
 def closed_by_server(client: BlockingClient) -> bool:
-    """Whether a request finds the connection closed; nothing is read, as such a client does."""
+    """Return True if the server has closed the connection; like the client in question, reads nothing."""
     try:
         client.send_bytes(encode_command(pull_request("big", 0, max_msg_nums=1).to_command(1)))
     except (RemotingClosed, RemotingTimeout):
@@ -214,22 +214,22 @@ def closed_by_server(client: BlockingClient) -> bool:
 
 
 def test_waiting_pulls_of_a_client_that_never_reads(gateway: Gateway) -> None:
-    """Answers to pulls that waited are bounded as well: the client is closed, and that is said once."""
+    """Answers to waiting pulls are bounded as well: the client is closed, and that is logged once."""
     with gateway.connect() as client, gateway.connect() as silent, honest_work(gateway):
         send(client, "woken", queue_id=1)
         before = gateway.memory_bytes()
         waiting = [encode_command(pull_request("woken", suspend_ms=60_000).to_command(n)) for n in range(400)]
         silent.send_bytes(b"".join(waiting))
-        assert pull(silent, "woken", 0, queue_id=1).code == 0  # the server has read them all
+        assert pull(silent, "woken", 0, queue_id=1).code == 0  # so the server has read all of them
         send(client, "woken", b"x" * MIB)  # 400 answers of 1 MiB
-        eventually(lambda: gateway.lines("answers are not read"))  # nobody reads until then
+        eventually(lambda: gateway.lines("answers are not read"))  # no answer is read until then
         assert silent.is_closed_by_peer(timeout_s=10)
         eventually(lambda: gateway.memory_bytes() - before < 96 * MIB)
         assert len(gateway.lines("answers are not read")) == 1
 
 
 def test_a_slow_reader_gets_everything(gateway: Gateway) -> None:
-    """64 MiB of answers, read a piece at a time: all there, in order, and nobody waits for it."""
+    """A client that slowly reads 64 MiB of answers gets all of them in order, and delays no other client."""
     with gateway.connect() as client:
         send_many(client, "slow", [bytes([number]) * 250_000 for number in range(64)])
     with honest_work(gateway), gateway.connect() as slow:
@@ -248,7 +248,7 @@ def test_a_slow_reader_gets_everything(gateway: Gateway) -> None:
 
 
 def test_a_slow_reader_is_not_idle(tmp_path: Path) -> None:
-    """It asked for everything at once and needs far longer than the idle time to read it."""
+    """A client that reads its outstanding answers for far longer than the idle time is not closed."""
     idle_s = 1
     settings = ["--memory", "--set", f"serverChannelMaxIdleTimeSeconds={idle_s}"]
     with Gateway(tmp_path, *settings) as gateway, gateway.connect() as slow:
@@ -273,7 +273,7 @@ def test_one_byte_at_a_time(gateway: Gateway) -> None:
         assert bodies(pull(client, "bytewise")) == [b"slowly"]
 
 
-# what is no frame
+# Bytes that are no frame
 
 TLS_HELLO = bytes.fromhex("16030100c8010000c40303") + bytes(194)
 NO_FRAMES = {
@@ -294,7 +294,7 @@ NO_FRAMES = {
 
 @pytest.mark.parametrize("kind", NO_FRAMES)
 def test_no_frame(gateway: Gateway, kind: str) -> None:
-    """The connection is closed, that is said once, and the namesrv does the same."""
+    """Broker and namesrv close the connection, and log that once."""
     with honest_work(gateway):
         for where in (gateway.broker, gateway.namesrv):
             with socket.create_connection(split_address(where), 15) as peer:
@@ -305,7 +305,7 @@ def test_no_frame(gateway: Gateway, kind: str) -> None:
 
 
 def test_garbage(gateway: Gateway) -> None:
-    """Random bytes, some behind a right request: none of it is answered with more than what was right."""
+    """Random bytes, some after a valid request: only the valid requests take effect."""
     import random
 
     chance = random.Random(4)
@@ -336,7 +336,7 @@ def test_truncated_frame_then_close(gateway: Gateway) -> None:
 
 
 def test_unfinished_large_frames_of_many(gateway: Gateway, many_files: int) -> None:
-    """1,000 peers that announce 16 MiB and send 15 hold no more than the limit for all of them together."""
+    """1,000 peers that announce 16 MiB frames and send 15 MiB stay below the limit for all of them together."""
     count, piece = 1000, bytes(MIB)
     head = struct.pack(">II", 16 * MIB - 4, 100)
     if many_files < count + 200:

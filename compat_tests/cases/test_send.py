@@ -1,4 +1,4 @@
-"""Sending, and every refusal, with our typed client."""
+"""Sending, and every refusal of a send, with our typed client."""
 
 import time
 import zlib
@@ -30,7 +30,7 @@ from remoting.blocking import BlockingClient
 from remoting.requests.send import SendMessage
 
 
-@case("send", "the answer tells id, queue and offset")
+@case("send", "the answer contains id, queue and offset")
 def test_reply(broker: BlockingClient, server: ServerUnderTest, topic: str) -> None:
     first, second = send(broker, topic, b"one", queue_id=2), send(broker, topic, b"two", queue_id=2)
     assert (first.queue_id, first.queue_offset) == (2, 0)
@@ -41,7 +41,7 @@ def test_reply(broker: BlockingClient, server: ServerUnderTest, topic: str) -> N
     assert decode_message_id(second.msg_id)[2] > offset
 
 
-@case("send", "code 10, the old long header names")
+@case("send", "code 10 with the old, long header names")
 def test_old_code(broker: BlockingClient, topic: str) -> None:
     request = send_request(topic, b"old")
     names = ["producer_group", "topic", "default_topic", "default_topic_queue_nums", "queue_id", "sys_flag"]
@@ -56,7 +56,7 @@ def test_any_queue(broker: BlockingClient, topic: str) -> None:
     assert send(broker, topic, queue_id=-1).queue_id in range(4)
 
 
-@case("send", "what was sent is stored: flags, times, hosts, properties")
+@case("send", "flags, times, hosts and properties are stored as sent")
 def test_stored(broker: BlockingClient, topic: str, server: ServerUnderTest) -> None:
     sent = {"TAGS": "red", "KEYS": "a b", "UNIQ_KEY": "7F000001000000000000000000000001", "own": "välue"}
     born = int(time.time() * 1000) - 5000
@@ -64,14 +64,17 @@ def test_stored(broker: BlockingClient, topic: str, server: ServerUnderTest) -> 
     message = read_first_message(broker, topic)
     assert message.body == "bödy".encode()
     assert (message.flag, message.born_timestamp, message.topic) == (9, born, topic)
-    if server.kind in ("ours", "official"):  # elsewhere an address on the way may be a translated one
+    if server.kind in (
+        "ours",
+        "official",
+    ):  # at other endpoints the client's address may be translated on the way
         assert message.born_host == broker.local
     assert abs(message.store_timestamp - time.time() * 1000) < 60_000
     assert {name: message.properties.get(name) for name in sent} == sent
     assert (message.unique_key, message.tags) == (sent["UNIQ_KEY"], "red")
 
 
-@case("send", "the broker adds a unique key where there is none, region, cluster and trace switch")
+@case("send", "the broker adds region, cluster, trace switch and, if missing, a unique key")
 def test_added_properties(broker: BlockingClient, topic: str) -> None:
     send(broker, topic)
     properties = read_first_message(broker, topic).properties
@@ -81,7 +84,7 @@ def test_added_properties(broker: BlockingClient, topic: str) -> None:
     assert len(properties["UNIQ_KEY"]) in (32, 56)  # 56 where the broker has an IPv6 address
 
 
-@case("batch", "one id and one offset for each message")
+@case("batch", "the answer has one id and one offset per message")
 def test_batch(broker: BlockingClient, topic: str) -> None:
     content = [(str(i).encode(), {"TAGS": f"t{i}", "UNIQ_KEY": f"{i:032X}"}) for i in range(5)]
     reply = broker.ask(batch_request(topic, content, queue_id=1))
@@ -100,7 +103,7 @@ def test_oneway(broker: BlockingClient, topic: str) -> None:
     broker.send_oneway(send_request(topic, b"oneway"))
     assert (
         read_first_message(broker, topic).body == b"oneway"
-    )  # the client would fail on an answer it did not wait for
+    )  # the client would fail on an unexpected answer
     broker.send_bytes(encode_command(send_request(topic, b"again").to_command(4711, oneway=True)))
     broker.send_bytes(encode_command(send_request(topic, b"third").to_command(4712)))
     assert broker.receive_command().opaque == 4712
@@ -108,19 +111,19 @@ def test_oneway(broker: BlockingClient, topic: str) -> None:
 
 @case("send", "a thousand sends in flight on one connection keep their order")
 def test_pipeline(broker: BlockingClient, topic: str) -> None:
-    # a broker may answer in any order, and store in any; every offset must be given once
+    # A broker may answer and store in any order, but must assign every offset once.
     replies = send_many(broker, topic, (str(i).encode() for i in range(1000)))
     assert sorted(reply.queue_offset for reply in replies) == list(range(1000))
 
 
-@case("send", "an unknown topic is created from TBW102 with the queues asked for")
+@case("send", "an unknown topic is created from TBW102 with the requested number of queues")
 def test_autocreate(broker: BlockingClient, server: ServerUnderTest) -> None:
     name = server.topic_name()
     assert send(broker, name, default_topic_queue_nums=3, queue_id=2).queue_offset == 0
     assert expect_refusal(broker, send_request(name, queue_id=3)).code == 29
 
 
-@case("send", "refused: topic unknown and its template too (17)")
+@case("send", "refused: unknown topic with an unknown template topic (17)")
 def test_no_template(broker: BlockingClient, server: ServerUnderTest) -> None:
     error = expect_refusal(
         broker, send_request(server.unique_name("missing"), default_topic=server.unique_name("none"))
@@ -160,14 +163,14 @@ def test_long_name(broker: BlockingClient) -> None:
 @pytest.mark.parametrize(
     "name", ["SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"]
 )
-@case("send", "refused: topics of the system (16)")
+@case("send", "refused: system topics (16)")
 def test_system_topic(broker: BlockingClient, name: str) -> None:
     error = expect_refusal(broker, send_request(name))
     assert error.code == 16
     assert f"Sending message to topic[{name}] is forbidden" in (error.remark or "")
 
 
-@case("send", "accepted: a topic without write permission, for the client's route decides")
+@case("send", "accepted: a send to a topic without write permission; only clients check it, by the route")
 def test_read_only(broker: BlockingClient, server: ServerUnderTest) -> None:
     name = server.topic_name()
     create_topic(server, name, 1, perm=READ)
@@ -195,7 +198,7 @@ def test_broken_batch(broker: BlockingClient, topic: str) -> None:
     assert send(broker, topic).queue_offset == 0
 
 
-@case("delay", "stored elsewhere, delivered to its topic after the level's time")
+@case("delay", "a delayed message is stored elsewhere and delivered to its topic after the level's time")
 def test_delay(broker: BlockingClient, topic: str) -> None:
     before = time.time()
     send(broker, topic, b"later", queue_id=3, properties={"DELAY": "1", "TAGS": "slow", "KEYS": "k"})
@@ -207,7 +210,7 @@ def test_delay(broker: BlockingClient, topic: str) -> None:
     assert message.store_timestamp - message.born_timestamp >= 900
 
 
-@case("delay", "level 0 and below is no delay")
+@case("delay", "level 0 and below: no delay")
 def test_no_delay(broker: BlockingClient, topic: str) -> None:
     send(broker, topic, b"now", properties={"DELAY": "0"})
     assert read_first_message(broker, topic).body == b"now"
@@ -253,7 +256,7 @@ def test_missing_topic(broker: BlockingClient, topic: str) -> None:
     assert send(broker, topic).queue_offset == 0
 
 
-@case("send", "a queue id that is no number is refused")
+@case("send", "a queue id that is not a number is refused")
 def test_not_a_number(broker: BlockingClient, topic: str) -> None:
     request = send_request(topic).to_command()
     request.ext["e"] = "zero"

@@ -1,4 +1,7 @@
-"""Stock clients through the gateway to an official broker: everything is sent again there, at offsets of its own."""
+"""Mirroring to an official broker by sending again, with stock clients: the target assigns offsets of its own.
+
+The primary is ours. Covers all kinds of messages, translation of consumer offsets, moves, and roles reversed.
+"""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -52,7 +55,7 @@ class Clusters:
     java: JavaClient
 
     def same(self, topic: str, count: int, *, in_order: bool = True) -> QueueContents:
-        """What both hold, queue by queue, once the primary has `count` messages, and then no more."""
+        """Wait until both brokers hold the same `count` messages, and return the contents of their queues."""
         primary, target = self.primary.broker, self.target.broker
         here, there = wait_for_same_messages(primary, target, topic, count, in_order=in_order)
         assert there == here
@@ -94,7 +97,7 @@ def test_every_kind_of_message(clusters: Clusters, mode: str) -> None:
 
 
 def test_transactions(clusters: Clusters) -> None:
-    """Ended by their producer at once, or when the broker asks; the target, which asks as well, gets the same."""
+    """Transactions ended at once or at a check-back have the same outcome at the target, which checks back as well."""
     topic, java = "tx", clusters.java
     with java.producer("tx_plain") as plain:
         plain.send_numbered(topic, 1)
@@ -112,7 +115,7 @@ def test_transactions(clusters: Clusters) -> None:
 
 
 def committed_offsets(where: str, group: str, topic: str) -> list[int]:
-    """Where a group goes on in each queue; -1 where that is not written."""
+    """Return a group's committed offset in each queue; -1 where there is none."""
     found = []
     with connect(where) as broker:
         for queue in range(QUEUES):
@@ -127,7 +130,7 @@ def committed_offsets(where: str, group: str, topic: str) -> list[int]:
 
 
 def commits_are_left_out(gateway: ShadowProcess) -> bool:
-    """Whether none of the next ones gets to the target; clients repeat theirs all the time."""
+    """Return True if the mirror skips the next commits, which clients repeat periodically."""
 
     def counted(what: str) -> int:
         return sum(each[what] for each in gateway.get_json("/mirror")["streams"])
@@ -147,8 +150,10 @@ def test_offsets_of_a_group_are_translated_never_ahead_and_never_over_an_active_
             send(broker, topic, b"of the target", queue_id=number % QUEUES)
 
     def translated() -> bool:
-        """Never ahead; true when it is as far."""
-        there = committed_offsets(clusters.target.broker, group, topic)  # first: the primary only goes on
+        """Assert that the target's offsets are not ahead, and return True once they have caught up."""
+        there = committed_offsets(
+            clusters.target.broker, group, topic
+        )  # read first, because the primary's only increase
         here = committed_offsets(clusters.primary.broker, group, topic)
         assert all(theirs <= ours + ahead for ours, theirs in zip(here, there, strict=True)), (here, there)
         return sum(here) == 60 and there == [offset + ahead for offset in here]
@@ -210,7 +215,7 @@ def test_a_topic_moves_under_load_and_another_comes_back(clusters: Clusters) -> 
 
 
 def test_the_target_leads_for_a_while_under_load(clusters: Clusters) -> None:
-    """Roles flipped and back: consumers at the primary get everything in order, and both have it in that order."""
+    """With roles reversed and back, consumers at the primary get everything in order, and both brokers agree."""
     topic, gateway = "Leads", clusters.gateway
     prepared(clusters, topic, "LeadReaders")
     with ExitStack() as stack:
@@ -229,7 +234,7 @@ def test_the_target_leads_for_a_while_under_load(clusters: Clusters) -> None:
 
 
 def try_switch_mode(gateway: ShadowProcess, topic: str, mode: str) -> bool:
-    """Whether a mode could be switched; on a busy machine the pause may be too short."""
+    """Return True if the mode could be switched; on a busy machine the pause may be too short."""
     try:
         gateway.run_command("mode", topic, mode)
     except AssertionError as refused:
@@ -240,15 +245,18 @@ def try_switch_mode(gateway: ShadowProcess, topic: str, mode: str) -> bool:
 
 
 def test_clients_of_the_vip_port(clusters: Clusters) -> None:
-    """They dial the port two below the one that routes name."""
+    """Clients of the VIP channel connect to the port two below the one in routes."""
     with clusters.java.producer("vip", vipChannelEnabled=True) as producer:
         producer.send_numbered("vip-sends", 10)
     clusters.same("vip-sends", 10)
 
 
 def test_a_group_that_pops_and_transactions_in_the_middle_of_a_move(clusters: Clusters) -> None:
-    """Nothing is lost. Twice comes at most what the broker asked its producer about: official brokers commit again what
-    is answered twice, and allowed transactions may be delivered by both sides."""
+    """Nothing is lost, and only transactions may be delivered twice.
+
+    Official brokers commit a message again if a check-back is answered twice, and with `--allow transactions` both
+    sides may deliver it.
+    """
     topic, group, java, gateway = "Popped", "Poppers", clusters.java, clusters.gateway
     java.driver.call("admin.create_topic", topic=topic, queues=QUEUES)
     java.driver.call("admin.mode", topic=topic, group=group, mode="POP")

@@ -1,5 +1,4 @@
-"""History of one queue, from an official primary to a target of ours by `rmq-gateway shadow backfill`, with real
-processes that are killed on the way."""
+"""Backfill of one queue from an official primary to a target of ours, with processes that are killed on the way."""
 
 import contextlib
 import os
@@ -27,12 +26,12 @@ pytestmark = [pytest.mark.ours_only, pytest.mark.both_servers]
 MESSAGES = 12_000
 LARGE_EACH = 4_000
 LARGE_BYTES = 300_000
-"""More than an official broker gives at a time: such a message comes alone."""
+"""Larger than one pull answer of an official broker, so that such a message comes alone."""
 SAME = ("queue_offset", "body", "properties", "born_timestamp", "store_timestamp", "flag", "sys_flag")
 
 
 class Clusters:
-    """An official broker, ours as the target, and the file that names both."""
+    """An official broker, our server as the target, and the configuration file for both."""
 
     def __init__(self, primary: OfficialEndpoint, target: OursEndpoint, directory: Path) -> None:
         self.primary, self.target, self.directory = primary, target, directory
@@ -43,7 +42,7 @@ class Clusters:
         )
 
     def fill(self, topic: str) -> None:
-        """One queue with small messages, some large ones among them."""
+        """Fill one queue with small messages and a few large ones among them."""
         with connect(self.primary.broker) as broker:
             broker.ask(topic_request(topic, 1))
             for first in range(0, MESSAGES, 200):
@@ -52,11 +51,11 @@ class Clusters:
                 broker.ask(batch_request(topic, messages, queue_id=0))
                 if first % LARGE_EACH == 0:
                     broker.ask(send_request(topic, os.urandom(LARGE_BYTES), queue_id=0))
-        # An official broker fills its queues behind its answers.
+        # An official broker fills its queues after it has answered.
         eventually(lambda: self.end(self.primary, topic) == MESSAGES + MESSAGES // LARGE_EACH, 60)
 
     def line(self, topic: str, *words: str) -> list[str]:
-        """The command that brings a topic over."""
+        """Return the command line that copies a topic."""
         command = [
             sys.executable,
             "-m",
@@ -71,7 +70,7 @@ class Clusters:
         return [*command, *words]
 
     def backfill(self, topic: str, *words: str) -> str:
-        """What the command prints at its end; it must bring everything over."""
+        """Copy a topic with the command, which must succeed, and return its messages."""
         done = subprocess.run(
             self.line(topic, *words), env=environment(self.directory), capture_output=True, text=True,
             timeout=120, check=False,
@@ -85,7 +84,7 @@ class Clusters:
 
 
 def read_messages(where: OfficialEndpoint | OursEndpoint, topic: str) -> list[tuple[object, ...]]:
-    """The queue, as far as it is to be the same; its offsets have no holes."""
+    """Return the parts of a queue's messages that must be the same; asserts that its offsets have no gaps."""
     with connect(where.broker) as broker:
         return [tuple(getattr(each, name) for name in SAME) for each in read_queue(broker, topic)]
 
@@ -96,7 +95,7 @@ def clusters(server: ServerUnderTest, tmp_path_factory: pytest.TempPathFactory) 
         pytest.skip("starts both servers itself: run once")
     here = tmp_path_factory.mktemp("backfill")
     try:
-        # Reads from memory and from disk are bounded apart; here both as for disks: 8 messages at a time.
+        # Brokers limit reads from memory and from disk separately; use the disk's limit for both: 8 messages at a time.
         bounds = {"maxTransferCountOnMessageInMemory": "8", "maxTransferBytesOnMessageInMemory": "65536"}
         with (
             OfficialEndpoint(bounds, here / "primary") as primary,
@@ -153,10 +152,10 @@ def _running(clusters: Clusters, topic: str) -> Iterator[ChildProcess]:
 
 
 def _killed_at(clusters: Clusters, topic: str, offset: int) -> int:
-    """Where the target is after a run of the command was killed that had got so far."""
+    """Kill the command once the target has reached an offset, and return the target's offset after that."""
 
     def is_there() -> bool:
-        with contextlib.suppress(Exception):  # the topic is made by the command
+        with contextlib.suppress(Exception):  # the command creates the topic
             return clusters.end(clusters.target, topic) >= offset
         return False
 

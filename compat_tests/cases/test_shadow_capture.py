@@ -1,4 +1,4 @@
-"""Stock traffic captured by a gateway that is killed, and replayed to a new server of ours: content and order."""
+"""Capture of stock clients' traffic by a gateway that is killed, and replay to a new server: same content and order."""
 
 import itertools
 import json
@@ -40,7 +40,7 @@ WAIT_S = 90.0
 
 @pytest.fixture(scope="module")
 def primary() -> Iterator[OfficialEndpoint]:
-    """An official server."""
+    """An official server behind the gateway."""
     try:
         official = OfficialEndpoint()
     except Unavailable as missing:
@@ -57,7 +57,7 @@ def read_all(broker: BlockingClient, topic: str, queue_id: int) -> list[Message]
 
 
 def content(where: str, topic: str) -> list[list[tuple[bytes, str | None, str | None]]]:
-    """Body, unique key and keys of each message, queue by queue, in order."""
+    """Return body, unique key and keys of each message, queue by queue, in order."""
     with BlockingClient(*split_address(where), timeout_s=15) as client:
         return [
             [
@@ -69,7 +69,7 @@ def content(where: str, topic: str) -> list[list[tuple[bytes, str | None, str | 
 
 
 def command(*arguments: str, directory: Path) -> tuple[int, str]:
-    """Exit code and standard output of a command of ours."""
+    """Run an `rmq-gateway` command and return its exit code and standard output."""
     line = [sys.executable, "-m", "gateway.cli", *arguments]
     variables = {**os.environ, **environment(directory)}
     done = subprocess.run(line, env=variables, capture_output=True, text=True, timeout=300, check=False)
@@ -78,7 +78,7 @@ def command(*arguments: str, directory: Path) -> tuple[int, str]:
 
 
 def captured(captures: Path) -> list[CaptureRecord | Damage]:
-    """What is in the files by now; the block that is being written may be damage."""
+    """Return the records in the capture files so far; a block that is still being written appears as damage."""
     return [found for path in sorted(captures.glob("*.rmqcap")) for found in scan_records(path.read_bytes())]
 
 
@@ -88,7 +88,7 @@ def all_captured(captures: Path) -> bool:
 
 
 def traffic(java: JavaClient) -> None:
-    """Plain, ordered, in batches, delayed and in transactions."""
+    """Send plain, ordered, batched, delayed and transactional messages."""
     with java.producer("capture_producers") as producer:
         eventually(lambda: ready(producer), WAIT_S)
         producer.send_numbered(PLAIN, 20, keys="k")
@@ -114,7 +114,7 @@ def ready(producer: JavaProducer) -> bool:
 
 
 def cut_off(gateway: Gateway, captures: Path) -> None:
-    """Sends without a pause, and kills the gateway while that goes on."""
+    """Kill the gateway while a client sends without a pause."""
     bodies = map(str, itertools.count())
 
     def send() -> None:
@@ -171,7 +171,7 @@ def test_captured_killed_and_replayed(primary: OfficialEndpoint, tmp_path: Path)
 
 
 def replay(directory: Path, captures: Path, target: Gateway) -> None:
-    """Everything at once; nothing is refused."""
+    """Replay everything at full speed, and assert that nothing is refused."""
     arguments = ("replay", str(captures), "--to", target.namesrv, "--speed", "max", "--json")
     code, output = command(*arguments, directory=directory)
     result = json.loads(output)
@@ -181,7 +181,10 @@ def replay(directory: Path, captures: Path, target: Gateway) -> None:
 
 
 def compare(primary: str, target: str) -> None:
-    """Queue by queue. Where messages wait before they are in a queue, the primary's own order among them is chance."""
+    """Assert that both brokers hold the same messages, queue by queue.
+
+    Delayed and transactional messages enter their queues later, in an order that is arbitrary even at the primary.
+    """
     for topic in (PLAIN, ORDERED):
         here = content(primary, topic)
         assert sum(map(len, here)) == (50 if topic == PLAIN else 20)
@@ -192,7 +195,7 @@ def compare(primary: str, target: str) -> None:
         assert [sorted(each) for each in content(target, topic)] == [
             sorted(each) for each in content(primary, topic)
         ]
-    # What the killed gateway had not written is missing; the rest is in order. Keys are made up by either broker.
+    # Messages the killed gateway had not written are missing; the rest is in order. Each broker assigns its own keys.
     for stored, replayed in zip(content(primary, CUT), content(target, CUT), strict=True):
         remaining = iter([body for body, _, _ in stored])
         assert all(body in remaining for body, _, _ in replayed)

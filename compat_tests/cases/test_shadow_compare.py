@@ -1,4 +1,4 @@
-"""The shadow gateway compares an official broker with ours: what stock clients ask for, and what both hold."""
+"""Comparison of an official broker with ours by the gateway: answers to stock clients, and stored messages (parity)."""
 
 import json
 import subprocess
@@ -25,7 +25,7 @@ from compat_tests.server import eventually
 
 pytestmark = [pytest.mark.ours_only, pytest.mark.both_servers]
 
-# A message of the target may come late on a busy machine: only what still differs after so long counts.
+# The lag is generous because the target may be late on a busy machine: only differences that last that long count.
 CONFIG = """
 [target]
 namesrv = ["{target}"]
@@ -47,19 +47,19 @@ lag_ms = 60000
 
 
 class Clusters:
-    """Primary, target, and the gateway between them."""
+    """The target, and the gateway with the primary behind it."""
 
     def __init__(self, gateway: ShadowEndpoint, target: OursEndpoint, config: Path) -> None:
         self.gateway, self.target, self.config = gateway, target, config
 
     def get(self, path: str) -> dict[str, Any]:
-        """JSON of the gateway's console."""
+        """Return a JSON page of the gateway's console."""
         with urlopen(f"http://{self.gateway.ready['console']}{path}", timeout=60) as answer:
             found: dict[str, Any] = json.load(answer)
         return found
 
     def compared(self, request: str, count: int = 1) -> dict[str, Any]:
-        """What was counted for a request, once ``count`` comparisons were made and none waits."""
+        """Return the counts for a request, once ``count`` comparisons are done and none is waiting."""
 
         def look() -> dict[str, Any]:
             status = self.get("/compare")
@@ -69,7 +69,7 @@ class Clusters:
         return eventually(look, 90, 0.2)
 
     def parity(self, *arguments: str) -> tuple[int, dict[str, Any]]:
-        """Exit code and result of the command."""
+        """Run the command and return its exit code and result."""
         command = [sys.executable, "-m", "gateway.cli", "shadow", "-c", str(self.config), "parity"]
         done = subprocess.run(
             [*command, "--json", "--quiet", *arguments], capture_output=True, text=True, cwd=ROOT, timeout=180
@@ -91,7 +91,7 @@ def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clusters]:
 
 
 def test_nothing_differs_but_what_is_declared(clusters: Clusters, tmp_path: Path) -> None:
-    """A stock producer, a stock consumer and the official admin tool: every answer of the target is the same."""
+    """A stock producer, a stock consumer and the official admin tool get equivalent answers from both brokers."""
     with connect(clusters.gateway.broker) as broker:
         broker.ask(topic_request("orders", 2))
         create_group(broker, "readers")
@@ -128,7 +128,7 @@ def test_nothing_differs_but_what_is_declared(clusters: Clusters, tmp_path: Path
 
 
 def test_planted_faults_are_found_exactly(clusters: Clusters) -> None:
-    """The target lost a message, changed one, has one twice and one at another place."""
+    """The target lacks one message, has changed one, has one twice and one at another position."""
     theirs = [0, 1, 2, *range(4, 9), 10, 11, 9, *range(12, 20), 15, *range(20, 30)]
     for where, numbers in ((clusters.gateway.broker, range(30)), (clusters.target.broker, theirs)):
         with connect(where) as broker:

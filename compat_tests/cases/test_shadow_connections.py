@@ -1,4 +1,4 @@
-"""Clients' connections through the shadow gateway: one of its own on either side for each, and ports that stay."""
+"""Connections through the shadow gateway: each client has an upstream connection of its own, and ports are stable."""
 
 import resource
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ KIB = 1024
 
 @contextmanager
 def many_files(needed: int) -> Iterator[None]:
-    """Lets this process open as many files as it may."""
+    """Raise this process's limit of open files to the maximum during the block."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if 0 <= hard < needed:
         pytest.skip(f"only {hard} files may be open")
@@ -35,7 +35,7 @@ def many_files(needed: int) -> Iterator[None]:
 
 
 def test_two_thousand_clients(tmp_path: Path) -> None:
-    """All are known to the broker as clients, and one works; memory is stated, and given back."""
+    """2,000 clients are registered at the broker while one works; memory is bounded, and files are closed again."""
     with (
         many_files(COUNT * 2 + 500),
         Gateway(tmp_path / "primary", "--memory") as primary,
@@ -75,7 +75,7 @@ def open_files(gateway: Gateway) -> int:
 
 
 def test_an_address_keeps_its_port_over_a_restart(tmp_path: Path) -> None:
-    """A client with an old route still reaches the broker it wants, though one that comes first by name appeared."""
+    """A client with an old route still reaches the right broker, although a new one sorts before it by name."""
     _, port = find_server_ports(brokers=3)
     kept = tmp_path / "ports.json"
     settings = {"listen.broker_port": port, "listen.ports_file": f'"{kept}"'}
@@ -98,7 +98,7 @@ def test_an_address_keeps_its_port_over_a_restart(tmp_path: Path) -> None:
 
 
 def broker(directory: Path, namesrv: Gateway, name: str) -> Gateway:
-    """A broker of ours of this name, which the namesrv knows."""
+    """Start a broker of ours with this name and wait until the namesrv knows it."""
     words = ["-n", namesrv.namesrv, "--memory", "--set", f"brokerName={name}"]
     started = Gateway(directory, *words, command="broker")
     with BlockingClient(*split_address(namesrv.namesrv), timeout_s=30) as client:

@@ -1,4 +1,4 @@
-"""A primary with a replica behind the gateway: clients find both, and go on when the master is killed."""
+"""A primary with a replica behind the gateway: clients find both, and continue when the master is killed."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -24,13 +24,13 @@ from remoting.requests.topics import GetTopicConfig
 pytestmark = [pytest.mark.ours_only, pytest.mark.both_servers]
 
 NAME = "broker-a"
-# How often a client looks for routes, and tells brokers of itself.
+# Client settings: fetch routes and send heartbeats every second.
 OFTEN = {"pollNameServerInterval": 1000, "heartbeatBrokerInterval": 1000}
-# Without it a slave sends its readers back to the master.
+# Without this setting a slave redirects its readers to the master.
 READABLE = {"slaveReadEnable": "true"}
 SLAVE = {"brokerId": "1", "brokerRole": "SLAVE", **READABLE}
 TAKES_OVER_S = 90
-# Settings of topics are copied each 10 s.
+# A slave copies topic settings every 10 s.
 COPIES_S = 60
 
 
@@ -44,11 +44,11 @@ class Clusters:
     java: JavaClient
 
     def kill_master(self) -> None:
-        """The namesrv stays."""
+        """Kill the master broker; the namesrv keeps running."""
         self.primary.children.pop().kill()
 
     def copied(self, topic: str, count: int) -> bool:
-        """Whether the replica has all messages of a topic, and knows the topic; raises as long as it does not."""
+        """Return True if the replica has all messages of a topic. Raises RequestError until it knows the topic."""
         with connect(self.replica.broker) as broker:
             broker.ask(GetTopicConfig(topic=topic))
             ends = [broker.ask(GetMaxOffset(topic=topic, queue_id=queue)).offset for queue in range(4)]
@@ -56,14 +56,14 @@ class Clusters:
 
 
 def addresses(namesrv: str) -> dict[int, str]:
-    """Brokers of our name by their id, as a namesrv tells."""
+    """Return the addresses of the brokers named `NAME` by broker id, according to a namesrv."""
     with connect(namesrv) as client:
         table = client.ask(GetBrokerClusterInfo()).data.broker_addr_table or {}
     return dict(table[NAME].broker_addrs) if NAME in table else {}
 
 
 def route(namesrv: str, topic: str) -> dict[int, str]:
-    """The same in a topic's route."""
+    """Return the broker addresses in a topic's route by broker id."""
     with connect(namesrv) as client:
         (data,) = client.ask(GetRouteInfoByTopic(topic=topic)).data.broker_datas
     return dict(data.broker_addrs)
@@ -78,7 +78,7 @@ def running(
     except Unavailable as missing:
         skip_or_fail(str(missing))
     with ExitStack() as stack:
-        # Often enough that the test need not wait for it.
+        # A short refresh interval, so that the test need not wait for it.
         gateway = stack.enter_context(ShadowEndpoint(primary, ("--set", "listen.refresh_s=1")))
         second = ReplicaEndpoint(
             replica, here / "replica", primary.namesrv, lambda at: at in addresses(primary.namesrv).values()
@@ -89,7 +89,7 @@ def running(
 
 
 def go_on(producer: JavaProducer, topic: str, count: int) -> None:
-    """Sends again until the first one is taken."""
+    """Send one message until it is accepted, then `count` more."""
 
     def taken() -> bool:
         try:
@@ -157,7 +157,7 @@ def test_clients_follow_a_master_that_the_controller_elects(tmp_path: Path) -> N
 
 
 def both(clusters: Clusters) -> dict[int, str]:
-    """Both brokers by their id, once the gateway's namesrv tells of them."""
+    """Wait until the gateway's namesrv knows both brokers, and return their addresses by broker id."""
 
     def found() -> dict[int, str]:
         known = addresses(clusters.gateway.namesrv)
@@ -167,7 +167,7 @@ def both(clusters: Clusters) -> dict[int, str]:
 
 
 def all_copied(clusters: Clusters, topic: str, count: int) -> None:
-    """Waits for it."""
+    """Wait until the replica has all messages of a topic."""
 
     def copied() -> bool:
         try:

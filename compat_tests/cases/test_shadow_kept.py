@@ -1,4 +1,4 @@
-"""Stock clients through the gateway to a target of ours: every message has there the offset it has on the primary."""
+"""Offset-preserving replication to a target of ours: every message has the same offset there as at the primary."""
 
 import json
 from collections.abc import Iterator
@@ -30,13 +30,13 @@ COMPARED_FIELDS = (
 
 
 class Clusters:
-    """An official broker, the gateway in front of it, our server as the target."""
+    """An official broker, the gateway in front of it, our server as the target, and a stock client."""
 
     def __init__(self, shadow: ShadowEndpoint, target: OursEndpoint, java: JavaClient) -> None:
         self.shadow, self.target, self.java = shadow, target, java
 
     def until_same(self, topic: str, count: int) -> None:
-        """Until the primary has `count` messages of a topic, and the target the same ones at the same offsets."""
+        """Wait until the primary has `count` messages of a topic, and the target the same ones at the same offsets."""
         primary, target = self.shadow.primary.broker, self.target.broker
         here, there = wait_until_same(
             lambda where: read_messages(where, topic), primary, target, lambda found: len(found) >= count
@@ -45,7 +45,7 @@ class Clusters:
         assert there == here
 
     def until_same_offsets(self, group: str, topic: str, consumed: int) -> None:
-        """Until a group is done with so many messages on the primary, and stands at the target where it does there."""
+        """Wait until a group has consumed `consumed` messages, and its committed offsets are the same at the target."""
         primary, target = self.shadow.primary.broker, self.target.broker
         here, there = wait_until_same(
             lambda where: committed_offsets(where, group, topic),
@@ -58,7 +58,7 @@ class Clusters:
 
 
 def read_messages(where: str, topic: str) -> list[tuple[Any, ...]]:
-    """Every message of every queue, by offset, as far as it is to be the same."""
+    """Return the parts that must be the same of every message of every queue, in offset order."""
     with connect(where) as broker:
         return [
             tuple(getattr(each, name) for name in COMPARED_FIELDS)
@@ -68,7 +68,7 @@ def read_messages(where: str, topic: str) -> list[tuple[Any, ...]]:
 
 
 def committed_offsets(where: str, group: str, topic: str) -> list[int]:
-    """Where a group stands, by queue; 0 where that is not known."""
+    """Return a group's committed offset in each queue; 0 where there is none."""
     found = []
     with connect(where) as broker:
         for queue in range(QUEUES):

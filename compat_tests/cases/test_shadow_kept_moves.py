@@ -1,5 +1,4 @@
-"""Cut-over from an official broker to ours, which keeps its offsets, with stock clients that pop and that send
-transactions in the middle of it."""
+"""Cut-over from an official broker to ours with preserved offsets, under pop consumption and transactions."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -32,7 +31,7 @@ POPPING = {"clientRebalance": False, "popInvisibleTime": 10_000, "heartbeatBroke
 
 @dataclass
 class Clusters:
-    """An official broker, the gateway in front of it, ours as the target, a stock client."""
+    """An official broker, the gateway in front of it, our server as the target, and a stock client."""
 
     primary: OfficialEndpoint
     target: OursEndpoint
@@ -40,7 +39,7 @@ class Clusters:
     java: JavaClient
 
     def topic(self, topic: str, group: str, *, pop: bool) -> None:
-        """A topic and its group, which pops if asked for."""
+        """Create a topic and its group, which pops if `pop`."""
         with connect(self.gateway.broker) as broker:
             broker.ask(topic_request(topic, QUEUES))
             create_group(broker, group)
@@ -84,7 +83,7 @@ class MixedTraffic:
     reader: JavaPushConsumer
 
     def expected_bodies(self) -> set[str]:
-        """What was acknowledged, or is committed sooner or later."""
+        """Return the bodies that must arrive: acknowledged messages, and transactions that are eventually committed."""
         plain = {f"{key} {number}" for key in self.load.keys for number in range(self.load.sent[key])}
         return plain | {f"tx {number}" for number in range(self.transactions.sent)}
 
@@ -92,7 +91,7 @@ class MixedTraffic:
         return Counter(each["body"] for each in self.reader.received(0))
 
     def stop_and_count(self) -> Counter[str]:
-        """Everything arrives; how often."""
+        """Stop sending, wait until everything has arrived, and return the number of deliveries of each body."""
         self.transactions.stop()
         self.load.stop()
         wanted = self.expected_bodies()
@@ -115,7 +114,7 @@ def start_mixed_traffic(
 
 
 def unexpected_duplicates(traffic: MixedTraffic, times: Counter[str], *, of: int = 1) -> set[str]:
-    """What came more often than it should; not what was sent twice, or what the broker asked its producer about."""
+    """Return the bodies delivered more than `of` times, except transactions and messages that were sent twice."""
     often = {body for body, count in times.items() if count > of and not body.startswith("tx ")}
     return often - traffic.load.resent_bodies
 
@@ -139,7 +138,7 @@ def test_a_group_that_pops_and_transactions_in_the_middle_of_a_move(
 def test_messages_that_a_popping_group_fails_with_come_again_on_either_side(
     clusters: Clusters, server: ServerUnderTest
 ) -> None:
-    """Retries of a pop wait in a topic of group and topic; they are consumed before the group follows."""
+    """A popping group's retries wait in a topic of its own, which must be consumed before the group is switched."""
     topic, group = server.topic_name("failed"), server.topic_name("failing")
     clusters.topic(topic, group, pop=True)
     with ExitStack() as stack:
@@ -172,7 +171,7 @@ def test_transactions_and_a_group_that_pulls_move_and_come_back(
         clusters.gateway.run_step("rollback", topic, "--all", "--allow", "transactions", state="MIRRORING")
         wait_for_progress(traffic.load)
         times = traffic.stop_and_count()
-    # Reads that still waited at the primary since before the move get the first copy of a queue each.
+    # A pull that has waited at the primary since before the move may get the first copied message of its queue.
     again = unexpected_duplicates(traffic, times)
     assert len(again) <= QUEUES
     assert max((times[body] for body in again), default=2) == 2
@@ -181,7 +180,7 @@ def test_transactions_and_a_group_that_pulls_move_and_come_back(
 def test_the_target_leads_for_a_while_and_offsets_stay_the_same(
     clusters: Clusters, server: ServerUnderTest
 ) -> None:
-    """Sends go to the target and come back to the primary; afterwards the target keeps the primary's offsets again."""
+    """While the target leads, sends are mirrored back to the primary; afterwards offsets are preserved again."""
     topic, group, gateway = server.topic_name("led"), server.topic_name("led_readers"), clusters.gateway
     clusters.topic(topic, group, pop=False)
     java = clusters.java
@@ -206,6 +205,6 @@ def test_the_target_leads_for_a_while_and_offsets_stay_the_same(
 
 
 def bodies(where: str, topic: str) -> list[list[bytes]]:
-    """What each queue holds, in order."""
+    """Return the bodies of each queue, in order."""
     with connect(where) as broker:
         return [[each.body for each in iter_queue(broker, topic, queue)] for queue in range(QUEUES)]

@@ -1,4 +1,4 @@
-"""Stock producers through the gateway: a target that is another server gets the same messages in the same queues."""
+"""Mirroring of stock producers from an official broker to ours: the same messages in the same queues."""
 
 import json
 from collections.abc import Iterator
@@ -21,13 +21,13 @@ pytestmark = [pytest.mark.ours_only, pytest.mark.both_servers]
 
 
 class Clusters:
-    """An official broker with the gateway in front, and ours as the target."""
+    """An official broker with the gateway in front, our server as the target, and a stock client."""
 
     def __init__(self, shadow: ShadowEndpoint, target: OursEndpoint, java: JavaClient) -> None:
         self.shadow, self.target, self.java = shadow, target, java
 
     def same(self, topic: str, count: int, *, in_order: bool = True) -> QueueContents:
-        """What both hold, queue by queue, once the primary has `count` messages."""
+        """Wait until both brokers hold the same `count` messages, and return the contents of their queues."""
         primary, target = self.shadow.primary.broker, self.target.broker
         here, there = wait_for_same_messages(primary, target, topic, count, in_order=in_order)
         assert there == here
@@ -45,7 +45,7 @@ def clusters(server: ServerUnderTest, tmp_path_factory: pytest.TempPathFactory) 
         with target:
             extra = (
                 *("--set", f"target.namesrv={json.dumps([target.namesrv])}"),
-                # On a busy machine an answer may come long after those to later messages.
+                # On a busy machine an answer may arrive long after the answers to later messages.
                 *("--set", "mirroring.order_ms=10000"),
                 *("--set", f"mirroring.state_file={json.dumps(str(here / 'mirror.state'))}"),
             )
@@ -86,7 +86,7 @@ def test_transactions(clusters: Clusters, server: ServerUnderTest) -> None:
     ]
     with clusters.java.transactions("mirror_tx") as producer:
         producer.send(*halves)
-    # A producer does not wait for its ends, and brokers carry them out side by side: their order is chance.
+    # A producer sends its commits oneway, and brokers process them concurrently, so their order is arbitrary.
     held = clusters.same(topic, 11, in_order=False)
     bodies = [each["body"].decode() for queue in held for each in queue]
     assert len(bodies) == 11

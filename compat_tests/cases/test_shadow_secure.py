@@ -1,4 +1,4 @@
-"""TLS and signatures through the shadow gateway, before an official broker that wants both."""
+"""TLS and signatures through the shadow gateway, in front of an official broker that requires signatures."""
 
 import json
 import ssl
@@ -43,14 +43,14 @@ SETTINGS = {
     "authorizationProvider": f"{AUTH}.authorization.provider.DefaultAuthorizationProvider",
     "authorizationMetadataProvider": f"{AUTH}.authorization.{LOCAL.format('Authorization')}",
 }
-# Without files the official server has a certificate that nobody signed, and takes clients with TLS and without.
+# Without certificate files the official server uses a self-signed one, and accepts clients with and without TLS.
 ANYBODY = client_context(verify=False)
 SIGNED = make_signer(Credentials(USER, SECRET))
 
 
 @pytest.fixture(scope="module")
 def primary() -> Iterator[OfficialEndpoint]:
-    """An official broker that knows one user."""
+    """An official broker with authentication and one user."""
     try:
         official = OfficialEndpoint(SETTINGS, jvm=QUICK_START_WITH_TLS)
     except Unavailable as missing:
@@ -67,7 +67,7 @@ def dial(
 
 @contextmanager
 def gateway(directory: Path, primary: OfficialEndpoint, mode: str, *, tls: bool) -> Iterator[Gateway]:
-    """A gateway that also has credentials of its own; they are nowhere in its log."""
+    """Run a gateway with credentials of its own, and assert that its log does not contain the secret."""
     file = directory / "shadow.toml"
     file.write_text(
         f"""
@@ -85,7 +85,7 @@ def gateway(directory: Path, primary: OfficialEndpoint, mode: str, *, tls: bool)
 
 
 def test_signatures_as_the_official_broker_checks_them(primary: OfficialEndpoint) -> None:
-    """Header fields in both forms, bodies, texts beyond ASCII."""
+    """Both header forms, bodies, and non-ASCII texts."""
     for binary in (False, True):
         with dial(primary.broker) as client:
             client.binary = binary
@@ -115,7 +115,7 @@ def test_other_credentials_are_refused(
 
 @pytest.mark.parametrize("upstream_tls", [False, True])
 def test_tls_on_either_side(primary: OfficialEndpoint, tmp_path: Path, upstream_tls: bool) -> None:
-    """Signatures stay valid; answers larger than a TLS record pass whole."""
+    """Signatures remain valid, and answers larger than a TLS record arrive whole."""
     with gateway(tmp_path, primary, "permissive", tls=upstream_tls) as process:
         for tls in (None, ANYBODY):
             topic = f"either-{upstream_tls}-{tls is None}"
@@ -131,7 +131,7 @@ def test_tls_on_either_side(primary: OfficialEndpoint, tmp_path: Path, upstream_
 
 
 def test_stock_client_with_tls_and_signatures(primary: OfficialEndpoint, tmp_path: Path) -> None:
-    """A listener for TLS only, TLS to the primary: the stock client notices nothing, plain ones are closed."""
+    """With TLS required on both sides a stock client works, and a plain connection is closed."""
     with gateway(tmp_path, primary, "enforcing", tls=True) as process:
         with dial(process.namesrv) as plain, pytest.raises(RemotingClosed):
             plain.ask(GetBrokerClusterInfo())
@@ -161,7 +161,7 @@ def _has_queues(producer, topic) -> bool:
 
 @pytest.mark.parametrize("secret", [SECRET, "wrong"])
 def test_a_target_that_wants_signatures(primary: OfficialEndpoint, tmp_path: Path, secret: str) -> None:
-    """Mirrored requests are signed for the target; where it refuses them that is counted, and no client notices."""
+    """Mirrored requests are signed for the target; refusals there are counted, and clients do not notice them."""
     target, topic = primary, f"mirrored-{secret == SECRET}"
     settings = f"""
     [target]
@@ -192,7 +192,7 @@ def test_a_target_that_wants_signatures(primary: OfficialEndpoint, tmp_path: Pat
 def mirror_with_tls(
     directory: Path, target: OfficialEndpoint, *, verify: bool, mode: str
 ) -> Iterator[tuple[Gateway, str]]:
-    """A gateway between a plain primary of ours and a target it speaks TLS with, and the primary's broker."""
+    """Run a gateway between a primary of ours without TLS and a target with TLS; yield it and the primary's broker."""
     file = directory / "shadow.toml"
     with OursEndpoint(directory=directory / "primary") as plain:
         file.write_text(
@@ -213,7 +213,7 @@ def mirror_with_tls(
 
 @pytest.mark.parametrize("mode", ["async", "target-primary"])
 def test_tls_to_the_target(primary: OfficialEndpoint, tmp_path: Path, mode: str) -> None:
-    """What is mirrored goes over TLS, and so do clients' sends while the target leads."""
+    """Mirrored messages go over TLS, and so do clients' sends while the target leads."""
     target, topic = primary, f"over-tls-{mode}"
     with dial(target.broker) as reader:
         reader.ask(topic_request(topic, 1))
@@ -229,7 +229,7 @@ def test_tls_to_the_target(primary: OfficialEndpoint, tmp_path: Path, mode: str)
 
 
 def test_a_target_whose_certificate_nobody_signed(primary: OfficialEndpoint, tmp_path: Path) -> None:
-    """Unless it may, the mirror does not speak with it, and says why; clients notice nothing."""
+    """With `verify` the mirror refuses a self-signed certificate and reports it; clients do not notice."""
     with mirror_with_tls(tmp_path, primary, verify=True, mode="async") as (process, _):
         with dial(process.broker) as client:
             client.ask(topic_request("unsigned", 1))
@@ -252,7 +252,7 @@ def _mirror(process: Gateway) -> dict[str, Any]:
 
 
 def _settled(process: Gateway, count: int) -> dict[str, Any]:
-    """What the mirror says once so many exchanges are decided; nothing before."""
+    """Return the mirror's status once `count` exchanges have an outcome; {} before."""
     found = _mirror(process)
     decided = sum(each["mirrored"] + each["refused"] + each["dropped"] for each in found["streams"])
     return found if decided >= count else {}

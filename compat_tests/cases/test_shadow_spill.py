@@ -1,4 +1,4 @@
-"""What waits for a target that is down outlives a gateway that is killed: real processes, an official primary."""
+"""Spill queue: exchanges that wait for a target that is down survive a kill of the gateway."""
 
 from collections.abc import Iterator
 
@@ -22,14 +22,14 @@ ARRIVES_S = 120.0
 
 
 class Clusters:
-    """A primary, a target that gives offsets of its own, and the gateway with little memory and much disk."""
+    """A primary, a target that assigns its own offsets, and a gateway with a small memory limit and a spill queue."""
 
     def __init__(self, primary: OfficialEndpoint, target: OursEndpoint, shadow: ShadowProcess) -> None:
         self.primary, self.target, self.shadow = primary, target, shadow
         self.sent = 0
 
     def send(self, topic: str, count: int) -> None:
-        """Through the gateway, to the queues in turn."""
+        """Send numbered messages through the gateway, to the queues in turn."""
         with connect(self.shadow.broker) as broker:
             for number in range(self.sent, self.sent + count):
                 properties = {"UNIQ_KEY": f"{number:032X}", "KEYS": f"k{number}"}
@@ -38,12 +38,12 @@ class Clusters:
         self.sent += count
 
     def stream(self) -> dict[str, int]:
-        """The figures of the one stream that mirrors sends; none before the first."""
+        """Return the figures of the stream that mirrors sends; {} before the first send."""
         rows = self.shadow.get_json("/mirror")["streams"]
         return dict(next((row for row in rows if row["name"] == "primary-broker-a-0"), {}))
 
     def until_on_disk(self, count: int) -> None:
-        """Until so many exchanges wait, each of them in a file."""
+        """Wait until `count` exchanges are queued, all of them on disk."""
         eventually(lambda: self.stream().get("on_disk") == self.stream().get("queued") == count, ARRIVES_S)
 
     def restart(self) -> None:
@@ -52,7 +52,7 @@ class Clusters:
 
 
 def read_bodies(where: OfficialEndpoint | OursEndpoint, topic: str) -> list[list[bytes]]:
-    """The bodies of each queue, in order."""
+    """Return the bodies of each queue, in order."""
     with connect(where.broker) as broker:
         return [[each.body for each in read_queue(broker, topic, queue)] for queue in range(QUEUES)]
 
@@ -107,7 +107,7 @@ def test_a_gateway_killed_while_the_target_is_down_loses_nothing_and_repeats_not
     clusters.until_on_disk(OUTAGE + LATER)
 
     clusters.target.start()
-    for _ in range(2):  # the gateway is killed in the middle of its go
+    for _ in range(2):  # the gateway is killed while it mirrors the backlog
         eventually(lambda: clusters.stream().get("mirrored", 0) > 300, ARRIVES_S, every_s=0.005)
         clusters.restart()
         assert clusters.stream()["resumed"] > 0

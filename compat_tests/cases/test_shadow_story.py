@@ -1,4 +1,8 @@
-"""The story of a move: from an official broker to ours, under load, with everything that may happen on the way."""
+"""The story of a migration from an official broker to ours, under load.
+
+One test walks through it: backfill of history, synced settings, mirroring, an outage of the target, a parity check, a
+move with a kill of the gateway in the middle, a rollback, transactions, and the final report.
+"""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -43,13 +47,13 @@ def stock_client(namesrv: str) -> Iterator[JavaClient]:
 
 
 def has_consumed_all(consumer: JavaPushConsumer, load: KeyedProducer) -> bool:
-    """Every message that was acknowledged has been delivered."""
+    """Return True if every acknowledged message has been delivered."""
     got = by_key(consumer.received(0))
     return all(set(range(load.sent[key])) <= set(got.get(key, ())) for key in load.keys)
 
 
 def assert_in_order(consumer: JavaPushConsumer, load: KeyedProducer) -> None:
-    """Each key's messages came in their order; a message that was sent again may come again."""
+    """Assert that each key's messages came in order; a message that was sent again may come again."""
     for key, numbers in by_key(consumer.received(0)).items():
         assert numbers == sorted(numbers), key
         assert len(numbers) >= load.sent[key]
@@ -61,20 +65,20 @@ def max_offsets(where: str, topic: str) -> list[int]:
 
 
 def wait_for_progress(load: KeyedProducer, by: int = 20) -> None:
-    """Producers do their work."""
+    """Wait until the producer has sent `by` more messages."""
     before = load.total
     eventually(lambda: load.total >= before + by, PROGRESS_TIMEOUT_S)
 
 
 @dataclass
 class OrderedTraffic:
-    """One topic's stock producer and orderly consumer, at work."""
+    """A stock producer and an orderly consumer of one topic, both running."""
 
     load: KeyedProducer
     reader: JavaPushConsumer
 
     def stop_and_check(self) -> None:
-        """Everything that was acknowledged was delivered, in the order of each key."""
+        """Stop sending, and assert that every acknowledged message was delivered, in order within each key."""
         self.load.stop()
         eventually(lambda: has_consumed_all(self.reader, self.load), PROGRESS_TIMEOUT_S)
         assert_in_order(self.reader, self.load)
@@ -82,7 +86,7 @@ class OrderedTraffic:
 
 @dataclass
 class PaymentTraffic:
-    """Transactions of a stock producer, every other one committed when the broker asks, and their reader."""
+    """Transactions of a stock producer, every other one committed at a check-back, and their consumer."""
 
     sending: TransactionSender
     reader: JavaPushConsumer
@@ -92,14 +96,14 @@ class PaymentTraffic:
         eventually(lambda: self.sending.sent >= before + 4, PROGRESS_TIMEOUT_S)
 
     def stop_and_check(self) -> None:
-        """Every transaction arrived."""
+        """Stop sending, and wait until every transaction has arrived."""
         self.sending.stop()
         wanted = {f"tx {number}" for number in range(self.sending.sent)}
         eventually(lambda: wanted <= {each["body"] for each in self.reader.received(0)}, PROGRESS_TIMEOUT_S)
 
 
 def prepare(primary: OfficialEndpoint) -> None:
-    """Three topics with a group each, and history from before the gateway."""
+    """Create three topics with a group each, and a topic with history from before the gateway."""
     with connect(primary.broker) as broker:
         for topic, group in GROUPS.items():
             broker.ask(topic_request(topic, 4))
@@ -110,7 +114,7 @@ def prepare(primary: OfficialEndpoint) -> None:
 
 
 def start_traffic(java: JavaClient, topic: str, group: str, story: ExitStack) -> OrderedTraffic:
-    """Clients of one topic, which come through the gateway."""
+    """Start the clients of one topic, which connect through the gateway."""
     producer = f"{topic}_p"
     story.enter_context(java.producer(producer, heartbeatBrokerInterval=1000))
     reader = story.enter_context(java.push(group, topic, orderly=True, settings=FREQUENT_REPORTS))
@@ -124,7 +128,7 @@ def begin_payments(java: JavaClient, story: ExitStack) -> PaymentTraffic:
 
 
 def history_comes_over(gateway: ShadowProcess, primary: OfficialEndpoint, target: OursEndpoint) -> None:
-    """By a command of its own, before the gateway runs."""
+    """Backfill the history with the command, before the gateway runs."""
     gateway.run_command("backfill", "-q", "-t", "Archive")
     assert max_offsets(target.broker, "Archive") == max_offsets(primary.broker, "Archive")
 
@@ -148,7 +152,7 @@ def nobody_notices_an_outage(target: OursEndpoint, *traffic: OrderedTraffic) -> 
 
 
 def orders_move(gateway: ShadowProcess, primary: OfficialEndpoint, orders: OrderedTraffic) -> list[int]:
-    """Under load, while the gateway is killed between two steps; where the primary's queues ended for good."""
+    """Move the orders under load with a kill of the gateway in between; return the primary's final queue ends."""
     gateway.kill()
     gateway.start()
     wait_for_progress(orders.load)
@@ -177,14 +181,14 @@ def both_have_the_same_bills(gateway: ShadowProcess, primary: OfficialEndpoint, 
 
 
 def payments_move(gateway: ShadowProcess, payments: PaymentTraffic) -> None:
-    """Transactions are ended on the side where they began, so they need not stop for it."""
+    """Move the payments without a pause: each transaction is ended on the side where it began."""
     words = "--allow", "transactions", "--to", "CONSUMERS_SWITCHED"
     gateway.run_step("advance", "Payments", *words, state="CONSUMERS_SWITCHED")
     payments.wait_for_progress()
 
 
 def parity_is_proven(gateway: ShadowProcess, file: Path) -> Path:
-    """Of everything, under load, after the outage."""
+    """Compare all topics under load after the outage, and write the result to `file`."""
     gateway.run_step("advance", "Orders", state="CAUGHT_UP")
     file.write_text(gateway.run_command("parity", "-q", "--json"))
     return file

@@ -1,4 +1,4 @@
-"""Messages for an arbitrary time: what is stored while they wait, when they come, how they are taken back."""
+"""Timer messages: their form while they wait, their delivery, their metrics, and recalls."""
 
 import json
 import time
@@ -38,7 +38,7 @@ LIMIT = (
     "the delay time should be bigger than the current time"
 )
 CHECKPOINT = Struct(">7q")
-# Long enough for what a case does before the message is due, on a machine that is busy with other things.
+# Long enough for what a case does before the message is due, even on a busy machine.
 AHEAD_MS = 9_000
 ARRIVAL_S = 40.0
 
@@ -50,14 +50,14 @@ def now_ms() -> int:
 def send_later(
     broker: BlockingClient, topic: str, body: bytes, asked: dict[str, Any], **fields: Any
 ) -> SendMessageReply:
-    """Sends with timer properties and a unique key that is the topic and the body."""
+    """Send a message with timer properties and the topic plus the body as its unique key."""
     key = f"{topic}{body.decode()}"
     properties = {"UNIQ_KEY": key, **{name: str(value) for name, value in asked.items()}}
     return send(broker, topic, body, properties=properties, **fields)
 
 
 def arrived(broker: BlockingClient, topic: str, count: int, **fields: Any) -> list[Message]:
-    """The messages of a queue, once there are so many."""
+    """Wait until a queue has `count` messages and return them."""
 
     def look() -> list[Message]:
         reply = pull(broker, topic, **fields)
@@ -68,22 +68,22 @@ def arrived(broker: BlockingClient, topic: str, count: int, **fields: Any) -> li
 
 
 def waiting(broker: BlockingClient, sent: SendMessageReply) -> Message:
-    """A message as it is stored while it waits."""
+    """Return a message as it is stored while it waits."""
     return arrived(broker, WHEEL, 1, offset=sent.queue_offset, max_msg_nums=1)[0]
 
 
 @pytest.fixture
 def recalling(broker: BlockingClient) -> Iterator[None]:
-    """A broker that takes messages back."""
+    """A broker that allows recalls."""
     configure(broker, recallMessageEnable="true")
     yield
     configure(broker, recallMessageEnable="false")
 
 
-# -- waiting and coming ----------------------------------------------------------------------------------------
+# -- waiting and delivery --------------------------------------------------------------------------------------
 
 
-@case("timer", "a message waits in the wheel's topic with its slot and its real place")
+@case("timer", "a message waits in the wheel's topic with its slot, real topic and real queue")
 def test_waiting(broker: BlockingClient, topic: str) -> None:
     deliver = (now_ms() // 1000 + 60) * 1000 + 345
     sent = send_later(broker, topic, b"a", {"TIMER_DELIVER_MS": deliver, "TAGS": "T"}, queue_id=2)
@@ -115,7 +115,7 @@ def test_delivered(broker: BlockingClient, topic: str) -> None:
     assert len(came) == len(asked)
 
 
-@case("timer", "a delivered message is what was sent, with the times it was put into the wheel and taken out")
+@case("timer", "a message is delivered as sent, plus the times at which it entered and left the wheel")
 def test_delivered_message(broker: BlockingClient, topic: str) -> None:
     more = {"TAGS": "T", "KEYS": "k1 k2", "colour": "blue"}
     send_later(broker, topic, b"a", {"TIMER_DELAY_SEC": 2, **more}, queue_id=3, flag=7, born_timestamp=5)
@@ -129,7 +129,7 @@ def test_delivered_message(broker: BlockingClient, topic: str) -> None:
     assert abs(int(got.properties["TIMER_DEQUEUE_MS"]) - got.store_timestamp) < 10_000
 
 
-@case("timer", "what is past is delivered at once, as a message without a slot")
+@case("timer", "a time in the past: delivered at once, as a message without a slot")
 @pytest.mark.parametrize("asked", [{"TIMER_DELAY_SEC": 0}, {"TIMER_DELAY_MS": -5}, {"TIMER_DELIVER_MS": 1}])
 def test_past(broker: BlockingClient, topic: str, asked: dict[str, int]) -> None:
     sent = send_later(broker, topic, b"a", asked)
@@ -139,7 +139,7 @@ def test_past(broker: BlockingClient, topic: str, asked: dict[str, int]) -> None
     assert asked.keys() <= got.properties.keys()
 
 
-@case("timer", "further ahead than timerMaxDelaySec, or no number: refused")
+@case("timer", "refused: further ahead than timerMaxDelaySec, or not a number")
 @pytest.mark.parametrize(
     "asked",
     [
@@ -158,7 +158,7 @@ def test_refused(broker: BlockingClient, topic: str, asked: dict[str, Any]) -> N
     assert LIMIT in (error.remark or "")
 
 
-@case("timer", "seconds count before milliseconds, both before a time")
+@case("timer", "TIMER_DELAY_SEC takes precedence over TIMER_DELAY_MS, and both over TIMER_DELIVER_MS")
 def test_precedence(broker: BlockingClient, topic: str) -> None:
     begin = now_ms()
     far = begin + 3_000_000
@@ -171,7 +171,7 @@ def test_precedence(broker: BlockingClient, topic: str) -> None:
         assert begin + 98_000 < slot < begin + 200_000
 
 
-@case("timer", "a delay level counts before a time, which is then forgotten")
+@case("timer", "a delay level takes precedence over timer properties, which are dropped")
 def test_delay_level(broker: BlockingClient, topic: str) -> None:
     send_later(
         broker, topic, b"a", {"DELAY": 1, "TIMER_DELAY_SEC": 3600, "TIMER_DELIVER_MS": now_ms() + 9_000_000}
@@ -180,7 +180,7 @@ def test_delay_level(broker: BlockingClient, topic: str) -> None:
     assert {"TIMER_OUT_MS", "TIMER_DELAY_SEC", "TIMER_DELIVER_MS"}.isdisjoint(got.properties)
 
 
-@case("timer", "messages of different seconds come in the order of their times")
+@case("timer", "messages for different seconds are delivered in the order of their times")
 def test_order(broker: BlockingClient, topic: str) -> None:
     begin = now_ms()
     for number in (3, 1, 2, 0):
@@ -188,13 +188,13 @@ def test_order(broker: BlockingClient, topic: str) -> None:
     assert [message.body for message in arrived(broker, topic, 4)] == [b"0", b"1", b"2", b"3"]
 
 
-@case("timer", "a pull that waits is answered by the delivery")
+@case("timer", "a waiting pull is answered by the delivery")
 def test_long_poll(broker: BlockingClient, other: BlockingClient, topic: str) -> None:
     send_later(broker, topic, b"a", {"TIMER_DELAY_SEC": 2})
     assert bodies(pull(other, topic, suspend_ms=30_000, timeout_s=40)) == [b"a"]
 
 
-@case("timer", "each of many messages for one moment comes once")
+@case("timer", "each of many messages for the same moment is delivered once")
 def test_many(broker: BlockingClient, topic: str) -> None:
     asked = {"TIMER_DELIVER_MS": now_ms() + AHEAD_MS}
     for number in range(300):
@@ -204,7 +204,7 @@ def test_many(broker: BlockingClient, topic: str) -> None:
     assert sorted(map(int, read_all(broker, topic))) == list(range(300))
 
 
-@case("timer", "in a batch times do not count")
+@case("timer", "timer properties in a batch are ignored")
 def test_batch(broker: BlockingClient, topic: str) -> None:
     batch = [(b"%d" % number, {"UNIQ_KEY": f"k{number}", "TIMER_DELAY_SEC": "3600"}) for number in range(3)]
     reply = broker.ask(batch_request(topic, batch))
@@ -212,7 +212,7 @@ def test_batch(broker: BlockingClient, topic: str) -> None:
     assert bodies(pull(broker, topic)) == [b"0", b"1", b"2"]
 
 
-@case("timer", "a transactional message waits for its time after the commit")
+@case("timer", "a transactional timer message waits for its time after the commit")
 @differs(reason="officially the half message itself goes to the wheel, and its real topic is lost")
 def test_transaction(broker: BlockingClient, topic: str) -> None:
     sent = half(broker, topic, f"{topic}k", properties={"TIMER_DELAY_SEC": "2"})
@@ -222,7 +222,7 @@ def test_transaction(broker: BlockingClient, topic: str) -> None:
     assert got.store_timestamp >= begin + 2000
 
 
-# -- figures -----------------------------------------------------------------------------------------------------
+# -- metrics -----------------------------------------------------------------------------------------------------
 
 
 def metric(broker: BlockingClient, topic: str) -> int | None:
@@ -230,7 +230,7 @@ def metric(broker: BlockingClient, topic: str) -> int | None:
     return counts[topic]["count"] if topic in counts else None
 
 
-@case("timer", "GET_TIMER_METRICS: how many messages of a topic wait")
+@case("timer", "GET_TIMER_METRICS: number of waiting messages per topic")
 def test_metrics(broker: BlockingClient, topic: str) -> None:
     for number in range(3):
         send_later(broker, topic, b"%d" % number, {"TIMER_DELIVER_MS": now_ms() + AHEAD_MS})
@@ -239,7 +239,7 @@ def test_metrics(broker: BlockingClient, topic: str) -> None:
     eventually(lambda: metric(broker, topic) == 0)
 
 
-@case("timer", "GET_TIMER_CHECK_POINT: how far the wheel's topic was read")
+@case("timer", "GET_TIMER_CHECK_POINT: read position in the wheel's topic")
 def test_check_point(broker: BlockingClient, topic: str) -> None:
     sent = send_later(broker, topic, b"a", {"TIMER_DELAY_SEC": 3600})
 
@@ -247,11 +247,11 @@ def test_check_point(broker: BlockingClient, topic: str) -> None:
         fields = CHECKPOINT.unpack(broker.ask(GetTimerCheckPoint()).body)
         return bool(fields[2] > sent.queue_offset and fields[3] == fields[2])
 
-    # The official server looks once a second, and forces its whole wheel to disk in between.
+    # The official server reads once a second, and flushes its whole wheel to disk in between.
     eventually(is_read, 60)
 
 
-@case("timer", "brokerStatus: waiting messages, and how far behind the wheel is")
+@case("timer", "brokerStatus: number of waiting messages, and the wheel's lag")
 def test_status(broker: BlockingClient, topic: str) -> None:
     for number in range(3):
         send_later(broker, topic, b"%d" % number, {"TIMER_DELAY_SEC": 3600})
@@ -265,14 +265,14 @@ def test_status(broker: BlockingClient, topic: str) -> None:
     eventually(is_read)
 
 
-# -- taking back -------------------------------------------------------------------------------------------------
+# -- recall ------------------------------------------------------------------------------------------------------
 
 
 def recall(topic: str, handle: str) -> RecallMessage:
     return RecallMessage(topic=topic, recall_handle=handle, producer_group="compat_producer")
 
 
-@case("timer", "the answer to a send holds the handle that takes the message back")
+@case("timer", "the answer to a send contains the recall handle")
 def test_handle(broker: BlockingClient, topic: str) -> None:
     sent = send_later(broker, topic, b"a", {"TIMER_DELAY_SEC": 3600})
     handle = RecallHandle.decode(sent.recall_handle or "")
@@ -282,7 +282,7 @@ def test_handle(broker: BlockingClient, topic: str) -> None:
     assert send(broker, topic, properties={"DELAY": "1"}).recall_handle is None
 
 
-@case("timer", "RECALL_MESSAGE: what was taken back does not come, the rest does")
+@case("timer", "RECALL_MESSAGE: recalled messages are not delivered, the others are")
 @pytest.mark.usefixtures("recalling")
 def test_recall(broker: BlockingClient, topic: str) -> None:
     deliver = now_ms() + AHEAD_MS
@@ -295,7 +295,7 @@ def test_recall(broker: BlockingClient, topic: str) -> None:
     assert (sorted(came[:2]), came[2:]) == ([b"0", b"3"], [b"last"])
 
 
-@case("timer", "a recall of a message that never was is taken, and changes nothing")
+@case("timer", "a recall of a message that never existed is accepted and changes nothing")
 @pytest.mark.usefixtures("recalling")
 def test_recall_nothing(broker: BlockingClient, topic: str) -> None:
     sent = send_later(broker, topic, b"a", {"TIMER_DELIVER_MS": now_ms() + AHEAD_MS})
@@ -304,13 +304,13 @@ def test_recall_nothing(broker: BlockingClient, topic: str) -> None:
     arrived(broker, topic, 1)
 
 
-@case("timer", "recall refused: not enabled, as usual")
+@case("timer", "recall refused: disabled by default")
 def test_recall_disabled(broker: BlockingClient, topic: str) -> None:
     error = expect_refusal(broker, recall(topic, "x"))
     assert (error.code, error.remark) == (16, "recall failed, operation is forbidden")
 
 
-@case("timer", "recall refused: no such topic, no handle, another topic's, another broker's")
+@case("timer", "recall refused: unknown topic, invalid handle, handle of another topic or broker")
 @pytest.mark.usefixtures("recalling")
 def test_recall_refused(server: ServerUnderTest, broker: BlockingClient, topic: str) -> None:
     sent = send_later(broker, topic, b"a", {"TIMER_DELAY_SEC": 3600})
@@ -330,7 +330,7 @@ def test_recall_refused(server: ServerUnderTest, broker: BlockingClient, topic: 
         assert (error.code, error.remark) == (code, remark)
 
 
-@case("timer", "recall refused: its time is past, too far ahead, or no number")
+@case("timer", "recall refused: time in the past, too far ahead, or not a number")
 @pytest.mark.usefixtures("recalling")
 @pytest.mark.parametrize("timestamp", ["1000", "x", "-1", "99999999999999"])
 def test_recall_time(broker: BlockingClient, topic: str, timestamp: str) -> None:
@@ -373,7 +373,7 @@ def test_java_recall(java5: JavaClient, topic: str, group: str) -> None:
     assert second["recall_handle"]
 
 
-@case("timer", "a consumer that fails on a timer message gets it again")
+@case("timer", "a timer message that fails is delivered again")
 def test_java_retry(java5: JavaClient, topic: str, group: str) -> None:
     with java5.push(group, topic, failures=1, delay_level=1) as consumer:
         with java5.producer(f"p_{group}") as producer:
@@ -383,7 +383,7 @@ def test_java_retry(java5: JavaClient, topic: str, group: str) -> None:
     assert [each["reconsume"] for each in got] == [0, 1]
 
 
-@case("timer", "a message sent to a topic in the wheel is read by key once it came")
+@case("timer", "a delivered timer message keeps its unique key")
 def test_read(broker: BlockingClient, topic: str) -> None:
     send_later(broker, topic, b"a", {"TIMER_DELAY_MS": 700})
     assert read_first_message(broker, topic).unique_key == f"{topic}a"

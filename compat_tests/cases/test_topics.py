@@ -69,7 +69,7 @@ def test_no_config(broker: BlockingClient, server: ServerUnderTest) -> None:
     assert expect_refusal(broker, GetTopicConfig(topic=server.unique_name("missing"))).code == 17
 
 
-@case("admin", "the list of all topics, as old clients ask for it, has the new one and the system's")
+@case("admin", "the list of all topics, in the old form, contains a new one and the system topics")
 def test_all(broker: BlockingClient, namesrv: BlockingClient, topic: str) -> None:
     answer = send_plain(broker, 21)
     assert answer.code == 0
@@ -89,7 +89,7 @@ def test_pages(broker: BlockingClient, topic: str) -> None:
             reply = broker.ask(ask)
             found |= set(reply.data.topic_config_table)
             version = reply.data.data_version.to_json().decode()
-            # somebody else may make topics at the same time: then a page starts over and this ends early
+            # If other cases create topics meanwhile, the broker starts over and this ends early.
             if len(found) >= (reply.total_topic_num or 0) or not reply.data.topic_config_table:
                 return found
 
@@ -123,7 +123,7 @@ def test_illegal(broker: BlockingClient, name: str) -> None:
     assert expect_refusal(broker, topic_request(name)).code in (1, 29)
 
 
-@case("admin", "refused: creating a topic of the system")
+@case("admin", "refused: creating a system topic")
 def test_system(broker: BlockingClient) -> None:
     assert expect_refusal(broker, topic_request("SCHEDULE_TOPIC_XXXX")).code in (1, 16, 29)
     assert expect_refusal(broker, DeleteTopicInBroker(topic="SCHEDULE_TOPIC_XXXX")).code in (1, 16, 29)
@@ -148,7 +148,7 @@ def test_group(broker: BlockingClient, server: ServerUnderTest) -> None:
     assert broker.ask(GetSubscriptionGroupConfig(group=group)).data.retry_max_times == 9
 
 
-@case("admin", "the list of all groups, as old clients ask for it, has the new one")
+@case("admin", "the list of all groups, in the old form, contains a new one")
 def test_groups(broker: BlockingClient, group: str) -> None:
     answer = send_plain(broker, 201)
     assert answer.code == 0
@@ -167,7 +167,7 @@ def test_delete_group(broker: BlockingClient, group: str, topic: str) -> None:
     assert expect_refusal(broker, update).code == 26
 
 
-@case("admin", "a topic made by a first send is known to the namesrv at once")
+@case("admin", "a topic created by a first send is known to the namesrv at once")
 def test_autocreated_route(broker: BlockingClient, namesrv: BlockingClient, server: ServerUnderTest) -> None:
     name = server.topic_name()
     assert not has_route(namesrv, name)

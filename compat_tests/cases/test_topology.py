@@ -1,4 +1,4 @@
-"""Where our processes listen, which addresses they tell, and namesrvs and brokers in their own processes."""
+"""Ports and advertised addresses of our processes, several brokers in one, and separate namesrvs and brokers."""
 
 import socket
 from functools import partial
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.ours_only
 
 
 def dial(where: str, host: str = "") -> BlockingClient:
-    """A client of "host:port", or of another host at that port."""
+    """Connect to "host:port", or to another host at that port."""
     own, port = split_address(where)
     return BlockingClient(host or own.strip("[]"), port, timeout_s=15)
 
@@ -33,16 +33,16 @@ def masters(data: TopicRouteData) -> dict[str, str]:
     return {broker.broker_name: broker.broker_addrs[0] for broker in data.broker_datas}
 
 
-# several brokers in one process
+# Several brokers in one process
 
 
 def test_three_brokers(tmp_path: Path) -> None:
-    """Each has its name, its ports, its store; a topic made on all of them is one topic to clients."""
+    """Each broker has a name, ports and a store of its own; a topic created on all of them is one topic to clients."""
     with Gateway(tmp_path, "--brokers", "3", "--store", str(tmp_path / "store")) as gateway:
         assert list(gateway.brokers) == ["broker-a", "broker-b", "broker-c"]
         assert len(set(gateway.brokers.values())) == 3
         with dial(gateway.namesrv) as namesrv:
-            # what a producer of a new topic asks for: it spreads its messages over all of them
+            # A producer of a new topic uses this route, and so spreads its messages over all brokers.
             assert masters(route(namesrv, "TBW102")) == gateway.brokers
             for name, where in gateway.brokers.items():
                 with dial(where) as broker:
@@ -80,7 +80,7 @@ def test_brokers_are_ten_ports_apart(tmp_path: Path) -> None:
         assert [int(split_address(one)[1]) for one in gateway.brokers.values()] == [broker, broker + 10]
 
 
-# namesrv and broker apart
+# Namesrv and broker in separate processes
 
 
 def start_namesrv(directory: Path, port: int) -> Gateway:
@@ -164,11 +164,11 @@ def test_two_namesrvs(tmp_path: Path) -> None:
         eventually(lambda: knows(second.namesrv, "with_one"), 5)
 
 
-# where a setting comes from
+# Sources of settings
 
 
 def test_precedence_of_settings(tmp_path: Path) -> None:
-    """Defaults < file < environment < --set < the other flags, each seen through what clients get."""
+    """Defaults < file < environment < --set < other flags, each observed by clients."""
     conf = tmp_path / "broker.conf"
     conf.write_text(
         "brokerName=of-file\nbrokerClusterName=of-file\nregionId=of-file\nbrokerIP1=192.0.2.1\n"
@@ -196,7 +196,7 @@ def test_precedence_of_settings(tmp_path: Path) -> None:
         assert not (tmp_path / "of-file").exists()
 
 
-# addresses
+# Addresses
 
 
 def test_vip_port(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_vip_port(tmp_path: Path) -> None:
     with Gateway(tmp_path, "--memory", "--port", str(namesrv), "--broker-port", str(broker)):
         with dial(f"127.0.0.1:{broker - 2}") as client:
             reply = send(client, "vip", b"through the other door")
-            # the id names the port everybody can dial
+            # The message id contains the broker's main port, which every client can reach.
             assert decode_message_id(reply.msg_id)[:2] == ("127.0.0.1", broker)
         with dial(f"127.0.0.1:{broker}") as client:
             assert messages(pull(client, "vip"))[0].body == b"through the other door"
@@ -257,7 +257,7 @@ def test_ipv6(tmp_path: Path, host: str) -> None:
             assert message.born_host[0] == "::1"
             assert message.store_host == ("::1", port)
         if host == "::":
-            # dual stack, as the documentation of bindAddress says
+            # Dual stack, as documented for bindAddress.
             with dial(gateway.namesrv, "127.0.0.1") as namesrv:
                 assert masters(route(namesrv, "TBW102")) == {"broker-a": f"127.0.0.1:{port}"}
             with dial(gateway.broker, "127.0.0.1") as broker:

@@ -10,15 +10,15 @@ from compat_tests.clients.typed import create_topic
 from compat_tests.marks import case
 from compat_tests.server import ServerUnderTest, eventually
 
-# Clients send their traces every few seconds, and the official broker enters keys later than messages.
+# Clients send their traces every few seconds, and the official broker indexes keys later than it stores messages.
 PATIENCE_S = 90.0
 
 
 def traces(java5: JavaClient, message_id: str) -> list[dict[str, Any]]:
-    """What the views of a message's traces say; the trace of a consumption has two parts."""
+    """Return the traces of a message, as shown by the official tool; the trace of a consumption has two parts."""
     try:
         found: list[dict[str, Any]] = java5.driver.call("admin.trace", msg_id=message_id)
-    except JavaClientError:  # none yet
+    except JavaClientError:  # no traces yet
         return []
     return found
 
@@ -44,7 +44,7 @@ def types(views: list[dict[str, Any]]) -> set[str]:
     return {view["type"] for view in views}
 
 
-@case("trace", "Java: the end of a traced transaction is a trace as well")
+@case("trace", "Java: the end of a traced transaction is traced as well")
 def test_transaction(java5: JavaClient, server: ServerUnderTest) -> None:
     topic = server.topic_name()
     create_topic(server, topic, 1)
@@ -53,7 +53,7 @@ def test_transaction(java5: JavaClient, server: ServerUnderTest) -> None:
         eventually(lambda: "EndTransaction" in types(traces(java5, sent["msg_id"])), PATIENCE_S)
 
 
-@case("trace", "mqadmin queryMsgTraceById shows who sent and who consumed a message")
+@case("trace", "mqadmin queryMsgTraceById shows a message's producer and consumer groups")
 def test_mqadmin(java5: JavaClient, server: ServerUnderTest, tmp_path: Path) -> None:
     topic, group, sender = server.topic_name(), server.unique_name("group"), server.unique_name("producer")
     create_topic(server, topic, 1)

@@ -1,4 +1,4 @@
-"""Transactions: half messages, their ends, checks; with stock Java clients and by what the broker stores."""
+"""Transactions: half messages, commits and rollbacks, check-backs; with stock clients and by the stored messages."""
 
 import contextlib
 import time
@@ -34,7 +34,7 @@ from remoting.requests.transaction import CheckTransactionState, EndTransaction,
 HALF, OP, GIVEN_UP = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"
 COMMIT, ROLLBACK = 8, 12
 UNSET = "not set any response code"
-# A change of the interval between checks takes effect after one more of the usual ones, 30 s.
+# A change of the check interval takes effect after the current interval, 30 s by default.
 FIRST_CHECK_S = 45.0
 ADDED = {"MSG_REGION", "TRACE_ON", "CLUSTER"}
 
@@ -46,7 +46,7 @@ def configure(broker: BlockingClient, **settings: int) -> None:
 
 @pytest.fixture
 def quick(broker: BlockingClient) -> Iterator[None]:
-    """A broker that checks half messages every second, once they are a second old."""
+    """A broker that checks back on half messages every second, once they are a second old."""
     configure(broker, transactionCheckInterval=1000, transactionTimeOut=1000)
     yield
     configure(broker, transactionCheckInterval=30_000, transactionTimeOut=6000, transactionCheckMax=15)
@@ -108,7 +108,7 @@ def test_java_local_decisions(java: JavaClient, server: ServerUnderTest) -> None
         results = producer.send(*batch)
         assert {result["status"] for result in results} == {"SEND_OK"}
         got = consumer.received(6)
-        # long enough for a rolled back one to show, if it were delivered
+        # 1 s would be enough for a rolled-back message to arrive if it were delivered.
         assert len(consumer.received(len(got) + 1, 1.0)) == len(got)
         assert producer.checks(0, 0) == []
     bodies = sorted(message["body"] for message in got)
@@ -119,7 +119,7 @@ def test_java_local_decisions(java: JavaClient, server: ServerUnderTest) -> None
 
 
 def checked(producer: JavaTransactionProducer, bodies: set[str]) -> dict[str, dict[str, Any]]:
-    """The checks so far by body; empty until all these were asked about."""
+    """Return the check-backs so far by body; {} until all of these bodies were asked about."""
     checks = {check["body"]: check for check in producer.checks(0, 0)}
     return checks if bodies <= checks.keys() else {}
 
@@ -129,7 +129,9 @@ def received(consumer: JavaPushConsumer) -> set[str]:
 
 
 @pytest.mark.usefixtures("quick")
-@case("transactions", "Java: a producer that did not know is asked, and its answer is carried out")
+@case(
+    "transactions", "Java: a producer that answered UNKNOW gets a check-back, and its decision is carried out"
+)
 def test_java_check(java: JavaClient, server: ServerUnderTest) -> None:
     topic, group = server.topic_name(), server.unique_name("group")
     batch = [
@@ -143,7 +145,7 @@ def test_java_check(java: JavaClient, server: ServerUnderTest) -> None:
         java.push(group, topic) as consumer,
     ):
         results = producer.send(*batch)
-        # A slow machine may be asked about one of them twice before the other.
+        # On a slow machine one of them may be asked about twice before the other.
         asked = eventually(lambda: checked(producer, {"COMMIT_MESSAGE", "ROLLBACK_MESSAGE"}), FIRST_CHECK_S)
         eventually(lambda: received(consumer) == {"0", "COMMIT_MESSAGE"}, 10)
     for sent, state in zip(results, ("COMMIT_MESSAGE", "ROLLBACK_MESSAGE"), strict=True):
@@ -157,7 +159,7 @@ def test_java_check(java: JavaClient, server: ServerUnderTest) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-@case("transactions", "Java: another producer of the group is asked when the first is gone")
+@case("transactions", "Java: another producer of the group gets the check-back when the first is gone")
 def test_java_other_producer(java: JavaClient, server: ServerUnderTest) -> None:
     topic, group, producers = server.topic_name(), server.unique_name("group"), server.unique_name("tx")
     with java.producer(server.unique_name("producer")) as plain:
@@ -169,7 +171,7 @@ def test_java_other_producer(java: JavaClient, server: ServerUnderTest) -> None:
         java.push(group, topic) as consumer,
     ):
         second.send({"topic": topic, "body": "own", "properties": {"local": "COMMIT_MESSAGE"}})
-        # Its own may be asked about as well: what was committed counts once the broker has written it down.
+        # Its own message may be asked about as well: a commit counts once the broker has stored it.
         eventually(lambda: checked(second, {"left behind"}), FIRST_CHECK_S)
         eventually(lambda: received(consumer) == {"0", "left behind", "own"}, 10)
 
@@ -185,10 +187,10 @@ def test_go(server: ServerUnderTest) -> None:
     assert result == programs.ProgramResult(sent=200, distinct=200, deliveries=200)
 
 
-# -- what is stored -------------------------------------------------------------------------------------------
+# -- stored messages ------------------------------------------------------------------------------------------
 
 
-@case("transactions", "half message: topic, queue, flags and properties as stored")
+@case("transactions", "half message: stored topic, queue, flags and properties")
 def test_half_layout(broker: BlockingClient, topic: str) -> None:
     sent = half(broker, topic, "HALF01", queue_id=2, flag=3, properties={"TAGS": "a", "own": "x"})
     assert (sent.queue_id, sent.transaction_id) == (2, "HALF01")
@@ -203,7 +205,7 @@ def test_half_layout(broker: BlockingClient, topic: str) -> None:
     broker.ask(end(sent, ROLLBACK))
 
 
-@case("transactions", "commit: the real message's place, flags and properties; roll back: none")
+@case("transactions", "commit: the real message's position, flags and properties; rollback: no message")
 def test_commit_layout(broker: BlockingClient, topic: str) -> None:
     sent = half(broker, topic, "COMMIT01", queue_id=2, flag=3, properties={"TAGS": "a", "own": "x"})
     gone = half(broker, topic, "GONE01", queue_id=2)
@@ -223,7 +225,7 @@ def test_commit_layout(broker: BlockingClient, topic: str) -> None:
     assert pull(broker, topic, 1, queue_id=2).code == 19
 
 
-@case("transactions", "op message: ended half messages, in one batch")
+@case("transactions", "op message: lists ended half messages in a batch")
 def test_op_layout(broker: BlockingClient, topic: str) -> None:
     begin = end_of(broker, OP)
     sent = [half(broker, topic, f"OP0{number}") for number in range(3)]
@@ -232,7 +234,7 @@ def test_op_layout(broker: BlockingClient, topic: str) -> None:
     wanted = {str(each.queue_offset) for each in sent}
 
     def found() -> list[Message]:
-        """The op messages about them, once there is one about each: a batch may end between two."""
+        """Return the op messages about the half messages, once each has one: a batch may end between two."""
         found = [op for op in op_messages(broker, begin) if wanted & _offsets(op)]
         return found if set().union(*map(_offsets, found)) >= wanted else []
 
@@ -249,7 +251,7 @@ def _offsets(op: Message) -> set[str]:
 
 
 @pytest.mark.parametrize("decision", [COMMIT, ROLLBACK])
-@case("transactions", "END_TRANSACTION refused: group, queue offset, commit log offset")
+@case("transactions", "END_TRANSACTION refused: wrong group, queue offset or commit log offset")
 def test_refusals(broker: BlockingClient, topic: str, decision: int) -> None:
     sent = half(broker, topic, f"REFUSE{decision}")
     for changes, remark in (
@@ -262,7 +264,7 @@ def test_refusals(broker: BlockingClient, topic: str, decision: int) -> None:
     broker.ask(end(sent, ROLLBACK))
 
 
-@case("transactions", "END_TRANSACTION after the message's own immunity is refused with 604")
+@case("transactions", "END_TRANSACTION after the message's own immunity time is refused (604)")
 def test_late(broker: BlockingClient, topic: str) -> None:
     born = int(time.time() * 1000) - 20_000
     sent = half(
@@ -282,18 +284,18 @@ def test_no_decision(broker: BlockingClient, other: BlockingClient, topic: str) 
     broker.ask(end(sent, ROLLBACK))
 
 
-@case("transactions", "RESUME_CHECK_HALF_MESSAGE of what is not there is refused")
+@case("transactions", "RESUME_CHECK_HALF_MESSAGE of a message that does not exist is refused")
 def test_resume_refused(broker: BlockingClient) -> None:
     refused = expect_refusal(broker, ResumeCheckHalfMessage(topic="t", msg_id="0" * 31 + "1"))
     assert refused.code == 1
     assert refused.remark == f"Exception was thrown when putting message back to {HALF}."
 
 
-# -- checks ---------------------------------------------------------------------------------------------------
+# -- check-backs ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("quick")
-@case("transactions", "check: the question's fields and message; given up after transactionCheckMax; resumed")
+@case("transactions", "check-back: its fields and message; given up after transactionCheckMax; resumed")
 def test_check_and_give_up(
     broker: BlockingClient, other: BlockingClient, server: ServerUnderTest, topic: str
 ) -> None:
@@ -336,7 +338,9 @@ def test_check_and_give_up(
 
 @pytest.mark.usefixtures("quick")
 @differs("a half message committed after its first check is not asked about, and committed, once more")
-@case("transactions", "a commit after a check counts, though the message was written again meanwhile")
+@case(
+    "transactions", "a commit after a check-back counts, although the half message was rewritten in between"
+)
 def test_late_commit_counts(
     broker: BlockingClient, other: BlockingClient, server: ServerUnderTest, topic: str
 ) -> None:

@@ -1,4 +1,4 @@
-"""Raw sockets: split, joined, damaged and endless frames; whatever one peer does, the others never notice."""
+"""Raw sockets: split, joined, damaged and endless frames, none of which may affect other clients."""
 
 import os
 import socket
@@ -29,7 +29,7 @@ def raw(where: str) -> socket.socket:
 
 
 def is_closed(connection: socket.socket, timeout_s: float = 10) -> bool:
-    """Whether the peer closes within the time, whatever it says before."""
+    """Return True if the peer closes the connection in time; drops whatever it sends before."""
     connection.settimeout(timeout_s)
     try:
         while connection.recv(65536):
@@ -43,7 +43,7 @@ def is_closed(connection: socket.socket, timeout_s: float = 10) -> bool:
 
 @pytest.fixture
 def witness(server: ServerUnderTest, topic: str) -> Iterator[BlockingClient]:
-    """Another client that works before and after what a case does."""
+    """Another client, which must work before and after a case's misbehaviour."""
     with connect(server.broker) as client:
         before = send(client, topic, queue_id=3).queue_offset
         yield client
@@ -102,7 +102,7 @@ def test_big_in_pieces(broker: BlockingClient, topic: str) -> None:
     ],
     ids=["http", "ones", "over 16 MiB", "header beyond frame", "not json"],
 )
-@case("wire", "garbage closes its connection, or is skipped; the others never notice")
+@case("wire", "garbage closes its connection or is skipped, and affects no other client")
 def test_garbage(server: ServerUnderTest, witness: BlockingClient, topic: str, data: bytes) -> None:
     with closing(raw(server.broker)) as bad:
         bad.sendall(data)
@@ -131,7 +131,7 @@ def test_negative_length(server: ServerUnderTest, witness: BlockingClient) -> No
         assert is_closed(bad)
 
 
-@case("wire", "a frame whose end never comes harms nobody")
+@case("wire", "a frame that never ends affects no other client")
 def test_truncated(server: ServerUnderTest, witness: BlockingClient, topic: str) -> None:
     frame = max_offset(topic)
     for at in (1, 4, 8, len(frame) // 2, len(frame) - 1):
@@ -142,7 +142,7 @@ def test_truncated(server: ServerUnderTest, witness: BlockingClient, topic: str)
         send(witness, topic, queue_id=2)
 
 
-@case("wire", "a peer that resets its connection with requests under way harms nobody")
+@case("wire", "a peer that resets its connection with outstanding requests affects no other client")
 def test_reset(server: ServerUnderTest, witness: BlockingClient, topic: str) -> None:
     for _ in range(10):
         bad = raw(server.broker)
@@ -154,7 +154,7 @@ def test_reset(server: ServerUnderTest, witness: BlockingClient, topic: str) -> 
     send(witness, topic, queue_id=2)
 
 
-@case("wire", "a peer that never reads its answers harms nobody")
+@case("wire", "a peer that never reads its answers affects no other client")
 def test_never_reads(server: ServerUnderTest, witness: BlockingClient, topic: str) -> None:
     send_many(witness, topic, [bytes(60_000)] * 4)
     eventually(lambda: pull(witness, topic, 3).code == 0)
@@ -163,12 +163,12 @@ def test_never_reads(server: ServerUnderTest, witness: BlockingClient, topic: st
         bad.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         bad.settimeout(0.2)
         try:
-            # 72 MB of answers, far more than the sockets hold; an official broker keeps them all, and at
-            # 480 MB ran out of a heap of 512 MB
+            # 72 MB of answers, far more than the sockets hold. An official broker buffers all of them; with 480 MB it
+            # ran out of a heap of 512 MB.
             for _ in range(300):
                 bad.sendall(request)
         except (TimeoutError, ConnectionError):
-            pass  # the server took no more, or gave the peer up: both are fine
+            pass  # the server stopped reading or closed the connection: both are fine
         began = time.monotonic()
         for _ in range(20):
             send(witness, topic, queue_id=2)
@@ -194,7 +194,7 @@ def test_come_and_go(server: ServerUnderTest, topic: str) -> None:
             assert short.recv(4)
 
 
-@case("wire", "half-closed: what was asked before is answered")
+@case("wire", "half-closed connection: earlier requests are answered")
 def test_half_closed(server: ServerUnderTest, topic: str) -> None:
     with closing(raw(server.namesrv)) as half:
         frame = encode_command(GetRouteInfoByTopic(topic=topic).to_command(8))

@@ -1,6 +1,7 @@
-"""Clients at work in threads, and the memory of what a broker acknowledged, to be held against it later.
+"""Producers and a consumer in threads that record what the broker acknowledged.
 
-Not responsible for the broker's life: whoever kills or stops it looks at this memory afterwards.
+A case runs a `Workload`, stops or kills the broker, and checks with `assert_nothing_lost` that it still has every
+acknowledged message at the acknowledged offset.
 """
 
 import itertools
@@ -32,11 +33,10 @@ class Acknowledging(Protocol):
 
 
 class Workload:
-    """Producers of single, batched and delayed messages and a consumer, until the broker is gone or `stop`.
+    """Producers of single, batched and delayed messages and a consumer, running until the broker is gone or `stop`.
 
-    `acknowledged[topic, queue]` maps queue offsets to bodies. Bodies are unique. Every thread ends by itself
-    when its connection closes; an answer that is a refusal fails `stop`. The consumer reads queue 0 of the
-    single messages from `start` on.
+    `acknowledged[topic, queue]` maps queue offsets to bodies, which are unique. Every thread ends by itself when its
+    connection closes; a refusal makes `stop` fail. The consumer reads queue 0 of the single messages from `start` on.
     """
 
     def __init__(self, broker: str, name: str, *, delayed: bool = True, start: int = 0) -> None:
@@ -77,7 +77,7 @@ class Workload:
         self.stop()
 
     def stop(self) -> None:
-        """Ends the threads. Raises what one of them met that was no lost connection."""
+        """End the threads. Raises an error of one of them, unless it was a lost connection."""
         self._ending.set()
         for thread in self._threads:
             thread.join(30)
@@ -86,7 +86,7 @@ class Workload:
             raise self._problems[0]
 
     def wait_for_more(self, count: int, timeout_s: float = 60.0) -> None:
-        """Waits until so many messages more are acknowledged."""
+        """Wait until `count` more messages are acknowledged."""
         with self._lock:
             target = self.count + count
             assert self._lock.wait_for(lambda: self.count >= target or self._problems, timeout_s), "too slow"
@@ -138,7 +138,7 @@ class Workload:
         offset = self.committed[-1]
         reply = pull(client, self.single, offset, consumer_group=GROUP)
         if reply.code != 0:
-            time.sleep(0.005)  # nothing there: the producers' turn
+            time.sleep(0.005)  # gives the producers time
             return
         client.ask(commit_request(self.single, reply.next_begin_offset))
         self.committed.append(reply.next_begin_offset)
@@ -154,7 +154,7 @@ def committed_offset(client: BlockingClient, topic: str, queue_id: int = 0, grou
 
 
 def read_queue(client: BlockingClient, topic: str, queue_id: int = 0, start: int = 0) -> Iterator[Message]:
-    """All messages of a queue from `start` to its end; asserts that their offsets have no holes."""
+    """Yield the messages of a queue from `start` to its end; asserts that their offsets have no gaps."""
     end = client.ask(GetMaxOffset(topic=topic, queue_id=queue_id)).offset
     offset = max(start, client.ask(GetMinOffset(topic=topic, queue_id=queue_id)).offset)
     while offset < end:
@@ -168,7 +168,7 @@ def read_queue(client: BlockingClient, topic: str, queue_id: int = 0, start: int
 
 
 def assert_nothing_lost(client: BlockingClient, loads: Iterable[Acknowledging]) -> None:
-    """Asserts that a broker has everything it acknowledged, where it said, and no holes between."""
+    """Assert that a broker has every acknowledged message at its acknowledged offset, and no gaps between."""
     expected: dict[tuple[str, int], dict[int, bytes]] = defaultdict(dict)
     for load in loads:
         for queue, bodies in load.acknowledged.items():
@@ -181,7 +181,7 @@ def assert_nothing_lost(client: BlockingClient, loads: Iterable[Acknowledging]) 
 
 
 def missing_delayed(client: BlockingClient, load: Workload) -> set[bytes]:
-    """Acknowledged delayed messages that their topic does not have yet."""
+    """Return the acknowledged delayed messages that are not in their topic yet."""
     found = Counter(
         message.body for queue_id in range(4) for message in read_queue(client, load.late, queue_id)
     )

@@ -1,4 +1,4 @@
-"""Clusters of somebody else."""
+"""The endpoint for a cluster that somebody else runs."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What local endpoints share, with small scripts in place of servers."""
+"""The base class of local endpoints, with small scripts in place of servers."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The order of a run, with loads and endpoints made up."""
+"""The order of a benchmark run, with fake loads and endpoints."""
 
 import json
 from collections.abc import Callable

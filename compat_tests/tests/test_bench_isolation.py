@@ -23,7 +23,7 @@ from remoting.requests.namesrv import GetBrokerClusterInfo, GetRouteInfoByTopic
 
 @pytest.fixture
 def started(tmp_path):
-    """Starts a target with a fault; host and port of its broker, as its namesrv tells."""
+    """A function that starts a target with a fault and returns its broker's host and port from its namesrv."""
     with ExitStack() as stack:
 
         def start(fault):
@@ -64,7 +64,7 @@ def test_brokers_that_say_nothing_sensible(started):
 
 
 class Me:
-    """This process in the place of a gateway's."""
+    """This process in place of a gateway's."""
 
     def pids(self):
         return [os.getpid()]

@@ -1,4 +1,4 @@
-"""How loads compute their figures, with made-up clients and servers."""
+"""The figures computed by loads, with fake clients and servers."""
 
 import sys
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ class Server:
 
 
 class Counter:
-    """Reaches the given totals, one per question, and stays at the last."""
+    """A counter that returns the given totals one after the other, and repeats the last."""
 
     def __init__(self, *totals: int) -> None:
         self._totals = list(totals)

@@ -1,4 +1,4 @@
-"""While one server is measured the other one does not run."""
+"""The benchmark suspends one server while it measures the other."""
 
 import subprocess
 from pathlib import Path

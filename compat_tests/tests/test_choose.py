@@ -1,4 +1,4 @@
-"""The texts that name endpoints."""
+"""Values of the `--endpoint` option."""
 
 import pytest
 

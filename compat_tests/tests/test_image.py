@@ -1,4 +1,4 @@
-"""The official image's endpoint where no engine answers; that it runs is shown by the cases."""
+"""The official image's endpoint without a Docker engine; the cases show that it works with one."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A test run that is told to end leaves no process behind: neither workers nor what their cases started."""
+"""A test run that gets SIGTERM leaves no process behind, neither workers nor the servers their cases started."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Java command lines and the compile cache, with scripts in place of the JDK."""
+"""Java command lines and the cache of compiled programs, with scripts in place of the JDK."""
 
 import stat
 from pathlib import Path

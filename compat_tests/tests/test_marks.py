@@ -1,4 +1,4 @@
-"""Rules every conformance case keeps."""
+"""Rules that every conformance case must follow."""
 
 import ast
 from pathlib import Path
@@ -10,7 +10,7 @@ from compat_tests import marks
 CASES = [
     path
     for path in sorted((Path(marks.__file__).parent / "cases").glob("test_*.py"))
-    if "pytest.mark.ours_only" not in path.read_text()  # not about what a server should answer
+    if "pytest.mark.ours_only" not in path.read_text()  # these cases do not run against other servers
 ]
 
 

@@ -13,7 +13,7 @@ from compat_tests.jars.maven import Unavailable, cache_dir, fetch_jars
 
 @pytest.fixture
 def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A PATH with nothing but what a test puts there, and an empty cache."""
+    """A folder that is the only one on PATH, and an empty cache."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))
@@ -27,7 +27,7 @@ def put(folder: Path, name: str, script: str) -> None:
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
 
-# notes each call, and writes one jar into the folder it is told
+# A fake Maven that records each call and writes one jar into the output folder.
 FETCH = """
 echo call >> "$0.calls"
 for word in "$@"; do case $word in -DoutputDirectory=*) out=${word#*=} ;; esac; done

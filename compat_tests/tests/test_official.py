@@ -1,4 +1,4 @@
-"""The official server's configuration; that it runs is shown by the cases."""
+"""The official server's configuration; the cases show that it runs."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Our server's command line, with a script in place of the server; that it runs is shown by the cases."""
+"""Our server's command line, with a script in place of the server; the cases show that it runs."""
 
 import sys
 from itertools import pairwise

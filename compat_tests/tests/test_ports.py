@@ -1,4 +1,4 @@
-"""Finding ports."""
+"""The search for free ports."""
 
 import socket
 

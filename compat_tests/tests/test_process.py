@@ -1,4 +1,4 @@
-"""Child processes and that none is left behind."""
+"""Child processes, none of which may be left behind."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ import pytest
 
 from compat_tests.endpoints.process import ChildProcess
 
-# prints the id of a grandchild, and both go on for long
+# Prints the id of a grandchild; both run for 10 minutes.
 FAMILY = (
     "import subprocess, time; print(subprocess.Popen(['/bin/sleep', '600']).pid, flush=True); time.sleep(600)"
 )

@@ -1,4 +1,4 @@
-"""The table of results files."""
+"""The markdown document rendered from results files."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The endpoint behind the gateway, as far as it can be told without starting it."""
+"""The endpoint behind a shadow gateway, without starting it."""
 
 from pathlib import Path
 
