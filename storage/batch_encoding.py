@@ -1,4 +1,7 @@
-"""Encodes the body of a batch send into stored messages and queue entries, as if placed at the log's end."""
+"""Encodes the body of a batch send into stored messages and queue entries for the end of the commit log.
+
+Nothing is written here; `append.py` copies the result into the files.
+"""
 
 from functools import lru_cache
 from struct import Struct
@@ -15,8 +18,8 @@ from storage.tags import TAGS, tags_code_of
 Encoded = tuple[bytes, list[int], bytes]
 """Stored messages, their physical offsets, their queue entries."""
 
-# Flag and body length of a message in a batch body. The fields in front (total size, magic, checksum) are ignored, as
-# officially.
+# Flag and body length of a message in a batch body. Like the official broker, this one ignores the fields before them
+# (total size, magic, checksum).
 _FLAG_AND_SIZE = Struct(">12xiI")
 _HEAD_BYTES = 20
 
@@ -71,11 +74,14 @@ class _Tails(dict[int, bytes]):
 
     def __missing__(self, properties_bytes: int) -> bytes:
         if properties_bytes > MAX_PROPERTIES_BYTES:
-            raise PropertiesTooLong(f"the properties take {properties_bytes} bytes")
+            raise PropertiesTooLong(
+                f"the properties take {properties_bytes} bytes, at most {MAX_PROPERTIES_BYTES} are allowed"
+            )
         tail = self[properties_bytes] = self._topic_part + SHORT.pack(properties_bytes)
         return tail
 
 
 @lru_cache(maxsize=256)
 def _queue_entries(count: int) -> Struct:
+    """Return the struct of ``count`` queue entries in a row."""
     return Struct(">" + "qiq" * count)

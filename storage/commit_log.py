@@ -3,8 +3,8 @@
 Theory of operation
 -------------------
 The log is a byte sequence cut into files of equal size. A file is named after the physical offset of its first
-byte, and a message never spans two files: what is too long for the rest of a file goes into the next one, and a
-*blank marker* (size to the end of the file, ``MAGIC_BLANK``) fills the gap.
+byte, and a message never spans two files: a message that is too long for the rest of a file goes into the next one,
+and a *blank marker* (size to the end of the file, ``MAGIC_BLANK``) fills the gap.
 
 Invariant: bytes below ``base + position`` are whole messages and blank markers; bytes above it are zeros, or
 belong to a message that is being written. A writer therefore stores the first eight bytes of a message (size and
@@ -16,8 +16,8 @@ Appending takes these steps. Each can fail only before anything visible has chan
    full disk is a `StoreFull` error here and not a SIGBUS while writing to the map. It may start a new file.
 2. The caller (`storage.append`) writes into ``buffer`` and moves ``position``. It uses the public fields directly,
    because a method call would cost more than the work it does.
-3. `CommitLog.flush` makes what was appended durable, perhaps in another thread. The page cache survives a killed
-   process, so only a power cut loses bytes above ``durable_offset``; `storage.recovery` finds where they end.
+3. `CommitLog.flush` makes the appended bytes durable, perhaps in another thread. The page cache survives a killed
+   process, so only a power cut loses bytes above ``durable_offset``; `storage.recovery` then finds the end of the log.
 """
 
 import logging
@@ -38,8 +38,11 @@ def store_timestamp_of(message: memoryview) -> int:
 
 
 class CommitLog:
-    """Files of equal size, each named after the physical offset of its first byte; only the last one is written.
+    """The commit log's files. Only the last one is written; its state is in the public fields, for the hot path.
 
+    ``base`` is the physical offset of the written file's first byte, ``position`` the end of the messages in it, and
+    ``first_base`` the physical offset of the oldest file. ``buffer`` is the written file's memory. Up to ``limit``
+    disk space is reserved and a blank marker still fits behind; up to ``durable_offset`` the log is on the disk.
     ``after_roll`` is called each time writing moves to a new file; the store removes old files there when it
     keeps a bounded number of bytes.
     """
@@ -77,14 +80,14 @@ class CommitLog:
         self.first_base = 0
         self.base = 0
         self.position = 0
-        self.limit = 0  # up to this position space is reserved and a blank marker still fits behind
+        self.limit = 0
         self.reserved = 0
         self.durable_offset = 0
         self.buffer: Buffer = bytearray()
 
     @property
     def max_offset(self) -> int:
-        """The physical offset one past the last byte, exclusive."""
+        """The physical offset one past the last byte."""
         return self.base + self.position
 
     def path(self, base: int) -> str:
@@ -96,7 +99,7 @@ class CommitLog:
         return list(range(self.first_base, self.base + 1, self.file_bytes))
 
     def start_at(self, first_base: int, end: int) -> None:
-        """Continue writing at ``end``; the file that holds it becomes the written one."""
+        """Continue writing at physical offset ``end``; the file that holds it becomes the written one."""
         self.first_base = first_base
         self.base = first_base + (end - first_base) // self.file_bytes * self.file_bytes
         self.position = end - self.base
@@ -148,21 +151,23 @@ class CommitLog:
         self._after_roll()
 
     def select(self, physical_offset: int, size: int) -> memoryview | None:
-        """Return bytes [physical_offset, +size) of one file, not copied; None outside of what the log holds."""
+        """Return ``size`` bytes from a physical offset on, not copied; None when the log does not hold all of them."""
         if physical_offset < self.first_base or physical_offset + size > self.base + self.position:
             return None
         position = (physical_offset - self.first_base) % self.file_bytes
         return self.mapped_file(physical_offset - position).view[position : position + size]
 
     def file_containing(self, physical_offset: int) -> tuple[memoryview, int, int]:
-        """Return the bytes of the file that holds an offset of the log, where it begins, and where its messages end."""
+        """Return the file that holds a physical offset: its bytes, and the physical offsets of its first byte and of
+        the end of its messages.
+        """
         base = physical_offset - (physical_offset - self.first_base) % self.file_bytes
         return self.mapped_file(base).view, base, min(base + self.file_bytes, self.base + self.position)
 
     def message_at(self, physical_offset: int) -> memoryview | None:
         """Return the whole message that starts at an offset; None when no message starts there.
 
-        Raises CorruptionError when its start is right and the rest contradicts it.
+        Raises CorruptionError when the message's start is valid but its size does not fit.
         """
         start = self.select(physical_offset, PHYSICAL_OFFSET_AT + 8)
         if start is None or len(start) < PHYSICAL_OFFSET_AT + 8:
@@ -184,9 +189,9 @@ class CommitLog:
         return CorruptionError(self.path(physical_offset - position), position, reason)
 
     def flush(self) -> int:
-        """Block until all bytes appended before the call are on the disk; return the offset they end at.
+        """Block until all bytes appended before the call are on the disk; return the physical offset at their end.
 
-        Thread safe beside one appending thread.
+        May run in one thread while another thread appends.
         """
         target = self.base + self.position
         start = max(self.durable_offset, self.first_base)

@@ -52,7 +52,7 @@ class StoreConfig:
     delay_levels: str = DEFAULT_DELAY_LEVELS  # messageDelayLevel
     check_crc_on_recover: bool = True  # checkCRCOnRecover
     # Settings without an official key.
-    start_at_second_file: bool = False  # see Recovery._initial_base
+    start_at_second_file: bool = False  # for offset-preserving targets, see Recovery._initial_base
     reserve_commit_log_bytes: int = (
         16 << 20
     )  # disk space allocated ahead of the end, so that a full disk is an error

@@ -1,6 +1,7 @@
-"""A consume queue: 20 bytes per message that point into the commit log.
+"""A consume queue: one 20-byte entry per message, which points into the commit log.
 
-`queue_set.py` holds all queues of a store.
+An entry holds physical offset, size and tags code of its message; the number of the entry is the queue offset.
+`append.py` writes entries for new messages, `recovery.py` restores missing ones. `queue_set.py` holds all queues.
 """
 
 from collections import OrderedDict
@@ -11,9 +12,10 @@ from storage.layout import QUEUE_BLANK, QUEUE_ENTRY, QUEUE_ENTRY_BYTES, mapped_f
 
 
 class QueueFilePool:
-    """Keeps at most ``capacity`` consume queue files mapped and closes the least recently used ones.
+    """Keeps at most ``capacity`` consume queue files mapped, and closes the least recently used ones.
 
-    A file used since its last inspection gets a second chance, so that using one costs only setting a flag.
+    Appends bypass the pool and only set the queue's ``recently_used`` flag. A file whose flag is set when it would be
+    closed gets a second chance.
     """
 
     __slots__ = ("_capacity", "_files", "_open")
@@ -59,7 +61,7 @@ class QueueFilePool:
 
 
 class ConsumeQueue:
-    """The entries of one topic's queue: [min_offset, next_offset) are readable.
+    """The entries of one queue of a topic: [min_offset, next_offset) are readable.
 
     As in the commit log, the writer's fields are public for the hot path in `append.py`.
     """
@@ -131,7 +133,7 @@ class ConsumeQueue:
             self.write_base = -1
 
     def make_room(self) -> None:
-        """Open the file for the next entry and get disk space for it and some more. Raises StoreFull."""
+        """Open the file for the next entry and get disk space for it and for later ones. Raises StoreFull."""
         base = self.next_offset - self.next_offset % self.file_entries
         mapped = self._pool.mapped_file(self, base)
         position = (self.next_offset - base) * QUEUE_ENTRY_BYTES
@@ -143,7 +145,7 @@ class ConsumeQueue:
         self.position, self.limit = position, end
 
     def make_room_for(self, size: int) -> None:
-        """Get disk space for ``size`` bytes of entries, in the next file too if they reach into it."""
+        """Get disk space for ``size`` bytes of entries, which may reach into the next file. Raises StoreFull."""
         if self.position >= self.limit:
             self.make_room()
         over = self.position + size - self.file_bytes
@@ -185,7 +187,7 @@ class ConsumeQueue:
         self.position = self.limit = 0
 
     def truncate_at(self, count: int) -> None:
-        """Drop entries [count, …), on the disk as well, and continue writing at ``count``."""
+        """Drop all entries from number ``count`` on, on the disk as well; the next entry gets that number."""
         keep = count - count % self.file_entries
         while self.bases and self.bases[-1] > keep:
             base = self.bases.pop()
@@ -214,7 +216,8 @@ class ConsumeQueue:
         return low
 
     def delete_before(self, physical_offset: int) -> None:
-        """Delete files whose messages are all gone and move min_offset to the first message that is left.
+        """Delete files whose messages all lie before ``physical_offset``, and move min_offset to the first one that
+        does not.
 
         The last file stays, so that offsets continue. Source: ConsumeQueue.deleteExpiredFile, correctMinOffset,
         5.4.0.

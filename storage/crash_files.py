@@ -38,7 +38,7 @@ class CrashMapping:
 
 
 class CrashFiles:
-    """Files with a life before and after a crash.
+    """Files in memory that can be crashed.
 
     ``capacity_bytes`` limits what can be reserved, like a disk's size. ``modified`` holds the modification times that
     a test sets. ``unflushed_small`` names the small files that a power cut may truncate.
@@ -73,8 +73,8 @@ class CrashFiles:
                 after.small[path] = self.small[path][: rng.randint(0, len(self.small[path]))]
             else:
                 after.unflushed_small.add(path)
-        # File systems keep the creation of files in order: with one that was flushed come all created
-        # before it.
+        # File systems persist the creation of files in order: a flushed file proves that all files created before it
+        # survive as well.
         flushed = [number for number, file in enumerate(self.mapped.values(), 1) if file.durable is not None]
         kept = rng.randint(max(flushed, default=0), len(self.mapped))
         for number, (path, file) in enumerate(self.mapped.items()):

@@ -1,6 +1,6 @@
-"""Delay levels: the delay each level stands for, and the deliver time in a scheduled message's queue entry.
+"""Delay levels: the delay of each level, and the delivery time that a delayed message's queue entry holds.
 
-Delivery lives in `gateway/broker/delay.py`.
+Delivery lives in `gateway/broker/delay_service.py`.
 """
 
 from codec.properties import DELAY_TIME_LEVEL, find_property
@@ -19,7 +19,7 @@ class DelayLevels:
         self.delays_ms = [int(level[:-1]) * UNITS_MS[level[-1]] for level in levels.split()]
 
     def deliver_at_ms(self, level: int, store_timestamp_ms: int) -> int:
-        """Return the time at which a message of a level, counted from 1, is due.
+        """Return the time, in ms, at which a message of a level (from 1) is due; an unknown level counts as 1 s.
 
         Source: DefaultMessageStore.computeDeliverTimestamp, 5.4.0.
         """
@@ -28,7 +28,7 @@ class DelayLevels:
         return store_timestamp_ms + 1000
 
     def scheduled_deliver_ms(self, topic: bytes, properties: bytes, store_timestamp_ms: int) -> int | None:
-        """Return the deliver time that stands in a scheduled message's tags code; None for other messages."""
+        """Return the delivery time, which replaces a delayed message's tags code; None for other messages."""
         if topic != SCHEDULE_TOPIC:
             return None
         level = find_property(properties, _DELAY)

@@ -1,4 +1,4 @@
-"""The store's exceptions, as types that a caller can tell apart."""
+"""The store's exceptions."""
 
 
 class StoreError(Exception):
@@ -22,15 +22,15 @@ class MessageIllegal(StoreError):
 
 
 class OffsetGap(StoreError):
-    """The first message of an offset-preserving append lies behind ``expected``, the offset its queue expects next."""
+    """An offset-preserving append begins behind ``expected``, the queue's next offset: messages between are missing."""
 
     def __init__(self, expected: int, given: int) -> None:
-        super().__init__(f"offset {given} is given where {expected} is expected")
+        super().__init__(f"the first message has offset {given}, the queue expects {expected}")
         self.expected = expected
 
 
 class QueueDiverged(StoreError):
-    """A queue holds another message at the offset that a message carries."""
+    """A message was to be appended at an offset at which the queue holds a different message."""
 
 
 class PropertiesTooLong(MessageIllegal):

@@ -40,7 +40,7 @@ class MappedFile(Protocol):
         ...
 
     def close(self) -> None:
-        """Close the map. Slices handed out stay readable until they are dropped."""
+        """Close the map. Slices of ``view`` that readers still hold stay readable until they are dropped."""
         ...
 
 
@@ -85,9 +85,9 @@ class Files(Protocol):
     def replace_small(self, path: str, data: bytes, backup: str | None) -> None:
         """Replace the whole content without waiting for the disk.
 
-        A process killed here leaves the old content or the new, the new perhaps only under the name with NEW_SUFFIX.
-        A power cut may leave a part of it, or nothing, until `flush_small` has returned. With ``backup`` the previous
-        file, which should have been flushed, is kept under that name.
+        A process killed here leaves the old or the new content; the new content may still have a name with NEW_SUFFIX.
+        Until `flush_small` has returned, a power cut may leave a part of the new content, or nothing. With ``backup``
+        the previous file, which should have been flushed, is renamed to that name.
         """
         ...
 
@@ -121,7 +121,7 @@ class _Mapping:
 
     def close(self) -> None:
         self.view.release()
-        # Readers may still hold slices: then the map goes when the last of them does.
+        # Readers may still hold slices; the map is then closed when the last slice is dropped.
         with contextlib.suppress(BufferError):
             self.buffer.close()  # type: ignore[union-attr]
 
@@ -202,10 +202,11 @@ class DiskFiles:
             os.fdatasync(fd)
         finally:
             os.close(fd)
-        # One thread at a time: none may take a folder for durable while another still waits for it.
+        # One thread at a time, so that no thread takes a folder for durable while another still flushes it.
         with self._directories_lock:
             for directory in list(self._new_directories):
-                self._new_directories.discard(directory)  # First: another file may be made in it meanwhile.
+                # Discard it before flushing: a file created in it meanwhile adds the folder again.
+                self._new_directories.discard(directory)
                 try:
                     self._flush_directory(directory)
                 except FileNotFoundError:
@@ -399,7 +400,7 @@ class MemoryFiles:
 
 
 class _InMemoryFile(MemoryMapping):
-    """A map that is the only copy of its file, so closing must not lose it."""
+    """A map that is the only copy of its file; closing it does nothing, so the content is kept."""
 
     __slots__ = ()
 

@@ -2,15 +2,15 @@
 
 Theory of operation
 -------------------
-Appending leaves the index alone: indexing costs more than storing, and only
-queries need it. `MessageIndex` remembers up to where the log is indexed (``next_offset``) and catches up when the
-broker is idle, before a query and at an orderly close. Most messages have the layout that stock clients produce;
-these are parsed by `index_keys.parse_common_message`, which takes a fraction of the time of `log_scan`. Any other
-message, and the end of a log file, take the general path.
+Appending a message does not index it, because indexing costs more than storing and only queries need it.
+`MessageIndex` remembers up to where the log is indexed (``next_offset``) and catches up when the broker is idle,
+before a query and at an orderly close. Most messages have the layout that stock clients produce; these are parsed by
+`index_keys.parse_common_message`, which takes a fraction of the time of `log_scan`. Any other message, and the end of
+a log file, take the general path.
 
-A file's header is written after each run. A crash in between leaves entries that no header counts; the next run
-writes over them. After a power cut, files that end later than the checkpoint's time, or refer to offsets beyond the
-end of the log, are deleted and built again from the log.
+A file's header is written after each call of `MessageIndex.index_messages`. A crash before that leaves entries that
+the header does not count; the next call overwrites them. After a power cut, files that end later than the
+checkpoint's time, or refer to offsets beyond the end of the log, are deleted and built again from the log.
 """
 
 import struct
@@ -90,7 +90,7 @@ class IndexFile:
         seconds = min(max(seconds, 0), _MAX_SECONDS)
         _ENTRY.pack_into(buffer, self._entry_at(self.next_entry), hashed, physical_offset, seconds, previous)
         _SLOT.pack_into(buffer, slot_at, self.next_entry)
-        # Offset-preserving appends may store older times behind newer ones; the times of files only rise.
+        # An offset-preserving append may store an older time after a newer one; the file's end time must never fall.
         self.end_time = max(self.end_time, timestamp_ms)
         if self.next_entry <= 1:
             self.begin_offset, self.begin_time = physical_offset, self.end_time
@@ -145,7 +145,7 @@ class IndexFile:
         self.begin_time = self.end_time = other.end_time
 
     def overlaps(self, begin_ms: int, end_ms: int) -> bool:
-        """Return True if [begin_ms, end_ms] overlaps with the file's times. Source: IndexFile.isTimeMatched, 5.4.0."""
+        """Return True if the file's times overlap [begin_ms, end_ms]. Source: IndexFile.isTimeMatched, 5.4.0."""
         return bool(begin_ms <= self.end_time and end_ms >= self.begin_time)
 
     def find_offsets(self, hashed: int, begin_ms: int, end_ms: int) -> Iterable[int]:
@@ -181,13 +181,13 @@ class MessageIndex:
         self._entries = entries
         self._clock = clock
         self.files: list[IndexFile] = []
-        self.next_offset = 0  # physical offset of the first message not looked at yet
+        self.next_offset = 0  # physical offset of the first message that is not indexed yet
 
     def load(self, trusted_until_ms: int | None, trusted_end: int = 0) -> None:
-        """Open the existing files, and delete those that a crash made doubtful.
+        """Open the existing files, and delete those that a crash may have damaged; they are then built again.
 
-        After a crash, files changed after ``trusted_until_ms`` are deleted to be built again, and so are those that
-        refer to messages from physical offset ``trusted_end`` on (0: unknown).
+        After an orderly end ``trusted_until_ms`` is None. After a crash, files that end later than that time are
+        deleted, and so are files that refer to messages from physical offset ``trusted_end`` on (0: unknown).
 
         Source: IndexService.load, 5.4.0.
         """
@@ -220,20 +220,20 @@ class MessageIndex:
     def index_messages(self, limit_messages: int) -> int:
         """Index at most ``limit_messages`` from where the last call stopped; return the number of messages read."""
         self.next_offset = max(self.next_offset, self._log.first_base)
-        looked_at = 0
+        indexed = 0
         touched: set[IndexFile] = set()
         try:
-            while looked_at < limit_messages and self.next_offset < self._log.max_offset:
-                looked_at += self._index_common_messages(limit_messages - looked_at, touched)
-                if looked_at < limit_messages:
+            while indexed < limit_messages and self.next_offset < self._log.max_offset:
+                indexed += self._index_common_messages(limit_messages - indexed, touched)
+                if indexed < limit_messages:
                     step = self._index_any_message(touched)
                     if not step:
                         break
-                    looked_at += step
+                    indexed += step
         finally:
             for file in touched:
                 file.write_header()
-        return looked_at
+        return indexed
 
     def _index_common_messages(self, limit: int, touched: set[IndexFile]) -> int:
         """Index consecutive messages of the common layout in one log file; return how many there were."""
@@ -242,10 +242,10 @@ class MessageIndex:
         end = min(log.file_bytes, log.max_offset - base)
         view = log.mapped_file(base).view
         position = offset - base
-        for looked_at in range(limit):
+        for indexed in range(limit):
             found = parse_common_message(view, position, offset, end - position)
             if found is None:
-                return looked_at
+                return indexed
             size, sys_flag, stored, topic, properties = found
             if sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK:
                 self._add_keys(key_hashes(topic, properties), offset, stored, touched)

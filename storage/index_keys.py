@@ -21,7 +21,10 @@ _UNIQUE = b"UNIQ_KEY\x01"
 _KEYS = b"KEYS\x01"
 _TAGS = b"TAGS\x01"
 _PREFIX_DIGITS = 20
-"""The first 20 digits of a stock client's unique key (address, process, loader) are the same for all its messages."""
+"""The first 20 digits of a unique key (address, process, class loader), which one stock client repeats in all its keys.
+
+Their hash is cached.
+"""
 
 CommonMessage = tuple[int, int, int, bytes, bytes]
 
@@ -29,9 +32,10 @@ CommonMessage = tuple[int, int, int, bytes, bytes]
 def parse_common_message(
     view: memoryview, position: int, physical_offset: int, room: int
 ) -> CommonMessage | None:
-    """Return (size, sys flag, store timestamp, topic, properties) of a message in the common layout.
+    """Return (size, sys flag, store timestamp, topic, properties) of a message in the common layout, else None.
 
-    None for any other bytes. Common are layout version 1 and IPv4 hosts.
+    The common layout is version 1 with IPv4 hosts. ``room`` is the number of bytes from ``position`` to the end of the
+    messages in ``view``.
     """
     if room < _BODY_AT + 4:
         return None
@@ -83,7 +87,10 @@ def key_hashes(topic: bytes, properties: bytes) -> list[int]:
 
 
 def _property(properties: bytes, start: bytes) -> bytes | None:
-    """Return the value behind ``start`` (name and separator); search carefully where it is part of another name."""
+    """Return the value that follows ``start``, which is a property's name and separator; None without the property.
+
+    Where ``start`` was found at the end of a longer name, fall back to the slower exact search.
+    """
     at = properties.find(start)
     if at < 0:
         return None

@@ -17,13 +17,13 @@ SHORT = struct.Struct(">H")
 INT = struct.Struct(">I")
 LONG = struct.Struct(">q")
 
-# Message headers in which the fields that a batch's messages share are one piece of 4 + 8 + host + 8 + host + 4 + 8
-# bytes.
+# Message headers by the length of the block of fields that all messages of a batch share: sys flag, born timestamp,
+# born host, store timestamp, store host, reconsume times and prepared transaction offset. A host takes 8 or 20 bytes.
 SHARED_HEADERS = {length: struct.Struct(f">IIIiiqq{length}sI") for length in (48, 60, 72)}
 
 QUEUE_ENTRY = struct.Struct(">qiq")  # physical offset, size, tags code
 QUEUE_ENTRY_BYTES = 20
-# The official broker fills a queue's first file with these when the queue starts in its middle.
+# Entry that the official broker writes before the first real entry of a queue that starts in the middle of a file.
 QUEUE_BLANK = QUEUE_ENTRY.pack(0, 0x7FFFFFFF, 0)
 
 BLANK_BYTES = 8  # room that a blank marker needs at the end of a commit log file

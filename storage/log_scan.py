@@ -29,7 +29,7 @@ class ScannedMessage:
 
 @dataclass(slots=True)
 class ScanEnd:
-    """The reason why a scan went no further; ``physical_offset`` is one past the last valid message."""
+    """The end of a scan: one past the last valid message, and the reason; an empty reason means zeros or the limit."""
 
     physical_offset: int
     reason: str
@@ -39,8 +39,9 @@ class ScanEnd:
 def check_message(
     view: memoryview, position: int, physical_offset: int, check_crc: bool
 ) -> ScannedMessage | str | None:
-    """Return the message at ``position``, None for a blank marker, or the reason why there is no valid message.
+    """Return the message at ``position``, None for a blank marker, or the reason why no valid message is there.
 
+    The reason is the empty string where the bytes are zeros.
     Source: CommitLog.checkMessageAndReturnSize, 5.4.0. Deviation: the message must also name ``physical_offset`` as
     its own, so that remains of an earlier, truncated life of the file are not taken for new messages.
     """
@@ -74,16 +75,14 @@ def check_message(
         return "the body does not match its CRC"
     topic, properties = bytes(view[topic_at:topic_end]), bytes(view[topic_end + 2 : end])
     if not topic or b"\0" in topic or (check_crc and _lost_sector(properties, topic_end + 2)):
-        return "topic or properties were lost"
+        return "its topic or properties are damaged"
     return ScannedMessage(
         physical_offset, size, topic, queue_id, queue_offset, sys_flag, store_timestamp, properties
     )
 
 
 def _lost_sector(properties: bytes, position: int) -> bool:
-    """Return True if whole sectors of the properties (or all of their last one) are zeros: the CRC covers the body
-    only.
-    """
+    """Return True if a disk sector of the properties is all zeros; the CRC, which covers only the body, misses that."""
     if b"\0" not in properties:
         return False
     end = position + len(properties)
@@ -98,10 +97,9 @@ def _lost_sector(properties: bytes, position: int) -> bool:
 def scan_log(
     log: CommitLog, start: int, end: int, check_crc: bool = True
 ) -> Iterator[ScannedMessage | ScanEnd]:
-    """Yield messages from physical offset ``start``, the first byte of a message, on; the last item is always a
-    ScanEnd.
+    """Yield the messages between two physical offsets, then one ScanEnd.
 
-    ``end`` is exclusive; a scan that reaches it ends without a reason.
+    A message must begin at ``start``. ``end`` is exclusive; a scan that reaches it ends without a reason.
     """
     offset = start
     while offset < end:

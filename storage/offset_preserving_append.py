@@ -2,17 +2,17 @@
 
 Theory of operation
 -------------------
-A mirror whose target is this server copies the primary's queues so that
-consumers can move without translating their offsets: message n of a queue at the primary is message n at the target.
-`MessageStore.append_preserving_offsets` receives whole stored messages, as a pull answer carries them, and
+A mirror whose target is this server copies the primary's queues so that consumers can move without translating their
+offsets: message n of a queue at the primary is message n at the target. `MessageStore.append_preserving_offsets`
+receives whole stored messages, as a pull answer carries them, and
 
-1. parses and checks all of them before anything is written (`parse_stored_messages`): one queue, dense offsets, valid
-CRCs, no half messages;
-2. skips those the queue already has, and compares them with the stored ones (`check_not_diverged`), so that a request
-may be repeated after a lost answer;
-3. refuses a gap, unless the caller knows that the messages between are gone at the source (``reset``);
-4. rewrites each message for its new place: physical offset, store host and perhaps store timestamp change, everything
-else is copied (`append_preserving_offset`).
+1. parses and checks all of them before it writes anything (`parse_stored_messages`): all belong to one queue, their
+   offsets have no gap, their CRCs are valid, and none is a half message;
+2. skips messages that the queue already has, after comparing them with the stored ones (`check_not_diverged`), so that
+   a request may be repeated after a lost answer;
+3. refuses a gap, unless the caller knows that the messages in between no longer exist at the source (``reset``);
+4. writes each message with a new physical offset, store host and perhaps store timestamp; everything else is copied
+   (`append_preserving_offset`).
 
 A crash between two messages leaves a shorter queue, from which the copier continues.
 """
@@ -36,7 +36,7 @@ from storage.layout import INT, LONG, PHYSICAL_OFFSET_AT, START
 from storage.log_scan import ScannedMessage, check_message
 from storage.tags import tags_code_of
 
-# These tell one message from another at the same offset: the body's CRC and the born timestamp.
+# The body's CRC and the born timestamp, which differ between two different messages.
 _CRC = Struct(">8xI")
 _BORN = Struct(">40xq")
 
@@ -53,8 +53,7 @@ class OffsetPreservingResult:
 def parse_stored_messages(
     body: memoryview, topic: str, queue_id: int, first_offset: int
 ) -> list[ScannedMessage]:
-    """Return the stored messages in ``body``, checked: all of one queue, offsets without a gap. Raises
-    MessageIllegal.
+    """Parse the stored messages in ``body`` and check them as step 1 above says. Raises MessageIllegal.
 
     The ``physical_offset`` of each is its position in ``body``.
     """
@@ -89,7 +88,7 @@ def _checked(body: memoryview, position: int) -> ScannedMessage:
 def check_not_diverged(
     log: CommitLog, queue: ConsumeQueue, message: ScannedMessage, stored: memoryview
 ) -> None:
-    """Raise QueueDiverged when the queue has another message at this one's offset; expired entries pass."""
+    """Raise QueueDiverged when the queue holds a different message at this one's offset; ignore expired messages."""
     if message.queue_offset < queue.min_offset:
         return
     place, size, _ = queue.read_entry(message.queue_offset)
@@ -123,15 +122,15 @@ def append_preserving_offset(
 ) -> int:
     """Write one message at the queue's end, which is its own offset; return its store timestamp in ms.
 
-    It keeps its own store timestamp, so that a search by time finds the same message here as at the source. Only a
-    timestamp before ``not_before_ms`` is raised to that, because the search needs rising times.
+    The message keeps its store timestamp, so that a search by time finds the same message here as at the source. Only
+    a timestamp before ``not_before_ms`` is raised to that, because the search needs rising times.
     Raises StoreFull, MessageIllegal, and then nothing has changed.
     """
     time_ms = max(message.store_timestamp, not_before_ms)
     time_at = BORN_HOST_AT + born_host_bytes(message.sys_flag)
     rest_at = time_at + 8 + store_host_bytes(message.sys_flag)
     size = time_at + 8 + len(store_host) + message.size - rest_at
-    # Get room first, as for a message that is sent.
+    # Get room first, so that a failure changes nothing.
     if log.position + size > log.limit:
         log.make_room(size)
     if queue.position >= queue.limit:

@@ -1,6 +1,8 @@
-"""Reads messages of a queue: the walk through queue entries, its limits and its result.
+"""Reads messages of a queue: follows its entries into the commit log, applies filters, and stops at the limits.
 
-Long polling and the meaning of filters live in `gateway/broker`.
+`read_queue` tries the common case first, a run of recent messages without a filter (`_read_run`), and falls back to
+`_FilteredRead`. In this module ``places`` are the physical offsets of messages and ``sizes`` their sizes, both taken
+from queue entries. Long polling and the meaning of filters live in `gateway/broker`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -29,8 +31,9 @@ class BatchPredicate(Protocol):
     is_fast: bool
 
     def select(self, stored: bytes, ends: Sequence[int], wanted: int, /) -> Sequence[int]:
-        """Return ascending numbers, from 0 on, of the first messages that match; messages lie end to end.
+        """Return the numbers (from 0, ascending) of the first ``wanted`` messages that match.
 
+        ``stored`` holds the messages end to end, and ``ends`` the end of each within it.
         Raises IndexError, ValueError or struct.error for bytes that are not messages.
         """
 
@@ -41,12 +44,12 @@ class BatchPredicate(Protocol):
 MAX_READ_BYTES = 128 << 20  # Source: DefaultMessageStore.MAX_PULL_MSG_SIZE, 5.4.0
 _MIN_READ_BYTES = 100
 _MAX_SCANNED_MESSAGES = 4096
-# A batch has at most as many messages as a processor's first-level cache holds, and otherwise as many as the result is
-# expected to need: messages behind a full result are scanned in vain.
+# A batch has at most as many messages as fit a processor's first-level cache. Below that it has as many as the result
+# is expected to need, because scanning messages beyond a full result is wasted work.
 _MAX_BATCH_MESSAGES = 96
 _MIN_BATCH_MESSAGES = 8
 _MAX_BATCH_BYTES = 256 << 10
-# A fast predicate may scan this many times the messages that are tested one by one, within _MAX_SCANNED_MESSAGES.
+# A fast predicate may scan this many times as many messages as one-by-one tests may, up to _MAX_SCANNED_MESSAGES.
 _FAST_SCAN_FACTOR = 4
 _MAGICS = (MAGIC_V1, MAGIC_V2)
 
@@ -95,17 +98,17 @@ class ReadResult:
         self.suggest_slave = False
 
 
-_CHECKED = Struct(">II20xq").unpack_from  # size, magic, physical offset
+_unpack_start = Struct(">II20xq").unpack_from  # size, magic, physical offset
 
-_flat: dict[int, Struct] = {}
+_entries_structs: dict[int, Struct] = {}
 
 
 def _entries_struct(count: int) -> Struct:
-    known = _flat.get(count)
+    known = _entries_structs.get(count)
     if known is None:
         known = Struct(">" + "qiq" * count)
         if count <= 1024:
-            _flat[count] = known
+            _entries_structs[count] = known
     return known
 
 
@@ -120,10 +123,10 @@ def read_queue(
     message_match: MessagePredicate | None,
     batch_match: BatchPredicate | None,
 ) -> ReadResult:
-    """Read from queue offset ``offset`` on. Source: DefaultMessageStore.getMessage, 5.4.0.
+    """Read messages from queue offset ``offset`` on. Source: DefaultMessageStore.getMessage, 5.4.0.
 
-    Deviation: reading does not create a queue that was never written to. However many messages are requested, a
-    filter scans at most a few thousand, because the broker serves nothing else meanwhile.
+    Deviation: reading does not create a queue that was never written to. Whatever the requested number of messages, a
+    filter scans at most `_MAX_SCANNED_MESSAGES`, because the broker serves no other request during the scan.
     """
     end, first = queue.next_offset, queue.min_offset
     if first <= offset < end:
@@ -154,7 +157,10 @@ def _read_run(
     max_messages: int,
     max_bytes: int,
 ) -> bool:
-    """Read the common case: all requested messages are recent, in one file and within the limits."""
+    """Read the common case: all requested messages are recent, in one file and within the limits.
+
+    Return False, with the result unchanged, in any other case.
+    """
     offset = result.next_offset
     count = min(max_messages, config.max_transfer_count_in_memory, result.max_offset - offset)
     if count <= 0:
@@ -216,9 +222,9 @@ def _runs(
 def check_start(log: CommitLog, view: memoryview, position: int, physical_offset: int, size: int) -> None:
     """Raise CorruptionError unless a message of ``size`` bytes starts at ``position`` of ``view``.
 
-    A read checks no more than that: bodies have a CRC of their own that consumers check.
+    A read checks nothing else; consumers check the CRC of each body.
     """
-    found, magic, own_offset = _CHECKED(view, position)
+    found, magic, own_offset = _unpack_start(view, position)
     if magic != MAGIC_V1 and magic != MAGIC_V2:
         raise log.corruption_error(physical_offset, f"no message starts here, magic number {magic:#010x}")
     if found != size:
@@ -230,7 +236,11 @@ def check_start(log: CommitLog, view: memoryview, position: int, physical_offset
 
 
 class _FilteredRead:
-    """One filtered read, which tests entries one by one or in batches."""
+    """One read with filters, or beyond the limits of `_read_run`; it tests entries one by one or in batches.
+
+    ``_memory_start`` is the physical offset from which on messages count as being in memory, ``_last`` the physical
+    offset of the entry tested last, and ``_room`` the largest result in bytes.
+    """
 
     __slots__ = (
         "_collector",
@@ -239,8 +249,8 @@ class _FilteredRead:
         "_log",
         "_max_messages",
         "_max_scanned",
+        "_memory_start",
         "_message_match",
-        "_near",
         "_queue",
         "_result",
         "_room",
@@ -262,32 +272,34 @@ class _FilteredRead:
         self._tags_match, self._message_match = tags_match, message_match
         self._max_messages = max_messages
         self._room = min(max(max_bytes, _MIN_READ_BYTES), MAX_READ_BYTES)
-        self._near = self._last = log.max_offset - config.access_in_memory_bytes
+        self._memory_start = self._last = log.max_offset - config.access_in_memory_bytes
         self._collector = _Collector(log, result)
         max_scanned = min(max_messages, _MAX_SCANNED_MESSAGES)
         max_scan_bytes = max(config.max_filter_message_bytes, max_scanned * QUEUE_ENTRY_BYTES)
         self._max_scanned = -(-max_scan_bytes // QUEUE_ENTRY_BYTES)
 
     def run(self, batch_match: BatchPredicate | None) -> None:
-        """Fill the result."""
-        there, max_scanned = self._result.max_offset - self._result.next_offset, self._max_scanned
+        """Test entries until the result is full, the queue ends, or a limit on scanned entries is reached."""
+        available, max_scanned = self._result.max_offset - self._result.next_offset, self._max_scanned
         if batch_match is None:
-            self._test_one_by_one(min(there, max_scanned))
+            self._test_one_by_one(min(available, max_scanned))
         else:
-            more = min(max_scanned * _FAST_SCAN_FACTOR, _MAX_SCANNED_MESSAGES) if batch_match.is_fast else 0
-            self._test_in_batches(batch_match, min(there, max(max_scanned, more)))
-        self._result.suggest_slave = self._last < self._near
+            fast_limit = (
+                min(max_scanned * _FAST_SCAN_FACTOR, _MAX_SCANNED_MESSAGES) if batch_match.is_fast else 0
+            )
+            self._test_in_batches(batch_match, min(available, max(max_scanned, fast_limit)))
+        self._result.suggest_slave = self._last < self._memory_start
         self._collector.finish()
 
     def _test_in_batches(self, batch_match: BatchPredicate, left: int) -> None:
-        going_on = True
-        while going_on and left > 0:
+        has_room = True
+        while has_room and left > 0:
             missing = max(0, self._max_messages - self._result.count)
             count = min(
                 max(batch_match.estimate_scan_count(missing), _MIN_BATCH_MESSAGES), _MAX_BATCH_MESSAGES, left
             )
             left -= count
-            going_on = self._test_batch(count, batch_match)
+            has_room = self._test_batch(count, batch_match)
 
     def _limits(self, physical_offset: int) -> tuple[int, int]:
         """Return the maximum (messages, bytes) of one read, which depend on the age of its messages.
@@ -295,7 +307,7 @@ class _FilteredRead:
         Source: isTheBatchFull, 5.4.0.
         """
         config = self._config
-        if physical_offset >= self._near:
+        if physical_offset >= self._memory_start:
             max_result_messages, max_result_bytes = (
                 config.max_transfer_count_in_memory,
                 config.max_transfer_bytes_in_memory,
@@ -307,15 +319,17 @@ class _FilteredRead:
             )
         return min(self._max_messages, max_result_messages), min(self._room, max_result_bytes)
 
-    def _test_one_by_one(self, most: int) -> bool:
+    def _test_one_by_one(self, max_entries: int) -> bool:
         """Test the next entries one by one; return False when the result is full."""
         log, queue, result, collector = self._log, self._queue, self._result, self._collector
         tags_match, message_match = self._tags_match, self._message_match
-        offset, going_on, skip_to, near = result.next_offset, True, -1, self._near
+        offset, has_room, skip_to, near = result.next_offset, True, -1, self._memory_start
         view, base, end, last = memoryview(b""), 0, 0, self._last
         is_near = False
         max_result_messages, max_result_bytes = self._limits(near - 1)
-        for physical_offset, size, tags_code in QUEUE_ENTRY.iter_unpack(queue.read_entries(offset, most)):
+        for physical_offset, size, tags_code in QUEUE_ENTRY.iter_unpack(
+            queue.read_entries(offset, max_entries)
+        ):
             if size <= 0 or physical_offset < 0:
                 raise queue.corruption_error(offset, "an empty entry below the end of the queue")
             if physical_offset >= near and not is_near:
@@ -323,7 +337,7 @@ class _FilteredRead:
                 max_result_messages, max_result_bytes = self._limits(physical_offset)
             count = result.count
             if count and (count >= max_result_messages or result.size_bytes + size > max_result_bytes):
-                going_on = False
+                has_room = False
                 break
             offset, last = offset + 1, physical_offset
             if physical_offset < skip_to or (tags_match is not None and not tags_match(tags_code)):
@@ -337,28 +351,28 @@ class _FilteredRead:
                     continue
                 view, base, end = log.file_containing(physical_offset)
             position = physical_offset - base
-            found, magic, own_offset = _CHECKED(view, position)
+            found, magic, own_offset = _unpack_start(view, position)
             if found != size or own_offset != physical_offset or magic not in _MAGICS:
                 check_start(log, view, position, physical_offset, size)
             if message_match is None or message_match(view[position : position + size]):
                 collector.add_message(physical_offset, size)
         result.next_offset, self._last = offset, last
-        return going_on
+        return has_room
 
-    def _test_batch(self, most: int, batch_match: BatchPredicate) -> bool:
+    def _test_batch(self, max_entries: int, batch_match: BatchPredicate) -> bool:
         """Test the next messages as one batch; return False when the result is full."""
         log, result = self._log, self._result
-        encoded = self._queue.read_entries(result.next_offset, most)
+        encoded = self._queue.read_entries(result.next_offset, max_entries)
         fields = _entries_struct(len(encoded) // QUEUE_ENTRY_BYTES).unpack(encoded)
         places, sizes = fields[0::3], fields[1::3]
         first, last = places[0], places[-1]
         base = first - (first - log.first_base) % log.file_bytes
         end = min(log.max_offset, base + log.file_bytes)
-        # The batch spans two files, or is damaged: test one by one, which reports damage with its place.
+        # A batch that spans two files, or is damaged, is tested one by one, which also reports where the damage is.
         if min(sizes) <= 0 or first < log.first_base or last + sizes[-1] > end:
-            return self._test_one_by_one(most)
-        if first < self._near <= last or sum(sizes) > _MAX_BATCH_BYTES:
-            return self._test_one_by_one(most)
+            return self._test_one_by_one(max_entries)
+        if first < self._memory_start <= last or sum(sizes) > _MAX_BATCH_BYTES:
+            return self._test_one_by_one(max_entries)
         max_result_messages, max_result_bytes = self._limits(first)
         wanted = max_result_messages - result.count if result.count else max(1, max_result_messages)
         if wanted <= 0:
@@ -367,17 +381,17 @@ class _FilteredRead:
         try:
             numbers = batch_match.select(_joined(view, base, places, sizes), list(accumulate(sizes)), wanted)
         except (IndexError, ValueError, StructError):
-            return self._test_one_by_one(most)
+            return self._test_one_by_one(max_entries)
         taken = self._add_matches(
             view, base, [places[n] for n in numbers], [sizes[n] for n in numbers], max_result_bytes
         )
-        looked_at = len(places)
+        scanned = len(places)
         if taken < len(numbers):
-            looked_at = numbers[taken]
+            scanned = numbers[taken]
         elif taken == wanted:
-            looked_at = numbers[-1] + 1
-        result.next_offset, self._last = result.next_offset + looked_at, places[max(0, looked_at - 1)]
-        return looked_at == len(places)
+            scanned = numbers[-1] + 1
+        result.next_offset, self._last = result.next_offset + scanned, places[max(0, scanned - 1)]
+        return scanned == len(places)
 
     def _add_matches(
         self, view: memoryview, base: int, places: list[int], sizes: list[int], max_result_bytes: int
@@ -398,7 +412,7 @@ class _FilteredRead:
 
 
 def _joined(view: memoryview, base: int, places: Sequence[int], sizes: Sequence[int]) -> bytes:
-    """Return the bytes of messages, end to end."""
+    """Return the messages' bytes, joined end to end."""
     start, size = places[0] - base, sum(sizes)
     if places[-1] + sizes[-1] - places[0] == size:
         return bytes(view[start : start + size])
@@ -406,7 +420,7 @@ def _joined(view: memoryview, base: int, places: Sequence[int], sizes: Sequence[
 
 
 class _Collector:
-    """Joins adjacent messages into one slice."""
+    """Adds messages to a result one by one, and joins adjacent ones into one slice; `finish` adds the last slice."""
 
     __slots__ = ("_end", "_log", "_result", "_start")
 

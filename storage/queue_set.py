@@ -23,9 +23,9 @@ class QueueSet:
         self.by_key: dict[tuple[str, int], ConsumeQueue] = {}
 
     def create(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """Add a queue; its files are made with its first entry. Raises MessageIllegal."""
+        """Add a queue, whose first file is created with its first entry. Raises MessageIllegal."""
         if not topic or "/" in topic or "\0" in topic or topic in (".", "..") or len(topic.encode()) > 255:
-            raise MessageIllegal(f"the topic name cannot be a folder's name: {topic[:64]!r}")
+            raise MessageIllegal(f"the topic name cannot be used as a folder name: {topic[:64]!r}")
         if not 0 <= queue_id <= 0x7FFFFFFF:
             raise MessageIllegal(f"queue id {queue_id} is out of range")
         directory = f"{self._config.consume_queue_path}/{topic}/{queue_id}"
@@ -55,7 +55,7 @@ class QueueSet:
         return len(keys)
 
     def delete_before(self, physical_offset: int) -> None:
-        """Remove the files, and hide the entries, of messages before a physical offset."""
+        """Remove the files and hide the entries of messages before a physical offset."""
         for queue in self.queues():
             queue.delete_before(physical_offset)
 

@@ -11,22 +11,22 @@ missing.
 points and names that queue and that offset; all other entries are dropped and derived from the log again. Nothing
 that was durable is ever cut: if cutting would lose it, opening fails with `CorruptionError` instead.
 
-**Inputs.** The ``abort`` file says that the last run did not end in order. The checkpoint says that messages stored
-up to ``safe_timestamp`` are in the log and in their queues on the disk, and that queue entries of messages below
-``queued_until`` are (`DurableState`).
+**Inputs.** If there is an ``abort`` file, the last run did not close the store in order. The checkpoint gives two
+limits (`DurableState`): messages stored up to ``safe_timestamp`` are on the disk, in the log and in their queues; and
+the queue entries of messages below physical offset ``queued_until`` are on the disk.
 
 **Steps.**
 
 1. List the log files. A gap between them is damage; an empty last file was just created and is removed.
-2. Load the queues and drop queue files behind a gap. If any queue misses files, nothing the checkpoint says about
-   queues is trusted any more, and the log is read from its beginning.
+2. Load the queues and drop queue files behind a gap. If any queue misses files, what the checkpoint says about queues
+   is ignored, and the log is read from its beginning.
 3. Choose where to start reading the log. After an orderly end: behind the last message that any queue knows. After a
    crash: at the last message that the checkpoint vouches for, or at the last file that begins with such a message.
    Truncate every queue to the entries of messages before that point (binary search by `_is_valid_entry`).
 4. Read the log from there to the first invalid message, append the missing queue entries, and cut the log at that
    point. If entries turn out to be missing from an earlier part of the log, start over from its beginning.
-5. Zero the bytes behind the cut and flush: otherwise the remains of a torn message could pass for a message once new
-   ones reach up to them, or come back in the next power cut.
+5. Zero the bytes behind the cut and flush. Otherwise the remains of a torn message could be taken for a message once
+   new messages reach up to them, or reappear after the next power cut.
 
 A crash during recovery is harmless at every step: queues were only truncated or extended with what the log says, the
 ``abort`` file is still there, and the checkpoint is rewritten by `MessageStore` only after recovery has finished.
@@ -57,7 +57,7 @@ _NO_LIMIT = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class DurableState:
-    """Everything that is known about the files before they are read.
+    """What the abort file and the checkpoint say about the files before they are read.
 
     ``crashed``: the last run did not end in order. ``safe_timestamp``: messages stored up to this time, in ms, are on
     the disk even after a power cut. ``queued_until``: the queue entries of messages below this physical offset are on
@@ -91,8 +91,8 @@ class Recovery:
         self._crashed = known.crashed
         self._safe_timestamp = known.safe_timestamp
         self._queued_until = known.queued_until
-        # The end of the log when the checkpoint took its time. A message behind it may carry an earlier time than
-        # that, if the clock was set back meanwhile, without being on the disk.
+        # The end of the log at the checkpoint's time. If the clock was set back after that, messages behind this end
+        # have earlier timestamps than the checkpoint and are nevertheless not known to be on the disk.
         self._safe_end = known.queued_until or _NO_LIMIT
         self._delays = DelayLevels(config.delay_levels)
         self._queues: dict[tuple[bytes, int], ConsumeQueue] = {}
@@ -102,7 +102,7 @@ class Recovery:
         """Leave the store ready to append. Raises CorruptionError when messages known to be durable are damaged."""
         bases = self._list_log_files()
         if not bases:
-            # Without messages the queues say nothing. Source: CommitLog.recoverNormally, 5.4.0.
+            # Without messages, queues and index point to nothing. Source: CommitLog.recoverNormally, 5.4.0.
             self._files.delete_tree(self._config.consume_queue_path)
             self._files.delete_tree(self._config.index_path)
             self._log.start_at(self._initial_base(), self._initial_base())
@@ -119,7 +119,7 @@ class Recovery:
         self._truncate_log(bases, end)
         self._log.start_at(bases[0], end.physical_offset)
         if self._crashed:
-            self._log.durable_offset = bases[0]  # what was found may be in the page cache only
+            self._log.durable_offset = bases[0]  # the bytes that were read may be in the page cache only
         for queue in self._queues.values():
             queue.delete_before(self._log.first_base)
 
@@ -130,9 +130,9 @@ class Recovery:
     def _initial_base(self) -> int:
         """Return the physical offset at which an empty log begins.
 
-        With ``start_at_second_file`` it begins as if its first file had expired. An official broker that continues
-        with a store whose queues begin in their middle would otherwise take the blank entries in front for messages
-        of the first file. Source: ConsumeQueue.correctMinOffset, 5.4.0.
+        With ``start_at_second_file`` the log begins as if its first file had expired. Offset-preserving queues can
+        begin with blank entries; an official broker that opens the store would take these for messages of the first
+        file, if there were one. Source: ConsumeQueue.correctMinOffset, 5.4.0.
         """
         return self._log.file_bytes if self._config.start_at_second_file else 0
 
@@ -140,7 +140,7 @@ class Recovery:
         """Return the first offsets of the log files; their size comes from the files, not from the settings."""
         bases = mapped_file_offsets(self._files.list(self._log.directory))
         while bases and not self._files.size(self._log.path(bases[-1])):
-            self._files.delete(self._log.path(bases.pop()))  # created, then nothing more: a crash right there
+            self._files.delete(self._log.path(bases.pop()))  # the process was killed right after creating it
         if not bases:
             return []
         self._log.file_bytes = self._files.size(self._log.path(bases[0])) or self._log.file_bytes
@@ -180,7 +180,7 @@ class Recovery:
     # -- choosing where to start reading the log --
 
     def _choose_start(self) -> int:
-        """Return the message to read the log from; every queue is truncated to the entries of messages before it."""
+        """Return the physical offset from which to read the log, and truncate every queue to the entries before it."""
         start = self._start_after_crash() if self._crashed else self._start_after_clean_end()
         if self._queue_files_missing and not self._crashed:
             start = self._log.first_base
@@ -199,7 +199,10 @@ class Recovery:
             queue.truncate_at(count)
 
     def _start_after_clean_end(self) -> int | None:
-        """Return one past the last message that any queue knows; only hidden messages can follow it."""
+        """Return the end of the last message that has a queue entry; None if no queue entry is valid.
+
+        After an orderly end only messages without entries, such as half messages, can follow it.
+        """
         start, doubtful = -1, -1
         for queue in self._queues.values():
             count = self._first_invalid_entry(queue, _NO_LIMIT, _NO_LIMIT)
@@ -217,7 +220,9 @@ class Recovery:
         return start if start >= self._log.first_base else None
 
     def _start_after_crash(self) -> int | None:
-        """Return the last message in any queue that was on the disk according to the checkpoint."""
+        """Return the physical offset of the last message with a queue entry that was on the disk, as the checkpoint
+        says; None if there is none.
+        """
         best = -1
         if self._safe_timestamp > 0:
             for queue in self._queues.values():
@@ -241,7 +246,7 @@ class Recovery:
     def _first_invalid_entry(self, queue: ConsumeQueue, before: int, until_ms: int) -> int:
         """Return the number of the first entry that is invalid, or whose message is too late.
 
-        Too late is a message at physical offset ``before`` or behind, or one stored after ``until_ms``.
+        A message is too late if it lies at physical offset ``before`` or behind it, or was stored after ``until_ms``.
         """
         for base in reversed(queue.bases):
             if base != queue.bases[0] and not self._is_valid_entry(queue, base, before, until_ms):
@@ -316,7 +321,7 @@ class Recovery:
                 log.warning("queue continues behind a gap, earlier messages left out", extra=data)
             queue.restart_at(message.queue_offset)
         elif message.queue_offset < queue.next_offset:
-            # The topic was deleted and created again: its newer life counts.
+            # The topic was deleted and created again: the messages of the new topic replace those of the old one.
             queue.truncate_at(message.queue_offset)
         queue.append_entry(message.physical_offset, message.size, self._tags_code(message))
         return True
@@ -343,8 +348,8 @@ class Recovery:
             )
         base = bases[-1]
         if end < base + self._log.file_bytes and (self._crashed or not scan_end.zeros):
-            # Old bytes behind the end could pass for messages once new ones reach up to them, or, if the zeros were
-            # lost in the next crash, for parts of a torn one.
+            # Old bytes behind the end could be taken for messages once new ones reach up to them. The zeros are
+            # flushed, because a power cut could otherwise bring the old bytes back as parts of a torn message.
             self._log.mapped_file(base).zero_from(end - base)
             self._files.flush(self._log.path(base))
 

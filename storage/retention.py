@@ -38,11 +38,12 @@ class Retention:
     def delete_expired(self, used_percent: float, manual: bool, max_files: int | None) -> int:
         """Remove expired files; return the number of commit log files removed.
 
-        Files older than file_reserved_hours are removed in the delete_when hours of the local day, when the disk
-        is fuller than disk_max_used_percent, or on request (``manual``). Above disk_clean_forcibly_percent the
-        oldest files are removed whatever their age. The written file always stays. At most ``max_files`` are
-        removed, delete_files_max by default.
-        Deviation: a file is as old as the first message of the next file says, or younger if it was modified later;
+        Files older than ``file_reserved_hours`` are removed in the ``delete_when`` hours of the local day, when the
+        disk is fuller than ``disk_max_used_percent``, or on request (``manual``). Above
+        ``disk_clean_forcibly_percent`` the oldest files are removed whatever their age. The written file always
+        stays. At most ``max_files`` are removed; None means ``delete_files_max``.
+        Deviation: a file's age counts from the first message of the next file, or from the file's modification time
+        if that is later;
         the official broker goes by the modification time alone.
         """
         config = self.config
@@ -60,7 +61,10 @@ class Retention:
         return deleted + self.keep_within_bytes()
 
     def keep_within_bytes(self) -> int:
-        """Remove the oldest files while more than retained_bytes are kept; 0 there means no bound."""
+        """Remove the oldest files while the log is longer than the ``retained_bytes`` setting; 0 means no limit.
+
+        Return the number of files removed.
+        """
         deleted = 0
         if self.config.retained_bytes:
             commit_log = self.commit_log
@@ -83,8 +87,8 @@ class Retention:
         following = commit_log.message_at(commit_log.first_base + commit_log.file_bytes)
         if following is None or store_timestamp_of(following) > timestamp_ms:
             return False
-        # A message that kept the store time of another broker says nothing about those before it; the file's own
-        # modification time does.
+        # A message that was appended with another broker's store timestamp may look older than it is here, so the
+        # file's modification time must be old enough as well.
         return self.files.modified_ms(commit_log.path(commit_log.first_base)) <= timestamp_ms
 
     def _delete_first_file(self) -> bool:

@@ -1,8 +1,8 @@
 """The files of staged batches: messages that wait outside the log until their writer publishes them together.
 
-Below ``<store>/staged/<writer>/`` there are one file per part of a batch, the *intent* while a batch is being
-published, and the *mark* of the last batch that was. Every file is written atomically. Publishing itself lives in
-`gateway/broker`.
+The folder ``<store>/staged/<writer>/`` holds one file per part of a batch, the *intent* while a batch is being
+published, and the *mark* of the batch published last. Every file is written atomically. Publishing lives in
+`gateway/broker/staged_batches.py`.
 """
 
 import json
@@ -46,9 +46,9 @@ class StagedPart:
 
 @dataclass(slots=True)
 class PublishIntent:
-    """A batch whose publishing has begun. ``stages`` are names and part counts of its stages, in order.
+    """A batch whose publishing has begun. ``stages`` are the names and part counts of its stages, in order.
 
-    ``floors`` hold, by topic and queue, the end of each queue at that time: published messages lie behind it.
+    ``floors`` hold, by topic and queue id, the end of each queue at that time: the batch's messages lie behind it.
     """
 
     batch: int
@@ -119,7 +119,7 @@ class StagedFiles:
         return None if found is None else PublishedMark(**json.loads(found))
 
     def finish_batch(self, writer: str, mark: PublishedMark) -> int:
-        """Record that a batch is published, and delete its parts and those before; return their bytes."""
+        """Record that a batch is published; delete its parts and those of earlier batches, and return their bytes."""
         self._files.write_small(f"{self._root}/{writer}/{MARK}", json.dumps(asdict(mark)).encode())
         self._files.delete(f"{self._root}/{writer}/{INTENT}")
         return self.delete_parts(writer, mark.batch)
@@ -162,6 +162,6 @@ class StagedFiles:
         return f"{self._root}/{writer}/{_PARTS_FOLDER}/{batch}.{stage}.{number}"
 
     def _list_parts(self, writer: str) -> list[tuple[str, int]]:
-        """Return paths and batches of all parts, half-written files of a killed process included."""
+        """Return path and batch number of all parts, including files that a killed process left half written."""
         directory = f"{self._root}/{writer}/{_PARTS_FOLDER}"
         return [(f"{directory}/{name}", int(name.split(".")[0])) for name in self._files.list(directory)]

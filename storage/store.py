@@ -1,4 +1,4 @@
-"""The store of one broker: appends, reads, finds and expires messages.
+"""The store of one broker: appends, reads, finds and deletes messages.
 
 Theory of operation
 -------------------
@@ -6,19 +6,19 @@ Theory of operation
 queues), `index` (keys), `checkpoint`, `recovery` and `retention`.
 
 Appending writes the message into the commit log first and its 20-byte entry into the consume queue second, both into
-memory maps. A message is readable as soon as its entry is there. Nothing waits for the disk: `flush` makes the log
-durable (group commit and the flush interval live in `gateway/broker`), `write_checkpoint` makes queues and index
-durable and then notes up to where all of that holds. The index is built later, in idle moments (`build_index`) or
-before a query.
+memory maps. A message is readable as soon as its entry is written. Appending does not wait for the disk: `flush`
+makes the log durable (group commit and the flush interval live in `gateway/broker`), and `write_checkpoint` makes log,
+queues and index durable and then records up to where they are. The index is built later, in idle moments
+(`build_index`) or before a query.
 
 A crash at each step leaves behind:
 
-- a message without its size: the log ends before it;
+- a message whose size is still zero: the log ends before it;
 - a message without its queue entry: recovery appends the entry;
 - a queue entry or index entry beyond the checkpoint: recovery drops it and derives it from the log again;
-- everything flushed, but no checkpoint: recovery reads more of the log than necessary, and finds the same.
+- everything flushed, but the checkpoint not written: recovery reads more of the log than necessary.
 
-Threads: one thread appends and reads. `flush` and `write_checkpoint` may run in another one at the same time; they
+Threads: one thread appends and reads. `flush` and `write_checkpoint` may run in another thread at the same time; they
 read only fields whose stale value is harmless (an end that is too low).
 """
 
@@ -64,8 +64,8 @@ _DEFAULT_STORE_HOST = bytes((127, 0, 0, 1)) + (10911).to_bytes(4, "big")
 class MessageStore:
     """Commit log, consume queues, index and checkpoint of one broker, in the official file formats.
 
-    Use `open`; the constructor alone does not recover. ``store_host`` (packed) goes into stored messages; the server
-    replaces it by its own address. ``disk_full`` is what the last `delete_expired` found; the broker then refuses
+    Create one with `open`; the constructor alone does not recover. ``store_host`` is the packed address that stored
+    messages name as their broker. ``disk_full`` is set by `delete_expired`; while it is True the broker refuses
     messages.
     """
 
@@ -95,7 +95,7 @@ class MessageStore:
 
     @classmethod
     def open(cls, config: StoreConfig, files: Files | None = None, clock: Clock | None = None) -> Self:
-        """Open or create the store in ``config.root`` and recover what an unclean end left behind.
+        """Open or create the store in ``config.root``, and recover it if it was not closed in order.
 
         Raises StoreInUse while another process has it open, CorruptionError when durable messages are damaged.
         """
@@ -110,7 +110,7 @@ class MessageStore:
     def _recover(self) -> None:
         crashed = self.files.size(self.config.abort_path) is not None
         if crashed:
-            log.warning("store was not closed in order, recovering", extra={"root": self.config.root})
+            log.warning("store was not closed cleanly, recovering", extra={"root": self.config.root})
         checkpoint = self._checkpoint
         known = DurableState(crashed, checkpoint.safe_timestamp, checkpoint.confirm_offset)
         recovery = Recovery(self.config, self.files, self.commit_log, self._queue_set, known)
@@ -124,11 +124,11 @@ class MessageStore:
         log.info("store opened", extra=data)
 
     def _mark_open(self) -> None:
-        """Write the abort file, which `close` removes: if it is found at the next opening, the store has crashed."""
+        """Write the abort file. `close` removes it; if it exists when the store is opened, the last run crashed."""
         try:
             self.files.write_small(self.config.abort_path, str(os.getpid()).encode())
         except StoreFull:
-            # Its existence is what counts; a store on a full disk can still be read.
+            # An empty file serves as well, and a store on a full disk can still be read.
             self.files.write_small(self.config.abort_path, b"")
 
     def _keep_within_bytes(self) -> None:
@@ -153,7 +153,8 @@ class MessageStore:
         """Store one message and make it readable; return (queue offset, physical offset, bytes, store timestamp in ms).
 
         ``born_host`` is packed: address and 4-byte port, 8 or 20 bytes. Half messages and rolled back ones get no queue
-        entry. Nothing is durable before `flush` has returned.
+        entry. ``tags_code`` None means the hash of the message's tags. The message is durable once a later `flush` has
+        returned.
         Raises MessageIllegal, StoreFull; then nothing has changed.
         """
         queue = self._queues.get((topic, queue_id)) or self._queue_set.create(topic, queue_id)
@@ -178,7 +179,8 @@ class MessageStore:
     ) -> BatchAppended:
         """Store a batch body's messages; return (first queue offset, physical offsets, store timestamp in ms).
 
-        Raises MessageIllegal, StoreFull; then none was stored.
+        ``properties_suffix`` is encoded properties that are appended to every message's own. Raises MessageIllegal or
+        StoreFull, and then nothing has changed.
         """
         queue = self._queues.get((topic, queue_id)) or self._queue_set.create(topic, queue_id)
         return append_many(
@@ -199,11 +201,12 @@ class MessageStore:
     ) -> OffsetPreservingResult:
         """Append whole stored messages under the queue offsets they carry, from ``offset`` on.
 
-        Messages that the queue already has are skipped. With ``reset`` a queue that ends before ``offset`` begins there
-        and drops its entries. Store host and physical offset are replaced by this broker's; for the store timestamp see
-        `offset_preserving_append`.
-        Raises MessageIllegal, OffsetGap, QueueDiverged (then nothing has changed), StoreFull (then the messages before
-        are stored).
+        Messages that the queue already has are skipped. With ``reset`` a queue that ends before ``offset`` drops its
+        entries and begins anew at ``offset``. Store host and physical offset become this broker's; for the store
+        timestamp see `offset_preserving_append`.
+
+        Raises MessageIllegal, OffsetGap or QueueDiverged, and then nothing has changed; or StoreFull, and then the
+        messages that fitted are stored.
         """
         messages = parse_stored_messages(body, topic, queue_id, offset)
         queue = self._queues.get((topic, queue_id)) or self._queue_set.create(topic, queue_id)
@@ -234,8 +237,8 @@ class MessageStore:
     ) -> ReadResult:
         """Return messages of a queue from ``offset`` on, as slices of the commit log.
 
-        ``predicate`` sees the tags code of the queue entry, ``message_predicate`` the whole stored message;
-        ``batch_predicate`` gives the same answer for many messages at once.
+        ``predicate`` tests the tags code of the queue entry, ``message_predicate`` the whole stored message.
+        ``batch_predicate`` selects the same messages as ``message_predicate``, many at once. None lets all pass.
         """
         queue = self._queues.get((topic, queue_id))
         if queue is None:
@@ -300,7 +303,7 @@ class MessageStore:
         return queue.read_entry(offset)[0]
 
     def build_index(self, limit_messages: int = 1000) -> int:
-        """Index at most ``limit_messages`` more; return the number of messages read. For idle moments."""
+        """Index at most ``limit_messages`` more messages; return the number read. Call it in idle moments."""
         return self.index.index_messages(limit_messages) if self.config.message_index_enable else 0
 
     def query_by_key(
@@ -324,7 +327,7 @@ class MessageStore:
         return self.index.find_offsets(topic, key, limit, begin_ms, end_ms, key_type)
 
     def delete_topic(self, topic: str) -> int:
-        """Remove all queues of a topic; return how many. Its messages stay in the log until they expire.
+        """Remove all queues of a topic; return their number. Its messages stay in the log until they expire.
 
         Source: DefaultMessageStore.deleteTopics, 5.4.0.
         """
@@ -359,17 +362,17 @@ class MessageStore:
         return self.commit_log.max_offset
 
     def flush(self) -> int:
-        """Block until every message appended before the call is durable; return the offset they end at.
+        """Block until every message appended before the call is durable; return the physical offset at their end.
 
-        Thread safe; appends go on meanwhile.
+        Thread safe; another thread may append at the same time.
         """
         with self._flush_lock:
             return self.commit_log.flush()
 
     def write_checkpoint(self) -> None:
-        """Block until log, queues and index are on the disk, then note that in the checkpoint file. Thread safe."""
+        """Block until log, queues and index are on the disk, then record that in the checkpoint file. Thread safe."""
         with self._checkpoint_lock:
-            # The time is taken first: whatever is appended from here on has this time or a later one.
+            # Read the time first: every message appended from here on has a later timestamp.
             until_ms = self._now_ms() - 1
             queued = self.commit_log.max_offset
             ends = [(queue, queue.next_offset) for queue in self._queue_set.queues()]
@@ -388,8 +391,8 @@ class MessageStore:
     def close(self, clean: bool = True, index_messages: int = 200_000) -> None:
         """Close the store. With ``clean`` everything is flushed first and the next opening need not recover.
 
-        The official broker does not index messages that it did not write itself, so the index is brought up to date
-        here, by at most ``index_messages``.
+        An official broker that opens the store next does not index messages that it did not write itself, so the index
+        is brought up to date here, by at most ``index_messages``.
         """
         if self._closed:
             return

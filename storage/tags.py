@@ -1,6 +1,6 @@
-"""Tags codes: the hash of a message's tags, which its queue entry holds for filtering.
+"""Computes the tags code of a message: the hash of its tags, which its queue entry holds for filtering.
 
-A delayed message's queue entry holds a time instead; see `delay_levels.py`.
+A delayed message's queue entry holds its delivery time instead; see `delay_levels.py`.
 """
 
 from codec.hashing import tags_code

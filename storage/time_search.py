@@ -7,7 +7,7 @@ from storage.consume_queue import ConsumeQueue
 
 
 class Boundary(Enum):
-    """Selects a message when none, or several, were stored at the time. Source: BoundaryType, 5.4.0."""
+    """Which message to find when none, or several, were stored at the given time. Source: BoundaryType, 5.4.0."""
 
     LOWER = "lower"  # the first one stored at the time or later
     UPPER = "upper"  # the last one stored at the time or earlier

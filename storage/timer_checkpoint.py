@@ -1,4 +1,4 @@
-"""The timer's checkpoint file: how far its topic has been read and its slots have been delivered."""
+"""The timer's checkpoint file: up to where the timer topic has been read and slots have been delivered."""
 
 from dataclasses import dataclass
 from struct import Struct
@@ -71,7 +71,7 @@ class TimerCheckpoint:
         self.position = TimerPosition(*POSITION_FIELDS.unpack_from(self._file.buffer))
 
     def load_progress(self) -> TimerProgress | None:
-        """Return the progress saved last; None when it does not count."""
+        """Return the progress saved last; None when there is none or another server has used the store since."""
         progress = TimerProgress(*_PROGRESS.unpack_from(self._file.buffer, _PROGRESS_AT))
         if (
             self._file.view[: POSITION_FIELDS.size]
@@ -81,7 +81,7 @@ class TimerCheckpoint:
         return progress if any(progress) else None
 
     def save_progress(self, *progress: int) -> None:
-        """Save the fields of a TimerProgress so that they survive the end of the process, not of the machine.
+        """Save the fields of a TimerProgress so that they survive a killed process, but not a power cut.
 
         Raises StoreFull.
         """

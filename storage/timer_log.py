@@ -12,8 +12,10 @@ from storage.layout import mapped_file_name, mapped_file_offsets
 
 RECORD: Final = Struct(">iqiqiqiiq")
 MAGIC_DEFAULT, MAGIC_ROLL, MAGIC_DELETE, MAGIC_PART = 1, 2, 4, 8
-"""Bits of a record's magic: an ordinary record; a message to be postponed once more; a record that cancels another
-one; private to this server: part of a chain that ends further on.
+"""Bits of a record's magic.
+
+DEFAULT: every record. ROLL: the message is due beyond the wheel's span and must be chained again. DELETE: the record
+cancels a message. PART (private to this server): the record belongs to a rewritten chain whose last record follows.
 """
 BLANK_MAGIC: Final = (0xBBCCDDEE ^ (1880681586 + 8)) - (1 << 32)
 """Ends a file that has no room for another record. Source: TimerLog.BLANK_MAGIC_CODE, 5.4.0."""
@@ -128,7 +130,7 @@ class TimerLog:
     # -- opening -------------------------------------------------------------------------------------------
 
     def recover(self, start: int) -> None:
-        """Find the end behind the last valid record from ``start`` on, and turn everything behind it to zeros.
+        """Find the last valid record from ``start`` on, set ``end`` behind it, and zero everything after it.
 
         Source: TimerMessageStore.recoverAndRevise, 5.4.0.
         """
@@ -188,7 +190,7 @@ class TimerLog:
                 yield record
                 position += RECORD.size
 
-    # -- keeping -------------------------------------------------------------------------------------------
+    # -- flushing and deleting -----------------------------------------------------------------------------
 
     def flush(self) -> int:
         """Block until all records written before the call are on the disk; return where they end.
@@ -204,7 +206,7 @@ class TimerLog:
         return target
 
     def delete_expired_files(self, min_physical_offset: int) -> int:
-        """Delete files all of whose messages are gone; return how many.
+        """Delete files whose messages are all deleted from the commit log; return the number of files.
 
         Source: MappedFileQueue.deleteExpiredFileByOffsetForTimerLog, 5.4.0.
         """

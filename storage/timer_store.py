@@ -1,12 +1,12 @@
 """Waiting timer messages on the disk: timer wheel, timer log and checkpoint behind one interface.
 
-`gateway/broker/timers.py` decides when messages are chained and delivered. One thread chains and delivers; `flush`
-may run in another at the same time.
+`gateway/broker/timer_delivery.py` decides when messages are chained and delivered. One thread chains and delivers;
+`flush` may run in another at the same time.
 
-A message is chained in two steps: its record is appended to the timer log, then the wheel slot is pointed at it.
-`save_progress` follows each step of the broker, so a killed process loses and repeats nothing. After a power cut the
-wheel is repaired from the log (`_repair_wheel`), and messages behind the checkpoint that are in the log already are
-remembered (``already_chained``), so that reading the timer topic again does not chain them twice.
+Chaining a message takes two steps: append its record to the timer log, then let the wheel's slot point to the record.
+The broker calls `save_progress` after each message, so a killed process loses and repeats nothing. After a power cut
+the wheel is repaired from the log (`_repair_wheel`), and ``already_chained`` holds the messages behind the checkpoint
+that the log already has, so that reading the timer topic again does not chain them twice.
 """
 
 import logging
@@ -86,17 +86,17 @@ class TimerStore:
     def _recover(self) -> None:
         """Read the checkpoint and make wheel and log agree. Source: TimerMessageStore.recover, 5.4.0.
 
-        Deviation: messages behind the checkpoint's queue offset that are in the log already are ``already_chained``,
-        so that they are not put there twice.
+        Deviation: ``already_chained`` receives the messages behind the checkpoint's queue offset that the log already
+        has, so that they are not chained twice.
         """
         position, progress = self._checkpoint.position, self._checkpoint.load_progress()
         ours = progress is not None
         self._log.recover(position.log_position - (0 if ours else self._config.log_file_bytes))
-        if progress is not None and not self._holds(progress):
+        if progress is not None and not self._logs_reach(progress):
             log.warning("timer progress lost, some timer messages may be delivered twice")
             progress = None
         self._repair_wheel(position.log_position - (0 if ours else self._config.log_file_bytes))
-        self._go_on_from(position, progress)
+        self._restore_progress(position, progress)
         now_ms = self._store.clock.now_ms()
         oldest = self.slot_start_ms(now_ms) - self.wheel_span_ms + _BLANK_SLOTS * self.precision_ms
         if self.read_ms < oldest:
@@ -104,10 +104,10 @@ class TimerStore:
         self._load_slots()
         self._flushed = self._progress()
 
-    def _holds(self, progress: TimerProgress) -> bool:
+    def _logs_reach(self, progress: TimerProgress) -> bool:
         return self._log.end >= progress.log_end and self._store.max_physical_offset >= progress.commit_end
 
-    def _go_on_from(self, position: TimerPosition, progress: TimerProgress | None) -> None:
+    def _restore_progress(self, position: TimerPosition, progress: TimerProgress | None) -> None:
         mark = position.log_position
         if progress is not None:
             self.queue_offset, self.read_ms = progress.queue_offset, progress.read_ms
@@ -157,7 +157,7 @@ class TimerStore:
         self._times = list(self._counts)
         heapify(self._times)
 
-    # -- at work -------------------------------------------------------------------------------------------
+    # -- chaining and delivering ---------------------------------------------------------------------------
 
     def chain_message(
         self,
@@ -193,7 +193,7 @@ class TimerStore:
     def pending_records(self, slot_ms: int) -> Iterator[TimerRecord]:
         """Yield a slot's undelivered records, newest first; slot ``read_ms`` may include delivered ones.
 
-        A ``due_ms`` of 0 is left to the caller, who has the message.
+        Records with a ``due_ms`` of 0 are yielded too; the caller reads their time from the message.
         """
         slot = self._wheel.find_slot(slot_ms)
         return iter(()) if slot is None else self._log.chain_from(slot.last)
@@ -201,7 +201,8 @@ class TimerStore:
     def rewrite_slot(self, slot_ms: int, records: Sequence[TimerRecord]) -> None:
         """Replace all records of a slot, so that readers of the files find only these.
 
-        The records are appended behind all others; recovery counts only the last one, which its magic marks.
+        The records are appended at the end of the log as a new chain. All but the last have MAGIC_PART, so recovery
+        ignores them until the last one is there.
         """
         first = previous = -1
         for number, record in enumerate(records, 1):
@@ -251,7 +252,7 @@ class TimerStore:
             self._store.max_physical_offset,
         )
 
-    # -- keeping -------------------------------------------------------------------------------------------
+    # -- flushing and deleting -----------------------------------------------------------------------------
 
     @property
     def position(self) -> TimerPosition:
@@ -283,7 +284,7 @@ class TimerStore:
         self._checkpoint.write_position(position)
 
     def delete_expired_files(self) -> int:
-        """Delete log files whose messages are gone."""
+        """Delete timer log files whose messages are all deleted from the commit log; return their number."""
         return self._log.delete_expired_files(self._store.min_physical_offset)
 
     def close(self) -> None:

@@ -26,7 +26,9 @@ class WheelSlot(NamedTuple):
 
 
 class TimerWheel:
-    """A ring of slots: a time is stored at its number modulo the slots. Source: TimerWheel, Slot, 5.4.0.
+    """A ring of slots: slot number (time / precision) is stored at its remainder modulo the ring's size.
+
+    Source: TimerWheel, Slot, 5.4.0.
 
     The file is created with its first slot; disk space is reserved chunk by chunk, so that a full disk is StoreFull.
     """
@@ -45,7 +47,7 @@ class TimerWheel:
         return self._files.open_mapped(self._path, self._slots * SLOT.size)
 
     def find_slot(self, time_ms: int) -> WheelSlot | None:
-        """Return the slot of a time; None when it is empty or holds a time of another round."""
+        """Return the slot of a time; None when its place in the ring is empty or holds another time."""
         if self._file is None:
             return None
         number = time_ms // self._precision_ms
@@ -70,7 +72,7 @@ class TimerWheel:
         return file
 
     def used_slots(self) -> Iterator[WheelSlot]:
-        """Yield every slot ever used that was not overwritten, in no order."""
+        """Yield every slot in the file, in no particular order, even delivered ones that were not overwritten yet."""
         if self._file is None:
             return
         blank = bytes(_CHUNK_BYTES)

@@ -1,7 +1,7 @@
-"""Pull offsets of the clients of broadcasting groups, which let a client move between a proxy and this broker.
+"""Records the pull offsets of broadcasting clients, so that a client can move between a proxy and this broker.
 
-Clients keep their own offsets. The smallest one per queue is committed as the consumer offset of the group
-``group@broadcast``.
+In a broadcasting group each client has offsets of its own, which it stores itself. The broker records where each
+client pulls, and commits the smallest offset per queue as the consumer offset of the group ``group@broadcast``.
 """
 
 from typing import Final, NamedTuple
@@ -82,7 +82,7 @@ class BroadcastOffsets:
     ) -> int:
         """Return the offset at which a client must pull instead of ``offset``; -1 when ``offset`` is right.
 
-        An offset is given to a proxy's client that has none, and to a client that moved from a proxy or to one.
+        A client behind a proxy is corrected when it has no offset, and any client when it moved from or to a proxy.
         """
         clients = self._positions.get((topic, group))
         if clients is None:

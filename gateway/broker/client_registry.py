@@ -74,7 +74,7 @@ class ConsumerGroup:
         return [client.client_id for client in self.clients.values()]
 
     def find_member(self, client_id: str) -> GroupMember | None:
-        """Return the member with a client id."""
+        """Return the member with a client id; None if there is none."""
         return next((client for client in self.clients.values() if client.client_id == client_id), None)
 
     def add_member(self, client: GroupMember, data: ConsumerData) -> bool:
@@ -156,8 +156,7 @@ class ClientRegistry:
         return {name for name, members in self.consumers.items() if topic in members.subscriptions}
 
     def next_producer(self, group: str) -> GroupMember | None:
-        """Return the producers of a group in turn, for requests that any of them can answer.
-
+        """Return a producer of a group, in rotation, for requests that any of them can answer; None if there is none.
         Source: getAvailableChannel.
         """
         members = list(self.producers.get(group, {}).values())
@@ -285,9 +284,10 @@ class ClientRegistry:
                 self._notifying = False
 
     def _send_notifications(self) -> None:
-        """Notify groups until none has changed. A notification may find a member gone, which is another change.
+        """Notify the members of changed groups until no group has changed since.
 
-        Notifying from within each change would recurse as deep as the number of members that disappear together.
+        Sending a notification may reveal that a member is gone, which changes the group again. A loop is used because
+        recursion would be as deep as the number of members that disappear together.
         """
         while self._to_notify:
             name, members = self._to_notify.popitem()

@@ -28,7 +28,10 @@ log = logging.getLogger(__name__)
 DEAD_FILTER_RETENTION_MS: Final = 24 * 3600 * 1000
 """Time for which a filter outlives its group. Source: BrokerConfig.filterDataCleanTimeSpan."""
 RESTORED_FILTER_AGE_MS: Final = 30 * 1000
-"""Time for which restored filters count as dead already. Source: ConsumerFilterManager.decode."""
+"""A restored filter without a saved time of death counts as having died this long ago.
+
+Source: ConsumerFilterManager.decode.
+"""
 _RETRY_TOPIC: Final = RETRY_TOPIC.encode()
 
 
@@ -155,7 +158,7 @@ class ConsumerFilterTable(ChangingTable):
     def message_filter(self, topic: str, group: str, version: int, *, retried: bool) -> MessageFilter:
         """Return the filter of a group whose version is at least that of its subscription. Raises RequestError.
 
-        With ``retried``, messages of retry topics are judged by the filter of the topic they were sent to.
+        With ``retried``, the filter of the topic they were first sent to is applied to messages of retry topics.
         Source: PullMessageProcessor.processRequest, ExpressionForRetryMessageFilter, 5.4.0.
         """
         data = self.get(topic, group)

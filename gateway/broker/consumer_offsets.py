@@ -1,6 +1,6 @@
 """Consumer offsets of every group and queue, stored in consumerOffset.json.
 
-The store knows where a queue begins and ends; processors decide who may commit.
+Any offset is accepted here: processors check who may commit, and the store knows where a queue begins and ends.
 """
 
 import logging
@@ -67,7 +67,7 @@ class ConsumerOffsets(ChangingTable):
             count_change(self.version, self._clock.now_ms())
 
     def query_offset(self, group: str, topic: str, queue_id: int) -> int:
-        """Return the next offset to consume: a pending reset's, else the last committed one; -1 when there is none."""
+        """Return the next offset to consume: that of a pending reset, else the last committed one, else -1."""
         key = f"{topic}@{group}"
         if self._reset and self.server_side_reset:
             pending = self._reset.get(key)

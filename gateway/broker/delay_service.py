@@ -92,7 +92,9 @@ class DelayService(ChangingTable):
     # -- storing delayed messages ------------------------------------------------------------------------------------
 
     def schedule(self, message: NewMessage) -> NewMessage:
-        """Return the message as it waits in the schedule or timer topic; the same message when it asks for no delay."""
+        """Return the message to store in its place: one for the schedule or timer topic, or the message itself if it
+        has no delay.
+        """
         if transaction_type(message.sys_flag) not in (TRANSACTION_NONE, TRANSACTION_COMMIT):
             return message
         level = min(_parse_level(message.properties.get(keys.DELAY_TIME_LEVEL, "")), self.max_level)
@@ -125,7 +127,7 @@ class DelayService(ChangingTable):
     def deliver_due(self, now_ms: int) -> int:
         """Deliver due messages, a limited number per level, and return their number."""
         due_levels = [
-            # A due time later than any message can have was computed before the clock was set back.
+            # Include levels whose due time is later than any message's can be: the clock was set back since.
             level
             for level, due in self._due.items()
             if due <= now_ms or due > now_ms + max(self._delays[level - 1], DAMAGE_PAUSE_MS)

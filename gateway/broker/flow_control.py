@@ -1,14 +1,15 @@
 """Flow control: refuse or delay requests before their handlers run, when the broker is overloaded, the disk stalls or a
 quota is exhausted.
 
-The official broker has a thread pool with a queue for each kind of request. This one has neither, so its limits
-apply to the requests that wait here: from the moment the reactor finds a socket readable until the request's turn
-comes, and with SYNC_FLUSH the sends that wait for the disk. While the disk stalls no send is let in
-([REJECTREQUEST]), so no waiting sends have to be refused later: the official [PCBUSY_CLEAN_QUEUE] and
+The official broker has a thread pool and a queue for each kind of request, and limits the queues. This broker has
+neither. It limits the time from the moment the reactor finds a socket readable until the request's turn comes, and
+with SYNC_FLUSH the number of sends that wait for the disk. While the disk stalls it refuses new sends
+([REJECTREQUEST]), so it never has to refuse waiting ones: the official remarks [PCBUSY_CLEAN_QUEUE] and
 [PC_SYNCHRONIZED] do not occur.
 
-Kinds of requests without a limit cost nothing: guards are put into the table of handlers, and removed again, when
-settings or topics change. The limits of one connection live in `remoting/limits.py`, counting in `quotas.py`.
+A request code without a limit costs nothing: when settings or topics change, `FlowControl.refresh_guards` wraps the
+handlers that need guards and unwraps all others. The limits of one connection live in `remoting/limits.py`, the
+counting of quotas in `quotas.py`.
 """
 
 from collections.abc import Callable, MutableMapping
@@ -73,7 +74,7 @@ UNLIMITED: Final = _codes(
     QueryMessage, ViewMessageById, UnregisterClient, CheckClientConfig, GetConsumerListByGroup, QueryConsumerOffset,
     UpdateConsumerOffset, SendReplyMessage, SendReplyMessageV2, QueryAssignment, SetMessageRequestMode,
 )  # fmt: skip
-"""Codes whose official queues are never checked. Codes in none of these sets belong to the queue of the admin tools."""
+"""Codes whose official queues have no limit. Codes in none of these sets belong to the queue of the admin tools."""
 MAX_HOLD_S: Final = 15.0
 BRIEF_HOLD_S: Final = 1.0
 """Longest hold of a pull or pop that does not ask to be held, as for cold data in the official broker."""
@@ -197,8 +198,7 @@ class FlowControl:
     async def _hold_until_allowed(
         self, handler: Handler, connection: Connection, command: Command, wait_s: float
     ) -> None:
-        """Answer a pull when its quotas allow it. One that waited too long is told to pull again.
-
+        """Answer a pull when its quotas allow it; at the end of its hold, tell the client to pull again.
         Deviation: the official broker, which only knows such a limit for cold data, refuses push consumers
         (SYSTEM_BUSY), which then log an error and pause for 3 s. Source: PullMessageProcessor, 5.4.0.
         """
@@ -278,7 +278,7 @@ def _count_messages(command: Command) -> int:
 
 
 def _parse_number(text: str | None, default: int) -> int:
-    """Parse a header field. An invalid one becomes the default here, and the handler refuses it."""
+    """Parse a header field. An invalid text counts as the default, because the handler itself will refuse it."""
     try:
         return int(text or default)
     except ValueError:

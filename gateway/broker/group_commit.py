@@ -4,14 +4,15 @@ With SYNC_FLUSH an answer may leave only after its message is durable. Flushing 
 broker to the disk's rate of flushes, so answers queue up and share flushes:
 
 1. `hold_answer` queues the encoded answer and requests a flush.
-2. `run` flushes the store in a thread. Answers that arrive meanwhile wait for the next flush, because nothing says
-   whether the running one covers their bytes.
+2. `run` flushes the store in a thread. Answers that are queued during a flush wait for the next one, because the
+   running flush may not cover their bytes.
 3. When a flush succeeds, all answers that were queued before it began are written, in order.
-4. An answer that waits longer than the time limit leaves with FLUSH_DISK_TIMEOUT: stored, perhaps not durable.
+4. An answer that waits longer than the time limit is sent with FLUSH_DISK_TIMEOUT: stored, perhaps not durable.
 
-Invariant: an answer with success leaves only after a flush that began after the append it reports. A crash before
-step 3 loses answers, never answered messages; the producer sends again. A failed flush keeps the answers queued and
-is repeated after a second. With ASYNC_FLUSH nothing is held and the store is flushed at intervals.
+Invariant: a SUCCESS answer is sent only after a flush that began after the append it reports. A crash before step 3
+loses answers, never messages whose answers were sent; the producer sends again. After a failed flush the answers stay
+queued, and the flush is repeated after a second. With ASYNC_FLUSH no answer is held and the store is flushed at
+intervals.
 """
 
 import logging
@@ -41,8 +42,7 @@ class HeldAnswer(NamedTuple):
 
 
 class GroupCommit:
-    """Holds answers until their messages are on disk. All that wait share one flush.
-
+    """Holds answers until their messages are on disk. All held answers share one flush.
     Source: CommitLog.GroupCommitService, FlushDiskWatcher and FlushRealTimeService, 5.4.0.
     """
 
@@ -124,7 +124,7 @@ class GroupCommit:
         return held
 
     async def _watch_deadlines(self) -> None:
-        """Write the answers whose time is over. All wait equally long, so the first one held is the first one due."""
+        """Write answers whose deadline has passed. All have the same time limit, so the oldest is due first."""
         while True:
             if not self._held:
                 self._some_held = trio.Event()
@@ -132,7 +132,7 @@ class GroupCommit:
             await trio.sleep_until(self._held[0].deadline if self._held else trio.current_time())
             while self._held and self._held[0].deadline <= trio.current_time():
                 held = self._pop_oldest()
-                log.warning("flush timed out, answering without it", extra={"remote": held.connection.remote})
+                log.warning("flush timed out, answering before it", extra={"remote": held.connection.remote})
                 held.connection.write(_not_durable(held.answer))
 
 

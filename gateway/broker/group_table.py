@@ -1,6 +1,6 @@
 """Consumer groups of one broker and their permissions, stored in subscriptionGroup.json.
 
-Members that are online live in `client_registry.py`, consumer offsets in `consumer_offsets.py`.
+Online members are in `client_registry.py`, consumer offsets in `consumer_offsets.py`.
 """
 
 import logging
@@ -58,8 +58,7 @@ class GroupTable:
         return self.table.get(group)
 
     def find_or_create(self, group: str) -> SubscriptionGroupConfig | None:
-        """Return the group, created with default settings when groups may be created automatically; else None.
-
+        """Return the group. Create a missing one with default settings if that is allowed; else return None.
         Source: SubscriptionGroupManager.findSubscriptionGroupConfig, 5.4.0.
         """
         config = self.table.get(group)
@@ -101,7 +100,7 @@ class GroupTable:
         return True
 
     def disable(self, group: str) -> None:
-        """Stop a group from consuming."""
+        """Forbid a group to consume."""
         config = self.table.get(group)
         if config is not None:
             config.consume_enable = False

@@ -1,6 +1,6 @@
 """Long polls: waiting pulls that are answered when their queue grows, at the latest at their deadline.
 
-Each waiting pull brings the functions that produce its answer.
+A waiting pull comes with two functions that answer it, so this module knows nothing of answers.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,8 @@ TICK_MS = 20
 class WaitingPull:
     """A pull that found no message yet.
 
-    ``try_answer()`` answers it if it can, and returns whether it did; ``expire()`` answers it in any case.
+    ``try_answer()`` answers the pull if there are messages now, and returns whether it did. ``expire()`` answers the
+    pull with or without messages.
     """
 
     __slots__ = ("connection", "expire", "queue", "tick", "try_answer")
@@ -92,7 +93,7 @@ class LongPolls:
             self._marked.add((topic, queue_id))
 
     def answer_marked(self) -> None:
-        """Answer the pulls of all marked queues that can be answered."""
+        """Answer those pulls of marked queues that now find messages, and notify the queues' watchers."""
         while self._marked:
             queue = self._marked.pop()
             for pull in list(self._by_queue.get(queue, ())):

@@ -1,6 +1,7 @@
-"""Storing single messages outside the plain send path, with or without regard to the delay they ask for.
+"""Stores single messages that do not come from a plain send: delayed, transactional, retried and system messages.
 
-`send_handler.py` performs the same steps inline for plain messages. Checks of permissions happen before.
+`MessageWriter` honours a delay that a message requests, `MessageAppender` ignores it. For speed, `send_handler.py`
+performs the same steps inline for plain messages. Callers check permissions.
 """
 
 from dataclasses import dataclass, replace
@@ -58,10 +59,10 @@ class NewMessage:
 
 
 class MessageScheduler(Protocol):
-    """Turns a message that asks for a delay into one of the topic in which it waits."""
+    """Turns a message that requests a delay into the one that waits in the schedule or timer topic."""
 
     def schedule(self, message: NewMessage) -> NewMessage:
-        """Return the message as it is stored while it waits; the same message when it asks for no delay."""
+        """Return the message that waits in place of this one; the message itself when it requests no delay."""
 
 
 def store_refusal(error: Exception, max_message_bytes: int) -> RequestError:
@@ -83,7 +84,7 @@ def store_refusal(error: Exception, max_message_bytes: int) -> RequestError:
 
 
 class MessageAppender:
-    """Appends messages to the queues they name, whatever delay they ask for."""
+    """Appends messages to the queues they name at once, even if they request a delay."""
 
     def __init__(self, store: MessageStore, long_polls: LongPolls, max_message_bytes: int) -> None:
         self._store = store
@@ -116,7 +117,7 @@ class MessageAppender:
 
 
 class MessageWriter(MessageAppender):
-    """Stores messages outside the plain send path, delayed ones in the topic where they wait."""
+    """Stores messages; those that request a delay go to the topic in which they wait."""
 
     def __init__(
         self, store: MessageStore, long_polls: LongPolls, max_message_bytes: int, scheduler: MessageScheduler
@@ -125,12 +126,12 @@ class MessageWriter(MessageAppender):
         self.scheduler = scheduler
 
     def write(self, message: NewMessage) -> Appended:
-        """Store a message. Raise RequestError when the store refuses it or its time is not possible.
+        """Store a message. Raise RequestError when the store refuses it or its delivery time is not allowed.
 
-        Pulls that wait for it are marked, and answered at the next `LongPolls.answer_marked`.
+        Waiting pulls of its queue are answered at the next `LongPolls.answer_marked`.
         """
         return self.append(self.scheduler.schedule(message))
 
     def apply_schedule(self, message: NewMessage) -> NewMessage:
-        """Return the message as `write` stores it. Raise RequestError when its time is not possible."""
+        """Return the message as `write` stores it. Raise RequestError when its delivery time is not allowed."""
         return self.scheduler.schedule(message)

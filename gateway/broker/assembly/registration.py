@@ -45,7 +45,10 @@ def split_addresses(text: str) -> list[tuple[str, int]]:
 
 
 class Registrar:
-    """Registers one broker, renews the registration, and takes it back at the end."""
+    """Registers one broker, renews the registration, and unregisters the broker at the end.
+
+    ``local`` is the route table of the namesrv in this process, if there is one.
+    """
 
     def __init__(self, broker: Broker, port: int, local: RouteTable | None, dial: Dial = open_client) -> None:
         self.dial = dial
@@ -61,8 +64,8 @@ class Registrar:
 
     def _topics_changed(self, topics: Sequence[TopicConfig]) -> None:
         self.register_locally()
-        for link in self._connections:
-            link.changed.set()
+        for namesrv in self._connections:
+            namesrv.changed.set()
 
     def register_locally(self) -> None:
         """Register with the namesrv of this process, if there is one."""
@@ -85,7 +88,7 @@ class Registrar:
 
     @property
     def period_s(self) -> float:
-        """Seconds between registrations without a change."""
+        """Seconds after which the registration is renewed even if no topic changed."""
         return self._broker.config.register_nameserver_period_ms / 1000
 
     @property
@@ -121,7 +124,7 @@ class Registrar:
         return request
 
     def unregistration_request(self, connection: Connection) -> UnregisterBroker:
-        """Return the request that takes the registration back."""
+        """Return the request that unregisters the broker."""
         config = self._broker.config
         return UnregisterBroker(
             broker_name=config.broker_name,
@@ -134,9 +137,9 @@ class Registrar:
         """Return the route of a topic from the first namesrv that answers; None when it does not know the topic."""
         if self._local is not None:
             return self._local.topic_route(topic, "127.0.0.1")
-        for link in self._connections:
+        for namesrv in self._connections:
             try:
-                return await link.query_route(topic)
+                return await namesrv.query_route(topic)
             except FAILURES as problem:
                 if isinstance(problem, RequestError) and problem.code == ResponseCode.TOPIC_NOT_EXIST:
                     return None
@@ -146,19 +149,19 @@ class Registrar:
     async def run(self) -> None:
         """Keep the broker registered with other namesrvs until cancelled."""
         async with trio.open_nursery() as nursery:
-            for link in self._connections:
-                nursery.start_soon(link.run)
+            for namesrv in self._connections:
+                nursery.start_soon(namesrv.run)
 
     async def unregister_all(self) -> None:
-        """Take back all registrations for good. A namesrv that does not answer notices by itself."""
+        """Unregister from all namesrvs for good. A namesrv that does not answer lets the registration expire."""
         self._leaving = True
         config = self._broker.config
         if self._local is not None:
             address = self._local_registration().address
             self._local.unregister(config.broker_cluster_name, address, config.broker_name)
         async with trio.open_nursery() as nursery:
-            for link in self._connections:
-                nursery.start_soon(link.unregister)
+            for namesrv in self._connections:
+                nursery.start_soon(namesrv.unregister)
 
 
 class NamesrvConnection:
@@ -173,7 +176,7 @@ class NamesrvConnection:
         self.changed = trio.Event()
 
     async def run(self) -> None:
-        """Connect and register, and repeat it after changes, periods and failures, until unregistered."""
+        """Stay connected and registered until `unregister`: register after each change, period and failure."""
         while not self._left:
             try:
                 async with self._registrar.dial(*self._address) as connection:
@@ -215,7 +218,7 @@ class NamesrvConnection:
         return (await self._connection.ask(GetRouteInfoByTopic(topic=topic))).data
 
     async def unregister(self) -> None:
-        """Take back the registration over the open connection, if there is one, and stop registering."""
+        """Unregister over the open connection, if there is one, and stop registering."""
         self._left = True
         connection = self._connection
         if connection is None or connection.closed:

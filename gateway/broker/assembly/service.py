@@ -27,7 +27,7 @@ SETTLE_INTERVAL_S = 1.0
 INDEX_INTERVAL_S = 0.5
 DRAIN_POLL_S = 0.01
 DELIVERY_PAUSE_S = 1.0
-# Longest sleep, after which a wall clock that was set, or a machine that slept, is noticed.
+# Longest sleep, so that a change of the wall clock, or a suspended machine, is noticed soon.
 MAX_SLEEP_S = 5.0
 INDEX_SLICE_MESSAGES = 100
 # Bytes of messages that may wait for their index entries while the broker is busy.
@@ -148,7 +148,9 @@ class BrokerService:
         for _ in self.broker.transaction_checks.run_round():
             await trio.lowlevel.checkpoint()
         self.broker.long_polls.answer_marked()
-        await self._save_offsets()  # A crash before the next save would ask the same producers again.
+        await (
+            self._save_offsets()
+        )  # After a crash before the next save, the same producers would be asked again.
 
     async def _write_transaction_ends(self) -> None:
         while True:
@@ -173,7 +175,7 @@ class BrokerService:
             await self._run_blocking(lambda: table.save(unsaved))
 
     async def _settle_tables(self) -> None:
-        """Flush tables that were written without waiting for the disk, which would have stalled all requests."""
+        """Flush tables that were written without waiting for the disk; waiting would have stalled all requests."""
         for file in (self.broker.topics.file, self.broker.groups.file):
             mark = file.unflushed_mark()
             if mark is not None:
@@ -185,7 +187,7 @@ class BrokerService:
                     file.mark_flushed(mark)
 
     async def _build_index(self) -> None:
-        """Build the message index in short slices while nothing is appended, or when too much waits for it."""
+        """Index messages in short slices while none is appended, or when more than the limit are not indexed."""
         store = self.broker.store
         end = store.max_physical_offset
         quiet, self._last_log_end = end == self._last_log_end, end
@@ -220,7 +222,7 @@ class BrokerService:
         await self.server.drain()
 
     def close(self) -> None:
-        """Write the tables and close the store. A table that cannot be written does not keep the others from it."""
+        """Write the tables and close the store. If one table cannot be written, the others still are."""
         broker = self.broker
         with ExitStack() as stack:
             stack.callback(broker.store.close)

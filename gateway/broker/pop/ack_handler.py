@@ -1,7 +1,7 @@
 """ACK_MESSAGE, BATCH_ACK_MESSAGE and CHANGE_MESSAGE_INVISIBLETIME.
 
 Source: AckMessageProcessor, ChangeInvisibleTimeProcessor, 5.4.0. Deviation: an ack of a message that was already
-revived is not written to the revive topic, where nobody would read it.
+revived is not written to the revive topic, because it would have no effect there.
 """
 
 import base64
@@ -91,7 +91,7 @@ class AckHandler:
             self._wake_when_visible(topic, group, queue_id)
 
     def _wake_when_visible(self, topic: str, group: str, queue_id: int) -> None:
-        """Let waiting pops have the queue: now, or when its unacked messages become visible again."""
+        """Answer waiting pops of a queue now, or when its unacked messages become visible again."""
         self._pop_offsets.wake_when_visible(topic, group, queue_id)
         if self._ordered_pops.blocked_until_ms(topic, group, queue_id) is None:
             self._waiting_pops.answer_waiting(original_topic(topic, group), group)

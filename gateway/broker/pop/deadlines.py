@@ -8,7 +8,7 @@ from typing import Final
 from gateway.broker.wake_signal import WakeSignal
 
 MAX_CANCELLED_KEPT: Final = 1024
-"""Number of cancelled deadlines that stay in the heap before they are removed, if they are the greater part of it."""
+"""Cancelled deadlines are removed from the heap when there are more than this, and more than half of the heap."""
 
 
 class Deadline:
@@ -35,18 +35,18 @@ class Deadlines:
 
     def schedule(self, due_ms: int, run: Callable[[], None]) -> Deadline:
         """Add a deadline."""
-        appointment = Deadline(due_ms, run)
+        deadline = Deadline(due_ms, run)
         earlier = not self._heap or due_ms < self._heap[0][0]
-        heapq.heappush(self._heap, (due_ms, next(self._serial), appointment))
+        heapq.heappush(self._heap, (due_ms, next(self._serial), deadline))
         if earlier:
             self.earlier.set()
-        return appointment
+        return deadline
 
-    def cancel(self, appointment: Deadline) -> None:
+    def cancel(self, deadline: Deadline) -> None:
         """Cancel a deadline. Do nothing when it has run."""
-        if appointment.run is None:
+        if deadline.run is None:
             return
-        appointment.run = None
+        deadline.run = None
         self._cancelled += 1
         if self._cancelled > MAX_CANCELLED_KEPT and self._cancelled * 2 > len(self._heap):
             self._heap = [entry for entry in self._heap if entry[2].run is not None]
@@ -64,8 +64,8 @@ class Deadlines:
         """Run at most ``max_deadlines`` due callbacks and return their number."""
         done = 0
         while done < max_deadlines and (due := self.next_due_ms()) is not None and due <= now_ms:
-            appointment = heapq.heappop(self._heap)[2]
-            run, appointment.run = appointment.run, None
+            deadline = heapq.heappop(self._heap)[2]
+            run, deadline.run = deadline.run, None
             done += 1
             if run is not None:
                 run()

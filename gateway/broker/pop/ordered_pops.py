@@ -1,4 +1,4 @@
-"""Pops in order: the unacked messages that block a queue for other consumers, stored in consumerOrderInfo.json.
+"""Ordered pops: the unacked messages that block a queue for other consumers, stored in consumerOrderInfo.json.
 
 Source: QueueLevelConsumerManager, 5.4.0.
 """
@@ -55,7 +55,7 @@ class OrderedPopInfo:
         return out[0] if out else self.offsets[-1] + 1
 
     def count_redeliveries(self, before: "OrderedPopInfo") -> None:
-        """Count the messages that an earlier pop took as well. Pops of one attempt count once."""
+        """Set the redelivery counts of messages that an earlier pop took as well. Pops of one attempt count once."""
         if before.attempt_id is not None and before.attempt_id == self.attempt_id:
             self.counts = before.counts
             return
@@ -120,7 +120,7 @@ class OrderedPopTable(ChangingTable):
         invisible_time: int,
         offsets: Sequence[int],
     ) -> list[str]:
-        """Record a pop. Return the parts of its answer that say how often its messages were delivered before."""
+        """Record a pop. Return the entries of its answer's ``orderCountInfo``: how often each was delivered before."""
         info = OrderedPopInfo(attempt_id, pop_time, invisible_time, list(offsets), self._clock.now_ms())
         before = self._find(topic, group, queue_id)
         if before is not None:

@@ -43,7 +43,7 @@ _SIZE_AND_OFFSET: Final = Struct(">i16xq").unpack_from  # size and queue offset 
 
 @dataclass(slots=True)
 class CheckedPop:
-    """A pop whose header was read and checked."""
+    """A pop request whose header fields were parsed and checked."""
 
     command: Command
     connection: Connection
@@ -59,7 +59,11 @@ class CheckedPop:
 
 @dataclass(slots=True)
 class PopResult:
-    """Messages that one pop has pop_result so far."""
+    """The messages that one pop has taken so far, and the header fields that describe them.
+
+    ``rest_count`` is the number of messages left in the queues. ``has_skipped`` is True when a filter rejected
+    messages, so that trying again may find others.
+    """
 
     pop_time: int
     revive_queue_id: int
@@ -138,7 +142,7 @@ class PopHandler:
         return None
 
     def _try_answer(self, pop: CheckedPop) -> bool:
-        """Try a waiting pop again and return whether its wait is over."""
+        """Try a waiting pop again; return True when it was answered."""
         found = False
 
         def work() -> bytes | None:
@@ -152,7 +156,7 @@ class PopHandler:
         return pop.connection.answer_late(pop.command, work) or found
 
     def _answer_expired(self, pop: CheckedPop) -> None:
-        """Answer a pop whose time is over with the messages there are."""
+        """Answer a waiting pop at its deadline, with messages if there are any."""
 
         def work() -> bytes | None:
             pop_result = self._take_messages(pop)
@@ -165,7 +169,7 @@ class PopHandler:
     # -- taking ---------------------------------------------------------------------------------------------
 
     def _take_messages(self, pop: CheckedPop) -> PopResult:
-        """Take messages, at times from the retry topic first, otherwise from it last."""
+        """Take messages from the topic and its retry topic. A random share of pops takes from the retry topic first."""
         request, chance = pop.request, random.randrange(100)
         revive_queue_id = (
             ORDER_REVIVE_QUEUE
@@ -191,7 +195,7 @@ class PopHandler:
         return pop_result
 
     def _retry_topic(self, request: PopMessage, chance: int) -> TopicConfig | None:
-        """Return the retry topic for one pop, of either naming when both may be in use."""
+        """Return the retry topic for one pop: the new name, or alternately the old one if both may be in use."""
         v2 = self.config.pop.enable_retry_topic_v2
         if v2 and self.config.pop.retrieve_message_from_pop_retry_topic_v1 and chance % 2 == 0:
             v2 = False
@@ -200,7 +204,7 @@ class PopHandler:
     def _take_from_topic(
         self, pop: CheckedPop, pop_result: PopResult, topic: TopicConfig, chance: int
     ) -> None:
-        """Take from the queues of a topic in ascending or descending order, starting at any of them."""
+        """Take from the queues of a topic in ascending or descending order, starting at a random one."""
         queues = range(topic.read_queue_nums)
         for number in reversed(queues) if self.config.pop.priority_order_asc else queues:
             self._take_from_queue(pop, pop_result, topic.topic_name, (number + chance) % len(queues))
@@ -231,7 +235,7 @@ class PopHandler:
         pop_result.rest_count += result.max_offset - result.next_offset
 
     def _exceeds_inflight_limit(self, request: PopMessage, topic: str, queue_id: int) -> bool:
-        """Tell whether a group holds so many messages of a queue that it must ack some first."""
+        """Return True if a group has more unacked messages of a queue than the in-flight limit allows."""
         if request.order or not self.config.pop.enable_pop_message_threshold:
             return False
         out = self._reviver.count_outstanding(topic, request.consumer_group, queue_id)

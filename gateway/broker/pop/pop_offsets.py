@@ -1,4 +1,4 @@
-"""Start offsets of a group's next pops, and wake-ups for blocked queues that become visible again."""
+"""The offset of a group's next pop from a queue, and wake-ups when messages of an ordered queue are visible again."""
 
 from typing import Final
 

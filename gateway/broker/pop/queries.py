@@ -44,7 +44,10 @@ class PopQueries:
     # -- notifications --------------------------------------------------------------------------------------
 
     def handle_notification(self, request: Notification, call: Call) -> NotificationReply | AnswersLater:
-        """Tell a client whether there is a message, after waiting for one as long as it allows. Raises RequestError."""
+        """Tell a client whether there is a message, after waiting for one as long as the request allows.
+
+        Raises RequestError.
+        """
         topic, group, queue_id = request.topic, request.consumer_group, request.queue_id
         self._checks.check_read(call.connection, topic, queue_id, group)
         born_ms = request.born_time or self._clock.now_ms()
@@ -75,7 +78,7 @@ class PopQueries:
         return any(count > 0 for count in self._available_by_queue(request))
 
     def _count_available(self, request: Notification) -> int:
-        """Return the number of notifications like this one that have a message each."""
+        """Return the number of messages that the group could pop, which is how many notifications may be answered."""
         return sum(max(0, count) for count in self._available_by_queue(request))
 
     def _available_by_queue(self, request: Notification) -> Iterator[int]:

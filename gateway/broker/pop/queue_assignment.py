@@ -1,4 +1,4 @@
-"""Assignment of a topic's queues to the members of a group, as clients compute it themselves.
+"""Assigns a topic's queues to the members of a group, with the strategies that clients otherwise apply themselves.
 
 Source: AllocateMessageQueueAveragely, AllocateMessageQueueAveragelyByCircle and QueryAssignmentProcessor, 5.4.0.
 """
@@ -14,7 +14,7 @@ Strategy = Callable[[str, Queues, Sequence[str]], list[MessageQueue]]
 
 
 def assign_averagely(client: str, queues: Queues, clients: Sequence[str]) -> list[MessageQueue]:
-    """Return neighbouring queues. When the queues cannot be shared evenly, the first members get one more."""
+    """Return the client's run of neighbouring queues. If the division leaves a rest, the first members get one more."""
     if client not in clients:
         return []
     index, (share, more) = clients.index(client), divmod(len(queues), len(clients))
@@ -33,7 +33,10 @@ STRATEGIES: Final[dict[str, Strategy]] = {"AVG": assign_averagely, "AVG_BY_CIRCL
 def assign_for_pop(
     strategy: Strategy, client: str, queues: Queues, clients: Sequence[str], shared_by: int
 ) -> list[MessageQueue]:
-    """Return queues to pop: all of every broker (-1), or a member's own and those of the next ``shared_by`` members."""
+    """Return the queues that a client pops: its own and those of the next ``shared_by`` members.
+
+    When all members share all queues, return one entry per broker with queue id -1, which stands for all queues.
+    """
     if shared_by <= 0 or shared_by >= len(clients) - 1:
         brokers = dict.fromkeys((queue.topic, queue.broker_name) for queue in queues)
         return [

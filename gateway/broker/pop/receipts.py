@@ -10,10 +10,12 @@ from codec.topics import RETRY_PREFIX, SYSTEM_GROUP_PREFIX, SYSTEM_PREFIX
 from remoting.errors import RequestError
 
 ORDER_REVIVE_QUEUE: Final = 999
-"""The revive queue that receipt handles of messages popped in order name; there is no such queue."""
+"""The revive queue in receipt handles of messages popped in order. No such queue exists."""
 REVIVE_GROUP: Final = f"{SYSTEM_GROUP_PREFIX}REVIVE_GROUP"
 SEEN_GROUP: Final = f"{SYSTEM_GROUP_PREFIX}REVIVE_SEEN"
-"""Private to this broker: its offsets count the revive records that other groups' saved offsets already include."""
+"""Private to this broker: a group whose offset in a revive queue says up to which pop record the saved consumer offsets
+of all groups are current.
+"""
 NORMAL, RETRY_V1, RETRY_V2 = "0", "1", "2"
 _SEPARATORS: Final = {RETRY_V1: "_", RETRY_V2: "+"}
 

@@ -1,4 +1,4 @@
-"""Checks of every pop request, in the official order and with the official texts."""
+"""Checks pop requests, in the official order and with the official remarks."""
 
 from codec.constants import ResponseCode
 from codec.topics import PERM_READ
@@ -14,11 +14,15 @@ from remoting.requests.pop import PopMessage
 MAX_MESSAGES_PER_POP = 32
 DEFAULT_PRIORITY_FACTOR = 100
 MAX_LATE_MS = 500
-"""Time after its client stopped waiting until which a pop is still processed."""
+"""A pop is refused when its client stopped waiting longer ago than this."""
 
 
 class PopRequestChecks:
-    """Source: the beginnings of PopMessageProcessor.processRequest and its relatives, 5.4.0."""
+    """Checks of topic, queue, group and permissions for pops, peeks, notifications and acks.
+
+    Source: the first lines of processRequest in PopMessageProcessor, PeekMessageProcessor, NotificationProcessor and
+    AckMessageProcessor, 5.4.0.
+    """
 
     def __init__(self, config: BrokerConfig, tables: BrokerTables, services: MessageServices) -> None:
         self.config = config
@@ -76,7 +80,10 @@ class PopRequestChecks:
         return config
 
     def is_priority_pop(self, config: TopicConfig, group: str, chance: int) -> bool:
-        """Tell whether a pop takes messages by priority: their queues, last first. ``chance`` is below 100."""
+        """Tell whether a pop takes messages by priority, that is from the last queue first.
+
+        ``chance`` is a random number below 100; the group's ``priority.factor`` is the percentage of pops by priority.
+        """
         if config.attributes.get("message.type") != "PRIORITY":
             return False
         group_config = self._groups.get(group)
@@ -95,7 +102,7 @@ class PopRequestChecks:
             raise RequestError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark) from error
 
     def check_popped(self, connection: Connection, topic: str, queue_id: int) -> tuple[int, int]:
-        """Return the first and the end offset of a queue that a receipt handle names. Raises RequestError."""
+        """Check a queue that a receipt handle names; return its first and its end offset. Raises RequestError."""
         config = self._require_topic(topic)
         if not 0 <= queue_id < config.read_queue_nums:
             raise _illegal_queue(ResponseCode.MESSAGE_ILLEGAL, connection, config, queue_id)

@@ -13,7 +13,7 @@ class RequestModes:
         self.table = {} if saved is None else saved.message_request_mode_map
 
     def set_mode(self, mode: SetMessageRequestModeRequestBody) -> None:
-        """Set a mode and write the file; when the disk refuses, the next change tries again."""
+        """Set a mode and write the file. If writing fails, the next change writes this one too."""
         self.table.setdefault(mode.topic or "", {})[mode.consumer_group or ""] = mode
         self._file.try_save(self.snapshot().to_json())
 

@@ -28,7 +28,8 @@ MESSAGES_PER_READ: Final = 32
 class ReviveRecord(NamedTuple):
     """One record of a revive queue. ``content`` is None for a record that cannot be parsed, which is ignored.
 
-    ``timed`` means that an official broker's timer delivered it, so that acks of its pop may still come the same way.
+    ``timed`` is True if an official broker's timer delivered the record; acks of its pop may then still be with the
+    timer.
     """
 
     offset: int
@@ -56,7 +57,7 @@ class ReviveLog:
         return self._writer.append(self._build_message(queue_id, content, self._clock.now_ms()))[0]
 
     def write_timed_acks(self, queue_id: int, acks: AckRecord, due_ms: int) -> None:
-        """Have the timer deliver acks at a time, as the official broker always does. Raise RequestError."""
+        """Store acks that the timer delivers at ``due_ms``, as the official broker does. Raise RequestError."""
         self._writer.write(self._build_message(queue_id, acks, due_ms))
 
     def _build_message(
@@ -73,7 +74,7 @@ class ReviveLog:
         properties = {
             keys.TAGS: tag,
             keys.UNIQ_CLIENT_MESSAGE_ID_KEYIDX: unique,
-            # An official broker that takes over derives the queue's time from it.
+            # An official broker that takes over reads from it up to which time the queue was written.
             keys.TIMER_DELIVER_MS: str(deliver_ms),
         }
         return NewMessage(

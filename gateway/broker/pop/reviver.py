@@ -1,20 +1,21 @@
-"""Revival of popped messages: those that are not acked in time go to the group's retry topic.
+"""Revives popped messages: those that are not acked in time go to the group's retry topic.
 
-The problem: a popped message belongs to its consumer until its invisible time is over. The broker must remember every
-outstanding pop, also across a crash, without a write per message beyond the log.
+Problem: a popped message belongs to its consumer until its invisible time ends. The broker must remember every
+outstanding pop, even after a crash, without any file besides the commit log.
 
-1. A pop writes a checkpoint to a revive queue, before its answer leaves, and keeps it in memory with a deadline.
-2. An ack writes an ack record, and takes the message off the checkpoint in memory. A pop without unacked messages is
-   dropped.
-3. At the deadline, each unacked message is written to the retry topic, then an ack record for all of them.
-4. Offsets of the revive queues, saved with the consumer offsets, mark the records before which no pop is outstanding.
-   The oldest checkpoint is written again when it falls too far behind, so that a start reads a bounded number.
+1. Before a pop is answered, `Reviver` writes a checkpoint to a revive queue and keeps it in memory with a deadline.
+2. For an ack it writes an ack record, and marks the message as acked in the checkpoint in memory. A pop without
+   unacked messages is dropped from memory.
+3. At the deadline it writes each unacked message to the retry topic, then one ack record for all of them.
+4. An offset per revive queue, saved with the consumer offsets, says before which record no pop is outstanding. When
+   the oldest checkpoint falls too far behind, it is written again, so that a start reads a bounded number of records.
 
-Invariant: memory is the result of applying the records behind the saved offset. A start reads them again. A crash
-after step 1 keeps the messages invisible until their time is over. A crash within step 3, between the retry messages
-and the ack record, revives the messages twice. Records in the queue that this broker did not write, such as those of
-an official broker's timer, are applied when they arrive. Consumer offsets are saved later than records; so a start
-also advances each group past the pops whose records are newer than the saved offsets (`SEEN_GROUP`).
+Invariant: the outstanding pops in memory are the result of applying all records from the saved offset on. A start
+applies them again. After a crash behind step 1 the messages stay invisible until their time ends. A crash within
+step 3, between the retry messages and the ack record, revives the messages twice. Records that this broker did not
+write, such as those of an official broker's timer, are applied when they arrive. Consumer offsets are saved later than
+pop records are written, so a start also moves each group's offset past the pops whose records are newer than the saved
+offsets (`SEEN_GROUP`).
 """
 
 import logging
@@ -90,8 +91,7 @@ class Reviver:
     """Outstanding pops. Source: PopReviveService and PopBufferMergeService, 5.4.0.
 
     Deviation: outstanding pops are in memory as well, so that messages are revived at their time, not seconds later,
-    and
-    nothing is scanned. The offset saved for the revive group is that of the last record that is done.
+    and the revive topic is not scanned. The offset saved for the revive group is that of the last record that is done.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class Reviver:
         self._rewrite_oldest(queue_id, self._queues[queue_id])
 
     def unused_key(self, queue_id: int, key: PopKey) -> PopKey:
-        """Return the key, with a later pop time while another outstanding pop has the same key."""
+        """Return the key; if an outstanding pop has the same key, raise its pop time until it is unique."""
         while 0 <= queue_id < len(self._queues) and key in self._queues[queue_id].outstanding:
             key = key._replace(pop_time=key.pop_time + 1)
         return key
@@ -170,9 +170,8 @@ class Reviver:
     def record_acks(self, queue_id: int, acks: AckRecord, invisible_time: int) -> None:
         """Record acks, first in the revive topic. Acks of revived messages are ignored.
 
-        The checkpoint of an unknown pop may still be with the timer of an official broker that ran here before, so its
-        acks
-        go the same way. Raises RequestError when the revive topic refuses the record.
+        The checkpoint of an unknown pop may still be with the timer, put there by an official broker that used the
+        store before. Its acks go through the timer too. Raises RequestError when the revive topic refuses the record.
         """
         if not 0 <= queue_id < len(self._queues):
             return
@@ -230,7 +229,7 @@ class Reviver:
     # -- reading records ----------------------------------------------------------------------------------
 
     def catch_up(self, queue_id: int) -> None:
-        """Apply records that are in a revive queue already, after a start or from a timer."""
+        """Apply records that were not applied yet, after a start or when a timer delivered some."""
         queue = self._queues[queue_id]
         for record in (
             self.log.read_records(queue_id, queue.next_record)
@@ -251,7 +250,7 @@ class Reviver:
             self._add_outstanding(queue_id, content, record.offset, TIMED_ACKS_MS if record.timed else 0)
 
     def _advance_group(self, checkpoint: PopCheckpoint) -> None:
-        """Move a group past a pop that its saved offset does not include, because a crash came first."""
+        """Move a group's offset past a pop that was recorded after the last save of consumer offsets before a crash."""
         key = checkpoint.key
         known = key.topic in self._topics and key.group in self._groups
         if known and self._offsets.query_offset(key.group, key.topic, key.queue_id) < checkpoint.end_offset:
@@ -268,14 +267,16 @@ class Reviver:
             else checkpoint.unacked_offsets()
         )
         self._adjust_count(key, -sum(checkpoint.mark_acked(offset) for offset in revived))
-        if not checkpoint.is_done:  # Nothing can be written at all, so the pop and its record stay.
+        if (
+            not checkpoint.is_done
+        ):  # The store refuses all writes, so the pop stays outstanding and is tried again.
             due_ms = self._clock.now_ms() + REPUT_INTERVALS_S[0] * 1000
             queue.outstanding[key].deadline = self._deadlines.schedule(
                 due_ms, partial(self._revive_pop, queue_id, key)
             )
             return
         del queue.outstanding[key]
-        # Keeps a crash before the next save of offsets from reviving the messages again.
+        # Without this record, a crash before the next save of offsets would revive the messages again.
         with suppress(RequestError):
             self._skip_own_record(queue, self.log.write_record(queue_id, AckRecord(key, revived)))
 
@@ -285,7 +286,7 @@ class Reviver:
         return known and self._groups.find_or_create(key.group) is not None
 
     def _write_retries(self, queue_id: int, checkpoint: PopCheckpoint) -> list[int]:
-        """Write the unacked messages to the retry topic; return the offsets that are dealt with."""
+        """Write the unacked messages to the retry topic; return the offsets of those written, lost or postponed."""
         revived = []
         for offset in checkpoint.unacked_offsets():
             message = self._read_popped(checkpoint.key, offset)

@@ -28,9 +28,9 @@ from gateway.runtime.config_file import ConfigFile
 from gateway.runtime.supervise import run_once
 
 MAX_DEADLINES_PER_TURN: Final = 64
-"""Largest number of deadlines run in one turn, so that other tasks get theirs."""
+"""Largest number of deadlines run in one turn, so that other tasks get their turn."""
 MAX_SLEEP_S: Final = 5.0
-"""Longest sleep, after which a wall clock that was set, or a machine that slept, is noticed."""
+"""Longest sleep, so that a change of the wall clock, or a suspended machine, is noticed soon."""
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from gateway.broker.pop.waiting_pops import WaitingPops
 
 @dataclass(frozen=True, slots=True)
 class PopState:
-    """Messages that consumers hold, pops that wait, and the positions of the next ones."""
+    """The messages that consumers hold, the pops that wait, the offsets of the next pops, and the request checks."""
 
     reviver: Reviver
     ordered_pops: OrderedPopTable

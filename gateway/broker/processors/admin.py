@@ -52,7 +52,7 @@ ZERO_COUNTS: Final = (
     "putMessageEntireTimeMax",
     "getMessageEntireTimeMax",
 )
-"""Figures about threads, queues and buffers that this server does not have; always 0."""
+"""Metrics of threads, queues and buffers that this server does not have; always 0."""
 ZERO_RATES: Final = ("putLatency99", "putLatency999")
 
 
@@ -91,8 +91,7 @@ def update_broker_config(broker: Broker, request: UpdateBrokerConfig) -> None:
 
 @GetBrokerRuntimeInfo.on(routes)
 def get_runtime_info(broker: Broker, request: GetBrokerRuntimeInfo) -> GetBrokerRuntimeInfoReply:
-    """Return the figures that brokerStatus and clusterList show.
-
+    """Return the metrics that the mqadmin commands brokerStatus and clusterList show.
     Source: AdminBrokerProcessor.prepareRuntimeInfo, 5.4.0.
     """
     table = dict.fromkeys(ZERO_COUNTS, "0") | dict.fromkeys(ZERO_RATES, "0.0")
@@ -252,14 +251,13 @@ def _stats_item(count: WindowCount, unit: str) -> BrokerStatsItem:
 
 @GetBrokerEpochCache.on(routes)
 def get_epoch_cache(broker: Broker, request: GetBrokerEpochCache) -> None:
-    """Refuse, since there is no controller. Source: AdminBrokerProcessor.getBrokerEpochCache, 5.4.0."""
+    """Refuse, because this broker has no controller. Source: AdminBrokerProcessor.getBrokerEpochCache, 5.4.0."""
     raise RequestError(ResponseCode.SYSTEM_ERROR, "this request only for controllerMode ")
 
 
 @ExportRocksdbConfigToJson.on(routes)
 def export_rocksdb_config(broker: Broker, request: ExportRocksdbConfigToJson) -> Header:
-    """Confirm only: the tables are JSON files already.
-
+    """Confirm the export without doing anything, because the tables are JSON files already.
     Source: AdminBrokerProcessor.exportRocksDBConfigToJson, 5.4.0.
     """
     reply = Header()

@@ -1,5 +1,4 @@
-"""Queue assignment for clients that leave it to the broker: their queues, and whether they pull or pop them.
-
+"""Queue assignment for clients that let the broker assign queues: which ones, and whether to pull or to pop them.
 Source: QueryAssignmentProcessor, 5.4.0. Deviation: the topic's route is queried each time, so that a queue that was
 added or removed counts at once. The strategies live in `pop/queue_assignment.py`.
 """
@@ -35,7 +34,7 @@ routes: HandlerTable[Broker] = HandlerTable()
 
 @QueryAssignment.on(routes)
 async def query_assignment(broker: Broker, request: QueryAssignment) -> QueryAssignmentReply:
-    """Return the queues that a client should consume now. No list at all tells it to keep the ones it has."""
+    """Return the queues that a client should consume now. Without a list the client keeps the queues it has."""
     body = request.data
     mode = _request_mode(broker, body.topic or "", body.consumer_group or "")
     queues = _assigned_queues(broker, body, mode, await _readable_queues(broker, body.topic or ""))
@@ -96,7 +95,7 @@ def _assigned_queues(
 
 @SetMessageRequestMode.on(routes)
 def set_message_request_mode(broker: Broker, request: SetMessageRequestMode) -> None:
-    """Have a group pull or pop a topic from now on."""
+    """Set whether a group pulls or pops a topic."""
     body = request.data
     topic, group = body.topic or "", body.consumer_group or ""
     if topic.startswith(RETRY_PREFIX):

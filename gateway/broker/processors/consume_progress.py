@@ -60,7 +60,10 @@ def _queue_progress(broker: Broker, group: str, topic: str, queue_id: int) -> Of
 
 
 def _is_subscribed(broker: Broker, group: str, topic: str) -> bool:
-    """Tell whether online members subscribe to a topic. Offsets in other topics are left over."""
+    """Tell whether a group subscribes to a topic, as far as its online members say.
+
+    Offsets in a topic without a subscription are remains of an earlier one.
+    """
     members = broker.clients.consumer_group(group)
     return members is None or not members.subscriptions or topic in members.subscriptions
 
@@ -130,8 +133,8 @@ def _stats_of_topic(broker: Broker, group: str, config: TopicConfig) -> ConsumeS
 def reset_offset(broker: Broker, request: InvokeBrokerToResetOffset) -> InvokeBrokerToResetOffsetReply:
     """Set a group's offsets to a time or a number. Its next pull of each queue starts there.
 
-    Source: AdminBrokerProcessor.resetOffsetInner, 5.4.0. Deviation: online members are not told to reset themselves
-    (useServerSideResetOffset=false); they notice at their next pull.
+    Source: AdminBrokerProcessor.resetOffsetInner, 5.4.0. Deviation: even with useServerSideResetOffset=false the
+    broker does not ask online members to reset themselves; they notice at their next pull.
     """
     topic, group = request.topic, request.group
     config = broker.topics.get(topic)
@@ -176,7 +179,7 @@ def _offset_at(broker: Broker, topic: str, queue_id: int, timestamp_ms: int) -> 
 async def get_consumer_status(
     broker: Broker, request: InvokeBrokerToGetConsumerStatus
 ) -> InvokeBrokerToGetConsumerStatusReply:
-    """Ask online members for their current offsets. Source: Broker2Client.getConsumeStatus, 5.4.0."""
+    """Query online members for their current offsets. Source: Broker2Client.getConsumeStatus, 5.4.0."""
     members = broker.clients.consumer_group(request.group)
     if members is None:
         remark = f"No Any Consumer online in the consumer group: [{request.group}]"
@@ -244,8 +247,8 @@ def get_correction_offsets(broker: Broker, request: QueryCorrectionOffset) -> Qu
 def clone_offsets(broker: Broker, request: CloneGroupOffset) -> None:
     """Copy one group's offsets to another, in one topic or all.
 
-    Source: AdminBrokerProcessor.cloneGroupOffset, 5.4.0. Deviation: without a topic the official broker
-    clones the offsets of no topic; here those of all.
+    Source: AdminBrokerProcessor.cloneGroupOffset, 5.4.0. Deviation: a request without a topic clones the offsets of
+    all topics; the official broker then clones none.
     """
     source = request.src_group
     topics = (

@@ -1,4 +1,4 @@
-"""Requests of clients about themselves: heartbeats, unregistering, checks of subscriptions, other members."""
+"""Requests of clients about themselves and their groups: heartbeat, unregister, check subscription, list members."""
 
 from codec.command import Command
 from codec.constants import ResponseCode
@@ -30,7 +30,7 @@ def heartbeat(broker: Broker, request: HeartBeat, call: Call) -> HeartbeatReply:
 
     A fingerprint makes the heartbeat one of version 2, which may omit subscriptions.
     Source: ClientManageProcessor.heartBeat, 5.4.0. Deviation: a heartbeat of version 2 without
-    subscriptions for a group that is unknown here (the broker restarted) asks for them again.
+    subscriptions for a group that is unknown here (the broker restarted) is answered so that the client sends them.
     """
     beat = request.data
     second_version = beat.heartbeat_fingerprint != 0
@@ -80,7 +80,7 @@ def _register_consumer(
 
 @UnregisterClient.on(routes)
 def unregister_client(broker: Broker, request: UnregisterClient, call: Call) -> None:
-    """Remove a client that stops from its groups. Source: ClientManageProcessor.unregisterClient, 5.4.0."""
+    """Remove a stopping client from its groups. Source: ClientManageProcessor.unregisterClient, 5.4.0."""
     if request.producer_group is not None:
         broker.clients.unregister_producer(request.producer_group, call.connection)
     if request.consumer_group is not None:

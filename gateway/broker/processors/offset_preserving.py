@@ -1,6 +1,6 @@
-"""Offset-preserving appends: messages of another broker, stored under the queue offsets they have there.
+"""Handles offset-preserving appends: a shadow gateway sends messages of another broker with their queue offsets.
 
-A shadow gateway sends them. Delays, transactions and timers have been interpreted by the other broker.
+The messages are stored as they are, since the other broker has already processed delays, transactions and timers.
 """
 
 from codec.constants import ResponseCode
@@ -21,7 +21,7 @@ routes: HandlerTable[Broker] = HandlerTable()
 def put_messages_at_offsets(
     broker: Broker, request: PutMessagesAtOffsets, call: Call
 ) -> PutMessagesAtOffsetsReply | AnswersLater:
-    """Store the messages that are new. Refused unless ``mirrorTarget`` is set."""
+    """Store those messages that the queue does not have yet. Refuse the request unless ``mirrorTarget`` is set."""
     _check_request(broker, request)
     try:
         done = _append_messages(broker, request, call)

@@ -22,7 +22,7 @@ routes: HandlerTable[Broker] = HandlerTable()
 
 @routes.register_raw(PopMessage.code)
 def pop(broker: Broker) -> Handler:
-    """Handle a pop: messages for an invisible time."""
+    """Return the handler of POP_MESSAGE, which decodes its header fields itself."""
     return broker.pop.pop_handler.pop
 
 
@@ -48,7 +48,7 @@ def change_invisible_time(
 
 @Notification.on(routes)
 def notification(broker: Broker, request: Notification, call: Call) -> NotificationReply | AnswersLater:
-    """Tell whether there is a message to pop, now or within a time."""
+    """Tell whether there is a message to pop, now or within the request's poll time."""
     return broker.pop.queries.handle_notification(request, call)
 
 
@@ -60,5 +60,5 @@ def peek(broker: Broker, request: PeekMessage, call: Call) -> PeekMessageReply:
 
 @PollingInfo.on(routes)
 def polling_info(broker: Broker, request: PollingInfo, call: Call) -> PollingInfoReply:
-    """Return the number of waiting pops."""
+    """Return the number of waiting pops of a queue."""
     return broker.pop.queries.handle_polling_info(request, call)

@@ -50,7 +50,7 @@ async def query_message(broker: Broker, request: QueryMessage) -> QueryMessageRe
 
 
 async def _index_stored_messages(broker: Broker) -> None:
-    """Index all messages stored so far, hundreds of MiB at worst, and let other tasks run in between."""
+    """Index all messages stored so far, in slices between which other tasks run: there may be hundreds of MiB."""
     store, end = broker.store, broker.store.max_physical_offset
     while store.max_physical_offset - store.index.unindexed_bytes < end and store.build_index(
         INDEX_SLICE_MESSAGES

@@ -10,7 +10,7 @@ routes: HandlerTable[Broker] = HandlerTable()
 
 @LockBatchMq.on(routes)
 def lock_batch(broker: Broker, request: LockBatchMq) -> LockBatchMqReply:
-    """Return the queues that the client holds now. Source: AdminBrokerProcessor.lockBatchMQ, 5.4.0."""
+    """Lock queues for a client; return those that it now holds. Source: AdminBrokerProcessor.lockBatchMQ, 5.4.0."""
     wanted = request.data
     held = broker.queue_locks.lock(wanted.consumer_group, wanted.mq_set, wanted.client_id)
     return LockBatchMqReply(
@@ -20,6 +20,6 @@ def lock_batch(broker: Broker, request: LockBatchMq) -> LockBatchMqReply:
 
 @UnlockBatchMq.on(routes)
 def unlock_batch(broker: Broker, request: UnlockBatchMq) -> None:
-    """Give queues back. Source: AdminBrokerProcessor.unlockBatchMQ, 5.4.0."""
+    """Unlock queues that a client holds. Source: AdminBrokerProcessor.unlockBatchMQ, 5.4.0."""
     given = request.data
     broker.queue_locks.unlock(given.consumer_group, given.mq_set, given.client_id)
