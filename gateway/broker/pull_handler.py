@@ -46,7 +46,7 @@ EMPTY_QUEUE: Final = (ReadStatus.NO_MATCHED_LOGIC_QUEUE, ReadStatus.NO_MESSAGE_I
 
 
 class CheckedPull(NamedTuple):
-    """A pull whose header was read and checked."""
+    """A pull request whose header fields were parsed and checked."""
 
     group: str
     topic: str
@@ -61,7 +61,11 @@ class CheckedPull(NamedTuple):
 
 
 class PullHandler:
-    """Answers pulls, at once or when a message arrives."""
+    """Answers pulls at once, or when a message arrives.
+
+    The header is parsed in two steps, for speed: `_read_header` reads the common form by hand, and leaves a header that
+    omits fields, or is invalid, to the declared request class (`_read_header_carefully`).
+    """
 
     def __init__(
         self,
@@ -171,7 +175,7 @@ class PullHandler:
         )
 
     def _read_header_carefully(self, connection: Connection, command: Command) -> CheckedPull | bytes:
-        """Read a header that leaves out fields with a default. Raise RequestError for an invalid one."""
+        """Read a header that omits fields with a default. Raise RequestError for an invalid one."""
         ext = PullMessage.from_command(command).to_ext()
         if ext == command.ext:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "the header of the pull cannot be read")
@@ -188,8 +192,7 @@ class PullHandler:
             raise RequestError(ResponseCode.SUBSCRIPTION_NOT_EXIST, remark)
 
     def _filter_in_request(self, ext: dict[str, str]) -> MessageFilter:
-        """Return the filter of a pull that brings its own subscription.
-
+        """Return the filter of a pull whose request contains the subscription.
         Deviation: an invalid SQL92 expression is refused; the official broker lets everything pass.
         """
         kind, expression = ext.get("expressionType"), ext.get("subscription")
@@ -254,7 +257,7 @@ class PullHandler:
     def _answer_moved_broadcast(
         self, connection: Connection, command: Command, pull: CheckedPull
     ) -> bytes | None:
-        """Record the offset of a broadcasting client. Return the answer that moves one which came from elsewhere."""
+        """Record the offset of a broadcasting client; return the answer that corrects it, None when it is right."""
         member = self._broadcasts.find_member(connection, command, pull.group)
         if member is None:
             return None
@@ -280,7 +283,7 @@ class PullHandler:
     def _commit_offset(self, command: Command, pull: CheckedPull) -> None:
         offset = int(command.ext["commitOffset"])
         if not -LONG_LIMIT <= offset < LONG_LIMIT:
-            # It would make the whole table unreadable, so the generic parser refuses it by name.
+            # Such a number would make the saved table unreadable. The declared request class refuses it by name.
             PullMessage.from_command(command)
         self._offsets.commit_offset(pull.group, pull.topic, pull.queue_id, offset)
 

@@ -1,6 +1,6 @@
 """Queue locks for orderly consumption: leases of one minute on a queue for one client of a group.
 
-A client renews its lease by locking again. The leases of a client that leaves run out by themselves.
+A client renews its lease by locking again. When a client leaves without unlocking, its leases expire.
 """
 
 import logging
@@ -50,7 +50,7 @@ class QueueLocks:
         return True
 
     def unlock(self, group: str, queues: Iterable[Queue], client_id: str) -> None:
-        """Give back the leases that the client holds; other clients keep theirs."""
+        """Release the leases that the client holds; ignore queues that other clients hold."""
         leases = self._groups.get(group)
         if leases is None:
             return

@@ -16,11 +16,11 @@ MESSAGES, BYTES = "messages", "bytes"
 SEND, PULL = "send", "pull"
 ALL_TOPICS: Final = ""
 MIN_WAIT_SHARE_S: Final = 0.1
-"""Shortest wait for a quota, as seconds of its rate, so that few answers carry many messages."""
+"""Added to each wait for a quota: after it, tokens for 0.1 s have accumulated, so an answer carries more messages."""
 
 
-# Not `toolkit.rate_limiter`: a broker refuses or parks a request by the tokens left now, and it counts what was sent
-# or pulled afterwards, within the handling of each request; it never waits for a computed delay.
+# This does not use `toolkit.rate_limiter`, which makes its caller wait. A broker instead refuses or holds a request
+# when no tokens are left, and takes tokens after the request, when it knows how much was sent or pulled.
 @dataclass(slots=True)
 class TokenBucket:
     """Tokens that accumulate at a steady rate up to a limit.
@@ -116,7 +116,7 @@ class Quotas:
             bucket.tokens -= messages if kind.unit == MESSAGES else size_bytes
 
     def describe_exhausted(self, direction: str, topic: str) -> str | None:
-        """Return the quota that forbids another message now, in readable form; None when none does."""
+        """Describe the quota that is exhausted now, for a remark; return None when no quota is exhausted."""
         for kind, bucket in self._buckets_for(direction, topic):
             if bucket.refill() < 1:
                 whose = f"topic[{topic}]" if kind.topic else "this broker"
@@ -124,11 +124,11 @@ class Quotas:
         return None
 
     def wait_s(self, direction: str, topic: str) -> float:
-        """Return the seconds until no quota forbids another message; 0 when none does now."""
+        """Return the seconds until no quota is exhausted; 0 when none is exhausted now."""
         return max((bucket.wait_s() for _, bucket in self._buckets_for(direction, topic)), default=0.0)
 
     def limit_to_tokens(self, direction: str, topic: str, messages: int, size_bytes: int) -> tuple[int, int]:
-        """Return the part of the requested messages and bytes that fits now: at least one message and one byte."""
+        """Lower the requested messages and bytes to the tokens left, but to no less than one message and one byte."""
         for kind, bucket in self._buckets_for(direction, topic):
             left = max(1, int(bucket.refill()))
             if kind.unit == MESSAGES:

@@ -1,6 +1,6 @@
-"""Decisions about messages that a group failed to consume: another try later, or the group's dead letter topic.
+"""Decides what happens to a message that a group failed to consume: another try later, or the dead letter topic.
 
-Waiting for the next try lives in `delay_service.py`.
+The message waits for its next try as a delayed message; see `delay_service.py`.
 """
 
 import logging
@@ -32,9 +32,9 @@ log = logging.getLogger(__name__)
 DEAD_LETTER_QUEUES: Final = 1
 FIRST_RETRY_LEVEL: Final = 3
 FIRST_VERSION_WITH_OWN_LIMIT: Final = VERSION_NAMES.index("V3_4_9")
-"""First client version whose own limit of attempts counts."""
+"""First client version that may send its own limit of attempts."""
 MAX_RECONSUME_KEY: Final = "l"
-"""``maxReconsumeTimes`` in the header of SEND_MESSAGE_V2. V1 headers have been renamed before they get here."""
+"""``maxReconsumeTimes`` in the header of SEND_MESSAGE_V2. The fields of V1 headers were renamed before this."""
 
 
 class RetryRules:
@@ -54,9 +54,10 @@ class RetryRules:
         return config
 
     def redirect_to_dead_letters(self, message: NewMessage, command: Command) -> NewMessage:
-        """Return a message that a consumer sent to its retry topic, or its dead letter after too many attempts.
+        """Return the message unchanged, or after too many attempts as a dead letter.
 
-        A group that consumes in order has made its attempts in the client, so its messages are redirected at once.
+        Only messages that a consumer sends to its retry topic are redirected. A group that consumes in order has made
+        its attempts in the client, so its messages are redirected at once.
         Source: SendMessageProcessor.handleRetryAndDLQ, 5.4.0.
         """
         if not message.topic.startswith(RETRY_PREFIX):
@@ -97,7 +98,7 @@ class RetryRules:
         return self._copy_for_retry(message, topic, queue_id, level)
 
     def check_retry_topic(self, request: ConsumerSendMsgBack) -> None:
-        """Refuse a group whose retry topic cannot store a message. This check precedes the search for the message."""
+        """Refuse a group whose retry topic is not writable. Call this before looking up the message, as officially."""
         group = self.require_group(request.group)
         if group.retry_queue_nums > 0:
             self._retry_queue(request, group)

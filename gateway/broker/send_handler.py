@@ -59,7 +59,7 @@ INNER_NUMBER: Final = "INNER_NUM"
 
 
 def _needs_special_path(properties: str) -> bool:
-    """Tell whether properties ask for more than the fast path does. A wrong True only costs time."""
+    """Tell whether a property may need the special path. It searches for text, so it may be True without need."""
     return (
         "DELAY" in properties
         or "TRAN_MSG" in properties
@@ -122,14 +122,14 @@ class SendHeader(NamedTuple):
 
 
 def _refuse_inner_batch(header: SendHeader) -> None:
-    """Refuse a batch stored as one message, and one that counts messages: topics of batch queues are not supported.
-
+    """Refuse a batch that is stored as one message, because topics with batch queues are not supported.
     Source: HookUtils.checkInnerBatch, 5.4.0.
     """
     properties = header.properties
     counts = INNER_NUMBER in properties and INNER_NUMBER in decode_properties(properties)
     flag = header.sys_flag
-    if counts or (flag & INNER_BATCH and flag.bit_length() < 32):  # A flag beyond an int is refused for that.
+    # A flag that exceeds a Java int is refused elsewhere, for that reason.
+    if counts or (flag & INNER_BATCH and flag.bit_length() < 32):
         raise MessageIllegal("no topic of batch queues")
 
 
@@ -224,7 +224,10 @@ class SendHandler:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {text}")
 
     def _resolve_topic(self, connection: Connection, ext: dict[str, str], topic: str) -> TopicConfig:
-        """Return the topic of a send that the fast checks did not accept: refused, or created as its header asks."""
+        """Return the topic of a send that the fast checks did not accept; create it if that is allowed.
+
+        Raises RequestError.
+        """
         if not self._config.broker_permission & PERM_WRITE and self._topics.is_ordered(topic):
             host = self._hosts.address_for(connection)[0]
             raise RequestError(ResponseCode.NO_PERMISSION, f"the broker[{host}] sending message is forbidden")
@@ -304,7 +307,7 @@ class SendHandler:
             message = self._retry_rules.redirect_to_dead_letters(message, command)
         message = as_half(message) if is_half else self._writer.apply_schedule(message)
         offset, physical_offset, size, _ = self._writer.append(message)
-        # A timer message is counted for its real topic when it is delivered.
+        # A timer message counts for its real topic once it is delivered, until then for the timer topic.
         counted = message.topic if message.topic in (TRANS_HALF_TOPIC, TIMER_TOPIC) else header.topic
         self._put_stats[counted].count_messages(1, size)
         message_id = header.view.message_id(physical_offset)
@@ -338,7 +341,7 @@ class SendHandler:
         return self._answer_when_durable(connection, command, answer, properties)
 
     def _check_is_half(self, connection: Connection, properties: dict[str, str], header: SendHeader) -> bool:
-        """Tell whether a message waits for a commit. Redeliveries that clients before 4.6.1 send for later do not."""
+        """Tell whether a message is a half message. Delayed redeliveries of clients before 4.6.1 only look like one."""
         if properties.get("TRAN_MSG", "").lower() != "true":
             return False
         if header.reconsume_times > 0 and properties.get("DELAY", "0") > "0":
@@ -420,7 +423,7 @@ class SendHandler:
     def _answer_when_durable(
         self, connection: Connection, command: Command, answer: bytes, properties: str
     ) -> bytes | None:
-        """Return the answer, or None when it leaves after the flush that makes the message durable."""
+        """Return the answer, or None when group commit sends it after the flush that makes the message durable."""
         if not self._group_commit.synchronous:
             return answer
         if WAIT in properties and decode_properties(properties).get("WAIT", "true").lower() != "true":

@@ -27,7 +27,7 @@ class BrokerTables:
 
 @dataclass(frozen=True, slots=True)
 class MessageServices:
-    """The store, and the services that see every message which is stored or read."""
+    """The store, and the services that are involved whenever a message is stored or read."""
 
     store: MessageStore
     long_polls: LongPolls

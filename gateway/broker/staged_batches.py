@@ -1,17 +1,17 @@
 """Staged batches: messages that become visible together, when their writer publishes the batch.
 
-The problem: a writer with many tasks (a Spark job) sends a batch over many connections, and after a failure sends
-parts of it again. Consumers must see each message once, and no message of a batch that is given up.
+Problem: a writer with many tasks (a Spark job) sends a batch over many connections, and after a failure sends parts of
+it again. Consumers must see each message once, and no message of a batch that is never published.
 
-1. Tasks stage parts: files outside the commit log, on disk before the answer leaves.
-2. To publish, the broker checks that all parts are here, flushes the store, and writes an intent that lists the parts
-   and the end offset (floor) of each queue.
-3. The parts are appended to their queues and flushed.
-4. A mark with the batch's number replaces the intent, and the parts are deleted.
+1. Tasks stage parts. A part is a file outside the commit log, and on disk before the request is answered.
+2. To publish, the broker checks that it has all parts, flushes the store, and writes an intent: the list of parts and
+   the end offset (floor) of each queue.
+3. The broker appends the parts to their queues and flushes.
+4. It writes a mark with the batch's number, and deletes the intent and the parts.
 
-Invariant: a batch with an intent is always completed, by the next start if need be. A crash before step 2 ends
-publishes nothing. After a crash in step 3, the unique keys of the messages behind the floors are read, and only the
-missing messages are appended. After a crash in step 4, the mark says that the batch is complete.
+Invariant: a batch with an intent is always completed, after the next start if need be. After a crash before the end of
+step 2 nothing is published. After a crash in step 3 the broker reads the unique keys of the messages behind the floors,
+and appends only the missing messages. After a crash in step 4 the mark says that the batch is complete.
 
 Permissions are checked in `processors/staged_batches.py`; the files live in `storage/staged_files.py`.
 """
@@ -83,7 +83,7 @@ class StagedBatches:
     async def stage_part(self, writer: str, batch: int, stage: str, number: int, part: StagedPart) -> None:
         """Store a part durably. Raises StoreFull."""
         data = part.encode()
-        # The same part may arrive twice at once, when its sender gave up waiting and sent it again.
+        # A sender that gave up waiting may send a part again while the first request is still being processed.
         place = f"{writer}/{batch}/{stage}/{number}"
         lock = self._part_locks.setdefault(place, trio.Lock())
         async with lock:
@@ -121,9 +121,9 @@ class StagedBatches:
                 raise
 
     async def run(self) -> None:
-        """Complete batches that an earlier process, or an interrupted request, left with an intent.
+        """Complete batches whose intent was left by an earlier process or an interrupted request.
 
-        The writer may never ask again.
+        The broker cannot rely on the writer to publish such a batch again.
         """
         while True:
             self._unfinished = trio.Event()
@@ -162,7 +162,7 @@ class StagedBatches:
         return await self._append_batch(writer, resumed=True)
 
     async def _write_intent(self, writer: str, intent: PublishIntent) -> None:
-        """Write the intent after checking that all parts are here."""
+        """Check that all parts of a batch are staged, then write its intent. Raises BatchIncomplete, StoreFull."""
         queues: set[tuple[str, int]] = set()
         for stage, number in _part_numbers(intent):
             data = await self._read_part(writer, intent.batch, stage, number)
@@ -171,7 +171,7 @@ class StagedBatches:
             part = StagedPart.decode(data)
             queues.add((part.topic, part.queue_id))
         for topic, queue_id in sorted(queues):
-            # Other producers append meanwhile, so a floor may be too low, but never too high.
+            # Other producers append at the same time, so a floor may be too low, but never too high.
             intent.floors.setdefault(topic, {})[str(queue_id)] = self._store.max_offset(topic, queue_id)
         # Messages below the floors must survive a crash, or their queue offsets would be given to later messages.
         await self._run_in_thread(self._store.flush)

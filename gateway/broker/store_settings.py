@@ -17,7 +17,7 @@ def build_store_config(config: BrokerConfig, *, memory: bool) -> StoreConfig:
 
 
 def _with_memory_limits(settings: StoreConfig) -> StoreConfig:
-    """Return the settings with small files, the oldest of which are dropped when memory runs out."""
+    """Return the settings with small files, of which the oldest are dropped beyond a fixed total size."""
     bounded = memory_config()
     return replace(
         settings,

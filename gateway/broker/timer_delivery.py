@@ -1,20 +1,20 @@
 """Timer messages: read from the timer topic into the slots of a timer wheel, and delivered to the millisecond.
 
-The problem: messages for any time within days must be delivered on time, exactly once after an orderly stop and at
-least once after a crash, without holding them in memory.
+Problem: messages for any time within days must be delivered on time, exactly once if the broker stops in order and at
+least once if it crashes, without holding them in memory.
 
-1. `TimerScheduler` stores a message that asks for a time in the timer topic.
+1. `TimerScheduler` turns a message with a delivery time into one that is stored in the timer topic.
 2. `read_topic` chains each message of the topic into the slot of its time: a record in the timer log, linked from the
    wheel. A time beyond the wheel's window goes into a nearer slot, from which it is written to the topic again
    (rolled). A message that is already due is delivered without a slot.
 3. `deliver_due` opens the first slot whose time has come, loads its records and delivers them in the order of their
    due times. A recall in the slot suppresses the message that it names.
-4. After each message the timer store notes how far the slot is delivered. A finished slot is unlinked.
+4. After each message the timer store records how far the slot is delivered. Then the next slot follows.
 
-A crash between the steps repeats work, and never skips it: the checkpoint holds the topic offset up to which messages
-are chained and the position in the open slot, and both move only after the message was stored. An orderly `close`
-rewrites a slot that is partly delivered, so that an official broker, which only knows whole slots, delivers the rest
-and nothing twice.
+After a crash between the steps, work may be repeated but never skipped: the checkpoint holds the topic offset up to
+which messages are chained and the position in the open slot, and both move only after the message was stored. `close`
+rewrites a slot that is partly delivered with only its remaining messages, because an official broker that takes over
+delivers whole slots.
 
 `timer_scheduler.py` decides which messages wait, `timer_task.py` sleeps until they are due.
 """
@@ -55,7 +55,7 @@ Source: TimerMessageStore.TimerDequeuePutMessageService, 5.4.0.
 """
 MESSAGES_PER_READ: Final = 64
 LOADS_PER_DELIVERY: Final = 8
-"""Number of records that can be loaded from an opening slot in the time of one delivery."""
+"""Loading this many records of a slot counts as one delivery, since it takes about as long."""
 _topic_hash = lru_cache(maxsize=4096)(java_hash)
 DAMAGE_PAUSE_MS: Final = 10_000
 """Pause after the timer topic could not be read."""
@@ -77,9 +77,9 @@ class OpenSlot:
 class TimerDelivery:
     """Moves timer messages from their topic into the wheel and from there to their real queues.
 
-    Source: TimerMessageStore, 5.4.0. Deviation: a message is delivered at its time to the millisecond; officially with
-    its slot, up to timerPrecisionMs later. A message that is refused for lack of disk space is tried until it is
-    stored.
+    Source: TimerMessageStore, 5.4.0. Deviation: a message is delivered at its time to the millisecond; the official
+    broker delivers it with its slot, up to timerPrecisionMs later. A message that is refused for lack of disk space is
+    tried again until it is stored.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class TimerDelivery:
     def read_topic(self, max_messages: int) -> int:
         """Put about ``max_messages`` messages of the timer topic into their slots, and return their number.
 
-        Messages that are already due are delivered at once. Lack of disk space raises nothing: the rest stays unread.
+        Messages that are already due are delivered at once. When the disk is full, the rest is read at a later call.
         Source: TimerMessageStore.enqueue, doEnqueue and TimerEnqueuePutService, 5.4.0.
         """
         done, now_ms = 0, self._clock.now_ms()
@@ -151,7 +151,7 @@ class TimerDelivery:
                 timers.queue_offset += 1
                 at = end
         if result.next_offset != timers.queue_offset:
-            # Skips expired messages, or returns to the end of a shorter queue.
+            # The offset is outside of the queue: skip expired messages, or go back to the end of a truncated queue.
             timers.queue_offset = result.next_offset
         if timers.queue_offset != start:
             timers.save_progress()
@@ -183,7 +183,7 @@ class TimerDelivery:
     def _deliver_at_once(self, view: memoryview, now_ms: int) -> None:
         self._deliver_to_real_queue(WaitingMessage.parse(view), LONG_MAX, now_ms)
         self.delivered += 1
-        # For the saved progress only: `_read_some` counts the message as well.
+        # Only the saved progress counts this message now; `_read_some` counts it in memory.
         self._timer_store.queue_offset += 1
         self._timer_store.save_progress()
         self._timer_store.queue_offset -= 1
@@ -191,7 +191,7 @@ class TimerDelivery:
     def _chain_message(
         self, located: tuple[int, int, str, bool], slot_ms: int, due_ms: int, now_ms: int
     ) -> None:
-        """Chain a message into its slot. A time beyond the wheel's window goes into a nearer slot, which rolls it."""
+        """Chain a message into its slot, or beyond the wheel's window into a nearer slot from which it is rolled."""
         timers, magic = self._timer_store, MAGIC_DEFAULT
         physical_offset, size, topic, recalls = located
         write_ms = timers.slot_start_ms(now_ms)
@@ -341,7 +341,7 @@ class TimerDelivery:
     def _finish_slot(self, slot: OpenSlot) -> None:
         """Finish the open slot.
 
-        A recall that matched no message had lowered its topic's count by one, which is undone here.
+        A recall lowers its topic's count of waiting messages by one; if it matched no message, that is undone here.
         """
         for key in slot.recalls.keys() - slot.matched_recalls:
             stored = self._read_message(slot.recalls[key])
@@ -369,7 +369,7 @@ class TimerDelivery:
             self.metrics.adjust_count(topic, -1, now_ms)
 
     def _write_rolled(self, stored: WaitingMessage, record: TimerRecord, now_ms: int) -> None:
-        """Write a message to the timer topic again. Raises StoreFull."""
+        """Roll a message: write it to the timer topic again, to be chained into a later slot. Raises StoreFull."""
         found = find_property(stored.properties, b"TIMER_ROLL_TIMES")
         times = 1 + (int(found) if found and found.isdigit() else 0)
         properties = _with_stamps(_ROLL_TIMES.sub(b"", stored.properties), record.write_ms, now_ms)
@@ -429,11 +429,11 @@ class TimerDelivery:
             self.metrics.save(metrics)
 
     def remove_expired_files(self) -> int:
-        """Remove files all of whose messages have expired."""
+        """Remove timer log files whose messages have all expired; return their number."""
         return self._timer_store.delete_expired_files()
 
     def close(self) -> None:
-        """Leave files from which the official broker delivers the remaining messages, and none twice."""
+        """Save everything and close the files, so that an official broker delivers the rest and nothing twice."""
         try:
             if self._timer_store.is_slot_partly_delivered:
                 self._rewrite_open_slot()
@@ -470,7 +470,7 @@ def _with_stamps(properties: bytes, enqueue_ms: int, now_ms: int) -> bytes:
 
 
 def due_time_ms(properties: bytes, store_ms: int, slot_ms: int, precision_ms: int) -> int:
-    """Return the due time of a message in a slot: the time it asked for, clamped to the slot."""
+    """Return the due time of a message in a slot: the requested delivery time, clamped to the slot."""
     found = {}
     for key in TIMER_KEYS if b"TIMER_DELAY_" in properties else TIMER_KEYS[:1]:
         value = find_property(properties, key.encode())

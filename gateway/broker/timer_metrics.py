@@ -1,4 +1,4 @@
-"""Number of waiting timer messages per topic, answered to GET_TIMER_METRICS and stored in config/timermetrics."""
+"""Counts the waiting timer messages of each topic, for GET_TIMER_METRICS; stored in config/timermetrics."""
 
 from codec import fastjson
 from gateway.broker.topic_table import count_change

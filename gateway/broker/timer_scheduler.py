@@ -1,4 +1,4 @@
-"""Rules for timer messages: which messages wait for a time, and their form while they wait."""
+"""Decides which messages wait for a delivery time, and turns them into messages of the timer topic."""
 
 import random
 from collections.abc import Callable
@@ -19,10 +19,10 @@ LONG_MAX: Final = (1 << 63) - 1
 
 
 class TimerScheduler:
-    """Turns a message that asks for a delivery time into one of the timer topic.
+    """Turns a message with a delivery time into one of the timer topic.
 
     ``count_in_slot`` returns the number of messages in a slot. The signal ``arrived`` is set for each message that is
-    about to be stored to wait. Source: HookUtils.checkIfTimerMessage and transformTimerMessage, 5.4.0.
+    about to be stored in the timer topic. Source: HookUtils.checkIfTimerMessage and transformTimerMessage, 5.4.0.
     """
 
     def __init__(
@@ -42,9 +42,10 @@ class TimerScheduler:
         self._config = config
 
     def schedule(self, message: NewMessage) -> NewMessage:
-        """Return the message as it waits; the same message when it asks for no time, or for one that is past.
+        """Return the timer message to store in its place, or the message itself if it has no delivery time, or a past
+        one.
 
-        Raises RequestError for an impossible time and for a slot that is full.
+        Raises RequestError for a time that is not allowed and for a slot that is full.
         """
         properties = message.properties
         if not self._has_timer_property(message):
@@ -106,7 +107,7 @@ class TimerScheduler:
 
 
 def deliver_time_ms(properties: dict[str, str], now_ms: int) -> int | None:
-    """Return the delivery time that properties ask for, counting delays from `now_ms`; None when it is not a number."""
+    """Return the delivery time in properties, counting delays from ``now_ms``; None when it is not a number."""
     for key, unit_ms in ((keys.TIMER_DELAY_SEC, 1000), (keys.TIMER_DELAY_MS, 1)):
         if key in properties:
             delay = _parse_long(properties[key])

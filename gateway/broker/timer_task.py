@@ -17,7 +17,7 @@ MAX_DELIVERED_MESSAGES: Final = 128
 GATHER_S: Final = 0.005
 """Time for which messages gather before they are put into the wheel, unless one is due sooner."""
 MAX_SLEEP_S: Final = 5.0
-"""Longest sleep, after which a wall clock that was set, or a machine that slept, is noticed."""
+"""Longest sleep, so that a change of the wall clock, or a suspended machine, is noticed soon."""
 FAILURE_PAUSE_S: Final = 1.0
 
 
@@ -47,7 +47,10 @@ class TimerTask:
                 await self._sleep()
 
     def _read_and_deliver(self) -> bool:
-        """Read before delivering: a recall must be known before the message that it recalls is due."""
+        """Read the topic, then deliver: a recall must be read before the message that it recalls is delivered.
+
+        Return True when there was any work.
+        """
         try:
             read = self._timers.read_topic(MAX_READ_MESSAGES)
             delivered = self._timers.deliver_due(MAX_DELIVERED_MESSAGES) if read < MAX_READ_MESSAGES else 0

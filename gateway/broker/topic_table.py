@@ -1,6 +1,7 @@
 """Topics of one broker with their queues, permissions and attributes, stored in topics.json.
 
-Listeners carry changes to namesrvs. Checks of requests live in `processors/topics.py`.
+Listeners are called after each change; one of them registers the topics with namesrvs. Requests are checked in
+`processors/topics.py`.
 """
 
 import logging
@@ -146,8 +147,7 @@ class TopicTable:
     def create_for_send(
         self, topic: str, default_topic: str, client_queues: int, sys_flag: int = 0
     ) -> TopicConfig | None:
-        """Return the topic, created after the default topic when it is new; None when the default does not allow it.
-
+        """Return the topic. Create a missing one like the default topic; return None when that does not allow it.
         Source: TopicConfigManager.createTopicInSendMessageMethod, 5.4.0.
         """
         existing = self.table.get(topic)
@@ -179,8 +179,7 @@ class TopicTable:
         order: bool = False,
         sys_flag: int = 0,
     ) -> TopicConfig:
-        """Return a group's retry or dead letter topic, created when it is new, with its order flag updated.
-
+        """Return a group's retry or dead letter topic, with its order flag updated. Create a missing one.
         Source: TopicConfigManager.createTopicInSendMessageBackMethod, 5.4.0.
         """
         existing = self.table.get(topic)
@@ -236,7 +235,7 @@ class TopicTable:
             self._store_configs(changed)
 
     def bump_version(self) -> None:
-        """Count a change of something else that namesrvs know about this broker's topics."""
+        """Count a change that no topic shows, such as the broker's permission, so that namesrvs are updated."""
         self._commit_change([])
 
     def _store_configs(self, configs: Sequence[TopicConfig]) -> None:

@@ -1,5 +1,4 @@
-"""Message rates: rates and counts per time window, computed from the counters of `traffic_stats.py`.
-
+"""Message rates, and counts per time window, computed from the counters of `traffic_stats.py`.
 A task calls `take_sample` every ten seconds.
 """
 

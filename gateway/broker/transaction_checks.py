@@ -1,22 +1,22 @@
-"""Check-back of half messages: producers are asked about those that nobody ended, and hopeless ones are given up.
+"""Check-back of half messages: ask producers about half messages that were not ended, and give up hopeless ones.
 
-The problem: a producer may crash between its half message and its decision, and queues can only be deleted from their
-beginning. So the half queue is walked from the consumer offset of the group CID_RMQ_SYS_TRANS, and nothing may stay
-behind that offset undecided.
+Problem: a producer may crash between its half message and its decision, and messages can only be deleted from the
+beginning of a queue. So the broker walks the half queue from the consumer offset of the group CID_RMQ_SYS_TRANS, and
+every half message before that offset must have been ended, written again, or given up.
 
 1. Op messages name the half offsets that are ended. `OpMessageReader` reads them as far as the walk needs.
-2. A half message that is ended is passed over, and the offset moves on.
-3. A half message that is old enough is written again at the queue's end with one more check counted; its producer is
-   asked about the copy, which counts from then on. The offset moves past the original.
+2. A half message that is ended is skipped.
+3. A half message that is old enough is written again at the queue's end, with its count of checks raised by one. The
+   broker asks the producer about the copy, which replaces the original, and the offset moves past the original.
 4. After too many checks, or past the retention, the message is moved to TRANS_CHECK_MAX_TIME_TOPIC.
-5. A message that is too young ends the round: the queue is in order of time.
+5. A message that is too young ends the round, because all later ones are younger still.
 
 Invariant: the offset moves past a half message only after its op message was read or its copy was stored. A crash
 after the copy but before the offset was saved makes another copy, so a producer may be asked twice about the same
 transaction; a decision about any of the copies counts. A commit whose op message was lost in a crash is recognised by
 the unique key of its real message, so nothing is committed twice.
 
-The task in `assembly/service.py` waits between rounds; answers are handled in `transactions.py`.
+The task in `assembly/service.py` runs the rounds; producers' answers are handled in `transactions.py`.
 """
 
 import logging
@@ -54,7 +54,7 @@ HALF_MESSAGES_PER_TURN: Final = 512
 
 
 class HalfMessageVerdict(Enum):
-    """The next step for a half message that nobody ended."""
+    """The next step for a half message that was not ended."""
 
     ASK = 0
     RENEW = 1
@@ -63,9 +63,9 @@ class HalfMessageVerdict(Enum):
 
 
 class HalfMessageCopies:
-    """Former offsets of half messages that were written again, so that a decision about one of these offsets counts.
+    """Former offsets of half messages that were written again, so that a decision about a former offset counts.
 
-    Only moves since the start are known.
+    Copies made before the broker started are unknown.
     """
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ class HalfMessageCopies:
         self._former_offsets.update(places)
 
     def record_end(self, offset: int) -> None:
-        """Record a decision about an offset before the ones that are still walked."""
+        """Record a decision about an offset that the walk has passed already."""
         if offset in self._former_offsets:
             self._ended.add(offset)
 
@@ -96,7 +96,11 @@ class HalfMessageCopies:
 
 
 class OpMessageReader:
-    """The op messages of one round, read as far as needed. They tell which half messages are ended."""
+    """The op messages of one round, which say which half messages are ended; read only as far as the walk needs.
+
+    ``_ended`` maps each ended half offset to the op message that names it, ``_left`` each op message to the number of
+    its half offsets that were not walked yet, and ``_done`` holds op messages that are not needed any more.
+    """
 
     def __init__(
         self, store: MessageStore, queue_id: int, start: int, first_half: int, copies: HalfMessageCopies
@@ -112,7 +116,7 @@ class OpMessageReader:
         self._done: set[int] = set()
 
     def take_ended(self, half_offset: int) -> bool:
-        """Tell whether a half message is known to be ended. Each half message may be asked for once."""
+        """Tell whether a half message is known to be ended. Call it at most once for each half message."""
         op_offset = self._ended.pop(half_offset, None)
         if op_offset is None:
             return False
@@ -287,7 +291,7 @@ class TransactionChecks:
     # -- one half message ----------------------------------------------------------------------------------
 
     def _settle_half(self, message: Message, copies: HalfMessageCopies, started_ms: int) -> bool:
-        """Take the next step for a message. Return False when it, and so all after it, must wait for the next round."""
+        """Take the next step for a message. Return False when the walk must end: this message has to wait."""
         before = message.queue_offset
         if copies.is_ended(before) or self._is_committed(message):
             copies.forget(before)
@@ -366,14 +370,14 @@ class TransactionChecks:
         self._write_again(message, TRANS_CHECK_MAX_TOPIC, 0)
 
     def _renew_half(self, message: Message) -> int:
-        """Write a message that is still immune behind later ones, and return its new offset."""
+        """Write a message that is still immune to checks again, at the queue's end; return its new offset."""
         message.properties.setdefault(keys.TRANSACTION_PREPARED_QUEUE_OFFSET, str(message.queue_offset))
         return self._write_again(message)[0]
 
     def _ask_producer(self, message: Message) -> int:
-        """Ask one producer of the group and return the message's new offset.
+        """Write a message again, ask a producer of its group about it, and return its new offset.
 
-        Having no producer to ask counts as a check.
+        It counts as a check even if no producer is online.
         """
         message.properties[keys.TRANSACTION_CHECK_TIMES] = str(self._check_count(message) + 1)
         message.queue_offset, message.physical_offset, _, _ = self._write_again(message)

@@ -1,6 +1,6 @@
-"""Transactional messages: half messages wait out of sight until END_TRANSACTION commits or drops them.
+"""Transactional messages: half messages wait in a topic of their own until END_TRANSACTION commits or drops them.
 
-Checking back with producers that never end their half messages lives in `transaction_checks.py`.
+A producer that never ends its half message is asked about it; see `transaction_checks.py`.
 """
 
 import logging
@@ -37,9 +37,9 @@ _UNIQUE_KEY: Final = "UNIQ_KEY\x01"
 
 
 def is_plain_half(properties: str) -> bool:
-    """Tell whether encoded properties have a unique key and mark a half message that asks for nothing else.
+    """Tell whether encoded properties mark a half message that needs no other special treatment.
 
-    A wrong False only costs time.
+    The search is rough: for some such messages it returns False, which only makes them slower.
     """
     mark, key = properties.find(_MARK), properties.find(_UNIQUE_KEY)
     if mark < 0 or key < 0 or properties.count(_UNIQUE_KEY) != 1:
@@ -210,8 +210,7 @@ class EndTransactionHandler:
         """Refuse a decision by another group or about another queue offset.
 
         Source: EndTransactionProcessor.checkPrepareMessage, 5.4.0. Deviation: a message without a group is refused as
-        one of
-        another group; officially by a NullPointerException.
+        one of another group; the official broker throws a NullPointerException.
         """
         if find_property(half.properties, b"PGROUP") != group.encode():
             raise RequestError(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
@@ -219,8 +218,7 @@ class EndTransactionHandler:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong")
 
     def _record_ended(self, half: WaitingMessage) -> None:
-        """Record that a half message is ended, unless it was given up, which needs no op message.
-
+        """Record that a half message is ended. A given-up one, which is in another topic, needs no op message.
         Source: EndTransactionProcessor.deletePrepareMessage, 5.4.0.
         """
         if half.topic == _HALF_TOPIC:
@@ -260,7 +258,7 @@ class EndTransactionHandler:
 def _as_committed(
     half: WaitingMessage, topic: str, queue_id: int, properties: bytes, physical_offset: int
 ) -> NewMessage:
-    """Return the real message of a half message that also asks for a delay."""
+    """Return the real message of a half message that also requests a delay."""
     return NewMessage(
         topic,
         queue_id,

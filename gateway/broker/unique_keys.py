@@ -1,4 +1,4 @@
-"""Unique keys for messages whose client sent none. Their layout lives in `codec/ids.py`."""
+"""Generates unique keys for messages that were sent without one. Their layout lives in `codec/ids.py`."""
 
 import itertools
 import os
@@ -12,7 +12,7 @@ from storage.clock import Clock
 class UniqueKeyGenerator:
     """Generates keys from the broker's address, its process id, the time since the start of the month and a counter.
 
-    No client generates the same keys. Source: MessageClientIDSetter.createUniqID, 5.4.0.
+    A client never generates the same key. Source: MessageClientIDSetter.createUniqID, 5.4.0.
     """
 
     def __init__(self, clock: Clock, address: str = "127.0.0.1") -> None:

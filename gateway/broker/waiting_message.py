@@ -15,7 +15,7 @@ _AT_END: Final = re.compile(rb"(?<=\x02)REAL_TOPIC\x01([^\x02]+)\x02REAL_QID\x01
 
 
 class WaitingMessage(NamedTuple):
-    """A stored message that waits. Body and properties are as stored, times in ms."""
+    """A stored message that waits, with its fields as stored; times in ms."""
 
     topic: bytes
     queue_id: int
@@ -69,7 +69,7 @@ def parse_real_queue(properties: bytes) -> tuple[str, int, bytes] | None:
 
 
 class RealQueueWriter:
-    """Moves waiting messages to the queue they were sent to, with all other fields as stored."""
+    """Appends waiting messages to the queues they were sent to, with all other fields as stored."""
 
     def __init__(self, store: MessageStore, long_polls: LongPolls, stats: BrokerStats) -> None:
         self._store = store

@@ -6,7 +6,7 @@ import trio
 class WakeSignal:
     """An event that one task waits for with a timeout, and that can be used again.
 
-    The task clears the signal before it looks at its work, so that whatever is set after that look ends the sleep.
+    The task clears the signal before it checks for work, so a signal that is set after the check ends its sleep.
     """
 
     def __init__(self) -> None:
@@ -21,7 +21,7 @@ class WakeSignal:
         self._event = trio.Event()
 
     async def wait(self, timeout_s: float) -> bool:
-        """Sleep until the signal is set or the time is over; tell whether it was set."""
+        """Sleep until the signal is set or the timeout has passed; return True when it was set."""
         with trio.move_on_after(timeout_s):
             await self._event.wait()
         return self._event.is_set()

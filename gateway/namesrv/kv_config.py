@@ -20,7 +20,7 @@ class TextFile(Protocol):
         ...
 
     def write(self, data: bytes) -> None:
-        """Replace the content atomically: after a crash it is the old or the new."""
+        """Replace the content atomically: after a crash the file has the old or the new content."""
         ...
 
 
@@ -39,7 +39,7 @@ class KvConfig:
         return self._namespaces.get(namespace, {}).get(key)
 
     def delete(self, namespace: str, key: str) -> None:
-        """Remove a value; the namespace stays, as it does officially."""
+        """Remove a value. As in the official namesrv, an empty namespace stays."""
         self._namespaces.get(namespace, {}).pop(key, None)
         self._save()
 

@@ -1,6 +1,6 @@
 """The namesrv's handlers: one function per request, over RouteTable and KvConfig.
 
-Source: DefaultRequestProcessor, ClientRequestProcessor, 5.4.0: codes and remarks are theirs.
+Source of codes and remarks: DefaultRequestProcessor, ClientRequestProcessor, 5.4.0.
 """
 
 import logging
@@ -81,7 +81,7 @@ def broker_heartbeat(namesrv: Namesrv, request: ask.BrokerHeartbeat) -> None:
 
 @ask.QueryDataVersion.on(routes)
 def query_data_version(namesrv: Namesrv, request: ask.QueryDataVersion) -> ask.QueryDataVersionReply:
-    """Tell a broker if it should register again; counts as a heartbeat."""
+    """Tell a broker whether it should register again. The request counts as a heartbeat."""
     key = BrokerKey(request.cluster_name, request.broker_addr)
     changed = namesrv.routes.is_version_changed(key, request.data)
     namesrv.routes.record_heartbeat(key)
@@ -191,7 +191,7 @@ def delete_topic(namesrv: Namesrv, request: ask.DeleteTopicInNamesrv) -> None:
 
 @ask.RegisterTopicInNamesrv.on(routes)
 def register_topic(namesrv: Namesrv, request: ask.RegisterTopicInNamesrv) -> None:
-    """Add a topic's queues; officially a success even when nothing was added."""
+    """Add a topic's queues. As officially, the answer is success even when none was added."""
     if request.data is not None:
         namesrv.routes.register_topic(request.topic, request.data.queue_datas)
 
@@ -230,7 +230,7 @@ def get_kv_list(namesrv: Namesrv, request: ask.GetKvListByNamespace) -> ask.GetK
 def update_config(namesrv: Namesrv, request: ask.UpdateNamesrvConfig) -> None:
     """Change live settings and write all of them to configStorePath.
 
-    Deviation: a value that does not fit is refused; officially it is dropped and the answer is success.
+    Deviation: an invalid value is refused; the official namesrv ignores it and answers with success.
     """
     black_list = UNCHANGEABLE_KEYS | set(namesrv.config.config_black_list.split(";"))
     try:

@@ -1,6 +1,8 @@
-"""The namesrv's tables: live brokers, clusters, topics and their queues. Pure and synchronous.
+"""The namesrv's tables: live brokers, clusters, topics and their queues. No method waits or does I/O.
 
-The table knows no connection and no wire format: the owner of a registration is only remembered, and the time comes
+The table knows no connection and no wire format: it only remembers the owner of a registration, and it gets the time
+from a function that is passed in.
+
 from outside.
 
 Source: RouteInfoManager, 5.4.0. Deviation: brokers are not told that the lowest broker id of their name changed
@@ -106,9 +108,9 @@ class RouteTable:
     # -- registering and removing brokers --
 
     def register(self, given: Registration, owner: object | None = None) -> RegistrationResult | None:
-        """Add or renew a broker; return None when a single topic comes before its first full registration.
+        """Add or renew a broker; return None when an unknown broker registers a single topic.
 
-        A registration at another address, of an older state than the live one of its id, changes nothing.
+        A registration is ignored if a live broker of the same id has another address and a newer state.
         """
         known = self._brokers.get(given.broker_name)
         previous = known.broker_addrs.get(given.broker_id) if known else None
@@ -199,7 +201,7 @@ class RouteTable:
         return RegistrationResult(alive.ha_address, master) if alive else RegistrationResult()
 
     def record_heartbeat(self, key: BrokerKey) -> None:
-        """Note that a broker is alive; does nothing for a broker that is not registered."""
+        """Record that a broker is alive; ignore a broker that is not registered."""
         alive = self._alive.get(key)
         if alive is not None:
             alive.heard_at = self._now()
@@ -215,7 +217,7 @@ class RouteTable:
         return known is None or known != version
 
     def unregister(self, cluster: str, address: str, broker_name: str) -> None:
-        """Remove a broker's address, and with the last one of its name everything it registered."""
+        """Remove a broker's address. With the last address of its name, remove everything the broker registered."""
         key = BrokerKey(cluster, address)
         was_alive = self._alive.pop(key, None) is not None
         self._filter_servers.pop(key, None)
@@ -300,7 +302,7 @@ class RouteTable:
     def set_writable(self, broker_name: str, writable: bool) -> int:
         """Set or clear the write permission of all topics of a broker name; return the number of topics.
 
-        Setting gives read and write permission, whatever the topic had.
+        Setting it gives a topic read and write permission, even if it had neither before.
 
         Source: RouteInfoManager.operateWritePermOfBroker.
         """

@@ -1,4 +1,4 @@
-"""Runs one namesrv: its connections, the scan for silent brokers, and its end.
+"""Runs one namesrv: its connections, the scan for silent brokers, and its shutdown.
 
 `gateway.server` opens ports; `gateway.namesrv.processors` answers requests.
 """

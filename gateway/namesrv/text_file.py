@@ -12,7 +12,7 @@ class AtomicTextFile:
         self.path = path
 
     def read(self) -> bytes | None:
-        """Return the content, the backup's when the file is missing or empty, None when there is neither."""
+        """Return the content, or the backup's if the file is missing or empty; None when there is neither."""
         for path in (self.path, self.path + ".bak"):
             try:
                 with open(path, "rb") as file:
@@ -24,7 +24,7 @@ class AtomicTextFile:
         return None
 
     def write(self, data: bytes) -> None:
-        """Replace the content. Raises OSError when the disk refuses."""
+        """Replace the content. Raises OSError when it cannot be written."""
         os.makedirs(os.path.dirname(self.path) or ".", exist_ok=True)
         unfinished = self.path + ".tmp"
         with open(unfinished, "wb") as file:

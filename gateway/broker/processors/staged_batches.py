@@ -1,6 +1,6 @@
-"""Requests of writers whose messages become visible when their batch is complete (private codes, `stagedPublish`).
+"""Requests that stage messages and publish them as one batch (private codes, enabled by ``stagedPublish``).
 
-Only plain messages of plain topics can be staged.
+Only plain messages of plain topics can be staged. The batches themselves live in `gateway/broker/staged_batches.py`.
 """
 
 import re
@@ -61,7 +61,7 @@ def get_staging_state(broker: Broker, request: GetStagingState) -> StagingStateR
 
 @StageMessages.on(routes)
 async def stage_messages(broker: Broker, request: StageMessages, call: Call) -> StagingStateReply:
-    """Store a part of a batch, on disk before the answer leaves."""
+    """Store a part of a batch. It is on disk before the request is answered."""
     staging = _require_staging(broker, request)
     published = staging.last_published_batch(_check_name(request.writer))
     if request.batch <= published:
@@ -89,7 +89,7 @@ async def stage_messages(broker: Broker, request: StageMessages, call: Call) -> 
 
 @PublishStaged.on(routes)
 async def publish_staged(broker: Broker, request: PublishStaged) -> PublishStagedReply:
-    """Publish a batch. The answer leaves when all its messages are in their queues and on disk."""
+    """Publish a batch; answer when all its messages are in their queues and on disk."""
     staging = _require_staging(broker, request)
     stages = [(_check_name(stage.name), stage.pieces) for stage in request.data.stages]
     try:

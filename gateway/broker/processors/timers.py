@@ -24,9 +24,10 @@ _UNAVAILABLE: Final = "recall failed, broker service not available"
 
 @RecallMessage.on(routes)
 def recall_message(broker: Broker, request: RecallMessage, call: Call) -> RecallMessageReply:
-    """Store a message that makes its slot skip the one that the handle names.
+    """Recall a timer message: store a recall in the same slot, which makes delivery skip the message.
 
-    Source: RecallMessageProcessor, 5.4.0. Nothing checks whether that message still waits, or ever existed.
+    Source: RecallMessageProcessor, 5.4.0. As there, the broker does not check whether the message still waits, or ever
+    existed.
     """
     _check_recall_allowed(broker, request.topic)
     handle = _decode_handle(broker, request)
@@ -71,8 +72,7 @@ def _decode_handle(broker: Broker, request: RecallMessage) -> RecallHandle:
 
 
 def _recall_request(broker: Broker, request: RecallMessage, handle: RecallHandle) -> NewMessage:
-    """Return the message to store.
-
+    """Return the recall to store, a timer message itself.
     Source: RecallMessageProcessor.buildMessage and TimerMessageStore.buildDeleteKey, 5.4.0.
     """
     now_ms = broker.clock.now_ms()

@@ -66,8 +66,8 @@ def update_topic(broker: Broker, request: UpdateAndCreateTopic) -> None:
 def update_topics(broker: Broker, request: UpdateAndCreateTopicList) -> None:
     """Create or change several topics, all or none.
 
-    Source: AdminBrokerProcessor.updateAndCreateTopicList, 5.4.0. Deviation: a topic of the list that is
-    already as requested does not keep the others from being changed.
+    Source: AdminBrokerProcessor.updateAndCreateTopicList, 5.4.0. Deviation: the official broker changes none if one
+    topic of the list needs no change; this one changes the others.
     """
     for config in request.data.topic_config_list:
         _check_update(broker, config)
@@ -197,8 +197,7 @@ def system_topics(broker: Broker, request: GetSystemTopicListFromBroker) -> GetS
 
 @CleanUnusedTopic.on(routes)
 def clean_unused_topics(broker: Broker, request: CleanUnusedTopic) -> None:
-    """Delete the queues of topics that no longer exist; the broker's own stay.
-
+    """Delete the queues of topics that no longer exist, except those of the broker's own topics.
     Source: DefaultMessageStore.cleanUnusedTopic.
     """
     for topic in {topic for topic, _ in broker.store.queue_keys()}:

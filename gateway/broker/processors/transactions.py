@@ -1,4 +1,4 @@
-"""END_TRANSACTION, a raw handler because every transaction passes through it, and resumption of given-up messages."""
+"""END_TRANSACTION, a raw handler for speed, and the request that makes a given-up half message wait again."""
 
 from codec import properties as keys
 from codec.constants import ResponseCode

@@ -4,8 +4,9 @@ Text becomes tokens (`lexer.py`), tokens become nodes (`parser.py` with `lookahe
 over a message's stored properties (`compiler.py`). `selector.py` applies them to many messages at once, and
 `candidates.py` finds the few that are worth a test.
 
-Source: SqlFilter and the expression classes of rocketmq-filter, 5.4.0, whose every oddity is reproduced: consumers
-were written against them. `gateway/broker/sql92/tests/sql92.json` holds the recorded answers of the official classes.
+Source: SqlFilter and the expression classes of rocketmq-filter, 5.4.0. Every oddity of these is reproduced, because
+consumers were written against them. `gateway/broker/sql92/tests/sql92.json` holds the recorded answers of the official
+classes.
 """
 
 from typing import TYPE_CHECKING
@@ -22,7 +23,7 @@ __all__ = ["Selector", "SqlError", "SqlFilter", "compile_sql"]
 def compile_sql(text: str) -> "SqlFilter":
     """Return the filter of an expression.
 
-    Raises SqlError. The compiler is imported on first use: most brokers need none.
+    Raises SqlError. The compiler is imported on first use, because most brokers never need it.
     """
     from gateway.broker.sql92 import compiler
 

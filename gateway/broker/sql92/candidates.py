@@ -44,7 +44,7 @@ def _searches_of_node(node: Node) -> list[Candidates] | None:
 
 
 def _fewest_searches(sides: list[list[Candidates] | None]) -> list[Candidates] | None:
-    """Return the cheapest part of terms that must all hold."""
+    """Return the searches of the one term that needs fewest; since all terms must hold, one suffices."""
     return min((side for side in sides if side is not None), key=len, default=None)
 
 
@@ -86,7 +86,7 @@ def _search_bytes(needle: bytes) -> Candidates:
 
 
 def _search_number(name: str, sign: str, number: int) -> Candidates:
-    """Search for a property for which a comparison with a number may hold, including any that is no plain number."""
+    """Search for a property for which a comparison with a number may hold, or whose value is not a plain number."""
     pattern = re.compile(
         re.escape(f"{name}\x01".encode()) + _except_numbers(_plain_numbers_failing(sign, number))
     )
@@ -98,7 +98,7 @@ def _search_number(name: str, sign: str, number: int) -> Candidates:
 
 
 def _except_numbers(numbers: str | None) -> bytes:
-    """Return a pattern for any value but these numbers of at most nine digits. Leading zeros are ignored."""
+    """Return a pattern for all values except these numbers of at most nine digits. Leading zeros are ignored."""
     return b"" if numbers is None else rf"(?!(?=[0-9]{{1,9}}\x02)0*(?:{numbers})\x02)".encode()
 
 

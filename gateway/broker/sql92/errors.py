@@ -1,4 +1,4 @@
-"""Errors of invalid expressions, with the official texts."""
+"""Errors for invalid expressions, with the official texts."""
 
 
 class SqlError(ValueError):
@@ -9,12 +9,12 @@ class SqlError(ValueError):
 
 
 def syntax_error(detail: str) -> SqlError:
-    """Return the error for text that is no expression, or for an operand of the wrong type."""
+    """Return the error for text that is not an expression, or for an operand of the wrong type."""
     return SqlError("org.apache.rocketmq.filter.parser.ParseException", detail)
 
 
 def lexical_error(detail: str) -> SqlError:
-    """Return the error for text that is no token."""
+    """Return the error for text that is not a token."""
     return SqlError("org.apache.rocketmq.filter.parser.TokenMgrError", detail)
 
 

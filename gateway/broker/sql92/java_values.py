@@ -91,9 +91,9 @@ def compare_numbers(left: Number, right: Number) -> int:
 
 
 def compare_values(left: str | bool | Number, right: str | bool | Number) -> int:
-    """Return a number below, equal to or above 0; -1 for types that cannot be compared.
+    """Compare two values: return a number below, equal to or above 0, and -1 for types that have no order.
 
-    Raises Incomparable for text that is no number, and for a truth value on the left of text.
+    Raises Incomparable for text that is not a number, and for a truth value to the left of text.
     """
     if isinstance(left, bool):
         if isinstance(right, str):

@@ -1,7 +1,7 @@
 """The tokens of an expression, read one by one as the parser needs them.
 
-Source: SelectorParser.jj and SelectorParserTokenManager, 5.4.0. Text after the last token that the parser
-looks at is never read, so nothing in it is an error.
+Source: SelectorParser.jj and SelectorParserTokenManager, 5.4.0. Text behind the last token that the parser looks at is
+never read, so errors in it go unnoticed.
 """
 
 import re
@@ -51,7 +51,7 @@ class Token(NamedTuple):
 
 
 class Tokens:
-    """The tokens of a text by number, from 0. EOF follows the last one without end."""
+    """The tokens of a text by number, from 0. Every number behind the last token is an EOF."""
 
     def __init__(self, text: str) -> None:
         self._text = text if text.isascii() else _code_units(text)
@@ -59,7 +59,7 @@ class Tokens:
         self._next = 0
 
     def __getitem__(self, number: int) -> Token:
-        """Return a token. Raise SqlError when it, or one before it, is no token."""
+        """Return a token. Raise SqlError when the text up to it has something that is not a token."""
         while number >= len(self._known):
             self._known.append(self._read_token())
         return self._known[number]

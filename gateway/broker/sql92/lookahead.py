@@ -1,8 +1,12 @@
-"""The parser's lookahead, and remarks that list the expected tokens.
+"""The parser's lookahead, and the remarks that list expected tokens.
 
-Source: SelectorParser.jj, 5.4.0, and the parser that JavaCC generates from it: alternatives are chosen by looking at
-the next two tokens, after a plus at as many as needed, and a remark lists the tokens that any lookahead at the
-current position expected.
+Problem: the remark for a syntax error must equal that of the parser which JavaCC generates from SelectorParser.jj
+(5.4.0). That parser chooses between alternatives by looking at the next two tokens (after a plus sign, at as many as
+needed), and its remark lists every token that any of these lookaheads expected at the wrong position.
+
+1. `Lookahead.agrees_with` decides such a choice, and remembers where the lookahead began and how far it reached.
+2. After a syntax error `Lookahead.unexpected_token` repeats the remembered lookaheads that reached the wrong token, and
+   `_ExpectedTokens` collects what they expected.
 """
 
 from typing import Final, NamedTuple
@@ -12,7 +16,7 @@ from gateway.broker.sql92.errors import SqlError, syntax_error, too_deep
 from gateway.broker.sql92.lexer import KIND_NAMES, Tokens, escape_for_remark
 
 Rule = int | str | tuple["Rule", ...]
-"""A kind of token, the name of a rule, or (ALL | ANY | MANY, parts…)."""
+"""A kind of token, the name of a rule in ``_RULES``, or (ALL | ANY | MANY, parts…)."""
 ALL, ANY, MANY = "all", "any", "many"
 
 MAX_DEPTH: Final = 200
@@ -72,7 +76,7 @@ class _LookedAhead(NamedTuple):
 
 
 class Lookahead:
-    """Lookaheads of one parser; `at` is the number of the next token to consume."""
+    """The lookaheads of one parser. Parameters named ``at`` are the number of the next token to consume."""
 
     def __init__(self, tokens: Tokens) -> None:
         self._tokens = tokens
@@ -153,7 +157,7 @@ class Lookahead:
         return True
 
     def unexpected_token(self, at: int, expected: set[int]) -> SqlError:
-        """Return the error for token `at` where one of `expected`, or of the tokens looked ahead for, should stand."""
+        """Return the error for a wrong token ``at``, instead of which ``expected`` or a lookahead's tokens were due."""
         hopes = self._expected = _ExpectedTokens(at, sorted(expected))
         for number, rule in enumerate(LOOKAHEAD_RULES):
             try:

@@ -1,5 +1,6 @@
-"""The nodes of an expression, and the operands that their constructors refuse.
+"""The nodes of a parsed expression, and functions that build them and refuse wrong operands.
 
+Conversion to text (``__str__``) is for the remarks of refusals, so it has the official form.
 Source: the factory methods of ComparisonExpression and UnaryExpression, 5.4.0.
 """
 

@@ -1,4 +1,8 @@
-"""Selection of the messages that match an expression, among many stored end to end."""
+"""Selects the messages that match an expression, among many that are stored end to end.
+
+`Selector.select` has three ways: search for candidates where few messages match; look up answers by the last bytes of a
+message where the expression reads one property; otherwise test each message, with answers cached by property values.
+"""
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
@@ -16,7 +20,7 @@ Test = Callable[[bytes], bool]
 """Tells whether stored properties, with a separator before the first, match."""
 Key = bytes | tuple[bytes | None, ...] | None
 
-# Limits of each expression's cache: number of answers by values of its properties, and bytes of one key.
+# Limits of each expression's answer cache: number of answers, and bytes of the property values of one answer.
 _MAX_REMEMBERED: Final = 1024
 _MAX_REMEMBERED_BYTES: Final = 256
 # When more than every fourth message matches, testing each one is faster than searching for candidates.
@@ -26,7 +30,7 @@ _MAX_COUNTED: Final = 2048
 
 
 class _AnswerCache(dict[Key, bool]):
-    """Answers by property values. It is useless when most messages have values of their own, such as unique keys."""
+    """Answers by property values. ``is_useless`` is set when values rarely repeat, as those of unique keys."""
 
     __slots__ = ("hits", "is_useless")
 
@@ -36,7 +40,7 @@ class _AnswerCache(dict[Key, bool]):
         self.is_useless = False
 
     def remember(self, key: Key, answer: bool) -> bool:
-        """Store an answer. When there are too many, forget all others."""
+        """Store and return an answer. When the cache is full, clear it first."""
         if len(self) >= _MAX_REMEMBERED:
             self.is_useless = self.hits < len(self)
             self.clear()
@@ -51,10 +55,10 @@ def _key_bytes(key: Key) -> int:
 
 
 class Selector:
-    """Answers of one expression, for one message and for many that lie end to end.
+    """Applies one expression to one message, or to many that lie end to end.
 
-    ``candidates`` finds the messages worth a test where few match; ``names`` are the properties that ``test`` reads.
-    ``is_fast`` says whether there is such a search.
+    ``names`` are the properties that ``test`` reads. ``candidates`` is the search of `candidates.py`, if the expression
+    has one; ``is_fast`` tells whether it has.
     """
 
     def __init__(self, test: Test, names: Sequence[str], candidates: Candidates | None) -> None:
@@ -84,14 +88,13 @@ class Selector:
         return answer
 
     def estimate_scan_count(self, max_matches: int) -> int:
-        """Return the number of messages in which ``wanted`` matches can be expected, by the share of recent matches."""
+        """Estimate, by the share of recent matches, in how many messages there are ``max_matches`` matches."""
         return 1 + max_matches * (1 + self._looked_at) // (1 + self._matched)
 
     def select(self, stored: bytes, ends: Sequence[int], max_matches: int) -> list[int]:
-        """Return the numbers, from 0, of the first messages that match.
+        """Return the numbers, from 0, of the first ``max_matches`` messages that match.
 
-        Each message begins where the one before it ends.
-
+        ``ends`` holds the end of each message in ``stored``; each begins where the one before it ends.
         Raises IndexError, ValueError or struct.error when the bytes are not messages.
         """
         if self._candidates is not None and _DENSE_FACTOR * self._matched <= self._looked_at:
@@ -139,10 +142,9 @@ class Selector:
     def _select_by_tail(self, stored: bytes, ends: Sequence[int], max_matches: int) -> list[int]:
         """Select by an expression of one property, with answers cached by the bytes of a message from that property on.
 
-        These bytes are properties and nothing else, although the end of the body is not looked up: if the properties
-        began
-        within them, their length, two bytes before the properties, would be among them, and the first of the two is
-        zero.
+        A tail is cached only if it cannot contain any of the body, which is checked without looking up the body's end:
+        if the properties began inside the tail, the tail would contain the two bytes of their length before them, and
+        with it a zero byte.
         """
         sought, tails = self._property_prefix, self._tail_answers
         found: list[int] = []

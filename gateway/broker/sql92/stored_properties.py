@@ -50,7 +50,7 @@ def property_reader(name: str) -> ReadProperty:
         end = properties.find(SEPARATOR, start)
         if end < 0:
             end = len(properties)
-        # A pair without a value does not count, but an earlier one of that name may.
+        # A property with an empty value does not count, but an earlier one of the same name may have a value.
         return properties[start:end] if end > start else find_property(properties[1:], plain)
 
     return read
