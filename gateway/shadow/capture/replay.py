@@ -31,7 +31,7 @@ MAX_OPEN_STEPS: Final = 512
 ANSWER_TIMEOUT_S: Final = 10.0
 MAX_BUSY_S: Final = 30.0
 """Longest time to retry a request that the target refuses because it is busy."""
-_FIRST_PAUSE_S, _LAST_PAUSE_S = 0.05, 1.0
+_FIRST_BACKOFF_S, _MAX_BACKOFF_S = 0.05, 1.0
 
 
 class ReplayError(Exception):
@@ -51,8 +51,8 @@ class ReplayResults:
 async def prepare_target(target: Cluster, plan: ReplayPlan, pairs: Mapping[str, str]) -> list[str]:
     """Create the topics and groups that the target's brokers lack, and return their names.
 
-    Raises ReplayError where a topic has too few queues, RequestError where one cannot be created, and what
-    `Cluster.ask` raises.
+    Raises ReplayError where a topic has too few queues, RequestError where one cannot be created, and the other
+    CLUSTER_ERRORS.
     """
     known = {name: await topics_of(target, name) for name in sorted(set(pairs.values()))}
     made = []
@@ -202,7 +202,7 @@ class Replay:
 
     async def _ask_until_not_busy(self, number: int, broker: str, command: Command) -> Command:
         """Return the target's answer, retrying with back-off while the target is busy. Raises CLUSTER_ERRORS."""
-        give_up_s, pause_s = trio.current_time() + MAX_BUSY_S, _FIRST_PAUSE_S
+        give_up_s, backoff_s = trio.current_time() + MAX_BUSY_S, _FIRST_BACKOFF_S
         while True:
             connection = await self._target.connection(self._target.master(broker))
             if self._sign is not None:
@@ -212,8 +212,8 @@ class Replay:
             answer = await connection.ask_command(command, ANSWER_TIMEOUT_S)
             if not is_temporary_refusal(answer.code, answer.remark) or trio.current_time() > give_up_s:
                 return answer
-            await trio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LAST_PAUSE_S)
+            await trio.sleep(backoff_s)
+            backoff_s = min(2 * backoff_s, _MAX_BACKOFF_S)
 
     def _count_answer(self, exchange: Exchange, answer: Command) -> None:
         code = exchange.code

@@ -138,13 +138,13 @@ def to_exchange(record: CaptureRecord) -> Exchange:
 
 def plan_replay(files: Sequence[CaptureFileReader], record_filter: RecordFilter) -> ReplayPlan:
     """Read all files once and return the plan. Each step takes some 600 bytes of memory until the replay ends."""
-    maker = _PlanBuilder(record_filter)
+    builder = _PlanBuilder(record_filter)
     for number, file in enumerate(files):
-        maker.read_file(number, file)
-    maker.apply_route_queues()
-    maker.plan.steps = _sort_steps(maker.steps)
-    _link_dependencies(maker.plan.steps)
-    return maker.plan
+        builder.read_file(number, file)
+    builder.apply_route_queues()
+    builder.plan.steps = _sort_steps(builder.steps)
+    _link_dependencies(builder.plan.steps)
+    return builder.plan
 
 
 def matches_filter(record: CaptureRecord, record_filter: RecordFilter) -> bool:
@@ -301,9 +301,9 @@ def _sort_steps(steps: list[ReplayStep]) -> list[ReplayStep]:
 
 def _storage_order(lane: list[ReplayStep]) -> list[ReplayStep]:
     """Order one queue's steps by offset; steps without an offset stay at their request time."""
-    eras = _queue_generations(lane)
+    generations = _queue_generations(lane)
     known = sorted(
-        (step for step in lane if step.offset >= 0), key=lambda step: (eras[id(step)], step.offset)
+        (step for step in lane if step.offset >= 0), key=lambda step: (generations[id(step)], step.offset)
     )
     latest = 0
     for step in known:
@@ -319,19 +319,19 @@ def _queue_generations(lane: Iterable[ReplayStep]) -> dict[int, int]:
     A new generation starts where an offset is not above one that was answered before this step was requested. An answer
     in the same microsecond does not count as before.
     """
-    eras: dict[int, int] = {}
-    era, told = 0, -1
+    generations: dict[int, int] = {}
+    generation, answered_offset = 0, -1
     answers: list[tuple[int, int]] = []
     for step in lane:
         if step.offset < 0:
             continue
         while answers and answers[0][0] < step.asked_us:
-            told = max(told, heapq.heappop(answers)[1])
-        if step.offset <= told:
-            era, told, answers = era + 1, -1, []
+            answered_offset = max(answered_offset, heapq.heappop(answers)[1])
+        if step.offset <= answered_offset:
+            generation, answered_offset, answers = generation + 1, -1, []
         heapq.heappush(answers, (step.answered_us, step.offset))
-        eras[id(step)] = era
-    return eras
+        generations[id(step)] = generation
+    return generations
 
 
 def _link_dependencies(steps: Sequence[ReplayStep]) -> None:

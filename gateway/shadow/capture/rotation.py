@@ -125,8 +125,8 @@ class RotatedFiles:
         sizes = self._list_sizes()
         names = list(sizes)
         total = sum(sizes.values()) + self._settings.file_bytes
-        most, most_bytes = self._settings.max_files, self._settings.max_total_bytes
-        while names and ((most and len(names) + 1 > most) or (most_bytes and total > most_bytes)):
+        max_files, max_bytes = self._settings.max_files, self._settings.max_total_bytes
+        while names and ((max_files and len(names) + 1 > max_files) or (max_bytes and total > max_bytes)):
             oldest = names.pop(0)
             self._folder.delete(oldest)
             total -= sizes[oldest]

@@ -121,7 +121,7 @@ def _is_sampled(rule: CaptureRule, exchange: Exchange, command: Command, topic: 
     if rule.sample >= 1:
         return True
     if rule.sample_by == "queue":
-        what = f"{exchange.broker} {topic} {declared_queue_id(command)}"
+        sampled_unit = f"{exchange.broker} {topic} {declared_queue_id(command)}"
     else:
-        what = f"{exchange.client} {exchange.connection}"
-    return zlib.crc32(what.encode("utf-8", "replace")) < rule.sample * 2**32
+        sampled_unit = f"{exchange.client} {exchange.connection}"
+    return zlib.crc32(sampled_unit.encode("utf-8", "replace")) < rule.sample * 2**32

@@ -32,8 +32,9 @@ log = logging.getLogger(__name__)
 RETRY_INTERVAL_S = 1.0
 MAX_CLOSE_S = 5.0
 YIELD_EVERY = 8
+"""Exchanges after which the worker yields the interpreter to the event loop."""
 MAX_BATCH_BLOCKS = 8
-"""Blocks written in one call of the worker, about; bounds how long their memory is held."""
+"""Approximate number of blocks that one worker call writes; bounds how long their memory is held."""
 
 
 class BufferedExchange:
@@ -157,12 +158,12 @@ class CaptureWriter:
 
     async def _write_rest(self) -> None:
         """Write the remaining exchanges, unless the worker is stuck in a disk call."""
-        alone = going = self._retire_worker()
+        is_worker_free = succeeded = self._retire_worker()
         try:
-            while going and (self._buffer or self._batch):
+            while succeeded and (self._buffer or self._batch):
                 self._fill_batch(everything=True)
-                going = await self._run_in_worker(self._write_batch)
-            if alone:
+                succeeded = await self._run_in_worker(self._write_batch)
+            if is_worker_free:
                 await self._run_in_worker(self._files.close)
         finally:
             if self._buffered_messages:
@@ -266,9 +267,7 @@ class CaptureWriter:
             "capture_dropped_total", self._dropped, "Exchanges dropped, the disk being slow or full."
         )
         yield Metric("capture_written_bytes_total", files.written_bytes, "Bytes of files, compressed.")
-        yield Metric(
-            "capture_write_failures_total", self._failures, "Times the disk refused to take a block."
-        )
+        yield Metric("capture_write_failures_total", self._failures, "Failed attempts to write to disk.")
         yield Metric(
             "capture_late_outcomes_total",
             self._late_outcomes,

@@ -1,9 +1,10 @@
 """Aligns the messages of two queues: finds the equal ones and says what happened to the others.
 
 Messages come in two buffers (`queue_reader.py` fills them). With equal queue offsets on both sides they are aligned by
-offset, else by a longest common subsequence of their identities. Whatever has no partner on the other side goes to the
+offset, else by a longest common subsequence of their identities. Messages without a partner on the other side go to the
 ledger, which waits one window for a late partner before it reports the message as missing or extra. Everything is
-synchronous, and memory is bounded by the window.
+synchronous, and memory is bounded by the window. In local names, ``ours`` and ``mine`` belong to the primary, and
+``theirs`` and ``other`` to the target.
 """
 
 from collections import OrderedDict, deque
@@ -51,7 +52,8 @@ class AlignmentLedger:
 
     A message without a partner waits for ``window`` further messages of either side: its partner may come late, which
     means that it was reordered. Memory is bounded by ``window``. `equal_count` counts equal messages below the
-    primary's offset `primary_end`, `delivered_later_count` matched ones whose place is chance (see `ComparedMessage`).
+    primary's offset `primary_end`; `delivered_later_count` counts matched ones whose place in the queue is arbitrary
+    (see `ComparedMessage`).
     `first_matched` and `last_matched` are offsets of the target, None before the first pair.
     """
 
@@ -232,7 +234,7 @@ def align_by_key(
 ) -> None:
     """Take messages from both buffers by identity, until one is empty or must be filled further before a decision.
 
-    ``whole`` says for each side that its buffer holds all there is at the moment.
+    ``whole`` tells for each side whether its buffer holds all messages that the queue has at the moment.
     """
     while primary and target:
         if primary[0].identity == target[0].identity:
@@ -251,7 +253,7 @@ def _take_until_agreement(
 ) -> bool:
     """Take the messages up to the place where the sides agree again.
 
-    Returns False if that place is not in sight and ``guess`` is not allowed.
+    Returns False if the buffers do not reach that place and ``guess`` is not allowed.
     """
     size, enough = _INITIAL_LOOKAHEAD, min(window, max(len(primary), len(target)))
     while True:
@@ -273,6 +275,7 @@ def _take_until_agreement(
 
 
 def _first_agreement(pairs: Sequence[tuple[int, int]]) -> int | None:
+    """Return the index of the first of `MIN_AGREEING_MESSAGES` adjacent pairs, None without such a row."""
     row = 0
     for index in range(1, len(pairs)):
         (ours, theirs), (before, there) = pairs[index], pairs[index - 1]
@@ -304,8 +307,10 @@ def _take_aligned(
 
 
 def _take_older_side(primary: EntryBuffer, target: EntryBuffer, ledger: AlignmentLedger) -> None:
-    """Take messages of the side whose messages were born earlier: it is behind, as the sides share nothing in the
-    window."""
+    """Take the older messages of the side that is behind, that is, whose first message was born earlier.
+
+    For sides that share no message in the window.
+    """
     if target[0].born_ms < primary[0].born_ms:
         limit = primary[0].born_ms
         while target and target[0].born_ms < limit:

@@ -1,6 +1,7 @@
 """The differences between two answers to the same request that a client could notice.
 
-Answers are compared as leaves (`answer_fields.py`); fields that may differ are left out (`expected_differences.py`).
+Answers are compared as leaves (`answer_fields.py`); fields that may differ are left out (`expected_differences.py`). In
+local names, ``ours`` belongs to the primary's answer and ``theirs`` to the target's.
 """
 
 import re
@@ -114,7 +115,7 @@ def _equal_bytes(code: int, primary: Command, target: Command, terms: Comparison
 def _same_messages(primary: Command, target: Command, same_offsets: bool) -> bool:
     """Tell whether two pulls returned the same messages, as far as both answers reach.
 
-    False also when only a full comparison can tell.
+    Returns False also when only a full comparison can tell.
     """
     try:
         ours, theirs = (
@@ -237,7 +238,7 @@ def _messages_by_name(messages: Iterable[Message], same_offsets: bool) -> Messag
 def _common_part(
     first: MessagesByName, second: MessagesByName, primary: Command, target: Command, same_offsets: bool
 ) -> tuple[MessagesByName, MessagesByName]:
-    """Return the messages that both pulls reach: how many messages fit an answer is each server's own decision."""
+    """Return the messages that both pulls reach, since each server decides how many messages an answer has."""
     if same_offsets:
         end = min(_next_offset(primary), _next_offset(target))
         return _below_offset(first, end), _below_offset(second, end)

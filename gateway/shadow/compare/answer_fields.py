@@ -22,6 +22,8 @@ MAX_VALUE_CHARS: Final = 160
 
 
 class _Marker:
+    """A value that is equal to nothing but itself, shown as a word."""
+
     def __init__(self, word: str) -> None:
         self._word = word
 
@@ -31,7 +33,7 @@ class _Marker:
 
 ABSENT: Final = _Marker("absent")
 EMPTY: Final = _Marker("empty")
-"""An empty list or table. It is not reported as a difference itself: what the other side has in its place is."""
+"""An empty list or table. Only the elements that the other side has in its place are reported as differences."""
 
 
 class OpaqueBytes(NamedTuple):
@@ -74,8 +76,10 @@ def header_leaves(code: int, ext: Mapping[str, str]) -> Iterator[Leaf]:
 
 
 def body_leaves(code: int, body: bytes | memoryview, broker_names: BrokerNames) -> Iterator[Leaf]:
-    """Yield all fields of a JSON body; a body that is not JSON is one opaque value. Bodies of messages are
-    `message_leaves`."""
+    """Yield all fields of a JSON body; a body that is not JSON is one opaque value.
+
+    Bodies that hold messages go to `message_leaves`.
+    """
     reply = _reply_class(code)
     kind = None if reply is None else reply.BODY
     if not body:
@@ -93,8 +97,8 @@ def body_leaves(code: int, body: bytes | memoryview, broker_names: BrokerNames) 
 def message_leaves(message: Message, name: str, *, same_offsets: bool) -> Iterator[Leaf]:
     """Yield the fields of one message; ``name`` distinguishes it from the other messages of its answer."""
     path, at = "messages[].", f"messages[{name}]."
-    for field, read in _MESSAGE_FIELDS.items():
-        yield Leaf(path + field, at + field, read(message))
+    for field, get_value in _MESSAGE_FIELDS.items():
+        yield Leaf(path + field, at + field, get_value(message))
     masked = EXPECTED_PROPERTY_NAMES[same_offsets]
     for key, value in message.properties.items():
         if key not in masked:

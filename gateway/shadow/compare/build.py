@@ -25,7 +25,7 @@ def build_comparison(
     """Return the comparison service for a `ShadowConfig` with a target. Raises SettingsError.
 
     ``map_offset`` gives the target's offsets; without it, pulls are compared only if the target stores messages at the
-    primary's offsets. ``make`` is called like `cluster_of`.
+    primary's offsets. ``make`` is called like `make_cluster`, its default.
     """
     target, settings = config.target, config.compare
     same_offsets = target.kind == OURS

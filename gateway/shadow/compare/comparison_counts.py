@@ -80,7 +80,7 @@ class _CodeCounts:
         self.compared = 0
         self.differing = 0
         self.fields: dict[str, SampleReservoir] = {}
-        self.latencies = {who: LatencyHistogram() for who in LATENCY_SIDES}
+        self.latencies = {side: LatencyHistogram() for side in LATENCY_SIDES}
 
 
 class ComparisonCounts:
@@ -204,16 +204,18 @@ class ComparisonCounts:
                 yield Metric(
                     "compared_fields_total", reservoir.added_count, "Differences by field.", labels=field
                 )
-            for who, latencies in each.latencies.items():
+            for side, latencies in each.latencies.items():
                 if latencies.count:
-                    whose = {**labels, "of": who}
-                    yield Distribution("compare_latency_seconds", latencies, "Latency of each side.", whose)
+                    side_labels = {**labels, "of": side}
+                    yield Distribution(
+                        "compare_latency_seconds", latencies, "Latency of each side.", side_labels
+                    )
 
 
 def _latency_quantiles(of_code: _CodeCounts) -> dict[str, dict[str, float]]:
     return {
-        who: {f"p{round(share * 100)}": round(latencies.quantile(share) * 1000, 3) for share in QUANTILES}
-        for who, latencies in of_code.latencies.items()
+        side: {f"p{round(share * 100)}": round(latencies.quantile(share) * 1000, 3) for share in QUANTILES}
+        for side, latencies in of_code.latencies.items()
         if latencies.count
     }
 

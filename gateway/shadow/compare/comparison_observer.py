@@ -21,7 +21,7 @@ from gateway.shadow.traffic.outcome import Outcome
 from remoting.requests.client import HeartBeat
 
 TIMED_CODES: Final = frozenset((*SEND_CODES, 15, 36, 37))
-"""Codes whose latency is recorded although they are not read-only."""
+"""Codes whose latency is recorded although they are not read-only: sends, commits, send-backs, ends of transactions."""
 
 
 class ComparisonObserver:
@@ -52,8 +52,8 @@ class ComparisonObserver:
 
     def codes(self) -> Codes:
         """Return the codes of read-only requests, heartbeats, and requests whose latency is recorded."""
-        wanted = frozenset(READ_ONLY_CODES) | {HeartBeat.code}
-        return wanted | TIMED_CODES if self._settings.latencies else wanted
+        codes = frozenset(READ_ONLY_CODES) | {HeartBeat.code}
+        return codes | TIMED_CODES if self._settings.latencies else codes
 
     def observe(self, exchange: Exchange) -> None:
         """Record the latency of an exchange, and pick some read-only ones to be repeated."""
@@ -83,12 +83,12 @@ class ComparisonObserver:
         if self._chance.random() >= self._settings.answers:
             return
         try:
-            answered = exchange.answer_command
+            answer = exchange.answer_command
         except FrameError:
             self._counts.not_understood += 1
             return
-        assert answered is not None
-        sides = (answered, outcome.answer)
+        assert answer is not None
+        sides = (answer, outcome.answer)
         primary, target = sides if exchange.side is Side.PRIMARY else sides[::-1]
         found = diff_answers(exchange.code, primary, target, self._terms)
         differences = [each for each in found if not self._noise.is_noise(each.code, each.path)]

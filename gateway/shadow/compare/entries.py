@@ -30,10 +30,10 @@ _SHARDING_KEY = names.SHARDING_KEY.encode()
 class ComparedMessage(NamedTuple):
     """One message of a queue. `identity` is its unique key, or its digest if it has none (`keyed` is False).
 
-    `digest` is a stable hash of topic, body, flag, sys flag (`SYS_FLAG_BITS`), born time, reconsume times, properties
-    (sorted, without `MASKED_PROPERTIES`), and of the born host if the target has the primary's offsets. The checksums
-    tell which part changed. Times are ms since 1970. `delivered_later`: the broker put the message into this queue
-    later than it was sent (transactions, delays), so that its place there is chance.
+    `digest` is a stable hash of topic, body, flag, sys flag (`COMPARED_SYS_FLAG_BITS`), born time, reconsume times,
+    properties (sorted, without `EXPECTED_PROPERTY_NAMES`), and born host if the target has the primary's offsets.
+    The checksums tell which part changed. Times are ms since 1970. `delivered_later`: the broker put the message into
+    this queue later than it was sent (transactions, delays), so its place there is arbitrary.
     """
 
     offset: int
@@ -51,7 +51,7 @@ class ComparedMessage(NamedTuple):
 def parse_entries(body: bytes, *, same_offsets: bool) -> Iterator[ComparedMessage]:
     """Yield the messages in the body of a pull answer. Raises MessageFormatError.
 
-    ``same_offsets``: the target stores messages at the primary's offsets, with everything else the primary stored.
+    ``same_offsets``: the target stores messages at the primary's offsets, with all their other stored fields unchanged.
     """
     position = 0
     while position < len(body):

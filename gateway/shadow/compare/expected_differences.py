@@ -23,12 +23,12 @@ class ExpectedDifference(NamedTuple):
 _OWN_PLACE = "a place in the server's own commit log, or its address"
 _OWN_TIME = "when the server did it"
 _OWN_COUNT = "how often the server's own table changed"
-_OWN_OFFSETS = "queue offsets are the target's own unless it keeps the primary's"
-_MOVES = "moves with every message; parity compares where queues end"
+_OWN_OFFSETS = "queue offsets are the target's own unless it preserves the primary's"
+_MOVES = "grows with every message; parity compares where queues end"
 _OWN_SETTINGS = "settings and state of the server itself"
 _ADVICE = "which replica to read from, and how much fits one answer, is the server's own decision"
 _WHERE = "addresses and names of brokers and clusters are those of the cluster"
-_FIGURES = "figures of the server's own traffic"
+_METRICS = "metrics of the server's own traffic"
 
 SEND_CODES: Final = (10, 310, 320, 324, 325)
 PULL_CODES: Final = (11, 361)
@@ -39,45 +39,45 @@ MESSAGE_LIST_CODES: Final = frozenset((*PULL_CODES, *POP_CODES, *QUERY_CODES))
 _POP_HANDLE_FIELDS = ("popTime", "reviveQid", "startOffsetInfo", "msgOffsetInfo", "orderCountInfo")
 
 
-_ALWAYS, _NOT_KEPT = DifferenceScope.ALWAYS, DifferenceScope.OWN_OFFSETS
+_ALWAYS, _IF_OWN_OFFSETS = DifferenceScope.ALWAYS, DifferenceScope.OWN_OFFSETS
 _SINGLE_DIFFERENCES: Final = (
     ExpectedDifference(None, "messages[].physicalOffset", _ALWAYS, _OWN_PLACE),
     ExpectedDifference(None, "messages[].storeHost", _ALWAYS, _OWN_PLACE),
     ExpectedDifference(None, "messages[].preparedTransactionOffset", _ALWAYS, _OWN_PLACE),
     ExpectedDifference(None, "messages[].storeTimestamp", _ALWAYS, _OWN_TIME),
-    ExpectedDifference(None, "messages[].queueOffset", _NOT_KEPT, _OWN_OFFSETS),
+    ExpectedDifference(None, "messages[].queueOffset", _IF_OWN_OFFSETS, _OWN_OFFSETS),
     ExpectedDifference(
         None,
         "messages[].bornHost",
-        _NOT_KEPT,
-        "an official broker stores who sent it, which is the mirror",
+        _IF_OWN_OFFSETS,
+        "an official broker stores the sender's address, which is the mirror's",
     ),
     ExpectedDifference(None, "body.*ataVersion.*", _ALWAYS, _OWN_COUNT),
     ExpectedDifference(None, "body*.brokerAddr", _ALWAYS, _WHERE),
     ExpectedDifference(26, "*", _ALWAYS, _OWN_SETTINGS),
     ExpectedDifference(319, "*", _ALWAYS, _OWN_SETTINGS),
-    ExpectedDifference(28, "*", _ALWAYS, _FIGURES),
-    ExpectedDifference(315, "*", _ALWAYS, _FIGURES),
+    ExpectedDifference(28, "*", _ALWAYS, _METRICS),
+    ExpectedDifference(315, "*", _ALWAYS, _METRICS),
     ExpectedDifference(52, "*", _ALWAYS, _OWN_SETTINGS),
-    ExpectedDifference(14, "offset", _NOT_KEPT, _OWN_OFFSETS),
+    ExpectedDifference(14, "offset", _IF_OWN_OFFSETS, _OWN_OFFSETS),
     ExpectedDifference(29, "offset", _ALWAYS, "searched by store time, which is the server's own"),
-    ExpectedDifference(30, "offset", _NOT_KEPT, _OWN_OFFSETS),
-    ExpectedDifference(31, "offset", _NOT_KEPT, _OWN_OFFSETS),
+    ExpectedDifference(30, "offset", _IF_OWN_OFFSETS, _OWN_OFFSETS),
+    ExpectedDifference(31, "offset", _IF_OWN_OFFSETS, _OWN_OFFSETS),
     ExpectedDifference(32, "timestamp", _ALWAYS, _OWN_TIME),
-    ExpectedDifference(45, "body.offsetTable*", _NOT_KEPT, _OWN_OFFSETS),
-    ExpectedDifference(43, "body.offsetTable*", _NOT_KEPT, _OWN_OFFSETS),
+    ExpectedDifference(45, "body.offsetTable*", _IF_OWN_OFFSETS, _OWN_OFFSETS),
+    ExpectedDifference(43, "body.offsetTable*", _IF_OWN_OFFSETS, _OWN_OFFSETS),
     ExpectedDifference(60, "*", _ALWAYS, _OWN_PLACE),
-    ExpectedDifference(21, "totalTopicNum", _ALWAYS, "how many there are: each is compared itself"),
-    ExpectedDifference(201, "totalGroupNum", _ALWAYS, "how many there are: each is compared itself"),
-    ExpectedDifference(202, "body.offsetTable{}.*Offset", _NOT_KEPT, _OWN_OFFSETS),
+    ExpectedDifference(21, "totalTopicNum", _ALWAYS, "a count of entries that are compared one by one"),
+    ExpectedDifference(201, "totalGroupNum", _ALWAYS, "a count of entries that are compared one by one"),
+    ExpectedDifference(202, "body.offsetTable{}.*Offset", _IF_OWN_OFFSETS, _OWN_OFFSETS),
     ExpectedDifference(202, "body.offsetTable{}.lastUpdateTimestamp", _ALWAYS, _OWN_TIME),
-    ExpectedDifference(202, "body.topicPutTps", _ALWAYS, _FIGURES),
-    ExpectedDifference(208, "body.offsetTable{}.*Offset", _NOT_KEPT, _OWN_OFFSETS),
+    ExpectedDifference(202, "body.topicPutTps", _ALWAYS, _METRICS),
+    ExpectedDifference(208, "body.offsetTable{}.*Offset", _IF_OWN_OFFSETS, _OWN_OFFSETS),
     ExpectedDifference(
         208, "body.offsetTable{}.pullOffset", _ALWAYS, "nobody pulls for this group from the target"
     ),
     ExpectedDifference(208, "body.offsetTable{}.lastTimestamp", _ALWAYS, _OWN_TIME),
-    ExpectedDifference(208, "body.consumeTps", _ALWAYS, _FIGURES),
+    ExpectedDifference(208, "body.consumeTps", _ALWAYS, _METRICS),
     ExpectedDifference(12, "indexLastUpdate*", _ALWAYS, _OWN_PLACE),
     ExpectedDifference(105, "body.brokerDatas[].brokerAddrs*", _ALWAYS, _WHERE),
     ExpectedDifference(105, "body.brokerDatas[].cluster", _ALWAYS, _WHERE),
@@ -90,16 +90,16 @@ _SINGLE_DIFFERENCES: Final = (
 
 def _differences_by_code() -> list[ExpectedDifference]:
     """Return the expected differences of requests that several codes share."""
-    masks = []
+    found = []
     for code in SEND_CODES:
-        masks += [
+        found += [
             ExpectedDifference(code, "msgId", _ALWAYS, _OWN_PLACE),
-            ExpectedDifference(code, "queueOffset", _NOT_KEPT, _OWN_OFFSETS),
+            ExpectedDifference(code, "queueOffset", _IF_OWN_OFFSETS, _OWN_OFFSETS),
             ExpectedDifference(code, "recallHandle", _ALWAYS, "holds the broker's name and the time"),
             ExpectedDifference(code, "MSG_REGION", _ALWAYS, _OWN_SETTINGS),
         ]
     for code in PULL_CODES:
-        masks += [
+        found += [
             ExpectedDifference(code, "suggestWhichBrokerId", _ALWAYS, _ADVICE),
             ExpectedDifference(code, "nextBeginOffset", _ALWAYS, _ADVICE),
             ExpectedDifference(code, "maxOffset", _ALWAYS, _MOVES),
@@ -111,12 +111,12 @@ def _differences_by_code() -> list[ExpectedDifference]:
             ),
         ]
     for code in POP_CODES:
-        masks += [
+        found += [
             ExpectedDifference(code, name, _ALWAYS, "handles of the server's own checkpoints")
             for name in _POP_HANDLE_FIELDS
         ]
-    masks += [ExpectedDifference(code, "restNum", _NOT_KEPT, _OWN_OFFSETS) for code in POP_CODES[:2]]
-    return masks
+    found += [ExpectedDifference(code, "restNum", _IF_OWN_OFFSETS, _OWN_OFFSETS) for code in POP_CODES[:2]]
+    return found
 
 
 EXPECTED_DIFFERENCES: Final = (*_SINGLE_DIFFERENCES, *_differences_by_code())
@@ -158,8 +158,10 @@ UNORDERED_LISTS: Final[dict[str, tuple[str, ...]]] = {
     "body.consumeTimeSpanSet": ("messageQueue",),
     "body.subscriptionDataSet": ("topic",),
 }
-"""Lists that are sets for the official server, with the fields that identify an element; () when the element itself
-does."""
+"""Lists that are sets for the official server, with the fields that identify an element.
+
+Without any, the element itself is its identity.
+"""
 
 UNSET_REMARK: Final = "not set any response code"
 """A remark that an official server leaves in some successful answers. It carries no information."""

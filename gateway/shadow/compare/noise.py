@@ -38,10 +38,10 @@ class LearnedNoise:
 
     def is_noise(self, code: int, path: str) -> bool:
         """Return whether differences in this field are to be ignored."""
-        asked = self._read_counts.get(code, 0)
-        if asked < self._min_reads:
+        reads = self._read_counts.get(code, 0)
+        if reads < self._min_reads:
             return False
-        return self._difference_counts[code].get(path, 0) >= max(1, self._min_share * asked)
+        return self._difference_counts[code].get(path, 0) >= max(1, self._min_share * reads)
 
     def noisy_fields(self) -> Iterator[tuple[int, str, float]]:
         """Yield each field that is noise now: code, field, share of the reads that differed in it."""

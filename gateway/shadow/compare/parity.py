@@ -70,7 +70,8 @@ class QueueParity:
     """The result for one queue. Offsets are the primary's; `problem` says why the queue could not be compared.
 
     `same` counts equal messages; `order_broken` the `reordered` messages that changed places with a message of their
-    own sharding key; `waited` the messages whose position is chance: ends of transactions and delayed messages.
+    own sharding key; `waited` the messages whose place in the queue is arbitrary: ends of transactions and delayed
+    messages. `faults` are example findings. The field names are JSON keys.
     """
 
     topic: str
@@ -209,17 +210,17 @@ async def compare_topics(
     """
     started = trio.current_time()
     queues = [queue for topic in topics for queue in await _readable_queues(clusters.primary, topic)]
-    budgets = ReadRateLimiter(options.per_second), ReadRateLimiter(options.per_second)
-    free = trio.CapacityLimiter(options.parallel)
+    rate_limiters = ReadRateLimiter(options.per_second), ReadRateLimiter(options.per_second)
+    parallel_queues = trio.CapacityLimiter(options.parallel)
 
-    async def one(queue: QueueParity) -> None:
-        async with free:
-            look = QueueComparison(clusters, queue, options, now_ms, budgets, on_progress)
-            await look.run(parity_range)
+    async def compare_queue(queue: QueueParity) -> None:
+        async with parallel_queues:
+            comparison = QueueComparison(clusters, queue, options, now_ms, rate_limiters, on_progress)
+            await comparison.run(parity_range)
 
     async with trio.open_nursery() as nursery:
         for queue in queues:
-            nursery.start_soon(one, queue)
+            nursery.start_soon(compare_queue, queue)
     return ParityResult(queues, trio.current_time() - started)
 
 
@@ -281,7 +282,7 @@ class QueueComparison:
 
     async def _set_bounds(self, parity_range: ParityRange) -> None:
         self._target.broker = self._counterpart(self._queue.broker)
-        # The target first: everything it has by then is at the primary too.
+        # The target first: every message that it has by then is at the primary too.
         target_low, target_high = await self._target.read_bounds()
         low, high = await self._primary.read_bounds()
         start, end = await self._resolve_range(parity_range, low, high)
@@ -322,15 +323,15 @@ class QueueComparison:
     async def _fill_buffers(self) -> None:
         problems: list[Exception] = []
 
-        async def one(reader: QueueReader) -> None:
+        async def fill_one(reader: QueueReader) -> None:
             try:
                 await reader.fill_buffer(self._options.window)
             except READ_ERRORS as error:
                 problems.append(error)
 
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(one, self._primary)
-            nursery.start_soon(one, self._target)
+            nursery.start_soon(fill_one, self._primary)
+            nursery.start_soon(fill_one, self._target)
         if problems:
             raise problems[0]
 

@@ -69,7 +69,7 @@ class QueueReader:
         return self.at_end or self.next_offset >= self.end_offset
 
     async def read_bounds(self) -> tuple[int, int]:
-        """Return minimum and maximum (exclusive) offset of the queue. Raises what `Cluster.ask` raises."""
+        """Return minimum and maximum (exclusive) offset of the queue. Raises CLUSTER_ERRORS, LookupError."""
         low = await self._cluster.ask_broker(
             self.broker, GetMinOffset(topic=self._topic, queue_id=self._queue_id)
         )
@@ -79,14 +79,14 @@ class QueueReader:
         return low.offset, high.offset
 
     async def find_offset_at(self, stored_ms: int) -> int:
-        """Return the offset of the first message stored at that time or later. Raises what `Cluster.ask` raises."""
+        """Return the offset of the first message stored at that time or later. Raises CLUSTER_ERRORS, LookupError."""
         request = SearchOffsetByTimestamp(topic=self._topic, queue_id=self._queue_id, timestamp=stored_ms)
         return (await self._cluster.ask_broker(self.broker, request)).offset
 
     async def fill_buffer(self, count: int) -> None:
         """Read until ``count`` messages are buffered or the queue has no more.
 
-        Raises what `Cluster.ask` raises, and MessageFormatError.
+        Raises CLUSTER_ERRORS, LookupError, MessageFormatError.
         """
         self.at_end = False
         while len(self.buffer) < count and not self.at_end:

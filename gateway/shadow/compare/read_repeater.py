@@ -112,7 +112,7 @@ class ReadRepeater:
         return len(self._pending)
 
     def submit(self, exchange: Exchange, second: bool = False) -> None:
-        """Queue an exchange; ``second``: also read the primary again. Left out and counted when too many reads wait."""
+        """Queue an exchange, or count it in `left_out` when too many reads wait. ``second``: reread the primary too."""
         full = len(self._pending) >= self._settings.waiting
         if full or self._pending_bytes + exchange.size_bytes > self._settings.waiting_bytes:
             self.left_out["too many questions wait"] += 1
@@ -127,14 +127,14 @@ class ReadRepeater:
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Repeat reads until cancelled."""
-        free = trio.Semaphore(MAX_CONCURRENT_READS)
+        slots = trio.Semaphore(MAX_CONCURRENT_READS)
         async with trio.open_nursery() as nursery:
             task_status.started()
             while True:
                 item = await self._next_due()
                 await self._rate_limiter.acquire(1)
-                await free.acquire()
-                nursery.start_soon(self._process_read, item, free)
+                await slots.acquire()
+                nursery.start_soon(self._process_read, item, slots)
 
     async def _next_due(self) -> _PendingRead:
         while True:
@@ -147,7 +147,7 @@ class ReadRepeater:
             with trio.move_on_after(delay_s):
                 await self._arrived.wait()
 
-    async def _process_read(self, item: _PendingRead, free: trio.Semaphore) -> None:
+    async def _process_read(self, item: _PendingRead, slots: trio.Semaphore) -> None:
         try:
             await self._compare_answers(item)
         except NotRepeatable as reason:
@@ -161,18 +161,16 @@ class ReadRepeater:
             self.left_out["a fault of the gateway"] += 1
             log.exception("repeated read could not be compared", extra={"code": item.exchange.code})
         finally:
-            free.release()
+            slots.release()
 
     async def _compare_answers(self, item: _PendingRead) -> None:
-        asked = plan_repeated_read(item.exchange, self.subscriptions, self._map_offset)
+        read = plan_repeated_read(item.exchange, self.subscriptions, self._map_offset)
         started = trio.current_time()
-        answer = asked.as_primary_answer(
-            await self._send_to_target(item.exchange.broker, asked.target_request)
-        )
+        answer = read.as_primary_answer(await self._send_to_target(item.exchange.broker, read.target_request))
         target_s = trio.current_time() - started
-        primary = asked.primary_answer
+        primary = read.primary_answer
         if item.with_second_read or item.attempts:
-            primary = await self._second_read(item, asked)
+            primary = await self._second_read(item, read)
         found = [
             each
             for each in diff_answers(item.exchange.code, primary, answer, self._terms)

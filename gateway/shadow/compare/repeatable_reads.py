@@ -68,8 +68,10 @@ class NotRepeatable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RepeatedRead:
-    """A read to be repeated: `target_request` goes to the target and, for a second read, `primary_request` to the
-    primary."""
+    """A read to be repeated.
+
+    `target_request` goes to the target and, for a second read, `primary_request` to the primary.
+    """
 
     exchange: Exchange
     primary_answer: Command
@@ -84,11 +86,11 @@ class RepeatedRead:
         """
         if self.exchange.code != ViewMessageById.code or answer.code != 0:
             return answer
-        wanted = decode_message(self.primary_answer.body).unique_key
+        unique_key = decode_message(self.primary_answer.body).unique_key
         found, position = b"", 0
         for message in islice(iter_messages(answer.body), _MAX_COPIES):
             end = message_end(answer.body, position)
-            found += bytes(answer.body[position:end]) if message.unique_key == wanted else b""
+            found += bytes(answer.body[position:end]) if message.unique_key == unique_key else b""
             position = end
         return Command(0, body=found)
 
@@ -122,28 +124,28 @@ def plan_repeated_read(
     exchange: Exchange, subscriptions: KnownSubscriptions, map_offset: MapOffset
 ) -> RepeatedRead:
     """Return how to repeat an exchange. Raises NotRepeatable, FrameError, RequestError, MessageFormatError."""
-    asked, answered = exchange.request_command, exchange.answer_command
-    if exchange.code not in READ_ONLY_CODES or answered is None or exchange.reverse:
+    request, answer = exchange.request_command, exchange.answer_command
+    if exchange.code not in READ_ONLY_CODES or answer is None or exchange.reverse:
         raise NotRepeatable("not a question")
-    if asked.ext.get("topic", "").startswith(CONSUMER_TOPIC_PREFIXES):
+    if request.ext.get("topic", "").startswith(CONSUMER_TOPIC_PREFIXES):
         raise NotRepeatable("a topic of consumers' own")
     if exchange.code in PULL_CODES:
-        return _plan_pull(exchange, asked, answered, subscriptions, map_offset)
-    if exchange.code == QueryMessage.code and _reached_result_limit(asked, answered):
+        return _plan_pull(exchange, request, answer, subscriptions, map_offset)
+    if exchange.code == QueryMessage.code and _reached_result_limit(request, answer):
         raise NotRepeatable(
             "a query that found as much as it may: which ones depends on the order of the log"
         )
-    again = _without_credentials(asked)
+    again = _without_credentials(request)
     if exchange.code == ViewMessageById.code:
-        if answered.code != 0:
+        if answer.code != 0:
             raise NotRepeatable("no message was found by its id")
-        return RepeatedRead(exchange, answered, _query_by_unique_key(answered), again)
-    return RepeatedRead(exchange, answered, _without_credentials(asked), again)
+        return RepeatedRead(exchange, answer, _query_by_unique_key(answer), again)
+    return RepeatedRead(exchange, answer, _without_credentials(request), again)
 
 
 def _reached_result_limit(request: Command, answer: Command) -> bool:
-    most = min(QueryMessage.from_ext(request.ext).max_num, _MAX_QUERY_RESULTS)
-    return answer.code == 0 and sum(1 for _ in iter_messages(answer.body)) >= most
+    limit = min(QueryMessage.from_ext(request.ext).max_num, _MAX_QUERY_RESULTS)
+    return answer.code == 0 and sum(1 for _ in iter_messages(answer.body)) >= limit
 
 
 def _without_credentials(request: Command) -> Command:

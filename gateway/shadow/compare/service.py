@@ -67,16 +67,16 @@ async def match_topics(primary: Cluster, patterns: Iterable[str]) -> list[str]:
     Retry and dead-letter topics match only patterns that begin with "%": their content depends on consumers. Raises
     CLUSTER_ERRORS.
     """
-    wanted = list(patterns)
-    if all(not set(each) & set("*?[") for each in wanted):
-        return wanted
+    patterns = list(patterns)
+    if all(not set(each) & set("*?[") for each in patterns):
+        return patterns
     known = (await primary.ask_namesrv(GetAllTopicListFromNameserver())).data.topic_list
     system = (await primary.ask_namesrv(GetSystemTopicListFromNs())).data.topic_list
     users = [name for name in sorted(set(known) - set(system)) if not is_system_topic(name)]
     return [
         name
         for name in users
-        if any(_matches_pattern(name, each) for each in wanted) and not name.endswith(REPLY_TOPIC_SUFFIX)
+        if any(_matches_pattern(name, each) for each in patterns) and not name.endswith(REPLY_TOPIC_SUFFIX)
     ]
 
 
@@ -239,7 +239,7 @@ def _target_broker_name(target: Cluster, declared: Mapping[str, str], broker: st
 
 
 async def _refresh_periodically(cluster: Cluster) -> None:
-    """Look up the cluster's brokers again and again: they move and appear. Unknown ones are left out meanwhile."""
+    """Look up the cluster's brokers at intervals, because brokers move and new ones appear."""
     while True:
         try:
             await cluster.refresh()

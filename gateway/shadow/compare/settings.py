@@ -28,7 +28,8 @@ class CompareSettings:
     )
     second_reads: float = setting(
         0.1,
-        "Share of them that are also repeated at the primary, to learn which fields differ for no reason.",
+        "Share of the repeated requests that are also repeated at the primary, to learn which fields differ for no "
+        "reason.",
         low=0.0,
         high=1.0,
     )
@@ -65,7 +66,7 @@ class CompareSettings:
         "Number of second reads of a code after which its counts are halved, so that steady fields are compared again.",
         low=10,
     )
-    noise_file: str = setting("", "File that keeps the learned noise between starts; empty: none.")
+    noise_file: str = setting("", "File that stores the learned noise across restarts; empty: not stored.")
     samples: int = setting(
         5, "Maximum number of examples kept for each field of each request code.", low=1, high=1_000
     )

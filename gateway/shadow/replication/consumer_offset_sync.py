@@ -1,8 +1,8 @@
-"""Moves consumer offsets of replicated queues forward that no commit through the gateway brings over.
+"""Moves consumer offsets of replicated queues forward when no commit through the gateway does so.
 
-These are offsets from before the mirror started, of clients that bypass the gateway, of pops, and those that the target
-lost in a crash. Both tables are compared at intervals. Offsets never move back: a group that was moved to the target
-and rests there is further than the primary knows.
+Such offsets date from before the mirror started, belong to clients that bypass the gateway or to pops, or were lost by
+the target in a crash. Both offset tables are compared at intervals. Offsets never move back: a group that was moved to
+the target, and is idle there, is ahead of its offset at the primary.
 """
 
 from collections.abc import Callable, Iterator
@@ -37,15 +37,15 @@ class ConsumerOffsetSync:
         """
         for broker in sorted({key[0] for key in self._feeds.feeds}):
             target_broker = self._target_of(broker)
-            theirs: OffsetTable = (
+            at_primary: OffsetTable = (
                 await self._primary.ask_broker(broker, GetAllConsumerOffset())
             ).data.offset_table
-            ours: OffsetTable = (
+            at_target: OffsetTable = (
                 await self._target.ask_broker(target_broker, GetAllConsumerOffset())
             ).data.offset_table
             sides = self._primary, self._target, broker, target_broker
             offset_writer = ConsumerOffsetWriter(*sides, PreservedOffsets(self._feeds), retry_topics=True)
-            for topic, group, queue_id, offset in self._find_behind(broker, theirs, ours):
+            for topic, group, queue_id, offset in self._find_behind(broker, at_primary, at_target):
                 await self._advance_offset(offset_writer, group, topic, queue_id, offset)
 
     async def _advance_offset(
@@ -54,17 +54,17 @@ class ConsumerOffsetSync:
         try:
             self.moved_total += await offset_writer.advance_offset(group, topic, queue_id, offset)
         except RequestError:
-            return  # a group that the target refuses does not hold up the others
+            return  # A group that the target refuses must not hold up the others.
 
     def _find_behind(
-        self, broker: str, theirs: OffsetTable, ours: OffsetTable
+        self, broker: str, at_primary: OffsetTable, at_target: OffsetTable
     ) -> Iterator[tuple[str, str, int, int]]:
-        """Yield topic, group, queue id and the offset at which the group should be."""
-        for name, offsets in theirs.items():
+        """Yield topic, group, queue id and new offset of each group that is behind at the target."""
+        for name, offsets in at_primary.items():
             topic, _, group = name.partition("@")
             if not group or "@" in group or group in TOOL_GROUPS or is_system_group(group):
                 continue
-            known = ours.get(name, {})
+            known = at_target.get(name, {})
             for queue_id, offset in offsets.items():
                 end = self._feeds.target_end(broker, topic, queue_id)
                 if end is not None and min(offset, end) > known.get(queue_id, -1):

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 QueueKey = tuple[str, str, int]
 """The primary's broker, topic and queue id."""
 QueueSelector = Callable[[str, str, int], bool]
-"""Tells whether a queue (broker, topic, queue id) is to be replicated; asked again at every discovery."""
+"""Tells whether a queue (broker, topic, queue id) is to be replicated; called again at every discovery."""
 
 
 class FeedSet:
@@ -79,7 +79,7 @@ class FeedSet:
             await self._target.refresh()
             for broker in list(self._primary.brokers):
                 self._adjust_feeds(nursery, broker, await topics_of(self._primary, broker))
-        except Exception as problem:  # noqa: BLE001 - whatever a side answers, it is asked again
+        except Exception as problem:  # noqa: BLE001 - whatever a side does wrong, the next discovery tries again
             reason = str(problem) or type(problem).__name__
             if reason != self.problem:
                 log.warning("cannot discover topics to replicate", extra={"reason": reason})
@@ -115,10 +115,9 @@ class FeedSet:
     def _start_feed(self, nursery: trio.Nursery, key: QueueKey) -> None:
         broker, topic, queue_id = key
         place = QueuePlace(broker, self._target_of(broker), topic, queue_id)
-        copy = QueueCopier(self._primary, self._target, place, self._pull_options, self._settings.begin)
-
+        copier = QueueCopier(self._primary, self._target, place, self._pull_options, self._settings.begin)
         prepare = partial(ensure_queue, self._primary, self._target, place)
-        feed = self.feeds[key] = QueueFeed(copy, self._settings, self._rate_limiter, self._budget, prepare)
+        feed = self.feeds[key] = QueueFeed(copier, self._settings, self._rate_limiter, self._budget, prepare)
         scope = self._scopes[key] = trio.CancelScope()
         nursery.start_soon(_run_in_scope, scope, feed)
 
@@ -127,7 +126,10 @@ class FeedSet:
     async def wait_until(
         self, broker: str, topic: str, queue_id: int, offset: int, *, urgent: bool = True
     ) -> None:
-        """Return when the target has this message of the primary. Waits for ever if that never happens."""
+        """Return once the target has the message at this offset of the primary; wait forever if it never gets it.
+
+        ``urgent``: a client waits for it, so the feed of the queue does not pause.
+        """
         key = broker, topic, queue_id
         if key not in self.feeds:
             self.request_discovery()
@@ -162,16 +164,16 @@ class FeedSet:
 
     def figures(self) -> Iterator[Metric]:
         """Yield metrics about all queues."""
-        copies = [feed.copier for feed in self.feeds.values()]
+        copiers = [feed.copier for feed in self.feeds.values()]
         yield Metric(
             "kept_messages_total",
-            sum(copy.copied_messages for copy in copies),
+            sum(copier.copied_messages for copier in copiers),
             "Messages copied at their offsets.",
         )
         yield Metric(
-            "kept_bytes_total", sum(copy.copied_bytes for copy in copies), "Bytes of these messages."
+            "kept_bytes_total", sum(copier.copied_bytes for copier in copiers), "Bytes of these messages."
         )
-        behind = sum(copy.behind_messages for copy in copies)
+        behind = sum(copier.behind_messages for copier in copiers)
         yield Metric("kept_behind_messages", behind, "Messages the target lacks.", "gauge")
         failures = sum(feed.failures for feed in self.feeds.values())
         yield Metric(

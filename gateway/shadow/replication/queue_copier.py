@@ -11,16 +11,16 @@ or of the gateway, copying resumes at the offset that the target reports, and se
 and a backfill, say) cannot harm each other.
 
 Steps:
-1. `refresh_offsets` asks both sides for their offsets. Reading begins at the target's last message, not behind it, so
+1. `refresh_offsets` asks both sides for their offsets. Reading begins at the target's last message, not after it, so
    that the first put proves that both sides hold the same queue.
-2. `copy_once` reads from `position` and puts what came. If the target expects another offset, the offsets are refreshed
-   and the messages are read again.
-3. If the primary does not give the message at `position`, it has dropped old messages in the meantime, and copying
-   skips to its first one (`reset`), or its queue has a hole.
+2. `copy_once` reads from `position` and puts the messages. If the target expects another offset, the copier refreshes
+   the offsets and reads again.
+3. If the primary does not return the message at `position`, either it has deleted old messages in the meantime, and
+   copying skips to its first one (the put has the field `reset`), or its queue has a hole.
 
-`QueueStuck` stops a queue where going on would mix it up: the target is ahead of the primary, or the primary has a
-hole. A message that differs is refused by the target as a RequestError. When to copy is decided by `queue_feed.py` and
-by backfills; `read_ahead.py` reads several ranges at a time.
+`QueueStuck` is raised where copying further would corrupt the queue: the target is ahead of the primary, or the primary
+has a hole. If a message differs, the target refuses the put, which raises RequestError. `queue_feed.py` and backfills
+decide when to copy; `read_ahead.py` reads several ranges at a time.
 """
 
 from collections.abc import Sequence
@@ -63,7 +63,7 @@ class MessageRun:
 
 
 class PullOptions(NamedTuple):
-    """Under which group, and with which batch size, the primary is read.
+    """The consumer group under which the primary is read, and the batch size.
 
     The pull carries its own filter and commits no offset, so that nothing is stored at the primary.
     Source: PullMessageProcessor.processRequest, 5.4.0: the group only has to exist; the broker remembers in memory how
@@ -82,7 +82,7 @@ class PullOptions(NamedTuple):
 
 
 class QueueCopier:
-    """Copies one queue, and knows how far it is.
+    """Copies one queue, and tracks its progress.
 
     `primary_min` and `primary_end` are the primary's first offset and its end, `target_end` is the next offset of the
     target, all as last seen. ``begin`` is the setting of that name, and counts while the target's queue is empty.
@@ -106,7 +106,7 @@ class QueueCopier:
         self.primary_end = 0
         self.target_end = 0
         self.position = 0
-        """Offset at which reading continues: at or before `target_end`, or behind messages the primary has dropped."""
+        """Offset at which reading continues: at or before `target_end`, or after messages the primary has deleted."""
         self.copied_messages = 0
         self.copied_bytes = 0
 
@@ -133,9 +133,8 @@ class QueueCopier:
             ahead = self.target_end - self.primary_end
             self.position = self.target_end
             raise QueueStuck(f"the target's queue is {ahead} messages ahead of the primary's")
-        if (
-            self._initial_offset is None
-        ):  # Chosen once: with "now", messages that arrive during a failure must not be skipped.
+        # Chosen once: with "now", messages that arrive during a failure must not be skipped.
+        if self._initial_offset is None:
             self._initial_offset = self.primary_end if self._begin == "now" else self.primary_min
         # Begin with the last message that the target has, so that the target checks that it is the same.
         self.position = max(
@@ -143,7 +142,7 @@ class QueueCopier:
         )
 
     async def copy_once(self, wait_ms: int) -> int:
-        """Read once and put what came; return the number of messages new at the target.
+        """Read once and put the messages; return the number of messages new at the target.
 
         Waits up to ``wait_ms`` for a message. Raises what `refresh_offsets` raises.
         """
@@ -177,10 +176,8 @@ class QueueCopier:
             place.broker, self._pull_options.build_pull(place, offset, 0, max_messages)
         )
         # Answers may overtake each other.
-        self.primary_min, self.primary_end = (
-            max(self.primary_min, reply.min_offset),
-            max(self.primary_end, reply.max_offset),
-        )
+        self.primary_min = max(self.primary_min, reply.min_offset)
+        self.primary_end = max(self.primary_end, reply.max_offset)
         if reply.code != ResponseCode.SUCCESS or not reply.body:
             return None
         run = first_message_run(reply.body)
@@ -219,13 +216,13 @@ class QueueCopier:
 
 
 async def _fetch_end_offset(cluster: Cluster, broker: str, place: QueuePlace) -> int:
-    asked = GetMaxOffset(topic=place.topic, queue_id=place.queue_id)
-    return max(0, (await cluster.ask_broker(broker, asked)).offset)
+    request = GetMaxOffset(topic=place.topic, queue_id=place.queue_id)
+    return max(0, (await cluster.ask_broker(broker, request)).offset)
 
 
 async def _fetch_min_offset(cluster: Cluster, broker: str, place: QueuePlace) -> int:
-    asked = GetMinOffset(topic=place.topic, queue_id=place.queue_id)
-    return max(0, (await cluster.ask_broker(broker, asked)).offset)
+    request = GetMinOffset(topic=place.topic, queue_id=place.queue_id)
+    return max(0, (await cluster.ask_broker(broker, request)).offset)
 
 
 def first_message_run(body: bytes) -> MessageRun:

@@ -87,7 +87,7 @@ class QueueFeed:
             except QueueStuck as reason:
                 self._record_failure(FeedPhase.STUCK, str(reason))
                 backoff_ms = settings.backoff_max_ms
-            except Exception as problem:  # noqa: BLE001 - whatever a side answers, the queue is tried again
+            except Exception as problem:  # noqa: BLE001 - whatever a side does wrong, the queue is tried again
                 self._record_failure(FeedPhase.FAILING, str(problem) or type(problem).__name__)
             if self.copier.copied_messages > copied:
                 backoff_ms = settings.backoff_ms

@@ -1,4 +1,4 @@
-"""Which queues are replicated, and for which topics clients wait: decided by mirror rules and modes.
+"""Selects the queues to replicate, and the topics for which clients wait, by mirror rules and modes.
 
 A queue is replicated completely or not at all, so only topics, groups and `sample_by = "queue"` of a rule count;
 configurations with rules that select by client or code are refused (`gateway/shadow/config.py`).

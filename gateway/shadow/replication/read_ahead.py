@@ -2,11 +2,12 @@
 
 Reading one answer and putting it, in turn, leaves both sides idle half the time. Here up to `MAX_RANGES` parts of the
 range are read side by side, in any order, which is harmless because reads change nothing. A put waits for the one
-before it, so that the target holds a contiguous piece of the primary's queue whenever copying ends. What was read ahead
-and not put yet is only in memory, bounded by a `ReadAheadBudget` that all queues share; it is discarded on failure.
+before it, so that the target holds a contiguous piece of the primary's queue whenever copying ends. Messages that were
+read ahead and not put yet are only in memory, bounded by a `ReadAheadBudget` that all queues share; they are discarded
+on failure.
 
-Copying also ends, without an error, at anything unusual: a message that does not come, or a target that expects another
-offset. `QueueCopier.copy_once` then finds out the reason.
+Copying also ends, without an error, at anything unusual: the primary does not return a message, or the target expects
+another offset. `QueueCopier.copy_once` then finds the reason.
 """
 
 from collections import deque
@@ -169,14 +170,14 @@ class ReadAheadCopier:
     def _must_pause(self, read_range: _ReadRange) -> bool:
         """Tell whether a range must stop reading for now.
 
-        The first range goes on over a full budget while nothing of it waits, because the other ranges wait for it.
+        The first range may exceed a full budget while none of its runs wait, because all other ranges wait for it.
         """
         return self._budget.is_full and (read_range is not self._ranges[0] or bool(read_range.pending_runs))
 
     # -- putting ------------------------------------------------------------------------------------------------
 
     def _take_runs(self) -> list[MessageRun]:
-        """Take the runs that follow the target's end, as many as one put may have, but at least one."""
+        """Take the runs that follow the target's end, up to the limits of one put; at least one if there is any."""
         messages_left, bytes_left = self._rate_limiter.batch_limits(MAX_PUT_MESSAGES, MAX_PUT_BYTES)
         runs: list[MessageRun] = []
         while self._ranges:

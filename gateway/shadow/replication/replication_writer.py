@@ -51,7 +51,7 @@ _QUEUED_CODES: Final = SEND_CODES | {END_TRANSACTION, RECALL_MESSAGE}
 
 
 class ReplicationWriter:
-    """A `Writer` for one broker and its counterpart.
+    """A `TargetWriter` for one broker and its counterpart.
 
     ``holds_answers`` tells whether clients wait until the target has a topic's messages.
     """
@@ -77,7 +77,10 @@ class ReplicationWriter:
         )
 
     async def write(self, exchanges: Sequence[Exchange]) -> list[Outcome]:
-        """See `Writer`. Waits once for all messages, at most `hold_ms`; other exchanges are written one by one."""
+        """Return the outcomes of exchanges. Raises CLUSTER_ERRORS of `cluster`, LookupError.
+
+        Waits once for the messages of all exchanges, at most `hold_ms`; other exchanges are written one by one.
+        """
         started_s = trio.current_time()
         await self._wait_for_messages(exchanges)
         outcomes = [await self._write_one(exchange, subject_of(exchange)) for exchange in exchanges]
@@ -101,7 +104,7 @@ class ReplicationWriter:
                     )
 
     def _is_worth_waiting(self, subject: Subject) -> bool:
-        """Tell whether to wait for a queue. For a queue that is far behind only clients are made to wait."""
+        """Tell whether to wait for a queue. The writer waits for a queue that is far behind only if clients wait."""
         feed = self._feeds.feeds.get((self._broker, *subject.queue))
         return self._holds_answers(subject.topic) or (feed is not None and feed.phase is FeedPhase.LIVE)
 

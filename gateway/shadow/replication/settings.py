@@ -42,9 +42,9 @@ class ReplicationSettings:
         high=60_000,
     )
     retry_topics: bool = setting(
-        True, "Whether retry topics of mirrored groups are copied too, so that pending retries move as well."
+        True, "Copy the retry topics of mirrored groups too, so that pending retries move as well."
     )
-    dead_letters: bool = setting(True, "Whether dead-letter topics of mirrored groups are copied too.")
+    dead_letters: bool = setting(True, "Copy the dead-letter topics of mirrored groups too.")
     discover_ms: int = setting(
         5_000, "Interval at which the primary is searched for new topics and queues.", low=10, high=600_000
     )

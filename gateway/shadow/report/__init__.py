@@ -5,9 +5,8 @@ traffic_series.py  rates and latencies over time, by topic
 request_kinds.py   classifies a request and its answer without decoding them
 snapshot.py        everything the report shows, as one JSON object
 html.py            the page
-charts.py          which plots the page has
-plots.py           draws a plot as SVG
+charts.py          the plots of the page, drawn by `toolkit.plots`
 tables.py          formats values and tables as HTML
-style.py           the style sheet
 live_view.py       `rmq-gateway shadow watch`
+conditions.py      the option `--fail-if` and its exit code
 """

@@ -1,4 +1,4 @@
-"""The plots of the report: which lines and panels each one has. `plots.py` draws them."""
+"""The plots of the report, with the panels and lines of each. `toolkit.plots` draws them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

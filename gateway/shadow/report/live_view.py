@@ -127,7 +127,7 @@ def _poll_console(client: ConsoleClient, every_s: float, times: int | None) -> I
         try:
             last = client.get("/live")
         except ConsoleUnreachable as problem:
-            # A gateway that restarts is worth waiting for; one that was never there is a wrong address.
+            # Wait for a gateway that restarts. If none ever answered, the address is probably wrong.
             if not last:
                 raise
             last = {**last, "problem": str(problem)}

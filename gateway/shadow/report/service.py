@@ -32,7 +32,10 @@ PLOT_PACKAGES = ("matplotlib",)
 
 
 class ReportService:
-    """Built before all other parts, and run after them. Raises ClickException when a required library is missing."""
+    """Collects what the report shows. It is built before all other parts, so that they can register with it.
+
+    Raises ClickException when a required library is missing.
+    """
 
     def __init__(
         self,

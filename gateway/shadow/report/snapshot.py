@@ -92,10 +92,10 @@ class ReportSnapshot:
     async def build(self) -> dict[str, Any]:
         """Return everything as it is now, yielding to other tasks in between so that no request waits for it."""
         shown = []
-        counted_here = None if self._series is None else self._series.figures
+        own_source = None if self._series is None else self._series.figures
         for source in self._figures.sources:
-            if source == counted_here:
-                # The report has these numbers as totals by topic.
+            if source == own_source:
+                # The report contains these numbers already, as totals by topic.
                 continue
             shown += [dataclasses.asdict(each) for each in source() if isinstance(each, Metric)]
             await trio.lowlevel.checkpoint()
