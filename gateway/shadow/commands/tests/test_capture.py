@@ -99,7 +99,7 @@ def test_dump_prints_a_line_for_each_exchange(file):
 def test_dry_run_prints_the_plan(file):
     text = run("replay", file, "--dry-run", "--speed", "2x").output
     assert "4  310 SEND_MESSAGE_V2" in text
-    assert "1  skipped  34 HEART_BEAT: the target's groups would look active" in text
+    assert "1  skipped  34 HEART_BEAT: would make the groups look active" in text
     assert "4 requests" in text
     assert "about 30.3 s" in text
     assert "about 0.0 s" in run("replay", file, "--dry-run", "--speed", "max").output
