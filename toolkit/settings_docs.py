@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from toolkit.settings import Setting
-from toolkit.values import Choice, Number, WholeNumber, format_number
+from toolkit.values import Choice, Number, WholeNumber
 
 EXAMPLE_WIDTH_CHARS = 110
 
@@ -45,19 +45,6 @@ def range_of(setting: Setting) -> str:
     if not isinstance(bounded, WholeNumber | Number) or (bounded.low is None and bounded.high is None):
         return ""
     return bounded.summary
-
-
-def plain_value(value: Any) -> str:
-    """Return a value as properties files and Spark options have it; empty for None, commas between elements."""
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, float):
-        return format_number(value)
-    if isinstance(value, Iterable) and not isinstance(value, str | bytes):
-        return ",".join(plain_value(each) for each in value)
-    return str(value)
 
 
 def toml_value(value: Any) -> str:

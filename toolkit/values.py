@@ -9,7 +9,7 @@ A refused value raises ValueError, whose text is a phrase for the brackets of an
 import math
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,9 +21,10 @@ _MAX_LONG: Final = 2**63 - 1
 
 
 class ValueType:
-    """Base of all value types. Calling it parses a text."""
+    """Base of all value types. Calling it parses a text.
 
-    __slots__ = ()
+    Only types with parameters are dataclasses: servers import this module at each start.
+    """
 
     def __call__(self, text: str) -> Any:
         """Return the value of a text. Raises ValueError."""
@@ -47,7 +48,6 @@ class ValueType:
         return ValueError(f"expected {self.expected}")
 
 
-@dataclass(frozen=True, slots=True)
 class Boolean(ValueType):
     """`true` or `false`; nothing else counts as false."""
 
@@ -71,7 +71,7 @@ class Boolean(ValueType):
         return self.expected
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, repr=False)
 class _Bounded(ValueType):
     """A number within inclusive bounds; `unit` is a plural noun for messages."""
 
@@ -103,7 +103,7 @@ class _Bounded(ValueType):
         return (self.low is None or value >= self.low) and (self.high is None or value <= self.high)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, repr=False)
 class WholeNumber(_Bounded):
     """A whole number of at most 64 bits. `digit_groups` also accepts `1_000` in text, as Python and TOML do."""
 
@@ -127,7 +127,6 @@ class WholeNumber(_Bounded):
         return "whole number"
 
 
-@dataclass(frozen=True, slots=True)
 class Number(_Bounded):
     """A number, possibly with a fraction. Infinity is accepted within the bounds, NaN never."""
 
@@ -149,7 +148,7 @@ class Number(_Bounded):
         return "number"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, repr=False)
 class Choice(ValueType):
     """One of some words; text may write it in any case."""
 
@@ -177,7 +176,7 @@ class Choice(ValueType):
         return "one of " + ", ".join(self.words)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, repr=False)
 class Text(ValueType):
     """Any text.
 
@@ -211,7 +210,6 @@ class Text(ValueType):
         return "text"
 
 
-@dataclass(frozen=True, slots=True)
 class Names(ValueType):
     """A list of distinct names: in text separated by commas or semicolons, duplicates removed, order kept."""
 
@@ -237,7 +235,6 @@ class Names(ValueType):
         return "names"
 
 
-@dataclass(frozen=True, slots=True)
 class Addresses(ValueType):
     """Host and port pairs: in text `host:port` separated by semicolons or commas, IPv6 hosts in brackets."""
 
@@ -262,7 +259,6 @@ class Addresses(ValueType):
         return "addresses"
 
 
-@dataclass(frozen=True, slots=True)
 class Structure(ValueType):
     """A table or list whose elements the loader of the file checks one by one; it has no text form."""
 
@@ -302,3 +298,16 @@ def format_number(number: float | None) -> str:
     if number is None:
         return ""
     return str(int(number)) if isinstance(number, float) and number.is_integer() else str(number)
+
+
+def plain_value(value: Any) -> str:
+    """Return a value as properties files and Spark options have it; empty for None, commas between elements."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return format_number(value)
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes):
+        return ",".join(plain_value(each) for each in value)
+    return str(value)

@@ -9,8 +9,8 @@ from gateway.config.keys import Key, keys_of
 from gateway.config.process import TABLES
 from gateway.config.properties_file import escape_value
 from gateway.config.unsupported import UNUSED, UNUSED_REASON
-from toolkit.settings_docs import choices_of, code_cell, description_of, markdown_table, plain_value, range_of
-from toolkit.values import ValueType
+from toolkit.settings_docs import choices_of, code_cell, description_of, markdown_table, range_of
+from toolkit.values import ValueType, plain_value
 
 TITLES = {
     "broker": "Broker (broker.conf)",

@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import Any, TypeVar, cast
 
 from toolkit.settings import Setting, setting, settings_of
-from toolkit.settings_docs import plain_value
+from toolkit.values import plain_value
 
 Value = bool | int | float | str
 T = TypeVar("T", bool, int, float, str)

@@ -15,8 +15,9 @@ from typing import Any, Final
 
 from spark.errors import OptionError
 from spark.options import REDACTED, Option, read_options, shown, text
-from toolkit.settings_docs import comment, plain_value, toml_value
+from toolkit.settings_docs import comment, toml_value
 from toolkit.suggestions import nearest_name
+from toolkit.values import plain_value
 
 Tables = Mapping[str, tuple[Option, ...]]
 """Declared tables. A name ending in `.*` stands for any number of tables, as `[bodies.orders]` for `bodies.*`."""

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from spark.options import Option
-from toolkit.settings_docs import code_cell, description_of, markdown_table, plain_value
+from toolkit.settings_docs import code_cell, description_of, markdown_table
+from toolkit.values import plain_value
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 _TABLE: Final = re.compile(r"<!-- (options|columns|pipeline): (\S+) -->\n(.*?)<!-- end -->\n", re.DOTALL)

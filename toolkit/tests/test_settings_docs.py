@@ -11,11 +11,10 @@ from toolkit.settings_docs import (
     comment,
     description_of,
     markdown_table,
-    plain_value,
     range_of,
     toml_value,
 )
-from toolkit.values import Boolean, Choice, Number, WholeNumber
+from toolkit.values import Boolean, Choice, Number, WholeNumber, plain_value
 
 
 def test_bars_in_cells_are_escaped():

@@ -10,7 +10,7 @@ from gateway.config.keys import keys_of
 from gateway.config.process import TABLES
 from gateway.config.properties_file import parse_properties
 from gateway.config.sources import load_config, resolve_key, values_of_environment
-from toolkit.settings_docs import plain_value
+from toolkit.values import plain_value
 
 CONF = Path(__file__).parents[3] / "conf"
 

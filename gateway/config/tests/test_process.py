@@ -7,7 +7,7 @@ import pytest
 from gateway.config.keys import keys_of
 from gateway.config.process import TABLES, BrokerConfig, ListenerLimits, NamesrvConfig, ServeConfig
 from gateway.config.unsupported import REASONS
-from toolkit.settings_docs import plain_value
+from toolkit.values import plain_value
 
 ALL = [(table, each) for table, kind in TABLES.items() for each in keys_of(kind).values()]
 
