@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Self
 
 from storage.errors import CorruptionError, StoreFull
+from storage.files import Buffer
 
 _SECTOR = 512
 
@@ -23,7 +24,7 @@ class CrashMapping:
         self._owner = owner
         self.path = path
         self.size_bytes = len(content)
-        self.buffer = bytearray(content)
+        self.buffer: Buffer = bytearray(content)
         self.durable = durable  # None: never flushed, a crash may lose the whole file
         self.view = memoryview(self.buffer)
 

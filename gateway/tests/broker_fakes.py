@@ -1,65 +1,76 @@
 """Stand-ins for the clock, files and connections of broker parts."""
 
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import trio
+
+from codec.command import Command
 from gateway.runtime.config_file import ConfigFile
-from storage.files import MemoryFiles
+from remoting.declare import Request
+from storage.files import Files, MemoryFiles
 
 
 class FakeClock:
     """A clock that only moves in tests' hands."""
 
-    def __init__(self, ms=1_700_000_000_000):
+    def __init__(self, ms: int = 1_700_000_000_000) -> None:
         self.ms = ms
 
-    def now_ms(self):
+    def now_ms(self) -> int:
         return self.ms
 
-    def monotonic(self):
+    def monotonic(self) -> float:
         return self.ms / 1000
 
-    def pass_ms(self, ms):
+    def pass_ms(self, ms: int) -> None:
         self.ms += ms
 
 
 class FakeConnection:
     """A connection that records the requests it was given and whether it was closed."""
 
-    def __init__(self, remote=("10.0.0.1", 50000), local=("10.0.0.9", 10911)):
+    def __init__(
+        self, remote: tuple[str, int] = ("10.0.0.1", 50000), local: tuple[str, int] = ("10.0.0.9", 10911)
+    ) -> None:
         self.remote = remote
         self.local = local
-        self.told = []
-        self.closed = None
-        self.state = {}
-        self.written = []
-        self.asked = []
-        self.answer = None
-        self.nursery = None
+        self.told: list[Any] = []
+        self.closed: str | None = None
+        self.state: dict[Any, Any] = {}
+        self.written: list[bytes] = []
+        self.asked: list[Command] = []
+        self.answer: Command | Exception | None = None
+        self.nursery: trio.Nursery | None = None
 
-    def send_oneway(self, request):
+    def send_oneway(self, request: Request[Any]) -> None:
         self.told.append(request)
 
-    def write(self, data):
+    def write(self, data: bytes) -> None:
         self.written.append(data)
 
-    def spawn(self, function, *args):
+    def spawn(self, function: Callable[..., Awaitable[Any]], *args: Any) -> None:
+        assert self.nursery is not None
         self.nursery.start_soon(function, *args)
 
-    async def ask_command(self, command, timeout_s):
+    async def ask_command(self, command: Command, timeout_s: float) -> Command:
         self.asked.append(command)
         if isinstance(self.answer, Exception):
             raise self.answer
+        assert self.answer is not None
         return self.answer
 
-    async def ask(self, request, timeout_s=3.0):
+    async def ask(self, request: Request[Any], timeout_s: float = 3.0) -> Any:
         return request.read_reply(await self.ask_command(request.to_command(), timeout_s))
 
-    def close(self, reason=""):
+    def close(self, reason: str = "") -> None:
         self.closed = reason
 
-    def on_close(self, callback):
+    def on_close(self, callback: Callable[[], None]) -> None:
         pass
 
 
-def memory_config_file(name="table.json", files=None):
+def memory_config_file(name: str = "table.json", files: Files | None = None) -> ConfigFile:
     """Return a configuration file in memory."""
 
     return ConfigFile(files or MemoryFiles(), f"/config/{name}")

@@ -1,31 +1,38 @@
 """A whole broker in memory that is called through its handlers: every request travels as bytes of header and body."""
 
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
 import trio
 
 from codec.command import Command, decode_frame
-from codec.message import decode_message
+from codec.message import Message, decode_message
 from gateway.broker.assembly.build import build_broker
 from gateway.broker.message_writer import NewMessage
 from gateway.broker.processors import all_routes
 from gateway.tests.broker_fakes import FakeClock, FakeConnection
 from gateway.tests.configs import broker_config
 from remoting.bodies.heartbeat import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
-from remoting.requests.client import HeartBeat
-from storage.files import MemoryFiles
+from remoting.bodies.topics import TopicConfig
+from remoting.declare import Header, Request
+from remoting.requests.client import HeartBeat, HeartbeatReply
+from storage.files import Files, MemoryFiles
+
+Reply = TypeVar("Reply", bound=Header | None)
 
 CLIENT_VERSION = 493
 
 
-async def _never(work):
+async def _never(work: Callable[[], Any]) -> None:
     raise AssertionError("nothing blocks in these tests")
 
 
 class World:
     """One broker named b1 of cluster c1 on virtual time."""
 
-    def __init__(self, files=None, **settings):
+    def __init__(self, files: Files | None = None, **settings: Any) -> None:
         self.clock = FakeClock()
-        self.files = files or MemoryFiles()
+        self.files: Files = files or MemoryFiles()
         config = broker_config(
             broker_name="b1", broker_cluster_name="c1", store_path_root_dir="/store", **settings
         )
@@ -35,18 +42,20 @@ class World:
         self.handlers = all_routes().bind(self.broker)
         self.connection = FakeConnection()
 
-    def ask(self, request, connection=None, version=CLIENT_VERSION):
+    def ask(
+        self, request: Request[Reply], connection: FakeConnection | None = None, version: int = CLIENT_VERSION
+    ) -> Reply:
         """Return the typed reply. Raise RequestError for a refusal, raised by the handler or written as an answer."""
         command = request.to_command(7)
         command.version = version
         answer = self.handlers[request.code](connection or self.connection, command)
         return request.read_reply(answer_of(answer))
 
-    def ask_async(self, request, connection=None):
+    def ask_async(self, request: Request[Reply], connection: FakeConnection | None = None) -> Reply:
         """Ask as `ask` does, a handler that waits for a client."""
         connection = connection or self.connection
 
-        async def main():
+        async def main() -> None:
             async with trio.open_nursery() as nursery:
                 connection.nursery = nursery
                 assert self.handlers[request.code](connection, request.to_command(7)) is None
@@ -54,32 +63,41 @@ class World:
         trio.run(main)
         return request.read_reply(answer_of(connection.written.pop()))
 
-    def put(self, topic="t", queue_id=0, body=b"hello", properties=None, **more):
+    def put(
+        self,
+        topic: str = "t",
+        queue_id: int = 0,
+        body: bytes = b"hello",
+        properties: dict[str, str] | None = None,
+        **more: Any,
+    ) -> tuple[int, int]:
         """Store a message and return (queue offset, physical offset)."""
         message = NewMessage(topic, queue_id, body, dict(properties or {}), **more)
         return self.broker.writer.write(message)[:2]
 
-    def stored(self, topic, queue_id=0):
+    def stored(self, topic: str, queue_id: int = 0) -> list[Message]:
         """Return every message of a queue."""
         store = self.broker.store
         ends = range(store.min_offset(topic, queue_id), store.max_offset(topic, queue_id))
         return [decode_message(store.read(topic, queue_id, offset, 1).chunks[0]) for offset in ends]
 
-    def topic(self, name="t", queues=4):
+    def topic(self, name: str = "t", queues: int = 4) -> TopicConfig:
         """Return a topic, created if it is new."""
-        return self.broker.topics.create_for_send(name, "TBW102", queues)
+        config = self.broker.topics.create_for_send(name, "TBW102", queues)
+        assert config is not None
+        return config
 
     def beat(
         self,
-        connection,
-        *topics,
-        group="g",
-        client_id="c1",
-        producers=(),
-        fingerprint=0,
-        without=False,
-        **more,
-    ):
+        connection: FakeConnection | None,
+        *topics: str,
+        group: str | None = "g",
+        client_id: str = "c1",
+        producers: Sequence[str] = (),
+        fingerprint: int = 0,
+        without: bool = False,
+        **more: Any,
+    ) -> HeartbeatReply:
         """Send a heartbeat of a consumer (unless there are no topics and no group) and of producers."""
         subscriptions = [SubscriptionData(topic=topic, sub_string="*", sub_version=1) for topic in topics]
         consumer = ConsumerData(

@@ -1,6 +1,7 @@
 """Broker configurations of tests, from flat field names: `broker_config(broker_name="b", file_reserved_hours=1)`."""
 
 from dataclasses import fields, replace
+from typing import Any
 
 from gateway.config.process import BrokerConfig
 
@@ -9,15 +10,15 @@ PARTS = {
 }
 
 
-def change_config(config, **changes):
+def change_config(config: BrokerConfig, **changes: Any) -> BrokerConfig:
     """Return a copy of a broker's configuration with some fields changed, also those of its parts."""
-    own = {name: value for name, value in changes.items() if name not in PARTS}
+    own: dict[str, Any] = {name: value for name, value in changes.items() if name not in PARTS}
     for part in {PARTS[name] for name in changes if name in PARTS}:
         changed = {name: value for name, value in changes.items() if PARTS.get(name) == part}
         own[part] = replace(getattr(config, part), **changed)
     return replace(config, **own)
 
 
-def broker_config(**settings):
+def broker_config(**settings: Any) -> BrokerConfig:
     """Return the default configuration with some fields changed."""
     return change_config(BrokerConfig(), **settings)

@@ -1,23 +1,27 @@
 """Pop requests and replies in short form, for tests on a simulated cluster."""
 
 import base64
+from collections.abc import Callable, Iterable
+from typing import Any
 
-from codec.message import iter_messages
-from gateway.tests.cluster import EPOCH_MS, message
+from codec.message import Message, iter_messages
+from gateway.tests.cluster import EPOCH_MS, Cluster, Node, message
 from remoting.bodies.pop import BatchAck, BatchAckMessageRequestBody
 from remoting.requests.pop import (
     AckMessage,
     BatchAckMessage,
     ChangeMessageInvisibletime,
+    ChangeMessageInvisibletimeReply,
     Notification,
     PopMessage,
+    PopMessageReply,
 )
 
 RETRY = "%RETRY%GID_orders"
 REVIVE = "rmq_sys_REVIVE_LOG_DefaultCluster"
 
 
-def pop_request(topic="orders", group="GID", **more):
+def pop_request(topic: str = "orders", group: str = "GID", **more: Any) -> PopMessage:
     """Build a pop of all queues that does not wait, from the beginning of each."""
     return PopMessage(
         **{
@@ -27,32 +31,57 @@ def pop_request(topic="orders", group="GID", **more):
     )  # fmt: skip
 
 
-def notification(topic="orders", group="GID", **more):
+def notification(topic: str = "orders", group: str = "GID", **more: Any) -> Notification:
     values = {"queue_id": -1, "poll_time": 0, "born_time": 0, **more}
     return Notification(consumer_group=group, topic=topic, **values)
+
+
+class Got:
+    """A popped message."""
+
+    def __init__(self, message: Message, receipt: str, topic: str) -> None:
+        self.message = message
+        self.receipt = receipt
+        self.topic = topic
+
+    @property
+    def body(self) -> bytes:
+        return self.message.body
+
+    @property
+    def times(self) -> int:
+        return self.message.reconsume_times
+
+    def request(self, kind: Callable[..., Any], group: str, **more: Any) -> Any:
+        return kind(
+            consumer_group=group, topic=self.topic, queue_id=self.message.queue_id, extra_info=self.receipt,
+            offset=self.message.queue_offset, **more,
+        )  # fmt: skip
 
 
 class Client:
     """A consumer that pops over one connection."""
 
-    def __init__(self, cluster, node):
+    def __init__(self, cluster: Cluster, node: Node) -> None:
         self.cluster = cluster
         self.node = node
         self.connection = cluster.dial(node.address)
 
-    async def send(self, *bodies, queue_id=0, **more):
+    async def send(self, *bodies: bytes, queue_id: int = 0, **more: Any) -> None:
         for body in bodies:
             await self.connection.ask(message(body=body, queue_id=queue_id, **more))
 
-    async def reply(self, **more):
+    async def reply(self, **more: Any) -> PopMessageReply:
         """Return the reply to a pop."""
         return await self.connection.ask(pop_request(**more), timeout_s=100)
 
-    async def pop(self, **more):
+    async def pop(self, **more: Any) -> list[Got]:
         """Return popped messages as `Got`."""
         reply = await self.reply(**more)
         topic, group = more.get("topic", "orders"), more.get("group", "GID")
-        starts = dict(part.rsplit(" ", 1) for part in reply.start_offset_info.split(";") if part)
+        starts: dict[str, str] = dict(
+            part.rsplit(" ", 1) for part in (reply.start_offset_info or "").split(";") if part
+        )
         found = []
         for each in iter_messages(reply.body) if reply.body else ():
             receipt = each.properties.get("POP_CK") or (
@@ -63,11 +92,13 @@ class Client:
             found.append(Got(each, receipt, marks[receipt.split(" ")[4]]))
         return found
 
-    async def ack(self, *popped, group="GID"):
+    async def ack(self, *popped: Got, group: str = "GID") -> None:
         for each in popped:
             await self.connection.ask(each.request(AckMessage, group))
 
-    async def change(self, popped, invisible_ms, group="GID"):
+    async def change(
+        self, popped: Got, invisible_ms: int, group: str = "GID"
+    ) -> ChangeMessageInvisibletimeReply:
         request = popped.request(ChangeMessageInvisibletime, group, invisible_time=invisible_ms)
         reply = await self.connection.ask(request)
         parts = popped.receipt.split(" ")
@@ -75,7 +106,7 @@ class Client:
         popped.receipt = " ".join(parts)
         return reply
 
-    async def batch_ack(self, *popped, topic="orders", group="GID"):
+    async def batch_ack(self, *popped: Got, topic: str = "orders", group: str = "GID") -> None:
         acks = []
         for each in popped:
             start, pop_time, invisible, revive, kind, _, queue, offset = each.receipt.split(" ")
@@ -90,33 +121,10 @@ class Client:
         await self.connection.ask(BatchAckMessage(data=body))
 
 
-class Got:
-    """A popped message."""
-
-    def __init__(self, message, receipt, topic):
-        self.message = message
-        self.receipt = receipt
-        self.topic = topic
-
-    @property
-    def body(self):
-        return self.message.body
-
-    @property
-    def times(self):
-        return self.message.reconsume_times
-
-    def request(self, kind, group, **more):
-        return kind(
-            consumer_group=group, topic=self.topic, queue_id=self.message.queue_id, extra_info=self.receipt,
-            offset=self.message.queue_offset, **more,
-        )  # fmt: skip
-
-
-def bodies(popped):
+def bodies(popped: Iterable[Got]) -> list[bytes]:
     return sorted(each.body for each in popped)
 
 
-def now(cluster):
+def now(cluster: Cluster) -> int:
     """Return virtual milliseconds since the start."""
     return cluster.clock.now_ms() - EPOCH_MS

@@ -1,16 +1,21 @@
 """A transactional producer for tests on a simulated cluster, and short forms of their queries."""
 
 import contextlib
+from collections.abc import Awaitable, Coroutine
+from typing import Any, Self
 
 import pytest
 import trio
 
-from codec.message import decode_message
+from codec.command import Command
+from codec.message import Message, decode_message
 from codec.topics import TRANS_GROUP, TRANS_HALF_TOPIC, TRANS_OP_TOPIC
-from gateway.tests.cluster import EPOCH_MS, message
+from gateway.tests.cluster import EPOCH_MS, Cluster, Node, message
 from remoting.bodies.heartbeat import HeartbeatData, ProducerData
+from remoting.connection import Connection
 from remoting.errors import RemotingClosed, RequestError
 from remoting.requests.client import HeartBeat
+from remoting.requests.send import SendMessageReply
 from remoting.requests.transaction import CheckTransactionState, EndTransaction
 
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
@@ -21,34 +26,45 @@ UNSET = "not set any response code"
 class Producer:
     """A transactional producer that records check-backs and answers them as `decide` says."""
 
-    def __init__(self, cluster, node, group="PID", decide=UNKNOWN):
+    def __init__(
+        self, cluster: Cluster, node: Node, group: str = "PID", decide: int | None = UNKNOWN
+    ) -> None:
         self._clock = cluster.clock
         self.group = group
         self.decide = decide
-        self.questions = []
+        self.questions: list[tuple[int, CheckTransactionState, Message]] = []
         self.connection = cluster.dial(node.address, {CheckTransactionState.code: self._asked})
         cluster.nursery.start_soon(self._keep_alive)
 
-    async def _keep_alive(self):
+    async def _keep_alive(self) -> None:
         with contextlib.suppress(RemotingClosed):
             while True:
                 await trio.sleep(30)
                 await self.beat()
 
-    async def beat(self):
+    async def beat(self) -> Self:
         data = HeartbeatData(
             client_id=f"c-{self.group}", producer_data_set=[ProducerData(group_name=self.group)]
         )
         await self.connection.ask(HeartBeat(data=data))
         return self
 
-    def half(self, body=b"hello", *, key="U1", queue_id=2, properties=None, sys_flag=4, **more):
+    def half(
+        self,
+        body: bytes = b"hello",
+        *,
+        key: str | None = "U1",
+        queue_id: int = 2,
+        properties: dict[str, str] | None = None,
+        sys_flag: int = 4,
+        **more: Any,
+    ) -> Coroutine[Any, Any, SendMessageReply]:
         given = {"TRAN_MSG": "true", "PGROUP": self.group, **(properties or {})}
         more.setdefault("born_timestamp", self._clock.now_ms())
         request = message(body=body, key=key, queue_id=queue_id, properties=given, sys_flag=sys_flag, **more)
         return self.connection.ask(request)
 
-    def end(self, sent, decision=COMMIT, **changes):
+    def end(self, sent: SendMessageReply, decision: int = COMMIT, **changes: Any) -> Coroutine[Any, Any, Any]:
         fields = {
             "producer_group": self.group, "tran_state_table_offset": sent.queue_offset,
             "commit_log_offset": int(sent.msg_id[-16:], 16), "commit_or_rollback": decision,
@@ -56,7 +72,7 @@ class Producer:
         }  # fmt: skip
         return self.connection.ask(EndTransaction(**fields))
 
-    def _asked(self, connection, command):
+    def _asked(self, connection: Connection, command: Command) -> None:
         question = CheckTransactionState.from_command(command)
         asked_ms = self._clock.now_ms() - EPOCH_MS
         self.questions.append((asked_ms, question, decode_message(question.body)))
@@ -72,27 +88,27 @@ class Producer:
                 )
             )
 
-    def times(self):
+    def times(self) -> list[int]:
         return [at for at, _, _ in self.questions]
 
 
-async def started(cluster, decide=UNKNOWN, **settings):
+async def started(cluster: Cluster, decide: int | None = UNKNOWN, **settings: Any) -> tuple[Node, Producer]:
     node = await cluster.add_broker(**settings)
     return node, await Producer(cluster, node, decide=decide).beat()
 
 
-def queue(node, topic, queue_id=0):
+def queue(node: Node, topic: str, queue_id: int = 0) -> list[Message]:
     """Return every message of a queue as stored."""
     store = node.broker.store
     ends = range(store.min_offset(topic, queue_id), store.max_offset(topic, queue_id))
     return [decode_message(store.read(topic, queue_id, offset, 1).chunks[0]) for offset in ends]
 
 
-def orders(node):
+def orders(node: Node) -> list[Message]:
     return queue(node, "orders", 2)
 
 
-def progress(node):
+def progress(node: Node) -> tuple[int, int]:
     """Return the offsets up to which half and op messages are settled."""
     offsets = node.broker.offsets
     return offsets.query_offset(TRANS_GROUP, TRANS_HALF_TOPIC, 0), offsets.query_offset(
@@ -100,7 +116,7 @@ def progress(node):
     )
 
 
-async def refused(request):
+async def refused(request: Awaitable[Any]) -> tuple[int, str | None]:
     with pytest.raises(RequestError) as problem:
         await request
     return problem.value.code, problem.value.remark

@@ -315,29 +315,31 @@ def test_recalls_are_refused_by_settings_and_topic(world, recalling):
 
 
 def test_after_a_crash_each_message_comes_once():
-    world = World(CrashFiles())
+    files = CrashFiles()
+    world = World(files)
     for deliver, key in ((1200, "a"), (1500, "b"), (4000, "c"), (90_000, "d")):
         world.later(NOW + deliver, key)
     assert world.at(NOW + 1300) == ["a"]
-    world.files = world.files.crash(random.Random(0), lose_unflushed=False)
+    world.files = files = files.crash(random.Random(0), lose_unflushed=False)
     world = world.again()
     assert world.at(NOW + 1499) == ["a"]
     assert world.at(NOW + 1500) == ["a", "b"]
     world.later(NOW + 1400, "past")
-    world.files = world.files.crash(random.Random(0), lose_unflushed=False)
+    world.files = files = files.crash(random.Random(0), lose_unflushed=False)
     world = world.again()
     assert world.at(NOW + 5000) == ["a", "b", "past", "c"]
     assert world.at(NOW + 90_000)[4:] == ["d"]
 
 
 def test_after_the_end_in_order_a_slot_holds_only_what_is_left():
-    world = World(CrashFiles())
+    files = CrashFiles()
+    world = World(files)
     for deliver, key in ((1200, "a"), (1500, "b"), (1600, "c")):
         world.later(NOW + deliver, key)
     assert world.at(NOW + 1300) == ["a"]
     world.timers.close()
-    world.files = world.files.crash(random.Random(0), lose_unflushed=False)
-    wheel = world.files.mapped["/memory/timerwheel"]
+    world.files = files = files.crash(random.Random(0), lose_unflushed=False)
+    wheel = files.mapped["/memory/timerwheel"]
     wheel_before = bytes(wheel.buffer)
     again = world.again()
     assert bytes(wheel.buffer) == wheel_before

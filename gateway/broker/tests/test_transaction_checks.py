@@ -45,6 +45,7 @@ async def test_an_unknown_one_is_asked_about_every_interval(cluster):
             number, TRANS_HALF_TOPIC, "broker-a",
         )  # fmt: skip
         assert (question.msg_id, question.transaction_id) == (sent.transaction_id, sent.transaction_id)
+        assert question.offset_msg_id is not None
         assert int(question.offset_msg_id[-16:], 16) == question.commit_log_offset == copy.physical_offset
         assert (copy.topic, copy.queue_id, copy.body, copy.tags) == ("orders", 2, b"hello", "a")
         assert copy.properties["TRANSACTION_CHECK_TIMES"] == str(number)

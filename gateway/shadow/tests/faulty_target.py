@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+from collections.abc import Awaitable, Callable
 
 import trio
 from trio.testing import memory_stream_pair
@@ -9,7 +10,7 @@ from trio.testing import memory_stream_pair
 from codec.command import Command, encode_command, encode_response
 from codec.frames import FrameSplitter
 from gateway.shadow.tests.two_clusters import ClusterView
-from remoting.transport import StreamTransport
+from remoting.transport import StreamTransport, Transport
 
 SENDS = (10, 310, 320)
 PORTS = itertools.count(61_000)
@@ -27,7 +28,7 @@ class FaultyTarget(ClusterView):
     dials = 0
     frames = 0
 
-    async def _dial(self, host, port):
+    async def _dial(self, host: str, port: int) -> Transport:
         self.dials += 1
         if self.fault == "gone":
             raise ConnectionRefusedError("nobody there")
@@ -39,23 +40,25 @@ class FaultyTarget(ClusterView):
 
 
 class _Relay:
-    def __init__(self, target, front, behind):
+    def __init__(self, target: FaultyTarget, front: StreamTransport, behind: Transport) -> None:
         self._target, self._front, self._behind = target, front, behind
-        self._lost_opaques = set()
+        self._lost_opaques: set[int] = set()
 
-    async def run(self):
+    async def run(self) -> None:
         async with trio.open_nursery() as nursery:
             for relay in (self._relay_requests, self._relay_answers):
                 nursery.start_soon(self._relay_until_closed, relay, nursery.cancel_scope)
 
-    async def _relay_until_closed(self, relay, scope):
+    async def _relay_until_closed(
+        self, relay: Callable[[], Awaitable[None]], scope: trio.CancelScope
+    ) -> None:
         with contextlib.suppress(OSError):
             await relay()
         self._front.close()
         self._behind.close()
         scope.cancel()
 
-    async def _relay_requests(self):
+    async def _relay_requests(self) -> None:
         splitter = FrameSplitter()
         while data := await self._front.receive(65536):
             for command in splitter.feed(data):
@@ -63,7 +66,7 @@ class _Relay:
                 if not await self._handle_request(command):
                     return
 
-    async def _handle_request(self, command):
+    async def _handle_request(self, command: Command) -> bool:
         fault = self._target.fault
         if fault == "gone":
             return False
@@ -83,7 +86,7 @@ class _Relay:
             await self._behind.send_all(encode_command(command))
         return True
 
-    async def _relay_answers(self):
+    async def _relay_answers(self) -> None:
         splitter = FrameSplitter()
         while data := await self._behind.receive(65536):
             for command in splitter.feed(data):

@@ -16,7 +16,7 @@ STARTED_MS = 1_700_000_000_000
 OUTAGE = range(20, 30)
 
 
-def sample_report(**more):
+def sample_report(**more: Any) -> dict[str, Any]:
     """Return a report with all known sections, an outage of the target, differences, and texts that must be escaped."""
     topics = {
         name: _topic_series(share)
@@ -97,8 +97,8 @@ def sample_report(**more):
     }
 
 
-def _topic_series(share):
-    def rate(at):
+def _topic_series(share: float) -> dict[str, list[Any]]:
+    def rate(at: int) -> float:
         return 1000 * share * (1 + 0.1 * math.sin(at))
 
     columns: dict[str, list[Any]] = {f"{name}_per_s": [0.0] * POINT_COUNT for name in COUNT_NAMES}
@@ -115,6 +115,6 @@ def _topic_series(share):
     return columns
 
 
-def _totals(columns):
+def _totals(columns: dict[str, list[Any]]) -> dict[str, Any]:
     totals = {name: round(sum(columns[f"{name}_per_s"])) for name in COUNT_NAMES}
     return totals | {name: values[-1] for name, values in columns.items() if name.endswith("_ms")}

@@ -4,10 +4,12 @@ It passes requests to either cluster as a director says, mirrors sends of the pr
 """
 
 import itertools
+from collections.abc import Set
+from typing import Any
 
 import trio
 
-from codec.command import encode_command
+from codec.command import Command, encode_command
 from gateway.shadow.clusters.cluster_pair import ClusterPair
 from gateway.shadow.cutover.checks import MoveChecks
 from gateway.shadow.cutover.director import MoveDirector
@@ -15,9 +17,12 @@ from gateway.shadow.cutover.move_file import MoveFile
 from gateway.shadow.cutover.move_traffic import SEND_CODES, MoveTraffic, topic_of_send
 from gateway.shadow.cutover.mover import Mover
 from gateway.shadow.cutover.settings import CutoverSettings
+from gateway.shadow.tests.two_clusters import ClusterView
 from gateway.shadow.traffic.exchange import Exchange, Hub, Side
 from gateway.tests.cluster import bodies, inline, message, pull
+from remoting.declare import Request
 from remoting.requests.offsets import UpdateConsumerOffset
+from storage.files import MemoryFiles
 
 OPAQUES = itertools.count(1)
 STATE = "/shadow/moves.json"
@@ -26,23 +31,23 @@ STATE = "/shadow/moves.json"
 class SimulatedMirror:
     """Resends messages of the primary to the target in order, `delay_s` later. An `Observer` and a `MirrorControl`."""
 
-    def __init__(self, target, delay_s=0.01):
+    def __init__(self, target: ClusterView, delay_s: float = 0.01) -> None:
         self.target = target
         self.delay_s = delay_s
-        self.stopped = set()
-        self.queue = []
+        self.stopped: set[str] = set()
+        self.queue: list[tuple[str, Command]] = []
         self.wake = trio.Event()
 
-    def codes(self):
+    def codes(self) -> Set[int]:
         return SEND_CODES
 
-    def observe(self, exchange):
+    def observe(self, exchange: Exchange) -> None:
         topic = topic_of_send(exchange.request_command)
         if exchange.side is Side.PRIMARY and topic not in self.stopped and exchange.answer_command.code == 0:
             self.queue.append((topic, exchange.request_command))
             self.wake.set()
 
-    async def run(self):
+    async def run(self) -> None:
         while True:
             await self.wake.wait()
             while self.queue:
@@ -51,23 +56,32 @@ class SimulatedMirror:
                 self.queue.pop(0)
             self.wake = trio.Event()
 
-    def count_waiting(self, topic):
+    def count_waiting(self, topic: str) -> int:
         return sum(each == topic for each, _ in self.queue)
 
-    def stop_mirroring(self, topic):
+    def stop_mirroring(self, topic: str) -> None:
         self.stopped.add(topic)
 
-    def resume_mirroring(self, topic):
+    def resume_mirroring(self, topic: str) -> None:
         self.stopped.discard(topic)
 
-    def is_led_by_target(self, topic):
+    def is_led_by_target(self, topic: str) -> bool:
         return False
 
 
 class SimulatedGateway:
     """Takes requests like a proxy, by `ask`. `restart` loses everything that is not in files."""
 
-    def __init__(self, primary, target, files, nursery, *, kept=True, settings=None):
+    def __init__(
+        self,
+        primary: ClusterView,
+        target: ClusterView,
+        files: MemoryFiles,
+        nursery: trio.Nursery,
+        *,
+        kept: bool = True,
+        settings: CutoverSettings | None = None,
+    ) -> None:
         self.primary, self.target, self.files, self.nursery = primary, target, files, nursery
         self.kept = kept
         self.settings = settings or CutoverSettings(state_file=STATE)
@@ -75,7 +89,7 @@ class SimulatedGateway:
         nursery.start_soon(self.mirror.run)
         self.restart()
 
-    def restart(self):
+    def restart(self) -> None:
         self.hub, self.traffic = Hub(), MoveTraffic()
         self.director = MoveDirector(self.hub, self.traffic)
         self.hub.set_director(self.director)
@@ -89,7 +103,7 @@ class SimulatedGateway:
         self.mover = Mover(book, self.director, self.checks, self.settings, clock.now_ms)
         self.mover.resume_moves()
 
-    async def ask(self, request):
+    async def ask(self, request: Request[Any]) -> tuple[Any, Side]:
         """Return the typed answer of a request, and the side that it came from."""
         command = request.to_command(next(OPAQUES))
         frame = encode_command(command)
@@ -106,7 +120,7 @@ class SimulatedGateway:
         )  # fmt: skip
         return request.read_reply(answer), side
 
-    async def _wait_for_side(self, code, frame):
+    async def _wait_for_side(self, code: int, frame: bytes) -> Side:
         while True:
             side = self.hub.choose_side(code, frame) if self.hub.is_directed(code) else Side.PRIMARY
             if side is not Side.WAIT:
@@ -119,13 +133,15 @@ class SimulatedGateway:
 class SimulatedProducer:
     """Sends numbered messages of a topic to its queues in turn, one at a time, until `stopped` is set."""
 
-    def __init__(self, gateway, topic="orders", queues=2, pause_s=0.05):
+    def __init__(
+        self, gateway: SimulatedGateway, topic: str = "orders", queues: int = 2, pause_s: float = 0.05
+    ) -> None:
         self.gateway, self.topic, self.queues, self.pause_s = gateway, topic, queues, pause_s
-        self.sent = []
+        self.sent: list[tuple[int, bytes, Side]] = []
         self.slowest_s = 0.0
         self.stopped = False
 
-    async def run(self):
+    async def run(self) -> None:
         for number in itertools.count():
             if self.stopped:
                 return
@@ -138,21 +154,29 @@ class SimulatedProducer:
             self.sent.append((queue, body, side))
             await trio.sleep(self.pause_s)
 
-    def of(self, queue):
+    def of(self, queue: int) -> list[bytes]:
         return [body for at, body, _ in self.sent if at == queue]
 
 
 class SimulatedConsumer:
     """The only consumer of a group: pulls each queue, with long polls if `wait_ms` is set, and commits its offsets."""
 
-    def __init__(self, gateway, topic="orders", group="GID", queues=2, pause_s=0.2, wait_ms=0):
+    def __init__(
+        self,
+        gateway: SimulatedGateway,
+        topic: str = "orders",
+        group: str = "GID",
+        queues: int = 2,
+        pause_s: float = 0.2,
+        wait_ms: int = 0,
+    ) -> None:
         self.gateway, self.topic, self.group, self.pause_s = gateway, topic, group, pause_s
         self.wait_ms = wait_ms
         self.offsets = dict.fromkeys(range(queues), 0)
-        self.got = []
-        self.sides = []
+        self.got: list[tuple[int, bytes]] = []
+        self.sides: list[Side] = []
 
-    async def run(self):
+    async def run(self) -> None:
         if self.wait_ms:
             async with trio.open_nursery() as nursery:
                 for queue in self.offsets:
@@ -162,11 +186,11 @@ class SimulatedConsumer:
                 await self.pull_once(queue)
             await trio.sleep(self.pause_s)
 
-    async def _poll_queue(self, queue):
+    async def _poll_queue(self, queue: int) -> None:
         while True:
             await self.pull_once(queue)
 
-    async def pull_once(self, queue):
+    async def pull_once(self, queue: int) -> None:
         request = pull(
             self.topic, self.offsets[queue], queue_id=queue, group=self.group, wait_ms=self.wait_ms
         )
@@ -181,5 +205,5 @@ class SimulatedConsumer:
             )
         )
 
-    def of(self, queue):
+    def of(self, queue: int) -> list[bytes]:
         return [body for at, body in self.got if at == queue]

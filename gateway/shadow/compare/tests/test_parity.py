@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
+from codec.message import Message
 from gateway.shadow.compare.alignment import FindingKind
 from gateway.shadow.compare.parity import ComparedClusters, ParityOptions, ParityRange, compare_topics
 from gateway.shadow.tests.fake_queues import BORN_MS, FakeQueues, Refusing, stored
@@ -96,7 +97,7 @@ def test_properties_of_the_broker_are_masked_and_their_order_is_none():
 
 
 def test_an_offset_without_a_message_at_the_target_is_missing():
-    theirs = [stored(each) for each in range(9)]
+    theirs: list[Message | None] = [stored(each) for each in range(9)]
     theirs[3] = None
     assert faults(look(FakeQueues(map(stored, range(9))), FakeQueues(theirs), same_offsets=True)) == {
         ("missing", "U00000003"): 1
@@ -250,7 +251,8 @@ def test_planted_faults_are_found_exactly(data):
 def test_planted_faults_are_found_exactly_with_the_same_offsets(data):
     length = data.draw(st.integers(20, 200))
     places = data.draw(st.lists(st.integers(0, length - 1), unique=True, max_size=8))
-    theirs, planted = [stored(each) for each in range(length)], Counter()
+    theirs: list[Message | None] = [stored(each) for each in range(length)]
+    planted = Counter()
     for at in places:
         kind = data.draw(st.sampled_from(["missing", "changed", "replaced"]))
         identity = f"U{at:08}"
