@@ -50,18 +50,18 @@ class ShadowServer:
         self._ready_file = ready_file
         self._signals = StopSignals()
         self._reactor = Reactor() if Reactor.is_available() else None
-        self._cluster_of = partial(make_cluster, reactor=self._reactor)
+        self._make_cluster = partial(make_cluster, reactor=self._reactor)
         self.hub = Hub()
-        self.figures = MetricRegistry()
-        self.reporting = ReportService(config.console, config.report, config, self.hub, self.figures)
+        self.metrics = MetricRegistry()
+        self.report = ReportService(config.console, config.report, config, self.hub, self.metrics)
         # Each session uses one file for the client, one for the primary and perhaps one for the target.
-        most = within_file_limit(config.listen.connections, share=4)
-        listen, primary = replace(config.listen, connections=most), config.primary
+        max_connections = within_file_limit(config.listen.connections, share=4)
+        listen, primary = replace(config.listen, connections=max_connections), config.primary
         opener = upstream_opener(primary.tls, partial(connect, reactor=self._reactor), "primary.tls")
         self.primary = Cluster(
             primary.namesrv, opener=opener, sign=make_signer(primary.credentials, "primary.credentials")
         )
-        self.target = self._cluster_of(config.target, "target") if config.target.namesrv else None
+        self.target = self._make_cluster(config.target, "target") if config.target.namesrv else None
         self.forwarder = Forwarder(
             listen,
             self.primary,
@@ -69,21 +69,21 @@ class ShadowServer:
             SystemClock(),
             opener=opener,
             admit=make_admission(self._reactor, TlsMode(listen.tls.mode), listener_context(listen.tls)),
-            dial_target=self._dial_target(),
+            dial_target=self._make_target_dialer(),
         )
-        self.figures.register(self.forwarder.figures)
+        self.metrics.register(self.forwarder.figures)
         self.capture = build_capture(config.capture, has_mirror=bool(config.target.namesrv))
         if self.capture is not None:
             # Before the mirror: the capture must know an exchange before the target's answer arrives.
             self.hub.add_observer(self.capture)
-            self.figures.register(self.capture.figures)
+            self.metrics.register(self.capture.figures)
         self.mirror = self._build_mirror() if config.target.namesrv else None
         self.cutover = self._build_cutover(self.mirror) if self.mirror else None
         self.comparison = (
             self._build_comparison(self.mirror) if self.mirror and config.compare.enabled else None
         )
 
-    def _dial_target(self) -> TargetDialer | None:
+    def _make_target_dialer(self) -> TargetDialer | None:
         """Return the dialer for clients' requests that are directed to the target; None without a target."""
         if self.target is None:
             return None
@@ -99,46 +99,46 @@ class ShadowServer:
             config.mirror,
             config.mirroring,
             config.target.brokers,
-            partial(self._cluster_of, config.primary, "primary"),
-            partial(self._cluster_of, config.target, "target"),
+            partial(self._make_cluster, config.primary, "primary"),
+            partial(self._make_cluster, config.target, "target"),
             make_replication if config.target.kind == "ours" else None,
             f"{config.target.kind} {' '.join(sorted(config.target.namesrv))}",
         )
         service.attach_to(self.hub)
-        self.figures.register(service.mirror.figures)
+        self.metrics.register(service.mirror.figures)
         if service.replication is not None:
-            self.figures.register(service.replication.figures)
-            self.reporting.add_section("kept", service.replication.status)
+            self.metrics.register(service.replication.figures)
+            self.report.add_section("kept", service.replication.status)
         if self.capture is not None:
             service.mirror.add_outcome_listener(self.capture.observe_outcome)
-        self.reporting.show_mirror(service.mirror)
+        self.report.show_mirror(service.mirror)
         return service
 
     def _build_cutover(self, mirror: MirrorService) -> Cutover:
         """Build the cut-over and resume its moves."""
         target = self._config.target
         cutover = Cutover(self._config.cutover, self.hub, mirror, target.brokers, target.kind)
-        cutover.register_metrics(self.figures)
-        self.reporting.show_moves(cutover.routes.moves_status)
-        cutover.routes.register_routes(self.reporting.console)
-        MirrorRoutes(mirror.mirror, cutover.mode_switch.switch_mode).register(self.reporting.console)
+        cutover.register_metrics(self.metrics)
+        self.report.show_moves(cutover.routes.moves_status)
+        cutover.routes.register_routes(self.report.console)
+        MirrorRoutes(mirror.mirror, cutover.mode_switch.switch_mode).register(self.report.console)
         cutover.resume_moves()
         return cutover
 
     def _build_comparison(self, mirror: MirrorService) -> ComparisonService:
         """Build the comparison of both clusters, which has connections of its own to both."""
         offsets = mirror.factory.directions[Side.PRIMARY].state.offsets
-        comparing = build_comparison(
+        comparison = build_comparison(
             self._config,
             lambda broker, topic, queue_id, at: offsets.translate((broker, topic, queue_id), at),
-            self._cluster_of,
+            self._make_cluster,
         )
-        self.hub.add_observer(comparing.observer)
-        mirror.mirror.add_outcome_listener(comparing.observer.observe_outcome)
-        self.figures.register(comparing.figures)
-        self.reporting.show_comparison(comparing)
-        comparing.register_routes(self.reporting.console)
-        return comparing
+        self.hub.add_observer(comparison.observer)
+        mirror.mirror.add_outcome_listener(comparison.observer.observe_outcome)
+        self.metrics.register(comparison.figures)
+        self.report.show_comparison(comparison)
+        comparison.register_routes(self.report.console)
+        return comparison
 
     async def run(self) -> None:
         """Start all parts, report that the gateway is ready, and forward traffic until a signal."""
@@ -161,7 +161,7 @@ class ShadowServer:
             if self.mirror is not None:
                 # Clients are served already, but readiness must not be reported before backlogs on disk are known.
                 await self.mirror.mirror.wait_until_opened()
-            console = await nursery.start(self.reporting.run)
+            console = await nursery.start(self.report.run)
             tune_garbage_collector()
             announce_ready(self._ready_facts(console), self._ready_file)
             await self._signals.first.wait()
@@ -189,4 +189,4 @@ class ShadowServer:
         await self.forwarder.stop()
         if self.mirror is not None:
             await self.mirror.drain()
-        await self.reporting.write_files()
+        await self.report.write_files()

@@ -1,7 +1,8 @@
-"""The rooms of the source tree: which folder may import which, and no import circle between modules.
+"""The allowed imports: between packages, between the rooms of a package, and no import circle between modules.
 
-A room is one folder of sources. The table below is the only place that says which room may import which; a new room, or
-a new arrow between two rooms, is added here first. Tests are not sources: they may import whatever they test.
+A room is one folder of sources in `gateway` or `spark`. The two tables below are the only place that says what may
+import what; a new package or room, or a new arrow between two of them, is added here first. Imports inside functions
+and those for types count as well. Tests are not sources: they may import whatever they test.
 """
 
 import ast
@@ -13,6 +14,18 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+
+PACKAGES: Mapping[str, set[str]] = {
+    "codec": set(),
+    "toolkit": {"codec"},
+    "remoting": {"codec"},
+    "storage": {"codec"},
+    "gateway": {"codec", "toolkit", "remoting", "storage"},
+    "spark": {"codec", "toolkit", "remoting"},
+    "compat_tests": {"codec", "toolkit", "remoting"},
+}
+MEASURING_ROOMS: Mapping[str, set[str]] = {"spark.bench": {"compat_tests"}}
+"""Rooms that may also import these packages, because they start servers to measure reading from them."""
 
 BROKER_ROOMS = {"gateway.broker", "gateway.broker.pop"}
 TRAFFIC_TO_MIRROR = {
@@ -243,6 +256,21 @@ def module_circles() -> set[str]:
         if not each.types_only:
             arrows[each.module].add(each.imported)
     return {" ".join(circle) for circle in circles(arrows)}
+
+
+def test_packages_import_what_the_table_allows() -> None:
+    wrong = set()
+    for each in imports():
+        package, other = each.module.split(".")[0], each.imported.split(".")[0]
+        allowed = PACKAGES[package] | MEASURING_ROOMS.get(room_of(each.module), set())
+        if other != package and other not in allowed:
+            wrong.add(f"{each.module} imports {other}")
+    assert wrong == set()
+
+
+def test_every_package_is_in_the_table() -> None:
+    assert {module.split(".")[0] for module in modules()} == set(PACKAGES)
+    assert circles(PACKAGES) == []
 
 
 def test_every_room_is_in_the_table() -> None:

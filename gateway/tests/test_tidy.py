@@ -1,4 +1,7 @@
-"""The rules of the source tree: arrows between packages, purity of the codec, sizes, one test file per module."""
+"""The rules of the source tree: purity of the codec, sizes, one test file per module.
+
+The allowed imports between packages and folders are in `test_rooms.py`.
+"""
 
 import ast
 import re
@@ -6,21 +9,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("codec", "toolkit", "remoting", "storage", "gateway", "compat_tests", "spark")
-MAY_IMPORT = {
-    "codec": set(),
-    "toolkit": {"codec"},
-    "remoting": {"codec"},
-    "storage": {"codec"},
-    "gateway": {"codec", "toolkit", "remoting", "storage"},
-    "spark": {"codec", "toolkit", "remoting"},
-    "compat_tests": {"codec", "toolkit", "remoting"},
-}
-MEASURING = {"spark/bench": {"compat_tests"}}
-"""Folders that start servers to measure what is read from them."""
 IMPURE = {"trio", "logging", "socket", "time", "os", "random", "threading", "pathlib", "datetime", "asyncio"}
 NO_NETWORK = {"trio", "socket", "asyncio"}
 FUNCTION_LINES, FILE_LINES = 60, 600
@@ -45,18 +35,6 @@ def imported_at_top(path: Path) -> Iterator[str]:
             yield from (alias.name.split(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             yield node.module.split(".")[0]
-
-
-@pytest.mark.parametrize("package", PACKAGES)
-def test_arrows_between_packages(package: str) -> None:
-    allowed = MAY_IMPORT[package] | {package}
-    wrong = [
-        f"{path.relative_to(ROOT)} imports {name}"
-        for path in sources(package)
-        for name in imported(path)
-        if name in PACKAGES and name not in allowed | MEASURING.get(str(path.relative_to(ROOT).parent), set())
-    ]
-    assert not wrong
 
 
 def test_toolkit_needs_no_library_until_it_is_used() -> None:

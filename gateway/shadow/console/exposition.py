@@ -1,4 +1,4 @@
-"""`Figures` in the exposition format of Prometheus."""
+"""The metrics of a `MetricRegistry` in the exposition format of Prometheus."""
 
 import math
 from collections.abc import Iterable
@@ -28,17 +28,17 @@ class _OneFamily:
         return self._families
 
 
-async def render_exposition(figures: MetricRegistry) -> bytes:
+async def render_exposition(registry: MetricRegistry) -> bytes:
     """Return the text of `/metrics`, the process's own metrics included.
 
     There is a checkpoint after each source and each family, so that clients' requests do not wait for the whole text.
     """
     client = import_optional("prometheus_client")
     families: dict[str, MetricFamily] = {}
-    for source in figures.sources:
+    for source in registry.sources:
         for each in source():
             if isinstance(each, Metric):
-                _add_figure(families, each)
+                _add_metric(families, each)
             else:
                 _add_distribution(families, each)
         await trio.lowlevel.checkpoint()
@@ -57,11 +57,11 @@ def _find_family(families: dict[str, "MetricFamily"], name: str, meaning: str, k
     return family
 
 
-def _add_figure(families: dict[str, "MetricFamily"], figure: Metric) -> None:
-    name = PREFIX + (figure.name.removesuffix("_total") if figure.kind == "counter" else figure.name)
-    family = _find_family(families, name, figure.meaning, figure.kind)
-    suffix = "_total" if figure.kind == "counter" else ""
-    family.add_sample(name + suffix, dict(figure.labels), figure.value)
+def _add_metric(families: dict[str, "MetricFamily"], metric: Metric) -> None:
+    name = PREFIX + (metric.name.removesuffix("_total") if metric.kind == "counter" else metric.name)
+    family = _find_family(families, name, metric.meaning, metric.kind)
+    suffix = "_total" if metric.kind == "counter" else ""
+    family.add_sample(name + suffix, dict(metric.labels), metric.value)
 
 
 def _add_distribution(families: dict[str, "MetricFamily"], shown: Distribution) -> None:

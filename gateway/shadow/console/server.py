@@ -70,14 +70,14 @@ class Console:
     an empty dict.
     """
 
-    def __init__(self, settings: ConsoleSettings, figures: MetricRegistry) -> None:
+    def __init__(self, settings: ConsoleSettings, metrics: MetricRegistry) -> None:
         self.settings = settings
         self._routes: dict[tuple[str, str], Route] = {}
         self._sections: dict[str, Section] = {}
         self._busy = trio.Semaphore(settings.max_connections)
         self.get("/healthz", lambda _: {"ok": True})
         self.get("/status", lambda _: self.collect_status())
-        self._figures = figures
+        self._metric_registry = metrics
         self.get("/metrics", self._metrics_page)
 
     def get(self, path: str, function: Route) -> None:
@@ -139,7 +139,7 @@ class Console:
         self._routes[method, path] = function
 
     async def _metrics_page(self, _: dict[str, Any]) -> Page:
-        return Page(CONTENT_TYPE, await render_exposition(self._figures))
+        return Page(CONTENT_TYPE, await render_exposition(self._metric_registry))
 
     async def _accept_connections(self, listener: trio.SocketListener) -> None:
         async with listener, trio.open_nursery() as nursery:

@@ -160,7 +160,7 @@ class Cutover:
         self.mode_switch.restore_modes()
         self.mover.resume_moves()
 
-    def register_metrics(self, figures: MetricRegistry) -> None:
+    def register_metrics(self, registry: MetricRegistry) -> None:
         """Add the metrics of mover and director."""
-        figures.register(self.mover.figures)
-        figures.register(self.director.figures)
+        registry.register(self.mover.collect_metrics)
+        registry.register(self.director.collect_metrics)

@@ -99,7 +99,7 @@ class MoveDirector:
         self._group_sides: dict[str, Side] = {}
         self._held_topics: set[str] = set()
         self._directed_counts: dict[tuple[int, Side], int] = {}
-        self._by_code = self._side_functions()
+        self._side_by_code = self._side_functions()
 
     def _side_functions(self) -> dict[int, Callable[[Command, bytes], Side]]:
         return {
@@ -146,7 +146,7 @@ class MoveDirector:
     def codes(self) -> Collection[int]:
         """Return the request codes to direct; none while no move is under way and the target leads no topic."""
         if self._moves:
-            return self._by_code
+            return self._side_by_code
         led = self._watched_topics or (
             self._lead_rules is not None and self._lead_rules.any_mode_in_use((TARGET_PRIMARY,))
         )
@@ -158,11 +158,11 @@ class MoveDirector:
             command = decode_frame(frame, 4, len(frame))
         except FrameError:
             return Side.PRIMARY
-        side = self._by_code[code](command, frame)
+        side = self._side_by_code[code](command, frame)
         self._directed_counts[code, side] = self._directed_counts.get((code, side), 0) + 1
         return side
 
-    def figures(self) -> Iterable[Metric]:
+    def collect_metrics(self) -> Iterable[Metric]:
         """Yield the number of directed requests by code and side."""
         meaning = "Requests of moving topics and groups, by the side they went to."
         for (code, side), count in self._directed_counts.items():

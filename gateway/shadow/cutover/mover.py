@@ -116,7 +116,7 @@ class Mover:
         else:
             self.checks.mirror.stop_mirroring(topic)
 
-    def figures(self) -> Iterable[Metric]:
+    def collect_metrics(self) -> Iterable[Metric]:
         """Yield the number of topics by state and of steps by result."""
         for state in MoveState:
             count = sum(move.overall_state is state for move in self.move_file)

@@ -143,7 +143,7 @@ def test_unreadable_requests_go_to_the_primary():
     hub, director, _ = make_director(Move("t", P))
     assert hub.choose_side(310, b"\0\0\0\4\0\0\0\7") is PRIMARY
     assert direct_request(hub, 310, {"b": "t"}) is TARGET
-    assert [(figure.labels["side"], figure.value) for figure in director.figures()] == [("target", 1)]
+    assert [(metric.labels["side"], metric.value) for metric in director.collect_metrics()] == [("target", 1)]
 
 
 def test_only_sends_go_to_a_leading_target():

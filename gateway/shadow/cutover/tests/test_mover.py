@@ -405,7 +405,7 @@ async def test_roll_back_without_a_move_is_refused(primary, target):
     async with world(primary, target) as (gateway, _):
         with pytest.raises(OperationRefused, match="nothing to undo"):
             await gateway.mover.rollback("orders")
-        assert [figure.value for figure in gateway.mover.figures()][-2:] == [0, 0]
+        assert [metric.value for metric in gateway.mover.collect_metrics()][-2:] == [0, 0]
 
 
 @two_clusters
