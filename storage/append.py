@@ -62,9 +62,7 @@ def append_message(
 ) -> Appended:
     """Write one message and its queue entry. Raises MessageIllegal or StoreFull, and then nothing has changed.
 
-    ``prepared`` is the prepared transaction offset. The queue entry holds ``tags_code``, or when that is None, the hash
-    of the message's tags.
-
+    ``prepared`` is the prepared transaction offset. A ``tags_code`` of None stands for the hash of the message's tags.
     Source: CommitLog.asyncPutMessage, MessageExtEncoder.encode, 5.4.0.
     """
     body_bytes, properties_bytes = len(body), len(properties)
@@ -89,9 +87,8 @@ def append_message(
     crc = crc32(body) & 0x7FFFFFFF
     if size - rest_bytes == HEADER.size:
         HEADER.pack_into(
-            buffer, position, size, magic, crc, queue.queue_id, flag, queue_offset, physical_offset,
-            sys_flag & _PLAIN, born_timestamp, born_host, now_ms, store_host, reconsume_times,
-            prepared, body_bytes,
+            buffer, position, size, magic, crc, queue.queue_id, flag, queue_offset, physical_offset, sys_flag & _PLAIN,
+            born_timestamp, born_host, now_ms, store_host, reconsume_times, prepared, body_bytes,
         )  # fmt: skip
     else:
         common = _common_part(
