@@ -57,7 +57,7 @@ _NO_LIMIT = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class DurableState:
-    """What the abort file and the checkpoint say about the files before they are read.
+    """The state that the abort file and the checkpoint report before the other files are read.
 
     ``crashed``: the last run did not end in order. ``safe_timestamp``: messages stored up to this time, in ms, are on
     the disk even after a power cut. ``queued_until``: the queue entries of messages below this physical offset are on
