@@ -155,7 +155,7 @@ def test_bodies_by_schema(spark: SparkSession, server: ServerUnderTest, tmp_path
     ("change", "said"),
     [
         ({"table": {"path": None}}, "path is required"),
-        ({"bodies.a": {}}, "one of json and avro is needed"),
+        ({"bodies.a": {}}, "one of json and avro is required"),
         (
             {"bodies.a": {"json": "id int", "table": "messages"}},
             "more than one table is named messages",
