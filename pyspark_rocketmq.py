@@ -1,4 +1,7 @@
-"""Where Spark finds the data source `rocketmq` by itself: it looks into every module whose name begins so."""
+"""The entry point by which Spark finds the data source `rocketmq`.
+
+Spark imports every top-level module whose name begins with `pyspark_` and takes its `DefaultSource`.
+"""
 
 from spark.source.datasource import RocketmqSource as DefaultSource
 

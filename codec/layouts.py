@@ -100,7 +100,8 @@ BATCH = Struct("entries" / GreedyRange(BATCH_ENTRY), Terminated)
 MESSAGE_ID_V4 = Struct("host" / HOST_V4, "physical_offset" / Int64sb)
 MESSAGE_ID_V6 = Struct("host" / HOST_V6, "physical_offset" / Int64sb)
 
-# A producer's message id likewise, after its 4 or 16 bytes of address; time counts from the month's start.
+# A producer's message id (unique key), before it is written as hexadecimal digits, without its first 4 or 16 bytes,
+# which are the producer's address; the time counts from the start of the month.
 UNIQUE_KEY_TAIL = Struct(
     "process_id" / Int16ub, "loader_hash" / Int32ub, "elapsed_ms" / Int32ub, "counter" / Int16ub
 )

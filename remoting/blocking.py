@@ -31,10 +31,10 @@ _READ_BYTES = 256 * 1024
 class BlockingClient:
     """One connection to a namesrv or broker.
 
-    ``timeout_s`` bounds connecting and each answer. Every method that waits raises RemotingTimeout when the time is
-    up and RemotingClosed when the peer closes. While it waits, the client also serves requests that the server
-    sends, with the functions given to `serve_request`. The client chooses opaques. ``sign`` adds credentials to each
-    request.
+    ``timeout_s`` bounds connecting and each wait for an answer, or for one window of answers in `send_commands`. Every
+    method that waits raises RemotingTimeout when the time is up and RemotingClosed when the peer closes. While it
+    waits, the client also serves requests that the server sends, with the functions given to `serve_request`. The
+    client numbers its requests itself (opaques). ``sign`` adds credentials to each request.
     """
 
     def __init__(

@@ -37,7 +37,8 @@ class Finding(NamedTuple):
 
 def source_files() -> list[Path]:
     """Return every Python file of the packages, tests included."""
-    return [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+    found = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+    return [*found, *sorted(ROOT.glob("*.py"))]
 
 
 def is_test(path: Path) -> bool:

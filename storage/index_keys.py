@@ -50,6 +50,7 @@ def parse_common_message(
         or size > room
     ):
         return None
+    # One byte of topic length, the topic, two bytes of properties length.
     properties_at = topic_at + 3 + view[topic_at]
     if properties_at > end or properties_at + _SHORT.unpack_from(view, properties_at - 2)[0] != end:
         return None

@@ -1,4 +1,4 @@
-"""Registration of a broker and its topics with namesrvs: the one of this process directly, others by request.
+"""Registration of a broker and its topics with namesrvs: in the same process by a call, elsewhere by requests.
 
 Source: BrokerController.registerBrokerAll and BrokerOuterAPI, 5.4.0. Deviation: one connection to each namesrv stays
 open and a lost one is noticed at once, so that a namesrv that restarts knows its brokers after a second.

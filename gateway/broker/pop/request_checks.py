@@ -61,8 +61,9 @@ class PopRequestChecks:
     def _check_readable(self, connection: Connection, topic: str, queue_id: int, group: str) -> TopicConfig:
         config = self._require_topic(topic)
         if not config.perm & PERM_READ:
+            # The official remark says "peeking" for pops as well.
             raise RequestError(ResponseCode.NO_PERMISSION, f"the topic[{topic}] peeking message is forbidden")
-        if queue_id >= config.read_queue_nums:
+        if queue_id >= config.read_queue_nums:  # a negative id means: any queue
             raise _illegal_queue(ResponseCode.INVALID_PARAMETER, connection, config, queue_id)
         group_config = self._groups.find_or_create(group)
         if group_config is None:

@@ -1,7 +1,9 @@
 """The revive topic: records of pops and acks, which `reviver.py` writes and reads back.
 
 Source: PopMessageProcessor.buildCkMsg, 5.4.0. Deviation: records are written to the revive topic at once, not through
-the timer, which delivers them when a pop's time is nearly over. An official broker treats both alike.
+the timer, which delivers them when a pop's time is nearly over. Only acks of a pop that this broker does not
+know go through the timer (`write_timed_acks`), because an official broker may have left the pop's checkpoint there.
+An official broker treats both alike.
 """
 
 import logging
@@ -74,7 +76,7 @@ class ReviveLog:
         properties = {
             keys.TAGS: tag,
             keys.UNIQ_CLIENT_MESSAGE_ID_KEYIDX: unique,
-            # An official broker that takes over reads from it up to which time the queue was written.
+            # When an official broker takes over, this property tells it the time up to which the queue was written.
             keys.TIMER_DELIVER_MS: str(deliver_ms),
         }
         return NewMessage(

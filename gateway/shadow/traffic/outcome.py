@@ -21,7 +21,7 @@ class OutcomeKind(Enum):
     REFUSED = "refused"
     """The target answered with an error."""
     DROPPED = "dropped"
-    """Never sent: the queue was full, the deadline was over, or the circuit breaker was open."""
+    """Never sent: the queue was full, the deadline had passed, or the circuit breaker was open."""
 
 
 @dataclass(slots=True)
@@ -53,7 +53,7 @@ OutcomeListener = Callable[[Outcome], None]
 class TargetWriter(Protocol):
     """Writes exchanges of one upstream broker to its counterpart, in the order that they have in each queue.
 
-    It may receive the same exchange again after it raised; writing it twice must do no harm.
+    After `write` raises, the same exchanges are passed to it again: writing an exchange twice must do no harm.
     """
 
     async def write(self, exchanges: Sequence[Exchange]) -> list[Outcome]:
