@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from codec.topics import PERM_WRITE, READ_WRITE
 from gateway.namesrv.addresses import address_for
 from remoting.bodies.queues import DataVersion
 from remoting.bodies.routes import (
@@ -30,8 +31,6 @@ log = logging.getLogger(__name__)
 
 DEFAULT_TIMEOUT_MS = 120_000
 MASTER_ID = 0
-PERM_WRITE = 2
-READ_WRITE = 6
 UNIT_FLAG = 1
 UNIT_SUB_FLAG = 2
 MEMBER_TOPIC_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
