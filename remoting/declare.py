@@ -45,8 +45,9 @@ from typing import (
 
 from codec.command import Command
 from codec.constants import ResponseCode
+from codec.java_numbers import I64, JavaInteger, JavaNumberError, parse_java_integer, quoted
 from remoting.errors import RequestError
-from remoting.fields import I64, MISSING, Declared, Field, JavaInteger, compile_function, field, i16, i32, i64
+from remoting.fields import MISSING, Declared, Field, compile_function, field, i16, i32, i64
 from remoting.json_body import JsonBody
 
 __all__ = [
@@ -112,20 +113,20 @@ def parse_integer(text: str, wire: str, limits: JavaInteger = I64) -> int:
 
     Raises RequestError(SYSTEM_ERROR) with Java's text and the name of the field.
     """
-    digits = text[1:] if text[:1] in ("-", "+") else text
-    if digits.isdecimal():
-        number = int(text)
-        if limits.low <= number <= limits.high:
-            return number
-    remark = f'java.lang.NumberFormatException: For input string: "{text}", the custom field <{wire}>'
-    raise RequestError(ResponseCode.SYSTEM_ERROR, remark)
+    try:
+        return parse_java_integer(text, limits)
+    except JavaNumberError as error:
+        remark = f"java.lang.NumberFormatException: {error}, the custom field <{wire}>"
+        raise RequestError(ResponseCode.SYSTEM_ERROR, remark) from None
 
 
 def _parse_float(text: str, wire: str) -> float:
     try:
         return float(text)
     except ValueError:
-        remark = f'java.lang.NumberFormatException: For input string: "{text}", the custom field <{wire}>'
+        remark = (
+            f'java.lang.NumberFormatException: For input string: "{quoted(text)}", the custom field <{wire}>'
+        )
         raise RequestError(ResponseCode.SYSTEM_ERROR, remark) from None
 
 

@@ -8,19 +8,9 @@ from collections.abc import Callable
 from inspect import get_annotations
 from typing import Annotated, Any, ClassVar, NamedTuple, TypeAlias, TypeVar, dataclass_transform, get_origin
 
+from codec.java_numbers import I16, I32, I64
+
 T = TypeVar("T")
-
-
-class JavaInteger(NamedTuple):
-    """The range of a Java integer type: ``low <= value <= high``."""
-
-    low: int
-    high: int
-
-
-I16 = JavaInteger(-(1 << 15), (1 << 15) - 1)
-I32 = JavaInteger(-(1 << 31), (1 << 31) - 1)
-I64 = JavaInteger(-(1 << 63), (1 << 63) - 1)
 
 i16: TypeAlias = Annotated[int, I16]
 i32: TypeAlias = Annotated[int, I32]

@@ -9,8 +9,9 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union, get_
 
 from codec import fastjson
 from codec.constants import ResponseCode
+from codec.java_numbers import JavaInteger
 from remoting.errors import RequestError
-from remoting.fields import Declared, Field, JavaInteger
+from remoting.fields import Declared, Field
 
 Convert = Callable[[Any], Any]
 
