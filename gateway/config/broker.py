@@ -1,12 +1,13 @@
 """Keys of one broker under their official names, with official defaults.
 
-The concerns with many keys have a dataclass each: the store, flow control and pop consumption.
+The concerns with many keys have a dataclass each: the store, flow control, pop consumption and limits.
 """
 
 from dataclasses import dataclass, field
 
 from gateway.config.flow import FlowSettings
 from gateway.config.keys import key
+from gateway.config.limits import BrokerLimits
 from gateway.config.pop import PopSettings
 from gateway.config.store import StoreSettings
 
@@ -272,6 +273,7 @@ class BrokerConfig:
         "configBlackList;brokerConfigPath",
         "keys that cannot be changed by request, separated by ;",
     )
+    limits: BrokerLimits = field(default_factory=BrokerLimits)
 
     @property
     def vip_port(self) -> int | None:

@@ -1,8 +1,8 @@
 """Official configuration keys: settings declared as dataclass fields under the names of broker.conf and namesrv.conf.
 
-A configuration dataclass may hold others, one per concern (`BrokerConfig.store`, `.flow`, `.pop`); their keys are
-flat all the same, because official files are. The keys themselves are declared in `process.py`, `broker.py` and the
-modules of the concerns; `sources.py` reads their values.
+A configuration dataclass may hold others, one per concern (`BrokerConfig.store`, `.flow`, `.pop`, `.limits`); their
+keys are flat all the same, because official files are. The keys themselves are declared in `process.py`, `broker.py`
+and the modules of the concerns; `sources.py` reads their values.
 """
 
 import re

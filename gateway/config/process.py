@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from gateway.config.broker import AUTO, BrokerConfig
 from gateway.config.keys import key
+from gateway.config.limits import NamesrvLimits
 from gateway.config.store import MIB, StoreSettings
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ class NamesrvConfig:
         "configBlackList;configStorePath;kvConfigPath",
         "keys that cannot be changed by request, separated by ;",
     )
+    limits: NamesrvLimits = field(default_factory=NamesrvLimits)
 
 
 @dataclass(frozen=True, slots=True)
