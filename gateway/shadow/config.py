@@ -9,15 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gateway.console.settings import ConsoleSettings
 from gateway.shadow.capture.settings import CaptureSettings
 from gateway.shadow.clusters.endpoints import PrimarySettings, TargetSettings
 from gateway.shadow.compare.settings import CompareSettings
-from gateway.shadow.console.settings import ConsoleSettings, ReportSettings
 from gateway.shadow.cutover.settings import CutoverSettings
 from gateway.shadow.mirror.rules import MirrorRules
 from gateway.shadow.mirror.settings import MirrorRule, MirrorSettings
 from gateway.shadow.proxy.settings import ListenSettings
 from gateway.shadow.replication.settings import ReplicationSettings
+from gateway.shadow.report.settings import ReportSettings
 from toolkit.settings import SettingsError, setting
 from toolkit.toml_tables import load_table
 

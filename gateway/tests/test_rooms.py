@@ -31,13 +31,14 @@ BROKER_ROOMS = {"gateway.broker", "gateway.broker.pop"}
 TRAFFIC_TO_MIRROR = {
     "gateway.shadow.traffic",
     "gateway.shadow.clusters",
-    "gateway.shadow.console",
+    "gateway.console",
     "gateway.shadow.mirror",
 }
 ROOMS: Mapping[str, set[str]] = {
     # The server.
     "gateway.config": set(),
     "gateway.runtime": {"gateway.config"},
+    "gateway.console": {"gateway.runtime"},
     "gateway.namesrv": {"gateway.config", "gateway.runtime"},
     "gateway.broker.sql92": set(),
     "gateway.broker": {"gateway.config", "gateway.runtime", "gateway.broker.sql92"},
@@ -55,7 +56,7 @@ ROOMS: Mapping[str, set[str]] = {
     # The shadow gateway, from the traffic it sees up to its commands.
     "gateway.shadow.traffic": set(),
     "gateway.shadow.clusters": {"gateway.config", "gateway.shadow.traffic"},
-    "gateway.shadow.console": {"gateway.config", "gateway.runtime", "gateway.shadow.clusters"},
+    "gateway.shadow.console": {"gateway.console", "gateway.shadow.clusters"},
     "gateway.shadow.proxy": {
         "gateway.config",
         "gateway.runtime",
@@ -67,7 +68,7 @@ ROOMS: Mapping[str, set[str]] = {
         "gateway.runtime",
         "gateway.shadow.traffic",
         "gateway.shadow.clusters",
-        "gateway.shadow.console",
+        "gateway.console",
     },
     "gateway.shadow.replication": TRAFFIC_TO_MIRROR | {"gateway.config", "gateway.runtime"},
     "gateway.shadow.compare": {
@@ -75,7 +76,7 @@ ROOMS: Mapping[str, set[str]] = {
         "gateway.runtime",
         "gateway.shadow.traffic",
         "gateway.shadow.clusters",
-        "gateway.shadow.console",
+        "gateway.console",
     },
     "gateway.shadow.capture": TRAFFIC_TO_MIRROR | {"gateway.config", "gateway.runtime"},
     "gateway.shadow.cutover": TRAFFIC_TO_MIRROR
@@ -86,7 +87,7 @@ ROOMS: Mapping[str, set[str]] = {
         "gateway.shadow.compare",
     },
     "gateway.shadow.report": TRAFFIC_TO_MIRROR
-    | {"gateway.config", "gateway.runtime", "gateway.shadow.compare"},
+    | {"gateway.config", "gateway.runtime", "gateway.shadow.compare", "gateway.shadow.console"},
     "gateway.shadow": TRAFFIC_TO_MIRROR
     | {
         "gateway.config",

@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 import orjson
 import trio
 
+from gateway.console.errors import ConsoleError
 from gateway.runtime.metrics import Distribution, Metric
 from gateway.shadow.clusters.broker_pairs import find_counterpart
 from gateway.shadow.clusters.cluster import Cluster
@@ -31,7 +32,6 @@ from gateway.shadow.compare.parity import (
 from gateway.shadow.compare.read_repeater import ReadRepeater, send_reads_to
 from gateway.shadow.compare.repeatable_reads import MapOffset
 from gateway.shadow.compare.settings import CompareSettings
-from gateway.shadow.console.errors import ConsoleError
 from remoting.requests.namesrv import GetAllTopicListFromNameserver, GetSystemTopicListFromNs
 
 log = logging.getLogger(__name__)

@@ -1,1 +1,1 @@
-"""The HTTP console of a running gateway (`server`), and the client with which commands reach it (`client`)."""
+"""The client with which commands reach the console of a running gateway; the console is in `gateway/console`."""

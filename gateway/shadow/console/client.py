@@ -9,8 +9,8 @@ from urllib.parse import urlencode
 import click
 import orjson
 
+from gateway.console.settings import ConsoleSettings
 from gateway.shadow.clusters.cluster import split_address
-from gateway.shadow.console.settings import ConsoleSettings
 from toolkit.toml_tables import load_table
 
 WILDCARD_HOSTS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}

@@ -8,10 +8,10 @@ from typing import Any
 
 import trio
 
+from gateway.console.errors import OperationRefused
 from gateway.runtime.config_file import SmallFiles
 from gateway.runtime.run_blocking import RunBlocking
 from gateway.runtime.state_file import StateFile
-from gateway.shadow.console.errors import OperationRefused
 from gateway.shadow.cutover.moves import Move
 
 

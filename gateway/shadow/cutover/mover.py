@@ -23,9 +23,9 @@ from typing import Any, Final
 import trio
 
 from codec.topics import dlq_topic
+from gateway.console.errors import OperationRefused
 from gateway.runtime.metrics import Metric
 from gateway.shadow.clusters.cluster_pair import LOOKUP_ERRORS
-from gateway.shadow.console.errors import OperationRefused
 from gateway.shadow.cutover.checks import MoveCheck, MoveChecks
 from gateway.shadow.cutover.copy_back import CopyBack
 from gateway.shadow.cutover.director import MoveDirector

@@ -2,10 +2,10 @@
 
 from typing import Any, Final
 
+from gateway.console.errors import HTTP_BAD_GATEWAY, HTTP_CONFLICT, ConsoleError, OperationRefused
+from gateway.console.server import RouteRegistry
 from gateway.shadow.clusters.cluster import CLUSTER_ERRORS
 from gateway.shadow.clusters.full_sync import FullSync
-from gateway.shadow.console.errors import HTTP_BAD_GATEWAY, HTTP_CONFLICT, ConsoleError, OperationRefused
-from gateway.shadow.console.server import RouteRegistry
 from gateway.shadow.cutover.mover import ALLOWANCES, Mover, StepReport
 from gateway.shadow.cutover.moves import MoveState
 

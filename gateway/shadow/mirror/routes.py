@@ -3,9 +3,9 @@
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from gateway.console.errors import HTTP_BAD_GATEWAY, HTTP_CONFLICT, ConsoleError, OperationRefused
+from gateway.console.server import RouteRegistry
 from gateway.shadow.clusters.cluster import CLUSTER_ERRORS
-from gateway.shadow.console.errors import HTTP_BAD_GATEWAY, HTTP_CONFLICT, ConsoleError, OperationRefused
-from gateway.shadow.console.server import RouteRegistry
 from gateway.shadow.mirror.mirror import Mirror
 
 SwitchMode = Callable[[str, str], Awaitable[None]]

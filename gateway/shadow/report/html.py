@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any, Final
 
-from gateway.shadow.console.optional_packages import import_optional
+from gateway.console.optional_packages import import_optional
 from gateway.shadow.report import charts, tables
 from gateway.shadow.report.snapshot import named_metrics
 from gateway.shadow.report.traffic_series import ALL_TOPICS, COUNT_NAMES, QUANTILE_PERCENTS, SIDES

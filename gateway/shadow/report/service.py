@@ -12,13 +12,14 @@ from typing import Any, Final
 import orjson
 import trio
 
+from gateway.console.optional_packages import import_optional
+from gateway.console.server import Console
+from gateway.console.settings import ConsoleSettings
 from gateway.runtime.metrics import MetricRegistry
 from gateway.shadow.compare.service import ComparisonService
-from gateway.shadow.console.optional_packages import import_optional
-from gateway.shadow.console.server import Console
-from gateway.shadow.console.settings import ConsoleSettings, ReportSettings
 from gateway.shadow.mirror.circuit_breaker import BreakerState
 from gateway.shadow.mirror.mirror import Mirror
+from gateway.shadow.report.settings import ReportSettings
 from gateway.shadow.report.snapshot import EventLog, ReportSnapshot, without_secrets
 from gateway.shadow.report.traffic_series import TrafficSeries
 from gateway.shadow.traffic.exchange import Hub
@@ -27,6 +28,7 @@ log = logging.getLogger(__name__)
 
 NamedStates = Callable[[], dict[str, str]]
 CHECK_INTERVAL_S: Final = 1.0
+METRIC_PREFIX: Final = "rocketmq_shadow_"
 CONSOLE_PACKAGES = ("h11", "prometheus_client")
 PLOT_PACKAGES = ("matplotlib",)
 
@@ -48,7 +50,7 @@ class ReportService:
         for name in (CONSOLE_PACKAGES if console.enabled else ()) + (PLOT_PACKAGES if report.file else ()):
             import_optional(name)
         self._settings = report
-        self.console = Console(console, figures)
+        self.console = Console(console, figures, METRIC_PREFIX)
         self.events = EventLog()
         self._changes: list[StateChanges] = []
         self.series = TrafficSeries(figures, topics=report.topics) if report.series else None

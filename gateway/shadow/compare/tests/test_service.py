@@ -5,12 +5,12 @@ import pytest
 import trio
 
 from codec.command import encode_command
+from gateway.console.errors import ConsoleError
 from gateway.shadow.compare.answer_diff import ComparisonTerms
 from gateway.shadow.compare.parity import ParityRange
 from gateway.shadow.compare.service import ComparisonService, match_topics
 from gateway.shadow.compare.settings import CompareSettings
 from gateway.shadow.compare.tests.test_read_repeater import filled
-from gateway.shadow.console.errors import ConsoleError
 from gateway.shadow.tests.exchanges import make_exchange
 from gateway.shadow.tests.two_clusters import ClusterView, two_clusters
 from gateway.shadow.traffic.exchange import Hub

@@ -3,8 +3,8 @@ import contextlib
 import pytest
 import trio
 
+from gateway.console.errors import OperationRefused
 from gateway.shadow.clusters.metadata_sync import copy_topic
-from gateway.shadow.console.errors import OperationRefused
 from gateway.shadow.cutover.moves import MoveState
 from gateway.shadow.cutover.settings import CutoverSettings
 from gateway.shadow.tests.simulated_gateway import (

@@ -2,8 +2,8 @@ import contextlib
 
 import pytest
 
+from gateway.console.errors import ConsoleError
 from gateway.shadow.clusters.full_sync import FullSync
-from gateway.shadow.console.errors import ConsoleError
 from gateway.shadow.cutover.routes import CutoverRoutes
 from gateway.shadow.cutover.tests.test_mover import broker, load, world
 from gateway.shadow.tests.two_clusters import two_clusters

@@ -4,10 +4,10 @@ import pytest
 import trio
 from click.testing import CliRunner
 
+from gateway.console.server import Console
+from gateway.console.settings import ConsoleSettings
 from gateway.runtime.metrics import MetricRegistry
 from gateway.shadow.commands.root import shadow
-from gateway.shadow.console.server import Console
-from gateway.shadow.console.settings import ConsoleSettings
 from gateway.shadow.cutover.mode_switch import ModeSwitch
 from gateway.shadow.mirror.diverged_queues import DivergedQueues
 from gateway.shadow.mirror.mirror import Mirror
@@ -28,7 +28,7 @@ def test_mode_command_lists_sets_and_clears_overrides():
         mirrors.apply_mode(topic, mode)
 
     async def main():
-        console = Console(ConsoleSettings(port=0), MetricRegistry())
+        console = Console(ConsoleSettings(port=0), MetricRegistry(), "rocketmq_test_")
         MirrorRoutes(mirrors, switch).register(console)
         async with trio.open_nursery() as nursery:
             host, port = await nursery.start(console.run)

@@ -6,10 +6,11 @@ import orjson
 import trio
 from click.testing import CliRunner
 
+from gateway.console.settings import ConsoleSettings
 from gateway.runtime.metrics import MetricRegistry
 from gateway.shadow.commands.root import shadow
-from gateway.shadow.console.settings import ConsoleSettings, ReportSettings
 from gateway.shadow.report.service import ReportService, StateChanges
+from gateway.shadow.report.settings import ReportSettings
 from gateway.shadow.report.snapshot import EventLog
 from gateway.shadow.tests.exchanges import make_send_exchange
 from gateway.shadow.tests.sample_report import sample_report

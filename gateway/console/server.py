@@ -1,4 +1,4 @@
-"""The gateway's HTTP console on one port: JSON routes that parts register, `/status`, `/metrics`, `/healthz`.
+"""An HTTP console on one port: JSON routes that parts register, `/status`, `/metrics`, `/healthz`.
 
 It serves one request per connection; size, number and duration are bounded.
 """
@@ -15,12 +15,12 @@ from urllib.parse import parse_qsl, urlsplit
 import orjson
 import trio
 
+from gateway.console.errors import ConsoleError
+from gateway.console.exposition import CONTENT_TYPE, render_exposition
+from gateway.console.optional_packages import import_optional
+from gateway.console.settings import ConsoleSettings
 from gateway.runtime.metrics import MetricRegistry
 from gateway.runtime.process import ListenError
-from gateway.shadow.console.errors import ConsoleError
-from gateway.shadow.console.exposition import CONTENT_TYPE, render_exposition
-from gateway.shadow.console.optional_packages import import_optional
-from gateway.shadow.console.settings import ConsoleSettings
 
 log = logging.getLogger(__name__)
 
@@ -67,10 +67,10 @@ class Console:
     """An HTTP server for routes, which are plain or async functions from a dict to a dict.
 
     A GET route receives the query (texts; of a repeated name the last), a POST route the JSON object of the body, or
-    an empty dict.
+    an empty dict. `/metrics` shows the registry's metrics with ``metric_prefix`` before their names.
     """
 
-    def __init__(self, settings: ConsoleSettings, metrics: MetricRegistry) -> None:
+    def __init__(self, settings: ConsoleSettings, metrics: MetricRegistry, metric_prefix: str) -> None:
         self.settings = settings
         self._routes: dict[tuple[str, str], Route] = {}
         self._sections: dict[str, Section] = {}
@@ -78,6 +78,7 @@ class Console:
         self.get("/healthz", lambda _: {"ok": True})
         self.get("/status", lambda _: self.collect_status())
         self._metric_registry = metrics
+        self._metric_prefix = metric_prefix
         self.get("/metrics", self._metrics_page)
 
     def get(self, path: str, function: Route) -> None:
@@ -139,7 +140,7 @@ class Console:
         self._routes[method, path] = function
 
     async def _metrics_page(self, _: dict[str, Any]) -> Page:
-        return Page(CONTENT_TYPE, await render_exposition(self._metric_registry))
+        return Page(CONTENT_TYPE, await render_exposition(self._metric_registry, self._metric_prefix))
 
     async def _accept_connections(self, listener: trio.SocketListener) -> None:
         async with listener, trio.open_nursery() as nursery:

@@ -1,4 +1,4 @@
-"""Settings of the console and of the report: the tables `[console]` and `[report]`."""
+"""Settings of a console."""
 
 import ipaddress
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from toolkit.settings import SettingsError, setting
 
 @dataclass(frozen=True, slots=True)
 class ConsoleSettings:
-    """The gateway's HTTP port: status, metrics and control as JSON."""
+    """An HTTP port of the process: status, metrics and control as JSON."""
 
     enabled: bool = setting(True, "Listen on the console's port.")
     host: str = setting("127.0.0.1", "Address to listen on. Any other than a loopback address needs a token.")
@@ -46,19 +46,3 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-@dataclass(frozen=True, slots=True)
-class ReportSettings:
-    """The history that the gateway keeps for its report, and the files written at the end."""
-
-    file: str = setting("", "File for the HTML report that is written when the gateway ends; empty: none.")
-    json_file: str = setting("", "File for the same report as JSON; empty: none.")
-    title: str = setting("Shadow gateway", "Heading of the report.")
-    series: bool = setting(True, "Record rates and latencies over time (2 us per request).")
-    topics: int = setting(
-        32,
-        "Maximum number of topics recorded by name, about 0.5 MB each; later ones are counted together as (others).",
-        low=1,
-        high=1000,
-    )

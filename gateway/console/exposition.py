@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from gateway.console.optional_packages import import_optional
 from gateway.runtime.metrics import Distribution, Metric, MetricRegistry
-from gateway.shadow.console.optional_packages import import_optional
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric as MetricFamily
 
-PREFIX: Final = "rocketmq_shadow_"
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 SHOWN_BUCKET_STEP: Final = 4
 """Every fourth quarter octave is shown: 20 us, 40 us, … are enough for a scrape, and a quarter of the text."""
@@ -28,8 +27,8 @@ class _OneFamily:
         return self._families
 
 
-async def render_exposition(registry: MetricRegistry) -> bytes:
-    """Return the text of `/metrics`, the process's own metrics included.
+async def render_exposition(registry: MetricRegistry, prefix: str) -> bytes:
+    """Return the text of `/metrics`: the registry's metrics under a prefix, and the process's own metrics.
 
     There is a checkpoint after each source and each family, so that clients' requests do not wait for the whole text.
     """
@@ -38,9 +37,9 @@ async def render_exposition(registry: MetricRegistry) -> bytes:
     for source in registry.sources:
         for each in source():
             if isinstance(each, Metric):
-                _add_metric(families, each)
+                _add_metric(families, each, prefix)
             else:
-                _add_distribution(families, each)
+                _add_distribution(families, each, prefix)
         await trio.lowlevel.checkpoint()
     process = client.ProcessCollector(registry=None).collect()
     texts = []
@@ -57,15 +56,15 @@ def _find_family(families: dict[str, "MetricFamily"], name: str, meaning: str, k
     return family
 
 
-def _add_metric(families: dict[str, "MetricFamily"], metric: Metric) -> None:
-    name = PREFIX + (metric.name.removesuffix("_total") if metric.kind == "counter" else metric.name)
+def _add_metric(families: dict[str, "MetricFamily"], metric: Metric, prefix: str) -> None:
+    name = prefix + (metric.name.removesuffix("_total") if metric.kind == "counter" else metric.name)
     family = _find_family(families, name, metric.meaning, metric.kind)
     suffix = "_total" if metric.kind == "counter" else ""
     family.add_sample(name + suffix, dict(metric.labels), metric.value)
 
 
-def _add_distribution(families: dict[str, "MetricFamily"], shown: Distribution) -> None:
-    name = PREFIX + shown.name
+def _add_distribution(families: dict[str, "MetricFamily"], shown: Distribution, prefix: str) -> None:
+    name = prefix + shown.name
     family = _find_family(families, name, shown.meaning, "histogram")
     labels = dict(shown.labels)
     for index, (bound_s, count) in enumerate(shown.latencies.buckets()):

@@ -8,24 +8,18 @@ from click import ClickException
 from prometheus_client.parser import text_string_to_metric_families
 from trio.testing import memory_stream_pair
 
+from gateway.console import optional_packages as needs
+from gateway.console.errors import ConsoleError
+from gateway.console.server import Console, Page
+from gateway.console.settings import ConsoleSettings, is_loopback
 from gateway.runtime.metrics import Distribution, LatencyHistogram, Metric, MetricRegistry
-from gateway.shadow.console import optional_packages as needs
-from gateway.shadow.console.client import (
-    ConsoleClient,
-    ConsoleRefused,
-    ConsoleUnreachable,
-    make_console_client,
-)
-from gateway.shadow.console.errors import ConsoleError
-from gateway.shadow.console.server import Console, Page
-from gateway.shadow.console.settings import ConsoleSettings, is_loopback
 from remoting.tests.virtual import virtual
 from toolkit.settings import SettingsError
 from toolkit.toml_tables import load_table
 
 
 def make_console(figures=None, **settings):
-    made = Console(ConsoleSettings(port=0, **settings), figures or MetricRegistry())
+    made = Console(ConsoleSettings(port=0, **settings), figures or MetricRegistry(), "rocketmq_test_")
 
     async def slow(given):
         await trio.sleep(float(given["seconds"]))
@@ -273,64 +267,17 @@ async def test_metrics_can_be_parsed():
     assert status == 200
     assert headers[b"content-type"].startswith(b"text/plain; version=0.0.4")
     families = {each.name: each for each in text_string_to_metric_families(body.decode())}
-    dropped = families["rocketmq_shadow_mirror_dropped"]
+    dropped = families["rocketmq_test_mirror_dropped"]
     assert (dropped.type, dropped.documentation) == ("counter", "Dropped.")
     assert {each.labels["stream"]: each.value for each in dropped.samples} == {'a"b\n': 3, "c": 4}
-    assert families["rocketmq_shadow_mirror_waiting_messages"].samples[0].value == 7
-    shares = families["rocketmq_shadow_forward_share_seconds"]
+    assert families["rocketmq_test_mirror_waiting_messages"].samples[0].value == 7
+    shares = families["rocketmq_test_forward_share_seconds"]
     assert shares.type == "histogram"
     buckets = {float(each.labels["le"]): each.value for each in shares.samples if "le" in each.labels}
     assert buckets[float("inf")] == 3
     assert min(bound for bound, count in buckets.items() if count == 2) < 0.0021
     assert [each.value for each in shares.samples if each.name.endswith("_count")] == [3]
     assert "process_resident_memory_bytes" in families
-
-
-def test_console_client_over_a_real_port(tmp_path):
-    async def main():
-        served = make_console(token="sesame", max_connections=2)
-        async with trio.open_nursery() as nursery:
-            host, port = await nursery.start(served.run)
-            config = tmp_path / "shadow.toml"
-            config.write_text(f'[console]\nport = {port}\ntoken = "sesame"\n[primary]\nnamesrv = []\n')
-            client = make_console_client(config)
-
-            def talk():
-                assert client.get("/echo", topic="ä b") == {"topic": "ä b"}
-                assert client.post("/echo", {"a": 1}) == {"a": 1}
-                assert client.post("/echo") == {}
-                with pytest.raises(ConsoleRefused, match="not now") as refused:
-                    client.post("/refuse")
-                assert refused.value.status == 409
-                with pytest.raises(ConsoleRefused, match="token"):
-                    ConsoleClient(host, port).get("/status")
-
-            async with trio.open_nursery() as talking:
-                for _ in range(5):
-                    talking.start_soon(trio.to_thread.run_sync, talk)
-            nursery.cancel_scope.cancel()
-        with pytest.raises(ConsoleUnreachable, match=f":{port}"):
-            await trio.to_thread.run_sync(client.get, "/status")
-
-    trio.run(main)
-
-
-def test_client_address_comes_from_the_configuration(tmp_path):
-    config = tmp_path / "shadow.toml"
-    config.write_text('[console]\nhost = "0.0.0.0"\nport = 1\ntoken = "t"\n')
-    client = make_console_client(config)
-    assert (client.host, client.port) == ("127.0.0.1", 1)
-    assert isinstance(make_console_client(config, "somewhere:7"), ConsoleClient)
-    for text, problem in (
-        ("[console]\nenabled = false\n", "enabled = false"),
-        ("[console\n", "shadow.toml"),
-        ("[console]\npart = 1\n", 'did you mean "port"'),
-    ):
-        config.write_text(text)
-        with pytest.raises(ClickException, match=problem):
-            make_console_client(config)
-    with pytest.raises(ClickException, match="nowhere"):
-        make_console_client(tmp_path / "nowhere.toml")
 
 
 def test_other_addresses_require_a_token():

@@ -1,4 +1,4 @@
-"""Imports libraries of the extra `shadow` when they are first needed."""
+"""Imports libraries of the extra `shadow` when they are first needed: not every server has a console or a report."""
 
 import importlib
 from types import ModuleType
@@ -12,6 +12,6 @@ def import_optional(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ImportError as error:
         raise click.ClickException(
-            f"{name.split('.')[0]} is not installed; the shadow gateway needs the extra `shadow`: "
+            f"{name.split('.')[0]} is not installed; it belongs to the extra `shadow`: "
             "pip install 'rocketmq-gateway[shadow]'"
         ) from error
