@@ -108,7 +108,7 @@ class Server:
         registrar = Registrar(broker, port, self._namesrv.routes if self._namesrv else None)
         registrar.register_locally()
         nursery.start_soon(service.run, listeners)
-        nursery.start_soon(registrar.run)
+        nursery.start_soon(service.tasks.keep_running, "registration", registrar.run)
         self._brokers.append(service)
         self._registrars.append(registrar)
         return format_address(listeners[0])

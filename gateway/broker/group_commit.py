@@ -87,15 +87,13 @@ class GroupCommit:
         self._flush_requested.set()
 
     async def run(self) -> None:
-        """Flush until cancelled."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._watch_deadlines)
-            while True:
-                if self.synchronous:
-                    await self._flush_requested.wait()
-                else:
-                    await trio.sleep(self._interval_s)
-                await self._flush_once()
+        """Flush until cancelled. `watch_deadlines` runs beside it."""
+        while True:
+            if self.synchronous:
+                await self._flush_requested.wait()
+            else:
+                await trio.sleep(self._interval_s)
+            await self._flush_once()
 
     async def _flush_once(self) -> None:
         """Flush for all answers that are held now."""
@@ -123,8 +121,11 @@ class GroupCommit:
         held.connection.outstanding_requests -= 1
         return held
 
-    async def _watch_deadlines(self) -> None:
-        """Write answers whose deadline has passed. All have the same time limit, so the oldest is due first."""
+    async def watch_deadlines(self) -> None:
+        """Write answers whose deadline has passed, until cancelled.
+
+        All have the same time limit, so the oldest is due first.
+        """
         while True:
             if not self._held:
                 self._some_held = trio.Event()

@@ -8,7 +8,7 @@ import trio
 from gateway.broker.long_poll import LongPolls
 from gateway.broker.timer_delivery import TimerDelivery
 from gateway.runtime.run_blocking import RunBlocking
-from gateway.runtime.supervise import run_once
+from gateway.runtime.supervise import TaskSupervisor
 from storage.clock import Clock
 
 MAX_READ_MESSAGES: Final = 1000
@@ -24,10 +24,13 @@ FAILURE_PAUSE_S: Final = 1.0
 class TimerTask:
     """Runs the delivery of timer messages."""
 
-    def __init__(self, timers: TimerDelivery, clock: Clock, long_polls: LongPolls) -> None:
+    def __init__(
+        self, timers: TimerDelivery, clock: Clock, long_polls: LongPolls, tasks: TaskSupervisor
+    ) -> None:
         self._timers = timers
         self._clock = clock
         self._long_polls = long_polls
+        self._tasks = tasks
 
     async def run(self) -> None:
         """Read and deliver until cancelled."""
@@ -39,7 +42,7 @@ class TimerTask:
                 nonlocal worked
                 worked = self._read_and_deliver()
 
-            if not await run_once("timer messages", step):
+            if not await self._tasks.attempt("timer messages", step):
                 await trio.sleep(FAILURE_PAUSE_S)
             elif worked:
                 await trio.lowlevel.checkpoint()

@@ -12,7 +12,7 @@ from gateway.config.process import NamesrvConfig
 from gateway.namesrv.context import build_namesrv, close_silent_brokers
 from gateway.namesrv.processors import routes as namesrv_routes
 from gateway.namesrv.route_table import RouteTable
-from gateway.runtime.supervise import run_every
+from gateway.runtime.supervise import TaskSupervisor
 from remoting.limits import ConnectionLimits
 from remoting.reactor import Reactor
 from remoting.server import RemotingServer, ServerLimits
@@ -35,6 +35,7 @@ class NamesrvService:
         reactor: Reactor | None = None,
     ) -> None:
         self.namesrv = build_namesrv(config, clock, memory=memory)
+        self.tasks = TaskSupervisor("namesrv")
         self.server = RemotingServer(
             namesrv_routes.bind(self.namesrv), limits, server_limits, reactor=reactor
         )
@@ -48,7 +49,7 @@ class NamesrvService:
         """Serve until `stop` or cancelled."""
         scan_s = self.namesrv.config.scan_not_active_broker_interval_ms / 1000
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(run_every, scan_s, "scan for silent brokers", self._scan)
+            nursery.start_soon(self.tasks.repeat, "scan for silent brokers", scan_s, self._scan)
             await self.server.serve(listeners)
             nursery.cancel_scope.cancel()
 

@@ -2,14 +2,20 @@
 
 An exception of a task is logged with its trace and ends here, so that a defect in a mirror or in housekeeping never
 ends the process. Expected failures, such as an unreachable target, are handled by the tasks themselves.
+
+`TaskSupervisor` also remembers how each task is doing, for `/readyz` and `/metrics`. A task that fails again and again
+is logged at its 1st, 2nd, 4th, 8th... failure in a row, so that it does not fill the log.
 """
 
 import logging
-from collections.abc import Awaitable, Callable
+import math
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
 from typing import Final
 
 import trio
 
+from gateway.runtime.metrics import Metric
 from storage.errors import StoreFull
 
 log = logging.getLogger(__name__)
@@ -19,48 +25,110 @@ MAX_BACKOFF_S: Final = 60.0
 """A task that ran at least this long without failing is restarted after `MIN_BACKOFF_S` again."""
 
 
+@dataclass(slots=True)
+class TaskHealth:
+    """The state of one background task. Times are those of `trio.current_time`, in seconds."""
+
+    name: str
+    failures: int = 0
+    failures_in_a_row: int = 0
+    last_error: str = ""
+    settled_at_s: float = -math.inf
+    """From this time on the task counts as healthy again, unless it fails before."""
+
+    def is_failing(self, now_s: float) -> bool:
+        """Return True from a failure until the task succeeded, or ran for `MAX_BACKOFF_S` after its restart."""
+        return now_s < self.settled_at_s
+
+    def record_failure(self, error: BaseException) -> bool:
+        """Count a failure; return True if it is to be logged."""
+        self.failures += 1
+        self.failures_in_a_row += 1
+        self.last_error = f"{type(error).__name__}: {error}"
+        self.settled_at_s = math.inf
+        return self.failures_in_a_row.bit_count() == 1
+
+    def record_success(self) -> None:
+        self.failures_in_a_row = 0
+        self.settled_at_s = -math.inf
+
+
+class TaskSupervisor:
+    """Runs the background tasks of one part of the process, such as a broker, and knows how each is doing.
+
+    ``part`` labels the metrics. Task names are unique within the part.
+    """
+
+    def __init__(self, part: str) -> None:
+        self.part = part
+        self._tasks: dict[str, TaskHealth] = {}
+
+    async def keep_running(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Restart ``work`` with exponential back-off when it raises; return when it returns."""
+        health = self._health_of(name)
+        while True:
+            started_s = trio.current_time()
+            if health.failures_in_a_row:
+                health.settled_at_s = started_s + MAX_BACKOFF_S
+            try:
+                await work()
+            except Exception as error:  # noqa: BLE001 - logged by `_note_failure`
+                if trio.current_time() - started_s >= MAX_BACKOFF_S:
+                    health.record_success()
+                self._note_failure(health, error)
+            else:
+                return health.record_success()
+            await trio.sleep(min(MIN_BACKOFF_S * 2 ** (health.failures_in_a_row - 1), MAX_BACKOFF_S))
+
+    async def repeat(self, name: str, interval_s: float, work: Callable[[], Awaitable[None] | None]) -> None:
+        """Run ``work`` every ``interval_s`` seconds until cancelled; after a failure the next turn tries again."""
+        while True:
+            await trio.sleep(interval_s)
+            await self.attempt(name, work)
+
+    async def attempt(self, name: str, work: Callable[[], Awaitable[None] | None]) -> bool:
+        """Run ``work`` once and return whether it succeeded; a failure is recorded and logged."""
+        health = self._health_of(name)
+        try:
+            result = work()
+            if result is not None:
+                await result
+        except Exception as error:  # noqa: BLE001 - logged by `_note_failure`
+            self._note_failure(health, error)
+            return False
+        health.record_success()
+        return True
+
+    def _health_of(self, name: str) -> TaskHealth:
+        return self._tasks.setdefault(name, TaskHealth(name))
+
+    def _note_failure(self, health: TaskHealth, error: Exception) -> None:
+        if not health.record_failure(error):
+            return
+        facts = {"part": self.part, "task": health.name, "failures_in_a_row": health.failures_in_a_row}
+        if isinstance(error, StoreFull):
+            log.warning("background task lacks disk space", extra={**facts, "reason": str(error)})
+        else:
+            log.error("background task failed and will be tried again", exc_info=error, extra=facts)
+
+    @property
+    def failing(self) -> list[TaskHealth]:
+        """The tasks that are failing now."""
+        now_s = trio.current_time()
+        return [health for health in self._tasks.values() if health.is_failing(now_s)]
+
+    def metrics(self) -> Iterator[Metric]:
+        """Yield failures and state of every task."""
+        now_s = trio.current_time()
+        for health in self._tasks.values():
+            labels = {"part": self.part, "task": health.name}
+            yield Metric(
+                "task_failures_total", health.failures, "failures of a background task", labels=labels
+            )
+            failing = float(health.is_failing(now_s))
+            yield Metric("task_failing", failing, "1 while a background task fails", "gauge", labels)
+
+
 async def supervise(work: Callable[[], Awaitable[None]]) -> None:
-    """Restart a background task with exponential back-off when it raises; return when it returns."""
-    backoff_s = MIN_BACKOFF_S
-    while True:
-        started_s = trio.current_time()
-        try:
-            return await work()
-        except Exception:
-            if trio.current_time() - started_s >= MAX_BACKOFF_S:
-                backoff_s = MIN_BACKOFF_S
-            log.exception("background task failed and will be restarted", extra={"again_s": backoff_s})
-        await trio.sleep(backoff_s)
-        backoff_s = min(2 * backoff_s, MAX_BACKOFF_S)
-
-
-async def run_every(interval_s: float, name: str, work: Callable[[], Awaitable[None] | None]) -> None:
-    """Run ``work`` every ``interval_s`` seconds until cancelled; after a failure the next turn tries again."""
-    disk_full = False
-    while True:
-        await trio.sleep(interval_s)
-        try:
-            await _call(work)
-            disk_full = False
-        except StoreFull as error:
-            if not disk_full:  # logged once, until the task succeeded again
-                log.warning("background task lacks disk space", extra={"task": name, "reason": str(error)})
-            disk_full = True
-        except Exception:
-            log.exception("background task failed", extra={"task": name})
-
-
-async def run_once(name: str, work: Callable[[], Awaitable[None] | None]) -> bool:
-    """Run ``work`` and return whether it succeeded; a failure is logged."""
-    try:
-        await _call(work)
-    except Exception:
-        log.exception("background task failed", extra={"task": name})
-        return False
-    return True
-
-
-async def _call(work: Callable[[], Awaitable[None] | None]) -> None:
-    result = work()
-    if result is not None:
-        await result
+    """Restart a background task as `TaskSupervisor.keep_running` does, without showing how it is doing."""
+    await TaskSupervisor("").keep_running(getattr(work, "__qualname__", repr(work)), work)

@@ -2,7 +2,9 @@
 
 import logging
 import socket
+from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
+from functools import partial
 from math import inf
 
 import trio
@@ -14,7 +16,7 @@ from gateway.broker.timer_task import TimerTask, save_timers
 from gateway.broker.traffic_rates import SAMPLE_INTERVAL_S
 from gateway.runtime.config_file import ChangingTable
 from gateway.runtime.run_blocking import RunBlocking
-from gateway.runtime.supervise import run_every, run_once
+from gateway.runtime.supervise import TaskSupervisor
 from remoting.connection import Connection, Handler
 from remoting.limits import ConnectionLimits
 from remoting.reactor import Reactor
@@ -52,6 +54,7 @@ class BrokerService:
         broker.flow_control.guard_handlers(
             self.handlers, reactor.seconds_since_readable if reactor else lambda: 0.0
         )
+        self.tasks = TaskSupervisor(broker.config.broker_name)
         self.server = RemotingServer(
             self.handlers,
             limits,
@@ -82,45 +85,51 @@ class BrokerService:
             self.close()
 
     def start_tasks(self, nursery: trio.Nursery) -> None:
-        """Start the background tasks."""
-        broker, config = self.broker, self.broker.config
-        nursery.start_soon(broker.long_polls.run)
-        nursery.start_soon(broker.group_commit.run)
-        nursery.start_soon(self._deliver_delayed)
-        nursery.start_soon(broker.pop.run)
-        nursery.start_soon(self._check_transactions)
-        self._start_timers(nursery)
-        nursery.start_soon(self._write_transaction_ends)
-        save_s = config.flush_consumer_offset_interval_ms / 1000
-        nursery.start_soon(run_every, save_s, "save offsets", self._save_offsets)
-        nursery.start_soon(run_every, SETTLE_INTERVAL_S, "settle tables", self._settle_tables)
-        nursery.start_soon(run_every, EXPIRY_INTERVAL_S, "expire clients", broker.clients.close_expired)
-        nursery.start_soon(run_every, SAMPLE_INTERVAL_S, "sample rates", broker.rates.take_sample)
-        nursery.start_soon(
-            run_every, SCAN_INTERVAL_S, "keep broadcast offsets", broker.broadcasts.commit_and_expire
-        )
-        nursery.start_soon(run_every, INDEX_INTERVAL_S, "index", self._build_index)
-        nursery.start_soon(
-            run_every, config.store.clean_resource_interval_ms / 1000, "clean", self._remove_expired
-        )
+        """Start the background tasks. A defect in one is logged and shown; it ends neither the task nor the broker."""
+        broker, config, store = self.broker, self.broker.config, self.broker.config.store
+        self._keep_running(nursery, "long polls", broker.long_polls.run)
+        self._keep_running(nursery, "flush", broker.group_commit.run)
+        self._keep_running(nursery, "flush deadlines", broker.group_commit.watch_deadlines)
+        self._keep_running(nursery, "delayed messages", self._deliver_delayed)
+        self._keep_running(nursery, "pop deadlines", partial(broker.pop.run, self.tasks))
+        self._keep_running(nursery, "transaction checks", self._check_transactions)
+        self._keep_running(nursery, "transaction ends", self._write_transaction_ends)
         if broker.staged_batches is not None:
-            nursery.start_soon(broker.staged_batches.run)
-        nursery.start_soon(
-            run_every,
-            config.store.flush_interval_consume_queue_ms / 1000,
-            "checkpoint",
-            self._write_checkpoint,
-        )
+            self._keep_running(nursery, "staged batches", broker.staged_batches.run)
+        save_s = config.flush_consumer_offset_interval_ms / 1000
+        self._repeat(nursery, "save offsets", save_s, self._save_offsets)
+        self._repeat(nursery, "settle tables", SETTLE_INTERVAL_S, self._settle_tables)
+        self._repeat(nursery, "expire clients", EXPIRY_INTERVAL_S, broker.clients.close_expired)
+        self._repeat(nursery, "sample rates", SAMPLE_INTERVAL_S, broker.rates.take_sample)
+        self._repeat(nursery, "broadcast offsets", SCAN_INTERVAL_S, broker.broadcasts.commit_and_expire)
+        self._repeat(nursery, "index", INDEX_INTERVAL_S, self._build_index)
+        self._repeat(nursery, "expire files", store.clean_resource_interval_ms / 1000, self._remove_expired)
+        checkpoint_s = store.flush_interval_consume_queue_ms / 1000
+        self._repeat(nursery, "checkpoint", checkpoint_s, self._write_checkpoint)
+        self._start_timers(nursery)
+
+    def _keep_running(self, nursery: trio.Nursery, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        nursery.start_soon(self.tasks.keep_running, name, work)
+
+    def _repeat(
+        self,
+        nursery: trio.Nursery,
+        name: str,
+        interval_s: float,
+        work: Callable[[], Awaitable[None] | None],
+    ) -> None:
+        nursery.start_soon(self.tasks.repeat, name, interval_s, work)
 
     def _start_timers(self, nursery: trio.Nursery) -> None:
         broker = self.broker
         timers = broker.timer_delivery
         if timers is None:
             return
-        nursery.start_soon(TimerTask(timers, broker.clock, broker.long_polls).run)
-        nursery.start_soon(run_every, SAMPLE_INTERVAL_S, "sample timers", timers.update_rates)
+        task = TimerTask(timers, broker.clock, broker.long_polls, self.tasks)
+        self._keep_running(nursery, "timer task", task.run)
+        self._repeat(nursery, "sample timers", SAMPLE_INTERVAL_S, timers.update_rates)
         save_s = broker.config.store.timer_flush_interval_ms / 1000
-        nursery.start_soon(run_every, save_s, "save timers", lambda: save_timers(timers, self._run_blocking))
+        self._repeat(nursery, "save timers", save_s, lambda: save_timers(timers, self._run_blocking))
 
     async def _deliver_delayed(self) -> None:
         """Deliver delayed messages when they are due. Sleep until then, or until an earlier one arrives."""
@@ -130,7 +139,9 @@ class BrokerService:
             due = delay.next_due_ms()
             left_s = inf if due is None else min(MAX_SLEEP_S, max(0.0, (due - clock.now_ms()) / 1000))
             await delay.earlier.wait(left_s)
-            delivered = await run_once("deliver delayed messages", lambda: self._deliver_due(clock.now_ms()))
+            delivered = await self.tasks.attempt(
+                "deliver delayed messages", lambda: self._deliver_due(clock.now_ms())
+            )
             await trio.sleep(0 if delivered else DELIVERY_PAUSE_S)
 
     def _deliver_due(self, now_ms: int) -> None:
@@ -142,7 +153,7 @@ class BrokerService:
     async def _check_transactions(self) -> None:
         while True:
             await trio.sleep(self.broker.config.transaction_check_interval_ms / 1000)
-            await run_once("check transactions", self._check_transactions_once)
+            await self.tasks.attempt("check transactions", self._check_transactions_once)
 
     async def _check_transactions_once(self) -> None:
         for _ in self.broker.transaction_checks.run_round():
@@ -155,7 +166,7 @@ class BrokerService:
     async def _write_transaction_ends(self) -> None:
         while True:
             await trio.sleep(self.broker.config.transaction_op_batch_interval_ms / 1000)
-            await run_once("write ends of transactions", self.broker.transactions.op_messages.flush)
+            await self.tasks.attempt("write ends of transactions", self.broker.transactions.op_messages.flush)
 
     async def _save_offsets(self) -> None:
         self.broker.topics.catch_up()
@@ -210,9 +221,10 @@ class BrokerService:
 
     async def _write_checkpoint(self) -> None:
         store = self.broker.store
-        if store.max_physical_offset != self._checkpoint_end:
-            self._checkpoint_end = store.max_physical_offset
+        end = store.max_physical_offset
+        if end != self._checkpoint_end:
             await self._run_blocking(store.write_checkpoint)
+            self._checkpoint_end = end
 
     async def stop(self) -> None:
         """End `run` after the outstanding requests are answered, including those that wait for the disk."""

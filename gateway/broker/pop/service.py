@@ -25,7 +25,7 @@ from gateway.broker.shared_parts import BrokerTables, MessageServices
 from gateway.broker.wake_signal import WakeSignal
 from gateway.config.process import BrokerConfig
 from gateway.runtime.config_file import ConfigFile
-from gateway.runtime.supervise import run_once
+from gateway.runtime.supervise import TaskSupervisor
 
 MAX_DEADLINES_PER_TURN: Final = 64
 """Largest number of deadlines run in one turn, so that other tasks get their turn."""
@@ -51,15 +51,15 @@ class PopService:
         state.reviver.config = state.waiting_pops.config = state.pop_offsets.config = config
         state.checks.config = self.pop_handler.config = self.queries.config = config
 
-    async def run(self) -> None:
-        """Run due callbacks until cancelled, and sleep between deadlines."""
+    async def run(self, tasks: TaskSupervisor) -> None:
+        """Run due callbacks until cancelled, and sleep between deadlines; ``tasks`` records their failures."""
         earlier, clock = self.deadlines.earlier, self.services.store.clock
         while True:
             earlier.clear()
             due = self.deadlines.next_due_ms()
             left_s = inf if due is None else min(MAX_SLEEP_S, max(0.0, (due - clock.now_ms()) / 1000))
             await earlier.wait(left_s)
-            await run_once("revive popped messages", self.run_due)
+            await tasks.attempt("revive popped messages", self.run_due)
             await trio.lowlevel.checkpoint()
 
     def run_due(self) -> None:

@@ -1,12 +1,27 @@
+import contextlib
+
 import pytest
 import trio
 
+from gateway.broker.broadcast_offsets import BroadcastOffsets
+from gateway.broker.client_registry import ClientRegistry
+from gateway.broker.consumer_offsets import ConsumerOffsets
+from gateway.broker.delay_service import DelayService
+from gateway.broker.group_commit import GroupCommit
+from gateway.broker.long_poll import LongPolls
 from gateway.broker.message_writer import NewMessage
+from gateway.broker.pop.deadlines import Deadlines
+from gateway.broker.timer_delivery import TimerDelivery
+from gateway.broker.traffic_rates import TrafficRates
+from gateway.broker.transaction_checks import TransactionChecks
+from gateway.broker.transactions import OpMessageWriter
 from gateway.tests.cluster import EPOCH_MS, bodies, message, pull, settle, simulated
 from remoting.bodies.heartbeat import ConsumerData, HeartbeatData
+from remoting.errors import RemotingTimeout
 from remoting.requests.client import HeartBeat
 from storage.crash_files import CrashFiles
 from storage.files import MemoryFiles
+from storage.store import MessageStore
 
 
 def beat(group="GID"):
@@ -214,3 +229,70 @@ async def test_one_task_at_a_time_writes_the_offsets(cluster):
             await trio.sleep(0.5)
     assert most == 1
     assert node.broker.offsets.take_unsaved() is None
+
+
+PLANTED = "planted defect"
+
+
+class Defect:
+    """Replaces a method by one that raises while the defect is present."""
+
+    def __init__(self, monkeypatch, part, method):
+        self.is_present = True
+        original = getattr(part, method)
+
+        def planted(*arguments, **keywords):
+            if self.is_present:
+                raise ZeroDivisionError(PLANTED)
+            return original(*arguments, **keywords)
+
+        monkeypatch.setattr(part, method, planted)
+
+
+@pytest.mark.parametrize(
+    ("part", "method"),
+    [
+        (LongPolls, "expire_due"),
+        (GroupCommit, "_flush_once"),
+        (DelayService, "next_due_ms"),
+        (DelayService, "deliver_due"),
+        (Deadlines, "next_due_ms"),
+        (TransactionChecks, "run_round"),
+        (OpMessageWriter, "flush"),
+        (ConsumerOffsets, "take_unsaved"),
+        (ClientRegistry, "close_expired"),
+        (TrafficRates, "take_sample"),
+        (BroadcastOffsets, "commit_and_expire"),
+        (MessageStore, "build_index"),
+        (MessageStore, "delete_expired"),
+        (MessageStore, "write_checkpoint"),
+        (TimerDelivery, "next_due_ms"),
+        (TimerDelivery, "read_topic"),
+        (TimerDelivery, "update_rates"),
+        (TimerDelivery, "take_unsaved"),
+    ],
+)
+@simulated
+async def test_a_defect_in_a_background_task_is_shown_and_survived(
+    cluster, monkeypatch, caplog, part, method
+):
+    defect = Defect(monkeypatch, part, method)
+    node = await cluster.add_broker(transaction_check_interval_ms=1000, clean_resource_interval_ms=1000)
+    client = cluster.dial(node.address)
+    await client.ask(message())
+    await client.ask(message(topic="delayed", properties={"DELAY": "1"}))
+    cluster.nursery.start_soon(ask_in_vain, client, pull(offset=1, wait_ms=500))
+    await trio.sleep(20)
+    assert {health.last_error for health in node.service.tasks.failing} == {f"ZeroDivisionError: {PLANTED}"}
+    defect.is_present = False
+    await trio.sleep(200)
+    client = cluster.dial(node.address)
+    await client.ask(message())
+    assert bodies(await client.ask(pull())) == [b"hello", b"hello"]
+    assert not node.service.tasks.failing
+    assert {record.exc_info[0] for record in caplog.records if record.exc_info} == {ZeroDivisionError}
+
+
+async def ask_in_vain(client, request):
+    with contextlib.suppress(RemotingTimeout):
+        await client.ask(request, 30)
