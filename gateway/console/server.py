@@ -1,44 +1,36 @@
 """An HTTP console on one port: JSON routes that parts register, `/status`, `/metrics`, `/healthz`.
 
-It serves one request per connection; size, number and duration are bounded.
+It serves one request per connection; size, number and duration are bounded. Clients that are slow to send or to read
+hold nobody up: a connection takes a worker only while its request is worked on, and of the connections that wait for
+their clients the oldest is closed when there are too many.
 """
 
 import hmac
+import ipaddress
 import logging
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from inspect import isawaitable
-from types import ModuleType
 from typing import Any, Final, Protocol, cast
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl
 
 import orjson
 import trio
 
 from gateway.console.errors import ConsoleError
 from gateway.console.exposition import CONTENT_TYPE, render_exposition
+from gateway.console.http_connection import HttpConnection, HttpRequest, Page
 from gateway.console.optional_packages import import_optional
 from gateway.console.settings import ConsoleSettings
-from gateway.runtime.metrics import MetricRegistry
+from gateway.runtime.metrics import Metric, MetricRegistry
 from gateway.runtime.process import ListenError
 
 log = logging.getLogger(__name__)
 
 JSON: Final = "application/json"
-# h11 keeps request line and headers in memory until they are complete.
-MAX_HEADER_BYTES: Final = 16 * 1024
-RECEIVE_BUFFER_BYTES: Final = 64 * 1024
-OPEN_PATHS: Final = frozenset({"/healthz"})
-"""Served without a token: they reveal nothing, and the probes of orchestrators have no token."""
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """An answer that is not JSON."""
-
-    content_type: str
-    content: bytes
-
+MAX_IDLE_CONNECTIONS: Final = 64
+"""Connections that may wait for their clients, to send a request or to read the answer. One more closes the oldest."""
+MAX_QUOTED_CHARS: Final = 100
 
 Answer = dict[str, Any] | Page
 Route = Callable[[dict[str, Any]], Answer | Awaitable[Answer]]
@@ -55,14 +47,6 @@ class RouteRegistry(Protocol):
         """Serve POST requests of a path."""
 
 
-@dataclass(slots=True)
-class _HttpRequest:
-    method: str
-    target: str
-    headers: dict[bytes, bytes]
-    body: bytearray = field(default_factory=bytearray)
-
-
 class Console:
     """An HTTP server for routes, which are plain or async functions from a dict to a dict.
 
@@ -73,12 +57,15 @@ class Console:
     def __init__(self, settings: ConsoleSettings, metrics: MetricRegistry, metric_prefix: str) -> None:
         self.settings = settings
         self._routes: dict[tuple[str, str], Route] = {}
+        self._probes: set[str] = set()
         self._sections: dict[str, Section] = {}
-        self._busy = trio.Semaphore(settings.max_connections)
-        self.get("/healthz", lambda _: {"ok": True})
-        self.get("/status", lambda _: self.collect_status())
+        self._workers = Workers(settings.max_connections)
+        self._idle = IdleConnections(MAX_IDLE_CONNECTIONS)
         self._metric_registry = metrics
         self._metric_prefix = metric_prefix
+        metrics.register(self._collect_metrics)
+        self.add_probe("/healthz", lambda _: {"ok": True})
+        self.get("/status", lambda _: self.collect_status())
         self.get("/metrics", self._metrics_page)
 
     def get(self, path: str, function: Route) -> None:
@@ -88,6 +75,14 @@ class Console:
     def post(self, path: str, function: Route) -> None:
         """Serve POST requests of a path. Raises ValueError if the path is served already."""
         self._add_route("POST", path, function)
+
+    def add_probe(self, path: str, function: Route) -> None:
+        """Serve GET requests of a path to anybody, without token or free worker, as orchestrators' probes need.
+
+        The function must be quick and reveal nothing. Raises ValueError if the path is served already.
+        """
+        self._add_route("GET", path, function)
+        self._probes.add(path)
 
     def add_section(self, name: str, function: Section) -> None:
         """Show the result of ``function`` at `/status` under a name; it must be quick.
@@ -120,19 +115,50 @@ class Console:
     async def serve_connection(self, stream: trio.abc.Stream) -> None:
         """Answer one request of a connection, and close it."""
         h11 = import_optional("h11")
-        exchange = _HttpConnection(h11, stream, self.settings)
+        connection = HttpConnection(h11, stream, self.settings)
         async with stream:
             try:
-                with trio.move_on_after(self.settings.request_timeout_s) as limit:
-                    asked = await exchange.read_request()
-                if limit.cancelled_caught:
-                    await exchange.send_answer(408, _error_page("the request did not arrive in time"))
-                elif asked is not None:
-                    await exchange.send_answer(*await self._respond(asked))
+                page = await self._receive_and_work(connection)
             except ConsoleError as error:
-                await exchange.send_answer(error.status, _error_page(str(error)))
+                page = error.status, _error_page(str(error))
             except (trio.BrokenResourceError, trio.ClosedResourceError, h11.RemoteProtocolError):
                 log.debug("console client disconnected")
+                return
+            if page is not None:
+                with self._idle.wait_for_client():
+                    await connection.send_answer(*page)
+
+    async def _receive_and_work(self, connection: HttpConnection) -> tuple[int, Page] | None:
+        """Return status and answer; None if the client ended first, or was too slow while others were waiting."""
+        received: tuple[HttpRequest, Route, dict[str, Any]] | None = None
+        with self._idle.wait_for_client(), trio.move_on_after(self.settings.request_timeout_s) as limit:
+            asked = await connection.read_head()
+            if asked is None:
+                return None
+            self._check_access(asked)
+            route = self._find_route(asked)
+            body = await connection.read_body()
+            if body is None:
+                return None
+            given = _parse_object(body) if asked.method == "POST" else dict(parse_qsl(asked.query))
+            received = (asked, route, given)
+        if limit.cancelled_caught:
+            raise ConsoleError("the request did not arrive in time", 408)
+        return None if received is None else await self._work(*received)
+
+    async def _work(self, asked: HttpRequest, route: Route, given: dict[str, Any]) -> tuple[int, Page]:
+        try:
+            with trio.move_on_after(self.settings.answer_timeout_s):
+                if asked.path in self._probes:
+                    return 200, await _call_route(route, given)
+                async with self._workers.occupy_worker():
+                    return 200, await _call_route(route, given)
+            raise ConsoleError("no answer within [console] answer_timeout_s", 504)
+        except ConsoleError as error:
+            return error.status, _error_page(str(error))
+        except Exception as error:
+            log.exception("console route failed", extra={"path": asked.path})
+            return 500, _error_page(f"{type(error).__name__}: {error}")
 
     def _add_route(self, method: str, path: str, function: Route) -> None:
         if (method, path) in self._routes:
@@ -142,132 +168,93 @@ class Console:
     async def _metrics_page(self, _: dict[str, Any]) -> Page:
         return Page(CONTENT_TYPE, await render_exposition(self._metric_registry, self._metric_prefix))
 
+    def _collect_metrics(self) -> Iterator[Metric]:
+        yield Metric(
+            "console_evicted_connections_total",
+            self._idle.evicted,
+            "Connections of the console closed because newer ones needed their place.",
+        )
+
     async def _accept_connections(self, listener: trio.SocketListener) -> None:
         async with listener, trio.open_nursery() as nursery:
             while True:
-                stream = await _accept_stream(listener)
-                await self._busy.acquire()
-                nursery.start_soon(self._serve_and_free, stream)
+                nursery.start_soon(self._serve_safely, await _accept_stream(listener))
 
-    async def _serve_and_free(self, stream: trio.abc.Stream) -> None:
+    async def _serve_safely(self, stream: trio.abc.Stream) -> None:
         try:
             await self.serve_connection(stream)
         except Exception:
             log.exception("console connection failed")
-        finally:
-            self._busy.release()
 
-    async def _respond(self, asked: _HttpRequest) -> tuple[int, Page]:
-        try:
-            self._check_access(asked)
-            route, given = self._find_route(asked)
-            with trio.move_on_after(self.settings.answer_timeout_s):
-                answer = route(given)
-                if isawaitable(answer):
-                    answer = await answer
-                return 200, answer if isinstance(answer, Page) else _json_page(answer)
-            raise ConsoleError("no answer within [console] answer_timeout_s", 504)
-        except ConsoleError as error:
-            return error.status, _error_page(str(error))
-        except Exception as error:
-            log.exception("console route failed", extra={"target": asked.target})
-            return 500, _error_page(f"{type(error).__name__}: {error}")
-
-    def _check_access(self, asked: _HttpRequest) -> None:
+    def _check_access(self, asked: HttpRequest) -> None:
         token = self.settings.token
-        given = asked.headers.get(b"authorization", b"")
-        if token and urlsplit(asked.target).path not in OPEN_PATHS:
-            if not hmac.compare_digest(given, b"Bearer " + token.encode()):
-                raise ConsoleError("the console requires its token (Authorization: Bearer …)", 401)
-        elif b"origin" in asked.headers:
-            # Otherwise any web page that is open in a browser on this machine could control the gateway.
-            raise ConsoleError("requests from web pages are refused", 403)
-
-    def _find_route(self, asked: _HttpRequest) -> tuple[Route, dict[str, Any]]:
-        parts = urlsplit(asked.target)
-        method = "GET" if asked.method == "HEAD" else asked.method
-        route = self._routes.get((method, parts.path))
-        if route is not None:
-            return route, _parse_object(asked.body) if method == "POST" else dict(parse_qsl(parts.query))
-        known = sorted({path for _, path in self._routes})
-        if parts.path in known:
-            raise ConsoleError(f"{asked.method} is not served at {parts.path}", 405)
-        raise ConsoleError(f"no route {parts.path}; known routes: {', '.join(known)}", 404)
-
-
-class _HttpConnection:
-    """Reads one request from a stream and sends its answer, using h11."""
-
-    def __init__(self, h11: ModuleType, stream: trio.abc.Stream, settings: ConsoleSettings) -> None:
-        self._h11 = h11
-        self._stream = stream
-        self._settings = settings
-        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEADER_BYTES)
-        self._method = ""
-
-    async def read_request(self) -> _HttpRequest | None:
-        """Return the whole request; None if the client ended first. Raises ConsoleError, BrokenResourceError."""
-        asked: _HttpRequest | None = None
-        while True:
-            event = await self._next_event()
-            if isinstance(event, self._h11.Request):
-                self._method = event.method.decode()
-                asked = _HttpRequest(
-                    self._method, event.target.decode("ascii", "replace"), dict(event.headers)
-                )
-            elif isinstance(event, self._h11.Data) and asked is not None:
-                asked.body += event.data
-                if len(asked.body) > self._settings.max_request_bytes:
-                    raise ConsoleError("the body is larger than [console] max_request_bytes", 413)
-            elif isinstance(event, self._h11.EndOfMessage):
-                return asked
-            else:
-                return None
-
-    async def send_answer(self, status: int, page: Page) -> None:
-        """Send the answer, unless the client went away or does not read it in time."""
-        headers = [
-            ("Content-Type", page.content_type),
-            ("Content-Length", str(len(page.content))),
-            ("Cache-Control", "no-store"),
-            ("X-Content-Type-Options", "nosniff"),
-            ("Connection", "close"),
-        ]
-        if self._http.our_state not in (self._h11.IDLE, self._h11.SEND_RESPONSE):
+        if asked.path in self._probes:
             return
-        events = (
-            self._h11.Response(status_code=status, headers=headers),
-            self._h11.Data(data=b"" if self._method == "HEAD" else page.content),
-            self._h11.EndOfMessage(),
-        )
-        data = b"".join(self._http.send(event) for event in events)
-        with trio.move_on_after(self._settings.request_timeout_s):
-            try:
-                await self._stream.send_all(data)
-                await self._end_stream()
-            except (trio.BrokenResourceError, trio.ClosedResourceError):
-                log.debug("console client disconnected before its answer")
+        if token:
+            if not hmac.compare_digest(asked.headers.get(b"authorization", b""), b"Bearer " + token.encode()):
+                raise ConsoleError("the console requires its token (Authorization: Bearer …)", 401)
+        elif b"origin" in asked.headers or _is_host_name(asked.headers.get(b"host", b"localhost")):
+            # Otherwise any web page that is open in a browser on this machine could control the gateway.
+            raise ConsoleError(
+                "requests from web pages are refused: use an address or localhost, or set a token", 403
+            )
 
-    async def _end_stream(self) -> None:
-        # Closing with unread data makes the kernel reset the connection, and the client may lose the answer.
-        if isinstance(self._stream, trio.abc.HalfCloseableStream):
-            await self._stream.send_eof()
-        for _ in range(self._settings.max_request_bytes // RECEIVE_BUFFER_BYTES + 1):
-            if not await self._stream.receive_some(RECEIVE_BUFFER_BYTES):
-                return
+    def _find_route(self, asked: HttpRequest) -> Route:
+        method = "GET" if asked.method == "HEAD" else asked.method
+        route = self._routes.get((method, asked.path))
+        if route is not None:
+            return route
+        known = sorted({path for _, path in self._routes})
+        if asked.path in known:
+            raise ConsoleError(f"{method[:MAX_QUOTED_CHARS]} is not served at {asked.path}", 405)
+        shown = asked.path[:MAX_QUOTED_CHARS]
+        raise ConsoleError(f"no route {shown}; known routes: {', '.join(known)}", 404)
 
-    async def _next_event(self) -> Any:
-        while True:
+
+class Workers:
+    """Bounds the requests that are worked on at a time. As many more wait; beyond that they are refused."""
+
+    def __init__(self, workers: int) -> None:
+        self._free = trio.CapacityLimiter(workers)
+
+    @asynccontextmanager
+    async def occupy_worker(self) -> AsyncIterator[None]:
+        """Wait for a free worker and hold it. Raises ConsoleError."""
+        if self._free.statistics().tasks_waiting >= self._free.total_tokens:
+            raise ConsoleError("[console] max_connections requests are worked on, and as many wait", 503)
+        async with self._free:
+            yield
+
+
+class IdleConnections:
+    """Bounds the connections that wait for their clients: one more than ``most`` cancels the oldest."""
+
+    def __init__(self, most: int) -> None:
+        self.evicted = 0
+        self._most = most
+        self._scopes: dict[trio.CancelScope, None] = {}  # oldest first
+
+    @contextmanager
+    def wait_for_client(self) -> Iterator[None]:
+        """Count as waiting for the client; the block ends early when newer connections need the place."""
+        with trio.CancelScope() as scope:
+            self._scopes[scope] = None
+            if len(self._scopes) > self._most:
+                oldest = next(iter(self._scopes))
+                del self._scopes[oldest]
+                oldest.cancel()
+                self.evicted += 1
             try:
-                event = self._http.next_event()
-            except self._h11.RemoteProtocolError as error:
-                raise ConsoleError(str(error), error.error_status_hint) from error
-            if event is not self._h11.NEED_DATA:
-                return event
-            if self._http.they_are_waiting_for_100_continue:
-                go_on = self._h11.InformationalResponse(status_code=100, headers=[])
-                await self._stream.send_all(self._http.send(go_on))
-            self._http.receive_data(await self._stream.receive_some(RECEIVE_BUFFER_BYTES))
+                yield
+            finally:
+                self._scopes.pop(scope, None)
+
+
+async def _call_route(route: Route, given: dict[str, Any]) -> Page:
+    answer = route(given)
+    if isawaitable(answer):
+        answer = await answer
+    return answer if isinstance(answer, Page) else _json_page(answer)
 
 
 async def _accept_stream(listener: trio.SocketListener) -> trio.SocketStream:
@@ -278,6 +265,26 @@ async def _accept_stream(listener: trio.SocketListener) -> trio.SocketStream:
             # Out of file descriptors: clients' traffic goes first, and the console waits.
             log.warning("console cannot accept a connection", extra={"error": str(error)})
             await trio.sleep(1)
+
+
+def _is_host_name(header: bytes) -> bool:
+    """Tell whether a Host header has a name other than localhost.
+
+    A web page can let its own name resolve to this machine (DNS rebinding), but it cannot make a browser send an
+    address in this header.
+    """
+    host = header.decode("latin-1")
+    if host.startswith("["):
+        host = host[1:].partition("]")[0]
+    elif host.count(":") <= 1:
+        host = host.partition(":")[0]
+    if host.lower() == "localhost":
+        return False
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return True
+    return False
 
 
 def _parse_object(body: bytes | bytearray) -> dict[str, Any]:

@@ -20,7 +20,7 @@ class ConsoleSettings:
     )
     max_connections: int = setting(
         32,
-        "Maximum number of connections served at a time; further ones wait in the kernel.",
+        "Maximum number of requests worked on at a time; as many more wait, further ones get status 503.",
         low=1,
         high=1000,
     )

@@ -10,7 +10,8 @@ from trio.testing import memory_stream_pair
 
 from gateway.console import optional_packages as needs
 from gateway.console.errors import ConsoleError
-from gateway.console.server import Console, Page
+from gateway.console.http_connection import Page
+from gateway.console.server import Console
 from gateway.console.settings import ConsoleSettings, is_loopback
 from gateway.runtime.metrics import Distribution, LatencyHistogram, Metric, MetricRegistry
 from remoting.tests.virtual import virtual
@@ -53,7 +54,7 @@ async def send_request(served, request, *, chunks=1):
 
 def parse_answer(data):
     client = h11.Connection(h11.CLIENT)
-    client.send(h11.Request(method="GET", target="/", headers=[("Host", "x")]))
+    client.send(h11.Request(method="GET", target="/", headers=[("Host", "localhost")]))
     client.send(h11.EndOfMessage())
     client.receive_data(data)
     client.receive_data(b"")
@@ -64,7 +65,7 @@ def parse_answer(data):
 
 
 def build_request(method, target, body=b"", headers=()):
-    lines = [f"{method} {target} HTTP/1.1", "Host: x", f"Content-Length: {len(body)}", *headers]
+    lines = [f"{method} {target} HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}", *headers]
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 
@@ -105,7 +106,7 @@ async def test_head_is_a_get_without_a_body():
     here, there = memory_stream_pair()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(make_console().serve_connection, there)
-        await here.send_all(b"HEAD /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        await here.send_all(b"HEAD /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         head = await here.receive_some()
         assert head.startswith(b"HTTP/1.1 200")
         assert head.endswith(b"\r\n\r\n")
@@ -127,10 +128,10 @@ async def test_slow_answer_times_out():
     [
         b"\x00\x00\x00\x10 no http at all\r\n\r\n",
         b"GET / HTTP/1.1\r\n\r\n",
-        b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: nine\r\n\r\n",
-        b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n",
-        b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\n{a}",
-        b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\n[1]",
+        b"POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: nine\r\n\r\n",
+        b"POST /echo HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n",
+        b"POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\n{a}",
+        b"POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\n[1]",
     ],
 )
 async def test_garbage_is_refused(garbage):
@@ -144,9 +145,10 @@ async def test_random_bytes_are_answered():
     chance, served = random.Random(5), make_console(request_timeout_s=1)
     whole = [
         build_request("POST", "/echo", b'{"a": 1}'),
-        b'POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n4\r\n{"a"\r\n3\r\n:1}\r\n0\r\n\r\n',
-        b"GET /echo HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
-        b"CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"POST /echo HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+        b'4\r\n{"a"\r\n3\r\n:1}\r\n0\r\n\r\n',
+        b"GET /echo HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+        b"CONNECT x:1 HTTP/1.1\r\nHost: localhost\r\n\r\n",
     ]
     for _ in range(300):
         data = bytearray(chance.choice(whole))
@@ -154,12 +156,14 @@ async def test_random_bytes_are_answered():
             at = chance.randrange(len(data))
             data[at : at + chance.randrange(3)] = chance.randbytes(chance.randrange(3))
         status, _, _ = await send_request(served, bytes(data))
-        assert status in (200, 400, 404, 405, 408, 501)
+        assert status in (200, 400, 403, 404, 405, 408, 501)
 
 
 @virtual
 async def test_endless_headers_are_cut_off():
-    status, _, _ = await send_request(make_console(), b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 40_000)
+    status, _, _ = await send_request(
+        make_console(), b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 40_000
+    )
     assert status == 431
 
 
@@ -207,7 +211,7 @@ async def test_client_that_never_reads_is_dropped():
 @virtual
 async def test_disconnected_clients_are_ignored():
     served = make_console()
-    for sent in (b"", b"GET", b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{"):
+    for sent in (b"", b"GET", b"POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n{"):
         here, there = memory_stream_pair()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(served.serve_connection, there)
@@ -278,6 +282,155 @@ async def test_metrics_can_be_parsed():
     assert min(bound for bound, count in buckets.items() if count == 2) < 0.0021
     assert [each.value for each in shares.samples if each.name.endswith("_count")] == [3]
     assert "process_resident_memory_bytes" in families
+
+
+async def _open_client(nursery, served):
+    here, there = memory_stream_pair()
+    nursery.start_soon(served.serve_connection, there)
+    return here
+
+
+@virtual
+async def test_slow_clients_hold_up_nobody():
+    """A hundred clients that never finish their request head, as one scanner opened them for half a minute."""
+    served = make_console()
+    async with trio.open_nursery() as nursery:
+        slow = []
+        for _ in range(100):
+            here = await _open_client(nursery, served)
+            await here.send_all(b"GET /healthz HTTP/1.1\r\nX-Slow: ")
+            slow.append(here)
+        await trio.testing.wait_all_tasks_blocked()
+        started_s = trio.current_time()
+        assert (await send_request(served, build_request("GET", "/healthz")))[0] == 200
+        assert (await send_request(served, build_request("GET", "/status")))[0] == 200
+        assert trio.current_time() == started_s
+        with trio.fail_after(1):
+            assert await slow[0].receive_some() == b"", "the oldest idle connection is closed"
+        nursery.cancel_scope.cancel()
+
+
+def test_slow_clients_hold_up_nobody_on_a_real_port():
+    async def main():
+        served = make_console(max_connections=2)
+        async with trio.open_nursery() as nursery:
+            host, port = await nursery.start(served.run)
+            slow = [await trio.open_tcp_stream(host, port) for _ in range(100)]
+            for stream in slow:
+                await stream.send_all(b"GET /healthz HTTP/1.1\r\n")
+            stream = await trio.open_tcp_stream(host, port)
+            await stream.send_all(build_request("GET", "/healthz"))
+            with trio.fail_after(4):  # less than request_timeout_s, after which the slow ones are gone anyway
+                assert (await stream.receive_some()).startswith(b"HTTP/1.1 200")
+            for each in (*slow, stream):
+                await trio.aclose_forcefully(each)
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+
+
+@virtual
+async def test_clients_that_do_not_read_hold_up_nobody():
+    served = make_console(request_timeout_s=5)
+    started_s = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        for _ in range(100):
+            here, there = trio.testing.lockstep_stream_pair()
+            nursery.start_soon(served.serve_connection, there)
+            await here.send_all(build_request("GET", "/echo"))
+        await trio.testing.wait_all_tasks_blocked()
+        assert (await send_request(served, build_request("GET", "/status")))[0] == 200
+        assert trio.current_time() == started_s
+        nursery.cancel_scope.cancel()
+
+
+@virtual
+async def test_requests_beyond_the_limit_wait_then_are_refused():
+    served = make_console(max_connections=2)
+    async with trio.open_nursery() as nursery:
+        answers = []
+
+        async def ask():
+            answers.append((await send_request(served, build_request("GET", "/slow?seconds=10")))[0])
+
+        for _ in range(5):
+            nursery.start_soon(ask)
+        await trio.testing.wait_all_tasks_blocked()
+        assert answers == [503], "two are worked on, two wait, and the fifth is refused"
+        assert (await send_request(served, build_request("GET", "/healthz")))[0] == 200
+    assert answers == [503, 200, 200, 200, 200]
+
+
+@virtual
+async def test_probe_needs_no_token():
+    served = make_console(token="sesame")
+    served.add_probe("/readyz", lambda given: {"ready": True})
+    assert (await send_request(served, build_request("GET", "/readyz")))[0] == 200
+    assert (await send_request(served, build_request("GET", "/readyz", headers=["Origin: http://x"])))[
+        0
+    ] == 200
+
+
+@virtual
+async def test_a_body_is_not_received_without_the_token():
+    here, there = memory_stream_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(make_console(token="sesame").serve_connection, there)
+        await here.send_all(b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
+        assert (await here.receive_some()).startswith(b"HTTP/1.1 401")
+        await here.aclose()
+
+
+@virtual
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost:9880", 200),
+        ("127.0.0.1:9880", 200),
+        ("[::1]:9880", 200),
+        ("10.1.2.3", 200),
+        ("evil.example:9880", 403),
+        ("127.0.0.1.evil.example", 403),
+        ("", 403),
+        ("\xff", 403),
+    ],
+)
+async def test_without_a_token_the_host_must_not_be_a_name(host, status):
+    """A web page can make its own name resolve to this machine, and a browser sends no Origin with its GETs then."""
+    request = f"GET /echo HTTP/1.1\r\nHost: {host}\r\n\r\n".encode("latin-1")
+    assert (await send_request(make_console(), request))[0] == status
+
+
+@virtual
+@pytest.mark.parametrize("target", ["http://[bad/", "//[", "/echo?" + "a=1&" * 3000, "/" + "x" * 9000, "*"])
+async def test_hostile_targets_are_answered(target, caplog):
+    status, _, body = await send_request(make_console(), build_request("GET", target))
+    assert status in (200, 400, 404)
+    assert len(body) < 1000 or status == 200
+    assert not caplog.records
+
+
+@virtual
+async def test_a_body_in_tiny_chunks_yields_to_others():
+    """Chunks of one byte cost the most; a receive must never carry so many that the loop stands still."""
+    tiny = b"1\r\n \r\n" * 20_000
+    head = b"POST /echo HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    served, turns = make_console(), 0
+    here, there = memory_stream_pair()
+
+    async def count_turns():
+        nonlocal turns
+        while True:
+            turns += 1
+            await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as nursery:
+        await here.send_all(head + tiny + b"2\r\n{}\r\n0\r\n\r\n")
+        nursery.start_soon(count_turns)
+        nursery.start_soon(served.serve_connection, there)
+        assert (await here.receive_some()).startswith(b"HTTP/1.1 200")
+        nursery.cancel_scope.cancel()
+    assert turns >= len(tiny) / 8192
 
 
 def test_other_addresses_require_a_token():
