@@ -13,6 +13,7 @@ from gateway.broker.assembly.service import BrokerService
 from gateway.config.process import BrokerConfig, ServeConfig
 from gateway.namesrv.service import NamesrvService
 from gateway.runtime.file_limit import within_file_limit
+from gateway.runtime.loop_watchdog import LoopWatchdog
 from gateway.runtime.process import ListenError, announce_ready, run_process, tune_garbage_collector
 from gateway.runtime.run_blocking import RunBlocking
 from gateway.runtime.stop_signals import StopSignals
@@ -53,6 +54,7 @@ class Server:
         self._brokers: list[BrokerService] = []
         self._registrars: list[Registrar] = []
         self._signals = StopSignals()
+        self._watchdog = LoopWatchdog()
 
     async def run(self) -> None:
         """Open everything, announce that it is ready, and serve until a signal."""
@@ -60,6 +62,7 @@ class Server:
         async with trio.open_nursery() as nursery:
             if self._reactor is not None:
                 nursery.start_soon(self._reactor.run)
+            nursery.start_soon(self._watchdog.run)
             namesrv_address = self._start_namesrv(nursery)
             addresses = {
                 config.broker_name: self._start_broker(nursery, config) for config in self._config.brokers

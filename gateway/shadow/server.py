@@ -8,6 +8,7 @@ from typing import Any
 import trio
 
 from gateway.runtime.file_limit import within_file_limit
+from gateway.runtime.loop_watchdog import LoopWatchdog
 from gateway.runtime.metrics import MetricRegistry
 from gateway.runtime.process import announce_ready, run_process, tune_garbage_collector
 from gateway.runtime.stop_signals import StopSignals
@@ -49,10 +50,12 @@ class ShadowServer:
         self._config = config
         self._ready_file = ready_file
         self._signals = StopSignals()
+        self._watchdog = LoopWatchdog()
         self._reactor = Reactor() if Reactor.is_available() else None
         self._make_cluster = partial(make_cluster, reactor=self._reactor)
         self.hub = Hub()
         self.metrics = MetricRegistry()
+        self.metrics.register(self._watchdog.metrics)
         self.report = ReportService(config.console, config.report, config, self.hub, self.metrics)
         # Each session uses one file for the client, one for the primary and perhaps one for the target.
         max_connections = within_file_limit(config.listen.connections, share=4)
@@ -146,6 +149,7 @@ class ShadowServer:
         async with trio.open_nursery() as nursery:
             if self._reactor is not None:
                 nursery.start_soon(self._reactor.run)
+            nursery.start_soon(self._watchdog.run)
             if self._config.target.embedded.store:
                 await nursery.start(EmbeddedTarget(self._config.target.embedded).run)
             await nursery.start(self.primary.run)
