@@ -8,6 +8,10 @@ send requests. Input arrives in one of two ways: the reactor calls `Connection._
 which decodes every whole frame and calls the handler of its request code synchronously. A handler returns the
 answer's bytes, or None and answers later with `write`. All answers of one read are joined into one system call.
 
+Turns. One read may hold thousands of small requests. After ``max_turn_s`` of them the rest stays in ``_input``, the
+socket is not read, and a task (`_continue_feeding`, or the read loop itself) goes on after every other task and peer
+had its turn. A single request is never interrupted: what one costs is bounded by its handler.
+
 Back-pressure. `write` never waits: what the kernel does not take is buffered and sent by a task. Above
 ``output_high_watermark_bytes`` no more requests of this peer are decoded until its answers have been sent; above
 ``max_output_bytes`` the connection is closed. Unfinished frames are bounded by ``max_frame_bytes``, requests that are
@@ -15,14 +19,16 @@ answered later by ``max_outstanding_requests``. `remoting.server` bounds all con
 
 Invariant: bytes in ``_input`` start at a frame boundary between calls; ``_output`` is sent in order, and only one
 task sends. `close` may be called at any time and from any callback: it cancels the tasks of requests, and every
-callback of a sent request is called exactly once, with None.
+callback of a sent request is called exactly once, with None. What fails outside of any request (a callback, the end of
+a batch) is logged and never ends a connection, because the fault need not be its peer's.
 
 Handlers are chosen in `remoting.handler_table`; sockets are opened in `remoting.server` and `remoting.client`.
 """
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeVar
+from time import monotonic
+from typing import Any, Final, TypeVar
 
 import trio
 
@@ -42,15 +48,20 @@ Reply = TypeVar("Reply", bound=Header | None)
 LARGE_INPUT_BYTES = 256 * 1024
 RESPONSE_FLAG = 1
 ONEWAY_FLAG = 2
+MAX_REMARK_CHARS: Final = 4096
+"""A longer remark of a failure is shortened: it may quote anything that was sent."""
 
 
 def encode_failure(command: Command, error: Exception) -> bytes:
     """Encode the answer to a failed request: the refusal's own code, or SYSTEM_ERROR for any other exception."""
     if isinstance(error, RequestError):
-        return encode_response(command.opaque, error.code, None, b"", error.remark)
-    log.error("request failed", exc_info=error, extra={"code": command.code})
-    remark = f"{type(error).__name__}: {error}"
-    return encode_response(command.opaque, ResponseCode.SYSTEM_ERROR, None, b"", remark)
+        code, remark = error.code, error.remark
+    else:
+        log.error("request failed", exc_info=error, extra={"code": command.code})
+        code, remark = ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}"
+    if remark is not None and len(remark) > MAX_REMARK_CHARS:
+        remark = f"{remark[:MAX_REMARK_CHARS]}… ({len(remark)} characters)"
+    return encode_response(command.opaque, code, None, b"", remark)
 
 
 class Connection:
@@ -152,9 +163,8 @@ class Connection:
             if not data:
                 return
             self.idle_ticks = 0
-            while not self.closed and not self._feed(data):
-                await self._wait_drained()
-                data = b""
+            if not self._feed(data):
+                await self._feed_rest()
             if len(self._input) > LARGE_INPUT_BYTES:
                 self._on_large_input(len(data))
 
@@ -168,7 +178,7 @@ class Connection:
             self.idle_ticks = 0
             if not self._feed(data) and not self.closed:
                 self._transport.unwatch()
-                self._nursery.start_soon(self._feed_when_drained)
+                self._nursery.start_soon(self._continue_feeding)
             if len(self._input) > LARGE_INPUT_BYTES:
                 self._on_large_input(len(data))
         except BlockingIOError:
@@ -193,19 +203,28 @@ class Connection:
         if self._read_failure is not None:
             raise self._read_failure
 
-    async def _feed_when_drained(self) -> None:
-        """Continue with received bytes once the peer has read its answers."""
+    async def _continue_feeding(self) -> None:
+        """Handle the rest of what was read, and read on; an exception ends `run`."""
         try:
-            await self._wait_drained()
-            while not self.closed and not self._feed(b""):
-                await self._wait_drained()
+            await self._feed_rest()
             if not self.closed:
                 self._transport.watch(self._readable)
         except Exception as error:  # noqa: BLE001 - raised again by `_until_read_ends`
             self._end_reading(error)
 
+    async def _feed_rest(self) -> None:
+        """Handle the rest of what was read, one turn at a time, each when the peer has read its answers."""
+        while not self.closed:
+            await trio.lowlevel.checkpoint()
+            await self._wait_drained()
+            self.idle_ticks = 0
+            if self.closed or self._feed(b""):
+                return
+
     def _feed(self, data: bytes) -> bool:
-        """Handle every whole frame; return False when it stopped early because the peer does not read its answers."""
+        """Handle every whole frame; return False when it stopped early: the turn is over, or the peer does not read
+        its answers.
+        """
         kept = self._input
         if kept:
             kept += data
@@ -213,7 +232,7 @@ class Connection:
         else:
             buffer = data
         answers: list[bytes] = []
-        position, end, finished = 0, len(buffer), True
+        position, end, finished, turn_end_s = 0, len(buffer), True, 0.0
         frame_bytes, header_bytes = self.limits.max_frame_bytes, self.limits.max_header_bytes
         room = self.limits.output_high_watermark_bytes - self._output_bytes
         try:
@@ -237,6 +256,13 @@ class Connection:
                     if room < 0:
                         finished = False
                         break
+                if position < end:  # A read of one request, the most frequent, pays for no clock.
+                    now_s = monotonic()
+                    if now_s >= turn_end_s:
+                        if turn_end_s:
+                            finished = False
+                            break
+                        turn_end_s = now_s + self.limits.max_turn_s
         finally:
             if kept:
                 del kept[:position]
@@ -245,8 +271,14 @@ class Connection:
             if answers:
                 self.write(answers[0] if len(answers) == 1 else b"".join(answers))
             if self._on_batch is not None:
-                self._on_batch()
+                self._end_batch(self._on_batch)
         return finished and self._output_bytes <= self.limits.output_high_watermark_bytes
+
+    def _end_batch(self, on_batch: Callable[[], None]) -> None:
+        try:
+            on_batch()
+        except Exception:  # It does work for all peers, so its failure is nothing of this one.
+            log.exception("the end of a batch of requests failed", extra={"remote": self.remote})
 
     def _dispatch(self, command: Command) -> bytes | None:
         if command.flag & RESPONSE_FLAG:
@@ -262,7 +294,13 @@ class Connection:
     def _match_answer(self, command: Command) -> None:
         answered = self._pending_requests.pop(command.opaque, None)
         if answered is not None:
-            answered(command)
+            self._call_answered(answered, command)
+
+    def _call_answered(self, answered: Callable[[Command | None], None], answer: Command | None) -> None:
+        try:
+            answered(answer)
+        except Exception:
+            log.exception("an answer could not be handled", extra={"remote": self.remote})
 
     def answer_late(self, command: Command, work: Callable[[], bytes | None]) -> bool:
         """Write the result of ``work`` as the answer to an earlier request, or its failure; return False when it is
@@ -401,7 +439,7 @@ class Connection:
             with scope:
                 await function(*args)
             if self._on_batch is not None:
-                self._on_batch()
+                self._end_batch(self._on_batch)
         except Exception:
             log.exception("task of a connection failed", extra={"remote": self.remote})
         finally:
@@ -484,7 +522,7 @@ class Connection:
             scope.cancel()
         pending, self._pending_requests = self._pending_requests, {}
         for answered in pending.values():
-            answered(None)
+            self._call_answered(answered, None)
         if self._drained is not None:
             self._drained.set()
             self._drained = None

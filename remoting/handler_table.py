@@ -33,9 +33,10 @@ class Call:
         self.command = command
 
     def reply(self, reply: Header | None) -> None:
-        """Write the answer; does nothing for a oneway request or a closed connection."""
-        if not self.command.is_oneway:
-            self.connection.write(encode_reply(self.command, reply))
+        """Write the answer, or SYSTEM_ERROR for one that cannot be encoded; never raises, because the caller may be
+        serving another peer. Does nothing for a oneway request or a closed connection.
+        """
+        self.connection.answer_late(self.command, lambda: encode_reply(self.command, reply))
 
     def fail(self, error: Exception) -> None:
         """Write the refusal (or SYSTEM_ERROR) as the answer."""

@@ -10,13 +10,14 @@ class ConnectionLimits:
     ``output_high_watermark_bytes``: above it no further request of the peer is read until the peer has read its
     answers. ``max_output_bytes``: a peer with more unread answers is disconnected. ``read_bytes`` are read from the
     peer at a time, ``large_read_bytes`` while more than 256 KiB of an unfinished frame are held, so that many such
-    peers do not starve the others.
+    peers do not starve the others. After ``max_turn_s`` of requests of one peer, all others have their turn.
     """
 
     max_frame_bytes: int = 16 * 1024 * 1024
     max_header_bytes: int = 1024 * 1024
     read_bytes: int = 256 * 1024
     large_read_bytes: int = 32 * 1024
+    max_turn_s: float = 0.005
     output_high_watermark_bytes: int = 8 * 1024 * 1024
     max_output_bytes: int = 64 * 1024 * 1024
     max_outstanding_requests: int = 10_000

@@ -132,22 +132,29 @@ class RemotingServer:
             nursery.start_soon(self.serve_transport, transport)
 
     async def serve_transport(self, transport: Transport) -> None:
-        """Run one connection until it ends."""
+        """Run one connection until it ends. Never raises: a defect of one connection must not end the others."""
         if self._stopped or len(self.connections) >= self._server_limits.max_connections:
             log.warning("connection refused", extra={"connections": len(self.connections)})
             transport.close()
             return
-        async with trio.open_nursery() as nursery:
-            connection = Connection(
-                transport, self._handlers, nursery, self._limits, self._on_batch, self._count_large_input
-            )
-            self.connections.add(connection)
+        try:
+            async with trio.open_nursery() as nursery:
+                await self._run_connection(transport, nursery)
+        except Exception:
+            log.exception("connection ended by a defect", extra={"remote": transport.remote})
+
+    async def _run_connection(self, transport: Transport, nursery: trio.Nursery) -> None:
+        connection = Connection(
+            transport, self._handlers, nursery, self._limits, self._on_batch, self._count_large_input
+        )
+        self.connections.add(connection)
+        try:
             if self._on_open is not None:
                 self._on_open(connection)
-            try:
-                await connection.run()
-            finally:
-                self.connections.discard(connection)
+            await connection.run()
+        finally:
+            connection.close("ended")
+            self.connections.discard(connection)
 
     async def _close_idle_periodically(self) -> None:
         idle_s = self._limits.idle_close_s

@@ -3,9 +3,10 @@ import logging
 import pytest
 import trio
 
-from codec.command import encode_response
+from codec.command import Command, encode_response
 from codec.constants import ResponseCode
-from remoting.connection import Connection
+from remoting import connection as connection_module
+from remoting.connection import MAX_REMARK_CHARS, Connection
 from remoting.declare import REQUESTS, Header, Request
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
 from remoting.limits import ConnectionLimits
@@ -351,14 +352,162 @@ async def test_a_write_that_fails_closes():
 
 
 @virtual
-async def test_a_defect_outside_of_requests_ends_one_connection_only(caplog):
+async def test_a_batch_whose_end_fails_ends_no_connection(caplog):
+    async def work():
+        pass
+
     async with trio.open_nursery() as nursery:
         bench = Bench(nursery, HANDLERS, on_batch=lambda: 1 / 0)
+        assert len(await bench.feed(frame(ECHO, 1), frame(ECHO, 2))) == 2
+        bench.connection.spawn(work)
+        await settle()
+        assert bench.connection.outstanding_requests == 0
+        assert not bench.connection.closed
+        assert caplog.text.count("the end of a batch of requests failed") == 3
+        nursery.cancel_scope.cancel()
+
+
+@virtual
+async def test_a_defect_outside_of_requests_ends_one_connection_only(caplog, monkeypatch):
+    async with trio.open_nursery() as nursery:
+        bench = Bench(nursery, HANDLERS)
         other = Bench(nursery, HANDLERS)
+        await settle()
+        monkeypatch.setattr(Connection, "_next_read_bytes", lambda connection: 1 / 0)
         await bench.feed(frame(ECHO, 1))
         assert bench.connection.closed
+        monkeypatch.undo()
         assert "unexpected error outside of any request" in caplog.text
         assert len(await other.feed(frame(ECHO, 2))) == 1
+        nursery.cancel_scope.cancel()
+
+
+@virtual
+async def test_answers_that_cannot_be_handled_end_no_connection_and_keep_no_other_waiting(caplog):
+    told = []
+
+    def fail_always(answer):
+        told.append(answer)
+        raise ValueError("by hand")
+
+    async with trio.open_nursery() as nursery:
+        bench = Bench(nursery, HANDLERS)
+        for _ in range(3):
+            bench.connection.send_command(Command(ECHO), fail_always)
+        await settle()
+        await bench.feed(encode_response(1, 0, None))
+        assert not bench.connection.closed
+        bench.connection.on_close(told.append)
+        bench.connection.close("test")
+        assert told[1:] == [None, None, bench.connection]
+        assert caplog.text.count("an answer could not be handled") == 3
+
+
+class Turns:
+    """A clock that handlers move, and the order of what happened."""
+
+    def __init__(self, monkeypatch, request_s):
+        self.now_s = 100.0
+        self.request_s = request_s
+        self.events = []
+        monkeypatch.setattr(connection_module, "monotonic", lambda: self.now_s)
+
+    def slow(self, connection, command):
+        self.now_s += self.request_s
+        self.events.append(command.opaque)
+        return encode_response(command.opaque, 0, None)
+
+    async def watch_passes(self):
+        while True:
+            await trio.lowlevel.checkpoint()
+            if self.events[-1:] != ["pass"]:
+                self.events.append("pass")
+
+
+@virtual
+async def test_slow_requests_of_one_read_are_handled_in_turns_and_in_order(monkeypatch):
+    turns = Turns(monkeypatch, request_s=0.004)
+    requests = [frame(1, opaque) for opaque in range(9)]
+    async with trio.open_nursery() as nursery:
+        bench = Bench(nursery, {1: turns.slow}, small(max_turn_s=0.005))
+        await settle()
+        nursery.start_soon(turns.watch_passes)
+        bench.kernel.arrive(b"".join(requests) + requests[0][:10])
+        bench.kernel.arrive(requests[0][10:])
+        with trio.fail_after(5):
+            while len(bench.kernel.commands()) < 10:
+                await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
+    assert [answer.opaque for answer in bench.kernel.commands()] == [*range(9), 0]
+    runs, run = [], []
+    for event in [*turns.events, "pass"]:
+        if event != "pass":
+            run.append(event)
+        elif run:
+            runs.append(run)
+            run = []
+    # Tasks are shuffled in each pass of the loop, so that two turns may follow each other.
+    assert max(map(len, runs)) <= 6, "other tasks have their turn after 5 ms of requests"
+    assert bench.kernel.writes == 4
+
+
+@virtual
+async def test_a_bad_frame_after_a_turn_closes(monkeypatch):
+    turns = Turns(monkeypatch, request_s=0.004)
+    async with trio.open_nursery() as nursery:
+        bench = Bench(nursery, {1: turns.slow}, small(max_turn_s=0.005))
+        answers = await bench.feed(b"".join(frame(1, opaque) for opaque in range(5)) + bytes(8))
+        assert [answer.opaque for answer in answers] == [0, 1, 2, 3, 4]
+        assert bench.connection.closed
+
+
+@virtual
+async def test_a_connection_closed_between_turns_handles_no_more(monkeypatch):
+    turns = Turns(monkeypatch, request_s=0.004)
+    async with trio.open_nursery() as nursery:
+        bench = Bench(nursery, {1: turns.slow}, small(max_turn_s=0.005))
+        await settle()
+        bench.kernel.arrive(b"".join(frame(1, opaque) for opaque in range(9)))
+        with trio.fail_after(5):
+            while not turns.events:
+                await trio.lowlevel.checkpoint()
+        bench.connection.close("test")
+        await settle()
+        assert turns.events in ([0, 1, 2], [0, 1, 2, 3, 4, 5])
+
+
+@virtual
+async def test_turns_wait_for_a_peer_that_does_not_read(monkeypatch):
+    turns = Turns(monkeypatch, request_s=0.004)
+    limits = small(max_turn_s=0.005, output_high_watermark_bytes=150)
+    async with trio.open_nursery() as nursery:
+        bench = Bench(nursery, {1: turns.slow}, limits, room=0)
+        await bench.feed(b"".join(frame(1, opaque) for opaque in range(9)))
+        assert turns.events == [0, 1]
+        bench.kernel.take()
+        await settle()
+        assert turns.events == list(range(9))
+        nursery.cancel_scope.cancel()
+
+
+@virtual
+async def test_long_remarks_are_shortened(caplog):
+    def quote(connection, command):
+        raise RequestError(1, "official " + command.ext["a"])
+
+    def fail_with(connection, command):
+        raise ValueError(command.ext["a"] + "\ud800")
+
+    async with trio.open_nursery() as nursery:
+        bench = Bench(nursery, {1: quote, 2: fail_with})
+        answers = await bench.feed(
+            frame(1, 1, ext={"a": "x" * 900_000}), frame(2, 2, ext={"a": "y" * 900_000})
+        )
+        assert all(len(answer.remark) < MAX_REMARK_CHARS + 40 for answer in answers)
+        assert answers[0].remark.startswith("official xxx")
+        assert answers[0].remark.endswith("x… (900009 characters)")
+        short = await bench.feed(frame(2, 3, ext={"a": "\ufffd"}))
+        assert short[-1].remark == "ValueError: \ufffd?"
         nursery.cancel_scope.cancel()
 
 

@@ -126,6 +126,36 @@ async def test_a_handler_that_takes_the_call_may_answer_later():
 
 
 @virtual
+async def test_a_reply_that_cannot_be_encoded_is_answered_and_raises_nowhere():
+    routes = HandlerTable()
+    unwritable = SumReply(total=1)
+    unwritable.remark = "x" * (17 << 20)
+    calls = []
+
+    @Sum.on(routes)
+    def later(context, request, call: Call):
+        calls.append(call)
+        return ANSWERS_LATER
+
+    async with trio.open_nursery() as nursery:
+        bench = Bench(nursery, routes.bind(None))
+        await bench.feed(ask(1))
+        calls[0].reply(unwritable)
+        await settle()
+        assert [(answer.opaque, answer.code) for answer in bench.kernel.commands()] == [(1, 1)]
+        nursery.cancel_scope.cancel()
+
+    waiting = HandlerTable()
+
+    @Sum.on(waiting)
+    async def wait(context, request):
+        await trio.lowlevel.checkpoint()
+        return unwritable
+
+    assert [(answer.opaque, answer.code) for answer in await played(waiting, ask(2))] == [(2, 1)]
+
+
+@virtual
 async def test_an_asynchronous_handler_that_takes_the_call():
     routes = HandlerTable()
 

@@ -240,6 +240,35 @@ def test_a_peer_that_does_not_read_waits_and_goes_on_when_it_reads():
     run(test)
 
 
+def test_a_read_full_of_slow_requests_delays_no_other_peer():
+    async def test(nursery):
+        calls = []
+        routes = echo_routes(calls)
+
+        def slow(connection, command):
+            time.sleep(0.002)
+            calls.append(command.opaque)
+            return encode_command(Command(0, command.opaque, 1))
+
+        routes.register_raw(2)(lambda context: slow)
+        served = Served(nursery, routes)
+        greedy, modest = await served.connect(), await served.connect()
+        await modest.send_all(request(7))
+        await answers(modest, 1)
+        count = 300
+        await greedy.send_all(b"".join(encode_command(Command(2, opaque)) for opaque in range(count)))
+        with trio.fail_after(5):
+            while len(calls) < 2:
+                await trio.lowlevel.checkpoint()
+        await modest.send_all(request(8))
+        assert [answer.opaque for answer in await answers(modest, 1)] == [8]
+        assert len(calls) < count
+        assert [answer.opaque for answer in await answers(greedy, count)] == list(range(count))
+        assert calls.index(8) > 0
+
+    run(test)
+
+
 def test_a_reader_may_forget_another_one():
     async def test(nursery):
         reactor = Reactor()

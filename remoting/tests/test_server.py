@@ -109,6 +109,36 @@ def test_more_connections_than_allowed_are_closed_at_once():
     run_served(test, server)
 
 
+@pytest.mark.parametrize("where", ["open", "task"])
+def test_a_defect_of_one_connection_ends_no_other(where, caplog):
+    opened = []
+
+    async def fail_late():
+        await trio.lowlevel.checkpoint()
+        raise ZeroDivisionError("by hand")
+
+    def fail_once(connection):
+        opened.append(connection)
+        if len(opened) == 2:
+            if where == "open":
+                raise ZeroDivisionError("by hand")
+            connection._nursery.start_soon(fail_late)
+
+    server = RemotingServer(HANDLERS, on_open=fail_once)
+
+    async def test(dial):
+        first = await dial()
+        assert (await ask(first, frame(ECHO, 1))).opaque == 1
+        second = await dial()
+        assert await second.receive_some() == b""
+        assert opened[1].closed
+        assert (await ask(first, frame(ECHO, 2))).opaque == 2
+        assert len(server.connections) == 1
+
+    run_served(test, server)
+    assert "connection ended by a defect" in caplog.text
+
+
 class FailingListener:
     """A listening socket whose accept fails a few times first."""
 
