@@ -2,8 +2,9 @@
 
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import trio
 
@@ -11,14 +12,18 @@ from gateway.broker.assembly.build import build_broker
 from gateway.broker.assembly.registration import Registrar
 from gateway.broker.assembly.service import BrokerService
 from gateway.config.process import BrokerConfig, ServeConfig
+from gateway.http_endpoint import Readiness, build_http_endpoint
+from gateway.namesrv.addresses import join_address
 from gateway.namesrv.service import NamesrvService
 from gateway.runtime.file_limit import within_file_limit
 from gateway.runtime.loop_watchdog import LoopWatchdog
+from gateway.runtime.metrics import Metric, MetricRegistry
 from gateway.runtime.process import ListenError, announce_ready, run_process, tune_garbage_collector
 from gateway.runtime.run_blocking import RunBlocking
 from gateway.runtime.stop_signals import StopSignals
+from gateway.runtime.supervise import TaskSupervisor
 from remoting.reactor import Reactor
-from remoting.server import ServerLimits, open_listeners
+from remoting.server import RemotingServer, ServerLimits, open_listeners
 from storage.clock import SystemClock
 
 log = logging.getLogger(__name__)
@@ -55,6 +60,11 @@ class Server:
         self._registrars: list[Registrar] = []
         self._signals = StopSignals()
         self._watchdog = LoopWatchdog()
+        metrics = MetricRegistry()
+        metrics.register(self._watchdog.metrics)
+        metrics.register(self._part_metrics)
+        self._readiness = Readiness(self._supervisors)
+        self._http = build_http_endpoint(config.process, metrics, self._readiness)
 
     async def run(self) -> None:
         """Open everything, announce that it is ready, and serve until a signal."""
@@ -67,15 +77,31 @@ class Server:
             addresses = {
                 config.broker_name: self._start_broker(nursery, config) for config in self._config.brokers
             }
+            facts: dict[str, Any] = {"namesrv": namesrv_address, "brokers": addresses}
+            if self._http is not None:
+                facts["http"] = join_address(*await nursery.start(self._http.run))
             tune_garbage_collector()
-            announce_ready(
-                {"namesrv": namesrv_address, "brokers": addresses}, self._config.process.ready_file
-            )
+            announce_ready(facts, self._config.process.ready_file)
             await self._signals.first.wait()
+            self._readiness.is_stopping = True
             log.info("stopping", extra={"signal": self._signals.names[0]})
             await self._signals.run_until_second_signal(self._stop)
             nursery.cancel_scope.cancel()
         log.info("stopped")
+
+    def _supervisors(self) -> Iterator[TaskSupervisor]:
+        if self._namesrv is not None:
+            yield self._namesrv.tasks
+        for service in self._brokers:
+            yield service.tasks
+
+    def _part_metrics(self) -> Iterator[Metric]:
+        for tasks in self._supervisors():
+            yield from tasks.metrics()
+        if self._namesrv is not None:
+            yield from connection_metrics("namesrv", self._namesrv.server)
+        for service in self._brokers:
+            yield from connection_metrics(service.tasks.part, service.server)
 
     def _start_namesrv(self, nursery: trio.Nursery) -> str | None:
         if self._config.namesrv is None:
@@ -141,6 +167,17 @@ class Server:
                 nursery.start_soon(service.stop)
         if self._namesrv is not None:
             await self._namesrv.stop()
+
+
+def connection_metrics(part: str, server: RemotingServer) -> Iterator[Metric]:
+    """Yield the number of connections of a listener, and the memory that they hold."""
+    labels = {"part": part}
+    connections = tuple(server.connections)
+    yield Metric("connections", len(connections), "open connections", "gauge", labels)
+    unfinished = sum(each.input_bytes for each in connections)
+    yield Metric("unfinished_frame_bytes", unfinished, "received bytes of unfinished frames", "gauge", labels)
+    unread = sum(each.output_bytes for each in connections)
+    yield Metric("unread_answer_bytes", unread, "bytes of answers that peers have not read", "gauge", labels)
 
 
 def format_address(listener: socket.socket) -> str:

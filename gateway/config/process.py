@@ -192,6 +192,26 @@ class ProcessConfig:
         choices=("debug", "info", "warning", "error"),
         ours=True,
     )
+    http_port: int = key(
+        "httpPort",
+        -1,
+        "port of /healthz, /readyz and /metrics; 0 for a free one, -1 for none",
+        low=-1,
+        high=65535,
+        ours=True,
+    )
+    http_address: str = key(
+        "httpAddress",
+        "127.0.0.1",
+        "address that httpPort listens on; others than loopback addresses need httpToken",
+        ours=True,
+    )
+    http_token: str = key(
+        "httpToken",
+        "",
+        "token that /metrics requires (Authorization: Bearer TOKEN); empty: none",
+        ours=True,
+    )
     ready_file: str = key(
         "readyFile", "", "file to write the ready line to, besides standard output", path=True, ours=True
     )

@@ -52,10 +52,18 @@ class Console:
 
     A GET route receives the query (texts; of a repeated name the last), a POST route the JSON object of the body, or
     an empty dict. `/metrics` shows the registry's metrics with ``metric_prefix`` before their names.
+    ``port_setting`` names the port in errors.
     """
 
-    def __init__(self, settings: ConsoleSettings, metrics: MetricRegistry, metric_prefix: str) -> None:
+    def __init__(
+        self,
+        settings: ConsoleSettings,
+        metrics: MetricRegistry,
+        metric_prefix: str,
+        port_setting: str = "console.port",
+    ) -> None:
         self.settings = settings
+        self._port_setting = port_setting
         self._routes: dict[tuple[str, str], Route] = {}
         self._probes: set[str] = set()
         self._sections: dict[str, Section] = {}
@@ -106,7 +114,7 @@ class Console:
         try:
             listeners = await trio.open_tcp_listeners(self.settings.port, host=self.settings.host)
         except OSError as error:
-            raise ListenError(self.settings.host, self.settings.port, "console.port", error) from error
+            raise ListenError(self.settings.host, self.settings.port, self._port_setting, error) from error
         async with trio.open_nursery() as nursery:
             for listener in listeners:
                 nursery.start_soon(self._accept_connections, listener)

@@ -48,6 +48,7 @@ ROOMS: Mapping[str, set[str]] = {
     | {"gateway.config", "gateway.runtime", "gateway.namesrv", "gateway.broker.processors"},
     "gateway": {
         "gateway.config",
+        "gateway.console",
         "gateway.runtime",
         "gateway.namesrv",
         "gateway.broker",

@@ -13,6 +13,7 @@ from gateway.runtime.stop_signals import StopSignals
 from gateway.server import Server, format_address, run, run_in_thread
 from gateway.tests.cluster import bodies, message, pull
 from gateway.tests.configs import broker_config
+from gateway.tests.test_http_endpoint import fetch
 from remoting.client import open_client
 from remoting.errors import RemotingClosed
 from remoting.requests.namesrv import GetRouteInfoByTopic
@@ -29,9 +30,11 @@ def process(monkeypatch):
         monkeypatch.setattr(process_module, name, lambda: None)
 
 
-def config(tmp_path, *, memory=True, brokers=1, namesrv=0, **settings):
+def config(tmp_path, *, memory=True, brokers=1, namesrv=0, http_port=-1, **settings):
     return ServeConfig(
-        process=ProcessConfig(host="127.0.0.1", memory=memory, ready_file=str(tmp_path / "ready")),
+        process=ProcessConfig(
+            host="127.0.0.1", memory=memory, ready_file=str(tmp_path / "ready"), http_port=http_port
+        ),
         limits=ListenerLimits(drain_s=30),
         namesrv=NamesrvConfig(listen_port=namesrv),
         brokers=tuple(
@@ -181,3 +184,21 @@ def test_nobody_is_told_that_it_is_ready_when_the_ready_file_cannot_be_written(t
     output = capsys.readouterr()
     assert "ready.part" in output.err
     assert not output.out
+
+
+def test_health_and_metrics_of_all_parts_are_served_over_http(tmp_path):
+    async def test(facts, server, nursery):
+        def get(path):
+            return trio.to_thread.run_sync(fetch, f"http://{facts['http']}{path}", {})
+
+        async with open_client(*address(facts["brokers"]["broker-0"])) as broker:
+            await broker.ask(message())
+            assert await get("/readyz") == (200, {"ready": True})
+            status, text = await get("/metrics")
+        assert status == 200
+        assert 'rocketmq_gateway_connections{part="broker-0"} 1.0' in text
+        assert 'rocketmq_gateway_connections{part="namesrv"} 0.0' in text
+        assert 'rocketmq_gateway_task_failing{part="broker-0",task="long polls"} 0.0' in text
+        assert "rocketmq_gateway_loop_stalls_total" in text
+
+    served(tmp_path, test, http_port=0)

@@ -1,0 +1,61 @@
+"""The HTTP port of a server: `/healthz`, `/readyz` and `/metrics`, for orchestrators and Prometheus.
+
+The HTTP server itself is in `gateway.console`; the shadow gateway has more routes on its own.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from gateway.config.process import ProcessConfig
+from gateway.console.errors import ConsoleError
+from gateway.console.server import Console
+from gateway.console.settings import ConsoleSettings, is_loopback
+from gateway.runtime.metrics import MetricRegistry
+from gateway.runtime.supervise import TaskSupervisor
+from toolkit.settings import SettingsError
+
+METRIC_PREFIX: Final = "rocketmq_gateway_"
+NO_PORT: Final = -1
+
+Supervisors = Callable[[], Iterable[TaskSupervisor]]
+
+
+class Readiness:
+    """Whether clients should be sent to this process: it has started, is not stopping, and no task of it fails."""
+
+    def __init__(self, supervisors: Supervisors) -> None:
+        self._supervisors = supervisors
+        self.is_stopping = False
+
+    def report(self, _: dict[str, Any]) -> dict[str, Any]:
+        """Return the answer of `/readyz`. Raises ConsoleError (503), which names the failing background tasks."""
+        if self.is_stopping:
+            raise ConsoleError("stopping", 503)
+        failing = [
+            f"{tasks.part}: {health.name} ({health.failures_in_a_row} times in a row: {health.last_error})"
+            for tasks in self._supervisors()
+            for health in tasks.failing
+        ]
+        if failing:
+            raise ConsoleError(f"background tasks fail: {'; '.join(failing)}", 503)
+        return {"ready": True}
+
+
+def build_http_endpoint(
+    config: ProcessConfig, metrics: MetricRegistry, readiness: Readiness
+) -> Console | None:
+    """Return the endpoint, None when ``httpPort`` is -1.
+
+    Raises SettingsError when others can reach it and no token is set.
+    """
+    if config.http_port == NO_PORT:
+        return None
+    if not config.http_token and not is_loopback(config.http_address):
+        raise SettingsError(
+            f"httpAddress={config.http_address} can be reached by others: set httpToken, which /metrics then "
+            "requires (Authorization: Bearer TOKEN). /healthz and /readyz stay open to probes"
+        )
+    settings = ConsoleSettings(host=config.http_address, port=config.http_port, token=config.http_token)
+    console = Console(settings, metrics, METRIC_PREFIX, port_setting="httpPort")
+    console.add_probe("/readyz", readiness.report)
+    return console
