@@ -80,7 +80,7 @@ def _reply_type(cls: type[Any]) -> type["Header"] | None:
     raise TypeError(f"{cls.__name__} does not declare its reply: Request[SomeReply] or Request[None]")
 
 
-def _without_optional(kind: Any) -> tuple[Any, bool]:
+def without_optional(kind: Any) -> tuple[Any, bool]:
     if get_origin(kind) not in (Union, UnionType):
         return kind, False
     (inner,) = [argument for argument in get_args(kind) if argument is not NoneType]
@@ -90,7 +90,7 @@ def _without_optional(kind: Any) -> tuple[Any, bool]:
 def _body_type(cls: type["Header"]) -> tuple[type[JsonBody] | None, bool]:
     for item in cls.FIELDS:
         if item.name == "data":
-            kind, optional = _without_optional(item.type)
+            kind, optional = without_optional(item.type)
             return kind, optional
     return None, True
 
@@ -104,7 +104,7 @@ def _read_body(cls: type["Header"], body: bytes | memoryview) -> JsonBody | None
     raise RequestError(ResponseCode.SYSTEM_ERROR, f"the body of {cls.__name__} is null")
 
 
-def _missing(wire: str) -> NoReturn:
+def missing_field(wire: str) -> NoReturn:
     raise RequestError(ResponseCode.SYSTEM_ERROR, f"the custom field <{wire}> is null")
 
 
@@ -131,7 +131,7 @@ def _parse_float(text: str, wire: str) -> float:
 
 
 def _check_type(item: Field) -> None:
-    kind, _ = _without_optional(item.type)
+    kind, _ = without_optional(item.type)
     if kind not in (str, bool, float) and get_origin(kind) is not Annotated:
         raise TypeError(f"{item.name}: a header field cannot be {kind}")
 
@@ -154,13 +154,13 @@ def _parse_expression(kind: Any, item: Field, names: dict[str, Any]) -> str:
 def _parser_of(cls: type["Header"]) -> Callable[..., Any]:
     names: dict[str, Any] = {
         "new": object.__new__,
-        "missing": _missing,
+        "missing": missing_field,
         "parse_integer": parse_integer,
         "parse_float": _parse_float,
     }
     lines = ["def from_ext(cls, ext):", "    self = new(cls)", "    get = ext.get"]
     for item in cls.WIRE_FIELDS:
-        kind, _ = _without_optional(item.type)
+        kind, _ = without_optional(item.type)
         names[f"default_{item.name}"] = item.default
         absent = f"missing({item.wire!r})" if item.default is MISSING else f"default_{item.name}"
         lines.append(f"    v = get({item.wire!r})")
@@ -200,7 +200,7 @@ def _print_expression(kind: Any) -> str:
 def _printer_of(cls: type["Header"]) -> Callable[..., Any]:
     lines = ["def to_ext(self):", "    ext = {}"]
     for item in cls.WIRE_FIELDS:
-        kind, optional = _without_optional(item.type)
+        kind, optional = without_optional(item.type)
         lines.append(f"    v = self.{item.name}")
         condition = "if v is not None: " if optional else ""
         lines.append(f"    {condition}ext[{item.wire!r}] = {_print_expression(kind)}")

@@ -6,14 +6,13 @@ client pulls, and commits the smallest offset per queue as the consumer offset o
 
 from typing import Final, NamedTuple
 
-from codec.command import Command
 from gateway.broker.shared_parts import BrokerTables
 from gateway.config.process import BrokerConfig
 from remoting.connection import Connection
 from storage.store import MessageStore
 
 SCAN_INTERVAL_S: Final = 5.0
-PROXY_FOR_BROADCAST: Final = "1"
+PROXY_FOR_BROADCAST: Final = 1
 """A pull's ``requestSource`` when a proxy pulls for a broadcasting client. Source: RequestSource, 5.4.0."""
 PASSIVELY: Final = "CONSUME_PASSIVELY"
 
@@ -65,12 +64,17 @@ class BroadcastOffsets:
         """Apply changed settings."""
         self._config = config
 
-    def find_member(self, connection: Connection, command: Command, group: str) -> BroadcastMember | None:
-        """Return the broadcasting client behind a pull; None for one that does not broadcast, or is unknown."""
+    def find_member(
+        self, connection: Connection, group: str, proxy_client_id: str | None
+    ) -> BroadcastMember | None:
+        """Return the broadcasting client behind a pull; None for one that does not broadcast, or is unknown.
+
+        ``proxy_client_id`` is the id that a proxy gives for the client for which it pulls.
+        """
         if not self._config.enable_broadcast_offset_store:
             return None
-        if command.ext.get("requestSource") == PROXY_FOR_BROADCAST:
-            return BroadcastMember(command.ext.get("proxyFrowardClientId", ""), by_proxy=True)
+        if proxy_client_id is not None:
+            return BroadcastMember(proxy_client_id, by_proxy=True)
         members = self._clients.consumer_group(group)
         if members is None or not members.is_broadcasting or members.consume_type != PASSIVELY:
             return None

@@ -57,8 +57,8 @@ class ConsumerOffsets(ChangingTable):
         queues = self.table.get(key)
         if queues is None:
             queues = self.table[key] = {}
-        elif offset < queues.get(queue_id, 0):
-            extra = {"key": key, "queue_id": queue_id, "offset": offset, "before": queues[queue_id]}
+        elif (before := queues.get(queue_id, offset)) > offset:
+            extra = {"key": key, "queue_id": queue_id, "offset": offset, "before": before}
             log.warning("consumer offset moved backwards", extra=extra)
         queues[queue_id] = offset
         self._dirty = True

@@ -268,7 +268,8 @@ def _hold_s(command: Command) -> float:
 
 def _count_messages(command: Command) -> int:
     """Return the number of messages in an accepted send."""
-    if command.code != SendBatchMessage.code and command.ext.get("m") != "true":
+    flag = command.ext.get("batch" if command.code == SendMessage.code else "m", "")
+    if command.code != SendBatchMessage.code and flag.lower() != "true":
         return 1
     count, position, body = 0, 0, bytes(command.body)
     while position < len(body):

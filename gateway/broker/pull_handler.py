@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from codec.command import Command, encode_response
 from codec.constants import ResponseCode
 from codec.topics import PERM_READ, may_always_pull
-from gateway.broker.broadcast_offsets import BroadcastOffsets
+from gateway.broker.broadcast_offsets import PROXY_FOR_BROADCAST, BroadcastOffsets
 from gateway.broker.long_poll import WaitingPull
 from gateway.broker.message_filter import MessageFilter, is_tag_type, sql_message_filter, tag_message_filter
 from gateway.broker.name_validation import FAQ
@@ -20,6 +20,7 @@ from remoting.bodies.groups import SubscriptionGroupConfig
 from remoting.bodies.topics import TopicConfig
 from remoting.connection import Connection
 from remoting.errors import RequestError
+from remoting.header_reader import compile_header_reader
 from remoting.requests.pull import PullMessage
 from storage.queue_read import ReadResult, ReadStatus
 
@@ -28,7 +29,6 @@ LITE_PULL_MESSAGE: Final = 361
 # A group may choose another broker only where replicas can be read (slaveReadEnable); here there are none.
 MASTER_ID: Final = "0"
 DEFAULT_MAX_BYTES: Final = 256 * 1024
-LONG_LIMIT: Final = 1 << 63
 NOT_FOUND: Final = ResponseCode.PULL_NOT_FOUND
 
 FORBIDDEN_BROKER, FORBIDDEN_GROUP, FORBIDDEN_TOPIC, FORBIDDEN_BROADCAST, FORBIDDEN_SUBSCRIPTION = range(1, 6)
@@ -43,6 +43,10 @@ CODE_OF_STATUS: Final = {
     ReadStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
 }
 EMPTY_QUEUE: Final = (ReadStatus.NO_MATCHED_LOGIC_QUEUE, ReadStatus.NO_MESSAGE_IN_QUEUE)
+_read_header = compile_header_reader(
+    PullMessage, "consumer_group", "topic", "queue_id", "queue_offset", "max_msg_nums", "sys_flag", "commit_offset",
+    "suspend_timeout_millis", "sub_version", "max_msg_bytes", "request_source",
+)  # fmt: skip
 
 
 class CheckedPull(NamedTuple):
@@ -55,17 +59,16 @@ class CheckedPull(NamedTuple):
     max_messages: int
     max_bytes: int
     sys_flag: int
+    commit_offset: int
+    suspend_timeout_ms: int
+    request_source: int | None
     topic_config: TopicConfig
     group_config: SubscriptionGroupConfig
     message_filter: MessageFilter
 
 
 class PullHandler:
-    """Answers pulls at once, or when a message arrives.
-
-    The header is parsed in two steps, for speed: `_read_header` reads the common form by hand, and leaves a header that
-    omits fields, or is invalid, to the declared request class (`_read_header_carefully`).
-    """
+    """Answers pulls at once, or when a message arrives."""
 
     def __init__(
         self,
@@ -97,7 +100,7 @@ class PullHandler:
         return self._pull_or_wait(connection, command, may_wait=True)
 
     def _pull_or_wait(self, connection: Connection, command: Command, *, may_wait: bool) -> bytes | None:
-        pull = self._read_header(connection, command)
+        pull = self._check_header(connection, command)
         if isinstance(pull, bytes):
             return pull
         if self._config.reject_pull_consumer_enable:
@@ -105,13 +108,13 @@ class PullHandler:
         moved = self._answer_reset(command, pull)
         if moved is not None:
             return moved
-        if self._clients.any_broadcasting or "requestSource" in command.ext:
+        if self._clients.any_broadcasting or pull.request_source is not None:
             moved = self._answer_moved_broadcast(connection, command, pull)
             if moved is not None:
                 return moved
         result = self._read_messages(pull)
         if may_wait and pull.sys_flag & COMMIT_OFFSET:
-            self._commit_offset(command, pull)
+            self._offsets.commit_offset(pull.group, pull.topic, pull.queue_id, pull.commit_offset)
         code = _response_code(result.status, pull.offset)
         if code == NOT_FOUND and may_wait and pull.sys_flag & SUSPEND:
             self._hold_pull(connection, command, pull)
@@ -120,15 +123,11 @@ class PullHandler:
 
     # -- reading and checking ---------------------------------------------------------------------------------------
 
-    def _read_header(self, connection: Connection, command: Command) -> CheckedPull | bytes:
-        ext = command.ext
-        try:
-            group, topic = ext["consumerGroup"], ext["topic"]
-            queue_id, offset, sys_flag = int(ext["queueId"]), int(ext["queueOffset"]), int(ext["sysFlag"])
-            max_messages, max_bytes = int(ext["maxMsgNums"]), int(ext.get("maxMsgBytes") or DEFAULT_MAX_BYTES)
-            ext["commitOffset"], ext["suspendTimeoutMillis"], ext["subVersion"]
-        except (KeyError, ValueError):
-            return self._read_header_carefully(connection, command)
+    def _check_header(self, connection: Connection, command: Command) -> CheckedPull | bytes:
+        (
+            group, topic, queue_id, offset, max_messages, sys_flag, commit_offset, suspend_timeout_ms, version,
+            max_bytes, source,
+        ) = _read_header(command.ext)  # fmt: skip
         if not self._config.broker_permission & PERM_READ:
             host = self._hosts.address_for(connection)[0]
             return _encode_forbidden(
@@ -155,9 +154,9 @@ class PullHandler:
         if not 0 <= queue_id < topic_config.read_queue_nums:
             _refuse_queue(connection, topic_config, queue_id)
         if sys_flag & SUBSCRIPTION:
-            matches = self._filter_in_request(ext)
+            matches = self._filter_in_request(command.ext)
         else:
-            found = self._filter_of_subscription(command, group_config, topic)
+            found = self._filter_of_subscription(command, group_config, topic, version)
             if isinstance(found, bytes):
                 return found
             matches = found
@@ -167,20 +166,15 @@ class PullHandler:
             queue_id,
             offset,
             max_messages,
-            max_bytes,
+            DEFAULT_MAX_BYTES if max_bytes is None else max_bytes,
             sys_flag,
+            commit_offset,
+            suspend_timeout_ms,
+            source,
             topic_config,
             group_config,
             matches,
         )
-
-    def _read_header_carefully(self, connection: Connection, command: Command) -> CheckedPull | bytes:
-        """Read a header that omits fields with a default. Raise RequestError for an invalid one."""
-        ext = PullMessage.from_command(command).to_ext()
-        if ext == command.ext:
-            raise RequestError(ResponseCode.SYSTEM_ERROR, "the header of the pull cannot be read")
-        command.ext = ext
-        return self._read_header(connection, command)
 
     def _refuse_pull_consumer(self, connection: Connection, group: str) -> None:
         """Refuse pull consumers: only members of groups that consume by push may pull."""
@@ -207,7 +201,7 @@ class PullHandler:
             raise RequestError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark) from error
 
     def _filter_of_subscription(
-        self, command: Command, group_config: SubscriptionGroupConfig, topic: str
+        self, command: Command, group_config: SubscriptionGroupConfig, topic: str, version: int
     ) -> MessageFilter | bytes:
         """Return the filter of the subscription in the group's heartbeats, or the answer that forbids the pull."""
         group = group_config.group_name
@@ -225,12 +219,12 @@ class PullHandler:
         if subscription is None:
             remark = f"the consumer's subscription not exist{FAQ}"
             raise RequestError(ResponseCode.SUBSCRIPTION_NOT_EXIST, remark)
-        if subscription.sub_version < int(command.ext["subVersion"]):
+        if subscription.sub_version < version:
             remark = "the consumer's subscription not latest"
             raise RequestError(ResponseCode.SUBSCRIPTION_NOT_LATEST, remark)
         if is_tag_type(subscription.expression_type):
             return tag_message_filter(subscription.sub_string)
-        retried, version = self._config.filter_support_retry, int(command.ext["subVersion"])
+        retried = self._config.filter_support_retry
         selection = self._filters.message_filter(topic, group, version, retried=retried)
         self._check_filter_enabled(subscription.expression_type)
         return selection
@@ -258,7 +252,9 @@ class PullHandler:
         self, connection: Connection, command: Command, pull: CheckedPull
     ) -> bytes | None:
         """Record the offset of a broadcasting client; return the answer that corrects it, None when it is right."""
-        member = self._broadcasts.find_member(connection, command, pull.group)
+        proxied = pull.request_source == PROXY_FOR_BROADCAST
+        proxy_client_id = command.ext.get("proxyFrowardClientId", "") if proxied else None
+        member = self._broadcasts.find_member(connection, pull.group, proxy_client_id)
         if member is None:
             return None
         place = pull.group, pull.topic, pull.queue_id
@@ -279,13 +275,6 @@ class PullHandler:
             pull.max_bytes,
             *pull.message_filter,
         )
-
-    def _commit_offset(self, command: Command, pull: CheckedPull) -> None:
-        offset = int(command.ext["commitOffset"])
-        if not -LONG_LIMIT <= offset < LONG_LIMIT:
-            # Such a number would make the saved table unreadable. The declared request class refuses it by name.
-            PullMessage.from_command(command)
-        self._offsets.commit_offset(pull.group, pull.topic, pull.queue_id, offset)
 
     def _hold_pull(self, connection: Connection, command: Command, pull: CheckedPull) -> None:
         """Hold the pull. Messages that its filter rejects advance its position but do not end its wait."""
@@ -309,9 +298,10 @@ class PullHandler:
         def expire() -> None:
             connection.answer_late(command, lambda: self._pull_or_wait(connection, command, may_wait=False))
 
-        timeout_ms = int(command.ext["suspendTimeoutMillis"])
+        timeout_ms = pull.suspend_timeout_ms
         if not self._config.long_polling_enable:
             timeout_ms = self._config.short_polling_time_ms
+        timeout_ms = min(timeout_ms, self._config.limits.max_suspend_ms)
         waiting = WaitingPull(connection, (pull.topic, pull.queue_id), try_answer, expire)
         self._long_polls.hold(waiting, timeout_ms)
 

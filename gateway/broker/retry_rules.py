@@ -8,7 +8,6 @@ import random
 from typing import Final
 
 from codec import properties as keys
-from codec.command import Command
 from codec.constants import VERSION_NAMES, ResponseCode
 from codec.message import Message
 from codec.topics import (
@@ -33,8 +32,6 @@ DEAD_LETTER_QUEUES: Final = 1
 FIRST_RETRY_LEVEL: Final = 3
 FIRST_VERSION_WITH_OWN_LIMIT: Final = VERSION_NAMES.index("V3_4_9")
 """First client version that may send its own limit of attempts."""
-MAX_RECONSUME_KEY: Final = "l"
-"""``maxReconsumeTimes`` in the header of SEND_MESSAGE_V2. The fields of V1 headers were renamed before this."""
 
 
 class RetryRules:
@@ -53,8 +50,12 @@ class RetryRules:
             raise RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
         return config
 
-    def redirect_to_dead_letters(self, message: NewMessage, command: Command) -> NewMessage:
+    def redirect_to_dead_letters(
+        self, message: NewMessage, client_version: int, max_times: int | None
+    ) -> NewMessage:
         """Return the message unchanged, or after too many attempts as a dead letter.
+
+        ``max_times`` is the client's own limit of attempts.
 
         Only messages that a consumer sends to its retry topic are redirected. A group that consumes in order has made
         its attempts in the client, so its messages are redirected at once.
@@ -64,9 +65,8 @@ class RetryRules:
             return message
         name = group_of_retry_topic(message.topic)
         limit = self.require_group(name).retry_max_times
-        text = command.ext.get(MAX_RECONSUME_KEY)
-        if text is not None and command.version >= FIRST_VERSION_WITH_OWN_LIMIT:
-            limit = int(text)
+        if max_times is not None and client_version >= FIRST_VERSION_WITH_OWN_LIMIT:
+            limit = max_times
         if message.reconsume_times <= limit and self._queue_locks.all_expired(name):
             return message
         topic = self._dead_letter_topic(name)

@@ -6,7 +6,6 @@ Source: SendMessageProcessor and AbstractSendMessageProcessor, 5.4.0.
 """
 
 import random
-import struct
 from datetime import datetime
 from typing import Final, NamedTuple
 
@@ -35,14 +34,16 @@ from gateway.config.process import BrokerConfig
 from remoting.bodies.topics import TopicConfig
 from remoting.connection import Connection
 from remoting.errors import RequestError
-from remoting.requests.send import SendFields, SendFieldsV2, SendMessage, SendMessageV2
+from remoting.header_reader import compile_header_reader
+from remoting.requests.send import SendMessage, SendMessageV2
 from storage.errors import MessageIllegal, StoreFull
 
-_LETTERS: Final = {item.name: item.wire for item in SendFieldsV2.WIRE_FIELDS}
-# V1 headers have the same fields under long names.
-V1_NAMES: Final = {
-    item.wire: _LETTERS[item.name] for item in SendFields.WIRE_FIELDS if item.wire != _LETTERS[item.name]
-}
+_FIELDS_READ: Final = (
+    "topic", "queue_id", "sys_flag", "born_timestamp", "flag", "properties", "reconsume_times",
+    "max_reconsume_times", "batch",
+)  # fmt: skip
+_read_v1 = compile_header_reader(SendMessage, *_FIELDS_READ)
+_read_v2 = compile_header_reader(SendMessageV2, *_FIELDS_READ)
 SEND_V1, SEND_REPLY_V1, SEND_BATCH = 10, 324, 320
 UNIQUE_KEY: Final = "UNIQ_KEY\x01"
 ANSWER_FIELDS: Final[dict[str, type[int] | type[str]]] = {
@@ -71,12 +72,12 @@ def _needs_special_path(properties: str) -> bool:
     )
 
 
-def _unit_flags_of(ext: dict[str, str], topic: str) -> int:
+def _unit_flags_of(topic: str, unit_mode: bool | None) -> int:
     """Return the sys flag for a topic that this request creates.
 
     Unit mode marks topics and retry topics differently.
     """
-    if ext.get("k") != "true":
+    if not unit_mode:
         return 0
     is_retry = topic.startswith(RETRY_PREFIX)
     return unit_flags(unit=not is_retry, subscribed=is_retry)
@@ -104,6 +105,8 @@ class SendHeader(NamedTuple):
     properties: str
     reconsume_times: int
     view: HostView
+    max_reconsume_times: int | None
+    batch: bool | None
 
     def new_message(self, body: bytes | memoryview, properties: dict[str, str]) -> NewMessage:
         """Return the message to be stored by the special path."""
@@ -127,9 +130,7 @@ def _refuse_inner_batch(header: SendHeader) -> None:
     """
     properties = header.properties
     counts = INNER_NUMBER in properties and INNER_NUMBER in decode_properties(properties)
-    flag = header.sys_flag
-    # A flag that exceeds a Java int is refused elsewhere, for that reason.
-    if counts or (flag & INNER_BATCH and flag.bit_length() < 32):
+    if counts or header.sys_flag & INNER_BATCH:
         raise MessageIllegal("no topic of batch queues")
 
 
@@ -178,35 +179,23 @@ class SendHandler:
         if self._group_commit.synchronous:
             connection.check_outstanding_limit()
         try:
-            if command.code == SEND_BATCH or command.ext.get("m") == "true":
+            if command.code == SEND_BATCH or header.batch:
                 return self._send_batch(connection, command, header)
             return self._send_one(connection, command, header)
         except (MessageIllegal, StoreFull) as error:
             raise store_refusal(error, self._config.store.max_message_size_bytes) from error
-        except struct.error:  # A header number exceeds its Java type; the generic parser names it.
-            SendMessageV2.from_command(command)
-            raise
 
     # -- reading and checking -------------------------------------------------------------------------------------
 
     def read_header(self, connection: Connection, command: Command) -> SendHeader:
         """Return the checked header of a send, whose topic is created if that is allowed. Raises RequestError."""
-        ext = command.ext
-        if command.code in (SEND_V1, SEND_REPLY_V1):
-            ext = {V1_NAMES[name]: value for name, value in ext.items() if name in V1_NAMES}
-        try:
-            topic, queue_id, sys_flag = ext["b"], int(ext["e"]), int(ext["f"])
-            born, flag, reconsume_times = int(ext["g"]), int(ext["h"]), int(ext.get("j") or 0)
-            ext["a"], ext["c"], int(ext["d"])
-        except (KeyError, ValueError):
-            (SendMessage if command.code in (SEND_V1, SEND_REPLY_V1) else SendMessageV2).from_command(command)
-            raise
-        command.ext = ext
+        read = _read_v1 if command.code in (SEND_V1, SEND_REPLY_V1) else _read_v2
+        topic, queue_id, sys_flag, born, flag, properties, times, max_times, batch = read(command.ext)
         if self._config.start_accept_send_timestamp_ms:
             self._refuse_before_start()
         config = self._topics.get(topic)
         if config is None or topic in CLOSED_TO_PRODUCERS or not self._config.broker_permission & PERM_WRITE:
-            config = self._resolve_topic(connection, ext, topic)
+            config = self._resolve_topic(connection, command, topic)
         if queue_id >= config.write_queue_nums and queue_id >= config.read_queue_nums:
             self._refuse_queue(connection, config, queue_id)
         if queue_id < 0:
@@ -214,7 +203,9 @@ class SendHandler:
         if config.topic_filter_type == "MULTI_TAG":
             sys_flag |= MULTI_TAGS
         view = connection.state.get("hosts") or self._hosts.view_of(connection)
-        return SendHeader(topic, queue_id, sys_flag, born, flag, ext.get("i", ""), reconsume_times, view)
+        return SendHeader(
+            topic, queue_id, sys_flag, born, flag, properties or "", times or 0, view, max_times, batch
+        )
 
     def _refuse_before_start(self) -> None:
         start_ms = self._config.start_accept_send_timestamp_ms
@@ -223,7 +214,7 @@ class SendHandler:
             text = f"{start:%Y-%m-%d %H:%M:%S},{start_ms % 1000:03d}"
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {text}")
 
-    def _resolve_topic(self, connection: Connection, ext: dict[str, str], topic: str) -> TopicConfig:
+    def _resolve_topic(self, connection: Connection, command: Command, topic: str) -> TopicConfig:
         """Return the topic of a send that the fast checks did not accept; create it if that is allowed.
 
         Raises RequestError.
@@ -234,9 +225,11 @@ class SendHandler:
         check_topic_name(topic)
         if topic in CLOSED_TO_PRODUCERS:
             raise RequestError(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
-        flags = _unit_flags_of(ext, topic)
+        is_v1 = command.code in (SEND_V1, SEND_REPLY_V1)
+        request = (SendMessage if is_v1 else SendMessageV2).from_ext(command.ext)
+        flags = _unit_flags_of(topic, request.unit_mode)
         config = self._topics.get(topic) or self._topics.create_for_send(
-            topic, ext["c"], int(ext["d"]), flags
+            topic, request.default_topic, request.default_topic_queue_nums, flags
         )
         if config is None and topic.startswith(RETRY_PREFIX):
             config = self._topics.create_for_send_back(topic, 1, sys_flag=flags)
@@ -257,7 +250,7 @@ class SendHandler:
     # -- storing --------------------------------------------------------------------------------------------------
 
     def _send_one(self, connection: Connection, command: Command, header: SendHeader) -> bytes | None:
-        topic, queue_id, sys_flag, born, flag, properties, reconsume_times, view = header
+        topic, queue_id, sys_flag, born, flag, properties, reconsume_times, view, _, _ = header
         if properties[-1:] != "\x02":
             properties += "\x02"
         start = properties.find(UNIQUE_KEY)
@@ -304,7 +297,9 @@ class SendHandler:
         is_half = self._check_is_half(connection, properties, header)
         message = header.new_message(command.body, properties)
         if header.topic.startswith(RETRY_PREFIX):
-            message = self._retry_rules.redirect_to_dead_letters(message, command)
+            message = self._retry_rules.redirect_to_dead_letters(
+                message, command.version, header.max_reconsume_times
+            )
         message = as_half(message) if is_half else self._writer.apply_schedule(message)
         offset, physical_offset, size, _ = self._writer.append(message)
         # A timer message counts for its real topic once it is delivered, until then for the timer topic.
@@ -317,7 +312,7 @@ class SendHandler:
 
     def _send_half(self, connection: Connection, command: Command, header: SendHeader) -> bytes | None:
         """Store a plain half message in the form that `as_half` gives it, without parsing its properties."""
-        topic, queue_id, sys_flag, born, flag, properties, reconsume_times, view = header
+        topic, queue_id, sys_flag, born, flag, properties, reconsume_times, view, _, _ = header
         self._refuse_half(connection)
         if properties[-1:] != "\x02":
             properties += "\x02"
@@ -356,7 +351,7 @@ class SendHandler:
             raise RequestError(ResponseCode.NO_PERMISSION, remark)
 
     def _send_batch(self, connection: Connection, command: Command, header: SendHeader) -> bytes | None:
-        topic, queue_id, sys_flag, born, _, properties, reconsume_times, view = header
+        topic, queue_id, sys_flag, born, _, properties, reconsume_times, view, _, _ = header
         unique_key = self._check_batch(header)
         offset, physical_offsets, _ = self._store.append_batch(
             topic,

@@ -27,12 +27,13 @@ from typing import Final
 
 from codec import properties as keys
 from codec.errors import MessageFormatError
+from codec.java_numbers import parse_integer_or
 from codec.message import Message, decode_message, encode_message
 from codec.sysflag import TRANSACTION_COMMIT, transaction_type
 from codec.topics import TRANS_CHECK_MAX_TOPIC, TRANS_GROUP, TRANS_HALF_TOPIC, TRANS_OP_TOPIC
 from gateway.broker.message_writer import MessageAppender, NewMessage
 from gateway.broker.shared_parts import BrokerTables
-from gateway.broker.transactions import REMOVE_TAG, OpMessageWriter, parse_java_long
+from gateway.broker.transactions import REMOVE_TAG, OpMessageWriter
 from gateway.config.process import BrokerConfig
 from remoting.bodies.topics import TopicConfig
 from remoting.errors import RequestError
@@ -325,14 +326,14 @@ class TransactionChecks:
                 if 0 <= age_ms <= self._config.transaction_timeout_ms
                 else HalfMessageVerdict.ASK
             )
-        seconds = parse_java_long(text, -1)
+        seconds = parse_integer_or(text, -1)
         immunity_ms = self._config.transaction_timeout_ms if seconds == -1 else seconds * 1000
         return HalfMessageVerdict.RENEW if age_ms <= immunity_ms else HalfMessageVerdict.ASK
 
     @staticmethod
     def _check_count(message: Message) -> int:
         """Return how often producers were asked. As officially, text that is not a number restarts the count."""
-        return parse_java_long(message.properties.get(keys.TRANSACTION_CHECK_TIMES, "0"), -1)
+        return parse_integer_or(message.properties.get(keys.TRANSACTION_CHECK_TIMES, "0"), -1)
 
     def _is_committed(self, message: Message) -> bool:
         """Tell whether a half message from before the start was committed, since its op message may be lost."""
@@ -403,6 +404,6 @@ class TransactionChecks:
         )
         message.properties[keys.WAIT_STORE_MSG_OK] = "false"
         message.topic = message.properties.get(keys.REAL_TOPIC, "")
-        message.queue_id = max(parse_java_long(message.properties.get(keys.REAL_QUEUE_ID, "0"), 0), 0)
+        message.queue_id = max(parse_integer_or(message.properties.get(keys.REAL_QUEUE_ID, "0"), 0), 0)
         request.body = encode_message(message)
         return request

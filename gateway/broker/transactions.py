@@ -10,6 +10,7 @@ from codec import properties as keys
 from codec.command import Command, encode_response
 from codec.constants import ResponseCode
 from codec.hosts import pack_host
+from codec.java_numbers import parse_integer_or
 from codec.properties import decode_properties, find_property
 from codec.sysflag import TRANSACTION_COMMIT, TRANSACTION_NONE, TRANSACTION_ROLLBACK, with_transaction_type
 from codec.topics import TRANS_HALF_TOPIC, TRANS_OP_TOPIC
@@ -20,6 +21,7 @@ from gateway.broker.waiting_message import RealQueueWriter, WaitingMessage, pars
 from gateway.config.process import BrokerConfig
 from remoting.connection import Connection
 from remoting.errors import RequestError
+from remoting.header_reader import compile_header_reader
 from remoting.requests.transaction import EndTransaction
 from storage.clock import Clock
 from storage.errors import MessageIllegal, StoreFull
@@ -34,6 +36,10 @@ _HALF_TOPIC: Final = TRANS_HALF_TOPIC.encode()
 _IMMUNITY: Final = b"CHECK_IMMUNITY_TIME_IN_SECONDS"
 _MARK: Final = "TRAN_MSG\x01true\x02"
 _UNIQUE_KEY: Final = "UNIQ_KEY\x01"
+_read_header = compile_header_reader(
+    EndTransaction, "producer_group", "tran_state_table_offset", "commit_log_offset", "commit_or_rollback",
+    "from_transaction_check",
+)  # fmt: skip
 
 
 def is_plain_half(properties: str) -> bool:
@@ -162,18 +168,11 @@ class EndTransactionHandler:
 
     def end_transaction(self, connection: Connection, command: Command) -> bytes | None:
         """Commit or roll back a half message. Return None, thus no answer, while its producer is undecided."""
-        ext = command.ext
-        try:
-            decision = int(ext["commitOrRollback"])
-            queue_offset, physical_offset = int(ext["tranStateTableOffset"]), int(ext["commitLogOffset"])
-            group = ext["producerGroup"]
-        except (KeyError, ValueError):
-            EndTransaction.from_command(command)
-            raise
+        group, queue_offset, physical_offset, decision, from_check = _read_header(command.ext)
         if decision not in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
             return None
         half = self._find_half(physical_offset)
-        if ext.get("fromTransactionCheck", "").lower() != "true":
+        if not from_check:
             self._refuse_late(half)
         self._check_ownership(half, group, queue_offset)
         if decision == TRANSACTION_ROLLBACK:
@@ -199,9 +198,8 @@ class EndTransactionHandler:
         if _IMMUNITY not in half.properties:
             return
         text = find_property(half.properties, _IMMUNITY) or b""
-        immunity_ms = max(
-            parse_java_long(text.decode("utf-8", "replace"), 0) * 1000, self._config.transaction_timeout_ms
-        )
+        immunity_s = parse_integer_or(text.decode("utf-8", "replace"), 0)
+        immunity_ms = max(immunity_s * 1000, self._config.transaction_timeout_ms)
         if self._clock.now_ms() - half.born_timestamp > immunity_ms:
             raise RequestError(ResponseCode.ILLEGAL_OPERATION, UNSET_REMARK)
 
@@ -272,9 +270,3 @@ def _as_committed(
         half.reconsume_times,
         prepared_transaction_offset=physical_offset,
     )
-
-
-def parse_java_long(text: str, otherwise: int) -> int:
-    """Return the number that Long.parseLong reads, `otherwise` where it throws."""
-    digits = text[1:] if text[:1] in ("-", "+") else text
-    return int(text) if digits.isdecimal() else otherwise

@@ -6,7 +6,9 @@ from typing import Any
 from gateway.config.process import BrokerConfig
 
 PARTS = {
-    field.name: part for part in ("store", "flow", "pop") for field in fields(getattr(BrokerConfig(), part))
+    field.name: part
+    for part in ("store", "flow", "pop", "limits")
+    for field in fields(getattr(BrokerConfig(), part))
 }
 
 

@@ -91,7 +91,8 @@ class WaitingPops:
         self._hold_until(notification, until_ms)
 
     def _hold_until(self, waiting: WaitingPull, until_ms: int) -> None:
-        self._long_polls.hold(waiting, until_ms - ANSWER_EARLY_MS - self._clock.now_ms())
+        wait_ms = until_ms - ANSWER_EARLY_MS - self._clock.now_ms()
+        self._long_polls.hold(waiting, min(wait_ms, self.config.limits.max_suspend_ms))
 
     def _find_or_create_group(self, topic: str, group: str) -> _WaitingGroup:
         waiting_group = self._groups.get((topic, group))

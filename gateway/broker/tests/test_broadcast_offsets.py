@@ -68,16 +68,14 @@ def test_a_client_that_is_there_counts_for_five(world):
 def test_only_clients_of_broadcasting_groups_are_members_unless_switched_off(world):
     connection, other = join(world, "a"), FakeConnection()
     world.beat(other, TOPIC, group="clustering", client_id="b")
-    command = type("Command", (), {"ext": {}})()
     broadcasts = world.broker.broadcasts
-    assert broadcasts.find_member(connection, command, GROUP) == BroadcastMember("a", by_proxy=False)
-    assert broadcasts.find_member(other, command, GROUP) is None
-    assert broadcasts.find_member(other, command, "clustering") is None
-    assert broadcasts.find_member(other, command, "nobody") is None
-    command.ext = {"requestSource": "1", "proxyFrowardClientId": "p"}
-    assert broadcasts.find_member(other, command, "nobody") == BroadcastMember("p", by_proxy=True)
+    assert broadcasts.find_member(connection, GROUP, None) == BroadcastMember("a", by_proxy=False)
+    assert broadcasts.find_member(other, GROUP, None) is None
+    assert broadcasts.find_member(other, "clustering", None) is None
+    assert broadcasts.find_member(other, "nobody", None) is None
+    assert broadcasts.find_member(other, "nobody", "p") == BroadcastMember("p", by_proxy=True)
     apply_broker_config(world.broker, replace(world.broker.config, enable_broadcast_offset_store=False))
-    assert broadcasts.find_member(connection, command, GROUP) is None
+    assert broadcasts.find_member(connection, GROUP, None) is None
 
 
 def test_a_queue_whose_beginning_is_gone_starts_at_its_end(world):

@@ -133,3 +133,14 @@ def test_the_smallest_offsets_among_groups():
     assert offsets.min_offsets_of_groups("t", begins_at_2, set()) == {0: 3}
     assert offsets.min_offsets_of_groups("t", begins_at_2, {"b"}) == {0: 4}
     assert offsets.query_offset("b", "t", 0) == 3
+
+
+def test_a_negative_offset_is_recorded_as_officially_and_starts_no_alarm(caplog):
+    files = MemoryFiles()
+    offsets = make(files)
+    offsets.commit_offset("g", "t", 0, -1)
+    offsets.commit_offset("g", "t", 1, -(2**63))
+    assert (offsets.query_offset("g", "t", 0), offsets.query_offset("g", "t", 1)) == (-1, -(2**63))
+    assert not caplog.records
+    offsets.persist()
+    assert make(files).queue_offsets("g", "t") == {0: -1, 1: -(2**63)}

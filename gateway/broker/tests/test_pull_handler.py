@@ -1,4 +1,5 @@
 import pytest
+import trio
 
 from gateway.broker.name_validation import FAQ
 from gateway.broker.pull_handler import CODE_OF_STATUS, EMPTY_QUEUE
@@ -288,3 +289,31 @@ async def test_an_offset_that_is_no_long_is_not_committed(cluster):
     assert answer.code == SYSTEM_ERROR
     assert "commitOffset" in answer.remark
     assert broker.offsets.table == {}
+
+
+NUMBERS = [
+    "queueId", "queueOffset", "maxMsgNums", "sysFlag", "commitOffset", "suspendTimeoutMillis", "subVersion",
+    "maxMsgBytes", "requestSource",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("field", NUMBERS)
+@pytest.mark.parametrize("text", ["1_0", " 1", "", "9" * 400, "-" + "9" * 20])
+@simulated
+async def test_a_number_that_java_would_not_read_is_refused_in_every_field(cluster, field, text):
+    broker, client = await started(cluster, 1)
+    command = pull(offset=1, wait_ms=1000).to_command()
+    command.ext[field] = text
+    answer = await client.ask_command(command, 1)
+    assert answer.code == SYSTEM_ERROR
+    assert answer.remark.endswith(f", the custom field <{field}>")
+    assert len(broker.long_polls) == 0
+
+
+@pytest.mark.parametrize("asked_ms", [60_000, 2**63 - 1])
+@simulated
+async def test_no_pull_waits_longer_than_the_broker_allows(cluster, asked_ms):
+    _, client = await started(cluster, 1, max_suspend_ms=2_000)
+    before_s = trio.current_time()
+    reply = await client.ask(pull(offset=1, wait_ms=asked_ms), timeout_s=100)
+    assert (reply.code, 2.0 <= trio.current_time() - before_s < 2.1) == (NOT_FOUND, True)

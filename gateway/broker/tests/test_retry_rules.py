@@ -1,6 +1,5 @@
 import pytest
 
-from codec.command import Command
 from codec.message import Message
 from gateway.broker.group_table import GroupTable
 from gateway.broker.message_writer import NewMessage
@@ -36,8 +35,7 @@ def world():
 
 def resend(topic, times, limit=None, version=NEW_CLIENT):
     message = NewMessage(topic, 0, b"x", {"UNIQ_KEY": "U", "DELAY": "4"}, reconsume_times=times)
-    ext = {} if limit is None else {"l": str(limit)}
-    return message, Command(310, 1, ext=ext, version=version)
+    return message, version, limit
 
 
 def test_the_first_return_waits_at_level_three_and_each_further_one_longer(world):
@@ -117,8 +115,8 @@ def test_queues_of_the_retry_topic_are_all_used(world):
 
 
 def test_other_topics_are_left_alone(world):
-    message, command = resend("t", 99)
-    assert world.rules.redirect_to_dead_letters(message, command) is message
+    message, *client = resend("t", 99)
+    assert world.rules.redirect_to_dead_letters(message, *client) is message
 
 
 @pytest.mark.parametrize(
@@ -132,8 +130,8 @@ def test_other_topics_are_left_alone(world):
     ],
 )
 def test_a_resent_message_is_dead_after_its_attempts(world, times, limit, version, dead):
-    message, command = resend("%RETRY%g", times, limit, version)
-    result = world.rules.redirect_to_dead_letters(message, command)
+    message, *client = resend("%RETRY%g", times, limit, version)
+    result = world.rules.redirect_to_dead_letters(message, *client)
     if not dead:
         assert result is message
     else:
@@ -143,7 +141,7 @@ def test_a_resent_message_is_dead_after_its_attempts(world, times, limit, versio
 
 def test_a_group_that_consumes_in_order_sends_only_dead_messages(world):
     world.locks.lock("g", [MessageQueue(topic="t", broker_name="b", queue_id=0)], "c1")
-    message, command = resend("%RETRY%g", 1)
-    assert world.rules.redirect_to_dead_letters(message, command).topic == "%DLQ%g"
+    message, *client = resend("%RETRY%g", 1)
+    assert world.rules.redirect_to_dead_letters(message, *client).topic == "%DLQ%g"
     world.clock.pass_ms(60_001)
-    assert world.rules.redirect_to_dead_letters(message, command) is message
+    assert world.rules.redirect_to_dead_letters(message, *client) is message

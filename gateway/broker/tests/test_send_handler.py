@@ -401,3 +401,17 @@ async def test_a_group_can_consume_its_retry_topic_made_by_a_send(cluster):
     consumer = await Consumer(cluster, "GID", "orders", "c1", lambda each: True).start()
     await settle()
     assert {body for _, body, _ in consumer.got} == {b"hello", b"again"}
+
+
+@pytest.mark.parametrize("field", ["d", "e", "f", "g", "h", "j", "l"])
+@pytest.mark.parametrize("text", ["1_0", " 1", "1 ", "", "x", "9" * 400, "-" + "9" * 20])
+@simulated
+async def test_a_number_that_java_would_not_read_is_refused_in_every_field(cluster, field, text):
+    broker, client = await started(cluster)
+    command = message().to_command()
+    command.ext[field] = text
+    answer = await client.ask_command(command, 1)
+    assert answer.code == ERROR
+    assert answer.remark.startswith('java.lang.NumberFormatException: For input string: "')
+    assert answer.remark.endswith(f", the custom field <{field}>")
+    assert broker.store.max_physical_offset == 0

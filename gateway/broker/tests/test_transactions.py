@@ -1,6 +1,7 @@
 import pytest
 import trio
 
+from codec.command import Command
 from codec.message import iter_messages
 from codec.sysflag import TRANSACTION_COMMIT
 from codec.topics import TRANS_HALF_TOPIC, TRANS_OP_TOPIC
@@ -274,3 +275,20 @@ async def test_ends_are_written_when_the_broker_stops(cluster):
     await node.stop()
     again = await cluster.add_broker(host="10.0.1.0", files=files)
     assert [op.body for op in queue(again, TRANS_OP_TOPIC)] == [b"0,"]
+
+
+@pytest.mark.parametrize("field", ["tranStateTableOffset", "commitLogOffset", "commitOrRollback"])
+@pytest.mark.parametrize("text", ["1_0", " 8", "", "9" * 400])
+@simulated
+async def test_a_number_that_java_would_not_read_is_refused_in_every_field(cluster, field, text):
+    node, producer = await started(cluster)
+    sent = await producer.half()
+    ext = EndTransaction(
+        producer_group="PID",
+        tran_state_table_offset=sent.queue_offset,
+        commit_log_offset=0,
+        commit_or_rollback=COMMIT,
+    ).to_ext()
+    answer = await producer.connection.ask_command(Command(EndTransaction.code, ext={**ext, field: text}), 1)
+    assert (answer.code, (answer.remark or "").endswith(f", the custom field <{field}>")) == (ERROR, True)
+    assert orders(node) == []

@@ -238,3 +238,20 @@ async def test_an_attempt_waits_behind_another_and_is_not_kept_back_by_it(cluste
     await settle()
     assert bodies(await client.pop(order=True, attempt_id="first", max_msg_nums=1)) == [b"a"]
     assert other.answer is None
+
+
+@simulated
+async def test_no_pop_and_no_notification_waits_longer_than_the_broker_allows(cluster):
+    node, _ = await begun(cluster, max_suspend_ms=2_000)
+    longest = 2**63 - 1
+    for times in (
+        {"poll_time": 60_000},
+        {"poll_time": longest},
+        {"poll_time": longest, "born_time": longest},
+    ):
+        started = now(cluster)
+        pop = Waiter(cluster, Client(cluster, node), pop_request(**times))
+        told = Waiter(cluster, Client(cluster, node), notification(**times))
+        await trio.sleep(2.1)
+        assert (pop.at, told.at) == (started + 2_000, started + 2_000)
+        assert (pop.answer.code, told.answer.has_msg) == (210, False)
