@@ -18,7 +18,7 @@ from codec.sysflag import (
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
 )
-from storage.batch_encoding import encode_batch
+from storage.batch_encoding import check_no_lost_sector, encode_batch
 from storage.commit_log import CommitLog
 from storage.consume_queue import ConsumeQueue
 from storage.errors import MessageIllegal, PropertiesTooLong
@@ -69,8 +69,8 @@ def append_message(
     topic_part = queue.topic_part
     rest_bytes = body_bytes + len(topic_part) + 2 + properties_bytes
     size = 72 + len(born_host) + len(store_host) + rest_bytes
-    if properties_bytes > MAX_PROPERTIES_BYTES or body_bytes > max_bytes:
-        raise _too_large(body_bytes, max_bytes, properties_bytes)
+    if properties_bytes > MAX_PROPERTIES_BYTES or body_bytes > max_bytes or b"\0" in properties:
+        check_message_parts(body_bytes, max_bytes, properties)
     # Get room first, so that a failure changes nothing. Log before queue: rolling the log may close the queue's file.
     if log.position + size > log.limit:
         log.make_room(size)
@@ -155,12 +155,15 @@ def _write_head(buffer: Buffer, position: int, head: bytes) -> None:
     buffer[position : position + 4] = head[:4]
 
 
-def _too_large(body_bytes: int, max_bytes: int, properties_bytes: int) -> MessageIllegal:
-    if properties_bytes > MAX_PROPERTIES_BYTES:
-        return PropertiesTooLong(
-            f"the properties take {properties_bytes} bytes, at most {MAX_PROPERTIES_BYTES} are allowed"
+def check_message_parts(body_bytes: int, max_bytes: int, properties: bytes) -> None:
+    """Raise MessageIllegal for parts that are too large, and for properties that recovery could take for damage."""
+    if len(properties) > MAX_PROPERTIES_BYTES:
+        raise PropertiesTooLong(
+            f"the properties take {len(properties)} bytes, at most {MAX_PROPERTIES_BYTES} are allowed"
         )
-    return MessageIllegal(f"the body takes {body_bytes} bytes, at most {max_bytes} are allowed")
+    if body_bytes > max_bytes:
+        raise MessageIllegal(f"the body takes {body_bytes} bytes, at most {max_bytes} are allowed")
+    check_no_lost_sector(properties)
 
 
 def _common_part(

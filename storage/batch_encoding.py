@@ -12,7 +12,7 @@ from codec.constants import MAGIC_V1, MAGIC_V2
 from storage.commit_log import CommitLog
 from storage.consume_queue import ConsumeQueue
 from storage.errors import MessageIllegal, PropertiesTooLong
-from storage.layout import MAX_PROPERTIES_BYTES, SHARED_HEADERS, SHORT
+from storage.layout import MAX_PROPERTIES_BYTES, SECTOR_BYTES, SHARED_HEADERS, SHORT
 from storage.tags import TAGS, tags_code_of
 
 Encoded = tuple[bytes, list[int], bytes]
@@ -22,6 +22,21 @@ Encoded = tuple[bytes, list[int], bytes]
 # (total size, magic, checksum).
 _FLAG_AND_SIZE = Struct(">12xiI")
 _HEAD_BYTES = 20
+
+
+_ZERO_SECTOR = bytes(SECTOR_BYTES)
+
+
+def check_no_lost_sector(properties: bytes) -> None:
+    """Raise MessageIllegal for properties that could look as if the disk had lost a sector of them.
+
+    After a power cut, zeros are the only sign of a lost sector (`log_scan.check_message`).
+    Deviation: the official broker stores such properties; it does not look for lost sectors.
+    """
+    if properties[:1] == b"\0" or properties[-1:] == b"\0" or _ZERO_SECTOR in properties:
+        raise MessageIllegal(
+            f"the properties begin or end with a NUL character, or hold {SECTOR_BYTES} of them in a row"
+        )
 
 
 def encode_batch(log: CommitLog, queue: ConsumeQueue, batch: bytes, common: bytes, suffix: bytes) -> Encoded:
@@ -51,6 +66,8 @@ def encode_batch(log: CommitLog, queue: ConsumeQueue, batch: bytes, common: byte
             properties = batch[properties_at:position]
             if suffix_bytes:
                 properties += suffix if not properties or properties[-1] == 2 else b"\x02" + suffix
+            if b"\0" in properties:
+                check_no_lost_sector(properties)
             properties_bytes = len(properties)
             size = fixed + 2 + body_bytes + properties_bytes
             crc = crc32(body) & 0x7FFFFFFF

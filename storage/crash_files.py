@@ -52,6 +52,7 @@ class CrashFiles:
         self.modified: dict[str, int] = {}
         self.capacity_bytes = capacity_bytes
         self._reserved: dict[str, int] = {}
+        self._boot = 1
 
     def reserve(self, path: str, end: int) -> None:
         """Count disk space up to ``end`` of a file. Raises StoreFull when all files together need too much."""
@@ -68,6 +69,7 @@ class CrashFiles:
         killed process loses nothing.
         """
         after = type(self)(self.capacity_bytes)
+        after._boot = self._boot + 1 if lose_unflushed else self._boot
         after.small = dict(self.small)
         for path in sorted(self.unflushed_small):
             if lose_unflushed:
@@ -143,6 +145,9 @@ class CrashFiles:
 
     def modified_ms(self, path: str) -> int:
         return self.modified.get(path, 0)
+
+    def boot_id(self) -> str:
+        return f"boot {self._boot}"
 
     def disk_used_ratio(self, path: str) -> float:
         return 0.0

@@ -103,6 +103,10 @@ class Files(Protocol):
         """Return when a file was last written to, in ms since 1970; 0 where that is unknown."""
         ...
 
+    def boot_id(self) -> str:
+        """Return a text that differs from one boot of the machine to the next; empty if it is not known."""
+        ...
+
     def disk_used_ratio(self, path: str) -> float:
         """Return the used part of the disk under ``path``, 0.0 to 1.0; 0.0 where there is no disk."""
         ...
@@ -304,6 +308,13 @@ class DiskFiles:
         except FileNotFoundError:
             return 0
 
+    def boot_id(self) -> str:
+        try:
+            with open("/proc/sys/kernel/random/boot_id") as file:
+                return file.read().strip()
+        except OSError:  # another system than Linux, or a sandbox
+            return ""
+
     def disk_used_ratio(self, path: str) -> float:
         while not os.path.exists(path):
             path = os.path.dirname(path) or "/"
@@ -394,6 +405,9 @@ class MemoryFiles:
 
     def modified_ms(self, path: str) -> int:
         return 0
+
+    def boot_id(self) -> str:
+        return "memory"
 
     def disk_used_ratio(self, path: str) -> float:
         return 0.0

@@ -6,8 +6,12 @@
 import struct
 
 from codec.message import HEADER as HEADER
+
 from codec.message import MAX_PROPERTIES_BYTES as MAX_PROPERTIES_BYTES
 from codec.message import PHYSICAL_OFFSET_AT as PHYSICAL_OFFSET_AT
+
+# Disks write whole sectors, so lost bytes start at such a boundary.
+SECTOR_BYTES = 512
 
 # Parts of a message header.
 TIMESTAMP = struct.Struct(">q")

@@ -7,9 +7,8 @@ from zlib import crc32
 from codec.constants import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from codec.sysflag import BORN_HOST_V6, STORE_HOST_V6
 from storage.commit_log import CommitLog
-from storage.layout import HEADER, LONG, REST, SHORT, START
+from storage.layout import HEADER, LONG, REST, SECTOR_BYTES, SHORT, START
 
-_SECTOR = 512  # disks write whole sectors, so lost bytes start at such a boundary
 _SMALLEST = HEADER.size + 3
 
 
@@ -37,11 +36,12 @@ class ScanEnd:
 
 
 def check_message(
-    view: memoryview, position: int, physical_offset: int, check_crc: bool
+    view: memoryview, position: int, physical_offset: int, check_crc: bool, sectors_lost: bool = False
 ) -> ScannedMessage | str | None:
     """Return the message at ``position``, None for a blank marker, or the reason why no valid message is there.
 
-    The reason is the empty string where the bytes are zeros.
+    The reason is the empty string where the bytes are zeros. With ``sectors_lost``, after a power cut, properties in
+    which a disk sector is all zeros count as damaged: the CRC covers only the body.
     Source: CommitLog.checkMessageAndReturnSize, 5.4.0. Deviation: the message must also name ``physical_offset`` as
     its own, so that remains of an earlier, truncated life of the file are not taken for new messages.
     """
@@ -74,28 +74,31 @@ def check_message(
     if check_crc and body_bytes and crc32(view[body:at]) & 0x7FFFFFFF != body_crc:
         return "the body does not match its CRC"
     topic, properties = bytes(view[topic_at:topic_end]), bytes(view[topic_end + 2 : end])
-    if not topic or b"\0" in topic or (check_crc and _lost_sector(properties, topic_end + 2)):
+    if not topic or b"\0" in topic or (sectors_lost and _has_lost_sector(properties, topic_end + 2)):
         return "its topic or properties are damaged"
     return ScannedMessage(
         physical_offset, size, topic, queue_id, queue_offset, sys_flag, store_timestamp, properties
     )
 
 
-def _lost_sector(properties: bytes, position: int) -> bool:
-    """Return True if a disk sector of the properties is all zeros; the CRC, which covers only the body, misses that."""
+def _has_lost_sector(properties: bytes, position: int) -> bool:
+    """Return True if a disk sector of the properties is all zeros.
+
+    `storage.append` refuses properties that would look like this wherever they lie.
+    """
     if b"\0" not in properties:
         return False
     end = position + len(properties)
-    first = position - position % _SECTOR
-    for sector in range(first, end, _SECTOR):
-        part = properties[max(sector, position) - position : sector + _SECTOR - position]
+    first = position - position % SECTOR_BYTES
+    for sector in range(first, end, SECTOR_BYTES):
+        part = properties[max(sector, position) - position : sector + SECTOR_BYTES - position]
         if not part.strip(b"\0") and (sector >= position or len(part) > 1):
             return True
     return False
 
 
 def scan_log(
-    log: CommitLog, start: int, end: int, check_crc: bool = True
+    log: CommitLog, start: int, end: int, check_crc: bool = True, sectors_lost: bool = False
 ) -> Iterator[ScannedMessage | ScanEnd]:
     """Yield the messages between two physical offsets, then one ScanEnd.
 
@@ -108,7 +111,7 @@ def scan_log(
         room = min(log.file_bytes, end - base)
         position = offset - base
         while position < room:
-            found = check_message(view, position, base + position, check_crc)
+            found = check_message(view, position, base + position, check_crc, sectors_lost)
             if found is None:
                 position = log.file_bytes
             elif isinstance(found, str):

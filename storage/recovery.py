@@ -11,7 +11,8 @@ missing.
 points and names that queue and that offset; all other entries are dropped and derived from the log again. Nothing
 that was durable is ever cut: if cutting would lose it, opening fails with `CorruptionError` instead.
 
-**Inputs.** If there is an ``abort`` file, the last run did not close the store in order. The checkpoint gives two
+**Inputs.** If there is an ``abort`` file, the last run did not close the store in order. The file names the boot of the
+machine: in the same boot the page cache has survived, and no sector is lost. The checkpoint gives two
 limits (`DurableState`): messages stored up to ``safe_timestamp`` are on the disk, in the log and in their queues; and
 the queue entries of messages below physical offset ``queued_until`` are on the disk.
 
@@ -59,12 +60,14 @@ _NO_LIMIT = 1 << 62
 class DurableState:
     """The state that the abort file and the checkpoint report before the other files are read.
 
-    ``crashed``: the last run did not end in order. ``safe_timestamp``: messages stored up to this time, in ms, are on
+    ``crashed``: the last run did not end in order. ``power_cut``: and the machine was started again since, or may have
+    been, so that disk sectors can be lost. ``safe_timestamp``: messages stored up to this time, in ms, are on
     the disk even after a power cut. ``queued_until``: the queue entries of messages below this physical offset are on
     the disk; 0 if unknown.
     """
 
     crashed: bool
+    power_cut: bool
     safe_timestamp: int
     queued_until: int
 
@@ -89,6 +92,7 @@ class Recovery:
         self._log = commit_log
         self._queue_set = queue_set
         self._crashed = known.crashed
+        self._sectors_lost = known.power_cut
         self._safe_timestamp = known.safe_timestamp
         self._queued_until = known.queued_until
         # The end of the log at the checkpoint's time. If the clock was set back after that, messages behind this end
@@ -238,10 +242,15 @@ class Recovery:
         Source: CommitLog.recoverAbnormally, 5.4.0.
         """
         for base in reversed(self._log.bases()):
-            first = next(scan_log(self._log, base, base + self._log.file_bytes))
+            first = self._first_message_of(base)
             if isinstance(first, ScannedMessage) and self._is_safe(base, first.store_timestamp):
                 return base
         return self._log.first_base
+
+    def _first_message_of(self, base: int) -> ScannedMessage | ScanEnd:
+        """Return the message at the beginning of a log file, or the reason why none is there."""
+        end = base + self._log.file_bytes
+        return next(scan_log(self._log, base, end, sectors_lost=self._sectors_lost))
 
     def _first_invalid_entry(self, queue: ConsumeQueue, before: int, until_ms: int) -> int:
         """Return the number of the first entry that is invalid, or whose message is too late.
@@ -273,7 +282,9 @@ class Recovery:
         if place + size > base + self._log.file_bytes or base > self._log.base:
             return False
         # The whole message is checked, CRC included: a torn header may hold a wrong time.
-        message = check_message(self._log.mapped_file(base).view, place - base, place, True)
+        message = check_message(
+            self._log.mapped_file(base).view, place - base, place, True, self._sectors_lost
+        )
         return (
             isinstance(message, ScannedMessage)
             and message.size == size
@@ -287,7 +298,7 @@ class Recovery:
     def _rebuild_entries(self, start: int) -> ScanEnd:
         """Read the log from ``start``, append the entries that queues lack, and return where the log ends."""
         check_crc = self._config.check_crc_on_recover
-        for item in scan_log(self._log, start, self._log.max_offset, check_crc):
+        for item in scan_log(self._log, start, self._log.max_offset, check_crc, self._sectors_lost):
             if isinstance(item, ScanEnd):
                 return item
             if item.physical_offset < self._queued_until:
@@ -361,7 +372,7 @@ class Recovery:
         for base in bases:
             if base <= end:
                 continue
-            first = next(scan_log(self._log, base, base + self._log.file_bytes))
+            first = self._first_message_of(base)
             if isinstance(first, ScannedMessage) and self._is_safe(base, first.store_timestamp):
                 raise self._log.corruption_error(end, scan_end.reason or "zeros in the middle of the log")
 

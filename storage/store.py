@@ -23,7 +23,6 @@ read only fields whose stale value is harmless (an end that is too low).
 """
 
 import logging
-import os
 import threading
 from collections.abc import Iterable
 from typing import Self
@@ -108,11 +107,14 @@ class MessageStore:
         return store
 
     def _recover(self) -> None:
-        crashed = self.files.size(self.config.abort_path) is not None
+        last_boot = self.files.read_small(self.config.abort_path)
+        crashed = last_boot is not None
+        boot = self.files.boot_id().encode()
+        power_cut = crashed and (not boot or last_boot != boot)
         if crashed:
             log.warning("store was not closed cleanly, recovering", extra={"root": self.config.root})
         checkpoint = self._checkpoint
-        known = DurableState(crashed, checkpoint.safe_timestamp, checkpoint.confirm_offset)
+        known = DurableState(crashed, power_cut, checkpoint.safe_timestamp, checkpoint.confirm_offset)
         recovery = Recovery(self.config, self.files, self.commit_log, self._queue_set, known)
         recovery.run()
         if self.config.message_index_enable:
@@ -124,9 +126,12 @@ class MessageStore:
         log.info("store opened", extra=data)
 
     def _mark_open(self) -> None:
-        """Write the abort file. `close` removes it; if it exists when the store is opened, the last run crashed."""
+        """Write the abort file, which names this boot of the machine.
+
+        `close` removes it; if it exists when the store is opened, the last run crashed.
+        """
         try:
-            self.files.write_small(self.config.abort_path, str(os.getpid()).encode())
+            self.files.write_small(self.config.abort_path, self.files.boot_id().encode())
         except StoreFull:
             # An empty file serves as well, and a store on a full disk can still be read.
             self.files.write_small(self.config.abort_path, b"")

@@ -1,0 +1,86 @@
+"""Properties full of zeros: refused, and not taken for damage where another broker stored them."""
+
+import random
+
+import pytest
+
+from codec.batch import encode_batch
+from codec.message import iter_messages
+from storage import append, batch_encoding
+from storage.crash_files import CrashFiles
+from storage.errors import MessageIllegal
+from storage.store import MessageStore
+from storage.tests.support import FakeClock, small_config
+
+ZEROS = b"KEYS\x01a" + bytes(1100) + b"b"
+
+
+def open_store(files: CrashFiles, clock: FakeClock) -> MessageStore:
+    return MessageStore.open(small_config(), files, clock)
+
+
+def bodies(store: MessageStore) -> list[bytes]:
+    chunks = store.read("t", 0, 0, 99).chunks
+    return [bytes(message.body) for chunk in chunks for message in iter_messages(chunk)]
+
+
+@pytest.fixture
+def foreign(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Store as a broker that refuses no properties."""
+    monkeypatch.setattr(append, "check_no_lost_sector", lambda properties: None)
+    monkeypatch.setattr(batch_encoding, "check_no_lost_sector", lambda properties: None)
+
+
+@pytest.mark.parametrize("properties", [ZEROS, b"\0a\x01b", b"a\x01b\0", bytes(600)])
+def test_properties_that_look_like_a_lost_sector_are_refused(properties: bytes) -> None:
+    store = open_store(CrashFiles(), FakeClock())
+    with pytest.raises(MessageIllegal, match="NUL"):
+        store.append("t", 0, b"body", properties)
+    with pytest.raises(MessageIllegal, match="NUL"):
+        store.append_batch("t", 0, encode_batch([(0, b"body", properties)]))
+    assert store.max_physical_offset == 0
+
+
+def test_a_few_zeros_inside_a_property_are_stored() -> None:
+    store = open_store(CrashFiles(), FakeClock())
+    store.append("t", 0, b"body", b"a\x01b\0\0c\x02")
+    assert store.max_offset("t", 0) == 1
+
+
+@pytest.mark.usefixtures("foreign")
+@pytest.mark.parametrize("is_last", [True, False])
+def test_after_an_orderly_end_they_are_messages_like_others(is_last: bool) -> None:
+    files, clock = CrashFiles(), FakeClock()
+    store = open_store(files, clock)
+    store.append("t", 0, b"first")
+    store.append("t", 0, b"zeros", ZEROS)
+    expected = [b"first", b"zeros"]
+    if not is_last:
+        store.append("t", 0, b"last")
+        expected.append(b"last")
+    store.close()
+    again = open_store(files, clock)
+    assert bodies(again) == expected
+
+
+@pytest.mark.usefixtures("foreign")
+def test_after_a_killed_process_nothing_behind_them_is_cut() -> None:
+    files, clock = CrashFiles(), FakeClock()
+    store = open_store(files, clock)
+    for body in (b"first", b"zeros", b"last"):
+        store.append("t", 0, body, ZEROS if body == b"zeros" else b"")
+    again = open_store(files.crash(random.Random(1), lose_unflushed=False), clock)
+    assert bodies(again) == [b"first", b"zeros", b"last"]
+
+
+def test_a_power_cut_that_loses_a_sector_of_properties_is_noticed() -> None:
+    files, clock = CrashFiles(), FakeClock()
+    store = open_store(files, clock)
+    store.append("t", 0, b"first")
+    store.flush()
+    store.append("t", 0, b"torn", b"KEYS\x01" + b"k" * 1500)
+    log = files.mapped["/s/commitlog/00000000000000000000"]
+    log.buffer[512:1024] = bytes(512)
+    files.flush(log.path)
+    again = open_store(files.crash(random.Random(1)), clock)
+    assert bodies(again) == [b"first"]
