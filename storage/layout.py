@@ -6,7 +6,6 @@
 import struct
 
 from codec.message import HEADER as HEADER
-
 from codec.message import MAX_PROPERTIES_BYTES as MAX_PROPERTIES_BYTES
 from codec.message import PHYSICAL_OFFSET_AT as PHYSICAL_OFFSET_AT
 
