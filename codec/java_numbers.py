@@ -56,6 +56,18 @@ def parse_integer_or(text: str | None, default: int, limits: JavaInteger = I64) 
         return default
 
 
+def read_json_integer(value: object, limits: JavaInteger = I64) -> int:
+    """Return a value of a JSON document as an integer: a whole number within ``limits``, or the text of one.
+
+    Raises JavaNumberError for anything else, also for true and for null.
+    """
+    if isinstance(value, str):
+        return parse_java_integer(value, limits)
+    if isinstance(value, int) and not isinstance(value, bool) and limits.low <= value <= limits.high:
+        return value
+    raise JavaNumberError(f"not an integer of the right size but {quoted(type(value).__name__)}")
+
+
 def quoted(text: str) -> str:
     """Return the text for an error message, shortened to MAX_QUOTED_CHARS."""
     return text if len(text) <= MAX_QUOTED_CHARS else f"{text[:MAX_QUOTED_CHARS]}… ({len(text)} characters)"

@@ -209,6 +209,18 @@ def message_end(buffer: Buffer, position: int) -> int:
     return position + int(size)
 
 
+def split_messages(buffer: memoryview) -> Iterator[memoryview]:
+    """Yield the stored messages of a part of a commit log, each not decoded.
+
+    Raises MessageFormatError at the first byte that does not belong to a whole message.
+    """
+    position = 0
+    while position < len(buffer):
+        end = message_end(buffer, position)
+        yield buffer[position:end]
+        position = end
+
+
 def locate_stored_parts(message: memoryview) -> tuple[tuple[Any, ...], int, int, int, int]:
     """Return the header fields of a whole stored message, and the begin and end of its body and of its topic.
 

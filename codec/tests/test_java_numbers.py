@@ -2,7 +2,14 @@
 
 import pytest
 
-from codec.java_numbers import I32, I64, JavaNumberError, parse_integer_or, parse_java_integer
+from codec.java_numbers import (
+    I32,
+    I64,
+    JavaNumberError,
+    parse_integer_or,
+    parse_java_integer,
+    read_json_integer,
+)
 
 
 @pytest.mark.parametrize(
@@ -32,3 +39,17 @@ def test_the_default_stands_for_a_text_that_is_no_number() -> None:
     assert parse_integer_or(None, 3) == 3
     assert parse_integer_or("9" * 400, 3) == 3
     assert parse_integer_or(str(1 << 63), 3, I64) == 3
+
+
+@pytest.mark.parametrize("value", [5, "5", "+5", "05"])
+def test_a_whole_number_of_a_json_document_may_be_text(value: object) -> None:
+    assert read_json_integer(value, I32) == 5
+
+
+@pytest.mark.parametrize(
+    "value", [None, True, 5.0, float("inf"), 1 << 31, -(1 << 31) - 1, "", "x", "9" * 5000, [5], {}, 10**400]
+)
+def test_what_is_no_integer_of_a_json_document(value: object) -> None:
+    with pytest.raises(JavaNumberError) as refused:
+        read_json_integer(value, I32)
+    assert len(str(refused.value)) < 200

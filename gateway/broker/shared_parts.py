@@ -6,6 +6,7 @@ from gateway.broker.advertised_hosts import AdvertisedHosts
 from gateway.broker.client_registry import ClientRegistry
 from gateway.broker.consumer_filters import ConsumerFilterTable
 from gateway.broker.consumer_offsets import ConsumerOffsets
+from gateway.broker.damaged_records import DamagedRecords
 from gateway.broker.group_commit import GroupCommit
 from gateway.broker.group_table import GroupTable
 from gateway.broker.long_poll import LongPolls
@@ -34,3 +35,4 @@ class MessageServices:
     group_commit: GroupCommit
     hosts: AdvertisedHosts
     stats: BrokerStats
+    damaged: DamagedRecords

@@ -125,6 +125,15 @@ class BrokerLimits:
         live=True,
         ours=True,
     )
+    max_outstanding_pops: int = key(
+        "maxOutstandingPops",
+        500_000,
+        "maximum number of pops with unacked messages; at the limit the oldest one's are delivered again early",
+        low=1,
+        high=_MANY,
+        live=True,
+        ours=True,
+    )
     max_queue_locks: int = key(
         "maxQueueLocks",
         200_000,

@@ -8,6 +8,7 @@ from gateway.broker.broadcast_offsets import BroadcastOffsets
 from gateway.broker.client_registry import ClientRegistry
 from gateway.broker.consumer_filters import ConsumerFilterTable
 from gateway.broker.consumer_offsets import ConsumerOffsets
+from gateway.broker.damaged_records import DamagedRecords
 from gateway.broker.delay_service import DelayService
 from gateway.broker.flow_control import FlowControl
 from gateway.broker.group_commit import GroupCommit
@@ -85,6 +86,7 @@ def _connect_parts(
         _group_commit(config, store, run_blocking),
         AdvertisedHosts(config.broker_ip, port),
         BrokerStats(),
+        DamagedRecords(clock),
     )
     timer_delivery = _timer_delivery(config, services, table_file("timermetrics"))
     delay_service = _delay_service(config, table_file("delayOffset.json"), services, timer_delivery)
@@ -112,6 +114,7 @@ def _connect_parts(
         group_commit=services.group_commit,
         hosts=services.hosts,
         stats=services.stats,
+        damaged=services.damaged,
         rates=TrafficRates(services.stats, clock),
         delay_service=delay_service,
         timer_delivery=timer_delivery,

@@ -1,13 +1,22 @@
 """Records of the revive topic in the official JSON: checkpoints of pops, and acks."""
 
+from contextlib import suppress
 from dataclasses import dataclass, field
+from sys import intern
 from typing import Any, Final, NamedTuple, Self
 
 import orjson
 
+from codec.java_numbers import I32, I64, JavaInteger, read_json_integer
+
 CK_TAG: Final = "ck"
 ACK_TAG: Final = "ack"
 BATCH_ACK_TAG: Final = "bAck"
+MAX_POP_MESSAGES: Final = 32
+"""Most messages of one pop: a bit of a Java int stands for each. Source: PopCheckPoint.bitMap, 5.4.0."""
+MAX_NAME_CHARS: Final = 255
+"""Longest name of a topic, a group or a broker. Longer ones cannot be created."""
+I8_MAX: Final = 127
 
 
 class PopKey(NamedTuple):
@@ -36,8 +45,8 @@ class PopCheckpoint:
 
     @property
     def revive_time(self) -> int:
-        """Wall time (ms) from which other consumers may have the messages."""
-        return self.key.pop_time + self.invisible_time
+        """Wall time (ms) from which other consumers may have the messages; at most that of a Java long."""
+        return min(self.key.pop_time + self.invisible_time, I64.high)
 
     @property
     def is_done(self) -> bool:
@@ -76,14 +85,20 @@ class PopCheckpoint:
         return orjson.dumps(value)
 
     @classmethod
-    def from_value(cls, value: dict[str, Any]) -> Self:
-        """Parse the official object. Raises ValueError, KeyError or TypeError."""
-        count = int(value.get("n", 0))
-        diffs = [int(diff) for diff in value.get("d") or range(count)][:count]
-        bits = int(value.get("bm", 0)) & (1 << len(diffs)) - 1
-        re_puts = str(value.get("rp") or "0")
-        times = int(re_puts) if re_puts.isdecimal() else 127
-        return cls(_key_from_value(value), int(value.get("it", 0)), diffs, bits, times)
+    def from_value(cls, value: object) -> Self:
+        """Parse the official object, in which nothing is trusted. Raises ValueError."""
+        fields = _require_fields(value)
+        key = _parse_key(fields)
+        count = _parse_integer(fields, "n", I32)
+        if not 0 <= count <= MAX_POP_MESSAGES:
+            raise ValueError(f"a pop of {count} messages")
+        diffs = _parse_integers(fields.get("d") or list(range(count)), I32)[:count]
+        if diffs and (min(diffs) < 0 or key.start_offset + max(diffs) > I64.high):
+            raise ValueError("a message outside of any queue")
+        bits = _parse_integer(fields, "bm", I32) & (1 << len(diffs)) - 1
+        return cls(
+            key, _parse_integer(fields, "it", I64), diffs, bits, _parse_postponements(fields.get("rp"))
+        )
 
 
 @dataclass(slots=True)
@@ -108,12 +123,13 @@ class AckRecord:
         return orjson.dumps(value)
 
     @classmethod
-    def from_value(cls, value: dict[str, Any]) -> Self:
-        """Parse either official object. Raises ValueError, KeyError or TypeError."""
-        offsets = value.get("aol", value.get("ackOffsetList"))
+    def from_value(cls, value: object) -> Self:
+        """Parse either official object, in which nothing is trusted. Raises ValueError."""
+        fields = _require_fields(value)
+        offsets = fields.get("aol", fields.get("ackOffsetList"))
         if offsets is None:
-            offsets = [value.get("ao", value.get("ackOffset"))]
-        return cls(_key_from_value(value), [int(offset) for offset in offsets])
+            offsets = [fields.get("ao", fields.get("ackOffset"))]
+        return cls(_parse_key(fields), _parse_integers(offsets, I64))
 
 
 def _key_to_value(key: PopKey) -> dict[str, Any]:
@@ -137,15 +153,52 @@ _LONG_NAMES: Final = {
 }
 
 
-def _key_from_value(value: dict[str, Any]) -> PopKey:
-    """Return the key of an official object. Older objects have long field names."""
-    found = [value.get(short, value.get(long)) for short, long in _LONG_NAMES.items()]
-    topic, group, queue_id, start_offset, pop_time, broker_name = found
+def _require_fields(value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"not an object but {type(value).__name__}")
+    return value
+
+
+def _parse_key(fields: dict[str, Any]) -> PopKey:
+    """Return the key of an official object. Older objects have long field names. Raises ValueError."""
+    found = {short: fields.get(short, fields.get(long)) for short, long in _LONG_NAMES.items()}
+    topic, group = _parse_name(found["t"]), _parse_name(found["c"])
     if not topic or not group:
         raise ValueError("neither topic nor group")
-    return PopKey(
-        topic, group, int(queue_id or 0), int(start_offset or 0), int(pop_time or 0), broker_name or ""
-    )
+    queue_id, start_offset = _parse_integer(found, "q", I32), _parse_integer(found, "so", I64)
+    pop_time = _parse_integer(found, "pt", I64)
+    if min(queue_id, start_offset, pop_time) < 0:
+        raise ValueError("a queue, an offset or a time below 0")
+    return PopKey(topic, group, queue_id, start_offset, pop_time, _parse_name(found["bn"]))
+
+
+def _parse_name(value: object) -> str:
+    """Return a name, empty for null. Names are interned, because thousands of pops share a few of them."""
+    if value is None:
+        return ""
+    if not isinstance(value, str) or len(value) > MAX_NAME_CHARS:
+        raise ValueError("a name that is too long, or no text")
+    return intern(value)
+
+
+def _parse_integer(fields: dict[str, Any], name: str, limits: JavaInteger) -> int:
+    """Return a number, 0 for null. Raises ValueError."""
+    value = fields.get(name)
+    return 0 if value is None else read_json_integer(value, limits)
+
+
+def _parse_integers(values: object, limits: JavaInteger) -> list[int]:
+    if not isinstance(values, list) or len(values) > MAX_POP_MESSAGES:
+        raise ValueError("not a list of the messages of one pop")
+    return [read_json_integer(value, limits) for value in values]
+
+
+def _parse_postponements(value: object) -> int:
+    """Return how often a pop was postponed. Source: PopCheckPoint.parseRePutTimes, 5.4.0."""
+    times = I8_MAX if value is not None else 0
+    with suppress(ValueError):
+        times = read_json_integer(value, I32)
+    return min(max(times, 0), I8_MAX)
 
 
 def _to_java_int(bits: int) -> int:

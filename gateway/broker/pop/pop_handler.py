@@ -14,7 +14,9 @@ from typing import Final
 from codec import properties as keys
 from codec.command import Command, encode_response
 from codec.constants import ResponseCode
+from codec.errors import MessageFormatError
 from codec.message import encode_message, iter_messages
+from gateway.broker.damaged_records import RecordKind, RecordPlace
 from gateway.broker.long_poll import WaitingPull
 from gateway.broker.message_filter import MessageFilter
 from gateway.broker.pop.checkpoint import PopCheckpoint, PopKey
@@ -92,6 +94,7 @@ class PopHandler:
         self._store = services.store
         self._group_commit = services.group_commit
         self._got = services.stats.got
+        self._damaged = services.damaged
         self._topics = tables.topics
         self._offsets = tables.offsets
         self._reviver = state.reviver
@@ -292,10 +295,14 @@ class PopHandler:
     def _encode_with_receipts(
         self, pop: CheckedPop, pop_result: PopResult, start: int, result: ReadResult
     ) -> list[bytes]:
-        """Encode messages of a retry topic under their original topic, with receipt handles for the retry topic."""
+        """Encode messages of a retry topic under their original topic, with receipt handles for the retry topic.
+
+        As officially, a message whose properties leave no room for its receipt handle is left out.
+        """
         request, encoded = pop.request, []
         for chunk in result.chunks:
             for message in iter_messages(chunk):
+                place = RecordPlace.of_message(message)
                 kind, name = retry_kind(message.topic), self.config.broker_name
                 receipt = (
                     f"{start} {pop_result.pop_time} {request.invisible_time} {pop_result.revive_queue_id} "
@@ -303,7 +310,10 @@ class PopHandler:
                 )
                 message.properties.setdefault(keys.POP_CK, receipt)
                 message.topic = request.topic
-                encoded.append(encode_message(message))
+                try:
+                    encoded.append(encode_message(message))
+                except MessageFormatError as error:
+                    self._damaged.skip(RecordKind.POPPED_MESSAGE, place, error)
         return encoded
 
     # -- answering ------------------------------------------------------------------------------------------

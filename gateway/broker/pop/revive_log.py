@@ -6,7 +6,6 @@ know go through the timer (`write_timed_acks`), because an official broker may h
 An official broker treats both alike.
 """
 
-import logging
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -14,43 +13,42 @@ import orjson
 
 from codec import properties as keys
 from codec.hosts import pack_host
-from codec.message import Message, iter_messages
-from gateway.broker.advertised_hosts import AdvertisedHosts
+from codec.message import Message
+from gateway.broker.damaged_records import DamagedRecords, RecordKind, RecordPlace
 from gateway.broker.message_writer import MessageWriter, NewMessage
 from gateway.broker.pop.checkpoint import ACK_TAG, BATCH_ACK_TAG, CK_TAG, AckRecord, PopCheckpoint
 from gateway.broker.pop.receipts import revive_topic
+from gateway.broker.shared_parts import MessageServices
 from gateway.config.process import BrokerConfig
-from storage.store import MessageStore
-
-log = logging.getLogger(__name__)
 
 MESSAGES_PER_READ: Final = 32
+MAX_RECORD_BYTES: Final = 64 * 1024
+"""A longer record is not parsed; one with the longest names and 32 messages takes less than a tenth of this."""
 
 
 class ReviveRecord(NamedTuple):
-    """One record of a revive queue. ``content`` is None for a record that cannot be parsed, which is ignored.
+    """One record of a revive queue, with its place in the store.
 
     ``timed`` is True if an official broker's timer delivered the record; acks of its pop may then still be with the
     timer.
     """
 
-    offset: int
-    content: PopCheckpoint | AckRecord | None
+    place: RecordPlace
+    content: PopCheckpoint | AckRecord
     timed: bool
 
 
 class ReviveLog:
     """The revive topic of one broker."""
 
-    def __init__(
-        self, config: BrokerConfig, store: MessageStore, writer: MessageWriter, hosts: AdvertisedHosts
-    ) -> None:
+    def __init__(self, config: BrokerConfig, services: MessageServices, writer: MessageWriter) -> None:
         self.topic = revive_topic(config.broker_cluster_name)
         self._broker_name = config.broker_name
-        self._clock = store.clock
-        self._store = store
+        self._store = services.store
+        self._clock = services.store.clock
+        self._hosts = services.hosts
+        self._damaged: DamagedRecords = services.damaged
         self._writer = writer
-        self._hosts = hosts
 
     # -- writing --------------------------------------------------------------------------------------------
 
@@ -95,35 +93,39 @@ class ReviveLog:
         """Return the queue offset of the next record."""
         return self._store.max_offset(self.topic, queue_id)
 
-    def read_records(self, queue_id: int, offset: int) -> Iterator[ReviveRecord]:
-        """Yield the records from an offset on. Expired records are skipped."""
-        end = self.end_offset(queue_id)
+    def read_records(self, queue_id: int, offset: int, end: int) -> Iterator[ReviveRecord]:
+        """Yield the records of [offset, end). Expired records, and those that cannot be parsed, are skipped."""
         offset = max(offset, self._store.min_offset(self.topic, queue_id))
         while offset < end:
             result = self._store.read(self.topic, queue_id, offset, MESSAGES_PER_READ)
             for chunk in result.chunks:
-                for message in iter_messages(chunk):
-                    yield self._parse_record(message)
+                for message in self._damaged.decode_readable(
+                    RecordKind.POP_RECORD, self.topic, queue_id, offset, chunk
+                ):
+                    record = self._parse_record(message)
+                    if record is not None:
+                        yield record
             if result.next_offset <= offset:
                 return
             offset = result.next_offset
 
-    def _parse_record(self, message: Message) -> ReviveRecord:
-        timed = keys.TIMER_OUT_MS in message.properties
-        return ReviveRecord(message.queue_offset, self._parse_content(message), timed)
-
-    def _parse_content(self, message: Message) -> PopCheckpoint | AckRecord | None:
-        kinds: dict[str, type[PopCheckpoint] | type[AckRecord]] = {
-            CK_TAG: PopCheckpoint,
-            ACK_TAG: AckRecord,
-            BATCH_ACK_TAG: AckRecord,
-        }
+    def _parse_record(self, message: Message) -> ReviveRecord | None:
+        place = RecordPlace.of_message(message)
         try:
-            content = kinds[message.tags or ""].from_value(orjson.loads(message.body))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            extra = {"offset": message.queue_offset, "reason": repr(error)}
-            log.warning("revive record cannot be parsed", extra=extra)
+            content = _parse_content(message)
+        except ValueError as error:
+            self._damaged.skip(RecordKind.POP_RECORD, place, error)
             return None
         if not content.key.broker_name:
             content.key = content.key._replace(broker_name=self._broker_name)
-        return content
+        return ReviveRecord(place, content, keys.TIMER_OUT_MS in message.properties)
+
+
+def _parse_content(message: Message) -> PopCheckpoint | AckRecord:
+    """Parse the body of a record. Raises ValueError."""
+    if message.tags not in (CK_TAG, ACK_TAG, BATCH_ACK_TAG):
+        raise ValueError("a record without a known tag")
+    if len(message.body) > MAX_RECORD_BYTES:
+        raise ValueError(f"a record of {len(message.body)} bytes")
+    kind = PopCheckpoint if message.tags == CK_TAG else AckRecord
+    return kind.from_value(orjson.loads(message.body))

@@ -16,6 +16,10 @@ step 3, between the retry messages and the ack record, revives the messages twic
 write, such as those of an official broker's timer, are applied when they arrive. Consumer offsets are saved later than
 pop records are written, so a start also moves each group's offset past the pops whose records are newer than the saved
 offsets (`SEEN_GROUP`).
+
+Bounds: a record that cannot be used is skipped (`damaged_records.py`), and one pop holds at most 32 messages, so the
+memory of a pop is bounded. At ``maxOutstandingPops`` the oldest pop is revived before its time; a consumer may then
+see its messages twice, and none is lost. Acks of unknown pops leave nothing in memory.
 """
 
 import logging
@@ -25,9 +29,11 @@ from typing import Final
 
 from codec import properties as keys
 from codec.constants import ResponseCode
+from codec.errors import MessageFormatError
 from codec.hosts import pack_host
 from codec.message import Message, decode_message
 from codec.topics import RETRY_PREFIX
+from gateway.broker.damaged_records import RecordKind, RecordPlace
 from gateway.broker.long_poll import LongPolls
 from gateway.broker.message_writer import MessageAppender, MessageWriter, NewMessage
 from gateway.broker.pop.checkpoint import AckRecord, PopCheckpoint, PopKey
@@ -106,12 +112,14 @@ class Reviver:
         self._store = services.store
         self._clock = services.store.clock
         self._hosts = services.hosts
+        self._damaged = services.damaged
         self._topics = tables.topics
         self._groups = tables.groups
         self._offsets = tables.offsets
         self._appender: MessageAppender = writer
         self._deadlines = deadlines
-        self.log = ReviveLog(config, services.store, writer, services.hosts)
+        self.log = ReviveLog(config, services, writer)
+        self._count = 0
         self._outstanding_counts: dict[tuple[str, str, int], int] = {}
         self._queues = [self._open_queue(queue_id) for queue_id in range(config.pop.revive_queue_num)]
         for queue_id in range(config.pop.revive_queue_num):
@@ -128,13 +136,13 @@ class Reviver:
             self._outstanding_counts[queue] = left
 
     def __len__(self) -> int:
-        return sum(len(queue.outstanding) for queue in self._queues)
+        return self._count
 
     def _open_queue(self, queue_id: int) -> ReviveQueue:
         """Return a revive queue positioned at the first record that was not done when the broker stopped."""
         done = self._offsets.query_offset(REVIVE_GROUP, self.log.topic, queue_id)
         saved = self._offsets.query_offset(SEEN_GROUP, self.log.topic, queue_id)
-        return ReviveQueue(min(done + 1, self.log.end_offset(queue_id)), max(0, saved))
+        return ReviveQueue(min(max(done + 1, 0), self.log.end_offset(queue_id)), max(0, saved))
 
     def watch_queues(self, long_polls: LongPolls) -> None:
         """Apply records that others write from now on, such as those of a timer that an official broker had set."""
@@ -142,7 +150,10 @@ class Reviver:
             long_polls.watch_queue((self.log.topic, queue_id), partial(self._catch_up_watched, queue_id))
 
     def _catch_up_watched(self, queue_id: int) -> bool:
-        self.catch_up(queue_id)
+        try:
+            self.catch_up(queue_id)
+        except CorruptionError as error:  # This runs at the end of requests, which it must not fail.
+            log.error("revive queue cannot be read", extra={"queue_id": queue_id, "reason": str(error)})
         return True
 
     # -- pops and acks --------------------------------------------------------------------------------------
@@ -158,6 +169,10 @@ class Reviver:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR, "a pop of the same messages at the same time is out"
             )
+        self._write_checkpoint(queue_id, checkpoint)
+        self._limit_outstanding(self._queues[queue_id])
+
+    def _write_checkpoint(self, queue_id: int, checkpoint: PopCheckpoint) -> None:
         self._add_outstanding(queue_id, checkpoint, self.log.write_record(queue_id, checkpoint))
         self._rewrite_oldest(queue_id, self._queues[queue_id])
 
@@ -192,7 +207,7 @@ class Reviver:
         self, queue_id: int, checkpoint: PopCheckpoint, record_offset: int, wait_ms: int = 0
     ) -> None:
         queue = self._queues[queue_id]
-        known = queue.outstanding.pop(checkpoint.key, None)
+        known = self._pop_outstanding(queue, checkpoint.key)
         if known is not None:
             self._deadlines.cancel(known.deadline)
             self._adjust_count(checkpoint.key, -len(known.checkpoint.unacked_offsets()))
@@ -200,7 +215,23 @@ class Reviver:
         due_ms = checkpoint.revive_time + wait_ms
         deadline = self._deadlines.schedule(due_ms, partial(self._revive_pop, queue_id, checkpoint.key))
         queue.outstanding[checkpoint.key] = OutstandingPop(checkpoint, record_offset, deadline)
+        self._count += 1
         self._skip_own_record(queue, record_offset)
+
+    def _pop_outstanding(self, queue: ReviveQueue, key: PopKey) -> OutstandingPop | None:
+        found = queue.outstanding.pop(key, None)
+        self._count -= found is not None
+        return found
+
+    def _limit_outstanding(self, queue: ReviveQueue) -> None:
+        """Revive the oldest pop when there are too many: of this queue, or of the longest one."""
+        if self._count <= self.config.limits.max_outstanding_pops:
+            return
+        if len(queue.outstanding) < 2:
+            queue = max(self._queues, key=lambda each: len(each.outstanding))
+        key, oldest = next(iter(queue.outstanding.items()))
+        self._deadlines.cancel(oldest.deadline)
+        self._revive_pop(self._queues.index(queue), key)
 
     @staticmethod
     def _skip_own_record(queue: ReviveQueue, record_offset: int) -> None:
@@ -215,7 +246,7 @@ class Reviver:
         self._adjust_count(acks.key, -sum(pending.checkpoint.mark_acked(offset) for offset in acks.offsets))
         if pending.checkpoint.is_done:
             self._deadlines.cancel(pending.deadline)
-            del queue.outstanding[acks.key]
+            self._pop_outstanding(queue, acks.key)
 
     def _rewrite_oldest(self, queue_id: int, queue: ReviveQueue) -> None:
         """Write the oldest checkpoint again when it is more than `MAX_RECORDS_BEHIND` records behind."""
@@ -230,24 +261,29 @@ class Reviver:
 
     def catch_up(self, queue_id: int) -> None:
         """Apply records that were not applied yet, after a start or when a timer delivered some."""
-        queue = self._queues[queue_id]
-        for record in (
-            self.log.read_records(queue_id, queue.next_record)
-            if queue.next_record < self.log.end_offset(queue_id)
-            else ()
-        ):
-            queue.next_record = record.offset
+        queue, end = self._queues[queue_id], self.log.end_offset(queue_id)
+        if queue.next_record >= end:
+            return
+        for record in self.log.read_records(queue_id, queue.next_record, end):
+            queue.next_record = record.place.queue_offset
             self._apply_record(queue_id, queue, record)
-            queue.next_record = record.offset + 1
+            queue.next_record = record.place.queue_offset + 1
+        queue.next_record = end
 
     def _apply_record(self, queue_id: int, queue: ReviveQueue, record: ReviveRecord) -> None:
-        content = record.content
-        if isinstance(content, PopCheckpoint) and record.offset >= queue.saved_record:
-            self._advance_group(content)
+        content, place = record.content, record.place
         if isinstance(content, AckRecord):
             self._apply_acks(queue, content)
-        elif content is not None and content.offset_diffs and not content.is_done:
-            self._add_outstanding(queue_id, content, record.offset, TIMED_ACKS_MS if record.timed else 0)
+            return
+        if content.end_offset > self._store.max_offset(content.key.topic, content.key.queue_id):
+            self._damaged.skip(RecordKind.POP_RECORD, place, "its messages are behind the end of their queue")
+            return
+        if place.queue_offset >= queue.saved_record:
+            self._advance_group(content)
+        if content.offset_diffs and not content.is_done:
+            wait_ms = TIMED_ACKS_MS if record.timed else 0
+            self._add_outstanding(queue_id, content, place.queue_offset, wait_ms)
+            self._limit_outstanding(queue)
 
     def _advance_group(self, checkpoint: PopCheckpoint) -> None:
         """Move a group's offset past a pop that was recorded after the last save of consumer offsets before a crash."""
@@ -275,15 +311,19 @@ class Reviver:
                 due_ms, partial(self._revive_pop, queue_id, key)
             )
             return
-        del queue.outstanding[key]
+        self._pop_outstanding(queue, key)
         # Without this record, a crash before the next save of offsets would revive the messages again.
         with suppress(RequestError):
             self._skip_own_record(queue, self.log.write_record(queue_id, AckRecord(key, revived)))
 
     def _has_topic_and_group(self, key: PopKey) -> bool:
-        """Tell whether topic and group still exist."""
-        known = self._topics.get(original_topic(key.topic, key.group)) is not None
-        return known and self._groups.find_or_create(key.group) is not None
+        """Tell whether topic and group still exist. A group is created again where that is allowed."""
+        if self._topics.get(original_topic(key.topic, key.group)) is None:
+            return False
+        try:
+            return self._groups.find_or_create(key.group) is not None
+        except RequestError:  # There are too many groups.
+            return False
 
     def _write_retries(self, queue_id: int, checkpoint: PopCheckpoint) -> list[int]:
         """Write the unacked messages to the retry topic; return the offsets of those written, lost or postponed."""
@@ -296,24 +336,31 @@ class Reviver:
             except RequestError as refused:
                 extra = {"key": checkpoint.key, "offset": offset, "reason": refused.remark}
                 log.warning("retry message refused by the store", extra=extra)
-                if not self._postpone(queue_id, checkpoint, offset):
+                if refused.code == ResponseCode.MESSAGE_ILLEGAL and message is not None:
+                    place = RecordPlace.of_message(message)
+                    self._damaged.skip(RecordKind.POPPED_MESSAGE, place, refused.remark)
+                elif not self._postpone(queue_id, checkpoint, offset):
                     break
             revived.append(offset)
         log.info("unacked messages revived", extra={"key": checkpoint.key, "offsets": revived})
         return revived
 
     def _read_popped(self, key: PopKey, offset: int) -> Message | None:
-        """Return the popped message; None when the store no longer has it."""
+        """Return the popped message; None when the store no longer has it, or it is damaged."""
         try:
             result = self._store.read(key.topic, key.queue_id, offset, 1)
-        except CorruptionError as error:
-            log.error("popped message cannot be read", extra={"key": key, "reason": str(error)})
+            message = decode_message(result.chunks[0]) if result.chunks else None
+        except (CorruptionError, MessageFormatError) as error:
+            place = RecordPlace(key.topic, key.queue_id, offset, -1)
+            self._damaged.skip(RecordKind.POPPED_MESSAGE, place, error)
             return None
-        message = decode_message(result.chunks[0]) if result.chunks else None
         return message if message is not None and message.queue_offset == offset else None
 
     def _write_retry(self, key: PopKey, message: Message) -> None:
-        """Write a message to the retry topic. Source: PopReviveService.reviveRetry, 5.4.0."""
+        """Write a message to the retry topic. Source: PopReviveService.reviveRetry, 5.4.0.
+
+        Deviation: a message whose properties leave no room for more is written without them, so that it is not lost.
+        """
         topic = key.topic
         if not topic.startswith(RETRY_PREFIX):
             topic = pop_retry_topic(topic, key.group, v2=self.config.pop.enable_retry_topic_v2)
@@ -334,7 +381,12 @@ class Reviver:
             host,
             message.reconsume_times + 1,
         )
-        self._appender.append(again)
+        try:
+            self._appender.append(again)
+        except RequestError as refused:
+            if refused.code != ResponseCode.MESSAGE_ILLEGAL:
+                raise
+            self._appender.append(again.with_changes(properties=message.properties))
 
     def _choose_retry_queue(self, topic: str, key: PopKey, message: Message) -> int:
         """Return the queue of a retry topic, which is created when it is missing."""
@@ -368,7 +420,7 @@ class Reviver:
         key = self.unused_key(queue_id, checkpoint.key._replace(start_offset=offset))
         invisible_time = checkpoint.revive_time + longer_ms - key.pop_time
         try:
-            self.record_pop(queue_id, PopCheckpoint(key, invisible_time, [0], postponements=times + 1))
+            self._write_checkpoint(queue_id, PopCheckpoint(key, invisible_time, [0], postponements=times + 1))
         except RequestError:
             return False
         return True

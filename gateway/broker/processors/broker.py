@@ -11,6 +11,7 @@ from gateway.broker.broadcast_offsets import BroadcastOffsets
 from gateway.broker.client_registry import ClientRegistry
 from gateway.broker.consumer_filters import ConsumerFilterTable
 from gateway.broker.consumer_offsets import ConsumerOffsets
+from gateway.broker.damaged_records import DamagedRecords
 from gateway.broker.delay_service import DelayService
 from gateway.broker.flow_control import FlowControl
 from gateway.broker.group_commit import GroupCommit
@@ -87,4 +88,5 @@ class Broker:
     flow_control: FlowControl
     staged_batches: StagedBatches | None
     stats: BrokerStats
+    damaged: DamagedRecords
     routes: RouteLookup = field(default_factory=RouteLookup)

@@ -4,6 +4,7 @@ import pytest
 import trio
 
 from codec.message import decode_message
+from gateway.broker.damaged_records import RecordKind
 from gateway.broker.message_writer import NewMessage
 from gateway.broker.pop import reviver as reviver_module
 from gateway.broker.pop.receipts import REVIVE_GROUP
@@ -290,6 +291,142 @@ async def test_what_is_no_record_is_passed_over(cluster):
     await node.crash()
     again = Client(cluster, await cluster.add_broker(host="10.0.1.9", files=files))
     assert bodies(await again.pop(poll_time=60_000)) == [b"a"]
+
+
+def checkpoint(**fields):
+    """Return the body of a pop record about message 0 of queue 0, with some fields replaced."""
+    value = {
+        "bn": "broker-a", "c": "GID", "d": [0], "it": 1_000, "n": 1, "pt": EPOCH_MS, "q": 0, "so": 0, "t": "orders",
+    }  # fmt: skip
+    return json.dumps(value | fields).encode()
+
+
+def put_records(node, *records):
+    """Store records of (tag, body) in revive queue 0 and tell the broker of them, as a timer does."""
+    for tag, body in records:
+        node.broker.writer.append(NewMessage(REVIVE, 0, body, {"TAGS": tag}))
+    node.broker.long_polls.answer_marked()
+
+
+UNUSABLE = [
+    ("ck", checkpoint(n=10**18, d=None)),
+    ("ck", checkpoint().replace(b"1000", b"1" * 400)),
+    ("ck", checkpoint().replace(b"1000", b"1" * 5_000)),
+    ("ck", checkpoint(so=(1 << 62))),
+    ("ck", checkpoint(t="x" * 32_000)),
+    ("ck", checkpoint(c=None)),
+    ("ck", checkpoint(t="gone")),
+    ("ck", checkpoint(pad="x" * 70_000)),
+    ("ck", b"[" * 90_000),
+    ("ack", checkpoint(ao=10**400)),
+    ("bAck", checkpoint(aol=list(range(5_000)))),
+    ("odd", checkpoint()),
+]
+
+
+@simulated
+async def test_records_that_cannot_be_used_stop_no_others_also_after_a_restart(cluster):
+    files = MemoryFiles()
+    node = await cluster.add_broker(files=files)
+    client = Client(cluster, node)
+    await client.send(b"a")
+    node.broker.offsets.commit_offset("GID", "orders", 0, 1)
+    put_records(node, *UNUSABLE, ("ck", checkpoint()))
+    node.broker.offsets.persist()
+    assert node.broker.damaged.count(RecordKind.POP_RECORD) == len(UNUSABLE)
+    assert len(node.broker.pop.state.reviver) == 1
+    await node.crash()
+    node = await cluster.add_broker(host="10.0.1.9", files=files)
+    assert node.broker.damaged.count(RecordKind.POP_RECORD) == len(UNUSABLE)
+    assert bodies(await Client(cluster, node).pop(poll_time=60_000)) == [b"a"]
+
+
+@simulated
+async def test_a_record_that_cannot_be_used_is_counted_once(cluster):
+    node = await cluster.add_broker()
+    for _ in range(2):
+        put_records(node, ("ck", b"{"))
+    assert node.broker.damaged.count(RecordKind.POP_RECORD) == 2
+
+
+@simulated
+async def test_a_checkpoint_that_is_never_due_holds_none_back(cluster):
+    files = MemoryFiles()
+    node = await cluster.add_broker(files=files)
+    client = Client(cluster, node)
+    await client.send(b"a", b"b")
+    node.broker.offsets.commit_offset("GID", "orders", 0, 2)
+    put_records(node, ("ck", checkpoint(it=(1 << 63) - 1)), ("ck", checkpoint(so=1)))
+    assert bodies(await client.pop(poll_time=60_000, invisible_time=10**9)) == [b"b"]
+    await node.crash()
+    node = await cluster.add_broker(host="10.0.1.9", files=files)
+    assert len(node.broker.pop.state.reviver) == 2
+
+
+@simulated
+async def test_a_forged_checkpoint_moves_no_group_past_its_messages(cluster):
+    node = await cluster.add_broker()
+    client = Client(cluster, node)
+    await client.send(b"a", b"b")
+    put_records(node, ("ck", checkpoint(so=5)), ("ck", checkpoint(d=[1 << 30])))
+    assert bodies(await client.pop()) == [b"a", b"b"]
+
+
+@simulated
+async def test_acks_of_unknown_pops_leave_nothing_in_memory(cluster):
+    node = await cluster.add_broker()
+    put_records(node, *(("ack", checkpoint(ao=number, so=number)) for number in range(100)))
+    reviver = node.broker.pop.state.reviver
+    assert (len(reviver), reviver._outstanding_counts, len(node.broker.pop.deadlines)) == (0, {}, 0)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@simulated
+async def test_at_the_limit_the_oldest_pop_is_revived_early(cluster, restarted):
+    files = MemoryFiles()
+    node = await cluster.add_broker(files=files, max_outstanding_pops=100 if restarted else 3)
+    client = Client(cluster, node)
+    await client.send(*(b"%d" % number for number in range(4)))
+    for _ in range(4):
+        await client.pop(max_msg_nums=1, invisible_time=10**12)
+    if restarted:
+        await node.crash()
+        node = await cluster.add_broker(host="10.0.1.9", files=files, max_outstanding_pops=3)
+    assert len(node.broker.pop.state.reviver) == len(node.broker.pop.deadlines) == 3
+    assert len(stored(node, RETRY)) == 1
+    if not restarted:
+        assert bodies(await client.pop()) == [b"0"]
+
+
+@simulated
+async def test_a_message_without_room_for_more_properties_is_revived_as_it_is(cluster):
+    node = await cluster.add_broker()
+    client = Client(cluster, node)
+    await client.send(b"a", properties={"long": "x" * 32_670})
+    await client.send(b"b")
+    await client.pop(invisible_time=1_000)
+    await trio.sleep(2)
+    revived = {message.body: message for message in stored(node, RETRY)}
+    assert (sorted(revived), revived[b"a"].reconsume_times) == ([b"a", b"b"], 1)
+    assert "1ST_POP_TIME" not in revived[b"a"].properties
+    assert "1ST_POP_TIME" in revived[b"b"].properties
+    # Its receipt handle does not fit either; the answer has the others.
+    assert bodies(await client.pop()) == [b"b"]
+    assert node.broker.damaged.count(RecordKind.POPPED_MESSAGE) == 1
+
+
+@simulated
+async def test_a_popped_message_that_cannot_be_stored_again_is_given_up(cluster):
+    node = await cluster.add_broker()
+    client = Client(cluster, node)
+    await client.send(b"a" * 1000, b"b")
+    await client.pop(invisible_time=1_000)
+    node.broker.store._max_message_bytes = 100
+    await trio.sleep(2)
+    node.broker.store._max_message_bytes = 100_000
+    assert bodies(await client.pop(poll_time=60_000)) == [b"b"]
+    assert node.broker.damaged.count(RecordKind.POPPED_MESSAGE) == 1
+    assert len(node.broker.pop.state.reviver) == 1
 
 
 @simulated

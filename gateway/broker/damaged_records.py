@@ -1,0 +1,111 @@
+"""Counts and logs stored records that cannot be used, so that the services which walk internal queues skip them.
+
+Records are checked again when they are read, whoever is allowed to write them today: those on disk may come from an
+earlier version, from an official broker, or from a client that sent to an internal topic. A record that cannot be
+used is skipped and never stops the ones behind it.
+"""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from struct import Struct
+from typing import Final, NamedTuple
+
+from codec.errors import MessageFormatError
+from codec.message import QUEUE_ID_AT, Message, decode_message, split_messages
+from gateway.runtime.metrics import Metric
+from storage.clock import Clock
+
+log = logging.getLogger(__name__)
+
+LOG_INTERVAL_MS: Final = 60_000
+"""Shortest time between two log lines about records of one kind."""
+MAX_REASON_CHARS: Final = 300
+_PLACE: Final = Struct(f">{QUEUE_ID_AT}xi4xqq")
+
+
+class RecordKind(Enum):
+    """The kinds of records that are checked when they are read; the values are labels of the metric."""
+
+    POP_RECORD = "pop_record"
+    POPPED_MESSAGE = "popped_message"
+    TIMER_MESSAGE = "timer_message"
+    HALF_MESSAGE = "half_message"
+    OP_MESSAGE = "op_message"
+    DELAYED_MESSAGE = "delayed_message"
+    STAGED_PART = "staged_part"
+
+
+class RecordPlace(NamedTuple):
+    """The place of a stored record: its queue, its offset in the queue, and its physical offset."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+
+    @classmethod
+    def of_message(cls, message: Message) -> "RecordPlace":
+        """Return the place of a decoded message."""
+        return cls(message.topic, message.queue_id, message.queue_offset, message.physical_offset)
+
+    @classmethod
+    def of_stored(cls, topic: str, stored: memoryview) -> "RecordPlace":
+        """Return the place of a message that is not decoded."""
+        return cls(topic, *_PLACE.unpack_from(stored))
+
+
+@dataclass(slots=True)
+class _SkippedCount:
+    total: int = 0
+    logged: int = 0
+    next_log_ms: int = 0
+
+
+class DamagedRecords:
+    """The records that one broker skipped."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._skipped = {kind: _SkippedCount() for kind in RecordKind}
+
+    def skip(self, kind: RecordKind, place: RecordPlace, reason: object) -> None:
+        """Count a record that the caller skips, and log its place, at most once a minute for each kind."""
+        skipped, now_ms = self._skipped[kind], self._clock.now_ms()
+        skipped.total += 1
+        if now_ms < skipped.next_log_ms <= now_ms + LOG_INTERVAL_MS:
+            return
+        extra = {"kind": kind.value, **place._asdict(), "reason": f"{reason}"[:MAX_REASON_CHARS]}
+        if skipped.total - skipped.logged > 1:
+            extra["unlogged_before"] = skipped.total - skipped.logged - 1
+        log.error("stored record cannot be used and is skipped", extra=extra)
+        skipped.logged, skipped.next_log_ms = skipped.total, now_ms + LOG_INTERVAL_MS
+
+    def decode_readable(
+        self, kind: RecordKind, topic: str, queue_id: int, offset: int, chunk: memoryview
+    ) -> Iterator[Message]:
+        """Yield the messages of a chunk that was read from a queue at ``offset``; skip those that are damaged.
+
+        The CRC is not checked: it protects the body on its way to a consumer, and the callers check bodies themselves.
+        """
+        try:
+            for stored in split_messages(chunk):
+                try:
+                    message = decode_message(stored, check_crc=False)
+                except MessageFormatError as error:
+                    self.skip(kind, RecordPlace.of_stored(topic, stored), error)
+                else:
+                    yield message
+        except MessageFormatError as error:
+            self.skip(kind, RecordPlace(topic, queue_id, offset, -1), error)
+
+    def count(self, kind: RecordKind) -> int:
+        """Return the number of records of a kind that were skipped since the start."""
+        return self._skipped[kind].total
+
+    def metrics(self) -> Iterator[Metric]:
+        """Yield the number of skipped records of each kind."""
+        meaning = "stored records that could not be used when they were read, and were skipped"
+        for kind, skipped in self._skipped.items():
+            yield Metric("damaged_records_total", skipped.total, meaning, labels={"kind": kind.value})
