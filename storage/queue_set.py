@@ -6,6 +6,7 @@ from storage.config import StoreConfig
 from storage.consume_queue import ConsumeQueue, QueueFilePool
 from storage.errors import MessageIllegal
 from storage.files import Files
+from storage.layout import QUEUE_ENTRY_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -20,7 +21,12 @@ class QueueSet:
         self._config = config
         self._files = files
         self._pool = QueueFilePool(files, config.max_open_queue_files)
+        self._file_entries = config.consume_queue_file_entries
         self.by_key: dict[tuple[str, int], ConsumeQueue] = {}
+
+    def use_file_bytes(self, file_bytes: int) -> None:
+        """Create queues with files of this size, which those on the disk have, whatever the settings say."""
+        self._file_entries = file_bytes // QUEUE_ENTRY_BYTES
 
     def create(self, topic: str, queue_id: int) -> ConsumeQueue:
         """Add a queue, whose first file is created with its first entry. Raises MessageIllegal."""
@@ -30,7 +36,7 @@ class QueueSet:
             raise MessageIllegal(f"queue id {queue_id} is out of range")
         directory = f"{self._config.consume_queue_path}/{topic}/{queue_id}"
         queue = ConsumeQueue(
-            topic, queue_id, directory, self._config.consume_queue_file_entries,
+            topic, queue_id, directory, self._file_entries,
             self._config.reserve_queue_bytes, self._pool, self._files,
         )  # fmt: skip
         self.by_key[topic, queue_id] = queue

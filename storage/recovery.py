@@ -45,7 +45,15 @@ from storage.consume_queue import ConsumeQueue
 from storage.delay_levels import DelayLevels
 from storage.errors import CorruptionError
 from storage.files import Files
-from storage.layout import HEADER, LONG, PHYSICAL_OFFSET_AT, QUEUE_ENTRY_BYTES, START, mapped_file_offsets
+from storage.layout import (
+    HEADER,
+    LONG,
+    PHYSICAL_OFFSET_AT,
+    QUEUE_ENTRY_BYTES,
+    START,
+    mapped_file_name,
+    mapped_file_offsets,
+)
 from storage.log_scan import ScanEnd, ScannedMessage, check_message, scan_log
 from storage.queue_set import QueueSet
 from storage.tags import tags_code_of
@@ -156,19 +164,56 @@ class Recovery:
         return bases
 
     def _load_queues(self) -> None:
+        found = self._list_queue_files()
+        self._use_size_of_files(found)
+        for (topic, queue_id), offsets in found.items():
+            queue = self._queue_set.create(topic, queue_id)
+            queue.bases = self._drop_behind_gap(queue, [offset // QUEUE_ENTRY_BYTES for offset in offsets])
+            queue.min_offset = queue.bases[0]
+            queue.next_offset = queue.bases[-1] + queue.file_entries
+            self._queues[topic.encode(), queue_id] = queue
+
+    def _list_queue_files(self) -> dict[tuple[str, int], list[int]]:
+        """Return the first byte of every queue file, by topic and queue id."""
         root = self._config.consume_queue_path
+        found: dict[tuple[str, int], list[int]] = {}
         for topic in self._files.list(root):
             for name in self._files.list(f"{root}/{topic}"):
                 offsets = mapped_file_offsets(self._files.list(f"{root}/{topic}/{name}"))
-                if not name.isdecimal() or not offsets:
-                    continue
-                queue = self._queue_set.create(topic, int(name))
-                queue.bases = self._drop_behind_gap(
-                    queue, [offset // QUEUE_ENTRY_BYTES for offset in offsets]
-                )
-                queue.min_offset = queue.bases[0]
-                queue.next_offset = queue.bases[-1] + queue.file_entries
-                self._queues[topic.encode(), int(name)] = queue
+                if name.isdecimal() and offsets:
+                    found[topic, int(name)] = offsets
+        return found
+
+    def _use_size_of_files(self, found: dict[tuple[str, int], list[int]]) -> None:
+        """Keep the size that the queue files have: with another one, their names would not fit their entries.
+
+        Raises CorruptionError for files of different sizes; nothing has been changed then.
+        """
+        root = self._config.consume_queue_path
+        examples: dict[int, str] = {}
+        for (topic, queue_id), offsets in found.items():
+            for offset in offsets:
+                path = f"{root}/{topic}/{queue_id}/{mapped_file_name(offset)}"
+                examples.setdefault(self._files.size(path) or 0, path)
+        examples.pop(0, None)  # just created when the machine stopped
+        if not examples:
+            return
+        file_bytes, path = examples.popitem()
+        wanted = self._config.consume_queue_file_entries * QUEUE_ENTRY_BYTES
+        if examples or file_bytes % QUEUE_ENTRY_BYTES:
+            others = ", ".join(f"{other} has {size}" for size, other in examples.items())
+            raise CorruptionError(
+                path,
+                0,
+                f"a queue file of {file_bytes} bytes{' where ' * bool(others)}{others}; without the folder {root} "
+                "all queues are built again from the commit log",
+            )
+        if file_bytes != wanted:
+            log.warning(
+                "mappedFileSizeConsumeQueue differs from the files of this store, whose size is kept",
+                extra={"configured": wanted, "kept": file_bytes},
+            )
+            self._queue_set.use_file_bytes(file_bytes)
 
     def _drop_behind_gap(self, queue: ConsumeQueue, bases: list[int]) -> list[int]:
         """Return the files up to the first missing one; those behind it are deleted and rebuilt from the log."""
