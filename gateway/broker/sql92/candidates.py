@@ -5,16 +5,33 @@ text that every match contains is not in it.
 """
 
 import re
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
 
-from gateway.broker.sql92.nodes import Comparison, Constant, In, Logic, Node, Property, TextTest
+from gateway.broker.sql92.nodes import Comparison, Constant, In, Logic, Node, Property, TextTest, terms_of
 
 Candidates = Callable[[bytes], list[int]]
 
-_REPLACED: Final = "\ufffd"
 # Each search scans all bytes once more.
 _MAX_SEARCHES: Final = 4
+
+
+class _TextSearch(NamedTuple):
+    """A property that equals, or begins with, a text."""
+
+    name: str
+    value: str
+
+
+class _NumberSearch(NamedTuple):
+    """A property for which a comparison with a number may hold."""
+
+    name: str
+    sign: str
+    number: int
+
+
+_Search = _TextSearch | _NumberSearch
 
 
 def compile_candidates(node: Node) -> Candidates | None:
@@ -22,34 +39,42 @@ def compile_candidates(node: Node) -> Candidates | None:
 
     None when only a test can tell.
     """
-    searches = _searches_of_node(node)
-    if searches is None:
+    found = _searches_of_node(node)
+    if found is None:
         return None
+    # Only the chosen searches are compiled: a pattern takes as long as a hundred other nodes.
+    searches = [_compile_search(search) for search in found]
     if len(searches) == 1:
         return searches[0]
     return lambda stored: sorted(position for search in searches for position in search(stored))
 
 
-def _searches_of_node(node: Node) -> list[Candidates] | None:
+def _compile_search(search: _Search) -> Candidates:
+    if isinstance(search, _TextSearch):
+        return _search_bytes(f"{search.name}\x01{search.value}".encode())
+    return _search_number(search.name, search.sign, search.number)
+
+
+def _searches_of_node(node: Node) -> list[_Search] | None:
     if isinstance(node, Logic):
-        sides = [_searches_of_node(node.left), _searches_of_node(node.right)]
+        sides = map(_searches_of_node, terms_of(node))
         return _fewest_searches(sides) if node.sign == "&&" else _all_searches(sides)
     if isinstance(node, Comparison):
         return _searches_of_comparison(node)
     if isinstance(node, In) and not node.negated:
-        return _all_searches([_searches_of_text(node.operand.name, value) for value in node.values])
+        return _all_searches(_searches_of_text(node.operand.name, value) for value in node.values)
     if isinstance(node, TextTest) and node.word == "STARTSWITH" and isinstance(node.operand, Property):
         return None if node.negated else _searches_of_text(node.operand.name, node.search)
     return None
 
 
-def _fewest_searches(sides: list[list[Candidates] | None]) -> list[Candidates] | None:
+def _fewest_searches(sides: Iterable[list[_Search] | None]) -> list[_Search] | None:
     """Return the searches of the one term that needs fewest; since all terms must hold, one suffices."""
     return min((side for side in sides if side is not None), key=len, default=None)
 
 
-def _all_searches(sides: list[list[Candidates] | None]) -> list[Candidates] | None:
-    searches: list[Candidates] = []
+def _all_searches(sides: Iterable[list[_Search] | None]) -> list[_Search] | None:
+    searches: list[_Search] = []
     for side in sides:
         if side is None or len(searches) + len(side) > _MAX_SEARCHES:
             return None
@@ -57,20 +82,19 @@ def _all_searches(sides: list[list[Candidates] | None]) -> list[Candidates] | No
     return searches or None
 
 
-def _searches_of_comparison(node: Comparison) -> list[Candidates] | None:
+def _searches_of_comparison(node: Comparison) -> list[_Search] | None:
     left, right = node.left, node.right
     if not (isinstance(left, Property) and isinstance(right, Constant)):
         return None
     if node.sign == "==":
         return _searches_of_text(left.name, right.value) if isinstance(right.value, str) else None
     if isinstance(right.value, int) and not isinstance(right.value, bool):
-        return [_search_number(left.name, node.sign, right.value)]
+        return [_NumberSearch(left.name, node.sign, right.value)]
     return None
 
 
-def _searches_of_text(name: str, value: str) -> list[Candidates] | None:
-    """Search for a property that equals, or begins with, a text."""
-    return [_search_bytes(f"{name}\x01{value}".encode())] if value and value.isascii() else None
+def _searches_of_text(name: str, value: str) -> list[_Search] | None:
+    return [_TextSearch(name, value)] if value and value.isascii() else None
 
 
 def _search_bytes(needle: bytes) -> Candidates:
@@ -86,7 +110,7 @@ def _search_bytes(needle: bytes) -> Candidates:
 
 
 def _search_number(name: str, sign: str, number: int) -> Candidates:
-    """Search for a property for which a comparison with a number may hold, or whose value is not a plain number."""
+    """Search for a property for which a comparison may hold, or whose value is not a plain number."""
     pattern = re.compile(
         re.escape(f"{name}\x01".encode()) + _except_numbers(_plain_numbers_failing(sign, number))
     )

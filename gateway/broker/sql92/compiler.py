@@ -3,17 +3,20 @@
 Truth values are True, False and None for unknown. A message matches when the whole expression is True. A comparison
 that Java refuses with an exception ends the evaluation, and the message does not match.
 
+Bounds. Parsing is bounded by `MAX_TOKENS` and `MAX_DEPTH`, and what it built by `_Inspection`: the functions call each
+other at most `MAX_LEVELS` deep, so that evaluation never meets Python's recursion limit, and no operand counts twice
+too often. An expression that reads many properties splits those of a message once instead of searching each time.
+
 Source: the evaluate methods of rocketmq-filter; ExpressionMessageFilter.isMatchedByCommitLog, 5.4.0.
 """
 
 import sys
 from collections.abc import Callable
-from functools import lru_cache
 from operator import ge, gt, le, lt
-from typing import Final
+from typing import Any, Final
 
 from gateway.broker.sql92.candidates import compile_candidates
-from gateway.broker.sql92.errors import SqlError, too_deep
+from gateway.broker.sql92.errors import SqlError, too_deep, too_long
 from gateway.broker.sql92.java_values import (
     Incomparable,
     Number,
@@ -24,6 +27,8 @@ from gateway.broker.sql92.java_values import (
     parse_as_type_of,
     parse_double,
 )
+from gateway.broker.sql92.lexer import MAX_TOKENS
+from gateway.broker.sql92.lookahead import MAX_DEPTH
 from gateway.broker.sql92.nodes import (
     Cast,
     Comparison,
@@ -35,31 +40,58 @@ from gateway.broker.sql92.nodes import (
     Not,
     Property,
     TextTest,
+    operands_of,
+    terms_of,
 )
 from gateway.broker.sql92.parser import parse
-from gateway.broker.sql92.selector import Selector
-from gateway.broker.sql92.stored_properties import SEPARATOR, property_reader
+from gateway.broker.sql92.selector import MAX_SELECTOR_BYTES, Selector
+from gateway.broker.sql92.stored_properties import (
+    SEPARATOR,
+    ReadProperty,
+    property_reader,
+    split_property_reader,
+    split_stored_properties,
+)
 
-Evaluate = Callable[[bytes], Value]
-"""Returns the value of a node for stored properties with a separator before the first."""
-Truth = Callable[[bytes], bool | None]
+Evaluate = Callable[[Any], Value]
+"""Returns the value of a node for a message's properties, in the form that the compiler's readers take."""
+Truth = Callable[[Any], bool | None]
 
 MAX_EXPRESSION_CHARS: Final = 64 * 1024
-_RECURSION_LIMIT: Final = 20_000
+MAX_LEVELS: Final = 2 * MAX_DEPTH
+"""Deepest nesting of the compiled functions. A chain of one logical operator is one level."""
+MAX_NODES: Final = 4 * MAX_TOKENS
+"""Most operands and operators, counted as often as they are evaluated: BETWEEN evaluates its operand twice, and nested
+ones double it each time."""
+# An expression that reads more properties than this splits a message's properties once.
+_MAX_SEARCHED_PROPERTIES: Final = 16
+# Parsing and compiling recurse once per level of parentheses, through about 22 functions.
+_RECURSION_LIMIT: Final = 30 * MAX_DEPTH
 # int() of any text up to this length has a value of Java's type int.
 _SAFE_DIGITS: Final = 9
 _REPLACED: Final = "\ufffd"
+# Memory of the functions made for one node, for one property name, and of a filter with the smallest expression.
+_BYTES_PER_NODE: Final = 330
+_BYTES_PER_NAME: Final = 900
+_BYTES_PER_FILTER: Final = 6 * 1024
 
 
 class SqlFilter:
-    """A compiled expression. ``text`` is the expression as its subscriber wrote it."""
+    """A compiled expression. ``text`` is the expression as its subscriber wrote it, ``size_bytes`` the memory that
+    the filter may take, with all answers that it may remember.
+    """
 
-    __slots__ = ("_evaluate", "selector", "text")
+    __slots__ = ("_evaluate", "_test", "selector", "size_bytes", "text")
 
     def __init__(self, text: str, node: Node) -> None:
         self.text = text
-        self._evaluate = _compile_value(node)
-        self.selector = Selector(self._matches, _property_names(node), compile_candidates(node))
+        inspection = _Inspection(node)
+        self._evaluate = _compile_root(node, inspection)
+        self._test = _compile_test(self._evaluate)
+        self.selector = Selector(
+            self._test, sorted(inspection.names), compile_candidates(node), inspection.node_count
+        )
+        self.size_bytes = MAX_SELECTOR_BYTES + sys.getsizeof(text) + inspection.size_bytes
 
     def evaluate(self, properties: bytes) -> bool | None:
         """Return the value for encoded properties. Raises Incomparable."""
@@ -69,121 +101,187 @@ class SqlFilter:
 
     def matches(self, properties: bytes) -> bool:
         """Tell whether a message with these encoded properties matches."""
-        return self._matches(SEPARATOR + properties)
+        return self._test(SEPARATOR + properties)
 
-    def _matches(self, properties: bytes) -> bool:
+
+def _compile_root(node: Node, inspection: "_Inspection") -> Callable[[bytes], Value]:
+    """Return the function that evaluates an expression for properties that have a separator before the first."""
+    if inspection.property_count <= _MAX_SEARCHED_PROPERTIES:
+        return _Compiler(property_reader).compile_value(node)
+    evaluate = _Compiler(split_property_reader).compile_value(node)
+    return lambda properties: evaluate(split_stored_properties(properties))
+
+
+def _compile_test(evaluate: Callable[[bytes], Value]) -> Callable[[bytes], bool]:
+    """Return the test that tells whether a message matches.
+
+    It must not refer to its `SqlFilter`, whose selector refers to it: the memory of a filter that is dropped would be
+    free only after the next run of the garbage collector.
+    """
+
+    def test(properties: bytes) -> bool:
         try:
-            return self._evaluate(properties) is True
-        except (Incomparable, RecursionError):
+            return evaluate(properties) is True
+        except Incomparable:
             return False
 
-
-@lru_cache(maxsize=1024)
-def _compile_cached(text: str) -> SqlFilter | str:
-    before = sys.getrecursionlimit()
-    sys.setrecursionlimit(max(before, _RECURSION_LIMIT))
-    try:
-        return SqlFilter(text, parse(text))
-    except (SqlError, Incomparable) as error:
-        return str(error)
-    except RecursionError:
-        return str(too_deep())
-    finally:
-        sys.setrecursionlimit(before)
+    return test
 
 
 def compile_sql(text: str) -> SqlFilter:
     """Return the filter of an expression. Raises SqlError.
 
-    Deviation: the length is limited, because parsing a long expression would block all other clients.
+    Deviation: length, number of words and nesting are limited, because a long expression would block all other clients.
     """
     if len(text) > MAX_EXPRESSION_CHARS:
-        raise SqlError("java.lang.IllegalArgumentException", f"longer than {MAX_EXPRESSION_CHARS} characters")
-    found = _compile_cached(text)
-    if isinstance(found, str):
-        raise SqlError(found)
-    return found
+        raise too_long(f"longer than {MAX_EXPRESSION_CHARS} characters")
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(before, _RECURSION_LIMIT))
+    try:
+        return SqlFilter(text, parse(text))
+    except Incomparable as error:
+        raise SqlError(str(error)) from error
+    finally:
+        sys.setrecursionlimit(before)
 
 
-def _property_names(node: Node) -> tuple[str, ...]:
-    """Return the names of the properties that an expression reads."""
-    names: set[str] = set()
-    waiting: list[Node] = [node]
-    while waiting:
-        part = waiting.pop()
-        if isinstance(part, Property):
-            names.add(part.name)
-        elif isinstance(part, Comparison | Logic):
-            waiting += (part.left, part.right)
-        elif not isinstance(part, Constant):
-            waiting.append(part.operand)
-    return tuple(sorted(names))
+class _Inspection:
+    """The size of an expression: its nodes, and the properties that it reads.
+
+    Raises SqlError for one that is too deep or too long.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self.names: set[str] = set()
+        self.node_count = self.property_count = self._literal_bytes = 0
+        waiting: list[tuple[Node, int]] = [(node, 1)]
+        while waiting:
+            part, level = waiting.pop()
+            if level > MAX_LEVELS:
+                raise too_deep()
+            self._count(part)
+            if self.node_count > MAX_NODES:
+                raise too_long(f"more than {MAX_NODES} operands and operators")
+            operands = terms_of(part) if isinstance(part, Logic) else operands_of(part)
+            waiting += [(operand, level + 1) for operand in operands]
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory that the compiled functions take at most; a test compares it with the memory taken."""
+        size = _BYTES_PER_FILTER + self.node_count * _BYTES_PER_NODE + self._literal_bytes
+        return size + sum(_BYTES_PER_NAME + len(name) for name in self.names)
+
+    def _count(self, node: Node) -> None:
+        self.node_count += 1
+        match node:
+            case Property(name):
+                self.names.add(name)
+                self.property_count += 1
+            case Constant(str(text)) | TextTest(_, _, str(text)):
+                self._literal_bytes += 2 * sys.getsizeof(text)
+            case In(_, values):
+                self._literal_bytes += 2 * sys.getsizeof(frozenset(values)) + sum(map(sys.getsizeof, values))
 
 
-# -- nodes ---------------------------------------------------------------------------------------------
+class _Compiler:
+    """Turns nodes into functions. ``reader`` returns the function that reads one property of a message."""
 
+    def __init__(self, reader: Callable[[str], ReadProperty]) -> None:
+        self._make_reader = reader
+        # One function per property, however often the expression names it.
+        self._readers: dict[str, ReadProperty] = {}
+        self._text_readers: dict[str, Evaluate] = {}
 
-def _compile_value(node: Node) -> Evaluate:
-    if isinstance(node, Constant):
+    def compile_value(self, node: Node) -> Evaluate:
+        if isinstance(node, Constant):
+            value = node.value
+            return lambda _: value
+        if isinstance(node, Property):
+            return self._text_reader(node.name)
+        if isinstance(node, Negate):
+            operand = self.compile_value(node.operand)
+            return lambda properties: negate(operand(properties))
+        return self._compile_truth(node)
+
+    def _reader(self, name: str) -> ReadProperty:
+        if name not in self._readers:
+            self._readers[name] = self._make_reader(name)
+        return self._readers[name]
+
+    def _text_reader(self, name: str) -> Evaluate:
+        if name not in self._text_readers:
+            self._text_readers[name] = _compile_text_reader(self._reader(name))
+        return self._text_readers[name]
+
+    def _compile_truth(self, node: Node) -> Truth:
+        if isinstance(node, Logic):
+            terms = [self._compile_truth(term) for term in terms_of(node)]
+            return _compile_all(terms) if node.sign == "&&" else _compile_any(terms)
+        if isinstance(node, Comparison):
+            return self._compile_equal(node) if node.sign == "==" else self._compile_ordered(node)
+        if isinstance(node, Not):
+            return _compile_not(self._compile_truth(node.operand))
+        if isinstance(node, In):
+            return self._compile_in(node)
+        if isinstance(node, TextTest):
+            return _compile_text_test(node, self.compile_value(node.operand))
+        if isinstance(node, Cast):
+            read = self._reader(node.operand.name)
+            return lambda properties: None if read(properties) is None else False
+        assert isinstance(node, Constant)
         value = node.value
+        assert value is None or isinstance(value, bool)
         return lambda _: value
-    if isinstance(node, Property):
-        return _compile_property(node)
-    if isinstance(node, Negate):
-        operand = _compile_value(node.operand)
-        return lambda properties: negate(operand(properties))
-    return _compile_truth(node)
+
+    def _compile_in(self, node: In) -> Truth:
+        operand, values = self._text_reader(node.operand.name), frozenset(node.values)
+        is_negated = node.negated
+
+        def evaluate(properties: Any) -> bool | None:
+            value = operand(properties)
+            return None if value is None else (value in values) is not is_negated
+
+        return evaluate
+
+    # -- comparisons ----------------------------------------------------------------------------------------
+
+    def _compile_equal(self, node: Comparison) -> Truth:
+        left, right = node.left, node.right
+        if isinstance(left, Property) and isinstance(right, Constant):
+            read = self._reader(left.name)
+            if right.value is None:
+                return lambda properties: read(properties) is None
+            if isinstance(right.value, str) and _REPLACED not in right.value:
+                return _compile_equal_text(read, right.value)
+        return _compile_equal_values(self.compile_value(left), self.compile_value(right))
+
+    def _compile_ordered(self, node: Comparison) -> Truth:
+        left, right, holds = node.left, node.right, _SIGNS[node.sign]
+        number = _constant_number(right)
+        if isinstance(left, Property) and number is not None:
+            read = self._reader(left.name)
+            if isinstance(number, float):
+                return _compile_ordered_double(read, number, holds)
+            return _compile_ordered_whole(read, number, holds)
+        return _compile_ordered_values(self.compile_value(left), self.compile_value(right), holds)
 
 
-def _compile_property(node: Property) -> Evaluate:
-    read = property_reader(node.name)
+# -- texts and logic -------------------------------------------------------------------------------------
 
-    def evaluate(properties: bytes) -> str | None:
+
+def _compile_text_reader(read: ReadProperty) -> Evaluate:
+    def evaluate(properties: Any) -> str | None:
         found = read(properties)
         return None if found is None else str(found, "utf-8", "replace")
 
     return evaluate
 
 
-def _compile_truth(node: Node) -> Truth:
-    if isinstance(node, Logic):
-        terms = [_compile_truth(term) for term in _flatten_terms(node)]
-        return _compile_all(terms) if node.sign == "&&" else _compile_any(terms)
-    if isinstance(node, Comparison):
-        return _compile_equal(node) if node.sign == "==" else _compile_ordered(node)
-    if isinstance(node, Not):
-        return _compile_not(_compile_truth(node.operand))
-    if isinstance(node, In):
-        return _compile_in(node)
-    if isinstance(node, TextTest):
-        return _compile_text_test(node)
-    if isinstance(node, Cast):
-        read = property_reader(node.operand.name)
-        return lambda properties: None if read(properties) is None else False
-    assert isinstance(node, Constant)
-    value = node.value
-    assert value is None or isinstance(value, bool)
-    return lambda _: value
-
-
-def _flatten_terms(node: Logic) -> list[Node]:
-    """Return the terms of a chain of one operator, in order."""
-    terms: list[Node] = []
-    waiting: list[Node] = [node]
-    while waiting:
-        term = waiting.pop()
-        if isinstance(term, Logic) and term.sign == node.sign:
-            waiting += (term.right, term.left)
-        else:
-            terms.append(term)
-    return terms
-
-
 def _compile_all(terms: list[Truth]) -> Truth:
     if len(terms) == 2:
         return _compile_both(*terms)
 
-    def evaluate(properties: bytes) -> bool | None:
+    def evaluate(properties: Any) -> bool | None:
         known = True
         for term in terms:
             value = term(properties)
@@ -196,7 +294,7 @@ def _compile_all(terms: list[Truth]) -> Truth:
 
 
 def _compile_both(left: Truth, right: Truth) -> Truth:
-    def evaluate(properties: bytes) -> bool | None:
+    def evaluate(properties: Any) -> bool | None:
         first = left(properties)
         if first is False:
             return False
@@ -207,7 +305,7 @@ def _compile_both(left: Truth, right: Truth) -> Truth:
 
 
 def _compile_any(terms: list[Truth]) -> Truth:
-    def evaluate(properties: bytes) -> bool | None:
+    def evaluate(properties: Any) -> bool | None:
         known = True
         for term in terms:
             value = term(properties)
@@ -220,25 +318,15 @@ def _compile_any(terms: list[Truth]) -> Truth:
 
 
 def _compile_not(operand: Truth) -> Truth:
-    def evaluate(properties: bytes) -> bool | None:
+    def evaluate(properties: Any) -> bool | None:
         value = operand(properties)
         return None if value is None else not value
 
     return evaluate
 
 
-def _compile_in(node: In) -> Truth:
-    operand, values, is_negated = _compile_property(node.operand), frozenset(node.values), node.negated
-
-    def evaluate(properties: bytes) -> bool | None:
-        value = operand(properties)
-        return None if value is None else (value in values) is not is_negated
-
-    return evaluate
-
-
-def _compile_text_test(node: TextTest) -> Truth:
-    operand, search, wanted = _compile_value(node.operand), node.search, not node.negated
+def _compile_text_test(node: TextTest, operand: Evaluate) -> Truth:
+    search, wanted = node.search, not node.negated
     if not search:
         return lambda _: False
     test: Callable[[str], bool] = {
@@ -247,7 +335,7 @@ def _compile_text_test(node: TextTest) -> Truth:
         "ENDSWITH": lambda text: text.endswith(search),
     }[node.word]
 
-    def evaluate(properties: bytes) -> bool | None:
+    def evaluate(properties: Any) -> bool | None:
         value = operand(properties)
         return isinstance(value, str) and test(value) is wanted
 
@@ -257,21 +345,10 @@ def _compile_text_test(node: TextTest) -> Truth:
 # -- comparisons ---------------------------------------------------------------------------------------
 
 
-def _compile_equal(node: Comparison) -> Truth:
-    left, right = node.left, node.right
-    if isinstance(left, Property) and isinstance(right, Constant):
-        if right.value is None:
-            read = property_reader(left.name)
-            return lambda properties: read(properties) is None
-        if isinstance(right.value, str) and _REPLACED not in right.value:
-            return _compile_equal_text(left, right.value)
-    return _compile_equal_values(_compile_value(left), _compile_value(right))
+def _compile_equal_text(read: ReadProperty, text: str) -> Truth:
+    encoded = text.encode("utf-8", "replace")
 
-
-def _compile_equal_text(left: Property, text: str) -> Truth:
-    read, encoded = property_reader(left.name), text.encode("utf-8", "replace")
-
-    def evaluate(properties: bytes) -> bool | None:
+    def evaluate(properties: Any) -> bool | None:
         value = read(properties)
         return None if value is None else value == encoded
 
@@ -279,26 +356,18 @@ def _compile_equal_text(left: Property, text: str) -> Truth:
 
 
 def _compile_equal_values(left: Evaluate, right: Evaluate) -> Truth:
-    def evaluate(properties: bytes) -> bool | None:
+    def evaluate(properties: Any) -> bool | None:
         one, other = left(properties), right(properties)
         if one is None:
             return True if other is None else None
+        if isinstance(one, str) and isinstance(other, str):
+            return one == other
         return other is not None and compare_values(one, other) == 0
 
     return evaluate
 
 
 _SIGNS: Final[dict[str, Callable[[int, int], bool]]] = {"<": lt, "<=": le, ">": gt, ">=": ge}
-
-
-def _compile_ordered(node: Comparison) -> Truth:
-    left, right, holds = node.left, node.right, _SIGNS[node.sign]
-    number = _constant_number(right)
-    if isinstance(left, Property) and number is not None:
-        if isinstance(number, float):
-            return _compile_ordered_double(left, number, holds)
-        return _compile_ordered_whole(left, number, holds)
-    return _compile_ordered_values(_compile_value(left), _compile_value(right), holds)
 
 
 def _constant_number(node: Node) -> Number | None:
@@ -313,10 +382,8 @@ def _constant_number(node: Node) -> Number | None:
     return None
 
 
-def _compile_ordered_whole(left: Property, number: int, holds: Callable[[int, int], bool]) -> Truth:
-    read = property_reader(left.name)
-
-    def evaluate(properties: bytes) -> bool | None:
+def _compile_ordered_whole(read: ReadProperty, number: int, holds: Callable[[int, int], bool]) -> Truth:
+    def evaluate(properties: Any) -> bool | None:
         value = read(properties)
         if value is None:
             return None
@@ -327,10 +394,8 @@ def _compile_ordered_whole(left: Property, number: int, holds: Callable[[int, in
     return evaluate
 
 
-def _compile_ordered_double(left: Property, number: float, holds: Callable[[int, int], bool]) -> Truth:
-    read = property_reader(left.name)
-
-    def evaluate(properties: bytes) -> bool | None:
+def _compile_ordered_double(read: ReadProperty, number: float, holds: Callable[[int, int], bool]) -> Truth:
+    def evaluate(properties: Any) -> bool | None:
         value = read(properties)
         if value is None:
             return None
@@ -340,7 +405,7 @@ def _compile_ordered_double(left: Property, number: float, holds: Callable[[int,
 
 
 def _compile_ordered_values(left: Evaluate, right: Evaluate, holds: Callable[[int, int], bool]) -> Truth:
-    def evaluate(properties: bytes) -> bool | None:
+    def evaluate(properties: Any) -> bool | None:
         one = left(properties)
         if one is None:
             return None

@@ -5,13 +5,12 @@ Source: Integer, Long and Double of the Java platform; ComparisonExpression.__co
 
 import math
 import re
+from contextlib import suppress
 from decimal import Decimal
 from typing import Final
 
+from codec.java_numbers import I32, I64, JavaInteger, JavaNumberError, parse_java_integer, quoted
 from gateway.broker.sql92.errors import SqlError, illegal_operands
-
-INT_MIN, INT_MAX = -(1 << 31), (1 << 31) - 1
-LONG_MIN, LONG_MAX = -(1 << 63), (1 << 63) - 1
 
 
 class JavaLong(int):
@@ -28,25 +27,24 @@ class Incomparable(Exception):
     """Two values that cannot be compared, so that the message does not match. Its text is the Java exception."""
 
 
-_whole = re.compile(r"[+-]?\d+").fullmatch
+# No two parts of a pattern may match the same digits: trying all ways to divide them takes quadratic time.
 _decimal = re.compile(
-    r"([+-]?(?:NaN|Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?))[fFdD]?"
+    r"([+-]?(?:NaN|Infinity|(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?))[fFdD]?"
 ).fullmatch
 _hexadecimal = re.compile(
     r"([+-]?0[xX](?:[0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+)[pP][+-]?[0-9]+)[fFdD]?"
 ).fullmatch
-_MAX_DIGITS: Final = 1000
+MAX_NUMBER_CHARS: Final = 1024
+"""Deviation: longer text is no number. Each comparison parses it again, in quadratic time."""
 _MIN_DOUBLE: Final = 5e-324
 _BLANKS: Final = "".join(map(chr, range(33)))
 
 
-def parse_whole_number(text: str, low: int, high: int) -> int:
-    """Return the number in [low, high] that Integer.valueOf or Long.valueOf reads. Raises Incomparable."""
-    if _whole(text) is not None and (text.isascii() or max(text) <= "\uffff"):
-        digits = text.lstrip("+-").lstrip("0") if len(text) > _MAX_DIGITS else text
-        number = int(text) if len(digits) <= _MAX_DIGITS else high + 1
-        if low <= number <= high:
-            return number
+def parse_whole_number(text: str, limits: JavaInteger) -> int:
+    """Return the number that Integer.valueOf or Long.valueOf reads. Raises Incomparable."""
+    if text.isascii() or max(text) <= "\uffff":
+        with suppress(JavaNumberError):
+            return parse_java_integer(text, limits)
     raise _number_format_error(f'For input string: "{text}"')
 
 
@@ -57,6 +55,8 @@ def _number_format_error(reason: str) -> Incomparable:
 def parse_double(text: str) -> float:
     """Return the number that Double.valueOf reads. Raises Incomparable."""
     trimmed = text.strip(_BLANKS)
+    if len(trimmed) > MAX_NUMBER_CHARS:
+        raise _number_format_error(f'For input string: "{quoted(trimmed)}"')
     found = _decimal(trimmed)
     if found is not None:
         return float(found[1])
@@ -75,8 +75,8 @@ def parse_as_type_of(number: Number, text: str) -> Number:
     if isinstance(number, float):
         return parse_double(text)
     if isinstance(number, JavaLong):
-        return parse_whole_number(text, LONG_MIN, LONG_MAX)
-    return parse_whole_number(text, INT_MIN, INT_MAX)
+        return parse_whole_number(text, I64)
+    return parse_whole_number(text, I32)
 
 
 def compare_numbers(left: Number, right: Number) -> int:
@@ -131,11 +131,11 @@ def parse_boolean(text: str) -> bool:
 
 def decimal_literal(text: str) -> int:
     """Return the value of digits with or without an L, of type int if it fits. Raises SqlError."""
-    digits = text.rstrip("lL")
-    number = int(digits) if len(digits) < 20 else LONG_MAX + 1
-    if number > LONG_MAX:
-        raise SqlError("java.lang.NumberFormatException", f'For input string: "{digits}"')
-    return number if number <= INT_MAX else JavaLong(number)
+    try:
+        number = parse_java_integer(text.rstrip("lL"))
+    except JavaNumberError as error:
+        raise SqlError("java.lang.NumberFormatException", str(error)) from error
+    return number if number in I32 else JavaLong(number)
 
 
 def float_literal(text: str) -> float:

@@ -7,7 +7,7 @@ never read, so errors in it go unnoticed.
 import re
 from typing import Final, NamedTuple
 
-from gateway.broker.sql92.errors import SqlError, lexical_error
+from gateway.broker.sql92.errors import SqlError, lexical_error, too_long
 
 EOF: Final = 0
 NOT, AND, OR, BETWEEN, IN, TRUE, FALSE, NULL, IS, CONTAINS, STARTSWITH, ENDSWITH = range(8, 20)
@@ -40,6 +40,8 @@ _TOKEN = re.compile(
 )
 _GROUPS: Final = {"float": FLOAT, "decimal": DECIMAL, "string": STRING}
 _TAB_COLUMNS: Final = 8
+MAX_TOKENS: Final = 4096
+"""Deviation: longest expression in tokens, because no client is served while an expression is compiled."""
 
 
 class Token(NamedTuple):
@@ -59,10 +61,14 @@ class Tokens:
         self._next = 0
 
     def __getitem__(self, number: int) -> Token:
-        """Return a token. Raise SqlError when the text up to it has something that is not a token."""
-        while number >= len(self._known):
-            self._known.append(self._read_token())
-        return self._known[number]
+        """Return a token. Raise SqlError when the text up to it has something that is not a token, or too many."""
+        known = self._known
+        while number >= len(known):
+            token = self._read_token()
+            if len(known) >= MAX_TOKENS and token.kind != EOF:
+                raise too_long(f"more than {MAX_TOKENS} words, numbers, texts and signs")
+            known.append(token)
+        return known[number]
 
     def line_and_column(self, number: int) -> tuple[int, int]:
         """Return line and column of a token, from 1."""

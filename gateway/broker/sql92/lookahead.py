@@ -82,6 +82,7 @@ class Lookahead:
         self._tokens = tokens
         self._looks: dict[int, list[_LookedAhead]] = {}
         self._position = self._furthest = self._left = self._depth = 0
+        self._agreed_end = 0
         self._expected: _ExpectedTokens | None = None
 
     def agrees_with(self, rule: Rule, at: int, limit: int = 2) -> bool:
@@ -93,6 +94,19 @@ class Lookahead:
             return True
         finally:
             self._record_look(LOOKAHEAD_RULES.index(rule), _LookedAhead(at, at + limit - self._left, limit))
+
+    def agrees_with_plus(self, at: int) -> bool:
+        """Tell whether a plus sign with its whole operand comes next.
+
+        One that lies within the operand of an earlier plus sign was looked at with it. If each looked at its operand
+        again, nested ones would take quadratic time.
+        """
+        if at < self._agreed_end:
+            return True
+        agrees = self.agrees_with(PLUS, at, UNLIMITED)
+        if agrees:
+            self._agreed_end = self._position
+        return agrees
 
     def _record_look(self, number: int, look: _LookedAhead) -> None:
         kept = self._looks.setdefault(number, [])

@@ -1,12 +1,12 @@
 """The nodes of a parsed expression, and functions that build them and refuse wrong operands.
 
-Conversion to text (``__str__``) is for the remarks of refusals, so it has the official form.
 Source: the factory methods of ComparisonExpression and UnaryExpression, 5.4.0.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gateway.broker.sql92.errors import illegal_operands, syntax_error
+from gateway.broker.sql92.errors import MAX_REMARK_CHARS, illegal_operands, syntax_error
 from gateway.broker.sql92.java_values import Value, compare_values, java_text
 
 
@@ -16,20 +16,12 @@ class Constant:
 
     value: Value
 
-    def __str__(self) -> str:
-        if isinstance(self.value, str):
-            return "'" + self.value.replace("'", "''") + "'"
-        return java_text(self.value).upper() if _is_truth(self.value) else java_text(self.value)
-
 
 @dataclass(frozen=True, slots=True)
 class Property:
     """A message property by name."""
 
     name: str
-
-    def __str__(self) -> str:
-        return self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +30,6 @@ class Negate:
 
     operand: "Node"
 
-    def __str__(self) -> str:
-        return f"(- {self.operand})"
-
 
 @dataclass(frozen=True, slots=True)
 class Not:
@@ -48,18 +37,12 @@ class Not:
 
     operand: "Node"
 
-    def __str__(self) -> str:
-        return f"(NOT {self.operand})"
-
 
 @dataclass(frozen=True, slots=True)
 class Cast:
     """A property where a truth value is required: text is false, a missing property unknown."""
 
     operand: Property
-
-    def __str__(self) -> str:
-        return str(self.operand)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +53,6 @@ class TextTest:
     operand: "Node"
     search: str
     negated: bool
-
-    def __str__(self) -> str:
-        return f"({'NOT ' * self.negated}{self.word} {self.operand})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +66,6 @@ class In:
     values: tuple[str, ...]
     negated: bool
 
-    def __str__(self) -> str:
-        return f"{self.operand} {'NOT ' * self.negated}IN ( {', '.join(self.values)} )"
-
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
@@ -97,9 +74,6 @@ class Comparison:
     sign: str
     left: "Node"
     right: "Node"
-
-    def __str__(self) -> str:
-        return f"({self.left} {self.sign} {self.right})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +84,77 @@ class Logic:
     left: "Node"
     right: "Node"
 
-    def __str__(self) -> str:
-        return f"({self.left} {self.sign} {self.right})"
-
 
 Node = Constant | Property | Negate | Not | Cast | TextTest | In | Comparison | Logic
 NULL = Constant(None)
+
+
+def format_node(node: Node) -> str:
+    """Format a node as the remarks of refusals show it, and no more of it than a remark has room for.
+
+    A loop over the parts is used, because recursion would be as deep as the longest chain of operators.
+    """
+    text: list[str] = []
+    size = 0
+    waiting: list[Node | str] = [node]
+    while waiting and size <= MAX_REMARK_CHARS:
+        part = waiting.pop()
+        if isinstance(part, str):
+            text.append(part)
+            size += len(part)
+        else:
+            waiting += reversed(_text_parts(part))
+    return "".join(text)
+
+
+def _text_parts(node: Node) -> Sequence[Node | str]:
+    match node:
+        case Constant(value):
+            return (_constant_text(value),)
+        case Property(name):
+            return (name,)
+        case Negate(operand):
+            return "(- ", operand, ")"
+        case Not(operand):
+            return "(NOT ", operand, ")"
+        case Cast(operand):
+            return (operand.name,)
+        case TextTest(word, operand, _, negated):
+            return f"({'NOT ' * negated}{word} ", operand, ")"
+        case In(operand, values, negated):
+            return (f"{operand.name} {'NOT ' * negated}IN ( {', '.join(values)} )",)
+        case Comparison(sign, left, right) | Logic(sign, left, right):
+            return "(", left, f" {sign} ", right, ")"
+
+
+def _constant_text(value: Value) -> str:
+    if isinstance(value, str):
+        return "'" + value.replace("'", "''") + "'"
+    return java_text(value).upper() if _is_truth(value) else java_text(value)
+
+
+def operands_of(node: Node) -> Sequence[Node]:
+    """Return the direct operands of a node."""
+    match node:
+        case Constant() | Property():
+            return ()
+        case Comparison(_, left, right) | Logic(_, left, right):
+            return left, right
+        case _:
+            return (node.operand,)
+
+
+def terms_of(node: Logic) -> list[Node]:
+    """Return the terms of a chain of one operator, in order."""
+    terms: list[Node] = []
+    waiting: list[Node] = [node]
+    while waiting:
+        term = waiting.pop()
+        if isinstance(term, Logic) and term.sign == node.sign:
+            waiting += (term.right, term.left)
+        else:
+            terms.append(term)
+    return terms
 
 
 def _is_truth(value: Value) -> bool:
@@ -135,7 +174,7 @@ def as_boolean(node: Node) -> Node:
         return node
     if isinstance(node, Property):
         return Cast(node)
-    raise syntax_error(f"Expression will not result in a boolean value: {node}")
+    raise syntax_error(f"Expression will not result in a boolean value: {format_node(node)}")
 
 
 def make_ordered(sign: str, left: Node, right: Node) -> Comparison:
@@ -144,7 +183,7 @@ def make_ordered(sign: str, left: Node, right: Node) -> Comparison:
         number = isinstance(operand, Constant) and isinstance(operand.value, int | float)
         if isinstance(operand, Property | Negate) or (number and not is_boolean(operand)):
             continue
-        raise illegal_operands(f"Value '{operand}' cannot be compared.")
+        raise illegal_operands(f"Value '{format_node(operand)}' cannot be compared.")
     return Comparison(sign, left, right)
 
 
@@ -152,14 +191,14 @@ def make_equal(left: Node, right: Node) -> Comparison:
     """Build ``=`` of anything but NULL. Raises SqlError."""
     for operand in (left, right):
         if operand == NULL:
-            raise illegal_operands(f"'{operand}' cannot be compared.")
+            raise illegal_operands(f"'{format_node(operand)}' cannot be compared.")
     if (
         isinstance(left, Constant)
         and isinstance(right, Constant)
         and is_boolean(left)
         and not is_boolean(right)
     ):
-        raise illegal_operands(f"'{left}' cannot be compared with '{right}'")
+        raise illegal_operands(f"'{format_node(left)}' cannot be compared with '{format_node(right)}'")
     return Comparison("==", left, right)
 
 
@@ -182,5 +221,5 @@ def make_not_between(value: Node, low: Node, high: Node) -> Logic:
 def make_in(value: Node, values: list[str], *, negated: bool) -> In:
     """Build IN or NOT IN of a property. Raises SqlError."""
     if not isinstance(value, Property):
-        raise illegal_operands(f"Expected a property for In expression, got: {value}")
+        raise illegal_operands(f"Expected a property for In expression, got: {format_node(value)}")
     return In(value, tuple(values), negated)

@@ -24,8 +24,6 @@ _LITERALS: Final[dict[int, Callable[[str], Constant]]] = {
     t.FALSE: lambda _: Constant(False),
     t.NULL: lambda _: nodes.NULL,
 }
-_PRIMARY: Final = {t.STRING, t.NAME, t.OPEN, *_LITERALS}
-_COMPARING: Final = {t.NOT, t.BETWEEN, t.IN, *_ORDERED, *_WORDS}
 _NOT_LOOKS: Final = {
     t.CONTAINS: look.NOT_CONTAINS,
     t.STARTSWITH: look.NOT_STARTSWITH,
@@ -33,6 +31,14 @@ _NOT_LOOKS: Final = {
     t.BETWEEN: look.NOT_BETWEEN,
     t.IN: look.NOT_IN,
 }
+_PRIMARY: Final = frozenset((t.STRING, t.NAME, t.OPEN, *_LITERALS))
+_UNARY: Final = _PRIMARY | {t.MINUS, t.NOT}
+_TESTS: Final = frozenset(_NOT_LOOKS)
+_COMPARING: Final = frozenset((t.NOT, *_TESTS, *_ORDERED))
+_EQUALS: Final = frozenset((t.EQUAL, t.NOT_EQUAL))
+_EQUATING: Final = _EQUALS | {t.IS}
+_OR, _AND, _NOT, _COMMA = (frozenset((kind,)) for kind in (t.OR, t.AND, t.NOT, t.COMMA))
+_UNREAD: Final = -1
 
 
 def parse(text: str) -> Node:
@@ -41,10 +47,15 @@ def parse(text: str) -> Node:
 
 
 class _Parser:
+    """One parse. ``_kind`` is the kind of the next token, `_UNREAD` until it is looked at: an error before the next
+    token is reported even if the next token is none.
+    """
+
     def __init__(self, text: str) -> None:
         self._tokens = Tokens(text)
         self._lookahead = Lookahead(self._tokens)
         self._at = 0
+        self._kind = _UNREAD
         self._depth = 0
         self._expected: set[int] = set()
 
@@ -53,11 +64,19 @@ class _Parser:
 
     # -- tokens ---------------------------------------------------------------------------------------------
 
-    def _sees_next(self, *kinds: int) -> bool:
+    def _next_kind(self) -> int:
+        if self._kind == _UNREAD:
+            self._kind = self._tokens[self._at].kind
+        return self._kind
+
+    def _sees_next(self, kinds: frozenset[int]) -> bool:
         """Tell whether one of these kinds comes next. If not, record that it was expected."""
-        if self._tokens[self._at].kind in kinds:
+        kind = self._kind
+        if kind == _UNREAD:
+            kind = self._kind = self._tokens[self._at].kind
+        if kind in kinds:
             return True
-        self._expected.update(kinds)
+        self._expected |= kinds
         return False
 
     def _take_token(self, *kinds: int) -> Token:
@@ -65,9 +84,14 @@ class _Parser:
         token = self._tokens[self._at]
         if token.kind not in kinds:
             raise self._lookahead.unexpected_token(self._at, self._expected | set(kinds))
-        self._at += 1
-        self._expected.clear()
+        self._skip_token()
         return token
+
+    def _skip_token(self) -> None:
+        """Consume the next token, whose kind is known."""
+        self._at += 1
+        self._kind = _UNREAD
+        self._expected.clear()
 
     def _parse_string(self) -> str:
         return string_value(self._take_token(t.STRING))
@@ -76,28 +100,29 @@ class _Parser:
 
     def _parse_or(self) -> Node:
         left = self._parse_and()
-        while self._sees_next(t.OR):
-            self._take_token(t.OR)
+        while self._sees_next(_OR):
+            self._skip_token()
             right = self._parse_and()
             left = Logic("||", as_boolean(left), as_boolean(right))
         return left
 
     def _parse_and(self) -> Node:
         left = self._parse_equality()
-        while self._sees_next(t.AND):
-            self._take_token(t.AND)
+        while self._sees_next(_AND):
+            self._skip_token()
             right = self._parse_equality()
             left = Logic("&&", as_boolean(left), as_boolean(right))
         return left
 
     def _parse_equality(self) -> Node:
         left = self._parse_comparison()
-        while self._sees_next(t.EQUAL, t.NOT_EQUAL, t.IS):
-            if self._sees_next(t.EQUAL, t.NOT_EQUAL):
-                negated = self._take_token(t.EQUAL, t.NOT_EQUAL).kind == t.NOT_EQUAL
+        while self._sees_next(_EQUATING):
+            if self._sees_next(_EQUALS):
+                negated = self._kind == t.NOT_EQUAL
+                self._skip_token()
                 equal: Node = nodes.make_equal(left, self._parse_comparison())
             else:
-                negated = not self._lookahead.agrees_with(look.IS_NULL, self._at)
+                negated = not self._sees_is_null()
                 self._take_token(t.IS)
                 if negated:
                     self._take_token(t.NOT)
@@ -106,12 +131,16 @@ class _Parser:
             left = Not(equal) if negated else equal
         return left
 
+    def _sees_is_null(self) -> bool:
+        is_null = self._tokens[self._at + 1].kind == t.NULL
+        return is_null or self._lookahead.agrees_with(look.IS_NULL, self._at)
+
     def _parse_comparison(self) -> Node:
         left = self._parse_unary()
-        while self._sees_next(*_COMPARING):
-            kind = self._tokens[self._at].kind
+        while self._sees_next(_COMPARING):
+            kind = self._kind
             if kind in _ORDERED:
-                self._take_token(kind)
+                self._skip_token()
                 left = nodes.make_ordered(_ORDERED[kind], left, self._parse_unary())
             else:
                 left = self._parse_test(left)
@@ -119,10 +148,10 @@ class _Parser:
 
     def _parse_test(self, left: Node) -> Node:
         """Parse a comparison by a word, which may follow NOT."""
-        negated = self._sees_next(t.NOT)
+        negated = self._sees_next(_NOT)
         if negated:
             self._take_not()
-        kind = self._take_token(*_NOT_LOOKS).kind
+        kind = self._take_token(*_TESTS).kind
         if kind == t.BETWEEN:
             low = self._parse_unary()
             self._take_token(t.AND)
@@ -132,7 +161,13 @@ class _Parser:
         return TextTest(_WORDS[kind], left, self._parse_string(), negated)
 
     def _take_not(self) -> None:
-        """Consume a NOT before one of the comparison words."""
+        """Consume a NOT before one of the comparison words.
+
+        The lookaheads are for remarks alone: with a comparison word next, one of them agrees.
+        """
+        if self._tokens[self._at + 1].kind in _TESTS:
+            self._skip_token()
+            return
         self._expected.update(*(_ORDERED, _NOT_LOOKS))
         if not any([self._lookahead.agrees_with(rule, self._at) for rule in _NOT_LOOKS.values()]):
             raise self._lookahead.unexpected_token(self._at, self._expected)
@@ -141,8 +176,8 @@ class _Parser:
     def _parse_list(self) -> list[str]:
         self._take_token(t.OPEN)
         values = [self._parse_string()]
-        while self._sees_next(t.COMMA):
-            self._take_token(t.COMMA)
+        while self._sees_next(_COMMA):
+            self._skip_token()
             values.append(self._parse_string())
         self._take_token(t.CLOSE)
         return values
@@ -156,21 +191,24 @@ class _Parser:
         return node
 
     def _parse_signed(self) -> Node:
-        if self._lookahead.agrees_with(look.PLUS, self._at, look.UNLIMITED):
-            self._take_token(t.PLUS)
+        kind = self._next_kind()
+        # The lookahead matters only for a plus sign, and for the remark about a token that begins no operand.
+        if kind not in _UNARY and self._lookahead.agrees_with_plus(self._at):
+            self._skip_token()
             return self._parse_unary()
-        if self._tokens[self._at].kind == t.MINUS:
-            self._take_token(t.MINUS)
+        if kind == t.MINUS:
+            self._skip_token()
             return Negate(self._parse_unary())
-        if self._tokens[self._at].kind == t.NOT:
-            self._take_token(t.NOT)
+        if kind == t.NOT:
+            self._skip_token()
             return Not(as_boolean(self._parse_unary()))
-        if not self._sees_next(*_PRIMARY):
+        if not self._sees_next(_PRIMARY):
             raise self._lookahead.unexpected_token(self._at, self._expected | {t.MINUS, t.NOT})
         return self._parse_primary()
 
     def _parse_primary(self) -> Node:
-        token = self._take_token(*_PRIMARY)
+        token = self._tokens[self._at]
+        self._skip_token()
         if token.kind == t.NAME:
             return Property(token.text)
         if token.kind == t.STRING:

@@ -20,9 +20,16 @@ Test = Callable[[bytes], bool]
 """Tells whether stored properties, with a separator before the first, match."""
 Key = bytes | tuple[bytes | None, ...] | None
 
-# Limits of each expression's answer cache: number of answers, and bytes of the property values of one answer.
-_MAX_REMEMBERED: Final = 1024
+# Limits of each answer cache: its bytes, and the bytes of the property values of one answer.
+_MAX_CACHE_BYTES: Final = 32 * 1024
 _MAX_REMEMBERED_BYTES: Final = 256
+# Bytes of an answer beside the property values: the entry of the dict with its reserve, the object that holds a value.
+_ENTRY_BYTES: Final = 110
+_VALUE_BYTES: Final = 40
+MAX_SELECTOR_BYTES: Final = 2 * _MAX_CACHE_BYTES
+"""Memory of all answers that a selector remembers."""
+# Most messages tested without a look at the clock, for an expression of one node.
+_MAX_NODES_PER_BATCH: Final = 8192
 # When more than every fourth message matches, testing each one is faster than searching for candidates.
 _DENSE_FACTOR: Final = 4
 # Number of recent messages whose share of matches predicts that of the next ones.
@@ -32,37 +39,45 @@ _MAX_COUNTED: Final = 2048
 class _AnswerCache(dict[Key, bool]):
     """Answers by property values. ``is_useless`` is set when values rarely repeat, as those of unique keys."""
 
-    __slots__ = ("hits", "is_useless")
+    __slots__ = ("hits", "is_useless", "size_bytes")
 
     def __init__(self) -> None:
         super().__init__()
         self.hits = 0
         self.is_useless = False
+        self.size_bytes = 0
 
     def remember(self, key: Key, answer: bool) -> bool:
         """Store and return an answer. When the cache is full, clear it first."""
-        if len(self) >= _MAX_REMEMBERED:
+        added = _entry_bytes(key)
+        if added > _ENTRY_BYTES + _MAX_REMEMBERED_BYTES:
+            return answer
+        if self.size_bytes + added > _MAX_CACHE_BYTES:
             self.is_useless = self.hits < len(self)
             self.clear()
-            self.hits = 0
-        if _key_bytes(key) <= _MAX_REMEMBERED_BYTES:
-            self[key] = answer
+            self.hits = self.size_bytes = 0
+        self[key] = answer
+        self.size_bytes += added
         return answer
 
 
-def _key_bytes(key: Key) -> int:
-    return sum(len(value or b"") for value in key) if isinstance(key, tuple) else len(key or b"")
+def _entry_bytes(key: Key) -> int:
+    values = key if isinstance(key, tuple) else (key,)
+    return _ENTRY_BYTES + sum(_VALUE_BYTES + len(value or b"") for value in values)
 
 
 class Selector:
     """Applies one expression to one message, or to many that lie end to end.
 
-    ``names`` are the properties that ``test`` reads. ``candidates`` is the search of `candidates.py`, if the expression
-    has one; ``is_fast`` tells whether it has.
+    ``names`` are the properties that ``test`` reads, ``node_count`` the operands and operators that it evaluates.
+    ``candidates`` is the search of `candidates.py`, if the expression has one; ``is_fast`` tells whether it has.
     """
 
-    def __init__(self, test: Test, names: Sequence[str], candidates: Candidates | None) -> None:
+    def __init__(
+        self, test: Test, names: Sequence[str], candidates: Candidates | None, node_count: int
+    ) -> None:
         self.is_fast = candidates is not None
+        self.max_batch_messages = max(1, _MAX_NODES_PER_BATCH // node_count)
         self._test = test
         self._candidates = candidates
         self._answers = _AnswerCache()

@@ -103,7 +103,7 @@ def test_few_of_many_are_looked_at() -> None:
             seen.append(properties)
             return whole.matches(properties)
 
-        selector = Selector(test, ["n", "color"], compile_candidates(node))
+        selector = Selector(test, ["n", "color"], compile_candidates(node), 3)
         result = store.read("t", 0, 0, 32, 1 << 20, None, selector.matches, selector)
         # a search looks at four times the messages that maxFilterMessageSize says
         assert (result.count, result.next_offset) == (1, 3200)
