@@ -30,6 +30,8 @@ TRANS_CHECK_MAX_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 CHECKPOINT_TOPIC: Final = "CHECKPOINT_TOPIC"
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 SYSTEM_PREFIX: Final = "rmq_sys_"
+CLOUD_TRACE_PREFIX: Final = "rmq_sys_TRACE_DATA_"
+"""Before the region in the trace topic of clients with AccessChannel.CLOUD. Source: TraceConstants, 5.4.0."""
 
 SYSTEM_TOPICS: Final = frozenset(
     {
@@ -84,6 +86,17 @@ PREDEFINED_GROUPS: Final = (
 TOOL_GROUPS: Final = frozenset(
     (*PREDEFINED_GROUPS, "DEFAULT_CONSUMER", "SCHEDULE_CONSUMER", "__MONITOR_CONSUMER")
 )
+
+
+def is_closed_to_producers(topic: str) -> bool:
+    """Return True for topics whose messages only a broker may write, because it acts on them.
+
+    Deviation: TopicValidator.isNotAllowedSendTopic, 5.4.0, only knows `CLOSED_TO_PRODUCERS`. A message that a producer
+    writes to a topic with the system prefix counts as the broker's own there: as a pop checkpoint, or a timer message.
+    """
+    return topic in CLOSED_TO_PRODUCERS or (
+        topic.startswith(SYSTEM_PREFIX) and not topic.startswith(CLOUD_TRACE_PREFIX)
+    )
 
 
 def retry_topic(group: str) -> str:

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from codec.java_numbers import parse_java_integer
+
 
 @dataclass(frozen=True, slots=True)
 class AttributeRule:
@@ -20,10 +22,7 @@ class AttributeRule:
             if value not in self.values:
                 raise ValueError(f"value is not in set: [{', '.join(sorted(self.values))}]")
             return
-        try:
-            number = int(value)
-        except ValueError:
-            raise ValueError(f'For input string: "{value}"') from None
+        number = parse_java_integer(value)
         if not self.low <= number <= self.high:
             raise ValueError(f"value is not in range({self.low}, {self.high})")
 

@@ -13,7 +13,7 @@ from codec.errors import MessageFormatError
 from codec.message import Message, decode_message
 from codec.sysflag import TRANSACTION_COMMIT, TRANSACTION_NONE, transaction_type
 from codec.topics import SCHEDULE_TOPIC, TRANS_HALF_TOPIC
-from gateway.broker.message_writer import MessageAppender, MessageScheduler, NewMessage
+from gateway.broker.message_writer import MessageAppender, MessageScheduler, NewMessage, read_delay_level
 from gateway.broker.timer_scheduler import TIMER_KEYS
 from gateway.broker.topic_table import count_change
 from gateway.broker.wake_signal import WakeSignal
@@ -94,10 +94,12 @@ class DelayService(ChangingTable):
     def schedule(self, message: NewMessage) -> NewMessage:
         """Return the message to store in its place: one for the schedule or timer topic, or the message itself if it
         has no delay.
+
+        Raises RequestError for a delay level that is not a number and for what the timers refuse.
         """
         if transaction_type(message.sys_flag) not in (TRANSACTION_NONE, TRANSACTION_COMMIT):
             return message
-        level = min(_parse_level(message.properties.get(keys.DELAY_TIME_LEVEL, "")), self.max_level)
+        level = min(read_delay_level(message.properties), self.max_level)
         if level <= 0:
             return message if self._timers is None else self._timers.schedule(message)
         properties = {key: value for key, value in message.properties.items() if key not in TIMER_KEYS}
@@ -245,11 +247,6 @@ class DelayService(ChangingTable):
     def to_json(self) -> bytes:
         """Return the content of delayOffset.json."""
         return fastjson.dumps({"dataVersion": self.version.to_value(), "offsetTable": self.offsets})
-
-
-def _parse_level(text: str) -> int:
-    """Return the delay level in a property, 0 for text that is not a number."""
-    return int(text) if text.lstrip("-").isdecimal() else 0
 
 
 def _parse_file(data: bytes) -> tuple[dict[int, int], DataVersion]:

@@ -13,6 +13,7 @@ counting of quotas in `quotas.py`.
 """
 
 from collections.abc import Callable, MutableMapping
+from math import floor
 from typing import Any, Final
 
 import trio
@@ -20,6 +21,7 @@ import trio
 from codec.batch import ENTRY_HEAD
 from codec.command import Command, encode_response
 from codec.constants import ResponseCode
+from codec.java_numbers import parse_integer_or
 from gateway.broker.group_commit import GroupCommit
 from gateway.broker.quotas import PULL, SEND, Quotas
 from gateway.config.process import BrokerConfig
@@ -135,7 +137,7 @@ class FlowControl:
         def handle(connection: Connection, command: Command) -> bytes | None:
             if stalls and self._commit.flushing_s > stall_s:
                 raise busy_refusal(f"[REJECTREQUEST]system busy, {START_TEXT}")
-            waited_ms = int(self._waited_s() * 1000)
+            waited_ms = floor(self._waited_s() * 1000)
             if waited_ms >= limit_ms:
                 raise busy_refusal(
                     f"[TIMEOUT_CLEAN_QUEUE]broker busy, {START_TEXT}, period in queue: {waited_ms}ms, "
@@ -186,8 +188,8 @@ class FlowControl:
         """Serve a pull with no more messages and bytes than its quotas have left."""
         ext = command.ext
         asked = (
-            _parse_number(ext.get("maxMsgNums"), 0),
-            _parse_number(ext.get("maxMsgBytes"), DEFAULT_MAX_PULL_BYTES),
+            parse_integer_or(ext.get("maxMsgNums"), 0),
+            parse_integer_or(ext.get("maxMsgBytes"), DEFAULT_MAX_PULL_BYTES),
         )
         room = self.quotas.limit_to_tokens(PULL, ext.get("topic", ""), *asked)
         for name, wanted, left in zip(("maxMsgNums", "maxMsgBytes"), asked, room, strict=True):
@@ -214,10 +216,10 @@ class FlowControl:
     def _encode_retry(self, command: Command) -> bytes:
         if command.code == PopMessage.code:
             return self._encode_pop_retry(command)
-        topic, queue_id = command.ext.get("topic", ""), _parse_number(command.ext.get("queueId"), 0)
+        topic, queue_id = command.ext.get("topic", ""), parse_integer_or(command.ext.get("queueId"), 0)
         ext = {
             "suggestWhichBrokerId": MASTER_ID,
-            "nextBeginOffset": command.ext.get("queueOffset", "0"),
+            "nextBeginOffset": str(parse_integer_or(command.ext.get("queueOffset"), 0)),
             "minOffset": str(self._store.min_offset(topic, queue_id)),
             "maxOffset": str(self._store.max_offset(topic, queue_id)),
         }
@@ -226,8 +228,8 @@ class FlowControl:
 
     def _encode_pop_retry(self, command: Command) -> bytes:
         """Encode the answer of a pop whose wait ended without messages."""
-        invisible_time = command.ext.get("invisibleTime", "0")
-        ext = {"popTime": "0", "invisibleTime": invisible_time, "reviveQid": "0", "restNum": "0"}
+        invisible_time = parse_integer_or(command.ext.get("invisibleTime"), 0)
+        ext = {"popTime": "0", "invisibleTime": str(invisible_time), "reviveQid": "0", "restNum": "0"}
         remark = self._pull_remark(command.ext.get("topic", ""))
         return encode_response(command.opaque, ResponseCode.POLLING_TIMEOUT, ext, b"", remark)
 
@@ -260,10 +262,12 @@ def busy_refusal(remark: str) -> RequestError:
 
 def _hold_s(command: Command) -> float:
     if command.code == PopMessage.code:
-        return min(MAX_HOLD_S, max(0, _parse_number(command.ext.get("pollTime"), 0)) / 1000) or BRIEF_HOLD_S
-    if not _parse_number(command.ext.get("sysFlag"), 0) & SUSPEND:
+        return (
+            min(MAX_HOLD_S, max(0, parse_integer_or(command.ext.get("pollTime"), 0)) / 1000) or BRIEF_HOLD_S
+        )
+    if not parse_integer_or(command.ext.get("sysFlag"), 0) & SUSPEND:
         return BRIEF_HOLD_S
-    return min(MAX_HOLD_S, max(0, _parse_number(command.ext.get("suspendTimeoutMillis"), 0)) / 1000)
+    return min(MAX_HOLD_S, max(0, parse_integer_or(command.ext.get("suspendTimeoutMillis"), 0)) / 1000)
 
 
 def _count_messages(command: Command) -> int:
@@ -276,11 +280,3 @@ def _count_messages(command: Command) -> int:
         position += max(ENTRY_HEAD.size, int.from_bytes(body[position : position + 4], "big"))
         count += 1
     return count
-
-
-def _parse_number(text: str | None, default: int) -> int:
-    """Parse a header field. An invalid text counts as the default, because the handler itself will refuse it."""
-    try:
-        return int(text or default)
-    except ValueError:
-        return default

@@ -4,13 +4,15 @@
 performs the same steps inline for plain messages. Callers check permissions.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from codec.constants import ResponseCode
 from codec.hosts import pack_host
+from codec.java_numbers import I32, JavaNumberError, parse_java_integer
 from codec.message import Message
-from codec.properties import encode_properties
+from codec.properties import DELAY_TIME_LEVEL, encode_properties
 from gateway.broker.long_poll import LongPolls
 from remoting.errors import RequestError
 from storage.append import Appended
@@ -56,6 +58,21 @@ class NewMessage:
     def with_changes(self, **fields: object) -> "NewMessage":
         """Return a copy with some fields replaced."""
         return replace(self, **fields)  # type: ignore[arg-type]
+
+
+def read_delay_level(properties: Mapping[str, str]) -> int:
+    """Return the delay level that a message requests, 0 for none.
+
+    Raises RequestError for text that Java would not parse. Source: Message.getDelayTimeLevel, 5.4.0.
+    """
+    text = properties.get(DELAY_TIME_LEVEL)
+    if text is None:
+        return 0
+    try:
+        return parse_java_integer(text, I32)
+    except JavaNumberError as error:
+        remark = f"java.lang.NumberFormatException: {error}"
+        raise RequestError(ResponseCode.SYSTEM_ERROR, remark) from error
 
 
 class MessageScheduler(Protocol):

@@ -52,6 +52,14 @@ def group_name_error(group: str | None) -> str | None:
     return None
 
 
+def closed_topic_refusal(topic: str) -> RequestError:
+    """Return the refusal of a message for a topic that producers may not write to.
+
+    Source: AbstractSendMessageProcessor.msgCheck, 5.4.0.
+    """
+    return RequestError(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
+
+
 def check_topic_name(topic: str | None) -> None:
     """Raise RequestError INVALID_PARAMETER for an invalid topic name."""
     fault = topic_name_error(topic)

@@ -5,8 +5,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import floor
 from typing import Final, NamedTuple
 
+from codec.java_numbers import parse_integer_or
 from gateway.broker.topic_table import TopicTable
 from gateway.config.process import BrokerConfig
 from remoting.bodies.topics import TopicConfig
@@ -130,7 +132,7 @@ class Quotas:
     def limit_to_tokens(self, direction: str, topic: str, messages: int, size_bytes: int) -> tuple[int, int]:
         """Lower the requested messages and bytes to the tokens left, but to no less than one message and one byte."""
         for kind, bucket in self._buckets_for(direction, topic):
-            left = max(1, int(bucket.refill()))
+            left = max(1, floor(bucket.refill()))
             if kind.unit == MESSAGES:
                 messages = min(messages, left)
             else:
@@ -146,7 +148,7 @@ def _topic_rates(config: TopicConfig) -> dict[QuotaKey, int]:
     rates = {}
     for direction, unit in KINDS:
         kind = QuotaKey(direction, unit, config.topic_name)
-        text = config.attributes.get(kind.attribute, "0")
-        if text.isdecimal() and int(text):
-            rates[kind] = int(text)
+        rate = parse_integer_or(config.attributes.get(kind.attribute), 0)
+        if rate > 0:
+            rates[kind] = rate
     return rates

@@ -14,7 +14,6 @@ from codec.constants import ResponseCode
 from codec.properties import decode_properties
 from codec.sysflag import INNER_BATCH, MULTI_TAGS, TRANSACTION_MASK
 from codec.topics import (
-    CLOSED_TO_PRODUCERS,
     PERM_WRITE,
     RETRY_PREFIX,
     TIMER_TOPIC,
@@ -22,8 +21,8 @@ from codec.topics import (
     permission_text,
 )
 from gateway.broker.advertised_hosts import HostView
-from gateway.broker.message_writer import MessageWriter, NewMessage, store_refusal
-from gateway.broker.name_validation import FAQ, check_topic_name
+from gateway.broker.message_writer import MessageWriter, NewMessage, read_delay_level, store_refusal
+from gateway.broker.name_validation import FAQ, check_topic_name, closed_topic_refusal
 from gateway.broker.retry_rules import RetryRules
 from gateway.broker.shared_parts import MessageServices
 from gateway.broker.timer_scheduler import encode_recall_handle
@@ -194,7 +193,8 @@ class SendHandler:
         if self._config.start_accept_send_timestamp_ms:
             self._refuse_before_start()
         config = self._topics.get(topic)
-        if config is None or topic in CLOSED_TO_PRODUCERS or not self._config.broker_permission & PERM_WRITE:
+        closed = topic in self._topics.closed_to_producers
+        if config is None or closed or not self._config.broker_permission & PERM_WRITE:
             config = self._resolve_topic(connection, command, topic)
         if queue_id >= config.write_queue_nums and queue_id >= config.read_queue_nums:
             self._refuse_queue(connection, config, queue_id)
@@ -223,8 +223,8 @@ class SendHandler:
             host = self._hosts.address_for(connection)[0]
             raise RequestError(ResponseCode.NO_PERMISSION, f"the broker[{host}] sending message is forbidden")
         check_topic_name(topic)
-        if topic in CLOSED_TO_PRODUCERS:
-            raise RequestError(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
+        if self._topics.is_closed_to_producers(topic):
+            raise closed_topic_refusal(topic)
         is_v1 = command.code in (SEND_V1, SEND_REPLY_V1)
         request = (SendMessage if is_v1 else SendMessageV2).from_ext(command.ext)
         flags = _unit_flags_of(topic, request.unit_mode)
@@ -339,7 +339,7 @@ class SendHandler:
         """Tell whether a message is a half message. Delayed redeliveries of clients before 4.6.1 only look like one."""
         if properties.get("TRAN_MSG", "").lower() != "true":
             return False
-        if header.reconsume_times > 0 and properties.get("DELAY", "0") > "0":
+        if read_delay_level(properties) > 0 and header.reconsume_times > 0:
             return False
         self._refuse_half(connection)
         return True
@@ -382,7 +382,7 @@ class SendHandler:
             raise RequestError(ResponseCode.MESSAGE_ILLEGAL, remark)
         _refuse_inner_batch(header)
         properties = decode_properties(header.properties) if header.properties else {}
-        if properties.get("DELAY", "0") > "0" or header.sys_flag & TRANSACTION_MASK:
+        if read_delay_level(properties) > 0 or header.sys_flag & TRANSACTION_MASK:
             raise MessageIllegal("a batch can be neither delayed nor transactional")
         return properties.get("UNIQ_KEY")
 

@@ -6,6 +6,7 @@ from typing import Final
 
 from codec import properties as keys
 from codec.constants import ResponseCode
+from codec.java_numbers import JavaNumberError, parse_java_integer
 from codec.recall_handle import RecallHandle
 from codec.topics import RETRY_PREFIX, TIMER_TOPIC
 from gateway.broker.message_writer import NewMessage
@@ -117,11 +118,10 @@ def deliver_time_ms(properties: dict[str, str], now_ms: int) -> int | None:
 
 def _parse_long(text: str) -> int | None:
     """Return the number that Long.parseLong reads, None where it throws."""
-    digits = text[1:] if text[:1] in ("-", "+") else text
-    if not digits.isdecimal():
+    try:
+        return parse_java_integer(text)
+    except JavaNumberError:
         return None
-    number = int(text)
-    return number if -LONG_MAX - 1 <= number <= LONG_MAX else None
 
 
 def slot_before(deliver_ms: int, precision_ms: int) -> int:
@@ -134,8 +134,8 @@ def encode_recall_handle(properties: dict[str, str], broker_name: str) -> str | 
 
     Source: SendMessageProcessor.attachRecallHandle, 5.4.0.
     """
-    slot, topic = properties.get(keys.TIMER_OUT_MS), properties.get(keys.REAL_TOPIC)
-    if slot is None or not slot.isdecimal() or topic is None or topic.startswith(RETRY_PREFIX):
+    slot_ms, topic = _parse_long(properties.get(keys.TIMER_OUT_MS, "")), properties.get(keys.REAL_TOPIC)
+    if slot_ms is None or topic is None or topic.startswith(RETRY_PREFIX):
         return None
     unique_key = properties[keys.UNIQ_CLIENT_MESSAGE_ID_KEYIDX]
-    return RecallHandle(topic, broker_name, str(int(slot) + 1), unique_key).encode()
+    return RecallHandle(topic, broker_name, str(slot_ms + 1), unique_key).encode()

@@ -104,6 +104,7 @@ class TopicTable:
         if saved is not None:
             self.table.update(saved.topic_config_table)
             self.version = saved.data_version
+        self.closed_to_producers = {topic for topic in self.table if self.is_closed_to_producers(topic)}
         self._warn_of_unsupported_attributes()
 
     def _warn_of_unsupported_attributes(self) -> None:
@@ -128,6 +129,13 @@ class TopicTable:
     def is_system(self, topic: str) -> bool:
         """Tell whether clients may not define this topic. Source: TopicValidator.isSystemTopic, 5.4.0."""
         return topic in self.system_topics or topic.startswith(topic_names.SYSTEM_PREFIX)
+
+    def is_closed_to_producers(self, topic: str) -> bool:
+        """Tell whether only the broker itself may write to this topic.
+
+        ``closed_to_producers`` holds the existing ones. The configured trace topic is open whatever its name is.
+        """
+        return topic != self._settings.trace_topic and topic_names.is_closed_to_producers(topic)
 
     def is_ordered(self, topic: str) -> bool:
         """Tell whether a topic prefers order to availability while a broker is absent."""
@@ -241,6 +249,8 @@ class TopicTable:
     def _store_configs(self, configs: Sequence[TopicConfig]) -> None:
         for config in configs:
             self.table[config.topic_name] = config
+            if self.is_closed_to_producers(config.topic_name):
+                self.closed_to_producers.add(config.topic_name)
             log.info("topic stored", extra={"topic": config.topic_name, "queues": config.write_queue_nums})
         self._commit_change(configs)
 

@@ -13,10 +13,13 @@ from codec.hosts import pack_host
 from codec.java_numbers import parse_integer_or
 from codec.properties import decode_properties, find_property
 from codec.sysflag import TRANSACTION_COMMIT, TRANSACTION_NONE, TRANSACTION_ROLLBACK, with_transaction_type
-from codec.topics import TRANS_HALF_TOPIC, TRANS_OP_TOPIC
+from codec.topics import ROCKSDB_TRANS_HALF_TOPIC, TRANS_CHECK_MAX_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_TOPIC
 from gateway.broker.advertised_hosts import AdvertisedHosts
 from gateway.broker.message_writer import MessageAppender, MessageWriter, NewMessage
+from gateway.broker.name_validation import closed_topic_refusal, topic_name_error
 from gateway.broker.shared_parts import MessageServices
+from gateway.broker.stored_messages import find_in_queue
+from gateway.broker.topic_table import TopicTable
 from gateway.broker.waiting_message import RealQueueWriter, WaitingMessage, parse_real_queue
 from gateway.config.process import BrokerConfig
 from remoting.connection import Connection
@@ -33,6 +36,10 @@ REMOVE_TAG: Final = "d"
 UNSET_REMARK: Final = "not set any response code"
 """Remark of an official answer whose code was set without a remark."""
 _HALF_TOPIC: Final = TRANS_HALF_TOPIC.encode()
+HALF_TOPICS: Final = frozenset(
+    topic.encode() for topic in (TRANS_HALF_TOPIC, ROCKSDB_TRANS_HALF_TOPIC, TRANS_CHECK_MAX_TOPIC)
+)
+"""Topics of messages that can be ended: the last one has those that the broker gave up asking about."""
 _IMMUNITY: Final = b"CHECK_IMMUNITY_TIME_IN_SECONDS"
 _MARK: Final = "TRAN_MSG\x01true\x02"
 _UNIQUE_KEY: Final = "UNIQ_KEY\x01"
@@ -150,8 +157,11 @@ class OpMessageWriter:
 class EndTransactionHandler:
     """Ends half messages as their producers decide. Source: EndTransactionProcessor, 5.4.0."""
 
-    def __init__(self, config: BrokerConfig, services: MessageServices, writer: MessageWriter) -> None:
+    def __init__(
+        self, config: BrokerConfig, topics: TopicTable, services: MessageServices, writer: MessageWriter
+    ) -> None:
         self._config = config
+        self._topics = topics
         self._store = services.store
         self._clock = services.store.clock
         self._group_commit = services.group_commit
@@ -185,10 +195,15 @@ class EndTransactionHandler:
         return None if command.is_oneway else encode_response(command.opaque, 0, None, b"", None)
 
     def _find_half(self, physical_offset: int) -> WaitingMessage:
-        view = self._store.message_at(physical_offset)
-        if view is None:
+        """Return the half message at a physical offset.
+
+        Deviation: only a message in a queue of half messages is found. The official broker ends any message that has
+        the right properties, so that a producer could have one written to a topic that is closed to producers.
+        """
+        half = find_in_queue(self._store, physical_offset)
+        if half is None or half.topic not in HALF_TOPICS:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
-        return WaitingMessage.parse(view)
+        return half
 
     def _refuse_late(self, half: WaitingMessage) -> None:
         """Refuse a decision after the message's own immunity: from then on only check-backs decide.
@@ -224,9 +239,11 @@ class EndTransactionHandler:
 
     def _write_real_message(self, half: WaitingMessage, physical_offset: int) -> None:
         place = parse_real_queue(half.properties)
-        if place is None:
+        if place is None or topic_name_error(place[0]) is not None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
         topic, queue_id, properties = place
+        if self._topics.is_closed_to_producers(topic):
+            raise closed_topic_refusal(topic)
         try:
             if b"DELAY" in properties or b"TIMER_" in properties:
                 self._writer.write(_as_committed(half, topic, queue_id, properties, physical_offset))

@@ -3,6 +3,7 @@
 import re
 from typing import Final, NamedTuple
 
+from codec.java_numbers import I32, parse_integer_or
 from codec.message import locate_stored_parts
 from codec.properties import find_property
 from gateway.broker.long_poll import LongPolls
@@ -61,11 +62,17 @@ def parse_time_and_properties(view: memoryview) -> tuple[int, int, bytes]:
 def parse_real_queue(properties: bytes) -> tuple[str, int, bytes] | None:
     """Return real topic, queue and remaining properties of a waiting message; None when they are not among them."""
     if (match := _AT_END.search(properties)) is not None:  # The layout that this broker writes.
-        return match[1].decode(), int(match[2]), properties[: match.start()]
-    found, queue_id = find_property(properties, b"REAL_TOPIC"), find_property(properties, b"REAL_QID")
-    if found is None or queue_id is None or not queue_id.isdigit():
-        return None
-    return found.decode(), int(queue_id), _REAL_PLACE.sub(b"", properties)
+        found, queue_text, rest = match[1], match[2], properties[: match.start()]
+    else:
+        stored_topic, stored_queue = (
+            find_property(properties, b"REAL_TOPIC"),
+            find_property(properties, b"REAL_QID"),
+        )
+        if stored_topic is None or stored_queue is None:
+            return None
+        found, queue_text, rest = stored_topic, stored_queue, _REAL_PLACE.sub(b"", properties)
+    queue_id = parse_integer_or(str(queue_text, "latin-1"), -1, I32)
+    return None if queue_id < 0 else (str(found, "utf-8", "replace"), queue_id, rest)
 
 
 class RealQueueWriter:

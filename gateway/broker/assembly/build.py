@@ -93,7 +93,7 @@ def _connect_parts(
     writer = MessageWriter(store, services.long_polls, config.store.max_message_size_bytes, delay_service)
     queue_locks = QueueLocks(clock)
     retry_rules = RetryRules(tables.topics, tables.groups, queue_locks)
-    transactions = EndTransactionHandler(config, services, writer)
+    transactions = EndTransactionHandler(config, tables.topics, services, writer)
     send_handler = SendHandler(
         config, tables.topics, services, writer, retry_rules, UniqueKeyGenerator(clock)
     )

@@ -6,6 +6,7 @@ Source: KeyBuilder, PopAckConstants and ExtraInfoUtil, 5.4.0.
 from typing import Final, NamedTuple, Self
 
 from codec.constants import ResponseCode
+from codec.java_numbers import I32, JavaNumberError, parse_java_integer
 from codec.topics import RETRY_PREFIX, SYSTEM_GROUP_PREFIX, SYSTEM_PREFIX
 from remoting.errors import RequestError
 
@@ -68,9 +69,15 @@ class ReceiptHandle(NamedTuple):
         """Parse ``startOffset popTime invisibleTime reviveQueue kind broker …``. Raises RequestError."""
         parts = text.split(" ")
         try:
-            start, pop_time, invisible_time, revive_queue_id = map(int, parts[:4])
-            return cls(start, pop_time, invisible_time, revive_queue_id, parts[4], parts[5])
-        except (ValueError, IndexError) as error:
+            return cls(
+                parse_java_integer(parts[0]),
+                parse_java_integer(parts[1]),
+                parse_java_integer(parts[2]),
+                parse_java_integer(parts[3], I32),
+                parts[4],
+                parts[5],
+            )
+        except (JavaNumberError, IndexError) as error:
             remark = f"the extra info cannot be read, its length is {len(parts)}"
             raise RequestError(ResponseCode.SYSTEM_ERROR, remark) from error
 

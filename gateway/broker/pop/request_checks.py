@@ -1,6 +1,7 @@
 """Checks pop requests, in the official order and with the official remarks."""
 
 from codec.constants import ResponseCode
+from codec.java_numbers import parse_integer_or
 from codec.topics import PERM_READ
 from gateway.broker.message_filter import MessageFilter, is_tag_type, sql_message_filter, tag_message_filter
 from gateway.broker.name_validation import FAQ
@@ -89,7 +90,7 @@ class PopRequestChecks:
             return False
         group_config = self._groups.get(group)
         attributes = {} if group_config is None else group_config.attributes
-        return chance < int(attributes.get("priority.factor", DEFAULT_PRIORITY_FACTOR))
+        return chance < parse_integer_or(attributes.get("priority.factor"), DEFAULT_PRIORITY_FACTOR)
 
     @staticmethod
     def _message_filter(request: PopMessage) -> MessageFilter:

@@ -6,6 +6,7 @@ from codec.errors import MessageFormatError
 from codec.ids import decode_message_id
 from gateway.broker.client_registry import GroupMember
 from gateway.broker.processors.broker import Broker
+from gateway.broker.stored_messages import find_stored
 from remoting.bodies.groups import (
     ConnectedClient,
     ConsumerConnection,
@@ -124,7 +125,7 @@ def _read_stored(broker: Broker, message_id: str) -> bytes:
         _, _, place = decode_message_id(message_id)
     except MessageFormatError as error:
         raise RequestError(ResponseCode.SYSTEM_ERROR, f"message id [{message_id}] is illegal") from error
-    found = broker.store.message_at(place)
+    found = find_stored(broker.store, place)
     if found is None:
         raise RequestError(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {place}")
     return bytes(found)

@@ -6,7 +6,7 @@ The messages are stored as they are, since the other broker has already processe
 from codec.constants import ResponseCode
 from codec.topics import SYSTEM_PREFIX, SYSTEM_TOPICS
 from gateway.broker.message_writer import store_refusal
-from gateway.broker.name_validation import FAQ
+from gateway.broker.name_validation import FAQ, closed_topic_refusal
 from gateway.broker.processors.broker import Broker
 from remoting.errors import RequestError
 from remoting.handler_table import ANSWERS_LATER, AnswersLater, Call, HandlerTable, encode_reply
@@ -46,7 +46,7 @@ def _check_request(broker: Broker, request: PutMessagesAtOffsets) -> None:
         raise RequestError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
     topic = request.topic
     if topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIX):
-        raise RequestError(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
+        raise closed_topic_refusal(topic)
     config = broker.topics.get(topic)
     if config is None:
         raise RequestError(

@@ -7,6 +7,7 @@ import trio
 from codec.constants import ResponseCode
 from codec.message import decode_message
 from gateway.broker.processors.broker import Broker
+from gateway.broker.stored_messages import find_stored
 from remoting.bodies.progress import ConsumeQueueData, QueryConsumeQueueResponseBody
 from remoting.declare import Header
 from remoting.errors import RequestError
@@ -85,7 +86,7 @@ def _has_key(stored: memoryview, request: QueryMessage, key_type: str) -> bool:
 @ViewMessageById.on(routes)
 def view_message(broker: Broker, request: ViewMessageById) -> Header:
     """Return the message at a physical offset, as stored. Source: QueryMessageProcessor.viewMessageById, 5.4.0."""
-    found = broker.store.message_at(request.offset)
+    found = find_stored(broker.store, request.offset)
     if found is None:
         remark = f"can not find message by the offset, {request.offset}"
         raise RequestError(ResponseCode.SYSTEM_ERROR, remark)

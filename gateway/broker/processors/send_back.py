@@ -1,9 +1,9 @@
 """CONSUMER_SEND_MSG_BACK: a consumer returns a message that it failed to consume."""
 
 from codec.constants import ResponseCode
-from codec.message import decode_message
 from codec.topics import PERM_WRITE
 from gateway.broker.processors.broker import Broker
+from gateway.broker.stored_messages import find_message
 from remoting.errors import RequestError
 from remoting.handler_table import Call, HandlerTable
 from remoting.requests.send import ConsumerSendMsgBack
@@ -22,10 +22,10 @@ def send_back(broker: Broker, request: ConsumerSendMsgBack, call: Call) -> None:
         host = broker.hosts.address_for(call.connection)[0]
         raise RequestError(ResponseCode.NO_PERMISSION, f"the broker[{host}] sending message is forbidden")
     broker.retry_rules.check_retry_topic(request)
-    found = broker.store.message_at(request.offset)
+    found = find_message(broker.store, request.offset)
     if found is None:
         raise RequestError(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {request.offset}")
-    message = broker.retry_rules.make_retry_message(request, call.command.version, decode_message(found))
+    message = broker.retry_rules.make_retry_message(request, call.command.version, found)
     if message is not None:
         message.store_host = broker.hosts.view_of(call.connection).store_host
         broker.writer.write(message)

@@ -19,14 +19,13 @@ from codec.properties import (
 )
 from codec.sysflag import COMPRESSED, COMPRESSION_MASK
 from codec.topics import (
-    CLOSED_TO_PRODUCERS,
     PERM_WRITE,
     RETRY_PREFIX,
     SYSTEM_PREFIX,
     SYSTEM_TOPICS,
 )
 from gateway.broker.message_writer import store_refusal
-from gateway.broker.name_validation import FAQ
+from gateway.broker.name_validation import FAQ, closed_topic_refusal
 from gateway.broker.processors.broker import Broker
 from gateway.broker.send_handler import MAX_BATCH_TOPIC_LENGTH
 from gateway.broker.staged_batches import UNIQUE_KEY, BatchIncomplete, StagedBatches
@@ -121,9 +120,9 @@ def _check_name(name: str) -> str:
 
 def _check_topic(broker: Broker, request: StageMessages) -> None:
     topic, config = request.topic, broker.topics.get(request.topic)
-    system = topic in SYSTEM_TOPICS or topic in CLOSED_TO_PRODUCERS or topic.startswith(SYSTEM_PREFIX)
+    system = topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIX)
     if system or topic.startswith(RETRY_PREFIX) or len(topic) > MAX_BATCH_TOPIC_LENGTH:
-        raise RequestError(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
+        raise closed_topic_refusal(topic)
     if config is None:
         remark = f"topic[{topic}] not exist, apply first please!{FAQ}"
         raise RequestError(ResponseCode.TOPIC_NOT_EXIST, remark)

@@ -5,6 +5,7 @@ from typing import Final
 from codec import properties as keys
 from codec.constants import ResponseCode
 from codec.errors import MessageFormatError
+from codec.java_numbers import parse_integer_or
 from codec.recall_handle import RecallHandle
 from codec.topics import PERM_WRITE
 from gateway.broker.message_writer import NewMessage
@@ -51,6 +52,8 @@ def _check_recall_allowed(broker: Broker, topic: str) -> None:
         raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, _UNAVAILABLE)
     if not (config.broker_permission & PERM_WRITE or config.allow_recall_when_broker_not_writeable):
         raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, _UNAVAILABLE)
+    if broker.topics.is_closed_to_producers(topic):
+        raise RequestError(ResponseCode.NO_PERMISSION, "recall failed, operation is forbidden")
     if broker.topics.get(topic) is None:
         raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"recall failed, the topic[{topic}] not exist")
 
@@ -64,8 +67,7 @@ def _decode_handle(broker: Broker, request: RecallMessage) -> RecallHandle:
         raise RequestError(ResponseCode.ILLEGAL_OPERATION, "recall failed, topic not match")
     if handle.broker_name != broker.config.broker_name:
         raise RequestError(ResponseCode.ILLEGAL_OPERATION, _UNAVAILABLE)
-    timestamp = int(handle.timestamp) if handle.timestamp.isdecimal() else -1
-    left_ms = timestamp - broker.clock.now_ms()
+    left_ms = parse_integer_or(handle.timestamp, -1) - broker.clock.now_ms()
     if not 0 < left_ms < broker.config.store.timer_max_delay_s * 1000:
         raise RequestError(ResponseCode.ILLEGAL_OPERATION, "recall failed, timestamp invalid")
     return handle

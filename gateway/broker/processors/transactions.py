@@ -4,10 +4,12 @@ from codec import properties as keys
 from codec.constants import ResponseCode
 from codec.errors import MessageFormatError
 from codec.ids import decode_message_id
-from codec.message import Message, decode_message
+from codec.message import Message
 from codec.topics import TRANS_HALF_TOPIC
 from gateway.broker.message_writer import NewMessage
 from gateway.broker.processors.broker import Broker
+from gateway.broker.stored_messages import find_in_queue, find_message
+from gateway.broker.transactions import HALF_TOPICS
 from remoting.connection import Handler
 from remoting.errors import RequestError
 from remoting.handler_table import HandlerTable
@@ -28,9 +30,10 @@ def end_transaction(broker: Broker) -> Handler:
 def resume_check(broker: Broker, request: ResumeCheckHalfMessage) -> None:
     """Write a given-up message to the half messages again, as if it had never been checked.
 
-    Source: AdminBrokerProcessor.resumeCheckHalfMessage, 5.4.0.
+    Source: AdminBrokerProcessor.resumeCheckHalfMessage, 5.4.0. Deviation: a message of a topic without half messages is
+    not found; the official broker makes a half message of any.
     """
-    message = _find_message(broker, request.msg_id)
+    message = _find_given_up(broker, request.msg_id)
     if message is None:
         remark = f"Exception was thrown when putting message back to {TRANS_HALF_TOPIC}."
         raise RequestError(ResponseCode.SYSTEM_ERROR, remark)
@@ -42,10 +45,12 @@ def resume_check(broker: Broker, request: ResumeCheckHalfMessage) -> None:
         raise RequestError(ResponseCode.SYSTEM_ERROR, remark) from error
 
 
-def _find_message(broker: Broker, message_id: str | None) -> Message | None:
+def _find_given_up(broker: Broker, message_id: str | None) -> Message | None:
     try:
         _, _, physical_offset = decode_message_id(message_id or "")
-        view = broker.store.message_at(physical_offset)
-        return None if view is None else decode_message(view)
-    except (MessageFormatError, ValueError):
+    except MessageFormatError:
         return None
+    queued = find_in_queue(broker.store, physical_offset)
+    if queued is None or queued.topic not in HALF_TOPICS:
+        return None
+    return find_message(broker.store, physical_offset)

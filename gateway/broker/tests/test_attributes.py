@@ -54,3 +54,9 @@ def test_refused_changes(current, changes, fault):
     with pytest.raises(ValueError) as refused:  # noqa: PT011 - the text is compared from its start
         apply_changes(TOPIC_ATTRIBUTES, current, changes)
     assert str(refused.value).startswith(fault)
+
+
+@pytest.mark.parametrize("number", ["1_0", " 5", "", "9" * 20, "9" * 5000, "1e3"])
+def test_a_number_that_java_would_not_read_is_refused_with_its_text(number: str) -> None:
+    with pytest.raises(ValueError, match="For input string:"):
+        apply_changes(TOPIC_ATTRIBUTES, {}, {"+quota.send.messages": number})

@@ -8,6 +8,7 @@ from gateway.broker.delay_service import DelayService, parse_levels
 from gateway.broker.long_poll import LongPolls
 from gateway.broker.message_writer import MessageAppender, MessageWriter, NewMessage
 from gateway.tests.broker_fakes import FakeClock, memory_config_file
+from remoting.errors import RequestError
 from storage.config import StoreConfig
 from storage.errors import CorruptionError, StoreFull
 from storage.files import MemoryFiles
@@ -139,7 +140,14 @@ def test_a_level_beyond_the_last_is_the_last(world):
     assert world.delay.next_due_ms() == world.clock.ms + 10_000
 
 
-@pytest.mark.parametrize("level", ["0", "-1", "", "soon"])
+@pytest.mark.parametrize("level", ["soon", "--5", "1_0", " 1", "9" * 400, "9" * 5000])
+def test_a_level_that_java_would_not_read_is_refused(world, level):
+    with pytest.raises(RequestError, match="NumberFormatException: For input string:") as refused:
+        world.send(level=level)
+    assert refused.value.code == 1
+
+
+@pytest.mark.parametrize("level", ["0", "-1", ""])
 def test_messages_without_a_level_go_straight_through(world, level):
     world.send(level=level)
     assert len(world.read()) == 1

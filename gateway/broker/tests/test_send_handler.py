@@ -415,3 +415,35 @@ async def test_a_number_that_java_would_not_read_is_refused_in_every_field(clust
     assert answer.remark.startswith('java.lang.NumberFormatException: For input string: "')
     assert answer.remark.endswith(f", the custom field <{field}>")
     assert broker.store.max_physical_offset == 0
+
+
+@pytest.mark.parametrize("digits", [20, 400, 5000])
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("DELAY", ERROR),
+        ("TIMER_DELAY_SEC", ILLEGAL),
+        ("TIMER_DELAY_MS", ILLEGAL),
+        ("TIMER_DELIVER_MS", ILLEGAL),
+    ],
+)
+@simulated
+async def test_a_delay_of_thousands_of_digits_is_refused(cluster, name, code, digits, caplog):
+    broker, client = await started(cluster, timer_wheel_enable=True)
+    request = message(properties={name: "9" * digits})
+    assert (await refused(client, request))[0] == code
+    half = message(properties={name: "9" * digits, "TRAN_MSG": "true", "PGROUP": "P"})
+    if name == "DELAY":
+        assert (await refused(client, half))[0] == code
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+    assert broker.store.topics() == set()
+
+
+@simulated
+async def test_properties_of_waiting_messages_set_by_a_producer_have_no_effect(cluster, caplog):
+    _, client = await started(cluster, timer_wheel_enable=True)
+    set_by_producer = {"TIMER_OUT_MS": "9" * 5000, "REAL_TOPIC": "rmq_sys_wheel_timer", "REAL_QID": "9" * 400}
+    reply = await client.ask(message(properties={**set_by_producer, "TIMER_DELAY_MS": "5"}))
+    assert reply.recall_handle is None
+    assert [each.body for each in await stored(client)] == [b"hello"]
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]

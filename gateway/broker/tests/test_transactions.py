@@ -196,10 +196,9 @@ async def test_refusals(cluster, decision, changes, remark):
 @simulated
 async def test_a_plain_message_cannot_be_committed(cluster):
     _, producer = await started(cluster)
-    plain = await producer.connection.ask(message())
-    assert await refused(producer.end(plain)) == (ERROR, "The producer group wrong")
-    mine = await producer.connection.ask(message(properties={"PGROUP": "PID"}))
-    assert await refused(producer.end(mine)) == (ERROR, "Find prepared transaction message failed")
+    for properties in ({}, {"PGROUP": "PID"}, {"PGROUP": "PID", "REAL_TOPIC": "orders", "REAL_QID": "2"}):
+        plain = await producer.connection.ask(message(properties=properties))
+        assert await refused(producer.end(plain)) == (ERROR, "Find prepared transaction message failed")
 
 
 @simulated

@@ -35,3 +35,17 @@ def test_receipts_that_cannot_be_read(text):
     with pytest.raises(RequestError) as refused:
         ReceiptHandle.parse(text)
     assert refused.value.code == 1
+
+
+@pytest.mark.parametrize("number", ["1_0", "+", "", "x", "9" * 20, "9" * 5000])
+@pytest.mark.parametrize("place", range(4))
+def test_numbers_that_java_would_not_read_are_refused(number: str, place: int) -> None:
+    parts = ["0", "1", "2", "3", "0", "b1"]
+    parts[place] = number
+    with pytest.raises(RequestError, match="the extra info cannot be read, its length is 6"):
+        ReceiptHandle.parse(" ".join(parts))
+
+
+def test_a_revive_queue_beyond_a_java_int_is_refused() -> None:
+    with pytest.raises(RequestError, match="the extra info cannot be read"):
+        ReceiptHandle.parse(f"0 1 2 {1 << 31} 0 b1")

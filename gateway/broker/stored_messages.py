@@ -1,0 +1,49 @@
+"""Looks up stored messages by a physical offset that a client names.
+
+Such an offset may point into the body of a message, and a body can hold bytes that look like a message, or like its
+start. Nobody can tell such bytes from a message without the queue that should contain it.
+"""
+
+import logging
+import struct
+
+from codec.errors import MessageFormatError
+from codec.message import Message, decode_message
+from gateway.broker.waiting_message import WaitingMessage
+from storage.errors import CorruptionError
+from storage.store import MessageStore
+
+log = logging.getLogger(__name__)
+
+
+def find_stored(store: MessageStore, physical_offset: int) -> memoryview | None:
+    """Return the bytes of the message at a physical offset; None when no whole message starts there."""
+    try:
+        return store.message_at(physical_offset)
+    except CorruptionError as error:
+        log.warning("no message at an offset of a request", extra={"reason": str(error)})
+        return None
+
+
+def find_message(store: MessageStore, physical_offset: int) -> Message | None:
+    """Return the decoded message at a physical offset; None when no whole message starts there."""
+    found = find_stored(store, physical_offset)
+    try:
+        return None if found is None else decode_message(found)
+    except MessageFormatError as error:
+        log.warning("no message at an offset of a request", extra={"reason": str(error)})
+        return None
+
+
+def find_in_queue(store: MessageStore, physical_offset: int) -> WaitingMessage | None:
+    """Return the message at a physical offset if its queue has an entry for it; None for any other."""
+    found = find_stored(store, physical_offset)
+    try:
+        message = None if found is None else WaitingMessage.parse(found)
+    except (IndexError, struct.error):
+        return None
+    if message is None:
+        return None
+    topic = str(message.topic, "utf-8", "replace")
+    place = store.physical_offset_at(topic, message.queue_id, message.queue_offset)
+    return message if place == physical_offset else None
