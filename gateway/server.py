@@ -102,6 +102,7 @@ class Server:
             yield from connection_metrics("namesrv", self._namesrv.server)
         for service in self._brokers:
             yield from connection_metrics(service.tasks.part, service.server)
+            yield from service.broker.damaged.metrics()
 
     def _start_namesrv(self, nursery: trio.Nursery) -> str | None:
         if self._config.namesrv is None:

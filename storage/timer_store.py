@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 from typing import Final
 
+from codec.java_numbers import I32
 from codec.message import QUEUE_OFFSET_AT
 from storage.layout import LONG
 from storage.store import MessageStore
@@ -174,6 +175,8 @@ class TimerStore:
         slot = self._wheel.find_slot(slot_ms) or WheelSlot(slot_ms, -1, -1, 0)
         self._wheel.make_room(slot_ms)  # Reserve before the log says that the record exists.
         position = self._log.make_room()
+        # The delay is a 32-bit field. A slot is further ahead only when the clock was set back by weeks.
+        write_ms = max(write_ms, slot_ms - I32.high)
         delay_ms = slot_ms - write_ms
         record = TimerRecord(
             position, slot.last, magic, write_ms, delay_ms, physical_offset, size, topic_hash, due_ms

@@ -64,9 +64,10 @@ class _SkippedCount:
 
 
 class DamagedRecords:
-    """The records that one broker skipped."""
+    """The records that one broker, ``part``, skipped."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, part: str, clock: Clock) -> None:
+        self._part = part
         self._clock = clock
         self._skipped = {kind: _SkippedCount() for kind in RecordKind}
 
@@ -108,4 +109,5 @@ class DamagedRecords:
         """Yield the number of skipped records of each kind."""
         meaning = "stored records that could not be used when they were read, and were skipped"
         for kind, skipped in self._skipped.items():
-            yield Metric("damaged_records_total", skipped.total, meaning, labels={"kind": kind.value})
+            labels = {"part": self._part, "kind": kind.value}
+            yield Metric("damaged_records_total", skipped.total, meaning, labels=labels)

@@ -5,7 +5,6 @@ start. Nobody can tell such bytes from a message without the queue that should c
 """
 
 import logging
-import struct
 
 from codec.errors import MessageFormatError
 from codec.message import Message, decode_message
@@ -40,7 +39,7 @@ def find_in_queue(store: MessageStore, physical_offset: int) -> WaitingMessage |
     found = find_stored(store, physical_offset)
     try:
         message = None if found is None else WaitingMessage.parse(found)
-    except (IndexError, struct.error):
+    except MessageFormatError:
         return None
     if message is None:
         return None

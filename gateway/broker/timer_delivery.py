@@ -19,6 +19,7 @@ delivers whole slots.
 `timer_scheduler.py` decides which messages wait, `timer_task.py` sleeps until they are due.
 """
 
+import hashlib
 import logging
 import re
 from collections.abc import Iterator
@@ -27,9 +28,13 @@ from functools import lru_cache
 from heapq import heappop, heappush
 from typing import Final
 
+from codec.errors import MessageFormatError
 from codec.hashing import java_hash
+from codec.java_numbers import I32, parse_integer_or
+from codec.message import split_messages
 from codec.properties import find_property
 from codec.topics import TIMER_TOPIC
+from gateway.broker.damaged_records import RecordKind, RecordPlace
 from gateway.broker.shared_parts import MessageServices
 from gateway.broker.timer_metrics import TimerMetrics
 from gateway.broker.timer_scheduler import LONG_MAX, TIMER_KEYS, TimerScheduler, deliver_time_ms
@@ -41,7 +46,7 @@ from gateway.broker.waiting_message import (
 )
 from gateway.broker.wake_signal import WakeSignal
 from gateway.config.process import BrokerConfig
-from storage.errors import CorruptionError, MessageIllegal, StoreFull
+from storage.errors import CorruptionError, MessageIllegal, PropertiesTooLong, StoreFull
 from storage.timer_checkpoint import TimerPosition
 from storage.timer_log import MAGIC_DEFAULT, MAGIC_DELETE, MAGIC_ROLL, TimerRecord
 from storage.timer_store import TimerStore
@@ -56,6 +61,7 @@ Source: TimerMessageStore.TimerDequeuePutMessageService, 5.4.0.
 MESSAGES_PER_READ: Final = 64
 LOADS_PER_DELIVERY: Final = 8
 """Loading this many records of a slot counts as one delivery, since it takes about as long."""
+_TIMER_TOPIC: Final = TIMER_TOPIC.encode()
 _topic_hash = lru_cache(maxsize=4096)(java_hash)
 DAMAGE_PAUSE_MS: Final = 10_000
 """Pause after the timer topic could not be read."""
@@ -94,6 +100,7 @@ class TimerDelivery:
         self._store = store
         self._clock = store.clock
         self._real_queues = RealQueueWriter(store, services.long_polls, services.stats)
+        self._damaged = services.damaged
         self._open_slot: OpenSlot | None = None
         self._refusal_pause_end_ms = 0
         self._read_pause_end_ms = 0
@@ -144,41 +151,42 @@ class TimerDelivery:
         start = timers.queue_offset
         result = self._store.read(TIMER_TOPIC, 0, start, MESSAGES_PER_READ)
         for chunk in result.chunks:
-            at = 0
-            while at < len(chunk):
-                end = at + int.from_bytes(chunk[at : at + 4])
-                self._accept_message(chunk[at:end], now_ms)
-                timers.queue_offset += 1
-                at = end
+            try:
+                for stored in split_messages(chunk):
+                    self._accept_message(stored, now_ms)
+                    timers.queue_offset += 1
+            except MessageFormatError as error:
+                place = RecordPlace(TIMER_TOPIC, 0, timers.queue_offset, -1)
+                self._damaged.skip(RecordKind.TIMER_MESSAGE, place, error)
         if result.next_offset != timers.queue_offset:
-            # The offset is outside of the queue: skip expired messages, or go back to the end of a truncated queue.
+            # The offset is outside of the queue, or a message is damaged: skip expired and damaged messages, or go
+            # back to the end of a truncated queue.
             timers.queue_offset = result.next_offset
         if timers.queue_offset != start:
             timers.save_progress()
         return timers.queue_offset - start
 
     def _accept_message(self, view: memoryview, now_ms: int) -> None:
-        physical_offset, store_ms, properties = parse_time_and_properties(view)
-        timers = self._timer_store
-        if timers.already_chained and physical_offset in timers.already_chained:
-            timers.already_chained.discard(physical_offset)
+        try:
+            physical_offset, store_ms, properties = parse_time_and_properties(view)
+            timers = self._timer_store
+            if timers.already_chained and physical_offset in timers.already_chained:
+                timers.already_chained.discard(physical_offset)
+                return
+            topic, _, _ = parse_real_queue(properties)
+            slot_ms = timers.slot_start_ms(_parse_slot_ms(properties))
+        except MessageFormatError as error:
+            place = RecordPlace.of_stored(TIMER_TOPIC, view)
+            self._damaged.skip(RecordKind.TIMER_MESSAGE, place, error)
             return
-        out, topic = find_property(properties, b"TIMER_OUT_MS"), find_property(properties, b"REAL_TOPIC")
-        if out is None or not out.isdigit() or topic is None:
-            log.error("timer message without time or topic dropped", extra={"offset": physical_offset})
-            return
-        slot_ms = timers.slot_start_ms(int(out))
         due_ms = due_time_ms(properties, store_ms, slot_ms, timers.precision_ms)
         recalls = b"TIMER_DEL_UNIQKEY\x01" in properties
         if due_ms <= now_ms and not recalls:
             self._deliver_at_once(view, now_ms)
         elif slot_ms < timers.read_ms and recalls:
-            log.warning(
-                "recall of a timer message came too late", extra={"topic": topic.decode("utf-8", "replace")}
-            )
+            log.warning("recall of a timer message came too late", extra={"topic": topic})
         else:
-            what = (physical_offset, len(view), topic.decode("utf-8", "replace"), recalls)
-            self._chain_message(what, slot_ms, due_ms, now_ms)
+            self._chain_message((physical_offset, len(view), topic, recalls), slot_ms, due_ms, now_ms)
 
     def _deliver_at_once(self, view: memoryview, now_ms: int) -> None:
         self._deliver_to_real_queue(WaitingMessage.parse(view), LONG_MAX, now_ms)
@@ -293,7 +301,7 @@ class TimerDelivery:
             stored = self._read_message(record)
             key = None if stored is None else find_property(stored.properties, b"TIMER_DEL_UNIQKEY")
             if key is not None:
-                slot.recalls[key] = record
+                slot.recalls[_digest(key)] = record
             return
         due_ms = record.due_ms or self._due_time_of(slot, record)
         if (due_ms, record.position) > self._timer_store.delivered_up_to:
@@ -307,13 +315,17 @@ class TimerDelivery:
         return due_time_ms(stored.properties, stored.store_timestamp, slot.time_ms, precision_ms)
 
     def _read_message(self, record: TimerRecord) -> WaitingMessage | None:
-        """Return the message of a record; None when it has expired or is damaged."""
+        """Return the message of a record; None when it has expired, is damaged, or is no timer message."""
         try:
             view = self._store.message_at(record.physical_offset)
-        except CorruptionError as error:
-            log.error("timer message cannot be read", extra={"reason": str(error)})
+            stored = None if view is None else WaitingMessage.parse(view)
+            if stored is not None and stored.topic != _TIMER_TOPIC:
+                raise MessageFormatError("a record of the timer log names a message of another topic")
+        except (CorruptionError, MessageFormatError) as error:
+            place = RecordPlace(TIMER_TOPIC, 0, -1, record.physical_offset)
+            self._damaged.skip(RecordKind.TIMER_MESSAGE, place, error)
             return None
-        return None if view is None else WaitingMessage.parse(view)
+        return stored
 
     def _deliver_first(self, slot: OpenSlot, now_ms: int) -> None:
         due_ms, position, record = slot.due[0]
@@ -333,9 +345,10 @@ class TimerDelivery:
         key = find_property(stored.properties, b"UNIQ_KEY")
         if key is not None and self._config.store.append_topic_for_timer_delete_key:
             key = (_real_topic(stored) or b"") + b"+" + key
-        if key is None or key not in slot.recalls:
+        digest = b"" if key is None else _digest(key)
+        if digest not in slot.recalls:
             return False
-        slot.matched_recalls.add(key)
+        slot.matched_recalls.add(digest)
         return True
 
     def _finish_slot(self, slot: OpenSlot) -> None:
@@ -359,19 +372,19 @@ class TimerDelivery:
 
         The name of the real queue stays among its properties, as in the official broker.
         """
-        place = parse_real_queue(stored.properties)
-        if place is None:
-            log.error("timer message without a real queue dropped")
+        try:
+            topic, queue_id, _ = parse_real_queue(stored.properties)
+        except MessageFormatError as error:
+            self._skip_message(stored, error)
             return
-        topic, queue_id, _ = place
         self._append_message(topic, queue_id, stored, _with_stamps(stored.properties, enqueue_ms, now_ms))
         if enqueue_ms != LONG_MAX:
             self.metrics.adjust_count(topic, -1, now_ms)
 
     def _write_rolled(self, stored: WaitingMessage, record: TimerRecord, now_ms: int) -> None:
         """Roll a message: write it to the timer topic again, to be chained into a later slot. Raises StoreFull."""
-        found = find_property(stored.properties, b"TIMER_ROLL_TIMES")
-        times = 1 + (int(found) if found and found.isdigit() else 0)
+        found = find_property(stored.properties, b"TIMER_ROLL_TIMES") or b""
+        times = 1 + parse_integer_or(found.decode("utf-8", "replace"), 0, I32)
         properties = _with_stamps(_ROLL_TIMES.sub(b"", stored.properties), record.write_ms, now_ms)
         properties += b"TIMER_ROLL_TIMES\x01%d\x02" % times
         self._append_message(TIMER_TOPIC, stored.queue_id, stored, properties)
@@ -380,10 +393,18 @@ class TimerDelivery:
             self.metrics.adjust_count(topic.decode("utf-8", "replace"), -1, now_ms)
 
     def _append_message(self, topic: str, queue_id: int, stored: WaitingMessage, properties: bytes) -> None:
+        """Store a message, without the properties that were added if they do not fit, so that it is not lost."""
         try:
-            self._real_queues.append(stored, topic, queue_id, properties, sys_flag=stored.sys_flag)
+            try:
+                self._real_queues.append(stored, topic, queue_id, properties, sys_flag=stored.sys_flag)
+            except PropertiesTooLong:
+                self._real_queues.append(stored, topic, queue_id, stored.properties, sys_flag=stored.sys_flag)
         except MessageIllegal as error:
-            log.error("timer message dropped", extra={"topic": topic, "reason": str(error)})
+            self._skip_message(stored, error)
+
+    def _skip_message(self, stored: WaitingMessage, error: Exception) -> None:
+        place = RecordPlace(TIMER_TOPIC, stored.queue_id, stored.queue_offset, stored.physical_offset)
+        self._damaged.skip(RecordKind.TIMER_MESSAGE, place, error)
 
     def _pause_after_refusal(self, now_ms: int, error: StoreFull) -> None:
         log.warning("timer message refused by the store", extra={"reason": str(error)})
@@ -455,6 +476,20 @@ class TimerDelivery:
             self._timer_store.rewrite_slot(slot.time_ms, sorted(left, key=lambda record: record.position))
         else:
             self._timer_store.finish_slot(slot.time_ms)
+
+
+def _parse_slot_ms(properties: bytes) -> int:
+    """Return the time in TIMER_OUT_MS. Raises MessageFormatError."""
+    text = find_property(properties, b"TIMER_OUT_MS") or b""
+    out_ms = parse_integer_or(text.decode("utf-8", "replace"), -1)
+    if out_ms < 0:
+        raise MessageFormatError("a timer message without a time")
+    return out_ms
+
+
+def _digest(key: bytes) -> bytes:
+    """Return a short stand-in for the key of a recalled message: keys of 32 KiB would fill the memory."""
+    return hashlib.blake2b(key, digest_size=16).digest()
 
 
 def _real_topic(stored: WaitingMessage) -> bytes | None:

@@ -9,6 +9,7 @@ from typing import Final
 from codec import properties as keys
 from codec.command import Command, encode_response
 from codec.constants import ResponseCode
+from codec.errors import MessageFormatError
 from codec.hosts import pack_host
 from codec.java_numbers import parse_integer_or
 from codec.properties import decode_properties, find_property
@@ -35,6 +36,7 @@ REMOVE_TAG: Final = "d"
 """Tag of an op message whose body names ended half messages. Source: TransactionalMessageUtil, 5.4.0."""
 UNSET_REMARK: Final = "not set any response code"
 """Remark of an official answer whose code was set without a remark."""
+NO_HALF_REMARK: Final = "Find prepared transaction message failed"
 _HALF_TOPIC: Final = TRANS_HALF_TOPIC.encode()
 HALF_TOPICS: Final = frozenset(
     topic.encode() for topic in (TRANS_HALF_TOPIC, ROCKSDB_TRANS_HALF_TOPIC, TRANS_CHECK_MAX_TOPIC)
@@ -202,7 +204,7 @@ class EndTransactionHandler:
         """
         half = find_in_queue(self._store, physical_offset)
         if half is None or half.topic not in HALF_TOPICS:
-            raise RequestError(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
+            raise RequestError(ResponseCode.SYSTEM_ERROR, NO_HALF_REMARK)
         return half
 
     def _refuse_late(self, half: WaitingMessage) -> None:
@@ -238,10 +240,12 @@ class EndTransactionHandler:
             self.op_messages.record_ended(half.queue_id, half.queue_offset)
 
     def _write_real_message(self, half: WaitingMessage, physical_offset: int) -> None:
-        place = parse_real_queue(half.properties)
-        if place is None or topic_name_error(place[0]) is not None:
-            raise RequestError(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
-        topic, queue_id, properties = place
+        try:
+            topic, queue_id, properties = parse_real_queue(half.properties)
+        except MessageFormatError as error:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, NO_HALF_REMARK) from error
+        if topic_name_error(topic) is not None:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, NO_HALF_REMARK)
         if self._topics.is_closed_to_producers(topic):
             raise closed_topic_refusal(topic)
         try:

@@ -1,16 +1,43 @@
-"""Messages that wait in a system topic until they move to their real queue: half messages and timer messages."""
+"""Messages that wait in a system topic until they move to their real queue: half messages and timer messages.
+
+They are checked again when they are read, because they may have been written by an earlier version or another broker.
+"""
 
 import re
-from typing import Final, NamedTuple
+from struct import error as StructError
+from typing import Any, Final, NamedTuple
 
-from codec.java_numbers import I32, parse_integer_or
+from codec.errors import MessageFormatError
+from codec.java_numbers import I32, parse_java_integer
 from codec.message import locate_stored_parts
 from codec.properties import find_property
+from codec.topics import (
+    ROCKSDB_TRANS_HALF_TOPIC,
+    ROCKSDB_TRANS_OP_TOPIC,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+    TRANS_CHECK_MAX_TOPIC,
+    TRANS_HALF_TOPIC,
+    TRANS_OP_TOPIC,
+)
 from gateway.broker.long_poll import LongPolls
 from gateway.broker.traffic_stats import BrokerStats
 from storage.errors import StoreFull
 from storage.store import MessageStore
 
+MAX_REAL_TOPIC_BYTES: Final = 255
+CLOSED_REAL_TOPICS: Final = frozenset(
+    {
+        SCHEDULE_TOPIC,
+        TIMER_TOPIC,
+        TRANS_HALF_TOPIC,
+        TRANS_OP_TOPIC,
+        TRANS_CHECK_MAX_TOPIC,
+        ROCKSDB_TRANS_HALF_TOPIC,
+        ROCKSDB_TRANS_OP_TOPIC,
+    }
+)
+"""Topics that no waiting message may move to: there it would forge or end what waits."""
 _REAL_PLACE: Final = re.compile(rb"(?:^|(?<=\x02))REAL_(?:TOPIC|QID)\x01[^\x02]*\x02?")
 _AT_END: Final = re.compile(rb"(?<=\x02)REAL_TOPIC\x01([^\x02]+)\x02REAL_QID\x01([0-9]+)\x02\Z")
 
@@ -34,8 +61,8 @@ class WaitingMessage(NamedTuple):
 
     @classmethod
     def parse(cls, view: memoryview) -> "WaitingMessage":
-        """Parse a stored message."""
-        values, body_at, body_end, topic_at, topic_end = locate_stored_parts(view)
+        """Parse a stored message. Raises MessageFormatError when its parts do not add up."""
+        values, body_at, body_end, topic_at, topic_end = _locate_checked_parts(view)
         return cls(
             bytes(view[topic_at:topic_end]),
             values[3],
@@ -53,26 +80,61 @@ class WaitingMessage(NamedTuple):
         )
 
 
+def _locate_checked_parts(view: memoryview) -> tuple[tuple[Any, ...], int, int, int, int]:
+    """Return the result of `locate_stored_parts`. Raises MessageFormatError when the parts do not add up."""
+    try:
+        located = values, body_at, body_end, _, topic_end = locate_stored_parts(view)
+    except (StructError, IndexError) as error:
+        raise MessageFormatError("a stored message is shorter than its header") from error
+    properties_bytes = int.from_bytes(view[topic_end : topic_end + 2])
+    if body_end < body_at or values[0] != len(view) or topic_end + 2 + properties_bytes != len(view):
+        raise MessageFormatError("the parts of a stored message do not add up to its size")
+    return located
+
+
 def parse_time_and_properties(view: memoryview) -> tuple[int, int, bytes]:
-    """Return physical offset, store timestamp (ms) and properties of a stored message, without parsing the rest."""
-    values, *_, end = locate_stored_parts(view)
+    """Return physical offset, store timestamp (ms) and properties of a stored message, without parsing the rest.
+
+    Raises MessageFormatError when its parts do not add up.
+    """
+    values, *_, end = _locate_checked_parts(view)
     return values[6], values[10], bytes(view[end + 2 :])
 
 
-def parse_real_queue(properties: bytes) -> tuple[str, int, bytes] | None:
-    """Return real topic, queue and remaining properties of a waiting message; None when they are not among them."""
+def parse_real_queue(properties: bytes) -> tuple[str, int, bytes]:
+    """Return real topic, queue and remaining properties of a waiting message.
+
+    Raises MessageFormatError when they are missing, or name a queue to which no waiting message can move.
+    """
     if (match := _AT_END.search(properties)) is not None:  # The layout that this broker writes.
-        found, queue_text, rest = match[1], match[2], properties[: match.start()]
+        topic, queue_id = match[1], match[2]
+        rest = properties[: match.start()]
     else:
-        stored_topic, stored_queue = (
-            find_property(properties, b"REAL_TOPIC"),
-            find_property(properties, b"REAL_QID"),
-        )
-        if stored_topic is None or stored_queue is None:
-            return None
-        found, queue_text, rest = stored_topic, stored_queue, _REAL_PLACE.sub(b"", properties)
-    queue_id = parse_integer_or(str(queue_text, "latin-1"), -1, I32)
-    return None if queue_id < 0 else (str(found, "utf-8", "replace"), queue_id, rest)
+        found = find_property(properties, b"REAL_TOPIC"), find_property(properties, b"REAL_QID")
+        if found[0] is None or found[1] is None:
+            raise MessageFormatError("a waiting message without a real topic and queue")
+        topic, queue_id = found[0], found[1]
+        rest = _REAL_PLACE.sub(b"", properties)
+    return check_real_topic(topic.decode("utf-8", "replace")), _parse_queue_id(queue_id), rest
+
+
+def check_real_topic(topic: str) -> str:
+    """Return the topic. Raises MessageFormatError when no waiting message can move to it."""
+    if topic in CLOSED_REAL_TOPICS:
+        raise MessageFormatError(f"a waiting message whose real topic is {topic}")
+    if len(topic.encode("utf-8", "replace")) > MAX_REAL_TOPIC_BYTES:
+        raise MessageFormatError("a waiting message whose real topic has a name that is too long")
+    return topic
+
+
+def _parse_queue_id(text: bytes) -> int:
+    try:
+        queue_id = parse_java_integer(text.decode("utf-8", "replace"), I32)
+    except ValueError as error:
+        raise MessageFormatError(f"a waiting message whose real queue is no number: {error}") from error
+    if queue_id < 0:
+        raise MessageFormatError("a waiting message whose real queue is below 0")
+    return queue_id
 
 
 class RealQueueWriter:

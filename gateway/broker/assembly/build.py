@@ -86,7 +86,7 @@ def _connect_parts(
         _group_commit(config, store, run_blocking),
         AdvertisedHosts(config.broker_ip, port),
         BrokerStats(),
-        DamagedRecords(clock),
+        DamagedRecords(config.broker_name, clock),
     )
     timer_delivery = _timer_delivery(config, services, table_file("timermetrics"))
     delay_service = _delay_service(config, table_file("delayOffset.json"), services, timer_delivery)

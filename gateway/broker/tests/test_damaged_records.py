@@ -16,7 +16,7 @@ def clock():
 
 @pytest.fixture
 def damaged(clock):
-    return DamagedRecords(clock)
+    return DamagedRecords("b1", clock)
 
 
 def lines(caplog):

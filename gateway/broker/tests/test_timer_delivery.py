@@ -6,9 +6,11 @@ import random
 import pytest
 
 from codec.message import decode_message
+from codec.properties import encode_properties
 from codec.recall_handle import RecallHandle
 from codec.sysflag import TRANSACTION_PREPARED
 from codec.topics import TIMER_TOPIC
+from gateway.broker.damaged_records import RecordKind
 from gateway.broker.timer_delivery import RETRY_MS
 from gateway.tests.broker_world import World as BrokerWorld
 from remoting.errors import RequestError
@@ -17,6 +19,7 @@ from remoting.requests.send import RecallMessage, SendMessageV2
 from remoting.requests.timers import GetTimerCheckPoint, GetTimerMetrics
 from storage.crash_files import CrashFiles
 from storage.timer_checkpoint import POSITION_FIELDS
+from storage.timer_log import MAGIC_DEFAULT
 
 NOW = 1_700_000_000_000
 LATER = {"TIMER_DELIVER_MS": str(NOW + 1500)}
@@ -376,3 +379,124 @@ def test_message_bytes_are_kept(world):
     world.clock.ms = NOW + 1500
     world.turn()
     assert decode_message(world.broker.store.read("t", 0, 0, 1).chunks[0]).body == b"\0\xff"
+
+
+def stored_timer(out, topic="t", queue_id="0", **more):
+    """Return the properties of a message as it waits in the timer topic."""
+    return {"UNIQ_KEY": "U1", "TIMER_OUT_MS": out, **more, "REAL_TOPIC": topic, "REAL_QID": queue_id}
+
+
+def put_waiting(world, properties, body=b"bad"):
+    encoded = properties if isinstance(properties, bytes) else encode_properties(properties)
+    return world.broker.store.append(TIMER_TOPIC, 0, body, encoded)
+
+
+UNUSABLE = [
+    stored_timer("9" * 5_000),
+    stored_timer(str(1 << 63)),
+    stored_timer("soon"),
+    stored_timer("-5"),
+    stored_timer(str(NOW + 1000), topic="x" * 30_000),
+    stored_timer(str(NOW + 1000), topic=TIMER_TOPIC),
+    stored_timer(str(NOW + 1000), topic="RMQ_SYS_TRANS_OP_HALF_TOPIC"),
+    stored_timer(str(NOW + 1000), queue_id="9" * 5_000),
+    stored_timer(str(NOW + 1000), queue_id="-1"),
+    stored_timer(str(NOW + 1000), queue_id=str(1 << 31)),
+    {"TIMER_OUT_MS": str(NOW + 1000)},
+    {},
+    b"\xff\xff\xff",
+]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_messages_that_cannot_be_used_stop_no_others(world, restarted):
+    world.later(NOW + 1500, "before")
+    for properties in UNUSABLE:
+        put_waiting(world, properties)
+    world.later(NOW + 1600, "behind")
+    if restarted:
+        world = world.again()
+    assert world.at(NOW + 5_000) == ["before", "behind"]
+    assert world.broker.damaged.count(RecordKind.TIMER_MESSAGE) == len(UNUSABLE)
+    again = world.again()
+    again.later(NOW + 6_000, "after")
+    assert again.at(NOW + 9_000) == ["before", "behind", "after"]
+    assert again.broker.damaged.count(RecordKind.TIMER_MESSAGE) == 0
+
+
+def test_real_topics_that_no_store_can_hold_are_skipped_when_they_are_due(world):
+    for topic in ("a/b", "..", "a\0b"):
+        put_waiting(world, stored_timer(str(NOW + 1000), topic=topic))
+    world.later(NOW + 1500, "behind")
+    assert world.at(NOW + 5_000) == ["behind"]
+    assert world.broker.damaged.count(RecordKind.TIMER_MESSAGE) == 3
+
+
+@pytest.mark.parametrize(
+    "field", ["TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_ROLL_TIMES"]
+)
+@pytest.mark.parametrize("value", ["9" * 5_000, "-" + "9" * 18, str(1 << 63), "x"])
+def test_other_properties_with_any_value_change_no_delivery(world, field, value):
+    put_waiting(world, stored_timer(str(NOW + 1000), **{field: value}), b"odd")
+    world.later(NOW + 3000, "behind")
+    assert world.at(NOW + 5_000) == ["odd", "behind"]
+
+
+@pytest.mark.parametrize("size", [32_650, 32_700])
+def test_a_message_without_room_for_stamps_is_delivered_without_them(world, size):
+    properties = stored_timer(str(NOW + 1000), pad="")
+    properties["pad"] = "x" * (size - len(encode_properties(properties)))
+    put_waiting(world, properties, b"long")
+    assert world.at(NOW + 5_000) == ["long"]
+    assert ("TIMER_DEQUEUE_MS" in world.stored("t")[0].properties) is (size == 32_650)
+
+
+def test_a_rolled_message_with_any_number_of_rolls_goes_on():
+    world = World(timer_roll_window_slots=10)
+    put_waiting(world, stored_timer(str(NOW + 25_000), TIMER_ROLL_TIMES="9" * 5_000), b"rolled")
+    put_waiting(world, stored_timer(str(NOW + 25_000), TIMER_ROLL_TIMES=str((1 << 31) - 1)), b"again")
+    for second in range(28):
+        world.at(NOW + second * 1000 + 1)
+    assert sorted(world.bodies()) == ["again", "rolled"]
+
+
+def test_a_time_that_never_comes_keeps_no_other_waiting(world):
+    put_waiting(world, stored_timer(str((1 << 63) - 1)), b"never")
+    world.later(NOW + 1500, "behind")
+    assert world.at(NOW + 5_000) == ["behind"]
+    assert world.again().timers.waiting_count == 1
+
+
+def test_a_record_that_names_a_message_of_another_topic_delivers_nothing(world):
+    other = world.broker.store.append("secret", 0, b"body", encode_properties(stored_timer("0")))
+    timers = world.timers._timer_store
+    for physical_offset in (other[1], other[1] + 1, 1 << 60, -5):
+        timers.chain_message(
+            NOW + 1000, magic=MAGIC_DEFAULT, write_ms=NOW, physical_offset=physical_offset, size=100,
+            topic_hash=0, due_ms=NOW + 1001,
+        )  # fmt: skip
+    world.later(NOW + 1500, "behind")
+    assert world.at(NOW + 5_000) == ["behind"]
+
+
+def test_recalls_with_long_keys_hold_no_long_keys_in_memory(world):
+    key = "K" * 30_000
+    world.later(NOW + 1500, key)
+    world.later(NOW + 1500, "other")
+    put_waiting(world, stored_timer(str(NOW + 1000), TIMER_DEL_UNIQKEY=key))
+    world.turn()
+    world.clock.ms = NOW + 1400
+    world.turn()
+    recalls = world.timers._open_slot.recalls
+    assert [len(each) for each in recalls] == [16]
+    assert world.at(NOW + 5_000) == ["other"]
+
+
+def test_a_clock_that_was_weeks_ahead_stops_no_timer(world):
+    world.later(NOW + 1500)
+    world.clock.ms = NOW + 40 * 86_400_000
+    world.timers._timer_store.advance_to(NOW + 40 * 86_400_000)
+    world.clock.ms = NOW
+    world.later(NOW + 2500, "late")
+    world.turn()
+    assert world.timers.waiting_count >= 1

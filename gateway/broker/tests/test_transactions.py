@@ -2,7 +2,8 @@ import pytest
 import trio
 
 from codec.command import Command
-from codec.message import iter_messages
+from codec.errors import MessageFormatError
+from codec.message import Message, encode_message, iter_messages
 from codec.sysflag import TRANSACTION_COMMIT
 from codec.topics import TRANS_HALF_TOPIC, TRANS_OP_TOPIC
 from gateway.broker.transactions import is_plain_half
@@ -81,13 +82,33 @@ def test_what_goes_the_quick_way(text, plain):
         (b"a\x01b\x02REAL_TOPIC\x01t\x02x\x01y\x02REAL_QID\x0112\x02", ("t", 12, b"a\x01b\x02x\x01y\x02")),
         (b"a\x01b\x02REAL_TOPIC\x01t\x02REAL_QID\x0112\x02x\x01y\x02", ("t", 12, b"a\x01b\x02x\x01y\x02")),
         (b"a\x01b\x02REAL_TOPIC\x01t\x02REAL_QID\x0112", ("t", 12, b"a\x01b\x02")),
-        (b"xREAL_TOPIC\x01t\x02REAL_QID\x0112\x02", None),
-        (b"a\x01b\x02REAL_TOPIC\x01t\x02REAL_QID\x01x\x02", None),
-        (b"a\x01b\x02", None),
     ],
 )
 def test_where_a_half_message_really_goes(stored, place):
     assert parse_real_queue(stored) == place
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        b"xREAL_TOPIC\x01t\x02REAL_QID\x0112\x02",
+        b"a\x01b\x02REAL_TOPIC\x01t\x02REAL_QID\x01x\x02",
+        b"a\x01b\x02",
+        b"a\x01b\x02REAL_TOPIC\x01t\x02REAL_QID\x01-1\x02",
+        b"a\x01b\x02REAL_TOPIC\x01t\x02REAL_QID\x012147483648\x02",
+        b"a\x01b\x02REAL_TOPIC\x01t\x02REAL_QID\x01" + b"1" * 5000 + b"\x02",
+        b"a\x01b\x02REAL_TOPIC\x01" + b"t" * 256 + b"\x02REAL_QID\x011\x02",
+        b"REAL_TOPIC\x01SCHEDULE_TOPIC_XXXX\x02REAL_QID\x011\x02",
+        b"a\x01b\x02REAL_TOPIC\x01RMQ_SYS_TRANS_OP_HALF_TOPIC\x02REAL_QID\x010\x02",
+    ],
+)
+def test_properties_that_name_no_real_queue(stored):
+    with pytest.raises(MessageFormatError, match="a waiting message"):
+        parse_real_queue(stored)
+
+
+def test_a_real_topic_that_is_not_utf8_is_decoded_as_java_does():
+    assert parse_real_queue(b"a\x01b\x02REAL_TOPIC\x01\xff\x02REAL_QID\x010\x02")[0] == "\ufffd"
 
 
 @simulated
@@ -199,6 +220,23 @@ async def test_a_plain_message_cannot_be_committed(cluster):
     for properties in ({}, {"PGROUP": "PID"}, {"PGROUP": "PID", "REAL_TOPIC": "orders", "REAL_QID": "2"}):
         plain = await producer.connection.ask(message(properties=properties))
         assert await refused(producer.end(plain)) == (ERROR, "Find prepared transaction message failed")
+
+
+@pytest.mark.parametrize("body_bytes", [3, 1 << 30, (1 << 32) - 1])
+@simulated
+async def test_a_half_message_inside_of_a_body_cannot_be_committed(cluster, body_bytes):
+    node, producer = await started(cluster)
+    place = node.broker.store.max_physical_offset + 88
+    properties = {"PGROUP": "PID", "REAL_TOPIC": "closed", "REAL_QID": "0"}
+    forged = bytearray(
+        encode_message(Message(TRANS_HALF_TOPIC, b"abc", properties, physical_offset=place, queue_offset=0))
+    )
+    forged[84:88] = body_bytes.to_bytes(4)
+    sent = await producer.connection.ask(message(body=bytes(forged)))
+    assert node.broker.store.message_at(place) is not None
+    ended = producer.end(sent, tran_state_table_offset=0, commit_log_offset=place)
+    assert await refused(ended) == (ERROR, "Find prepared transaction message failed")
+    assert queue(node, "closed") == []
 
 
 @simulated
