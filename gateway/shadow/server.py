@@ -15,8 +15,8 @@ from gateway.runtime.stop_signals import StopSignals
 from gateway.shadow.capture.build import build_capture
 from gateway.shadow.clusters.cluster import Cluster
 from gateway.shadow.clusters.embedded_target import EmbeddedTarget
-from gateway.shadow.clusters.endpoints import make_cluster
-from gateway.shadow.clusters.security import listener_context, make_signer, upstream_opener
+from gateway.shadow.clusters.endpoints import make_cluster, make_upstream_dialer
+from gateway.shadow.clusters.security import listener_context, make_signer
 from gateway.shadow.compare.build import build_comparison
 from gateway.shadow.compare.service import ComparisonService
 from gateway.shadow.config import ShadowConfig
@@ -24,6 +24,7 @@ from gateway.shadow.cutover.assembly import Cutover
 from gateway.shadow.mirror.routes import MirrorRoutes
 from gateway.shadow.mirror.service import MirrorService
 from gateway.shadow.proxy.address_book import format_address
+from gateway.shadow.proxy.broker_check import BrokerCheck
 from gateway.shadow.proxy.forwarder import Forwarder, make_admission
 from gateway.shadow.proxy.listener_context import TargetDialer
 from gateway.shadow.proxy.target_dialer import make_target_dialer
@@ -32,7 +33,6 @@ from gateway.shadow.report.service import ReportService
 from gateway.shadow.traffic.exchange import Hub, Side
 from remoting.reactor import Reactor
 from remoting.tls import TlsMode
-from remoting.transport import connect
 from storage.clock import SystemClock
 
 log = logging.getLogger(__name__)
@@ -60,17 +60,17 @@ class ShadowServer:
         # Each session uses one file for the client, one for the primary and perhaps one for the target.
         max_connections = within_file_limit(config.listen.connections, share=4)
         listen, primary = replace(config.listen, connections=max_connections), config.primary
-        opener = upstream_opener(primary.tls, partial(connect, reactor=self._reactor), "primary.tls")
-        self.primary = Cluster(
-            primary.namesrv, opener=opener, sign=make_signer(primary.credentials, "primary.credentials")
-        )
+        dialer = make_upstream_dialer(primary, "primary", self._reactor)
+        sign = make_signer(primary.credentials, "primary.credentials")
+        self.primary = Cluster(primary.namesrv, opener=dialer.opener, sign=sign)
         self.target = self._make_cluster(config.target, "target") if config.target.namesrv else None
         self.forwarder = Forwarder(
             listen,
             self.primary,
             self.hub,
             SystemClock(),
-            opener=opener,
+            dialer=dialer,
+            sign=sign,
             admit=make_admission(self._reactor, TlsMode(listen.tls.mode), listener_context(listen.tls)),
             dial_target=self._make_target_dialer(),
         )
@@ -91,8 +91,15 @@ class ShadowServer:
         if self.target is None:
             return None
         settings = self._config.target
-        opener = upstream_opener(settings.tls, partial(connect, reactor=self._reactor), "target.tls")
-        return make_target_dialer(self.target, settings.brokers, opener)
+        dialer = make_upstream_dialer(settings, "target", self._reactor)
+        check = BrokerCheck(
+            dialer.opener,
+            dialer.policy,
+            timeout_s=self._config.listen.connect_s,
+            sign=make_signer(settings.credentials, "target.credentials"),
+            is_own=lambda endpoint: self.forwarder.is_own_endpoint(endpoint),
+        )
+        return make_target_dialer(self.target, settings.brokers, check.dial)
 
     def _build_mirror(self) -> MirrorService:
         """Build the mirror, which has connections of its own to both clusters."""

@@ -10,6 +10,7 @@ import trio
 
 from codec.command import Command
 from codec.constants import ResponseCode
+from codec.java_numbers import parse_integer_or, quoted
 from remoting.bodies.routes import TopicRouteData
 from remoting.connection import Connection, Handler
 from remoting.declare import Header, Request
@@ -26,6 +27,7 @@ Sign = Callable[[Command], None]
 CLUSTER_ERRORS = (OSError, RemotingTimeout, RemotingClosed, RequestError)
 """Exceptions of a request that fail because of the cluster: it does not answer, or it refuses."""
 MASTER_ID = 0
+MAX_PORT = 65535
 _NO_CONSUMER = "no consumer for this group"
 """Source: ConsumerManageProcessor.getConsumerListByGroup, 5.4.0."""
 # The size of the pull answers of a backfill is chosen by the broker.
@@ -34,10 +36,11 @@ CONNECTION_LIMITS = ConnectionLimits(max_frame_bytes=64 * 1024 * 1024)
 
 def split_address(address: str) -> tuple[str, int]:
     """Return host and port of "host:port" or "[v6]:port". Raises ValueError."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal():
-        raise ValueError(f"{address!r} is not host:port")
-    return host.strip("[]"), int(port)
+    host, _, text = address.rpartition(":")
+    port = parse_integer_or(text, 0)
+    if not host or not 0 < port <= MAX_PORT:
+        raise ValueError(f"{quoted(address)!r} is not host:port")
+    return host.strip("[]"), port
 
 
 class Cluster:

@@ -3,12 +3,13 @@
 from dataclasses import dataclass
 from functools import partial
 
+from gateway.shadow.clusters.address_policy import AddressPolicy, parse_networks
 from gateway.shadow.clusters.cluster import Cluster, split_address
 from gateway.shadow.clusters.embedded_target import EmbeddedSettings
 from gateway.shadow.clusters.security import CredentialSettings, UpstreamTls, make_signer, upstream_opener
 from remoting.connection import Handler
 from remoting.reactor import Reactor
-from remoting.transport import connect
+from remoting.transport import Opener, connect
 from toolkit.settings import SettingsError, setting
 
 
@@ -29,6 +30,12 @@ class PrimarySettings:
         description="Addresses of its namesrvs; the gateway listens on one port for each.",
         example=["10.0.0.1:9876"],
     )
+    broker_networks: list[str] = setting(
+        list,
+        "Networks (CIDR) in which its brokers may be; the gateway connects to no other address that route data names. "
+        "Default: all except link-local, metadata services, multicast and unspecified addresses, and loopback only "
+        "where a namesrv is on loopback itself.",
+    )
     tls: UpstreamTls = setting(UpstreamTls, "TLS of connections to the primary.")
     credentials: CredentialSettings = setting(
         CredentialSettings, "Credentials of the gateway's own requests to the primary."
@@ -38,6 +45,7 @@ class PrimarySettings:
         if not self.namesrv:
             raise SettingsError("primary.namesrv: at least one address must be given")
         check_namesrvs("primary", self.namesrv)
+        parse_networks(self.broker_networks, "primary.broker_networks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +67,12 @@ class TargetSettings:
         "Target broker for each broker of the primary, by name; default: the broker of the same name, or the only one.",
         example={"broker-a": "broker-x"},
     )
+    broker_networks: list[str] = setting(
+        list,
+        "Networks (CIDR) in which its brokers may be; the gateway connects to no other address that route data names. "
+        "Default: all except link-local, metadata services, multicast and unspecified addresses, and loopback only "
+        "where a namesrv is on loopback itself.",
+    )
     tls: UpstreamTls = setting(UpstreamTls, "TLS of connections to the target.")
     credentials: CredentialSettings = setting(
         CredentialSettings, "Credentials of the gateway's own requests to the target."
@@ -70,11 +84,29 @@ class TargetSettings:
 
     def __post_init__(self) -> None:
         check_namesrvs("target", self.namesrv)
+        parse_networks(self.broker_networks, "target.broker_networks")
         if self.embedded.store:
             if self.namesrv:
                 raise SettingsError("target: either namesrv or embedded.store can be given")
             object.__setattr__(self, "namesrv", [self.embedded.namesrv])
             object.__setattr__(self, "kind", "ours")
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamDialer:
+    """Opens connections to one cluster: ``opener`` connects only to addresses that ``policy`` allows."""
+
+    policy: AddressPolicy
+    opener: Opener
+
+
+def make_upstream_dialer(
+    settings: PrimarySettings | TargetSettings, table: str, reactor: Reactor | None = None
+) -> UpstreamDialer:
+    """Return what opens connections to one of the two clusters. Raises SettingsError, which names the table."""
+    policy = AddressPolicy(settings.namesrv, settings.broker_networks, f"{table}.broker_networks")
+    open_plain = policy.guard_opener(partial(connect, reactor=reactor))
+    return UpstreamDialer(policy, upstream_opener(settings.tls, open_plain, f"{table}.tls"))
 
 
 def make_cluster(
@@ -87,7 +119,7 @@ def make_cluster(
     """Return one of the two clusters for the gateway's own requests. Raises SettingsError, which names the table."""
     return Cluster(
         settings.namesrv,
-        opener=upstream_opener(settings.tls, partial(connect, reactor=reactor), f"{table}.tls"),
+        opener=make_upstream_dialer(settings, table, reactor).opener,
         sign=make_signer(settings.credentials, f"{table}.credentials"),
         handlers=handlers,
     )

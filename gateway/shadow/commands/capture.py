@@ -166,6 +166,13 @@ def dump(files: tuple[str, ...], bodies: bool, **given: Any) -> None:
     metavar="CAPTURED=TARGET",
     help="Target broker for a captured one; repeatable. Default: the broker of the same name, or the only one.",
 )
+@click.option(
+    "--broker-network",
+    "networks",
+    multiple=True,
+    metavar="CIDR",
+    help="Network in which the cluster's brokers may be (default: all but link-local and similar ones); repeatable.",
+)
 @click.option("--dry-run", is_flag=True, help="Only print what would be replayed.")
 @click.option("--access-key", default="", help="Access key to sign requests with.")
 @click.option("--secret-key-file", default="", metavar="PATH", help="File with the secret key.")
@@ -224,14 +231,18 @@ async def _run_replay(
     import trio
 
     from gateway.shadow.capture.replay import ReplayError
+    from gateway.shadow.clusters.address_policy import AddressPolicy
     from gateway.shadow.clusters.cluster import CLUSTER_ERRORS, Cluster
+    from remoting.transport import connect
 
     done: Replay | Exception
     try:
         sign = _make_signer(given)
+        policy = AddressPolicy([given["namesrv"]], given["networks"], "--broker-network")
     except ValueError as error:
         return error
-    target = Cluster([given["namesrv"]], sign=sign)
+    opener = policy.guard_opener(connect)
+    target = Cluster([given["namesrv"]], sign=sign, opener=opener)
     async with trio.open_nursery() as nursery:
         await nursery.start(target.run)
         try:

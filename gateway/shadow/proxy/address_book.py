@@ -13,6 +13,8 @@ from codec.hosts import Host, pack_host
 from gateway.shadow.clusters.cluster import split_address
 
 MAX_IGNORED_ADDRESSES = 1000
+MAX_ADDRESS_CHARS = 270
+"""Longest "host:port" that is looked at: a host name has at most 253 characters."""
 AUTO = "auto"
 """The value of the setting `advertise` that stands for the host by which each client reached the gateway."""
 
@@ -42,11 +44,26 @@ class AddressView:
     the client's own.
     """
 
-    __slots__ = ("_port_of", "client_addresses", "gateway_addresses", "host", "id_prefixes", "store_hosts")
+    __slots__ = (
+        "_note_seen",
+        "_port_of",
+        "client_addresses",
+        "gateway_addresses",
+        "host",
+        "id_prefixes",
+        "store_hosts",
+    )
 
-    def __init__(self, host: str, port_of: Callable[[str], int], client_addresses: dict[str, str]) -> None:
+    def __init__(
+        self,
+        host: str,
+        port_of: Callable[[str], int],
+        note_seen: Callable[[str], None],
+        client_addresses: dict[str, str],
+    ) -> None:
         self.host = host
         self._port_of = port_of
+        self._note_seen = note_seen
         self.client_addresses = client_addresses
         self.gateway_addresses: dict[str, str] = {}
         self.store_hosts: dict[bytes, bytes] = {}
@@ -55,12 +72,13 @@ class AddressView:
     def translate_address(self, address: str) -> str:
         """Return the gateway's "host:port" for one of the primary's brokers.
 
-        Opens a listener for an address that is new. Returns the address itself if that is not possible.
+        Reserves a port for an address that is new. Returns the address itself if it gets none.
         """
         known = self.gateway_addresses.get(address)
         if known is None:
             port = self._port_of(address)
             return self.add_listener(address, port) if port else address
+        self._note_seen(address)
         return known
 
     def add_listener(self, address: str, port: int) -> str:
@@ -68,6 +86,17 @@ class AddressView:
         gateway_address = self.gateway_addresses[address] = format_address(self.host, port)
         self.add_store_host(pack_address(address), gateway_address)
         return gateway_address
+
+    def remove_listener(self, address: str, *store_hosts: bytes | None) -> None:
+        """Leave an address, and messages with these packed hosts, as the primary sends them."""
+        gateway_address = self.gateway_addresses.pop(address, None)
+        packed = pack_address(gateway_address) if gateway_address else None
+        if packed is None:
+            return
+        for store_host in store_hosts:
+            if store_host is not None and self.store_hosts.get(store_host) == packed:
+                del self.store_hosts[store_host]
+                del self.id_prefixes[store_host.hex().upper().encode()]
 
     def add_store_host(self, store_host: bytes | None, gateway_address: str) -> None:
         """Note the packed host in messages of the broker that a gateway address stands for."""
@@ -80,12 +109,19 @@ class AddressView:
 class AddressBook:
     """The address views by host. ``advertise`` is a host for all clients, or AUTO.
 
-    ``open_port`` opens a listener for an address and returns its port, 0 if that is not possible.
+    ``open_port`` reserves a port for an address and returns it, 0 if that is not possible; ``note_seen`` is called when
+    a client is told an address that has one.
     """
 
-    def __init__(self, advertise: str, open_port: Callable[[str], int]) -> None:
+    def __init__(
+        self,
+        advertise: str,
+        open_port: Callable[[str], int],
+        note_seen: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self._advertise = advertise
         self._open_port = open_port
+        self._note_seen = note_seen
         self._ignored: set[str] = set()
         self._ports: dict[str, int] = {}
         self._store_hosts: dict[str, bytes] = {}
@@ -97,7 +133,9 @@ class AddressBook:
         host = local[0] if self._advertise == AUTO else self._advertise
         view = self._views.get(host)
         if view is None:
-            view = self._views[host] = AddressView(host, self._port_of, self.client_addresses)
+            view = self._views[host] = AddressView(
+                host, self._port_of, self._note_seen, self.client_addresses
+            )
             for address, port in self._ports.items():
                 view.add_listener(address, port)
             for address, store_host in self._store_hosts.items():
@@ -113,6 +151,13 @@ class AddressBook:
         self._ports[address] = port
         for view in self._views.values():
             view.add_listener(address, port)
+
+    def remove_listener(self, address: str) -> None:
+        """Note that no listener stands for an address any more."""
+        self._ports.pop(address, None)
+        store_host = self._store_hosts.pop(address, None)
+        for view in self._views.values():
+            view.remove_listener(address, pack_address(address), store_host)
 
     def add_store_host(self, address: str, numeric_address: str) -> None:
         """Note the numeric address, as in messages, of a broker whose host is a name."""
@@ -132,5 +177,7 @@ class AddressBook:
 
     def ignore_address(self, address: str) -> None:
         """Leave the address of a broker that registers through the gateway as it is: clients can dial it."""
-        if address not in self._ports and len(self._ignored) < MAX_IGNORED_ADDRESSES:
+        if len(address) > MAX_ADDRESS_CHARS or address in self._ports:
+            return
+        if len(self._ignored) < MAX_IGNORED_ADDRESSES:
             self._ignored.add(address)

@@ -1,19 +1,41 @@
 """The primary's broker addresses, and the listener port that stands for each.
 
-Addresses are found by looking up the primary's brokers regularly, and in answers on their way to clients: a client
-must not learn of a broker before its listener is open. A port stands for the same address until the process ends,
-whichever broker uses that address later, and also after a restart if `ports_file` is set (`listener_ports.py`).
+Theory of operation. Addresses are found by looking up the primary's brokers regularly, and in answers on their way to
+clients: a client must not learn of a broker before there is a port for it. But route data names whatever registered
+itself, so a port is first only reserved:
+
+1. A new address gets a port, and its sockets listen. The client's answer names the port at once, whatever the address
+   is like, so one slow broker delays no answer about the others. Connections wait in the kernel.
+2. The address is checked in the background (`broker_check.py`): in an allowed network, and answers as a broker. All
+   addresses are checked side by side.
+3. If the check succeeds, connections are accepted. Clients that came early notice no more than a slow connect.
+4. If it fails, the sockets are closed, which refuses connections as a dead broker does, and the check is repeated with
+   back-off for as long as the primary names the address. An address that the policy refuses loses its port, and clients
+   see it as the primary sent it.
+
+The number of addresses is bounded (`broker_addresses`). Addresses that were never a broker make room for new ones, so
+made-up registrations cannot keep a real broker out for long. An address that the primary no longer names is forgotten
+after `forget_s`, once its sessions have ended. A port stands for the same address for as long as it is known, and if it
+comes back later, also after a restart if `ports_file` is set (`listener_ports.py`).
 """
 
 import logging
+import math
+import random
 import socket
-from collections.abc import Callable
-from typing import Final
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final, Protocol
 
 import trio
 
-from gateway.shadow.clusters.cluster import CLUSTER_ERRORS, Cluster, split_address
-from gateway.shadow.proxy.address_book import AddressBook, format_address, pack_address
+from gateway.runtime.metrics import Metric
+from gateway.runtime.supervise import TaskSupervisor
+from gateway.shadow.clusters.address_policy import AddressRefused, Endpoint
+from gateway.shadow.clusters.cluster import CLUSTER_ERRORS, MAX_PORT, Cluster, split_address
+from gateway.shadow.proxy.address_book import MAX_ADDRESS_CHARS, AddressBook, format_address, pack_address
 from gateway.shadow.proxy.listener_context import UpstreamAddress
 from gateway.shadow.proxy.listener_ports import ListenerPorts
 from gateway.shadow.proxy.settings import ListenSettings
@@ -26,38 +48,134 @@ PORT_STEP: Final = 10
 """Distance between two brokers' ports: each also has a VIP port below and an HA port above."""
 VIP_PORT_OFFSET: Final = 2
 """A broker's VIP port, which some clients use, is this much below its port."""
+MIN_BACKOFF_S: Final = 1.0
+MAX_BACKOFF_S: Final = 30.0
+REFUSED_S: Final = 300.0
+"""Time for which a refused address is not looked at again."""
+MAX_REFUSED_ADDRESSES: Final = 4096
+LOG_INTERVAL_S: Final = 60.0
+MAX_LOGGED_ADDRESSES: Final = 20
+"""Addresses that are logged as refused or failed per `LOG_INTERVAL_S`: anybody can register as many as he likes."""
 
-StartListener = Callable[[UpstreamAddress, list[socket.socket], int], None]
+
+class RunningListener(Protocol):
+    """A listener that accepts clients for one address."""
+
+    @property
+    def session_count(self) -> int:
+        """Number of connected clients."""
+
+    def stop_accepting(self) -> None:
+        """Accept no more clients; the sessions continue."""
+
+
+class CheckedAddresses(Protocol):
+    """The part of `BrokerCheck` that decides whether an address is served."""
+
+    async def check(self, address: str) -> None:
+        """Raise OSError if an address is no broker."""
+
+    def endpoint_of(self, address: str) -> Endpoint | None:
+        """Return the numeric address of a broker that was checked."""
+
+
+StartListener = Callable[[UpstreamAddress, list[socket.socket], int], RunningListener]
 """Starts to serve an upstream on listening sockets. The number is added to the upstream's port when dialing it."""
 Listen = Callable[[str, int], list[socket.socket]]
 
 
+class PortState(Enum):
+    """The states of an address."""
+
+    CHECKING = "checking"
+    """Its sockets listen; connections wait for the check."""
+    SERVING = "serving"
+    CLOSED = "closed"
+    """The check failed and will be repeated; nothing listens on the port."""
+
+
+@dataclass(slots=True)
+class _BrokerPort:
+    upstream: UpstreamAddress
+    port: int
+    sockets: list[socket.socket]
+    seen_s: float
+    state: PortState = PortState.CHECKING
+    is_being_checked: bool = False
+    failures: int = 0
+    check_at_s: float = -math.inf
+    listeners: list[RunningListener] = field(default_factory=list)
+
+    @property
+    def session_count(self) -> int:
+        return sum(listener.session_count for listener in self.listeners)
+
+
 class BrokerListeners:
-    """One listener per broker address of ``cluster``."""
+    """One listener per broker address of ``cluster`` that passes ``checks``."""
 
     def __init__(
         self,
         cluster: Cluster,
         settings: ListenSettings,
         start_listener: StartListener,
+        checks: CheckedAddresses,
         listen: Listen = open_listeners,
         saved_ports: ListenerPorts | None = None,
+        supervisor: TaskSupervisor | None = None,
     ) -> None:
         self._cluster = cluster
         self._settings = settings
         self._start_listener = start_listener
+        self._checks = checks
         self._listen = listen
         self._saved_ports = saved_ports or ListenerPorts(DiskFiles(), "", settings.broker_port)
-        self._next_port = settings.broker_port
-        self._resolved: set[str] = set()
+        self._supervisor = supervisor or TaskSupervisor("forwarder")
+        self._known: dict[str, _BrokerPort] = {}
+        self._refused: OrderedDict[str, float] = OrderedDict()
+        self._taken_ports: set[int] = set()
         self._lookup_failed = False
         self._unknown_address_seen = trio.Event()
-        self.ports: dict[str, int] = {}
-        self.upstreams: dict[str, UpstreamAddress] = {}
-        self.book = AddressBook(settings.advertise, self.port_for)
+        self._check_due = trio.Event()
+        self._log_until_s = -math.inf
+        self._logged = 0
+        self.refused_total = 0
+        self.turned_away_total = 0
+        self.book = AddressBook(settings.advertise, self.port_for, self._note_seen)
+
+    @property
+    def ports(self) -> dict[str, int]:
+        """The ports by address, of addresses that are not served at the moment as well."""
+        return {address: each.port for address, each in self._known.items()}
+
+    @property
+    def refused_count(self) -> int:
+        """Number of refused addresses that are remembered."""
+        return len(self._refused)
+
+    def state_of(self, address: str) -> PortState | None:
+        """Return the state of an address, None if it has no port."""
+        known = self._known.get(address)
+        return None if known is None else known.state
+
+    def upstream_of(self, address: str) -> UpstreamAddress:
+        """Return the upstream that stands for an address with a port."""
+        return self._known[address].upstream
+
+    # -- looking up brokers ---------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Look up the primary's brokers until cancelled: regularly, and at once after an unknown address was seen."""
+        """Look up and check the primary's brokers until cancelled."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._supervisor.keep_running, "look up brokers", self._look_up_repeatedly)
+                nursery.start_soon(self._supervisor.keep_running, "check brokers", self._check_when_due)
+        finally:
+            for each in self._known.values():
+                _close_sockets(each.sockets)
+
+    async def _look_up_repeatedly(self) -> None:
+        """Look up the brokers regularly, and at once after an unknown address was seen."""
         while True:
             with trio.move_on_after(self._settings.refresh_s):
                 await self._unknown_address_seen.wait()
@@ -79,46 +197,113 @@ class BrokerListeners:
             self._lookup_failed = True
             return False
         self._lookup_failed = False
-        for name, addresses in sorted(self._cluster.brokers.items()):
-            for _, address in sorted(addresses.items()):
-                if self.book.is_ignored(address):
-                    continue
-                self._upstream_for(address).broker = name
-                self.port_for(address)
-        for address in self.ports.keys() - self._resolved:
-            await self._resolve_name(address)
+        names = {
+            address: name
+            for name, addresses in sorted(self._cluster.brokers.items())
+            for _, address in sorted(addresses.items())
+            if not self.book.is_ignored(address)
+        }
+        now_s = trio.current_time()
+        for address in names.keys() & self._known.keys():
+            self._known[address].seen_s = now_s
+            self._known[address].upstream.broker = names[address]
+        for address in self._choose_new(names.keys() - self._known.keys(), names):
+            self.port_for(address, names[address])
+        self._forget_vanished(now_s)
         return True
 
-    def _upstream_for(self, address: str) -> UpstreamAddress:
-        return self.upstreams.setdefault(address, UpstreamAddress(address))
+    def _choose_new(self, new: set[str], names: dict[str, str]) -> list[str]:
+        """Return new addresses in the order in which they get ports; a random choice if there are too many.
 
-    def port_for(self, address: str) -> int:
-        """Return the port that stands for an address, opening a listener if there is none; 0 if that fails."""
-        known = self.ports.get(address)
-        return self._open_listener(address) if known is None else known
+        With a fixed order the first ones would get all the room, time and again.
+        """
+        if len(new) <= self._settings.broker_addresses - len(self._known):
+            return [address for address in names if address in new]
+        return random.sample(sorted(new), min(len(new), self._settings.broker_addresses))
 
-    def _open_listener(self, address: str) -> int:
+    def _forget_vanished(self, now_s: float) -> None:
+        for address, each in list(self._known.items()):
+            if now_s - each.seen_s > self._settings.forget_s and not each.session_count:
+                log.info(
+                    "broker is gone: its listener is closed", extra={"upstream": address, "port": each.port}
+                )
+                self._forget(address)
+
+    # -- ports of addresses ---------------------------------------------------------------------------------------
+
+    def port_for(self, address: str, broker: str = "") -> int:
+        """Return the port that stands for an address, reserving one if there is none; 0 if it gets none."""
+        known = self._known.get(address)
+        if known is not None:
+            known.seen_s = trio.current_time()
+            return known.port
+        if len(address) > MAX_ADDRESS_CHARS or trio.current_time() < self._refused.get(address, -math.inf):
+            return 0
+        return self._add_address(address, broker) if self._make_room(address) else 0
+
+    def _note_seen(self, address: str) -> None:
+        known = self._known.get(address)
+        if known is not None:
+            known.seen_s = trio.current_time()
+
+    def _make_room(self, address: str) -> bool:
+        """Forget an address that never was a broker if there are too many; return whether there is room."""
+        if len(self._known) < self._settings.broker_addresses:
+            return True
+        failed = [name for name, each in self._known.items() if each.state is PortState.CLOSED]
+        if failed:
+            self._forget(max(failed, key=lambda name: self._known[name].failures))
+            return True
+        self.turned_away_total += 1
+        self._log_address("too many broker addresses: raise listen.broker_addresses", address)
+        return False
+
+    def _add_address(self, address: str, broker: str) -> int:
         try:
             split_address(address)
-            listeners = self._listen_for(address)
+            sockets = self._listen_for(address)
         except (OSError, OverflowError, ValueError) as error:
-            log.error(
-                "cannot open a listener for a broker", extra={"upstream": address, "reason": str(error)}
-            )
+            self._refuse(address, f"cannot open a listener for a broker: {error}", MAX_BACKOFF_S)
             return 0
-        port: int = listeners[0].getsockname()[1]
-        self.ports[address] = port
-        if address not in self._settings.ports:
-            self._saved_ports.assign_port(address, port)
+        port: int = sockets[0].getsockname()[1]
+        self._release_port(port)
+        self._known[address] = _BrokerPort(
+            UpstreamAddress(address, broker), port, sockets, trio.current_time()
+        )
         self.book.add_listener(address, port)
-        upstream = self._upstream_for(address)
-        extra = {"broker": upstream.broker, "upstream": address, "port": port}
-        log.info("listening for a broker", extra=extra)
-        self._start_listener(upstream, listeners, 0)
-        if self._settings.vip:
-            self._open_vip_port(upstream, port)
         self._unknown_address_seen.set()
+        self._check_due.set()
         return port
+
+    def _release_port(self, port: int) -> None:
+        """Take a port away from an address that nothing listens for: the kernel gave it to another one."""
+        for address in [name for name, each in self._known.items() if each.port == port]:
+            self._forget(address)
+
+    def _forget(self, address: str) -> None:
+        each = self._known.pop(address)
+        for listener in each.listeners:
+            listener.stop_accepting()
+        _close_sockets(each.sockets)
+        self.book.remove_listener(address)
+
+    def _refuse(self, address: str, reason: str, for_s: float = REFUSED_S) -> None:
+        self.refused_total += 1
+        self._refused.pop(address, None)
+        self._refused[address] = trio.current_time() + for_s
+        if len(self._refused) > MAX_REFUSED_ADDRESSES:
+            self._refused.popitem(last=False)
+        self._log_address("broker address is refused", address, reason)
+
+    def _log_address(self, text: str, address: str, reason: str = "") -> None:
+        now_s = trio.current_time()
+        if now_s > self._log_until_s:
+            self._log_until_s, self._logged = now_s + LOG_INTERVAL_S, 0
+        self._logged += 1
+        if self._logged <= MAX_LOGGED_ADDRESSES:
+            log.warning(text, extra={"upstream": address, "reason": reason})
+
+    # -- opening sockets ------------------------------------------------------------------------------------------
 
     def _listen_for(self, address: str) -> list[socket.socket]:
         """Listen on the configured port of an address, else on its saved port, else on the next free one."""
@@ -139,34 +324,139 @@ class BrokerListeners:
         )
 
     def _listen_on_next_free_port(self, host: str) -> list[socket.socket]:
-        while True:
-            port, self._next_port = self._next_port, self._next_port + PORT_STEP
-            if port in self._settings.ports.values() or port in self._saved_ports.assigned_ports():
+        assigned = {
+            *self._settings.ports.values(),
+            *self._saved_ports.assigned_ports(),
+            *(each.port for each in self._known.values()),
+            *self._taken_ports,
+        }
+        for port in range(self._settings.broker_port, MAX_PORT + 1, PORT_STEP):
+            if port in assigned:
                 continue
             try:
                 return self._listen(host, port)
             except OSError as error:
+                self._taken_ports.add(port)
                 log.warning("port is in use", extra={"port": port, "reason": str(error)})
+        self._taken_ports.clear()
+        raise OSError("no free port from listen.broker_port on")
 
-    def _open_vip_port(self, upstream: UpstreamAddress, port: int) -> None:
+    # -- checking -------------------------------------------------------------------------------------------------
+
+    async def _check_when_due(self) -> None:
+        async with trio.open_nursery() as nursery:
+            while True:
+                self._check_due = trio.Event()
+                now_s = trio.current_time()
+                for address in [name for name, each in self._known.items() if _needs_check(each, now_s)]:
+                    self._known[address].is_being_checked = True
+                    nursery.start_soon(self.check_address, address)
+                later = (each.check_at_s for each in self._known.values() if _needs_check(each, math.inf))
+                with trio.move_on_at(min(later, default=math.inf)):
+                    await self._check_due.wait()
+
+    async def check_address(self, address: str) -> None:
+        """Check a reserved address, and then serve it, or close its port until the next check."""
+        each = self._known.get(address)
+        if each is None:
+            return
+        try:
+            await self._checks.check(address)
+        except AddressRefused as error:
+            if self._known.get(address) is each:
+                self._forget(address)
+            self._refuse(address, str(error))
+        except OSError as error:
+            self._close_until_next_check(address, each, error)
+        except Exception:
+            log.exception("broker address cannot be checked", extra={"upstream": address})
+            self._close_until_next_check(address, each, OSError("defect in the gateway"))
+        else:
+            if self._known.get(address) is each:
+                self._serve(address, each)
+        finally:
+            each.is_being_checked = False
+            self._check_due.set()
+
+    def _close_until_next_check(self, address: str, each: _BrokerPort, error: OSError) -> None:
+        _close_sockets(each.sockets)
+        each.state = PortState.CLOSED
+        each.failures += 1
+        backoff_s = min(MIN_BACKOFF_S * 2 ** min(each.failures - 1, 10), MAX_BACKOFF_S)
+        each.check_at_s = trio.current_time() + backoff_s
+        if each.failures == 1:
+            self._log_address(
+                "broker address is not served: it does not answer as a broker", address, str(error)
+            )
+
+    def _serve(self, address: str, each: _BrokerPort) -> None:
+        if each.state is PortState.CLOSED and not self._reopen(address, each):
+            return
+        each.state = PortState.SERVING
+        each.failures = 0
+        if address not in self._settings.ports:
+            self._saved_ports.assign_port(address, each.port)
+        self._note_store_host(address)
+        extra = {"broker": each.upstream.broker, "upstream": address, "port": each.port}
+        log.info("listening for a broker", extra=extra)
+        sockets, each.sockets = each.sockets, []
+        each.listeners.append(self._start_listener(each.upstream, sockets, 0))
+        if self._settings.vip:
+            self._open_vip_port(each)
+
+    def _reopen(self, address: str, each: _BrokerPort) -> bool:
+        """Listen again for an address whose port was closed: on the same port, or on another if that is taken."""
+        try:
+            each.sockets = self._listen(self._settings.host, each.port)
+        except OSError:
+            self._forget(address)
+            self.port_for(address, each.upstream.broker)
+            return False
+        return True
+
+    def _open_vip_port(self, each: _BrokerPort) -> None:
         """Open the VIP port; if that fails, the broker still serves all other clients."""
         try:
-            self._start_listener(
-                upstream, self._listen(self._settings.host, port - VIP_PORT_OFFSET), -VIP_PORT_OFFSET
-            )
+            sockets = self._listen(self._settings.host, each.port - VIP_PORT_OFFSET)
         except (OSError, OverflowError) as error:
-            log.warning(
-                "cannot open a VIP port", extra={"port": port - VIP_PORT_OFFSET, "reason": str(error)}
-            )
+            extra = {"port": each.port - VIP_PORT_OFFSET, "reason": str(error)}
+            log.warning("cannot open a VIP port", extra=extra)
+        else:
+            each.listeners.append(self._start_listener(each.upstream, sockets, -VIP_PORT_OFFSET))
 
-    async def _resolve_name(self, address: str) -> None:
-        """Resolve the host of a broker that registered a name, because message ids contain the numeric address."""
-        host, port = split_address(address)
-        if pack_address(address) is None:
-            try:
-                found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-            except OSError as error:
-                log.debug("cannot resolve a broker's name", extra={"upstream": address, "reason": str(error)})
-                return
-            self.book.add_store_host(address, format_address(str(found[0][4][0]), port))
-        self._resolved.add(address)
+    def _note_store_host(self, address: str) -> None:
+        """Note the numeric address of a broker that registered a name, because message ids contain it."""
+        endpoint = self._checks.endpoint_of(address)
+        if endpoint is not None and pack_address(address) is None:
+            self.book.add_store_host(address, format_address(*endpoint))
+
+    # -- metrics --------------------------------------------------------------------------------------------------
+
+    def is_own_port(self, port: int) -> bool:
+        """Tell whether one of these listeners has a port."""
+        return any(port in (each.port, each.port - VIP_PORT_OFFSET) for each in self._known.values())
+
+    def figures(self) -> Iterator[Metric]:
+        """Yield the number of addresses by state, and of those without a listener."""
+        states = Counter(each.state for each in self._known.values())
+        for state in PortState:
+            labels = {"state": state.value}
+            meaning = "Broker addresses of the primary by state."
+            yield Metric("forward_broker_addresses", states[state], meaning, "gauge", labels)
+        yield Metric(
+            "forward_refused_addresses_total", self.refused_total, "Broker addresses refused by the policy."
+        )
+        yield Metric(
+            "forward_turned_away_addresses_total",
+            self.turned_away_total,
+            "Times a broker address got no listener because there were too many.",
+        )
+
+
+def _needs_check(each: _BrokerPort, now_s: float) -> bool:
+    return each.state is not PortState.SERVING and not each.is_being_checked and each.check_at_s <= now_s
+
+
+def _close_sockets(sockets: Iterable[socket.socket]) -> None:
+    for each in sockets:
+        each.close()

@@ -8,7 +8,6 @@ from typing import Final
 
 import trio
 
-from gateway.shadow.clusters.cluster import Opener, split_address
 from gateway.shadow.proxy.listener_context import ListenerContext
 from gateway.shadow.proxy.session_driver import SessionDriver
 from remoting.server import accept_connections
@@ -18,11 +17,22 @@ log = logging.getLogger(__name__)
 
 AdmitSocket = Callable[[socket.socket], Awaitable[Transport]]
 """Makes a transport of an accepted socket, perhaps after a TLS handshake. Raises OSError."""
+DialUpstream = Callable[[str], Awaitable[Transport]]
+"""Connects to an address of the primary. Raises OSError."""
 SWEEPS_PER_REMEMBERED_TIME: Final = 8
 """Searches for overdue requests during the time for which a request is remembered (`remembered_s`)."""
 QUIET_S: Final = 0.1
 """Time without an answer after which a stopping listener expects no more of them."""
 _connection_numbers = itertools.count(1)
+
+
+class ConnectionCount:
+    """Counts the client connections of all listeners together."""
+
+    def __init__(self, most: int) -> None:
+        self.open = 0
+        self.most = most
+        self.refused_total = 0
 
 
 class ClientListener:
@@ -32,14 +42,19 @@ class ClientListener:
     """
 
     def __init__(
-        self, context: ListenerContext, addresses: Sequence[str], opener: Opener, admit: AdmitSocket
+        self,
+        context: ListenerContext,
+        addresses: Sequence[str],
+        dial: DialUpstream,
+        admit: AdmitSocket,
+        connections: ConnectionCount,
     ) -> None:
         self.context = context
         self.addresses = tuple(addresses)
-        self._opener = opener
+        self._dial = dial
         self._admit = admit
+        self._connections = connections
         self._sessions: set[SessionDriver] = set()
-        self._open_sockets = 0
         self._accepting = trio.CancelScope()
         self._is_upstream_reachable = True
 
@@ -70,18 +85,28 @@ class ClientListener:
         nursery.start_soon(self._serve_socket, sock)
 
     async def _serve_socket(self, sock: socket.socket) -> None:
-        self._open_sockets += 1
+        count = self._connections
+        count.open += 1
         try:
-            if self._open_sockets > self.context.settings.connections:
+            if count.open > count.most:
+                count.refused_total += 1
                 raise OSError("too many connections")
             transport = await self._admit(sock)
         except OSError as error:  # The peer has left already, or the TLS handshake failed.
             log.debug("connection refused", extra={"reason": str(error)})
             sock.close()
         else:
-            await self.serve_client(transport)
+            await self._serve_safely(transport)
         finally:
-            self._open_sockets -= 1
+            count.open -= 1
+
+    async def _serve_safely(self, client: Transport) -> None:
+        """Serve a client; a defect ends its session only."""
+        try:
+            await self.serve_client(client)
+        except Exception:
+            log.exception("session ended by a defect", extra={"remote": client.remote})
+            client.close()
 
     async def serve_client(self, client: Transport) -> None:
         """Run the session of one client until it ends. A client whose upstream cannot be reached is closed."""
@@ -103,10 +128,9 @@ class ClientListener:
         problem = "no address"
         for address in self.addresses:
             try:
-                with trio.fail_after(self.context.settings.connect_s):
-                    transport = await self._opener(*split_address(address))
-            except (OSError, trio.TooSlowError) as error:
-                problem = str(error) or "no answer in time"
+                transport = await self._dial(address)
+            except OSError as error:
+                problem = str(error) or type(error).__name__
             else:
                 self._report_upstream_reachable(True)
                 return transport
@@ -135,9 +159,13 @@ class ClientListener:
             for session in list(self._sessions):
                 session.give_up_older_than(before_s)
 
+    def stop_accepting(self) -> None:
+        """Accept no more clients; `run` returns when the last session has ended."""
+        self._accepting.cancel()
+
     async def stop(self) -> None:
         """Stop accepting clients, wait until answers stop arriving, and end the sessions."""
-        self._accepting.cancel()
+        self.stop_accepting()
         with trio.move_on_after(self.context.settings.drain_s):
             await self._wait_until_quiet()
         for session in list(self._sessions):

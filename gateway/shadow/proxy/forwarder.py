@@ -13,10 +13,14 @@ import trio
 from gateway.runtime.metrics import Metric
 from gateway.runtime.process import ListenError
 from gateway.runtime.state_file import absolute_path
-from gateway.shadow.clusters.cluster import Cluster, Opener, split_address
+from gateway.runtime.supervise import TaskSupervisor
+from gateway.shadow.clusters.address_policy import AddressPolicy, Endpoint
+from gateway.shadow.clusters.cluster import Cluster, Sign, split_address
+from gateway.shadow.clusters.endpoints import UpstreamDialer
 from gateway.shadow.proxy.address_book import format_address
+from gateway.shadow.proxy.broker_check import BrokerCheck, is_local_host
 from gateway.shadow.proxy.broker_listeners import BrokerListeners
-from gateway.shadow.proxy.client_listener import AdmitSocket, ClientListener
+from gateway.shadow.proxy.client_listener import AdmitSocket, ClientListener, ConnectionCount, DialUpstream
 from gateway.shadow.proxy.listener_context import ListenerContext, TargetDialer, UpstreamAddress
 from gateway.shadow.proxy.listener_counters import ListenerCounters
 from gateway.shadow.proxy.listener_ports import ListenerPorts
@@ -47,7 +51,10 @@ def make_admission(
 
 
 class Forwarder:
-    """Opens listeners as the primary's brokers become known, and runs them."""
+    """Opens listeners as the primary's brokers become known, and runs them.
+
+    ``dialer`` opens connections to the primary, by default without TLS; ``sign`` signs the questions to its brokers.
+    """
 
     def __init__(
         self,
@@ -57,24 +64,44 @@ class Forwarder:
         clock: Clock,
         reactor: Reactor | None = None,
         *,
-        opener: Opener | None = None,
+        dialer: UpstreamDialer | None = None,
+        sign: Sign | None = None,
         admit: AdmitSocket | None = None,
         dial_target: TargetDialer | None = None,
+        supervisor: TaskSupervisor | None = None,
     ) -> None:
         self._settings = settings
         self._primary = primary
         self._hub = hub
         self._clock = clock
-        self._opener = opener or partial(connect, reactor=reactor)
+        if dialer is None:
+            policy = AddressPolicy(primary.namesrvs)
+            dialer = UpstreamDialer(policy, policy.guard_opener(partial(connect, reactor=reactor)))
+        self._opener = dialer.opener
         self._admit = admit or make_admission(reactor)
         self._dial_target = dial_target
+        self._supervisor = supervisor or TaskSupervisor("forwarder")
         self._nursery: trio.Nursery | None = None
+        self._connections = ConnectionCount(settings.connections)
         self.listeners: list[ClientListener] = []
-        saved_ports = ListenerPorts(DiskFiles(), absolute_path(settings.ports_file), settings.broker_port)
+        self._broker_check = BrokerCheck(
+            dialer.opener, dialer.policy, timeout_s=settings.connect_s, sign=sign, is_own=self.is_own_endpoint
+        )
         self.broker_listeners = BrokerListeners(
-            primary, settings, self._start_broker_listener, saved_ports=saved_ports
+            primary,
+            settings,
+            self._start_broker_listener,
+            self._broker_check,
+            saved_ports=ListenerPorts(DiskFiles(), absolute_path(settings.ports_file), settings.broker_port),
+            supervisor=self._supervisor,
         )
         self.namesrv_ports: list[int] = []
+
+    def is_own_endpoint(self, endpoint: Endpoint) -> bool:
+        """Tell whether one of this gateway's own listeners has an address."""
+        host, port = endpoint
+        own = port in self.namesrv_ports or self.broker_listeners.is_own_port(port)
+        return own and is_local_host(host)
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run until cancelled.
@@ -85,7 +112,12 @@ class Forwarder:
         async with trio.open_nursery() as self._nursery:
             self._open_namesrv_listeners()
             await self.broker_listeners.refresh_brokers()
-            self._nursery.start_soon(self._limit_memory)
+            self._nursery.start_soon(
+                self._supervisor.repeat,
+                "limit memory of clients",
+                MEMORY_CHECK_INTERVAL_S,
+                self.close_largest_sessions,
+            )
             task_status.started()
             await self.broker_listeners.run()
 
@@ -101,25 +133,36 @@ class Forwarder:
             self.namesrv_ports.append(sockets[0].getsockname()[1])
             # Like a client, try the other namesrvs if this one does not answer.
             self._start_listener(
-                UpstreamAddress(address), sockets, [*namesrvs[index:], *namesrvs[:index]], None
+                UpstreamAddress(address),
+                sockets,
+                [*namesrvs[index:], *namesrvs[:index]],
+                self._dial_namesrv,
+                None,
             )
+
+    async def _dial_namesrv(self, address: str) -> Transport:
+        """Connect to a namesrv, whose address comes from the configuration. Raises OSError."""
+        with trio.move_on_after(self._settings.connect_s):
+            return await self._opener(*split_address(address))
+        raise OSError("no answer in time")
 
     def _start_broker_listener(
         self, upstream: UpstreamAddress, sockets: list[socket.socket], port_offset: int
-    ) -> None:
+    ) -> ClientListener:
         host, port = split_address(upstream.address)
-        addresses = [format_address(host, port + port_offset)]
-        if port_offset:
-            addresses.append(upstream.address)
-        self._start_listener(upstream, sockets, addresses, self._dial_target)
+        addresses = [upstream.address]
+        if port_offset and port + port_offset > 0:
+            addresses.insert(0, format_address(host, port + port_offset))
+        return self._start_listener(upstream, sockets, addresses, self._broker_check.dial, self._dial_target)
 
     def _start_listener(
         self,
         upstream: UpstreamAddress,
         sockets: list[socket.socket],
         addresses: Sequence[str],
+        dial: DialUpstream,
         dial_target: TargetDialer | None,
-    ) -> None:
+    ) -> ClientListener:
         assert self._nursery is not None
         context = ListenerContext(
             upstream,
@@ -130,14 +173,16 @@ class Forwarder:
             self._clock,
             dial_target,
         )
-        listener = ClientListener(context, addresses, self._opener, self._admit)
+        listener = ClientListener(context, addresses, dial, self._admit, self._connections)
         self.listeners.append(listener)
-        self._nursery.start_soon(listener.run, sockets)
+        self._nursery.start_soon(self._run_listener, listener, sockets)
+        return listener
 
-    async def _limit_memory(self) -> None:
-        while True:
-            await trio.sleep(MEMORY_CHECK_INTERVAL_S)
-            self.close_largest_sessions()
+    async def _run_listener(self, listener: ClientListener, sockets: list[socket.socket]) -> None:
+        try:
+            await self._supervisor.attempt("listener", partial(listener.run, sockets))
+        finally:
+            self.listeners.remove(listener)
 
     def close_largest_sessions(self) -> None:
         """Close the largest sessions if all sessions together buffer more than `kept_total_bytes`."""
@@ -170,5 +215,5 @@ class Forwarder:
     async def stop(self) -> None:
         """Stop accepting clients, let answers arrive, and end all sessions."""
         async with trio.open_nursery() as nursery:
-            for listener in self.listeners:
+            for listener in list(self.listeners):
                 nursery.start_soon(listener.stop)

@@ -6,16 +6,19 @@ decides which port an address gets.
 
 import logging
 from collections.abc import Collection
-from typing import Any
+from typing import Any, Final
 
 import trio
 
 from gateway.runtime.config_file import SmallFiles
 from gateway.runtime.run_blocking import RunBlocking
 from gateway.runtime.state_file import StateFile
+from gateway.shadow.clusters.cluster import MAX_PORT
 from storage.errors import StoreFull
 
 log = logging.getLogger(__name__)
+
+MAX_SAVED_PORTS: Final = 4096
 
 
 class ListenerPorts:
@@ -36,8 +39,10 @@ class ListenerPorts:
         self._ports = self._saved_ports = self._file.read(self._parse) or {}
 
     def _parse(self, value: Any) -> dict[str, int]:
-        ports = {str(address): int(port) for address, port in value["ports"].items()}
-        before = int(value["broker_port"])
+        ports: dict[str, int] = value["ports"]
+        before = value["broker_port"]
+        if not all(type(port) is int and 0 < port <= MAX_PORT for port in ports.values()):
+            raise ValueError("a port is not a number from 1 to 65535")
         if before != self._broker_port:
             log.warning("broker_port has changed: assigning all ports anew", extra={"before": before})
             return {}
@@ -52,9 +57,14 @@ class ListenerPorts:
         return self._ports.values()
 
     def assign_port(self, address: str, port: int) -> None:
-        """Let a port stand for an address from now on; `save` writes it to the file."""
-        others = {name: each for name, each in self._ports.items() if each != port}
-        self._ports = {**others, address: port}
+        """Let a port stand for an address from now on; `save` writes it to the file.
+
+        Beyond `MAX_SAVED_PORTS` the addresses that were assigned first are forgotten.
+        """
+        if self._ports.get(address) == port:
+            return
+        others = [(name, each) for name, each in self._ports.items() if each != port and name != address]
+        self._ports = {**dict(others[-MAX_SAVED_PORTS + 1 :]), address: port}
 
     async def save(self) -> None:
         """Write changes to the file. A failure is logged, and the next change is a new attempt."""

@@ -41,8 +41,24 @@ class ListenSettings:
         False, "Also listen on each broker's port minus 2, for clients with vipChannelEnabled."
     )
     refresh_s: float = setting(5.0, "Seconds between look-ups of the primary's brokers.", low=0.05, high=3600)
+    broker_addresses: int = setting(
+        256,
+        "Maximum number of broker addresses with a listener. Clients see further ones as the primary names them, and "
+        "bypass the gateway.",
+        low=1,
+        high=4096,
+    )
+    forget_s: float = setting(
+        600.0,
+        "Seconds after which the listener of a broker that the primary no longer names is closed. Its port stays "
+        "reserved for it.",
+        low=1,
+        high=86_400,
+    )
     connections: int = setting(
-        20_000, "Maximum number of client connections; more are closed at once.", low=1
+        20_000,
+        "Maximum number of client connections of all listeners together; more are closed at once.",
+        low=1,
     )
     frame_bytes: int = setting(
         16 * MIB,

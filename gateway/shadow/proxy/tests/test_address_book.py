@@ -41,6 +41,20 @@ def test_messages_of_a_named_broker_have_its_numeric_address():
         assert view.store_hosts == {pack_address("10.1.0.1:10911"): pack_address(f"{view.host}:20911")}
 
 
+def test_a_removed_address_stays_as_the_primary_sends_it():
+    book = make_book()
+    book.add_listener("10.1.0.1:10911", 20911)
+    book.add_listener("broker.example:10911", 20921)
+    book.add_store_host("broker.example:10911", "10.1.0.2:10911")
+    view = book.view_for(("10.0.0.9", 1))
+    assert len(view.store_hosts) == len(view.id_prefixes) == 2
+    book.remove_listener("broker.example:10911")
+    book.remove_listener("10.1.0.1:10911")
+    book.remove_listener("10.1.0.1:10911")
+    for each in (view, book.view_for(("10.0.0.8", 1))):
+        assert (each.gateway_addresses, each.store_hosts, each.id_prefixes) == ({}, {}, {})
+
+
 def test_ignored_addresses_are_bounded_and_never_the_primarys():
     book = make_book(ports={"10.1.0.2:1": 5})
     book.add_listener("10.1.0.1:10911", 20911)

@@ -1,12 +1,18 @@
 """Each of the primary's addresses keeps its port for as long as the gateway runs."""
 
 import logging
+from collections import Counter
+from contextlib import asynccontextmanager
 
-import pytest
 import trio
 
+from gateway.shadow.clusters.address_policy import AddressRefused
 from gateway.shadow.proxy.address_book import pack_address
-from gateway.shadow.proxy.broker_listeners import BrokerListeners
+from gateway.shadow.proxy.broker_listeners import (
+    MAX_LOGGED_ADDRESSES,
+    BrokerListeners,
+    PortState,
+)
 from gateway.shadow.proxy.listener_ports import ListenerPorts
 from gateway.shadow.proxy.settings import ListenSettings
 from gateway.tests.cluster import inline
@@ -35,11 +41,48 @@ class FakeCluster:
 
 
 class FakeSocket:
-    def __init__(self, port):
+    def __init__(self, port, taken):
         self.port = port
+        self._taken = taken
 
     def getsockname(self):
         return ("0.0.0.0", self.port)
+
+    def close(self):
+        self._taken.discard(self.port)
+
+
+class FakeListener:
+    """A started listener; the test sets the number of its sessions."""
+
+    def __init__(self, upstream, sockets, port_offset):
+        self.upstream, self.sockets, self.port_offset = upstream, sockets, port_offset
+        self.session_count = 0
+        self.accepting = True
+
+    def stop_accepting(self):
+        self.accepting = False
+        for each in self.sockets:
+            each.close()
+
+
+class FakeChecks:
+    """Checks that succeed unless the test says otherwise; `waiting` addresses do not answer."""
+
+    def __init__(self):
+        self.problems = {}
+        self.waiting = {}
+        self.asked = Counter()
+
+    async def check(self, address):
+        self.asked[address] += 1
+        if address in self.waiting:
+            await self.waiting[address].wait()
+        if address in self.problems:
+            raise self.problems[address]
+
+    def endpoint_of(self, address):
+        return None if address in self.problems else ("127.0.0.1", 10911)
 
 
 class ListenersBench:
@@ -49,10 +92,14 @@ class ListenersBench:
         self.brokers = brokers
         self.taken = set(taken)
         self.started = []
+        self.running = {}
+        self.checks = FakeChecks()
         self._free = 50_000
         given = ListenSettings(**settings)
         kept = files and ListenerPorts(files, "ports", given.broker_port, inline)
-        self.listeners = BrokerListeners(brokers, given, self._start_listener, self._listen, kept)
+        self.listeners = BrokerListeners(
+            brokers, given, self._start_listener, self.checks, self._listen, kept
+        )
 
     def _listen(self, host, port):
         if not port:
@@ -61,16 +108,30 @@ class ListenersBench:
         if port in self.taken:
             raise OSError("taken")
         self.taken.add(port)
-        return [FakeSocket(port)]
+        return [FakeSocket(port, self.taken)]
 
     def _start_listener(self, upstream, sockets, port_offset):
+        listener = FakeListener(upstream, sockets, port_offset)
         self.started.append((upstream, sockets[0].port, port_offset))
+        self.running[upstream.address] = listener
+        return listener
 
     async def look_up(self, **brokers):
+        """Look up brokers, and check all new addresses."""
         if brokers:
             self.brokers.next = brokers
         assert await self.listeners.refresh_brokers()
+        for address in self.listeners.ports:
+            if self.state_of(address) is PortState.CHECKING:
+                await self.listeners.check_address(address)
+        await self.listeners.refresh_brokers()
         return dict(self.listeners.ports)
+
+    def state_of(self, address):
+        return self.listeners.state_of(address)
+
+    def translate(self, address):
+        return self.listeners.book.view_for(("10.0.0.9", 1)).translate_address(address)
 
 
 @virtual
@@ -136,8 +197,9 @@ async def test_port_0_takes_free_ports():
 async def test_an_address_whose_listener_cannot_be_opened(caplog):
     bench = ListenersBench(FakeCluster(a={0: A, 1: "nonsense"}), taken=[7], ports={A: 7})
     assert await bench.look_up() == {}
-    assert bench.listeners.book.view_for(("10.0.0.9", 1)).translate_address(A) == A
-    assert caplog.text.count("cannot open a listener for a broker") == 3
+    assert bench.translate(A) == A
+    assert caplog.text.count("broker address is refused") == 2
+    assert "cannot open a listener" in caplog.records[0].reason
 
 
 @virtual
@@ -187,9 +249,140 @@ async def test_brokers_that_register_through_the_gateway_get_no_listener():
     assert await bench.look_up() == {A: 10911}
 
 
-def test_host_names_are_resolved_because_message_ids_have_numeric_addresses():
+@virtual
+async def test_messages_of_a_named_broker_are_known_by_its_numeric_address():
     bench = ListenersBench(FakeCluster(a={0: "localhost:10911"}))
-    trio.run(bench.look_up)
+    await bench.look_up()
     hosts = bench.listeners.book.view_for(("10.0.0.9", 1)).store_hosts
-    assert hosts in ({pack_address("127.0.0.1:10911"): pack_address("10.0.0.9:10911")}, {})
-    assert hosts or pytest.skip("localhost is an IPv6 address here")
+    assert hosts == {pack_address("127.0.0.1:10911"): pack_address("10.0.0.9:10911")}
+
+
+@asynccontextmanager
+async def running(bench):
+    """Run the look-ups and checks in the background."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bench.listeners.run)
+        await bench.listeners.refresh_brokers()
+        await settle()
+        yield
+        nursery.cancel_scope.cancel()
+
+
+@virtual
+async def test_a_slow_broker_delays_no_other_and_is_served_when_it_answers():
+    bench = ListenersBench(FakeCluster(a={0: A}, b={0: B}))
+    bench.checks.waiting[A] = trio.Event()
+    async with running(bench):
+        assert bench.translate(A) == "10.0.0.9:10911", "its clients connect, and wait"
+        assert [upstream.address for upstream, _, _ in bench.started] == [B]
+        bench.checks.waiting[A].set()
+        await settle()
+        assert [upstream.address for upstream, _, _ in bench.started] == [B, A]
+
+
+@virtual
+async def test_an_address_that_is_no_broker_listens_nowhere():
+    bench = ListenersBench(FakeCluster(a={0: A}, b={0: B}))
+    bench.checks.problems[A] = OSError("this is redis")
+    async with running(bench):
+        assert [upstream.address for upstream, _, _ in bench.started] == [B]
+        assert bench.taken == {10921}
+        assert bench.translate(A) == "10.0.0.9:10911", "a port that refuses, as a dead broker's does"
+        await trio.sleep(60)
+        assert 5 <= bench.checks.asked[A] <= 9, "checked again with back-off"
+        del bench.checks.problems[A]
+        await trio.sleep(31)
+        assert bench.translate(A) == "10.0.0.9:10911"
+        assert bench.started[-1][:2] == (bench.listeners.upstream_of(A), 10911)
+
+
+@virtual
+async def test_a_refused_address_stays_as_it_is():
+    bench = ListenersBench(FakeCluster(a={0: A}))
+    bench.checks.problems[A] = AddressRefused("metadata")
+    async with running(bench):
+        assert bench.listeners.ports == {}
+        assert bench.translate(A) == A
+        assert bench.listeners.book.view_for(("10.0.0.9", 1)).store_hosts == {}
+        await trio.sleep(100)
+        assert bench.checks.asked[A] == 1
+
+
+@virtual
+async def test_hundreds_of_made_up_brokers(caplog):
+    """800 listeners, one per advertised address, stayed open for ever; a real broker must still come in."""
+    ghosts = {f"a{number}": {0: f"10.66.{number // 250}.{number % 250}:6379"} for number in range(800)}
+    bench = ListenersBench(FakeCluster(real={0: A}, **ghosts), broker_addresses=100)
+    for (address,) in (each.values() for each in ghosts.values()):
+        bench.checks.problems[address] = OSError("no broker")
+    async with running(bench):
+        for _ in range(60):
+            if bench.started:
+                break
+            await trio.sleep(5)
+        assert [upstream.broker for upstream, _, _ in bench.started] == ["real"]
+        assert len(bench.listeners.ports) <= 100
+        assert len(bench.taken) <= 100
+        bench.brokers.next = {"real": {0: A}}
+        await trio.sleep(1000)
+        assert set(bench.listeners.ports) == {A}
+        assert bench.taken == {bench.listeners.ports[A]}
+    assert len(caplog.records) <= MAX_LOGGED_ADDRESSES * 30
+
+
+@virtual
+async def test_brokers_beyond_the_limit_are_left_alone_and_those_within_are_served():
+    brokers = {f"b{number}": {0: f"10.1.1.{number}:10911"} for number in range(10)}
+    bench = ListenersBench(FakeCluster(**brokers), broker_addresses=4)
+    async with running(bench):
+        assert len(bench.started) == 4
+        served = set(bench.listeners.ports)
+        await trio.sleep(60)
+        assert set(bench.listeners.ports) == served
+        assert bench.listeners.turned_away_total > 0
+
+
+@virtual
+async def test_a_vanished_broker_is_forgotten_when_its_sessions_end_and_returns_to_its_port():
+    files = MemoryFiles()
+    bench = ListenersBench(FakeCluster(a={0: A}, b={0: B}), files=files, forget_s=60)
+    async with running(bench):
+        listener = bench.running[B]
+        listener.session_count = 1
+        bench.brokers.next = {"a": {0: A}}
+        await trio.sleep(100)
+        assert B in bench.listeners.ports
+        listener.session_count = 0
+        await trio.sleep(10)
+        assert set(bench.listeners.ports) == {A}
+        assert not listener.accepting
+        assert 10921 not in bench.taken
+        bench.brokers.next = {"a": {0: A}, "c": {0: C}, "b": {0: B}}
+        await trio.sleep(10)
+        assert bench.listeners.ports == {A: 10911, B: 10921, C: 10931}
+
+
+@virtual
+async def test_brokers_are_not_forgotten_while_no_namesrv_answers_or_clients_are_told_of_them():
+    bench = ListenersBench(FakeCluster(a={0: A}), forget_s=60)
+    async with running(bench):
+        bench.translate(B)
+        bench.brokers.problem = OSError("down")
+        await trio.sleep(1000)
+        assert set(bench.listeners.ports) == {A, B}
+        bench.brokers.problem = None
+        for _ in range(10):
+            bench.translate(B)
+            await trio.sleep(30)
+        assert set(bench.listeners.ports) == {A, B}
+
+
+@virtual
+async def test_hostile_addresses_are_bounded():
+    bench = ListenersBench(FakeCluster(a={0: A}))
+    for hostile in ("x" * 1_000_000 + ":1", "a:99999999999", "a:-1", ":1", "", "a" * 300 + ":1"):
+        assert bench.translate(hostile) == hostile
+    assert bench.listeners.ports == {}
+    for number in range(10_000):
+        bench.translate(f"no-port-{number}")
+    assert bench.listeners.refused_count <= 4096

@@ -3,6 +3,7 @@
 import logging
 import socket
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 
 import pytest
 import trio
@@ -143,6 +144,47 @@ def test_brokers_move_fail_over_and_appear(reactor, caplog):
 
     caplog.set_level(logging.INFO)
     trio.run(main)
+
+
+def test_clients_reach_brokers_only(reactor):
+    """A stranger registers "brokers" that are other services; the gateway passes no byte of a client to them."""
+
+    async def main():
+        async with trio.open_nursery() as nursery:
+            primary, received = FakePrimary(nursery), []
+
+            async def answer(stream):
+                received.append(bytes(await stream.receive_some(4096)))
+                await stream.send_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+            (service,) = await nursery.start(partial(trio.serve_tcp, answer, 0, host="127.0.0.1"))
+            host, port = service.socket.getsockname()
+            real = primary.broker(1)
+            primary.brokers = {"a": [real.address], "ghost": [f"{host}:{port}", "169.254.169.254:80"]}
+            async with running(primary, reactor, refresh_s=3600.0) as forwarder:
+                seen = await fetch_route(forwarder)
+                assert await ask_max_offset(seen["a"][0]) == 1
+                assert "169.254.169.254:80" in seen["ghost"], "left to the client"
+                with pytest.raises(OSError, match=r"."):
+                    await ask_until_refused(seen["ghost"][0])
+                assert not any(b"secret of a client" in each for each in received)
+                assert len(received) == 1, "it got the question whether it is a broker"
+                listening = [each.addresses for each in forwarder.listeners]
+                assert sorted(listening) == sorted([(primary.namesrv.address,), (real.address,)])
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+
+
+async def ask_until_refused(address):
+    """Send bytes of a client until the connection is refused. Raises OSError then."""
+    host, port = address.split(":")
+    while True:
+        stream = await trio.open_tcp_stream(host, int(port))
+        with suppress(trio.BrokenResourceError):
+            await stream.send_all(b"secret of a client")
+            await stream.receive_some()
+        await stream.aclose()
 
 
 def test_another_namesrv_answers_for_one_that_is_down(reactor):

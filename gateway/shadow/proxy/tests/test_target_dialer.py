@@ -22,39 +22,39 @@ class FakeTarget(Cluster):
         self.brokers = {name: {0: address} for name, address in table.items()}
 
 
-def opener_for(*reachable):
-    async def open_plain(host, port):
-        if f"{host}:{port}" not in reachable:
+def dialer_for(*reachable):
+    async def dial(address):
+        if address not in reachable:
             raise OSError("refused")
-        return f"to {host}"
+        return f"to {address}"
 
-    return open_plain
+    return dial
 
 
 @virtual
 async def test_brokers_are_looked_up_when_first_needed():
     target = FakeTarget({"broker-a": "10.2.0.1:10911", "broker-b": "10.2.0.2:10911"})
     dial = make_target_dialer(
-        target, {"broker-a": "broker-b"}, opener_for("10.2.0.2:10911", "10.2.0.1:10911")
+        target, {"broker-a": "broker-b"}, dialer_for("10.2.0.2:10911", "10.2.0.1:10911")
     )
-    assert await dial("broker-a") == ("broker-b", "10.2.0.2:10911", "to 10.2.0.2")
-    assert await dial("broker-b") == ("broker-b", "10.2.0.2:10911", "to 10.2.0.2")
+    assert await dial("broker-a") == ("broker-b", "10.2.0.2:10911", "to 10.2.0.2:10911")
+    assert await dial("broker-b") == ("broker-b", "10.2.0.2:10911", "to 10.2.0.2:10911")
 
 
 @virtual
 async def test_a_broker_that_moved_is_found():
     target = FakeTarget({"x": "10.2.0.1:10911"}, {"x": "10.2.0.9:10911"})
     await target.refresh()
-    dial = make_target_dialer(target, {}, opener_for("10.2.0.9:10911"))
-    assert await dial("broker-a") == ("x", "10.2.0.9:10911", "to 10.2.0.9")
+    dial = make_target_dialer(target, {}, dialer_for("10.2.0.9:10911"))
+    assert await dial("broker-a") == ("x", "10.2.0.9:10911", "to 10.2.0.9:10911")
 
 
 @virtual
 async def test_unreachable_and_unknown_brokers_raise():
     look = {"x": "10.2.0.1:10911"}
     with pytest.raises(OSError, match="refused"):
-        await make_target_dialer(FakeTarget(look, look), {}, opener_for())("broker-a")
+        await make_target_dialer(FakeTarget(look, look), {}, dialer_for())("broker-a")
     with pytest.raises(LookupError, match="no broker 'broker-y'"):
-        await make_target_dialer(FakeTarget(look), {"broker-a": "broker-y"}, opener_for())("broker-a")
+        await make_target_dialer(FakeTarget(look), {"broker-a": "broker-y"}, dialer_for())("broker-a")
     with pytest.raises(OSError, match="does not answer"):
-        await make_target_dialer(FakeTarget(RemotingTimeout("slow")), {}, opener_for())("broker-a")
+        await make_target_dialer(FakeTarget(RemotingTimeout("slow")), {}, dialer_for())("broker-a")

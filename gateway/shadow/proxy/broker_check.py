@@ -1,0 +1,178 @@
+"""Asks an address once whether it is a broker, before any client's bytes go there.
+
+The primary's route data lists whatever registered itself. Without this check, a registration of "10.0.0.5:6379" would
+turn the gateway into a relay to that service for everyone who can reach the gateway.
+
+The question is GET_BROKER_RUNTIME_INFO (code 28): it changes nothing, names no topic or group, and every official
+broker from 4.0 to 5.x answers it, also on its VIP port. An official Proxy answers that it does not know the request,
+and a broker with access control may refuse it. Both will do: what counts is an answer of the remoting protocol to
+exactly this request. Anything else (another protocol, silence, an echo) fails the check. A process that poses as a
+broker passes; it could pose to the clients without the gateway as well.
+
+A broker that could not be dialed is asked again before the next client is connected to it: another process may have its
+address by then.
+"""
+
+import itertools
+import logging
+import socket
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import trio
+
+from codec.command import Command, encode_command
+from codec.constants import FLAG_RESPONSE
+from codec.errors import FrameError
+from codec.frames import FrameSplitter
+from gateway.shadow.clusters.address_policy import AddressPolicy, AddressRefused, Endpoint
+from gateway.shadow.clusters.cluster import Sign, split_address
+from remoting.requests.admin import GetBrokerRuntimeInfo
+from remoting.transport import Opener, Transport
+
+log = logging.getLogger(__name__)
+
+MAX_ANSWER_BYTES: Final = 1024 * 1024
+RECHECK_PAUSE_S: Final = 0.5
+"""An address that failed is not asked again before this; clients that want it meanwhile get the same failure."""
+MAX_REMEMBERED_FAILURES: Final = 1024
+_opaques = itertools.count(1)
+
+
+class NotABroker(OSError):
+    """An address that does not answer as a broker does."""
+
+
+class BrokerCheck:
+    """Dials brokers of one cluster, each address only after it has answered as a broker.
+
+    ``opener`` connects to addresses that ``policy`` allows; ``is_own`` tells whether an address is one of the gateway's
+    own listeners, to which it must not connect itself. ``sign`` signs the question.
+    """
+
+    def __init__(
+        self,
+        opener: Opener,
+        policy: AddressPolicy,
+        *,
+        timeout_s: float,
+        sign: Sign | None = None,
+        is_own: Callable[[Endpoint], bool] = lambda _: False,
+    ) -> None:
+        self._opener = opener
+        self._policy = policy
+        self._timeout_s = timeout_s
+        self._sign = sign
+        self._is_own = is_own
+        self._checked: dict[str, Endpoint] = {}
+        self._under_way: dict[str, trio.Event] = {}
+        self._failures: dict[str, tuple[float, OSError]] = {}
+
+    def is_checked(self, address: str) -> bool:
+        """Tell whether an address has answered as a broker, and could be dialed since."""
+        return address in self._checked
+
+    def endpoint_of(self, address: str) -> Endpoint | None:
+        """Return the numeric address of a broker that has answered."""
+        return self._checked.get(address)
+
+    async def dial(self, address: str) -> Transport:
+        """Connect to a broker, after checking its address if that was not done yet. Raises OSError."""
+        if address not in self._checked:
+            await self.check(address)
+        try:
+            return await self._open(address)
+        except OSError:
+            self._forget(address)
+            raise
+
+    async def check(self, address: str) -> None:
+        """Ask an address whether it is a broker. Raises AddressRefused, NotABroker, OSError.
+
+        Several callers share one question.
+        """
+        while (asked := self._under_way.get(address)) is not None:
+            await asked.wait()
+            if address in self._checked:
+                return
+        failure = self._failures.get(address)
+        if failure is not None and trio.current_time() < failure[0]:
+            raise type(failure[1])(*failure[1].args)
+        asked = self._under_way[address] = trio.Event()
+        try:
+            self._checked[address] = await self._ask(address)
+            self._failures.pop(address, None)
+        except OSError as error:
+            self._forget(address)
+            self._note_failure(address, error)
+            raise
+        finally:
+            del self._under_way[address]
+            asked.set()
+
+    def forget_addresses(self, addresses: Iterable[str]) -> None:
+        """Check these addresses again before they are dialed next."""
+        for address in addresses:
+            self._forget(address)
+
+    async def _ask(self, address: str) -> Endpoint:
+        try:
+            host, port = split_address(address)
+        except ValueError as error:
+            raise AddressRefused(str(error)) from error
+        endpoint = await self._policy.pin(host, port)
+        if self._is_own(endpoint):
+            raise AddressRefused(f"{address} is a listener of this gateway")
+        question = GetBrokerRuntimeInfo().to_command(next(_opaques))
+        if self._sign is not None:
+            self._sign(question)
+        transport = await self._open(address)
+        try:
+            with trio.move_on_after(self._timeout_s):
+                await transport.send_all(encode_command(question))
+                await _receive_answer(transport, question.opaque)
+                return endpoint
+            raise NotABroker(f"{address} did not answer as a broker within {self._timeout_s:g} s")
+        except FrameError as error:
+            raise NotABroker(f"{address} does not speak the remoting protocol: {error}") from error
+        finally:
+            transport.close()
+
+    async def _open(self, address: str) -> Transport:
+        with trio.move_on_after(self._timeout_s):
+            return await self._opener(*split_address(address))
+        raise OSError(f"no connection to {address} within {self._timeout_s:g} s")
+
+    def _forget(self, address: str) -> None:
+        if self._checked.pop(address, None) is not None:
+            self._policy.forget_pin(*split_address(address))
+
+    def _note_failure(self, address: str, error: OSError) -> None:
+        while len(self._failures) >= MAX_REMEMBERED_FAILURES:
+            del self._failures[next(iter(self._failures))]
+        self._failures[address] = trio.current_time() + RECHECK_PAUSE_S, error
+
+
+async def _receive_answer(transport: Transport, opaque: int) -> Command:
+    """Return the answer with this opaque. Raises FrameError, NotABroker, OSError."""
+    splitter, received = FrameSplitter(MAX_ANSWER_BYTES), 0
+    while data := await transport.receive(64 * 1024):
+        received += len(data)
+        for command in splitter.feed(data):
+            # An echo of the question is not an answer.
+            if command.flag & FLAG_RESPONSE and command.opaque == opaque:
+                return command
+        if received > MAX_ANSWER_BYTES:
+            break
+    raise NotABroker(f"{transport.remote} did not answer as a broker")
+
+
+def is_local_host(host: str) -> bool:
+    """Tell whether a numeric address is one of this machine: only then can a socket be bound to it."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((host, 0))
+    except OSError:
+        return False
+    return True
