@@ -2,6 +2,7 @@
 #
 #   make serve ARGS="--memory"         flags for the server
 #   make run RUN=compat-ours ARGS="-k pull"   one run of the test matrix; `make runs` lists them
+#   make fuzz SEED=7 FRAMES=1000000    mutated requests against namesrv, broker and shadow gateway
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -9,13 +10,16 @@ DELTA := .venv-delta
 RUN_TESTS := $(BIN)/python scripts/run_tests.py
 PACKAGES := codec remoting storage toolkit gateway compat_tests spark
 ARGS ?=
+SEED ?= 1
+FRAMES ?= 100000
+AGAINST ?= all
 # IMAGE=no leaves out the cases against the official container image.
 IMAGE ?= yes
 # pip compiles what it copies; an editable install is compiled here, so that no start has to do it.
 COMPILE := $(BIN)/python -m compileall -q $(PACKAGES)
 MORE = $(if $(ARGS),-- $(ARGS))
 
-.PHONY: serve test check runs run unit types lint format compat compat-official compat-image spark-delta spark-env \
+.PHONY: serve test check runs run unit types lint format compat compat-official compat-image spark-delta spark-env fuzz \
   bench bench-shadow bench-isolation bench-spark docs docs-serve clean
 
 serve: $(VENV)/serve
@@ -47,6 +51,10 @@ compat: $(VENV)/dev
 
 compat-official compat-image: $(VENV)/dev
 	$(BIN)/python -m pytest compat_tests/cases --endpoint $(@:compat-%=%) $(ARGS)
+
+# What must never happen, whatever arrives: docs/how-to/fuzz.md
+fuzz: $(VENV)/dev
+	$(BIN)/python -m compat_tests.fuzz --seed $(SEED) --frames $(FRAMES) --against $(AGAINST) $(ARGS)
 
 # Delta tables through delta-spark, which needs an older pyspark: an environment of its own, not part of `make test`.
 spark-delta: $(DELTA)/dev

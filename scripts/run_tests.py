@@ -31,6 +31,8 @@ INTERCHANGE: Final = "storage/tests/test_interchange.py"
 SPARK_CASES: Final = "spark/tests/cases"
 SPARK_KILLS: Final = (f"{SPARK_CASES}/test_kills.py", f"{SPARK_CASES}/test_sink_kills.py")
 STOP_GRACE_S: Final = 20
+FUZZED_FRAMES: Final = 20_000
+"""Frames against each of the fuzzer's three targets: about a minute on two cores."""
 
 SHADOW_FILES: Final = [
     "wire",
@@ -149,6 +151,11 @@ def _runs() -> list[Run]:
             [python, "-m", "compat_tests.archives"],
         ),
         Run("unit", "unit and simulation tests", _pytest(*units, *ignored, "--numprocesses", "auto")),
+        Run(
+            "fuzz",
+            "mutated requests against namesrv, broker and shadow gateway, and the corpus",
+            [python, "-m", "compat_tests.fuzz", "--busy", "--seed", "1", "--frames", str(FUZZED_FRAMES)],
+        ),
         _cases(
             "compat-both",
             "cases with our server and official brokers side by side (Java, Maven)",
