@@ -1,6 +1,7 @@
 """A consume queue: one 20-byte entry per message, which points into the commit log.
 
-An entry holds physical offset, size and tags code of its message; the number of the entry is the queue offset.
+An entry holds physical offset, size and tags code of its message; the number of the entry is the queue offset. An entry
+whose size is `QUEUE_BLANK_SIZE` is a hole: its message was lost (`damage.py`), and reads skip it.
 `append.py` writes entries for new messages, `recovery.py` restores missing ones. `queue_set.py` holds all queues.
 """
 
@@ -8,7 +9,13 @@ from collections import OrderedDict
 
 from storage.errors import CorruptionError
 from storage.files import Buffer, Files, MappedFile
-from storage.layout import QUEUE_BLANK, QUEUE_ENTRY, QUEUE_ENTRY_BYTES, mapped_file_name
+from storage.layout import (
+    QUEUE_BLANK,
+    QUEUE_BLANK_SIZE,
+    QUEUE_ENTRY,
+    QUEUE_ENTRY_BYTES,
+    mapped_file_name,
+)
 
 
 class QueueFilePool:
@@ -209,11 +216,43 @@ class ConsumeQueue:
         while low < high:
             middle = (low + high) // 2
             place, size, _ = self.read_entry(middle)
-            if place < physical_offset or size == 0x7FFFFFFF:
+            if place < physical_offset or (size == QUEUE_BLANK_SIZE and place == 0):
                 low = middle + 1
             else:
                 high = middle
         return low
+
+    def make_holes(self, start: int, end: int) -> int:
+        """Turn the entries of messages in [start, end) of the log into holes, which reads skip; return their number.
+
+        Only recovery may call this, before it has found next_offset: entries up to the first empty one are looked at.
+        """
+        self.next_offset = self._count_written()
+        number = first = self.first_entry_from(start)
+        while number < self.next_offset and self.read_entry(number)[0] < end:
+            base = number - number % self.file_entries
+            size_at = (number - base) * QUEUE_ENTRY_BYTES + 8
+            mapped = self._pool.mapped_file(self, base)
+            mapped.buffer[size_at : size_at + 12] = QUEUE_BLANK[8:]
+            number += 1
+        self.next_offset = self.bases[-1] + self.file_entries
+        return number - first
+
+    def _count_written(self) -> int:
+        """Return the number of the first empty entry."""
+        low, high = self.bases[0], self.bases[-1] + self.file_entries
+        while low < high:
+            middle = (low + high) // 2
+            if self.read_entry(middle)[1] > 0:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def append_holes(self, count: int, physical_offset: int) -> None:
+        """Append entries for messages that were lost at ``physical_offset``."""
+        for _ in range(count):
+            self.append_entry(physical_offset, QUEUE_BLANK_SIZE, 0)
 
     def delete_before(self, physical_offset: int) -> None:
         """Delete files whose messages all lie before ``physical_offset``, and move min_offset to the first one that

@@ -27,7 +27,8 @@ SHARED_HEADERS = {length: struct.Struct(f">IIIiiqq{length}sI") for length in (48
 QUEUE_ENTRY = struct.Struct(">qiq")  # physical offset, size, tags code
 QUEUE_ENTRY_BYTES = 20
 # Entry that the official broker writes before the first real entry of a queue that starts in the middle of a file.
-QUEUE_BLANK = QUEUE_ENTRY.pack(0, 0x7FFFFFFF, 0)
+QUEUE_BLANK_SIZE = 0x7FFFFFFF
+QUEUE_BLANK = QUEUE_ENTRY.pack(0, QUEUE_BLANK_SIZE, 0)
 
 BLANK_BYTES = 8  # room that a blank marker needs at the end of a commit log file
 

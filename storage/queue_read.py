@@ -16,7 +16,7 @@ from codec.constants import MAGIC_V1, MAGIC_V2
 from storage.commit_log import CommitLog
 from storage.config import StoreConfig
 from storage.consume_queue import ConsumeQueue
-from storage.layout import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
+from storage.layout import QUEUE_BLANK_SIZE, QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 
 TagsPredicate = Callable[[int], bool]
 MessagePredicate = Callable[[memoryview], bool]
@@ -340,6 +340,8 @@ class _FilteredRead:
                 has_room = False
                 break
             offset, last = offset + 1, physical_offset
+            if size == QUEUE_BLANK_SIZE:
+                continue
             if physical_offset < skip_to or (tags_match is not None and not tags_match(tags_code)):
                 continue
             if not base <= physical_offset <= end - size:

@@ -18,15 +18,18 @@ the queue entries of messages below physical offset ``queued_until`` are on the 
 
 **Steps.**
 
-1. List the log files. A gap between them is damage; an empty last file was just created and is removed.
+1. List the log files. A gap between them is damage, as is an end before the checkpoint's offset; an empty last file
+   was just created and is removed.
 2. Load the queues and drop queue files behind a gap. If any queue misses files, what the checkpoint says about queues
    is ignored, and the log is read from its beginning.
 3. Choose where to start reading the log. After an orderly end: behind the last message that any queue knows. After a
    crash: at the last message that the checkpoint vouches for, or at the last file that begins with such a message.
-   Truncate every queue to the entries of messages before that point (binary search by `_is_valid_entry`).
-4. Read the log from there to the first invalid message, append the missing queue entries, and cut the log at that
+4. Read the part that the checkpoint covers. An invalid message in it is damage: it is set aside (`damage.py`), and its
+   queue entries become holes. Then truncate every queue to the entries of messages before that point (binary search by
+   `_is_valid_entry`).
+5. Read the log from there to the first invalid message, append the missing queue entries, and cut the log at that
    point. If entries turn out to be missing from an earlier part of the log, start over from its beginning.
-5. Zero the bytes behind the cut and flush. Otherwise the remains of a torn message could be taken for a message once
+6. Zero the bytes behind the cut and flush. Otherwise the remains of a torn message could be taken for a message once
    new messages reach up to them, or reappear after the next power cut.
 
 A crash during recovery is harmless at every step: queues were only truncated or extended with what the log says, the
@@ -34,14 +37,17 @@ A crash during recovery is harmless at every step: queues were only truncated or
 """
 
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
 from codec.constants import MAGIC_V1, MAGIC_V2
+from codec.message import MIN_MESSAGE_BYTES
 from codec.sysflag import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from storage.commit_log import CommitLog, store_timestamp_of
 from storage.config import StoreConfig
 from storage.consume_queue import ConsumeQueue
+from storage.damage import find_next_message, is_filler, set_aside, write_filler
 from storage.delay_levels import DelayLevels
 from storage.errors import CorruptionError
 from storage.files import Files
@@ -49,6 +55,7 @@ from storage.layout import (
     HEADER,
     LONG,
     PHYSICAL_OFFSET_AT,
+    QUEUE_BLANK_SIZE,
     QUEUE_ENTRY_BYTES,
     START,
     mapped_file_name,
@@ -60,7 +67,6 @@ from storage.tags import tags_code_of
 
 log = logging.getLogger(__name__)
 
-_BLANK_SIZE = 0x7FFFFFFF
 _NO_LIMIT = 1 << 62
 
 
@@ -103,11 +109,13 @@ class Recovery:
         self._sectors_lost = known.power_cut
         self._safe_timestamp = known.safe_timestamp
         self._queued_until = known.queued_until
+        self._confirmed_until = known.queued_until
         # The end of the log at the checkpoint's time. If the clock was set back after that, messages behind this end
         # have earlier timestamps than the checkpoint and are nevertheless not known to be on the disk.
         self._safe_end = known.queued_until or _NO_LIMIT
         self._delays = DelayLevels(config.delay_levels)
         self._queues: dict[tuple[bytes, int], ConsumeQueue] = {}
+        self._lost_bytes = 0  # of the log, to damage: an upper limit of the messages that queues can lack
         self._queue_files_missing = False  # then only the whole log tells what was in them
 
     def run(self) -> None:
@@ -121,10 +129,19 @@ class Recovery:
             return
         self._log.first_base = bases[0]
         self._log.base, self._log.position = bases[-1], self._log.file_bytes  # all of it may be read
+        if self._confirmed_until > self._log.max_offset:
+            missing = self._log.path(self._log.base + self._log.file_bytes)
+            raise CorruptionError(
+                missing,
+                0,
+                f"the file is missing: the checkpoint covers the log up to {self._confirmed_until}",
+            )
         self._load_queues()
         if self._queue_files_missing or "consumequeue" not in self._files.list(self._config.root):
             self._distrust_queues()  # an operator removed queues to have them built again
-        end = self._rebuild_entries(self._choose_start())
+        start = self._pass_confirmed(self._choose_start())
+        self._truncate_queues(max(start, self._queued_until))
+        end = self._rebuild_entries(start)
         if end.physical_offset < self._queued_until:
             log.warning("commit log ends before the checkpoint's offset", extra={"end": end.physical_offset})
             self._truncate_queues(end.physical_offset)
@@ -229,20 +246,19 @@ class Recovery:
     # -- choosing where to start reading the log --
 
     def _choose_start(self) -> int:
-        """Return the physical offset from which to read the log, and truncate every queue to the entries before it."""
+        """Return the physical offset from which to read the log."""
         start = self._start_after_crash() if self._crashed else self._start_after_clean_end()
         if self._queue_files_missing and not self._crashed:
             start = self._log.first_base
         if start is None:
             start = self._last_safe_file()
-        self._truncate_queues(max(start, self._queued_until))
         return start
 
     def _truncate_queues(self, before: int) -> None:
         for queue in self._queues.values():
             if not queue.bases:
                 continue
-            count = self._first_invalid_entry(queue, before, _NO_LIMIT)
+            count = self._first_invalid_entry(queue, before, _NO_LIMIT, self._queued_until)
             if count == queue.bases[0] and self._log.first_base == 0:
                 count = 0  # nothing ever expired, so a queue without a valid entry starts at its beginning
             queue.truncate_at(count)
@@ -256,7 +272,7 @@ class Recovery:
         for queue in self._queues.values():
             count = self._first_invalid_entry(queue, _NO_LIMIT, _NO_LIMIT)
             place, size, _ = queue.read_entry(count - 1) if count > queue.bases[0] else (-1, 0, 0)
-            end = place + size if place >= 0 and size != _BLANK_SIZE else self._log.first_base
+            end = place + size if place >= 0 and size != QUEUE_BLANK_SIZE else self._log.first_base
             start = max(start, end)
             if count < queue.bases[-1] + queue.file_entries and queue.read_entry(count)[:2] != (0, 0):
                 log.warning(
@@ -278,7 +294,7 @@ class Recovery:
                 count = self._first_invalid_entry(queue, self._safe_end, self._safe_timestamp)
                 if count > queue.bases[0]:
                     place, size, _ = queue.read_entry(count - 1)
-                    best = max(best, place if size != _BLANK_SIZE else -1)
+                    best = max(best, place if size != QUEUE_BLANK_SIZE else -1)
         return best if best >= self._log.first_base else None
 
     def _last_safe_file(self) -> int:
@@ -297,28 +313,35 @@ class Recovery:
         end = base + self._log.file_bytes
         return next(scan_log(self._log, base, end, sectors_lost=self._sectors_lost))
 
-    def _first_invalid_entry(self, queue: ConsumeQueue, before: int, until_ms: int) -> int:
+    def _first_invalid_entry(
+        self, queue: ConsumeQueue, before: int, until_ms: int, trusted_until: int = 0
+    ) -> int:
         """Return the number of the first entry that is invalid, or whose message is too late.
 
         A message is too late if it lies at physical offset ``before`` or behind it, or was stored after ``until_ms``.
+        Messages below ``trusted_until`` were whole on the disk: their entries are valid even if a body is damaged.
         """
         for base in reversed(queue.bases):
-            if base != queue.bases[0] and not self._is_valid_entry(queue, base, before, until_ms):
+            if base != queue.bases[0] and not self._is_valid_entry(
+                queue, base, before, until_ms, trusted_until
+            ):
                 continue
             low, high = base, base + queue.file_entries
             while low < high:
                 middle = (low + high) // 2
-                if self._is_valid_entry(queue, middle, before, until_ms):
+                if self._is_valid_entry(queue, middle, before, until_ms, trusted_until):
                     low = middle + 1
                 else:
                     high = middle
             return low
         return queue.next_offset
 
-    def _is_valid_entry(self, queue: ConsumeQueue, offset: int, before: int, until_ms: int) -> bool:
+    def _is_valid_entry(
+        self, queue: ConsumeQueue, offset: int, before: int, until_ms: int, trusted_until: int
+    ) -> bool:
         place, size, _ = queue.read_entry(offset)
-        if size == _BLANK_SIZE and place == 0:
-            return True
+        if size == QUEUE_BLANK_SIZE:
+            return place < before
         if size <= 0 or place < 0 or place >= before:
             return False
         if place < self._log.first_base:
@@ -326,9 +349,10 @@ class Recovery:
         base = place - (place - self._log.first_base) % self._log.file_bytes
         if place + size > base + self._log.file_bytes or base > self._log.base:
             return False
-        # The whole message is checked, CRC included: a torn header may hold a wrong time.
+        # A torn header may hold a wrong time, so the whole message is checked where it may be torn.
+        check_crc = place >= trusted_until
         message = check_message(
-            self._log.mapped_file(base).view, place - base, place, True, self._sectors_lost
+            self._log.mapped_file(base).view, place - base, place, check_crc, self._sectors_lost
         )
         return (
             isinstance(message, ScannedMessage)
@@ -340,21 +364,64 @@ class Recovery:
 
     # -- reading the log --
 
+    def _pass_confirmed(self, start: int) -> int:
+        """Read the messages below the checkpoint's offset, and return where the next one starts.
+
+        They were on the disk with their queue entries. One that is invalid is damaged, and set aside.
+        """
+        offset = start
+        while offset < self._queued_until:
+            for item in self._scan(offset, self._queued_until):
+                if isinstance(item, ScanEnd):
+                    offset = item.physical_offset
+                    behind = self._find_message_behind(item) if offset < self._queued_until else None
+                    if behind is not None:
+                        self._replace_damage(item, behind)
+                        lost = sum(queue.make_holes(offset, behind) for queue in self._queues.values())
+                        log.error("messages lost to damage of the commit log", extra={"messages": lost})
+                        offset = behind
+        return offset
+
+    def _find_message_behind(self, end: ScanEnd) -> int | None:
+        """Return where whole messages continue behind the end of a scan; None if it may be the end of the log.
+
+        After a power cut, only what the checkpoint covers is known to have been whole: at least up to its offset.
+        """
+        confirmed = end.physical_offset < self._confirmed_until
+        if not confirmed and (self._sectors_lost or end.zeros):
+            return None
+        behind = find_next_message(self._log, end.physical_offset, self._log.max_offset, self._sectors_lost)
+        return self._confirmed_until if behind is None and confirmed else behind
+
+    def _replace_damage(self, damage: ScanEnd, end: int) -> None:
+        start, reason = damage.physical_offset, damage.reason or "zeros"
+        set_aside(self._files, self._config.root, self._log, start, end, reason)
+        write_filler(self._files, self._log, start, end)
+
+    def _scan(self, start: int, end: int) -> Iterator[ScannedMessage | ScanEnd]:
+        return scan_log(self._log, start, end, self._config.check_crc_on_recover, self._sectors_lost)
+
     def _rebuild_entries(self, start: int) -> ScanEnd:
         """Read the log from ``start``, append the entries that queues lack, and return where the log ends."""
-        check_crc = self._config.check_crc_on_recover
-        for item in scan_log(self._log, start, self._log.max_offset, check_crc, self._sectors_lost):
-            if isinstance(item, ScanEnd):
-                return item
-            if item.physical_offset < self._queued_until:
-                continue
-            if not self._append_entry(item, start == self._log.first_base and self._queued_until == 0):
-                log.warning("queue entries missing, rebuilding them from the whole commit log")
-                start = self._log.first_base
-                self._distrust_queues()
-                self._truncate_queues(start)
-                return self._rebuild_entries(start)
-        raise AssertionError("a scan ends with a ScanEnd")
+        offset = start
+        self._lost_bytes = 0
+        while True:
+            for item in self._scan(offset, self._log.max_offset):
+                if isinstance(item, ScanEnd):
+                    behind = self._find_message_behind(item)
+                    if behind is None:
+                        return item
+                    self._replace_damage(item, behind)
+                    offset = item.physical_offset
+                elif is_filler(item):
+                    self._lost_bytes += item.size
+                elif item.physical_offset >= self._queued_until and not self._append_entry(
+                    item, start == self._log.first_base and self._queued_until == 0
+                ):
+                    log.warning("queue entries missing, rebuilding them from the whole commit log")
+                    self._distrust_queues()
+                    self._truncate_queues(self._log.first_base)
+                    return self._rebuild_entries(self._log.first_base)
 
     def _append_entry(self, message: ScannedMessage, from_beginning: bool) -> bool:
         """Append the queue entry of a message; return False when entries before it are missing.
@@ -371,16 +438,24 @@ class Recovery:
         if message.queue_offset > queue.next_offset:
             if not from_beginning:
                 return False
-            if queue.next_offset > queue.min_offset:
-                # An offset-preserving append with ``reset`` began the queue anew, behind what the source had dropped.
-                data = {"queue": queue.directory, "end": queue.next_offset, "begin": message.queue_offset}
-                log.warning("queue continues behind a gap, earlier messages left out", extra=data)
-            queue.restart_at(message.queue_offset)
+            self._bridge_gap(queue, message)
         elif message.queue_offset < queue.next_offset:
             # The topic was deleted and created again: the messages of the new topic replace those of the old one.
             queue.truncate_at(message.queue_offset)
         queue.append_entry(message.physical_offset, message.size, self._tags_code(message))
         return True
+
+    def _bridge_gap(self, queue: ConsumeQueue, message: ScannedMessage) -> None:
+        """Let a queue continue with a message although entries before it are missing."""
+        missing = message.queue_offset - queue.next_offset
+        if queue.bases and missing <= self._lost_bytes // MIN_MESSAGE_BYTES:
+            queue.append_holes(missing, message.physical_offset - 1)
+            return
+        if queue.next_offset > queue.min_offset:
+            # An offset-preserving append with ``reset`` began the queue anew, behind what the source had dropped.
+            data = {"queue": queue.directory, "end": queue.next_offset, "begin": message.queue_offset}
+            log.warning("queue continues behind a gap, earlier messages left out", extra=data)
+        queue.restart_at(message.queue_offset)
 
     def _tags_code(self, message: ScannedMessage) -> int:
         deliver_ms = self._delays.scheduled_deliver_ms(

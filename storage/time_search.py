@@ -27,12 +27,15 @@ def first_offset_after(log: CommitLog, queue: ConsumeQueue, timestamp_ms: int, i
     """Return the first offset in [min, max) stored after (or at) the time; max when there is none."""
     low, high = queue.min_offset, queue.next_offset
     while low < high:
-        middle = (low + high) // 2
-        time_ms = store_timestamp_at(log, queue, middle)
-        if time_ms > timestamp_ms or (inclusive and time_ms == timestamp_ms):
+        middle = probe = (low + high) // 2
+        time_ms = store_timestamp_at(log, queue, probe)
+        while time_ms < 0 and probe + 1 < high:  # a hole: the message behind it tells the time
+            probe += 1
+            time_ms = store_timestamp_at(log, queue, probe)
+        if time_ms < 0 or time_ms > timestamp_ms or (inclusive and time_ms == timestamp_ms):
             high = middle
         else:
-            low = middle + 1
+            low = probe + 1
     return low
 
 

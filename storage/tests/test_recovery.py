@@ -1,5 +1,8 @@
 """Opening a store: files that do not fit the settings, files that are missing, damage."""
 
+import random
+from zlib import crc32
+
 import pytest
 
 from codec.message import iter_messages
@@ -55,3 +58,108 @@ def test_queue_files_of_different_sizes_are_refused_before_anything_is_deleted()
     ):
         open_store(files, clock)
     assert {path: bytes(file.buffer) for path, file in files.mapped.items()} == before
+
+
+LOG_FILE = "/s/commitlog/00000000000000000000"
+
+
+def damaged_store(
+    *numbers: int, count: int = 200, seconds: float = 0.0
+) -> tuple[CrashFiles, FakeClock, list[bytes]]:
+    """Return the files of a killed broker, in whose log some messages of queue t/0 have a flipped bit."""
+    files, clock = CrashFiles(), FakeClock()
+    store = open_store(files, clock)
+    expected = [b"body %d" % number for number in range(count)]
+    for number, body in enumerate(expected):
+        store.append("t", 0, body)
+        store.append("other", 0, b"x")
+        clock.advance(1)
+        if number == count // 2:
+            store.write_checkpoint()
+    clock.advance(round(seconds * 1000))
+    store.write_checkpoint()
+    for number in numbers:
+        place = store.physical_offset_at("t", 0, number)
+        base = place - place % 8192
+        files.mapped[f"/s/commitlog/{base:020d}"].buffer[place - base + 90] ^= 4
+    return files.crash(random.Random(0), lose_unflushed=False), clock, expected
+
+
+def without(expected: list[bytes], *numbers: int) -> list[bytes]:
+    return [body for number, body in enumerate(expected) if number not in numbers]
+
+
+@pytest.mark.parametrize("numbers", [(3,), (0,), (150,), (150, 151, 152), (199,), (10, 100, 190), (198, 199)])
+@pytest.mark.parametrize("seconds", [0, 10])
+def test_what_lies_behind_a_flipped_bit_stays_readable(numbers, seconds, caplog) -> None:
+    files, clock, expected = damaged_store(*numbers, seconds=seconds)
+    store = open_store(files, clock)
+    for _ in range(2):
+        assert readable(store, len(expected)) == without(expected, *numbers)
+        assert len(readable(store, len(expected), "other")) == len(expected)
+        assert store.max_offset("t", 0) == len(expected)
+        store.close()
+        store = open_store(files, clock)
+    assert store.append("t", 0, b"next")[0] == len(expected)
+    store.close()
+
+
+def readable(store: MessageStore, end: int, topic: str = "t") -> list[bytes]:
+    """Read as a consumer does: damaged messages, whose start is whole, are found by their CRC."""
+    found, offset = [], 0
+    while offset < end:
+        result = store.read(topic, 0, offset, 32)
+        assert result.next_offset > offset
+        messages = [each for chunk in result.chunks for each in iter_messages(chunk, check_crc=False)]
+        found += [bytes(each.body) for each in messages if crc32(each.body) & 0x7FFFFFFF == each.body_crc]
+        offset = result.next_offset
+    return found
+
+
+def test_damage_of_the_last_message_keeps_its_offset() -> None:
+    files, clock = CrashFiles(), FakeClock()
+    store = open_store(files, clock)
+    store.append("t", 0, b"only")
+    store.write_checkpoint()
+    files.mapped[LOG_FILE].buffer[89] ^= 1
+    store = open_store(files.crash(random.Random(0), lose_unflushed=False), clock)
+    assert store.append("t", 0, b"next")[0] == 1
+    assert readable(store, 2) == [b"next"]
+
+
+def test_damaged_bytes_are_kept_apart_and_reported(caplog) -> None:
+    files, clock, _ = damaged_store(150)
+    log_file = max(
+        path for path in files.mapped if b"body 15" in files.mapped[path].buffer and "commitlog" in path
+    )
+    before = bytes(files.mapped[log_file].buffer)
+    open_store(files, clock)
+    (name,) = files.list("/s/damaged")
+    start, end = (int(part) % 8192 for part in name.split("-"))
+    assert files.read_small(f"/s/damaged/{name}") == before[start:end]
+    (report,) = [each for each in caplog.records if each.message.startswith("commit log is damaged")]
+    assert (report.copy, report.bytes) == (f"/s/damaged/{name}", end - start)
+
+
+def test_a_missing_last_file_of_the_log_is_an_error() -> None:
+    files, clock = CrashFiles(), FakeClock()
+    store = open_store(files, clock)
+    fill(store, 100)
+    store.close()
+    last = max(path for path in files.mapped if "/commitlog/" in path)
+    files.delete(last)
+    with pytest.raises(
+        CorruptionError, match=f"{last} .*the file is missing: the checkpoint covers the log up to"
+    ):
+        open_store(files, clock)
+    assert last not in files.mapped
+
+
+def test_a_search_by_time_looks_past_holes() -> None:
+    files, clock, expected = damaged_store(*range(120, 130), count=200)
+    store = open_store(files, clock)
+    began_ms = store.store_timestamp_at("t", 0, 0)
+    for number in (0, 90, 119, 131, 199):
+        assert store.offset_by_time("t", 0, began_ms + number) == number
+    assert store.offset_by_time("t", 0, began_ms + 130) in range(120, 131)
+    assert len(expected) == 200

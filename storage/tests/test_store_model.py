@@ -1,6 +1,7 @@
 """A store against a list: whatever happens, flushed messages stay, none is invented, and queue offsets are dense."""
 
 import random
+from zlib import crc32
 
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
@@ -10,6 +11,8 @@ from codec.batch import encode_batch
 from codec.message import iter_messages
 from storage.config import StoreConfig
 from storage.crash_files import CrashFiles
+from storage.layout import HEADER
+from storage.log_scan import ScannedMessage, scan_log
 from storage.queue_read import ReadStatus
 from storage.store import MessageStore
 from storage.tests.support import FakeClock
@@ -39,10 +42,11 @@ class StoreModel(RuleBasedStateMachine):
         self.files = CrashFiles()
         self.clock = FakeClock()
         self.store = MessageStore.open(CONFIG, self.files, self.clock)
-        # In log order: (queue or None when hidden, body, end in the log)
-        self.log: list[tuple[tuple[str, int] | None, bytes, int]] = []
+        # In log order: (queue or None when hidden, body or None when damaged, end in the log)
+        self.log: list[tuple[tuple[str, int] | None, bytes | None, int]] = []
+        self.confirmed = 0
 
-    def expected(self, queue: tuple[str, int]) -> list[bytes]:
+    def expected(self, queue: tuple[str, int]) -> list[bytes | None]:
         return [body for key, body, _ in self.log if key == queue]
 
     @rule(topic=topics, queue_id=queue_ids, body=bodies, properties=properties)
@@ -75,6 +79,7 @@ class StoreModel(RuleBasedStateMachine):
     @rule()
     def checkpoint(self) -> None:
         self.store.write_checkpoint()
+        self.confirmed = self.store.max_physical_offset
 
     @rule(limit=st.integers(1, 20))
     def build_index(self, limit: int) -> None:
@@ -93,6 +98,31 @@ class StoreModel(RuleBasedStateMachine):
         self.files = self.files.crash(random.Random(0), lose_unflushed=False)
         self.store = MessageStore.open(CONFIG, self.files, self.clock)
         assert self.store.max_physical_offset == end
+
+    @rule(number=st.integers(0, 1000), part=st.floats(0, 1, exclude_max=True))
+    def damage(self, number: int, part: float) -> None:
+        """Flip a bit of a message that the checkpoint covers, and kill the process."""
+        last = sum(end <= self.confirmed for _, _, end in self.log)
+        if not last:
+            return
+        chosen = number % last
+        queue, body, end = self.log[chosen]
+        if not body:
+            return
+        place = self.start_of(end) + HEADER.size + int(part * len(body))
+        base = place - place % CONFIG.commit_log_file_bytes
+        self.files.mapped[f"/s/commitlog/{base:020d}"].buffer[place - base] ^= 1
+        self.log[chosen] = queue, None, end
+        self.kill()
+
+    def start_of(self, end: int) -> int:
+        """Return the physical offset of the message that ends at ``end``."""
+        log = self.store.commit_log
+        for item in scan_log(log, 0, end, check_crc=False):
+            assert isinstance(item, ScannedMessage)
+            if item.physical_offset + item.size == end:
+                return item.physical_offset
+        raise AssertionError
 
     @rule(seed=st.integers(0, 1 << 30))
     def lose_power(self, seed: int) -> None:
@@ -114,15 +144,19 @@ class StoreModel(RuleBasedStateMachine):
         for queue in {key for key, _, _ in self.log if key is not None}:
             wanted = self.expected(queue)
             assert self.store.max_offset(*queue) == len(wanted)
-            assert self.store.min_offset(*queue) == 0
-            found = []
-            while len(found) < len(wanted):
-                result = self.store.read(*queue, len(found), 32)
-                assert result.status is ReadStatus.FOUND
-                for message in iter_messages(b"".join(result.chunks)):
-                    assert message.queue_offset == len(found)
-                    found.append(message.body)
-            assert found == wanted
+            assert self.store.min_offset(*queue) == 0 or wanted[0] is None
+            found: dict[int, bytes] = {}
+            offset = self.store.min_offset(*queue)
+            while offset < len(wanted):
+                result = self.store.read(*queue, offset, 32)
+                assert result.status is ReadStatus.FOUND or None in wanted
+                assert result.next_offset > offset
+                offset = result.next_offset
+                for message in iter_messages(b"".join(result.chunks), check_crc=False):
+                    assert message.queue_offset not in found
+                    if crc32(message.body) & 0x7FFFFFFF == message.body_crc:
+                        found[message.queue_offset] = message.body
+            assert found == {at: body for at, body in enumerate(wanted) if body is not None}
 
 
 TestStoreModel = StoreModel.TestCase

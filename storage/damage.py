@@ -1,0 +1,113 @@
+"""Damage in the middle of the commit log: set aside, and replaced so that the log stays readable across it.
+
+A flipped bit makes one message invalid; whatever lies behind it is whole. Cutting the log there, as is right for a torn
+end, would lose all of it. `recovery.py` decides which of the two it is.
+
+1. `find_next_message` finds where the log is whole again.
+2. `set_aside` copies the damaged bytes durably to ``damaged/<first>-<end>`` in the store's folder, for examination.
+3. `write_filler` replaces them by fillers: valid messages without a queue entry, or the marker that ends a file. Any
+   broker can read across them.
+4. Entries of consume queues that point there become *holes* (`ConsumeQueue.make_holes`): they keep their queue offsets,
+   so that the messages behind them keep theirs, and reads skip them.
+
+A crash between these steps leaves either the damage, which the next start finds again, or the filler.
+"""
+
+import logging
+import re
+from zlib import crc32
+
+from codec.constants import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+from codec.message import MAGIC_AT
+from codec.sysflag import TRANSACTION_PREPARED
+from storage.commit_log import CommitLog
+from storage.files import Files
+from storage.layout import BLANK_BYTES, HEADER, SHORT, START
+from storage.log_scan import ScannedMessage, check_message
+
+log = logging.getLogger(__name__)
+
+FILLER_TOPIC = b"!"
+"""As short as the shortest topic, so that a filler fits into the bytes of any message; no topic may be named so."""
+_TOPIC_PART = bytes((len(FILLER_TOPIC),)) + FILLER_TOPIC
+_FILLER_FRAME_BYTES = HEADER.size + len(_TOPIC_PART) + 2
+_NO_HOST = bytes(8)
+_MAGIC = re.compile(b"|".join(re.escape(magic.to_bytes(4, "big")) for magic in (MAGIC_V1, MAGIC_V2)))
+
+
+def is_filler(message: ScannedMessage) -> bool:
+    """Return True for a message that stands for damaged bytes."""
+    return message.topic == FILLER_TOPIC
+
+
+def find_next_message(log_files: CommitLog, damaged_from: int, end: int, sectors_lost: bool) -> int | None:
+    """Return where the first whole message behind ``damaged_from`` starts, below ``end``; None if there is none.
+
+    A message is recognised by its magic number, by naming its own physical offset, and by its CRC.
+    """
+    base = damaged_from - (damaged_from - log_files.first_base) % log_files.file_bytes
+    position = damaged_from + 1 - base
+    while base < end:
+        mapped = log_files.mapped_file(base)
+        limit = min(end - base, log_files.file_bytes)
+        for magic in _MAGIC.finditer(mapped.buffer, position + MAGIC_AT, limit):
+            start = magic.start() - MAGIC_AT
+            found = check_message(mapped.view, start, base + start, True, sectors_lost)
+            if isinstance(found, ScannedMessage):
+                return base + start
+        base, position = base + log_files.file_bytes, 0
+    return None
+
+
+def set_aside(files: Files, root: str, log_files: CommitLog, start: int, end: int, reason: str) -> None:
+    """Copy the bytes [start, end) of the log to a file of their own, durably, and report it."""
+    path = f"{root}/damaged/{start:020d}-{end:020d}"
+    parts = []
+    for base, first, last in _parts_by_file(log_files, start, end):
+        parts.append(bytes(log_files.mapped_file(base).view[first:last]))
+    files.write_small(path, b"".join(parts))
+    log.error(
+        "commit log is damaged: the bytes were set aside, and what lies behind them stays readable",
+        extra={"physical_offset": start, "bytes": end - start, "reason": reason, "copy": path},
+    )
+
+
+def write_filler(files: Files, log_files: CommitLog, start: int, end: int) -> None:
+    """Replace the bytes [start, end) by fillers and flush them.
+
+    Raises CorruptionError for a range that is too short for one; nothing has changed then.
+    """
+    for base, first, last in _parts_by_file(log_files, start, end):
+        size = last - first
+        if size < _FILLER_FRAME_BYTES and (last < log_files.file_bytes or size < BLANK_BYTES):
+            raise log_files.corruption_error(base + first, f"{size} damaged bytes between two messages")
+    for base, first, last in _parts_by_file(log_files, start, end):
+        mapped = log_files.mapped_file(base)
+        if last == log_files.file_bytes:
+            mapped.buffer[first:last] = START.pack(last - first, MAGIC_BLANK) + bytes(
+                last - first - BLANK_BYTES
+            )
+        else:
+            mapped.buffer[first:last] = _filler(base + first, last - first)
+        files.flush(log_files.path(base))
+
+
+def _filler(physical_offset: int, size: int) -> bytes:
+    """Return a message of ``size`` bytes without queue entry: a half message that nobody ends."""
+    body = bytes(size - _FILLER_FRAME_BYTES)
+    head = HEADER.pack(
+        size, MAGIC_V1, crc32(body) & 0x7FFFFFFF, 0, 0, 0, physical_offset, TRANSACTION_PREPARED,
+        0, _NO_HOST, 0, _NO_HOST, 0, 0, len(body),
+    )  # fmt: skip
+    return b"".join((head, body, _TOPIC_PART, SHORT.pack(0)))
+
+
+def _parts_by_file(log_files: CommitLog, start: int, end: int) -> list[tuple[int, int, int]]:
+    """Split [start, end) at the ends of files; return for each part the file's base and the positions in it."""
+    parts = []
+    while start < end:
+        base = start - (start - log_files.first_base) % log_files.file_bytes
+        stop = min(end, base + log_files.file_bytes)
+        parts.append((base, start - base, stop - base))
+        start = stop
+    return parts
