@@ -16,23 +16,33 @@ after the copy but before the offset was saved makes another copy, so a producer
 transaction; a decision about any of the copies counts. A commit whose op message was lost in a crash is recognised by
 the unique key of its real message, so nothing is committed twice.
 
+A record that cannot be used never ends a round. A damaged half or op message is skipped; of an op message only the
+offsets that can be half messages count. A half message whose properties leave no room for its count of checks cannot
+be written again: its producer is asked about the original, once, and it is given up.
+
 The task in `assembly/service.py` runs the rounds; producers' answers are handled in `transactions.py`.
 """
 
 import logging
+import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from enum import Enum
+from types import MappingProxyType
 from typing import Final
 
 from codec import properties as keys
+from codec.constants import ResponseCode
 from codec.errors import MessageFormatError
-from codec.java_numbers import parse_integer_or
+from codec.java_numbers import I32, parse_integer_or
 from codec.message import Message, decode_message, encode_message
 from codec.sysflag import TRANSACTION_COMMIT, transaction_type
 from codec.topics import TRANS_CHECK_MAX_TOPIC, TRANS_GROUP, TRANS_HALF_TOPIC, TRANS_OP_TOPIC
+from gateway.broker.damaged_records import DamagedRecords, RecordKind, RecordPlace
 from gateway.broker.message_writer import MessageAppender, NewMessage
-from gateway.broker.shared_parts import BrokerTables
+from gateway.broker.shared_parts import BrokerTables, MessageServices
+from gateway.broker.stored_messages import find_message
 from gateway.broker.transactions import REMOVE_TAG, OpMessageWriter
 from gateway.config.process import BrokerConfig
 from remoting.bodies.topics import TopicConfig
@@ -52,6 +62,16 @@ INDEXED_PER_TURN: Final = 100
 """Number of messages indexed before other tasks get their turn."""
 HALF_MESSAGES_PER_TURN: Final = 512
 """Number of half messages walked before other tasks get their turn."""
+OP_BYTES_PER_READ: Final = 256 * 1024
+"""Bytes of op messages per read, unless a single one is longer."""
+ENDED_PER_TURN: Final = 4096
+"""Number of ended half messages noted before other tasks get their turn."""
+MAX_TRACKED_HALVES: Final = 200_000
+"""Number of half messages whose former offsets are remembered, per queue."""
+MAX_FORMER_OFFSETS: Final = 32
+"""Number of former offsets that are remembered of one half message: the first and the latest ones."""
+_OFFSETS: Final = re.compile(rb"[^,]+")
+_NO_MORE: Final = object()
 
 
 class HalfMessageVerdict(Enum):
@@ -66,7 +86,8 @@ class HalfMessageVerdict(Enum):
 class HalfMessageCopies:
     """Former offsets of half messages that were written again, so that a decision about a former offset counts.
 
-    Copies made before the broker started are unknown.
+    Copies made before the broker started are unknown, and so are those beyond `MAX_TRACKED_HALVES`: a decision about
+    one of them is made again, as with the official broker.
     """
 
     def __init__(self) -> None:
@@ -77,8 +98,16 @@ class HalfMessageCopies:
     def record_move(self, before: int, now: int) -> None:
         """Record that the message at one offset is at another from now on."""
         places = (*self._former.pop(before, ()), before)
-        self._former[now] = places
-        self._former_offsets.update(places)
+        if len(places) > MAX_FORMER_OFFSETS:
+            self._former_offsets.discard(places[1])
+            self._ended.discard(places[1])
+            places = (places[0], *places[2:])
+        if len(self._former) < MAX_TRACKED_HALVES:
+            self._former[now] = places
+            self._former_offsets.update(places)
+        else:
+            self._former_offsets.difference_update(places)
+            self._ended.difference_update(places)
 
     def record_end(self, offset: int) -> None:
         """Record a decision about an offset that the walk has passed already."""
@@ -104,9 +133,16 @@ class OpMessageReader:
     """
 
     def __init__(
-        self, store: MessageStore, queue_id: int, start: int, first_half: int, copies: HalfMessageCopies
+        self,
+        store: MessageStore,
+        damaged: DamagedRecords,
+        queue_id: int,
+        start: int,
+        first_half: int,
+        copies: HalfMessageCopies,
     ) -> None:
         self._store = store
+        self._damaged = damaged
         self._queue_id = queue_id
         self._first_half = first_half
         self._copies = copies
@@ -115,6 +151,7 @@ class OpMessageReader:
         self._ended: dict[int, int] = {}
         self._left: dict[int, int] = {}
         self._done: set[int] = set()
+        self._steps = self._read_to_end()
 
     def take_ended(self, half_offset: int) -> bool:
         """Tell whether a half message is known to be ended. Call it at most once for each half message."""
@@ -127,49 +164,67 @@ class OpMessageReader:
         return True
 
     def read_more(self) -> bool:
-        """Read the next op messages; return False when there are none."""
-        result = self._store.read(TRANS_OP_TOPIC, self._queue_id, self._next, OP_MESSAGES_PER_READ)
-        if result.status is not ReadStatus.FOUND:
-            jumps = result.next_offset != self._next and result.max_offset > 0
-            if jumps:
+        """Read some more op messages, or of a long one some more offsets; return False when there are none."""
+        if next(self._steps, _NO_MORE) is not _NO_MORE:
+            return True
+        # Others may have been written since the end was reached.
+        self._steps = self._read_to_end()
+        return next(self._steps, _NO_MORE) is not _NO_MORE
+
+    def _read_to_end(self) -> Iterator[None]:
+        """Read all op messages; yield where other tasks may have their turn."""
+        while True:
+            result = self._store.read(
+                TRANS_OP_TOPIC, self._queue_id, self._next, OP_MESSAGES_PER_READ, OP_BYTES_PER_READ
+            )
+            if result.status is not ReadStatus.FOUND:
+                if result.next_offset == self._next or result.max_offset == 0:
+                    return
                 self._start = self._next = result.next_offset
                 self._done.clear()
-            return jumps and self._next < result.max_offset
-        for chunk in result.chunks:
-            position = 0
-            while position < len(chunk):
-                message = decode_message(chunk, position, check_crc=False)
-                position += message.size
-                self._note_op_message(message)
-        self._next = result.next_offset
-        return True
+                if self._next >= result.max_offset:
+                    return
+                continue
+            for chunk in result.chunks:
+                for message in self._damaged.decode_readable(
+                    RecordKind.OP_MESSAGE, TRANS_OP_TOPIC, self._queue_id, self._next, chunk
+                ):
+                    yield from self._note_op_message(message)
+            # Op messages of which nothing is left, the skipped ones among them, are not needed any more.
+            self._done.update(
+                each for each in range(self._next, result.next_offset) if each not in self._left
+            )
+            self._next = result.next_offset
+            yield
 
-    def _note_op_message(self, message: Message) -> None:
-        count = 0
-        if message.tags == REMOVE_TAG:
-            for text in message.body.split(b","):
-                count += bool(text) and self._note_end(text, message.queue_offset)
-        if count:
-            self._left[message.queue_offset] = count
-        else:
-            self._done.add(message.queue_offset)
-
-    def _note_end(self, text: bytes, op_offset: int) -> bool:
-        if not text.isdigit():
-            return False
-        offset = int(text)
-        if offset < self._first_half:
-            self._copies.record_end(offset)
-            return False
-        if offset in self._ended:
-            return False
-        self._ended[offset] = op_offset
-        return True
+    def _note_op_message(self, message: Message) -> Iterator[None]:
+        """Note the half messages that an op message names. What cannot be one is skipped."""
+        unusable, op_offset = 0, message.queue_offset
+        end_offset = self._store.max_offset(TRANS_HALF_TOPIC, self._queue_id)
+        texts = _OFFSETS.finditer(message.body) if message.tags == REMOVE_TAG else iter(())
+        for number, text in enumerate(texts, 1):
+            offset = parse_integer_or(text[0].decode("latin-1"), -1)
+            if not 0 <= offset < end_offset:
+                unusable += 1
+            elif offset < self._first_half:
+                self._copies.record_end(offset)
+            elif offset not in self._ended:
+                self._ended[offset] = op_offset
+                self._left[op_offset] = self._left.get(op_offset, 0) + 1
+                self._done.discard(op_offset)
+            if number % ENDED_PER_TURN == 0:
+                yield
+        if unusable or message.tags != REMOVE_TAG:
+            reason = (
+                f"{unusable} offsets are no half message's" if unusable else "an op message of another kind"
+            )
+            self._damaged.skip(RecordKind.OP_MESSAGE, RecordPlace.of_message(message), reason)
 
     def settled_offset(self) -> int:
         """Return the op offset before which no message is needed any more."""
         offset = self._start
-        while offset in self._done:
+        # The round may have ended within the messages of a read: those are read again.
+        while offset < self._next and offset in self._done:
             offset += 1
         return offset
 
@@ -184,7 +239,8 @@ class TransactionChecks:
     - A decision about a former offset of a message counts; officially the producer is asked, and the decision carried
       out, once more.
     - A copy keeps the message's flag.
-    - Waiting out a message's own immunity does not count as a check.
+    - Waiting out a message's own immunity does not count as a check. A message born in the future has none: officially
+      it is written again at every check, for ever.
     - When the store refuses a message, the round ends, and the next one tries it again.
     - After a restart, a half message whose real message exists is ended without asking.
     """
@@ -193,13 +249,15 @@ class TransactionChecks:
         self,
         config: BrokerConfig,
         tables: BrokerTables,
-        store: MessageStore,
+        services: MessageServices,
         appender: MessageAppender,
         op_writer: OpMessageWriter,
     ) -> None:
+        store = services.store
         self._config = config
         self._clock = store.clock
         self._store = store
+        self._damaged = services.damaged
         self._topics = tables.topics
         self._offsets = tables.offsets
         self._clients = tables.clients
@@ -236,7 +294,7 @@ class TransactionChecks:
     def _check_queue(self, queue_id: int) -> Iterator[None]:
         first = self._start_offset(TRANS_HALF_TOPIC, queue_id)
         op_first = self._start_offset(TRANS_OP_TOPIC, queue_id)
-        ops = OpMessageReader(self._store, queue_id, op_first, first, self._copies[queue_id])
+        ops = OpMessageReader(self._store, self._damaged, queue_id, op_first, first, self._copies[queue_id])
         settled = first
         try:
             for offset, pause in self._walk_half_messages(queue_id, first, ops):
@@ -286,7 +344,8 @@ class TransactionChecks:
             try:
                 return decode_message(chunk), result.next_offset
             except MessageFormatError as error:
-                log.error("half message is damaged", extra={"offset": offset, "reason": str(error)})
+                place = RecordPlace.of_stored(TRANS_HALF_TOPIC, chunk)
+                self._damaged.skip(RecordKind.HALF_MESSAGE, place, error)
         return None, result.next_offset if result.max_offset else offset
 
     # -- one half message ----------------------------------------------------------------------------------
@@ -298,18 +357,37 @@ class TransactionChecks:
             copies.forget(before)
             return True
         verdict = self._decide(message, started_ms)
+        if verdict is HalfMessageVerdict.LATER:
+            return False
         try:
-            if verdict is HalfMessageVerdict.GIVE_UP:
-                self._give_up(message)
-                copies.forget(before)
-            elif verdict is HalfMessageVerdict.RENEW:
-                copies.record_move(before, self._renew_half(message))
-            elif verdict is HalfMessageVerdict.ASK:
-                copies.record_move(before, self._ask_producer(message))
+            self._carry_out(verdict, message, copies)
         except RequestError as error:
             log.error("half message could not be written again", extra={"reason": error.remark})
             return False
-        return verdict is not HalfMessageVerdict.LATER
+        return True
+
+    def _carry_out(self, verdict: HalfMessageVerdict, message: Message, copies: HalfMessageCopies) -> None:
+        """Write a message again, or give it up. Raises RequestError when the store takes no message at this time."""
+        before = message.queue_offset
+        try:
+            if verdict is HalfMessageVerdict.RENEW:
+                copies.record_move(before, self._renew_half(message))
+                return
+            if verdict is HalfMessageVerdict.ASK:
+                copies.record_move(before, self._ask_about_copy(message))
+                return
+        except RequestError as error:
+            if error.code != ResponseCode.MESSAGE_ILLEGAL:
+                raise
+            # With the count of checks it would be too long for the store.
+            self._ask_producer(message)
+        copies.forget(before)
+        try:
+            self._give_up(message)
+        except RequestError as error:
+            if error.code != ResponseCode.MESSAGE_ILLEGAL:
+                raise
+            self._damaged.skip(RecordKind.HALF_MESSAGE, RecordPlace.of_message(message), error.remark)
 
     def _decide(self, message: Message, started_ms: int) -> HalfMessageVerdict:
         age_ms = self._clock.now_ms() - message.born_timestamp
@@ -326,6 +404,8 @@ class TransactionChecks:
                 if 0 <= age_ms <= self._config.transaction_timeout_ms
                 else HalfMessageVerdict.ASK
             )
+        if age_ms < -self._config.transaction_timeout_ms:
+            return HalfMessageVerdict.ASK
         seconds = parse_integer_or(text, -1)
         immunity_ms = self._config.transaction_timeout_ms if seconds == -1 else seconds * 1000
         return HalfMessageVerdict.RENEW if age_ms <= immunity_ms else HalfMessageVerdict.ASK
@@ -333,7 +413,7 @@ class TransactionChecks:
     @staticmethod
     def _check_count(message: Message) -> int:
         """Return how often producers were asked. As officially, text that is not a number restarts the count."""
-        return parse_integer_or(message.properties.get(keys.TRANSACTION_CHECK_TIMES, "0"), -1)
+        return max(-1, parse_integer_or(message.properties.get(keys.TRANSACTION_CHECK_TIMES, "0"), -1, I32))
 
     def _is_committed(self, message: Message) -> bool:
         """Tell whether a half message from before the start was committed, since its op message may be lost."""
@@ -343,21 +423,19 @@ class TransactionChecks:
         begin_ms = min(message.born_timestamp, message.store_timestamp) - MAX_ROUND_MS
         end_ms = self._clock.now_ms()
         for place in self._store.query_by_key(topic, unique_key, 32, begin_ms, end_ms, catch_up=False):
-            view = self._store.message_at(place)
-            if view is None:
-                continue
-            found = decode_message(view, check_crc=False)
-            if (found.topic, found.unique_key) == (topic, unique_key) and (
-                transaction_type(found.sys_flag) == TRANSACTION_COMMIT
+            found = find_message(self._store, place)
+            if (
+                found is not None
+                and (found.topic, found.unique_key) == (topic, unique_key)
+                and (transaction_type(found.sys_flag) == TRANSACTION_COMMIT)
             ):
                 return True
         return False
 
-    def _write_again(
-        self, message: Message, topic: str = TRANS_HALF_TOPIC, queue_id: int | None = None
-    ) -> Appended:
-        queue_id = message.queue_id if queue_id is None else queue_id
-        return self._appender.append(NewMessage.from_stored(message, topic, queue_id))
+    def _write_again(self, message: Message, changes: Mapping[str, str] = MappingProxyType({})) -> Appended:
+        """Write a half message once more, with some properties changed. Raises RequestError."""
+        again = NewMessage.from_stored(message, TRANS_HALF_TOPIC, message.queue_id)
+        return self._appender.append(again.with_changes(properties={**message.properties, **changes}))
 
     def _give_up(self, message: Message) -> None:
         """Move a message to the topic of given-up half messages.
@@ -368,31 +446,50 @@ class TransactionChecks:
         log.warning("half message given up", extra={"unique_key": unique_key, "offset": message.queue_offset})
         config = TopicConfig(topic_name=TRANS_CHECK_MAX_TOPIC, read_queue_nums=1, write_queue_nums=1, perm=6)
         self._topics.create_if_absent(config)
-        self._write_again(message, TRANS_CHECK_MAX_TOPIC, 0)
+        self._appender.append(NewMessage.from_stored(message, TRANS_CHECK_MAX_TOPIC, 0))
 
     def _renew_half(self, message: Message) -> int:
         """Write a message that is still immune to checks again, at the queue's end; return its new offset."""
-        message.properties.setdefault(keys.TRANSACTION_PREPARED_QUEUE_OFFSET, str(message.queue_offset))
-        return self._write_again(message)[0]
+        name = keys.TRANSACTION_PREPARED_QUEUE_OFFSET
+        first = message.properties.get(name, str(message.queue_offset))
+        try:
+            return self._write_again(message, {name: first})[0]
+        except RequestError as error:
+            if error.code != ResponseCode.MESSAGE_ILLEGAL:
+                raise
+            return self._write_again(message)[0]  # The property that was added may be what is too much.
 
-    def _ask_producer(self, message: Message) -> int:
-        """Write a message again, ask a producer of its group about it, and return its new offset.
+    def _ask_about_copy(self, message: Message) -> int:
+        """Write a message again, ask a producer of its group about the copy, and return the copy's offset.
 
         It counts as a check even if no producer is online.
         """
-        message.properties[keys.TRANSACTION_CHECK_TIMES] = str(self._check_count(message) + 1)
-        message.queue_offset, message.physical_offset, _, _ = self._write_again(message)
-        offset = message.queue_offset
+        checks = {keys.TRANSACTION_CHECK_TIMES: str(self._check_count(message) + 1)}
+        offset, physical_offset, _, _ = self._write_again(message, checks)
+        message.properties |= checks
+        message.queue_offset, message.physical_offset = offset, physical_offset
+        self._ask_producer(message)
+        return offset
+
+    def _ask_producer(self, message: Message) -> None:
         group = message.properties.get(keys.PRODUCER_GROUP, "")
         producer = self._clients.next_producer(group)
         if producer is None:
             log.warning("no producer online for a check-back", extra={"group": group})
+            return
+        try:
+            request = self._check_request(message)
+        except MessageFormatError as error:
+            extra = {"offset": message.queue_offset, "reason": str(error)}
+            log.warning("half message leaves no room for a question to its producer", extra=extra)
         else:
-            producer.connection.send_oneway(self._check_request(message))
-        return offset
+            producer.connection.send_oneway(request)
 
     def _check_request(self, message: Message) -> CheckTransactionState:
-        """Return the check-back request. Source: AbstractTransactionalMessageCheckListener.sendCheckMessage, 5.4.0."""
+        """Return the check-back request. Raises MessageFormatError when the message cannot be encoded.
+
+        Source: AbstractTransactionalMessageCheckListener.sendCheckMessage, 5.4.0.
+        """
         request = CheckTransactionState(
             topic=TRANS_HALF_TOPIC,
             tran_state_table_offset=message.queue_offset,
@@ -402,8 +499,11 @@ class TransactionChecks:
             offset_msg_id=message.msg_id,
             bname=self._config.broker_name,
         )
-        message.properties[keys.WAIT_STORE_MSG_OK] = "false"
-        message.topic = message.properties.get(keys.REAL_TOPIC, "")
-        message.queue_id = max(parse_integer_or(message.properties.get(keys.REAL_QUEUE_ID, "0"), 0), 0)
-        request.body = encode_message(message)
+        copy = replace(
+            message,
+            topic=message.properties.get(keys.REAL_TOPIC, ""),
+            queue_id=max(parse_integer_or(message.properties.get(keys.REAL_QUEUE_ID), 0, I32), 0),
+            properties={**message.properties, keys.WAIT_STORE_MSG_OK: "false"},
+        )
+        request.body = encode_message(copy)
         return request

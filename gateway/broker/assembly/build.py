@@ -121,7 +121,7 @@ def _connect_parts(
         writer=writer,
         retry_rules=retry_rules,
         transactions=transactions,
-        transaction_checks=TransactionChecks(config, tables, store, writer, transactions.op_messages),
+        transaction_checks=TransactionChecks(config, tables, services, writer, transactions.op_messages),
         send_handler=send_handler,
         pull_handler=PullHandler(config, tables, services, quotas, broadcasts),
         pop=build_pop(config, tables, services, writer, quotas, table_file),

@@ -3,7 +3,17 @@
 import pytest
 import trio
 
+from codec.properties import encode_properties
 from codec.topics import TRANS_CHECK_MAX_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_TOPIC
+from gateway.broker import transaction_checks
+from gateway.broker.damaged_records import RecordKind
+from gateway.broker.transaction_checks import (
+    ENDED_PER_TURN,
+    MAX_FORMER_OFFSETS,
+    HalfMessageCopies,
+    OpMessageReader,
+)
+from gateway.tests.broker_world import World
 from gateway.tests.cluster import EPOCH_MS, simulated
 from gateway.tests.transacting import (
     COMMIT,
@@ -218,6 +228,178 @@ async def test_a_late_decision_about_an_earlier_place_counts_once(cluster):
     await trio.sleep(60)
     assert producer.times() == [30_000, 60_000]
     assert len(orders(node)) == 1
+
+
+# -- records that cannot be used ------------------------------------------------------------------------------
+
+
+def put_half(node, properties, topic=TRANS_HALF_TOPIC, body=b"hello", born_ms=EPOCH_MS):
+    """Store a half or op message as an earlier version, or another broker, may have written it."""
+    return node.broker.store.append(topic, 0, body, encode_properties(properties), born_timestamp=born_ms)
+
+
+def half_properties(**more):
+    return {
+        "TRAN_MSG": "true",
+        "PGROUP": "PID",
+        "UNIQ_KEY": "ODD",
+        **more,
+        "REAL_TOPIC": "orders",
+        "REAL_QID": "2",
+    }
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize(
+    "odd",
+    [
+        half_properties(TRANSACTION_CHECK_TIMES="9" * 5_000),
+        half_properties(TRANSACTION_CHECK_TIMES="-" + "9" * 9),
+        half_properties(CHECK_IMMUNITY_TIME_IN_SECONDS="9" * 5_000),
+        half_properties(CHECK_IMMUNITY_TIME_IN_SECONDS="-5"),
+        half_properties(TRAN_PREPARED_QUEUE_OFFSET="9" * 5_000),
+        half_properties() | {"REAL_TOPIC": "x" * 30_000},
+        half_properties() | {"REAL_TOPIC": "SCHEDULE_TOPIC_XXXX"},
+        half_properties() | {"REAL_TOPIC": "a/b"},
+        half_properties() | {"REAL_QID": "9" * 5_000},
+        half_properties() | {"PGROUP": "x" * 30_000},
+        {"pad": "x" * 32_760},
+        {},
+    ],
+    ids=lambda odd: max(odd, key=lambda name: len(odd[name]), default="none"),
+)
+@simulated
+async def test_a_half_message_of_any_kind_keeps_no_other_waiting(cluster, odd, restarted):
+    files = MemoryFiles()
+    node, producer = await started(cluster, files=files)
+    put_half(node, odd)
+    await producer.half(key="behind")
+    if restarted:
+        await node.crash()
+        node, producer = await started(cluster, files=files)
+    await trio.sleep(31)
+    assert "behind" in [copy.unique_key for _, _, copy in producer.questions]
+    await trio.sleep(16 * 30)
+    assert progress(node)[0] == node.broker.store.max_offset(TRANS_HALF_TOPIC, 0)
+    assert "behind" in [each.unique_key for each in queue(node, TRANS_CHECK_MAX_TOPIC)]
+
+
+@pytest.mark.parametrize(("room", "asked"), [(15, 1), (5, 0)])
+@simulated
+async def test_a_half_message_without_room_for_its_count_is_asked_about_once_and_given_up(
+    cluster, room, asked
+):
+    node, producer = await started(cluster, decide=COMMIT)
+    await trio.sleep(10)
+    properties = half_properties(pad="")
+    properties["pad"] = "x" * (32_767 - room - len(encode_properties(properties)))
+    put_half(node, properties)
+    await producer.half(key="behind")
+    await trio.sleep(65)
+    assert [copy.unique_key for _, _, copy in producer.questions] == ["ODD", "behind"][1 - asked :]
+    assert [each.unique_key for each in orders(node)] == ["ODD", "behind"][1 - asked :]
+    assert [each.unique_key for each in queue(node, TRANS_CHECK_MAX_TOPIC)] == ["ODD"]
+
+
+@simulated
+async def test_an_immune_half_message_without_room_for_its_first_place_stays_immune(cluster):
+    node, producer = await started(cluster)
+    await producer.half(key="behind")
+    properties = half_properties(CHECK_IMMUNITY_TIME_IN_SECONDS="100", pad="")
+    properties["pad"] = "x" * (32_767 - 15 - len(encode_properties(properties)))
+    put_half(node, properties)
+    await trio.sleep(95)
+    assert queue(node, TRANS_CHECK_MAX_TOPIC) == []
+    await trio.sleep(30)
+    assert [each.unique_key for each in queue(node, TRANS_CHECK_MAX_TOPIC)] == ["ODD"]
+
+
+@simulated
+async def test_a_half_message_that_fits_nowhere_any_more_is_skipped(cluster):
+    node, producer = await started(cluster)
+    await producer.half(body=b"x" * 90_000)
+    node.broker.store._max_message_bytes = 1000
+    await producer.half(key="behind")
+    await trio.sleep(31)
+    assert [copy.unique_key for _, _, copy in producer.questions] == ["U1", "behind"]
+    assert node.broker.damaged.count(RecordKind.HALF_MESSAGE) == 1
+
+
+@simulated
+async def test_immunity_does_not_outlast_a_birth_in_the_future(cluster):
+    node, producer = await started(cluster)
+    forever = str((1 << 63) - 1)
+    put_half(node, half_properties(CHECK_IMMUNITY_TIME_IN_SECONDS=forever), born_ms=(1 << 62))
+    await trio.sleep(17 * 30)
+    assert len(producer.questions) == 15
+    assert len(queue(node, TRANS_HALF_TOPIC)) == 16
+
+
+OP_BODIES = [
+    (b"," * 60_000, "d"),
+    (b"9" * 5_000, "d"),
+    (b"-1,99999999999999999999,x,1.5, 7,\xff,1_0", "d"),
+    (b"5000,6000", "d"),
+    (b"", "d"),
+    (b"0", "odd"),
+    (b"0", None),
+]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@simulated
+async def test_op_messages_of_any_kind_end_only_what_the_good_ones_name(cluster, restarted):
+    files = MemoryFiles()
+    node, producer = await started(cluster, files=files, transaction_op_batch_interval_ms=600_000)
+    ended, left = await producer.half(key="ended"), await producer.half(key="left")
+    for body, tag in OP_BODIES:
+        put_half(node, {"TAGS": tag} if tag else {}, TRANS_OP_TOPIC, body)
+    await producer.end(ended, ROLLBACK)
+    node.broker.transactions.op_messages.flush()
+    if restarted:
+        await node.crash()
+        node, producer = await started(cluster, files=files)
+    await trio.sleep(31)
+    assert [copy.unique_key for _, _, copy in producer.questions] == ["left"]
+    assert progress(node) == (2, len(OP_BODIES) + 1)
+    assert left.queue_offset == 1
+
+
+def test_a_long_op_message_is_read_in_steps():
+    world = World()
+    store, topic = world.broker.store, TRANS_HALF_TOPIC
+    halves = [store.append(topic, 0, b"", b"")[0] for _ in range(3 * ENDED_PER_TURN)]
+    body = ",".join(map(str, reversed(halves))).encode() + b"," * 1_000_000
+    store.append(TRANS_OP_TOPIC, 0, body, b"TAGS\x01d\x02")
+    ops = OpMessageReader(store, world.broker.damaged, 0, 0, 0, HalfMessageCopies())
+    assert ops.read_more()
+    assert not ops.take_ended(0)
+    assert ops.take_ended(halves[-1])
+    assert ops.settled_offset() == 0, "the rest is read again if the round ends here"
+    while ops.read_more():
+        pass
+    assert all(ops.take_ended(offset) for offset in halves[:-1])
+    assert ops.settled_offset() == 1
+    store.append(TRANS_OP_TOPIC, 0, b"0", b"TAGS\x01d\x02")
+    assert ops.read_more()
+    assert not ops.read_more()
+
+
+def test_former_places_of_half_messages_are_bounded(monkeypatch):
+    monkeypatch.setattr(transaction_checks, "MAX_TRACKED_HALVES", 10)
+    copies = HalfMessageCopies()
+    for offset in range(10_000):
+        copies.record_move(offset, offset + 1)
+    copies.record_end(0)
+    assert copies.is_ended(10_000)
+    assert len(copies._former_offsets) == MAX_FORMER_OFFSETS
+    for offset in range(20_000, 30_000):
+        copies.record_move(offset, 2 * offset)
+        copies.record_end(offset)
+    assert len(copies._former) == 10
+    assert len(copies._former_offsets) == MAX_FORMER_OFFSETS + 9
+    assert len(copies._ended) == 10
+    assert not copies.is_ended(2 * 29_999)
 
 
 # -- restarts -------------------------------------------------------------------------------------------------
