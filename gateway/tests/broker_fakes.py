@@ -49,6 +49,12 @@ class FakeConnection:
     def write(self, data: bytes) -> None:
         self.written.append(data)
 
+    def answer_late(self, command: Command, work: Callable[[], bytes | None]) -> bool:
+        answer = work()
+        if answer is not None and not command.is_oneway:
+            self.write(answer)
+        return answer is not None
+
     def spawn(self, function: Callable[..., Awaitable[Any]], *args: Any) -> None:
         assert self.nursery is not None
         self.nursery.start_soon(function, *args)
