@@ -16,8 +16,17 @@ from remoting.json_body import JsonBody
 
 MAX_INFLATED_BYTES = 64 * 1024 * 1024
 """A registration that inflates to more than this is refused: 1 MiB of zeros would otherwise become 1 GiB."""
+MAX_TOPICS = 1_000_000
 
 _LENGTH = struct.Struct(">i")
+
+
+class RegistrationTooLarge(ValueError):
+    """A registration with more than a limit of something: ``what`` is "bytes", "topics" or "static topics"."""
+
+    def __init__(self, what: str, limit: int) -> None:
+        super().__init__(f"the registration has more than {limit} {what}")
+        self.what = what
 
 
 class RegisterBrokerBody(JsonBody):
@@ -34,12 +43,26 @@ class RegisterBrokerBody(JsonBody):
     filter_server_list: list[str] = field(factory=list)
 
     @classmethod
-    def decode(cls, data: bytes, *, compressed: bool) -> Self:
-        """Decode either form. Raises RequestError(SYSTEM_ERROR) for anything malformed or too large."""
+    def decode(
+        cls,
+        data: bytes,
+        *,
+        compressed: bool,
+        max_bytes: int = MAX_INFLATED_BYTES,
+        max_topics: int = MAX_TOPICS,
+    ) -> Self:
+        """Decode either form; ``max_bytes`` limits it after decompression, ``max_topics`` before topics are read.
+
+        Raises RegistrationTooLarge at a limit and RequestError(SYSTEM_ERROR) for anything malformed.
+        """
         if not compressed:
-            return cls.from_json(data)
+            if len(data) > max_bytes:
+                raise RegistrationTooLarge("bytes", max_bytes)
+            return cls._from_json(data, max_topics)
         try:
-            return cls._from_parts(_PartReader(_inflate(data)))
+            return cls._from_parts(_PartReader(_inflate(data, max_bytes)), max_topics)
+        except RegistrationTooLarge:
+            raise
         except (zlib.error, struct.error, ValueError, IndexError) as error:
             remark = f"the compressed body of REGISTER_BROKER is malformed: {error}"
             raise RequestError(ResponseCode.SYSTEM_ERROR, remark) from error
@@ -51,14 +74,30 @@ class RegisterBrokerBody(JsonBody):
         return zlib.compress(b"".join(self._parts()), zlib.Z_BEST_COMPRESSION)
 
     @classmethod
-    def _from_parts(cls, parts: "_PartReader") -> Self:
+    def _from_json(cls, data: bytes, max_topics: int) -> Self:
+        try:
+            value = fastjson.loads(data)
+        except ValueError as error:
+            remark = f"the body is not JSON of a {cls.__name__}: {error}"
+            raise RequestError(ResponseCode.SYSTEM_ERROR, remark) from error
+        wrapper = value.get("topicConfigSerializeWrapper") if isinstance(value, dict) else None
+        if isinstance(wrapper, dict):
+            for key, what in (
+                ("topicConfigTable", "topics"),
+                ("topicQueueMappingInfoMap", "static topics"),
+            ):
+                _check_count(len(wrapper.get(key) or ()), what, max_topics)
+        return cls.from_value(value)
+
+    @classmethod
+    def _from_parts(cls, parts: "_PartReader", max_topics: int) -> Self:
         wrapper = TopicConfigAndMappingSerializeWrapper(data_version=DataVersion.from_json(parts.read_part()))
-        for _ in range(parts.read_number()):
+        for _ in range(_check_count(parts.read_number(), "topics", max_topics)):
             topic = topic_from_text(parts.read_part().decode())
             wrapper.topic_config_table[topic.topic_name] = topic
         servers = fastjson.loads(parts.read_part())
         if parts.has_more:
-            for _ in range(parts.read_number()):
+            for _ in range(_check_count(parts.read_number(), "static topics", max_topics)):
                 mapping = TopicQueueMappingInfo.from_json(parts.read_part())
                 wrapper.topic_queue_mapping_info_map[mapping.topic or ""] = mapping
         return cls(
@@ -110,11 +149,17 @@ def _part(data: bytes) -> bytes:
     return _LENGTH.pack(len(data)) + data
 
 
-def _inflate(data: bytes) -> bytes:
+def _check_count(count: int, what: str, limit: int) -> int:
+    if count > limit:
+        raise RegistrationTooLarge(what, limit)
+    return count
+
+
+def _inflate(data: bytes, max_bytes: int) -> bytes:
     stream = zlib.decompressobj()
-    inflated = stream.decompress(data, MAX_INFLATED_BYTES)
+    inflated = stream.decompress(data, max_bytes)
     if stream.unconsumed_tail:
-        raise ValueError(f"more than {MAX_INFLATED_BYTES} bytes when inflated")
+        raise RegistrationTooLarge("bytes", max_bytes)
     return inflated
 
 

@@ -5,9 +5,13 @@ import zlib
 
 import pytest
 
-from remoting.bodies import registration
 from remoting.bodies.queues import DataVersion
-from remoting.bodies.registration import RegisterBrokerBody, topic_from_text, topic_to_text
+from remoting.bodies.registration import (
+    RegisterBrokerBody,
+    RegistrationTooLarge,
+    topic_from_text,
+    topic_to_text,
+)
 from remoting.bodies.routes import TopicQueueMappingInfo
 from remoting.bodies.topics import TopicConfig, TopicConfigAndMappingSerializeWrapper
 from remoting.errors import RequestError
@@ -64,7 +68,18 @@ def test_damage_is_refused(data: bytes) -> None:
         RegisterBrokerBody.decode(data, compressed=True)
 
 
-def test_a_registration_that_inflates_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registration, "MAX_INFLATED_BYTES", 1000)
-    with pytest.raises(RequestError, match="more than 1000 bytes"):
-        RegisterBrokerBody.decode(zlib.compress(bytes(100_000)), compressed=True)
+def test_a_registration_that_inflates_without_end_is_refused() -> None:
+    with pytest.raises(RegistrationTooLarge, match="more than 1000 bytes") as error:
+        RegisterBrokerBody.decode(zlib.compress(bytes(100_000)), compressed=True, max_bytes=1000)
+    assert error.value.what == "bytes"
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_topics_and_bytes_are_limited(compressed: bool) -> None:
+    data = BODY.encode(compressed=compressed)
+    count = len(BODY.topic_config_serialize_wrapper.topic_config_table)
+    with pytest.raises(RegistrationTooLarge, match=f"more than {count - 1} topics"):
+        RegisterBrokerBody.decode(data, compressed=compressed, max_topics=count - 1)
+    with pytest.raises(RegistrationTooLarge, match="more than 20 bytes"):
+        RegisterBrokerBody.decode(data, compressed=compressed, max_bytes=20)
+    assert RegisterBrokerBody.decode(data, compressed=compressed, max_topics=count) == BODY
