@@ -4,12 +4,15 @@ The admin processors answer the requests and write the files.
 """
 
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from gateway.config.keys import Value, keys_of, values_of, with_values
 from gateway.config.properties_file import PropertiesError, format_properties, parse_properties
 
 C = TypeVar("C")
+
+MAX_UPDATE_CHARS: Final = 64 * 1024
+"""Several times the size of all keys; parsing 16 MiB takes seconds."""
 
 
 class ForbiddenKey(ValueError):
@@ -27,8 +30,11 @@ class ConfigUpdate(Generic[C]):
 def apply_update(config: C, text: str, black_list: set[str]) -> ConfigUpdate[C]:
     """Return a configuration with the values of a properties text.
 
-    Raises ForbiddenKey, PropertiesError, or ValueError for a value that does not fit; nothing changes then.
+    Raises ForbiddenKey, PropertiesError, or ValueError for a value that does not fit and for a text that is too long;
+    nothing changes then.
     """
+    if len(text) > MAX_UPDATE_CHARS:
+        raise ValueError(f"the text has {len(text)} characters; at most {MAX_UPDATE_CHARS} are read")
     entries = parse_properties(text)
     for entry in entries:
         if entry.key in black_list:

@@ -34,3 +34,8 @@ def test_the_listing_is_properties_text_of_everything() -> None:
     assert entries["listenPort"] == "5"
     assert entries["configBlackList"] == "configBlackList;configStorePath;kvConfigPath"
     assert list(entries) == sorted(entries)
+
+
+def test_a_text_that_is_too_long_is_not_parsed() -> None:
+    with pytest.raises(ValueError, match="at most 65536"):
+        apply_update(NamesrvConfig(), "a=b\\\n" * 20_000, set())
