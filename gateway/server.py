@@ -114,6 +114,7 @@ class Server:
             self._limits,
             self._server_limits,
             memory=self._config.memory,
+            run_blocking=self._run_blocking,
             reactor=self._reactor,
         )
         nursery.start_soon(self._namesrv.run, listeners)

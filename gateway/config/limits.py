@@ -186,7 +186,7 @@ class NamesrvLimits:
     max_topics_per_broker: int = key(
         "maxTopicsPerBroker",
         100_000,
-        "maximum number of topics in one registration",
+        "maximum number of topics of one broker name",
         low=1,
         high=_MANY,
         live=True,
@@ -194,8 +194,8 @@ class NamesrvLimits:
     )
     max_topics: int = key(
         "maxTopics",
-        200_000,
-        "maximum number of topics in the route table",
+        500_000,
+        "maximum number of topics in the route table; a topic counts once for each broker name that has it",
         low=1,
         high=_MANY,
         live=True,
@@ -213,7 +213,7 @@ class NamesrvLimits:
     max_kv_entries: int = key(
         "maxKvEntries",
         10_000,
-        "maximum number of entries of the KV configuration",
+        "maximum number of entries of the KV configuration, namespaces included",
         low=1,
         high=_MANY,
         live=True,

@@ -1,7 +1,15 @@
-"""Broker addresses as namesrvs hand them out, with ``auto`` for the host by which each client reached this server."""
+"""Broker addresses as namesrvs hand them out, with ``auto`` for the host by which each client reached this server.
 
-AUTO_HOST = "auto"
-_AUTO_PREFIX = AUTO_HOST + ":"
+Only brokers of the namesrv's own process use ``auto``: `gateway.namesrv.registered_broker` resolves it for them alone.
+An address that comes by request is handed out as it is.
+"""
+
+from typing import Final
+
+from codec.java_numbers import parse_java_integer
+
+AUTO_HOST: Final = "auto"
+_AUTO_PREFIX: Final = AUTO_HOST + ":"
 
 
 def join_address(host: str, port: int) -> str:
@@ -12,7 +20,6 @@ def join_address(host: str, port: int) -> str:
 
 def address_for(address: str, local_host: str) -> str:
     """Return the address for a client that connected to ``local_host``: ``auto:port`` becomes that host and port."""
-    port = address.removeprefix(_AUTO_PREFIX)
-    if port == address or not (port.isascii() and port.isdecimal()):
+    if not address.startswith(_AUTO_PREFIX):
         return address
-    return join_address(local_host, int(port))
+    return join_address(local_host, parse_java_integer(address.removeprefix(_AUTO_PREFIX)))

@@ -1,40 +1,86 @@
 """The parts of a namesrv, as its handlers receive them.
 
-`gateway.namesrv.service` listens and runs the periodic scan.
+`gateway.namesrv.service` listens and runs the periodic scan and the writers of files.
 """
 
+import logging
 from dataclasses import dataclass
 
+import trio
+
+from gateway.config.live import list_values
 from gateway.config.process import NamesrvConfig
-from gateway.namesrv.kv_config import KvConfig, TextFile
+from gateway.namesrv.answer_cache import AnswerCache
+from gateway.namesrv.kv_config import KvConfig
+from gateway.namesrv.large_registrations import LargeRegistrations
+from gateway.namesrv.limited_log import LimitedLog
 from gateway.namesrv.route_table import RouteTable
-from gateway.namesrv.text_file import AtomicTextFile
+from gateway.namesrv.text_file import AtomicTextFile, CoalescedFile, TextFile
+from gateway.runtime.run_blocking import RunBlocking
 from storage.clock import Clock
 
 
 @dataclass(slots=True)
 class Namesrv:
-    """The parts of a namesrv. ``config`` is replaced when a request changes it; without ``settings_file`` changes
-    stay in memory.
+    """The parts of a namesrv. ``config`` is replaced when a request changes it.
+
+    Without files changes are lost at the end.
     """
 
     config: NamesrvConfig
     clock: Clock
     routes: RouteTable
+    answers: AnswerCache
     kv_config: KvConfig
-    settings_file: TextFile | None
+    large_registrations: LargeRegistrations
+    limited_log: LimitedLog
     started_at: float
+    kv_file: CoalescedFile | None = None
+    settings_file: CoalescedFile | None = None
+
+    @property
+    def files(self) -> list[CoalescedFile]:
+        """The files that a task has to write."""
+        return [each for each in (self.kv_file, self.settings_file) if each is not None]
 
 
-def build_namesrv(config: NamesrvConfig, clock: Clock, *, memory: bool = False) -> Namesrv:
+def build_namesrv(
+    config: NamesrvConfig,
+    clock: Clock,
+    *,
+    memory: bool = False,
+    run_blocking: RunBlocking = trio.to_thread.run_sync,
+) -> Namesrv:
     """Build a namesrv without brokers; with ``memory`` no files are read or written.
 
     Raises ValueError when kvConfig.json cannot be read.
     """
-    routes = RouteTable(clock.monotonic)
-    kv = KvConfig(None if memory else AtomicTextFile(config.kv_config_path))
-    settings = None if memory else AtomicTextFile(config.config_store_path)
-    namesrv = Namesrv(config, clock, routes, kv, settings, clock.monotonic())
+    files: tuple[TextFile, TextFile] | None = None
+    if not memory:
+        files = AtomicTextFile(config.kv_config_path), AtomicTextFile(config.config_store_path)
+    return assemble_namesrv(config, clock, files, run_blocking)
+
+
+def assemble_namesrv(
+    config: NamesrvConfig, clock: Clock, files: tuple[TextFile, TextFile] | None, run_blocking: RunBlocking
+) -> Namesrv:
+    """Build a namesrv on the files of the KV configuration and of the settings, if there are any."""
+    kv = KvConfig(files[0].read() if files else None)
+    namesrv = Namesrv(
+        config=config,
+        clock=clock,
+        routes=RouteTable(clock.monotonic),
+        answers=AnswerCache(),
+        kv_config=kv,
+        large_registrations=LargeRegistrations(run_blocking),
+        limited_log=LimitedLog(logging.getLogger(__name__), clock.monotonic),
+        started_at=clock.monotonic(),
+    )
+    if files is not None:
+        namesrv.kv_file = CoalescedFile(files[0], kv.encoder, run_blocking)
+        namesrv.settings_file = CoalescedFile(
+            files[1], lambda: list_values(namesrv.config).encode, run_blocking
+        )
     apply_config(namesrv, config)
     return namesrv
 
@@ -42,8 +88,12 @@ def build_namesrv(config: NamesrvConfig, clock: Clock, *, memory: bool = False) 
 def apply_config(namesrv: Namesrv, config: NamesrvConfig) -> None:
     """Put a configuration into effect."""
     namesrv.config = config
-    namesrv.routes.acting_master = config.support_acting_master
-    namesrv.routes.delete_missing_topics = config.delete_topic_with_broker_registration
+    namesrv.kv_config.limits = config.limits
+    namesrv.routes.reconfigure(
+        config.limits,
+        delete_missing_topics=config.delete_topic_with_broker_registration,
+        acting_master=config.support_acting_master,
+    )
 
 
 def close_silent_brokers(namesrv: Namesrv) -> None:

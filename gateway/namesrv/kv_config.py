@@ -1,64 +1,115 @@
-"""The KV configuration by namespace, stored in kvConfig.json in the official format.
+"""The KV configuration by namespace: the table and its official JSON form. No method waits or does I/O.
 
-ORDER_TOPIC_CONFIG is used by the route and registration handlers; other namespaces have no meaning here.
+ORDER_TOPIC_CONFIG is used by the route and registration handlers; other namespaces have no meaning here. The file,
+kvConfig.json, is written by `gateway.namesrv.text_file`.
 
-Source: KVConfigManager, 5.4.0.
+Source: KVConfigManager, 5.4.0. Deviation: the number of entries and their size are limited.
 """
 
-from typing import Protocol
+from collections.abc import Callable
+from functools import partial
 
 from codec import fastjson
+from codec.java_numbers import quoted
+from gateway.config.limits import NamesrvLimits
+from gateway.namesrv.registration import refused
 
 ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
 
 
-class TextFile(Protocol):
-    """The file of a table: read once, replaced as a whole."""
-
-    def read(self) -> bytes | None:
-        """Return the content, None when there is none yet."""
-        ...
-
-    def write(self, data: bytes) -> None:
-        """Replace the content atomically: after a crash the file has the old or the new content."""
-        ...
-
-
 class KvConfig:
-    """All namespaces; without a file they live as long as the process."""
+    """All namespaces, from the content of a file if there is one. Raises ValueError when that cannot be parsed."""
 
-    def __init__(self, file: TextFile | None = None) -> None:
-        self._file = file
-        self._namespaces: dict[str, dict[str, str]] = _parse(file.read()) if file else {}
+    def __init__(self, stored: bytes | None = None) -> None:
+        self.limits = NamesrvLimits()
+        self._namespaces = _parse(stored)
+        self._entry_count = 0
+        self._byte_count = 0
+        for namespace, held in self._namespaces.items():
+            self._count(1, _size(namespace))
+            for key, value in held.items():
+                self._count(1, _size(key) + _size(value))
+
+    def _count(self, entries: int, size: int) -> None:
+        self._entry_count += entries
+        self._byte_count += size
 
     def put(self, namespace: str, key: str, value: str) -> None:
+        """Set a value. Raises RequestError at a limit; a value that gets smaller is always set."""
+        namespace, key, value = map(_storable, (namespace, key, value))
+        known = self._namespaces.get(namespace)
+        previous = None if known is None else known.get(key)
+        entries = (known is None) + (previous is None)
+        size = _size(value)
+        if previous is None:
+            size += _size(key) + (_size(namespace) if known is None else 0)
+        else:
+            size -= _size(previous)
+        self._check_limits(entries, size)
+        self._count(entries, size)
         self._namespaces.setdefault(namespace, {})[key] = value
-        self._save()
+
+    def _check_limits(self, entries: int, size: int) -> None:
+        if entries > 0 and self._entry_count + entries > self.limits.max_kv_entries:
+            raise refused(
+                f"the KV configuration has {self._entry_count} entries; maxKvEntries is "
+                f"{self.limits.max_kv_entries}: raise it, or delete entries"
+            )
+        if size > 0 and self._byte_count + size > self.limits.max_kv_bytes:
+            raise refused(
+                f"the KV configuration has {self._byte_count} bytes and {size} were to be added; maxKvBytes is "
+                f"{self.limits.max_kv_bytes}: raise it, or delete entries"
+            )
 
     def get(self, namespace: str, key: str) -> str | None:
         return self._namespaces.get(namespace, {}).get(key)
 
     def delete(self, namespace: str, key: str) -> None:
         """Remove a value. As in the official namesrv, an empty namespace stays."""
-        self._namespaces.get(namespace, {}).pop(key, None)
-        self._save()
+        previous = self._namespaces.get(namespace, {}).pop(key, None)
+        if previous is not None:
+            self._count(-1, -_size(key) - _size(previous))
 
     def namespace_values(self, namespace: str) -> dict[str, str] | None:
         """Return all values of a namespace, None when it never had one."""
         held = self._namespaces.get(namespace)
         return None if held is None else dict(held)
 
-    def _save(self) -> None:
-        if self._file is not None:
-            self._file.write(fastjson.dumps({"configTable": self._namespaces}))
+    def encoder(self) -> Callable[[], bytes]:
+        """Return a function that encodes the present content, for a thread."""
+        copied = {namespace: dict(held) for namespace, held in self._namespaces.items()}
+        return partial(fastjson.dumps, {"configTable": copied})
+
+
+def _size(text: str) -> int:
+    return len(text.encode())
+
+
+def _storable(text: str) -> str:
+    """Return the text with characters that no file can hold replaced, as Java does: ``?`` for half a surrogate pair."""
+    return text.encode(errors="replace").decode()
 
 
 def _parse(data: bytes | None) -> dict[str, dict[str, str]]:
-    """Parse a stored table. Raises ValueError for any other file, because the next change would overwrite it."""
+    """Parse a stored table. Raises ValueError for any other file, because the next change would overwrite it.
+
+    Values that are not text, which no namesrv writes, are taken as their JSON text; nulls are left out.
+    """
     if not data:
         return {}
     document = fastjson.loads(data)
     table = document.get("configTable") if isinstance(document, dict) else None
-    if not isinstance(table, dict) or not all(isinstance(held, dict) for held in table.values()):
+    if not isinstance(table, dict):
         raise ValueError("kvConfig.json holds no configTable")
-    return {str(name): {str(key): str(value) for key, value in held.items()} for name, held in table.items()}
+    namespaces = {}
+    for name, held in table.items():
+        if not isinstance(held, dict):
+            raise ValueError(f"kvConfig.json holds no table for the namespace {quoted(_text(name))}")
+        namespaces[_text(name)] = {
+            _text(key): _text(value) for key, value in held.items() if value is not None
+        }
+    return namespaces
+
+
+def _text(value: object) -> str:
+    return _storable(value) if isinstance(value, str) else fastjson.dumps(value).decode()

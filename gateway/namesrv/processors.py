@@ -4,19 +4,23 @@ Source of codes and remarks: DefaultRequestProcessor, ClientRequestProcessor, 5.
 """
 
 import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
+from codec.command import Command
 from codec.constants import VERSION_NAMES, ResponseCode
 from codec.hashing import crc32
+from codec.java_numbers import quoted
 from gateway.config.live import ForbiddenKey, apply_update, list_values
 from gateway.namesrv.context import Namesrv, apply_config
 from gateway.namesrv.kv_config import ORDER_TOPIC_CONFIG
-from gateway.namesrv.route_table import BrokerKey, Registration
-from remoting.bodies.registration import RegisterBrokerBody
-from remoting.bodies.routes import GetBrokerMemberGroupResponseBody
-from remoting.bodies.topics import KVTable, TopicList
+from gateway.namesrv.registration import Registration, check_name, checked_queues, read_registration, refused
+from gateway.namesrv.text_file import CoalescedFile, PendingWrite, StoreFailed
+from remoting.bodies.routes import GetBrokerMemberGroupResponseBody, QueueData
+from remoting.bodies.topics import KVTable
 from remoting.declare import Header
 from remoting.errors import RequestError
-from remoting.handler_table import Call, HandlerTable
+from remoting.handler_table import ANSWERS_LATER, AnswersLater, Call, HandlerTable
 from remoting.requests import namesrv as ask
 
 log = logging.getLogger(__name__)
@@ -31,13 +35,53 @@ UNCHANGEABLE_KEYS = {"configBlackList", "configStorePath", "kvConfigPath", "rock
 
 
 @ask.RegisterBroker.on(routes)
-def register_broker(namesrv: Namesrv, request: ask.RegisterBroker, call: Call) -> ask.RegisterBrokerReply:
+def register_broker(
+    namesrv: Namesrv, request: ask.RegisterBroker, call: Call
+) -> ask.RegisterBrokerReply | AnswersLater:
     """Register a broker (4.x or 5.x) and return the order configuration to it."""
     if request.body_crc32 and crc32(request.body) != request.body_crc32:
         raise RequestError(ResponseCode.SYSTEM_ERROR, "crc32 not match")
-    taken = namesrv.routes.register(_registration(request, call), call.connection)
-    if taken is None:
-        raise RequestError(ResponseCode.SYSTEM_ERROR, "register broker failed")
+    if namesrv.large_registrations.must_wait(request, call.connection):
+        call.connection.check_outstanding_limit()
+        namesrv.large_registrations.begin(request, call.connection)
+        call.connection.spawn(_register_later, namesrv, request, call)
+        return ANSWERS_LATER
+    with _refusals_logged(namesrv, request, call):
+        return _accept(
+            namesrv, read_registration(request, _zone_of(call.command), namesrv.config.limits), call
+        )
+
+
+async def _register_later(namesrv: Namesrv, request: ask.RegisterBroker, call: Call) -> None:
+    try:
+        with _refusals_logged(namesrv, request, call):
+            zone, limits = _zone_of(call.command), namesrv.config.limits
+            given = await namesrv.large_registrations.read(request, zone, limits)
+            if not call.connection.closed:
+                call.reply(_accept(namesrv, given, call))
+    except Exception as error:  # noqa: BLE001 - becomes the answer
+        call.fail(error)
+    finally:
+        namesrv.large_registrations.end(request, call.connection)
+
+
+@contextmanager
+def _refusals_logged(namesrv: Namesrv, request: ask.RegisterBroker, call: Call) -> Iterator[None]:
+    try:
+        yield
+    except RequestError as error:
+        namesrv.limited_log.warning(
+            "registration refused",
+            broker=quoted(request.broker_name),
+            address=quoted(request.broker_addr),
+            remote=call.connection.remote[0],
+            reason=error.remark,
+        )
+        raise
+
+
+def _accept(namesrv: Namesrv, given: Registration, call: Call) -> ask.RegisterBrokerReply:
+    taken = namesrv.routes.register(given, call.connection, _local_host(call))
     if "namesrv" not in call.connection.state:
         call.connection.state["namesrv"] = namesrv
         call.connection.on_close(namesrv.routes.unregister_owned_by)
@@ -48,44 +92,28 @@ def register_broker(namesrv: Namesrv, request: ask.RegisterBroker, call: Call) -
     return reply
 
 
-def _registration(request: ask.RegisterBroker, call: Call) -> Registration:
-    body = RegisterBrokerBody()
-    if request.body:
-        body = RegisterBrokerBody.decode(request.body, compressed=request.compressed)
-    topics = body.topic_config_serialize_wrapper
-    return Registration(
-        cluster=request.cluster_name,
-        broker_name=request.broker_name,
-        broker_id=request.broker_id,
-        address=request.broker_addr,
-        ha_address=request.ha_server_addr,
-        topics=topics.topic_config_table,
-        data_version=topics.data_version,
-        mappings=topics.topic_queue_mapping_info_map,
-        filter_servers=body.filter_server_list,
-        zone=call.command.ext.get("__ZONE_NAME"),
-        timeout_ms=request.heartbeat_timeout_millis,
-        acting_master=request.enable_acting_master,
-    )
+def _zone_of(command: Command) -> str | None:
+    return command.ext.get("__ZONE_NAME")
 
 
 @ask.UnregisterBroker.on(routes)
-def unregister_broker(namesrv: Namesrv, request: ask.UnregisterBroker) -> None:
-    namesrv.routes.unregister(request.cluster_name, request.broker_addr, request.broker_name)
+def unregister_broker(namesrv: Namesrv, request: ask.UnregisterBroker, call: Call) -> None:
+    """Remove a broker. As officially, any peer may do that, but not to a broker of this process."""
+    namesrv.routes.unregister(request.broker_name, request.broker_addr, _local_host(call))
 
 
 @ask.BrokerHeartbeat.on(routes)
 def broker_heartbeat(namesrv: Namesrv, request: ask.BrokerHeartbeat) -> None:
-    namesrv.routes.record_heartbeat(BrokerKey(request.cluster_name, request.broker_addr))
+    namesrv.routes.record_heartbeat(request.cluster_name, request.broker_name, request.broker_addr)
 
 
 @ask.QueryDataVersion.on(routes)
 def query_data_version(namesrv: Namesrv, request: ask.QueryDataVersion) -> ask.QueryDataVersionReply:
     """Tell a broker whether it should register again. The request counts as a heartbeat."""
-    key = BrokerKey(request.cluster_name, request.broker_addr)
-    changed = namesrv.routes.is_version_changed(key, request.data)
-    namesrv.routes.record_heartbeat(key)
-    return ask.QueryDataVersionReply(changed=changed, data=namesrv.routes.data_version(key))
+    broker = request.cluster_name, request.broker_name, request.broker_addr
+    known = namesrv.routes.data_version(*broker)
+    namesrv.routes.record_heartbeat(*broker)
+    return ask.QueryDataVersionReply(changed=known != request.data, data=known)
 
 
 @ask.GetBrokerMemberGroup.on(routes)
@@ -97,23 +125,26 @@ def get_broker_member_group(
 
 
 @ask.GetBrokerClusterInfo.on(routes)
-def get_broker_cluster_info(
-    namesrv: Namesrv, request: ask.GetBrokerClusterInfo, call: Call
-) -> ask.GetBrokerClusterInfoReply:
-    return ask.GetBrokerClusterInfoReply(data=namesrv.routes.cluster_info(_local_host(call)))
+def get_broker_cluster_info(namesrv: Namesrv, request: ask.GetBrokerClusterInfo, call: Call) -> Header:
+    host = _local_host(call)
+    return _cached(namesrv, ("cluster", host), lambda: namesrv.routes.cluster_info(host).to_json())
 
 
 @ask.WipeWritePermOfBroker.on(routes)
-def wipe_write_perm(namesrv: Namesrv, request: ask.WipeWritePermOfBroker) -> ask.WipeWritePermOfBrokerReply:
+def wipe_write_perm(
+    namesrv: Namesrv, request: ask.WipeWritePermOfBroker, call: Call
+) -> ask.WipeWritePermOfBrokerReply:
     topics = namesrv.routes.set_writable(request.broker_name, False)
-    log.info("broker write permission removed", extra={"broker": request.broker_name, "topics": topics})
+    _log_change(call, "broker write permission removed", broker=quoted(request.broker_name), topics=topics)
     return ask.WipeWritePermOfBrokerReply(wipe_topic_count=topics)
 
 
 @ask.AddWritePermOfBroker.on(routes)
-def add_write_perm(namesrv: Namesrv, request: ask.AddWritePermOfBroker) -> ask.AddWritePermOfBrokerReply:
+def add_write_perm(
+    namesrv: Namesrv, request: ask.AddWritePermOfBroker, call: Call
+) -> ask.AddWritePermOfBrokerReply:
     topics = namesrv.routes.set_writable(request.broker_name, True)
-    log.info("broker write permission restored", extra={"broker": request.broker_name, "topics": topics})
+    _log_change(call, "broker write permission restored", broker=quoted(request.broker_name), topics=topics)
     return ask.AddWritePermOfBrokerReply(add_topic_count=topics)
 
 
@@ -121,71 +152,79 @@ def add_write_perm(namesrv: Namesrv, request: ask.AddWritePermOfBroker) -> ask.A
 
 
 @ask.GetRouteInfoByTopic.on(routes)
-def get_route(namesrv: Namesrv, request: ask.GetRouteInfoByTopic, call: Call) -> ask.GetRouteInfoByTopicReply:
+def get_route(namesrv: Namesrv, request: ask.GetRouteInfoByTopic, call: Call) -> Header:
     """Return a topic's brokers and queues; broker ids are quoted for clients that need standard JSON."""
-    config = namesrv.config
+    config, topic, host = namesrv.config, request.topic, _local_host(call)
     waited_s = namesrv.clock.monotonic() - namesrv.started_at
     if config.need_wait_for_service and waited_s < config.wait_seconds_for_service:
         raise RequestError(ResponseCode.SYSTEM_ERROR, "name server not ready")
-    route = namesrv.routes.topic_route(request.topic, _local_host(call))
-    if route is None:
-        remark = f"No topic route info in name server for the topic: {request.topic}{FAQ}"
-        raise RequestError(ResponseCode.TOPIC_NOT_EXIST, remark)
-    if config.order_message_enable:
-        route.order_topic_conf = namesrv.kv_config.get(ORDER_TOPIC_CONFIG, request.topic)
-    reply = ask.GetRouteInfoByTopicReply(data=route)
+    orders = namesrv.kv_config.get(ORDER_TOPIC_CONFIG, topic) if config.order_message_enable else None
     standard = bool(request.accept_standard_json_only) or call.command.version >= QUOTED_KEYS_SINCE
-    reply.body = route.to_json(standard=standard)
-    return reply
+
+    def encode() -> bytes:
+        route = namesrv.routes.topic_route(topic, host)
+        if route is None:
+            remark = f"No topic route info in name server for the topic: {topic}{FAQ}"
+            raise RequestError(ResponseCode.TOPIC_NOT_EXIST, remark)
+        route.order_topic_conf = orders
+        return route.to_json(standard=standard)
+
+    return _cached(namesrv, ("route", topic, host, standard, orders), encode)
 
 
 @ask.GetAllTopicListFromNameserver.on(routes)
-def get_all_topics(
-    namesrv: Namesrv, request: ask.GetAllTopicListFromNameserver
-) -> ask.GetAllTopicListFromNameserverReply:
+def get_all_topics(namesrv: Namesrv, request: ask.GetAllTopicListFromNameserver) -> Header:
     _refuse_unless(namesrv.config.enable_all_topic_list)
-    return ask.GetAllTopicListFromNameserverReply(data=namesrv.routes.topic_list())
+    return _cached(namesrv, ("topics",), lambda: namesrv.routes.topic_list().to_json())
 
 
 @ask.GetTopicsByCluster.on(routes)
-def get_topics_by_cluster(namesrv: Namesrv, request: ask.GetTopicsByCluster) -> ask.GetTopicsByClusterReply:
+def get_topics_by_cluster(namesrv: Namesrv, request: ask.GetTopicsByCluster) -> Header:
     _refuse_unless(namesrv.config.enable_topic_list)
-    return ask.GetTopicsByClusterReply(data=namesrv.routes.topics_of_cluster(request.cluster))
+    cluster = request.cluster
+    return _cached(namesrv, ("topics", cluster), lambda: namesrv.routes.topics_of_cluster(cluster).to_json())
 
 
 @ask.GetSystemTopicListFromNs.on(routes)
-def get_system_topics(
-    namesrv: Namesrv, request: ask.GetSystemTopicListFromNs, call: Call
-) -> ask.GetSystemTopicListFromNsReply:
-    return ask.GetSystemTopicListFromNsReply(data=namesrv.routes.system_topics(_local_host(call)))
+def get_system_topics(namesrv: Namesrv, request: ask.GetSystemTopicListFromNs, call: Call) -> Header:
+    host = _local_host(call)
+    return _cached(namesrv, ("system", host), lambda: namesrv.routes.system_topics(host).to_json())
 
 
 @ask.GetUnitTopicList.on(routes)
-def get_unit_topics(namesrv: Namesrv, request: ask.GetUnitTopicList) -> ask.GetUnitTopicListReply:
-    return ask.GetUnitTopicListReply(data=_unit_topics(namesrv, unit=True))
+def get_unit_topics(namesrv: Namesrv, request: ask.GetUnitTopicList) -> Header:
+    return _unit_topics(namesrv, unit=True)
 
 
 @ask.GetHasUnitSubTopicList.on(routes)
-def get_unit_sub_topics(
-    namesrv: Namesrv, request: ask.GetHasUnitSubTopicList
-) -> ask.GetHasUnitSubTopicListReply:
-    return ask.GetHasUnitSubTopicListReply(data=_unit_topics(namesrv, unit_sub=True))
+def get_unit_sub_topics(namesrv: Namesrv, request: ask.GetHasUnitSubTopicList) -> Header:
+    return _unit_topics(namesrv, unit_sub=True)
 
 
 @ask.GetHasUnitSubUnunitTopicList.on(routes)
-def get_unit_sub_ununit_topics(
-    namesrv: Namesrv, request: ask.GetHasUnitSubUnunitTopicList
-) -> ask.GetHasUnitSubUnunitTopicListReply:
-    return ask.GetHasUnitSubUnunitTopicListReply(data=_unit_topics(namesrv, unit=False, unit_sub=True))
+def get_unit_sub_ununit_topics(namesrv: Namesrv, request: ask.GetHasUnitSubUnunitTopicList) -> Header:
+    return _unit_topics(namesrv, unit=False, unit_sub=True)
 
 
-def _unit_topics(namesrv: Namesrv, *, unit: bool | None = None, unit_sub: bool | None = None) -> TopicList:
+def _unit_topics(namesrv: Namesrv, *, unit: bool | None = None, unit_sub: bool | None = None) -> Header:
     _refuse_unless(namesrv.config.enable_topic_list)
-    return namesrv.routes.unit_topics(unit=unit, unit_sub=unit_sub)
+    return _cached(
+        namesrv,
+        ("unit", unit, unit_sub),
+        lambda: namesrv.routes.unit_topics(unit=unit, unit_sub=unit_sub).to_json(),
+    )
+
+
+def _cached(namesrv: Namesrv, key: tuple[object, ...], encode: Callable[[], bytes]) -> Header:
+    """Return the answer with this body, which is encoded again only after the route table changed."""
+    reply = Header()
+    reply.body = namesrv.answers.get(key, namesrv.routes.version, encode)
+    return reply
 
 
 @ask.DeleteTopicInNamesrv.on(routes)
-def delete_topic(namesrv: Namesrv, request: ask.DeleteTopicInNamesrv) -> None:
+def delete_topic(namesrv: Namesrv, request: ask.DeleteTopicInNamesrv, call: Call) -> None:
+    _log_change(call, "route of a topic deleted", topic=quoted(request.topic))
     namesrv.routes.delete_topic(request.topic, request.cluster_name)
 
 
@@ -193,15 +232,40 @@ def delete_topic(namesrv: Namesrv, request: ask.DeleteTopicInNamesrv) -> None:
 def register_topic(namesrv: Namesrv, request: ask.RegisterTopicInNamesrv) -> None:
     """Add a topic's queues. As officially, the answer is success even when none was added."""
     if request.data is not None:
-        namesrv.routes.register_topic(request.topic, request.data.queue_datas)
+        check_name("topic name", request.topic)
+        given: list[QueueData | None] = list(request.data.queue_datas)
+        queues = [checked_queues(request.topic, each) for each in given if each is not None]
+        namesrv.routes.register_topic(request.topic, queues)
 
 
 # -- configuration --
 
 
 @ask.PutKvConfig.on(routes)
-def put_kv_config(namesrv: Namesrv, request: ask.PutKvConfig) -> None:
+def put_kv_config(namesrv: Namesrv, request: ask.PutKvConfig, call: Call) -> AnswersLater | None:
+    call.connection.check_outstanding_limit()
     namesrv.kv_config.put(request.namespace, request.key, request.value)
+    return _answer_when_stored(namesrv.kv_file, call)
+
+
+def _answer_when_stored(file: CoalescedFile | None, call: Call) -> AnswersLater | None:
+    """Answer a change once it is on the disk. Without a file the answer is given at once."""
+    if file is None:
+        return None
+    command = call.command
+    # A command of its own, so that requests that wait do not hold their header fields and bodies.
+    waiting = Call(call.connection, Command(command.code, command.opaque, command.flag))
+    call.connection.spawn(_answer_later, file.request_write(), waiting)
+    return ANSWERS_LATER
+
+
+async def _answer_later(write: PendingWrite, call: Call) -> None:
+    try:
+        await write.wait()
+    except StoreFailed as error:
+        call.fail(refused(f"the change is in effect until the namesrv stops, but cannot be written: {error}"))
+    else:
+        call.reply(None)
 
 
 @ask.GetKvConfig.on(routes)
@@ -214,8 +278,10 @@ def get_kv_config(namesrv: Namesrv, request: ask.GetKvConfig) -> ask.GetKvConfig
 
 
 @ask.DeleteKvConfig.on(routes)
-def delete_kv_config(namesrv: Namesrv, request: ask.DeleteKvConfig) -> None:
+def delete_kv_config(namesrv: Namesrv, request: ask.DeleteKvConfig, call: Call) -> AnswersLater | None:
+    call.connection.check_outstanding_limit()
     namesrv.kv_config.delete(request.namespace, request.key)
+    return _answer_when_stored(namesrv.kv_file, call)
 
 
 @ask.GetKvListByNamespace.on(routes)
@@ -227,11 +293,12 @@ def get_kv_list(namesrv: Namesrv, request: ask.GetKvListByNamespace) -> ask.GetK
 
 
 @ask.UpdateNamesrvConfig.on(routes)
-def update_config(namesrv: Namesrv, request: ask.UpdateNamesrvConfig) -> None:
+def update_config(namesrv: Namesrv, request: ask.UpdateNamesrvConfig, call: Call) -> AnswersLater | None:
     """Change live settings and write all of them to configStorePath.
 
     Deviation: an invalid value is refused; the official namesrv ignores it and answers with success.
     """
+    call.connection.check_outstanding_limit()
     black_list = UNCHANGEABLE_KEYS | set(namesrv.config.config_black_list.split(";"))
     try:
         change = apply_update(namesrv.config, request.body.decode(), black_list)
@@ -240,9 +307,10 @@ def update_config(namesrv: Namesrv, request: ask.UpdateNamesrvConfig) -> None:
     except ValueError as problem:
         raise RequestError(ResponseCode.SYSTEM_ERROR, f"string2Properties error: {problem}") from problem
     apply_config(namesrv, change.config)
-    log.info("configuration changed by request", extra={"without_effect": ",".join(change.without_effect)})
-    if namesrv.settings_file is not None:
-        namesrv.settings_file.write(list_values(namesrv.config).encode())
+    _log_change(
+        call, "configuration changed by request", without_effect=quoted(",".join(change.without_effect))
+    )
+    return _answer_when_stored(namesrv.settings_file, call)
 
 
 @ask.GetNamesrvConfig.on(routes)
@@ -254,6 +322,10 @@ def get_config(namesrv: Namesrv, request: ask.GetNamesrvConfig) -> Header:
 
 def _local_host(call: Call) -> str:
     return call.connection.local[0]
+
+
+def _log_change(call: Call, message: str, **data: object) -> None:
+    log.info(message, extra={**data, "remote": call.connection.remote})
 
 
 def _refuse_unless(enabled: bool) -> None:

@@ -1,72 +1,58 @@
-"""The namesrv's tables: live brokers, clusters, topics and their queues. No method waits or does I/O.
+"""The namesrv's tables: registered brokers, topics and their queues. No method waits or does I/O.
 
-The table knows no connection and no wire format: it only remembers the owner of a registration, and it gets the time
-from a function that is passed in.
+Theory of operation
+-------------------
+A broker name has members: one address for each broker id. A member is what one registration left: its address, the
+time of its last sign of life, the connection it came by. There is no second table of living brokers that could
+disagree with the addresses; an address is in an answer if, and only if, its member is in the table. A member leaves
+when it unregisters, when its connection closes, when it is silent for longer than its timeout, when another address
+registers under its name and id, or when its address registers under another id of the name.
 
-from outside.
+Invariants, which hold between any two calls and which `tests/test_route_table.py` checks after random ones:
 
-Source: RouteInfoManager, 5.4.0. Deviation: brokers are not told that the lowest broker id of their name changed
-(notifyMinBrokerIdChanged), and a refused registration leaves nothing behind.
+1. Every broker name has a member, and every topic has a broker name.
+2. ``broker in _topics[topic]`` is the same as ``topic in broker.queues``.
+3. ``_address_count`` is the number of members, ``_route_count`` the weight of all queues and static topics; only
+   brokers of this process make them exceed the limits.
+4. A broker of this process (a local member) is in the table from its first registration until it unregisters itself.
+   No request can remove it, renew it, or give it another address, and its topics have the queues that it registered.
+
+Requests can still delete a local broker's topics and its write permission, as officially. The deleted topics come back
+with its next registration, which asks `missing_topics`; the permission comes back by request or when a topic changes.
+
+A registration that is refused changes nothing but the time of the sign of life: a broker that registers one topic too
+many keeps the routes it has.
+
+Source: RouteInfoManager, 5.4.0. Deviations: brokers are not told that the lowest broker id of their name changed
+(notifyMinBrokerIdChanged); members of one name with different clusters are listed in both clusters while they live, not
+for ever; static topics leave with their broker; the protection of local members.
 """
 
 import logging
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from codec.topics import PERM_WRITE, READ_WRITE
-from gateway.namesrv.addresses import address_for
+from gateway.config.limits import NamesrvLimits
+from gateway.namesrv.limited_log import LimitedLog
+from gateway.namesrv.registered_broker import MASTER_ID, Member, RegisteredBroker, weight_of
+from gateway.namesrv.registration import Registration, refused
 from remoting.bodies.queues import DataVersion
 from remoting.bodies.routes import (
-    BrokerData,
     BrokerMemberGroup,
     ClusterInfo,
     QueueData,
     TopicQueueMappingInfo,
     TopicRouteData,
 )
-from remoting.bodies.topics import TopicConfig, TopicList
+from remoting.bodies.topics import TopicList
 
 log = logging.getLogger(__name__)
 
 DEFAULT_TIMEOUT_MS = 120_000
-MASTER_ID = 0
 UNIT_FLAG = 1
 UNIT_SUB_FLAG = 2
 MEMBER_TOPIC_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
-
-
-class BrokerKey(NamedTuple):
-    """The identity of a registration."""
-
-    cluster: str
-    address: str
-
-
-@dataclass(frozen=True, slots=True)
-class Registration:
-    """A broker's description of itself; an ``acting_master`` of None means that the broker is too old to send it.
-
-    ``address`` may be ``auto:port`` (see gateway.namesrv.addresses). ``timeout_ms`` is the silence after which the
-    broker is removed, infinity for one of this process. A ``filter_servers`` of None changes nothing.
-    """
-
-    cluster: str
-    broker_name: str
-    broker_id: int
-    address: str
-    ha_address: str = ""
-    topics: dict[str, TopicConfig] = field(default_factory=dict)
-    data_version: DataVersion = field(default_factory=DataVersion)
-    mappings: dict[str, TopicQueueMappingInfo] = field(default_factory=dict)
-    filter_servers: list[str] | None = None
-    zone: str | None = None
-    timeout_ms: float | None = None
-    acting_master: bool | None = None
-
-    @property
-    def key(self) -> BrokerKey:
-        return BrokerKey(self.cluster, self.address)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,226 +63,387 @@ class RegistrationResult:
     master_address: str | None = None
 
 
-@dataclass(slots=True)
-class _LiveBroker:
-    """One live registration; ``heard_at`` in seconds of the monotonic clock."""
-
-    heard_at: float
-    timeout_ms: float
-    data_version: DataVersion
-    owner: object | None
-    ha_address: str
-
-
 class RouteTable:
-    """All tables of a namesrv. No method waits; ``now`` returns seconds of a monotonic clock."""
+    """All tables of a namesrv. ``now`` returns seconds of a monotonic clock.
 
-    def __init__(
-        self, now: Callable[[], float], *, delete_missing_topics: bool = False, acting_master: bool = False
-    ) -> None:
+    ``version`` changes with every change that an answer can show.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self.delete_missing_topics = delete_missing_topics
-        self.acting_master = acting_master
-        self._topics: dict[str, dict[str, QueueData]] = {}
-        self._brokers: dict[str, BrokerData] = {}
-        self._clusters: dict[str, dict[str, None]] = {}
-        self._alive: dict[BrokerKey, _LiveBroker] = {}
-        self._filter_servers: dict[BrokerKey, list[str]] = {}
-        self._mappings: dict[str, dict[str, TopicQueueMappingInfo]] = {}
+        self._limited_log = LimitedLog(log, now)
+        self._limits = NamesrvLimits()
+        self._delete_missing_topics = False
+        self._acting_master = False
+        self.version = 0
+        self._brokers: dict[str, RegisteredBroker] = {}
+        self._topics: dict[str, dict[str, RegisteredBroker]] = {}
+        self._address_count = 0
+        self._route_count = 0
 
-    # -- registering and removing brokers --
+    def reconfigure(
+        self, limits: NamesrvLimits, *, delete_missing_topics: bool = False, acting_master: bool = False
+    ) -> None:
+        """Put changed settings into effect. A lower limit removes nothing."""
+        self._limits = limits
+        self._delete_missing_topics = delete_missing_topics
+        self._acting_master = acting_master
+        self.version += 1
 
-    def register(self, given: Registration, owner: object | None = None) -> RegistrationResult | None:
-        """Add or renew a broker; return None when an unknown broker registers a single topic.
+    # -- registering ----------------------------------------------------------------------------------------
 
-        A registration is ignored if a live broker of the same id has another address and a newer state.
+    def register(
+        self, given: Registration, owner: object | None = None, local_host: str = ""
+    ) -> RegistrationResult:
+        """Add or renew a broker that registers by request over a connection that reached ``local_host``.
+
+        A registration is ignored if the member of the same id has another address and a newer state. Raises
+        RequestError for the name and id of a local member, for a single topic of a new member, and at a limit.
         """
-        known = self._brokers.get(given.broker_name)
-        previous = known.broker_addrs.get(given.broker_id) if known else None
-        if previous is not None and previous != given.address and self._is_outdated(given, previous):
-            log.warning(
-                "registration of an older state ignored",
-                extra={"broker": given.broker_name, "address": given.address, "living": previous},
-            )
-            self._alive.pop(given.key, None)
+        broker = self._brokers.get(given.broker_name) or RegisteredBroker(given.broker_name)
+        if self._is_local_broker(broker, given, local_host):
             return RegistrationResult()
-        if previous is None and len(given.topics) == 1:
-            log.warning(
+        previous = broker.members.get(given.broker_id)
+        if previous is not None and self._is_outdated(given, previous):
+            return RegistrationResult()
+        if previous is None and len(given.queues) == 1:
+            self._limited_log.warning(
                 "single topic of an unregistered broker refused",
-                extra={"broker": given.broker_name, "address": given.address},
+                broker=given.broker_name,
+                address=given.address,
             )
-            return None
-        broker = self._update_broker(given)
-        if given.broker_id == MASTER_ID or self._is_prime_slave(given, broker):
-            self._update_topics(given, broker, first=previous is None)
-        self._mark_alive(given, owner)
-        return self._registration_result(given, broker)
-
-    def _is_outdated(self, given: Registration, living_address: str) -> bool:
-        living = self._alive.get(BrokerKey(given.cluster, living_address))
-        return living is not None and living.data_version.state_version > given.data_version.state_version
-
-    def _update_broker(self, given: Registration) -> BrokerData:
-        self._clusters.setdefault(given.cluster, {})[given.broker_name] = None
-        broker = self._brokers.get(given.broker_name)
-        if broker is None:
-            broker = BrokerData(cluster=given.cluster, broker_name=given.broker_name)
-            self._brokers[given.broker_name] = broker
-        broker.enable_acting_master = bool(given.acting_master)
-        broker.zone_name = given.zone
-        # One address serves one id: a replica that became master must not stay listed as a replica.
-        for broker_id in [each for each, address in broker.broker_addrs.items() if address == given.address]:
-            del broker.broker_addrs[broker_id]
-        broker.broker_addrs[given.broker_id] = given.address
-        return broker
-
-    @staticmethod
-    def _is_prime_slave(given: Registration, broker: BrokerData) -> bool:
-        return given.acting_master is not None and given.broker_id == min(broker.broker_addrs)
-
-    def _update_topics(self, given: Registration, broker: BrokerData, *, first: bool) -> None:
-        if self.delete_missing_topics and not given.mappings:
-            self._drop_missing_topics(given)
-        changed = first or self.is_version_changed(given.key, given.data_version)
-        for topic in given.topics.values():
-            if changed or given.broker_name not in self._topics.get(topic.topic_name, ()):
-                self._set_topic_queues(given, topic, broker)
-        if changed:
-            for name, mapping in given.mappings.items():
-                self._mappings.setdefault(name, {})[mapping.bname or given.broker_name] = mapping
-
-    def _set_topic_queues(self, given: Registration, topic: TopicConfig, broker: BrokerData) -> None:
-        read_only = given.broker_id != MASTER_ID and broker.enable_acting_master
-        queues = QueueData(
-            broker_name=given.broker_name,
-            read_queue_nums=topic.read_queue_nums,
-            write_queue_nums=topic.write_queue_nums,
-            perm=topic.perm & ~PERM_WRITE if read_only else topic.perm,
-            topic_sys_flag=topic.topic_sys_flag,
+            raise refused("register broker failed")
+        brings_topics = not broker.has_local_member and (
+            given.broker_id == MASTER_ID or _is_prime_slave(given, broker)
         )
-        self._topics.setdefault(topic.topic_name, {})[given.broker_name] = queues
-
-    def _drop_missing_topics(self, given: Registration) -> None:
-        for name in [name for name, held in self._topics.items() if given.broker_name in held]:
-            if name not in given.topics:
-                self._drop_queues(name, given.broker_name)
-
-    def _mark_alive(self, given: Registration, owner: object | None) -> None:
-        if given.key not in self._alive:
-            log.info("broker registered", extra={"broker": given.broker_name, "address": given.address})
-        timeout_ms = DEFAULT_TIMEOUT_MS if given.timeout_ms is None else given.timeout_ms
-        version = _copy_version(given.data_version)
-        self._alive[given.key] = _LiveBroker(self._now(), timeout_ms, version, owner, given.ha_address)
-        if given.filter_servers:
-            self._filter_servers[given.key] = given.filter_servers
-        elif given.filter_servers is not None:
-            self._filter_servers.pop(given.key, None)
-
-    def _registration_result(self, given: Registration, broker: BrokerData) -> RegistrationResult:
-        master = broker.broker_addrs.get(MASTER_ID)
+        try:
+            self._check_limits(given, broker, brings_topics=brings_topics)
+        except Exception:
+            if previous is not None and previous.address == given.address:
+                previous.heard_at = self._now()
+            raise
+        is_changed = (
+            previous is None
+            or previous.address != given.address
+            or previous.data_version != given.data_version
+        )
+        self._set_member(broker, given, owner, is_local=False)
+        if brings_topics:
+            self._set_topics(broker, given, replaces_all=is_changed)
+        master = broker.members.get(MASTER_ID)
         if given.broker_id == MASTER_ID or master is None:
             return RegistrationResult()
-        alive = self._alive.get(BrokerKey(given.cluster, master))
-        return RegistrationResult(alive.ha_address, master) if alive else RegistrationResult()
+        return RegistrationResult(master.ha_address, master.address_for(local_host))
 
-    def record_heartbeat(self, key: BrokerKey) -> None:
+    def _is_local_broker(self, broker: RegisteredBroker, given: Registration, local_host: str) -> bool:
+        """Return True for a broker of this process that also registers over a connection, which changes nothing.
+
+        Raises RequestError for any other broker that claims the id or the address of a local member.
+        """
+        for broker_id, local in broker.members.items():
+            if not local.is_local:
+                continue
+            has_address = given.address in (local.address, local.address_for(local_host))
+            if has_address and broker_id == given.broker_id:
+                return True
+            if has_address or broker_id == given.broker_id:
+                self._log_conflict("registration of a local broker's name refused", given, local)
+                raise refused(
+                    f"{given.broker_name} with broker id {broker_id} is a broker of this namesrv's process, at "
+                    f"{local.address_for(local_host)}; {given.address} needs another brokerName, or another "
+                    "brokerId and its own address"
+                )
+        return False
+
+    def _is_outdated(self, given: Registration, previous: Member) -> bool:
+        is_other = previous.address != given.address and previous.cluster == given.cluster
+        if is_other and previous.data_version.state_version > given.data_version.state_version:
+            self._log_conflict("registration of an older state ignored", given, previous)
+            return True
+        return False
+
+    def _log_conflict(self, message: str, given: Registration, other: Member) -> None:
+        self._limited_log.warning(
+            message,
+            broker=given.broker_name,
+            broker_id=given.broker_id,
+            address=given.address,
+            other=other.address,
+        )
+
+    def _check_limits(self, given: Registration, broker: RegisteredBroker, *, brings_topics: bool) -> None:
+        limits = self._limits
+        is_new = given.broker_id not in broker.members and not broker.ids_at(given.address)
+        if is_new and self._address_count >= limits.max_brokers:
+            raise refused(
+                f"the namesrv has {self._address_count} broker addresses; maxRegisteredBrokers is "
+                f"{limits.max_brokers}: raise it, or stop brokers that are not needed"
+            )
+        if not brings_topics:
+            return
+        added = len(given.queues.keys() - broker.queues.keys())
+        if self._drops_missing_topics(given):
+            added -= len(broker.queues.keys() - given.queues.keys())
+        if added > 0 and len(broker.queues) + added > limits.max_topics_per_broker:
+            raise refused(
+                f"{broker.name} would have {len(broker.queues) + added} topics; maxTopicsPerBroker is "
+                f"{limits.max_topics_per_broker}: raise it, or delete topics"
+            )
+        added += sum(weight_of(mapping) for mapping in given.mappings.values())
+        added -= sum(weight_of(broker.mappings[name]) for name in given.mappings if name in broker.mappings)
+        self._check_route_count(added)
+
+    def _check_route_count(self, added: int) -> None:
+        if added > 0 and self._route_count + added > self._limits.max_topics:
+            raise refused(
+                f"the namesrv has routes for {self._route_count} topics and {added} were to be added; maxTopics is "
+                f"{self._limits.max_topics}: raise it, or delete topics"
+            )
+
+    def register_local(self, given: Registration, all_topics: Collection[str]) -> None:
+        """Add or renew a broker of this process and set the queues of the given topics; no limit applies.
+
+        Another address under its name and id, or its address under another id, is displaced. At its first registration
+        the topics that strangers gave its name before are removed.
+        """
+        broker = self._brokers.get(given.broker_name) or RegisteredBroker(given.broker_name)
+        if self._delete_missing_topics or not broker.has_local_member:
+            self._drop_topics_except(all_topics, broker)
+        if not broker.has_local_member:
+            self._drop_mappings(broker)
+        self._set_member(broker, given, None, is_local=True)
+        for topic, queues in given.queues.items():
+            self._set_queues(topic, broker, queues)
+
+    def missing_topics(self, broker_name: str, topics: Mapping[str, object]) -> set[str]:
+        """Return the topics that a broker name lacks here."""
+        broker = self._brokers.get(broker_name)
+        return topics.keys() - broker.queues.keys() if broker else set(topics)
+
+    def _set_member(
+        self, broker: RegisteredBroker, given: Registration, owner: object | None, *, is_local: bool
+    ) -> None:
+        previous = broker.members.get(given.broker_id)
+        if previous is None:
+            log.info("broker registered", extra={"broker": given.broker_name, "address": given.address})
+        elif previous.address != given.address:
+            self._log_conflict("broker replaced by another address", given, previous)
+        # One address serves one id: a replica that became master must not stay listed as a replica.
+        for broker_id in broker.ids_at(given.address):
+            if broker_id != given.broker_id:
+                del broker.members[broker_id]
+                self._address_count -= 1
+                self.version += 1
+        timeout_ms = DEFAULT_TIMEOUT_MS if given.timeout_ms is None else given.timeout_ms
+        filter_servers = given.filter_servers
+        if filter_servers is None:
+            filter_servers = previous.filter_servers if previous else []
+        member = Member(
+            given.address,
+            given.cluster,
+            given.ha_address,
+            self._now(),
+            timeout_ms,
+            _copy_version(given.data_version),
+            owner,
+            is_local,
+            filter_servers,
+        )
+        before = broker.shown_parts(previous)
+        broker.members[given.broker_id] = member
+        self._address_count += previous is None
+        if is_local or not broker.has_local_member:
+            broker.enable_acting_master = bool(given.acting_master)
+            broker.zone_name = given.zone
+        self._brokers[broker.name] = broker
+        if broker.shown_parts(member) != before:
+            self.version += 1
+
+    def _set_topics(self, broker: RegisteredBroker, given: Registration, *, replaces_all: bool) -> None:
+        """Set the queues of topics; without ``replaces_all`` only those that are missing."""
+        if self._drops_missing_topics(given):
+            self._drop_topics_except(given.queues, broker)
+        read_only = given.broker_id != MASTER_ID and broker.enable_acting_master
+        for topic, queues in given.queues.items():
+            if replaces_all or topic not in broker.queues:
+                self._set_queues(topic, broker, _without_write(queues) if read_only else queues)
+        if replaces_all and given.mappings:
+            self._set_mappings(broker, given.mappings)
+
+    def _drops_missing_topics(self, given: Registration) -> bool:
+        return self._delete_missing_topics and not given.mappings
+
+    def _drop_topics_except(self, kept: Collection[str], broker: RegisteredBroker) -> None:
+        for topic in [each for each in broker.queues if each not in kept]:
+            self._drop_queues(topic, broker)
+
+    def _set_queues(self, topic: str, broker: RegisteredBroker, queues: QueueData) -> None:
+        known = broker.queues.get(topic)
+        if known is None:
+            holders = self._topics.get(topic)
+            if holders is None:
+                self._topics[topic] = {broker.name: broker}
+            else:
+                holders[broker.name] = broker
+            self._route_count += 1
+        elif _is_same(known, queues):
+            return
+        broker.queues[topic] = queues
+        self.version += 1
+
+    def _set_mappings(self, broker: RegisteredBroker, mappings: Mapping[str, TopicQueueMappingInfo]) -> None:
+        for topic, mapping in mappings.items():
+            known = broker.mappings.get(topic)
+            self._route_count += weight_of(mapping) - (weight_of(known) if known else 0)
+            broker.mappings[topic] = mapping
+        self.version += 1
+
+    # -- signs of life --------------------------------------------------------------------------------------
+
+    def _find(self, cluster: str, broker_name: str, address: str) -> Member | None:
+        broker = self._brokers.get(broker_name)
+        for member in broker.members.values() if broker else ():
+            if (member.cluster, member.address) == (cluster, address):
+                return member
+        return None
+
+    def record_heartbeat(self, cluster: str, broker_name: str, address: str) -> None:
         """Record that a broker is alive; ignore a broker that is not registered."""
-        alive = self._alive.get(key)
-        if alive is not None:
-            alive.heard_at = self._now()
+        member = self._find(cluster, broker_name, address)
+        if member is not None:
+            member.heard_at = self._now()
 
-    def data_version(self, key: BrokerKey) -> DataVersion | None:
+    def data_version(self, cluster: str, broker_name: str, address: str) -> DataVersion | None:
         """Return the version of the topics that a broker last registered."""
-        alive = self._alive.get(key)
-        return alive.data_version if alive else None
+        member = self._find(cluster, broker_name, address)
+        return member.data_version if member else None
 
-    def is_version_changed(self, key: BrokerKey, version: DataVersion | None) -> bool:
-        """Return True if a broker with topics of this version should register them again."""
-        known = self.data_version(key)
-        return known is None or known != version
+    # -- removing -------------------------------------------------------------------------------------------
 
-    def unregister(self, cluster: str, address: str, broker_name: str) -> None:
-        """Remove a broker's address. With the last address of its name, remove everything the broker registered."""
-        key = BrokerKey(cluster, address)
-        was_alive = self._alive.pop(key, None) is not None
-        self._filter_servers.pop(key, None)
+    def unregister(self, broker_name: str, address: str, local_host: str = "") -> None:
+        """Remove a broker's address by request. With the last address of its name, its routes go.
+
+        Raises RequestError for a broker of this process, which is the only one to know that it stops.
+        """
         broker = self._brokers.get(broker_name)
         if broker is None:
             return
-        broker.broker_addrs = {each: held for each, held in broker.broker_addrs.items() if held != address}
-        log.info(
-            "broker unregistered", extra={"broker": broker_name, "address": address, "was_alive": was_alive}
-        )
-        if not broker.broker_addrs:
-            self._remove_broker_name(broker)
-        elif broker.enable_acting_master and min(broker.broker_addrs) > MASTER_ID:
-            for held in self._queues_of(broker_name):
-                held.perm &= ~PERM_WRITE
+        for broker_id, member in list(broker.members.items()):
+            if member.is_local and address in (member.address, member.address_for(local_host)):
+                self._limited_log.warning(
+                    "unregistration of a local broker refused", broker=broker_name, address=address
+                )
+                raise refused(
+                    f"{broker_name} at {address} is a broker of this namesrv's process; it unregisters when it stops"
+                )
+            if member.address == address:
+                self._remove_member(broker, broker_id)
 
-    def _remove_broker_name(self, broker: BrokerData) -> None:
-        del self._brokers[broker.broker_name]
-        cluster = broker.cluster or ""
-        names = self._clusters.get(cluster, {})
-        names.pop(broker.broker_name, None)
-        if not names:
-            self._clusters.pop(cluster, None)
-        for topic in [topic for topic, held in self._topics.items() if broker.broker_name in held]:
-            self._drop_queues(topic, broker.broker_name)
-
-    def _drop_queues(self, topic: str, broker_name: str) -> None:
-        held = self._topics[topic]
-        held.pop(broker_name, None)
-        if not held:
-            del self._topics[topic]
+    def unregister_local(self, broker_name: str, broker_id: int) -> None:
+        """Remove a broker of this process."""
+        broker = self._brokers.get(broker_name)
+        if broker is not None and broker_id in broker.members and broker.members[broker_id].is_local:
+            self._remove_member(broker, broker_id)
 
     def unregister_owned_by(self, owner: object) -> None:
-        """Unregister brokers that registered through a closed connection, unless another connection took them over."""
-        for key in [key for key, alive in self._alive.items() if alive.owner is owner]:
-            self._unregister_key(key)
+        """Remove brokers that registered through a closed connection, unless another connection took them over."""
+        for broker, broker_id, member in self._all_members():
+            if member.owner is owner:
+                self._remove_member(broker, broker_id)
 
     def expire_silent_brokers(self) -> list[object]:
-        """Unregister brokers silent for longer than their timeout; return their owners, to be closed.
+        """Remove brokers silent for longer than their timeout; return their owners, to be closed.
 
         Source: RouteInfoManager.scanNotActiveBroker.
         """
         now = self._now()
-        silent = {
-            k: alive for k, alive in self._alive.items() if alive.heard_at + alive.timeout_ms / 1000 < now
-        }
-        for key, alive in silent.items():
-            log.warning("broker expired", extra={"address": key.address, "timeout_ms": alive.timeout_ms})
-            self._unregister_key(key)
-        return [alive.owner for alive in silent.values() if alive.owner is not None]
+        owners = []
+        for broker, broker_id, member in self._all_members():
+            if not member.is_local and member.heard_at + member.timeout_ms / 1000 < now:
+                log.warning(
+                    "broker expired",
+                    extra={
+                        "broker": broker.name,
+                        "address": member.address,
+                        "timeout_ms": member.timeout_ms,
+                    },
+                )
+                self._remove_member(broker, broker_id)
+                if member.owner is not None:
+                    owners.append(member.owner)
+        return owners
 
-    def _unregister_key(self, key: BrokerKey) -> None:
-        for broker in list(self._brokers.values()):
-            if broker.cluster == key.cluster and key.address in broker.broker_addrs.values():
-                self.unregister(key.cluster, key.address, broker.broker_name)
-                return
-        self._alive.pop(key, None)
+    def _all_members(self) -> list[tuple[RegisteredBroker, int, Member]]:
+        return [
+            (broker, broker_id, member)
+            for broker in self._brokers.values()
+            for broker_id, member in broker.members.items()
+        ]
 
-    # -- topics --
+    def _remove_member(self, broker: RegisteredBroker, broker_id: int) -> None:
+        member = broker.members.pop(broker_id)
+        self._address_count -= 1
+        self.version += 1
+        log.info("broker unregistered", extra={"broker": broker.name, "address": member.address})
+        if not broker.members:
+            self._remove_name(broker)
+        elif broker.enable_acting_master and min(broker.members) > MASTER_ID:
+            for topic, queues in broker.queues.items():
+                broker.queues[topic] = _without_write(queues)
 
-    def register_topic(self, topic: str, queues: list[QueueData]) -> bool:
+    def _remove_name(self, broker: RegisteredBroker) -> None:
+        del self._brokers[broker.name]
+        for topic in list(broker.queues):
+            self._drop_queues(topic, broker)
+        self._drop_mappings(broker)
+
+    def _drop_mappings(self, broker: RegisteredBroker) -> None:
+        self._route_count -= sum(map(weight_of, broker.mappings.values()))
+        broker.mappings.clear()
+
+    def _drop_queues(self, topic: str, broker: RegisteredBroker) -> None:
+        del broker.queues[topic]
+        holders = self._topics[topic]
+        del holders[broker.name]
+        if not holders:
+            del self._topics[topic]
+        self._route_count -= 1
+        self.version += 1
+
+    # -- topics by request ----------------------------------------------------------------------------------
+
+    def register_topic(self, topic: str, all_queues: Iterable[QueueData]) -> bool:
         """Add a topic's queues without a registration; return False when one names an unknown broker.
+
+        Raises RequestError for a broker of this process, whose topics come from it alone, and at a limit.
 
         Source: RouteInfoManager.registerTopic, which keeps the queues that precede the unknown one.
         """
-        if any(each.broker_name not in self._brokers for each in queues):
-            log.warning("topic of an unknown broker refused", extra={"topic": topic})
+        by_broker = {each.broker_name: each for each in all_queues}
+        if not by_broker.keys() <= self._brokers.keys():
+            self._limited_log.warning("topic of an unknown broker refused", topic=topic)
             return False
-        if queues:
-            self._topics.setdefault(topic, {}).update({each.broker_name: each for each in queues})
+        brokers = [self._brokers[name] for name in by_broker]
+        for broker in brokers:
+            if broker.has_local_member:
+                raise refused(
+                    f"{broker.name} is a broker of this namesrv's process: create the topic at the broker"
+                )
+            if topic not in broker.queues and len(broker.queues) >= self._limits.max_topics_per_broker:
+                raise refused(
+                    f"{broker.name} has {len(broker.queues)} topics; maxTopicsPerBroker is "
+                    f"{self._limits.max_topics_per_broker}: raise it, or delete topics"
+                )
+        self._check_route_count(sum(topic not in broker.queues for broker in brokers))
+        for broker in brokers:
+            self._set_queues(topic, broker, by_broker[broker.name])
         return True
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
         """Delete a topic, or its queues in one cluster; brokers that still have it register it again."""
-        if not cluster:
-            self._topics.pop(topic, None)
-            return
-        for broker_name in self._clusters.get(cluster, {}):
-            if broker_name in self._topics.get(topic, {}):
-                self._drop_queues(topic, broker_name)
+        for broker in list(self._topics.get(topic, {}).values()):
+            if not cluster or any(each.cluster == cluster for each in broker.members.values()):
+                self._drop_queues(topic, broker)
 
     def set_writable(self, broker_name: str, writable: bool) -> int:
         """Set or clear the write permission of all topics of a broker name; return the number of topics.
@@ -305,88 +452,75 @@ class RouteTable:
 
         Source: RouteInfoManager.operateWritePermOfBroker.
         """
-        queues = list(self._queues_of(broker_name))
-        for held in queues:
-            held.perm = READ_WRITE if writable else held.perm & ~PERM_WRITE
-        return len(queues)
+        broker = self._brokers.get(broker_name)
+        if broker is None:
+            return 0
+        for topic, queues in broker.queues.items():
+            broker.queues[topic] = _with_perm(queues, READ_WRITE) if writable else _without_write(queues)
+        self.version += 1
+        return len(broker.queues)
 
-    def _queues_of(self, broker_name: str) -> Iterator[QueueData]:
-        return (held[broker_name] for held in self._topics.values() if broker_name in held)
-
-    # -- answers; `local_host` is the address at which the client reached this server --
+    # -- answers; `local_host` is the address at which the client reached this server -----------------------
 
     def topic_route(self, topic: str, local_host: str) -> TopicRouteData | None:
-        """Return the route of a topic; None when no live broker has it."""
-        queues = self._topics.get(topic, {})
-        brokers = [
-            self._with_client_addresses(self._brokers[name], local_host)
-            for name in queues
-            if name in self._brokers
-        ]
-        if not brokers:
+        """Return the route of a topic; None when no broker has it."""
+        holders = self._topics.get(topic)
+        if holders is None:
             return None
-        route = TopicRouteData(queue_datas=list(queues.values()), broker_datas=brokers)
-        route.topic_queue_mapping_by_broker = self._mappings.get(topic)
-        if self._filter_servers:
-            route.filter_server_table = self._filter_servers_of(queues, local_host)
-        if self.acting_master and not topic.startswith(MEMBER_TOPIC_PREFIX):
+        brokers = list(holders.values())
+        route = TopicRouteData(
+            queue_datas=[broker.queues[topic] for broker in brokers],
+            broker_datas=[broker.to_data(local_host) for broker in brokers],
+            filter_server_table={
+                member.address_for(local_host): member.filter_servers
+                for broker in brokers
+                for member in broker.members.values()
+                if member.filter_servers
+            },
+        )
+        mappings = [(broker, broker.mappings[topic]) for broker in brokers if topic in broker.mappings]
+        if mappings:
+            route.topic_queue_mapping_by_broker = {
+                mapping.bname or broker.name: mapping for broker, mapping in mappings
+            }
+        if self._acting_master and not topic.startswith(MEMBER_TOPIC_PREFIX):
             _present_acting_masters(route)
         return route
-
-    def _filter_servers_of(self, queues: dict[str, QueueData], local_host: str) -> dict[str, list[str]]:
-        found = {}
-        for broker in (self._brokers[name] for name in queues if name in self._brokers):
-            for address in broker.broker_addrs.values():
-                servers = self._filter_servers.get(BrokerKey(broker.cluster or "", address))
-                if servers is not None:
-                    found[address_for(address, local_host)] = servers
-        return found
-
-    @staticmethod
-    def _with_client_addresses(broker: BrokerData, local_host: str) -> BrokerData:
-        """Return a copy with the addresses that this client can use."""
-        return BrokerData(
-            cluster=broker.cluster,
-            broker_name=broker.broker_name,
-            broker_addrs={
-                each: address_for(held, local_host) for each, held in sorted(broker.broker_addrs.items())
-            },
-            zone_name=broker.zone_name,
-            enable_acting_master=broker.enable_acting_master,
-        )
 
     def cluster_info(self, local_host: str) -> ClusterInfo:
         """Return all brokers by name, and their names by cluster."""
         return ClusterInfo(
-            broker_addr_table={
-                name: self._with_client_addresses(broker, local_host)
-                for name, broker in self._brokers.items()
-            },
-            cluster_addr_table={cluster: list(names) for cluster, names in self._clusters.items()},
+            broker_addr_table={name: broker.to_data(local_host) for name, broker in self._brokers.items()},
+            cluster_addr_table={cluster: list(names) for cluster, names in self._clusters().items()},
         )
+
+    def _clusters(self) -> dict[str, dict[str, None]]:
+        clusters: dict[str, dict[str, None]] = {}
+        for broker, _, member in self._all_members():
+            clusters.setdefault(member.cluster, {})[broker.name] = None
+        return clusters
 
     def broker_member_group(self, cluster: str, broker_name: str, local_host: str) -> BrokerMemberGroup:
         """Return all addresses of a broker name; none for an unknown one."""
         broker = self._brokers.get(broker_name)
-        addresses = self._with_client_addresses(broker, local_host).broker_addrs if broker else {}
+        addresses = broker.addresses_for(local_host) if broker else {}
         return BrokerMemberGroup(cluster=cluster, broker_name=broker_name, broker_addrs=addresses)
 
     def topic_list(self) -> TopicList:
         return TopicList(topic_list=list(self._topics))
 
     def topics_of_cluster(self, cluster: str) -> TopicList:
-        names = self._clusters.get(cluster, {})
+        names = self._clusters().get(cluster, {}).keys()
         return TopicList(
             topic_list=[topic for topic, held in self._topics.items() if not held.keys().isdisjoint(names)]
         )
 
     def system_topics(self, local_host: str) -> TopicList:
         """Return cluster and broker names (which are topics), and the address of one broker to query further."""
-        names = [each for cluster, brokers in self._clusters.items() for each in (cluster, *brokers)]
-        addresses = [address for broker in self._brokers.values() for address in broker.broker_addrs.values()]
-        return TopicList(
-            topic_list=names, broker_addr=address_for(addresses[0], local_host) if addresses else None
-        )
+        names = [each for cluster, brokers in self._clusters().items() for each in (cluster, *brokers)]
+        first = next(iter(self._brokers.values()), None)
+        addresses: Iterator[str] = iter(first.addresses_for(local_host).values() if first else ())
+        return TopicList(topic_list=names, broker_addr=next(addresses, None))
 
     def unit_topics(self, *, unit: bool | None = None, unit_sub: bool | None = None) -> TopicList:
         """Return topics whose first queues have the given flags; None matches either value."""
@@ -395,10 +529,45 @@ class RouteTable:
             wanted = ((unit, UNIT_FLAG), (unit_sub, UNIT_SUB_FLAG))
             return all(asked is None or bool(flag & bit) == asked for asked, bit in wanted)
 
-        first_flags = {
-            topic: next(iter(held.values())).topic_sys_flag for topic, held in self._topics.items()
-        }
-        return TopicList(topic_list=[topic for topic, flag in first_flags.items() if fits(flag)])
+        return TopicList(
+            topic_list=[
+                topic
+                for topic, holders in self._topics.items()
+                if fits(next(iter(holders.values())).queues[topic].topic_sys_flag)
+            ]
+        )
+
+
+def _is_prime_slave(given: Registration, broker: RegisteredBroker) -> bool:
+    """Tell whether a replica would have the lowest id of its name, and thus bring the topics."""
+    others = broker.members.keys() - set(broker.ids_at(given.address))
+    return given.acting_master is not None and given.broker_id <= min(others, default=given.broker_id)
+
+
+def _is_same(one: QueueData, other: QueueData) -> bool:
+    """Compare the queues of one broker; eight times as fast as the comparison of any two bodies."""
+    return (
+        one.read_queue_nums == other.read_queue_nums
+        and one.write_queue_nums == other.write_queue_nums
+        and one.perm == other.perm
+        and one.topic_sys_flag == other.topic_sys_flag
+    )
+
+
+def _with_perm(queues: QueueData, perm: int) -> QueueData:
+    if queues.perm == perm:
+        return queues
+    return QueueData(
+        broker_name=queues.broker_name,
+        read_queue_nums=queues.read_queue_nums,
+        write_queue_nums=queues.write_queue_nums,
+        perm=perm,
+        topic_sys_flag=queues.topic_sys_flag,
+    )
+
+
+def _without_write(queues: QueueData) -> QueueData:
+    return _with_perm(queues, queues.perm & ~PERM_WRITE)
 
 
 def _copy_version(version: DataVersion) -> DataVersion:

@@ -12,6 +12,7 @@ from gateway.config.process import NamesrvConfig
 from gateway.namesrv.context import build_namesrv, close_silent_brokers
 from gateway.namesrv.processors import routes as namesrv_routes
 from gateway.namesrv.route_table import RouteTable
+from gateway.runtime.run_blocking import RunBlocking
 from gateway.runtime.supervise import TaskSupervisor
 from remoting.limits import ConnectionLimits
 from remoting.reactor import Reactor
@@ -32,9 +33,10 @@ class NamesrvService:
         server_limits: ServerLimits,
         *,
         memory: bool = False,
+        run_blocking: RunBlocking = trio.to_thread.run_sync,
         reactor: Reactor | None = None,
     ) -> None:
-        self.namesrv = build_namesrv(config, clock, memory=memory)
+        self.namesrv = build_namesrv(config, clock, memory=memory, run_blocking=run_blocking)
         self.tasks = TaskSupervisor("namesrv")
         self.server = RemotingServer(
             namesrv_routes.bind(self.namesrv), limits, server_limits, reactor=reactor
@@ -50,6 +52,8 @@ class NamesrvService:
         scan_s = self.namesrv.config.scan_not_active_broker_interval_ms / 1000
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.tasks.repeat, "scan for silent brokers", scan_s, self._scan)
+            for file in self.namesrv.files:
+                nursery.start_soon(self.tasks.keep_running, f"write {file.name}", file.run)
             await self.server.serve(listeners)
             nursery.cancel_scope.cancel()
 

@@ -1,6 +1,41 @@
-"""A small file that is replaced atomically, with the previous content beside it as .bak."""
+"""Small files that are replaced atomically, with the previous content beside them as .bak.
 
+Theory of operation
+-------------------
+A write to the disk takes milliseconds, so none happens on the event loop. A table changes in memory at once; the
+request that changed it calls `CoalescedFile.request_write` and waits for that write. `run` writes in a thread, one
+write at a time: the requests that arrive meanwhile share the next write, so a flood of changes costs one write for each
+trip to the disk. A write that fails is reported to every request that waited for it. The table keeps the change, and
+the next write contains it.
+
+Invariant: the write that `request_write` returns begins after the call, so it contains every change made before.
+"""
+
+import logging
 import os
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Protocol
+
+import trio
+
+from gateway.runtime.run_blocking import RunBlocking
+
+log = logging.getLogger(__name__)
+
+
+class TextFile(Protocol):
+    """The file of a table: read once, replaced as a whole."""
+
+    path: str
+
+    def read(self) -> bytes | None:
+        """Return the content, None when there is none yet."""
+        ...
+
+    def write(self, data: bytes) -> None:
+        """Replace the content atomically: after a crash the file has the old or the new content."""
+        ...
 
 
 class AtomicTextFile:
@@ -24,8 +59,9 @@ class AtomicTextFile:
         return None
 
     def write(self, data: bytes) -> None:
-        """Replace the content. Raises OSError when it cannot be written."""
-        os.makedirs(os.path.dirname(self.path) or ".", exist_ok=True)
+        """Replace the content; it survives a power failure afterwards. Raises OSError when it cannot be written."""
+        directory = os.path.dirname(self.path) or "."
+        os.makedirs(directory, exist_ok=True)
         unfinished = self.path + ".tmp"
         with open(unfinished, "wb") as file:
             file.write(data)
@@ -34,3 +70,88 @@ class AtomicTextFile:
         if os.path.exists(self.path):
             os.replace(self.path, self.path + ".bak")
         os.replace(unfinished, self.path)
+        _flush_directory(directory)
+
+
+def _flush_directory(path: str) -> None:
+    """Make renames in a directory durable, where the system can open directories."""
+    with suppress(PermissionError):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+class StoreFailed(Exception):
+    """A change is in effect, but could not be written to its file."""
+
+
+class PendingWrite:
+    """A write that has not ended; it covers the changes of every request that waits for it."""
+
+    def __init__(self) -> None:
+        self._ended = trio.Event()
+        self._failure: Exception | None = None
+
+    def end(self, failure: Exception | None) -> None:
+        self._failure = failure
+        self._ended.set()
+
+    async def wait(self) -> None:
+        """Wait until the content is on the disk. Raises StoreFailed."""
+        await self._ended.wait()
+        if self._failure is not None:
+            raise StoreFailed(str(self._failure)) from self._failure
+
+
+class CoalescedFile:
+    """Writes the newest content of a table.
+
+    ``take_content`` is called on the event loop and returns a function that encodes the content in a thread.
+    """
+
+    def __init__(
+        self, file: TextFile, take_content: Callable[[], Callable[[], bytes]], run_blocking: RunBlocking
+    ) -> None:
+        self._file = file
+        self._take_content = take_content
+        self._run_blocking = run_blocking
+        self._next = PendingWrite()
+        self._changed = trio.Event()
+        self._is_failing = False
+
+    def request_write(self) -> PendingWrite:
+        """Have `run` write the content as it is now, or newer."""
+        self._changed.set()
+        return self._next
+
+    @property
+    def name(self) -> str:
+        """The name of the file without its directory."""
+        return os.path.basename(self._file.path)
+
+    async def run(self) -> None:
+        """Write after each request until cancelled, and then what is left."""
+        try:
+            while True:
+                await self._changed.wait()
+                await self._write()
+        finally:
+            if self._changed.is_set():
+                with trio.CancelScope(shield=True):
+                    await self._write()
+
+    async def _write(self) -> None:
+        pending, self._next, self._changed = self._next, PendingWrite(), trio.Event()
+        encode, file = self._take_content(), self._file
+        failure: Exception | None = None
+        try:
+            await self._run_blocking(lambda: file.write(encode()))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the requests that wait are told
+            failure = error
+            if not self._is_failing:
+                log.error("file cannot be written", extra={"path": file.path, "reason": str(error)})
+        finally:
+            self._is_failing = failure is not None
+            pending.end(failure)

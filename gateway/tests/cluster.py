@@ -156,7 +156,12 @@ class Cluster:
     async def namesrv(self, limits: ConnectionLimits | None = None) -> Node:
         """Start, or restart, the namesrv."""
         service = NamesrvService(
-            NamesrvConfig(), self.clock, limits or ConnectionLimits(), ServerLimits(), memory=True
+            NamesrvConfig(),
+            self.clock,
+            limits or ConnectionLimits(),
+            ServerLimits(),
+            memory=True,
+            run_blocking=inline,
         )
         return await self._start(Node(service, NAMESRV))
 

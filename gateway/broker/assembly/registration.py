@@ -1,22 +1,26 @@
 """Registration of a broker and its topics with namesrvs: in the same process by a call, elsewhere by requests.
 
 Source: BrokerController.registerBrokerAll and BrokerOuterAPI, 5.4.0. Deviation: one connection to each namesrv stays
-open and a lost one is noticed at once, so that a namesrv that restarts knows its brokers after a second.
+open and a lost one is noticed at once, so that a namesrv that restarts knows its brokers after a second. With the
+namesrv of the same process only changed topics are registered, and periodically those that it lacks.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from copy import copy
 from typing import Final
 
 import trio
 
 from codec.constants import ResponseCode
 from codec.hashing import crc32
+from codec.topics import READ_WRITE
 from gateway.broker.advertised_hosts import AUTO
 from gateway.broker.processors.broker import Broker
 from gateway.namesrv.addresses import join_address
-from gateway.namesrv.route_table import Registration, RouteTable
+from gateway.namesrv.registration import Registration, queue_data
+from gateway.namesrv.route_table import RouteTable
 from remoting.bodies.registration import RegisterBrokerBody
 from remoting.bodies.routes import TopicRouteData
 from remoting.bodies.topics import TopicConfig, TopicConfigAndMappingSerializeWrapper
@@ -29,6 +33,10 @@ log = logging.getLogger(__name__)
 
 RETRY_INTERVAL_S: Final = 1.0
 UNREGISTER_TIMEOUT_S: Final = 1.0
+UNHURRIED_TOPICS: Final = 1_000
+PAUSE_S_PER_TOPIC: Final = 20e-6
+"""Encoding takes 2 us for each topic and decoding 4 us, so a broker whose topics change all the time spends a tenth of
+its time on registrations, not all of it."""
 Dial = Callable[[str, int], AbstractAsyncContextManager[Connection]]
 FAILURES: Final = (OSError, RemotingClosed, RemotingTimeout, RequestError)
 
@@ -44,6 +52,22 @@ def split_addresses(text: str) -> list[tuple[str, int]]:
     return pairs
 
 
+def permission_mask(broker_permission: int) -> int:
+    """Return the mask for the permissions of all topics of a broker; -1 while it is readable and writable.
+
+    Source: BrokerController.registerBrokerAll, 5.4.0.
+    """
+    return -1 if broker_permission & READ_WRITE == READ_WRITE else broker_permission
+
+
+def masked_topics(topics: Mapping[str, TopicConfig], mask: int) -> dict[str, TopicConfig]:
+    """Return copies of topics with the permissions that the mask leaves."""
+    masked = {name: copy(topic) for name, topic in topics.items()}
+    for topic in masked.values():
+        topic.perm &= mask
+    return masked
+
+
 class Registrar:
     """Registers one broker, renews the registration, and unregisters the broker at the end.
 
@@ -53,6 +77,7 @@ class Registrar:
     def __init__(self, broker: Broker, port: int, local: RouteTable | None, dial: Dial = open_client) -> None:
         self.dial = dial
         self._leaving = False
+        self._registered_permission: int | None = None
         self._broker = broker
         self._port = port
         self._local = local
@@ -63,28 +88,43 @@ class Registrar:
         broker.routes.add_source(self.find_route)
 
     def _topics_changed(self, topics: Sequence[TopicConfig]) -> None:
-        self.register_locally()
+        if topics:
+            self._register_locally(topic.topic_name for topic in topics)
+        else:
+            self.renew_locally()
         for namesrv in self._connections:
             namesrv.changed.set()
 
     def register_locally(self) -> None:
-        """Register with the namesrv of this process, if there is one."""
-        if self._local is not None and not self._leaving:
-            self._local.register(self._local_registration(), self)
+        """Register all topics with the namesrv of this process, if there is one."""
+        self._register_locally(self._broker.topics.table)
 
-    def _local_registration(self) -> Registration:
-        config, topics = self._broker.config, self._broker.topics
+    def renew_locally(self) -> None:
+        """Register the topics that the namesrv of this process lacks; all when the broker's permission changed."""
+        config, topics = self._broker.config, self._broker.topics.table
+        if self._local is None:
+            return
+        if config.broker_permission != self._registered_permission:
+            self._register_locally(topics)
+        else:
+            self._register_locally(self._local.missing_topics(config.broker_name, topics))
+
+    def _register_locally(self, topics: Iterable[str]) -> None:
+        if self._local is None or self._leaving:
+            return
+        config, table = self._broker.config, self._broker.topics.table
+        self._registered_permission = config.broker_permission
+        mask = permission_mask(config.broker_permission)
         host = config.broker_ip
-        address = f"{AUTO}:{self._port}" if host == AUTO else join_address(host, self._port)
-        return Registration(
+        registration = Registration(
             cluster=config.broker_cluster_name,
             broker_name=config.broker_name,
             broker_id=config.broker_id,
-            address=address,
-            topics=topics.table,
-            data_version=topics.version,
-            timeout_ms=float("inf"),
+            address=f"{AUTO}:{self._port}" if host == AUTO else join_address(host, self._port),
+            queues={name: queue_data(config.broker_name, table[name], mask) for name in topics},
+            data_version=self._broker.topics.version,
         )
+        self._local.register_local(registration, table)
 
     @property
     def period_s(self) -> float:
@@ -96,6 +136,12 @@ class Registrar:
         """Longest duration of one registration, in seconds."""
         return self._broker.config.register_broker_timeout_ms / 1000
 
+    async def pause_between_registrations(self) -> None:
+        """Wait in proportion to the number of topics, if there are many."""
+        pause_s = (len(self._broker.topics.table) - UNHURRIED_TOPICS) * PAUSE_S_PER_TOPIC
+        if pause_s > 0:
+            await trio.sleep(pause_s)
+
     def address_through(self, connection: Connection) -> str:
         """Return the address to register: with ``auto``, the one from which this connection reaches the namesrv."""
         host = self._broker.config.broker_ip
@@ -105,9 +151,10 @@ class Registrar:
         """Return the registration of all topics."""
         config = self._broker.config
         address = self.address_through(connection)
-        topics = self._broker.topics.snapshot()
+        topics, mask = self._broker.topics, permission_mask(config.broker_permission)
         wrapper = TopicConfigAndMappingSerializeWrapper(
-            topic_config_table=topics.topic_config_table, data_version=topics.data_version
+            topic_config_table=topics.table if mask == -1 else masked_topics(topics.table, mask),
+            data_version=topics.version,
         )
         body = RegisterBrokerBody(topic_config_serialize_wrapper=wrapper, filter_server_list=[]).to_json()
         request = RegisterBroker(
@@ -147,18 +194,25 @@ class Registrar:
         return None
 
     async def run(self) -> None:
-        """Keep the broker registered with other namesrvs until cancelled."""
+        """Keep the broker registered until cancelled."""
         async with trio.open_nursery() as nursery:
+            if self._local is not None:
+                nursery.start_soon(self._keep_registered_locally)
             for namesrv in self._connections:
                 nursery.start_soon(namesrv.run)
+
+    async def _keep_registered_locally(self) -> None:
+        """Heal the routes of the namesrv in this process: a request may have deleted topics there."""
+        while True:
+            await trio.sleep(self.period_s)
+            self.renew_locally()
 
     async def unregister_all(self) -> None:
         """Unregister from all namesrvs for good. A namesrv that does not answer lets the registration expire."""
         self._leaving = True
         config = self._broker.config
         if self._local is not None:
-            address = self._local_registration().address
-            self._local.unregister(config.broker_cluster_name, address, config.broker_name)
+            self._local.unregister_local(config.broker_name, config.broker_id)
         async with trio.open_nursery() as nursery:
             for namesrv in self._connections:
                 nursery.start_soon(namesrv.unregister)
@@ -193,6 +247,7 @@ class NamesrvConnection:
             self.changed = trio.Event()
             await connection.ask(self._registrar.registration_request(connection), self._registrar.timeout_s)
             self._note_success()
+            await self._registrar.pause_between_registrations()
             with trio.move_on_after(self._registrar.period_s):
                 await self.changed.wait()
 

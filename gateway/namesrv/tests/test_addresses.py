@@ -25,4 +25,3 @@ def test_only_auto_depends_on_the_asker() -> None:
     assert address_for("auto:10911", "fe80::1") == "[fe80::1]:10911"
     assert address_for("automatic.example:10911", "10.0.0.1") == "automatic.example:10911"
     assert address_for("9.9.9.9:1", "10.0.0.1") == "9.9.9.9:1"
-    assert address_for("auto:any", "10.0.0.1") == "auto:any"

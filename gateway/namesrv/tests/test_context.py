@@ -3,11 +3,12 @@
 from pathlib import Path
 
 import pytest
+import trio
 
 from gateway.config.process import NamesrvConfig
 from gateway.namesrv.context import build_namesrv, close_silent_brokers
-from gateway.namesrv.route_table import Registration
-from remoting.bodies.topics import TopicConfig
+from gateway.namesrv.registration import Registration
+from remoting.bodies.routes import QueueData
 
 
 class Clock:
@@ -19,11 +20,22 @@ class Clock:
 
 def test_key_values_survive_a_restart(tmp_path: Path) -> None:
     config = NamesrvConfig(kv_config_path=str(tmp_path / "kv" / "kvConfig.json"))
-    build_namesrv(config, Clock()).kv_config.put("n", "k", "v")
+    namesrv = build_namesrv(config, Clock())
+
+    async def put() -> None:
+        namesrv.kv_config.put("n", "k", "v")
+        assert namesrv.kv_file is not None
+        written = namesrv.kv_file.request_write()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(namesrv.kv_file.run)
+            await written.wait()
+            nursery.cancel_scope.cancel()
+
+    trio.run(put)
     assert build_namesrv(config, Clock()).kv_config.get("n", "k") == "v"
     memory = build_namesrv(config, Clock(), memory=True)
     assert memory.kv_config.get("n", "k") is None
-    assert memory.settings_file is None
+    assert memory.files == []
 
 
 def test_a_damaged_file_ends_the_start(tmp_path: Path) -> None:
@@ -35,15 +47,24 @@ def test_a_damaged_file_ends_the_start(tmp_path: Path) -> None:
 def test_switches_reach_the_table() -> None:
     config = NamesrvConfig(support_acting_master=True, delete_topic_with_broker_registration=True)
     table = build_namesrv(config, Clock(), memory=True).routes
-    assert (table.acting_master, table.delete_missing_topics) == (True, True)
+    for topics in ("TU", "TV"):
+        queues = {name: QueueData(broker_name="b") for name in topics}
+        given = Registration(
+            cluster="C", broker_name="b", broker_id=1, address="b:1", queues=queues, acting_master=True
+        )
+        table.register(given)
+    assert table.topic_list().topic_list == ["T", "V"]
+    route = table.topic_route("T", "")
+    assert route is not None
+    assert route.broker_datas[0].broker_addrs == {0: "b:1"}
 
 
 def test_owners_that_cannot_be_closed_are_left_alone() -> None:
     clock = Clock()
     namesrv = build_namesrv(NamesrvConfig(), clock, memory=True)
-    topics = {name: TopicConfig(topic_name=name) for name in "TU"}
+    queues = {name: QueueData(broker_name="b") for name in "TU"}
     namesrv.routes.register(
-        Registration(cluster="C", broker_name="b", broker_id=0, address="b:1", topics=topics), object()
+        Registration(cluster="C", broker_name="b", broker_id=0, address="b:1", queues=queues), object()
     )
     clock.seconds = 121
     close_silent_brokers(namesrv)

@@ -6,16 +6,26 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import trio
 
 from codec.command import Command, decode_frame
 from codec.constants import CURRENT_VERSION, VERSION_NAMES
 from codec.hashing import crc32
 from gateway.config.process import NamesrvConfig
-from gateway.namesrv.context import Namesrv, apply_config, build_namesrv
+from gateway.namesrv.context import (
+    Namesrv,
+    apply_config,
+    assemble_namesrv,
+    build_namesrv,
+    close_silent_brokers,
+)
 from gateway.namesrv.processors import routes
+from gateway.namesrv.registration import Registration
 from remoting.bodies.queues import DataVersion
 from remoting.bodies.registration import RegisterBrokerBody
-from remoting.bodies.topics import TopicConfig, TopicConfigAndMappingSerializeWrapper
+from remoting.bodies.routes import ClusterInfo, QueueData, TopicRouteData
+from remoting.bodies.topics import TopicConfig, TopicConfigAndMappingSerializeWrapper, TopicList
+from remoting.connection import encode_failure
 from remoting.errors import RequestError
 from remoting.requests import namesrv as ask
 
@@ -50,14 +60,38 @@ class Peer:
         self.state: dict[str, Any] = {}
         self.callbacks: list[Callable[[Any], None]] = []
         self.closed_for = ""
+        self.closed = False
+        self.tasks: list[tuple[Any, ...]] = []
+        self.written: list[bytes] = []
+
+    def check_outstanding_limit(self) -> None:
+        pass
+
+    def spawn(self, *task: Any) -> None:
+        self.tasks.append(task)
+
+    def answer_late(self, command: Command, work: Callable[[], bytes | None]) -> bool:
+        try:
+            self.written.append(work() or b"")
+        except RequestError as error:
+            self.written.append(encode_failure(command, error))
+        return True
+
+    def write(self, data: bytes) -> None:
+        self.written.append(data)
 
     def on_close(self, callback: Callable[[Any], None]) -> None:
         self.callbacks.append(callback)
 
     def close(self, reason: str = "") -> None:
-        self.closed_for = reason
+        self.closed_for, self.closed = reason, True
         for callback in self.callbacks:
             callback(self)
+
+
+async def inline(work: Callable[[], Any]) -> Any:
+    await trio.lowlevel.checkpoint()
+    return work()
 
 
 class Asker:
@@ -70,17 +104,32 @@ class Asker:
     def command(self, request: Any, peer: Peer | None = None, version: int = CURRENT_VERSION) -> Command:
         command = request.to_command(7)
         command.version = version
-        data = self.handlers[command.code](peer or Peer(), command)
+        peer = peer or Peer()
+        data = self.handlers[command.code](peer, command)
+        if data is None:
+            trio.run(self.finish, peer)
+            data = peer.written.pop()
         answer = decode_frame(data, 4, len(data))
         assert (answer.opaque, answer.is_response) == (7, True)
         return answer
 
+    async def finish(self, peer: Peer) -> None:
+        """Run the tasks of requests that are answered later, and the writers of files meanwhile."""
+        async with trio.open_nursery() as writers:
+            for file in self.namesrv.files:
+                writers.start_soon(file.run)
+            async with trio.open_nursery() as tasks:
+                for function, *arguments in peer.tasks:
+                    tasks.start_soon(function, *arguments)
+            peer.tasks.clear()
+            writers.cancel_scope.cancel()
+
     def __call__(self, request: Any, peer: Peer | None = None) -> Any:
         return request.read_reply(self.command(request, peer))
 
-    def refusal(self, request: Any) -> tuple[int, str | None]:
+    def refusal(self, request: Any, peer: Peer | None = None) -> tuple[int, str | None]:
         with pytest.raises(RequestError) as refused:
-            self.handlers[request.code](Peer(), request.to_command(7))
+            self.handlers[request.code](peer or Peer(), request.to_command(7))
         return refused.value.code, refused.value.remark
 
 
@@ -91,7 +140,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def asker(clock: Clock) -> Asker:
-    return Asker(build_namesrv(NamesrvConfig(), clock, memory=True))
+    return Asker(build_namesrv(NamesrvConfig(), clock, memory=True, run_blocking=inline))
 
 
 def body(*names: str, counter: int = 1) -> RegisterBrokerBody:
@@ -145,7 +194,14 @@ def test_broker_ids_are_quoted_for_clients_that_need_it(
 
 
 def test_an_auto_address_is_where_the_client_came_in(asker: Asker) -> None:
-    asker(registration(broker_addr="auto:10911"))
+    given = Registration(
+        cluster="C",
+        broker_name="broker-a",
+        broker_id=0,
+        address="auto:10911",
+        queues={"T": QueueData(broker_name="broker-a")},
+    )
+    asker.namesrv.routes.register_local(given, {"T"})
     for local in ("10.0.0.1", "192.168.1.1"):
         route = asker(ask.GetRouteInfoByTopic(topic="T"), Peer(local)).data
         assert route.broker_datas[0].broker_addrs == {0: f"{local}:10911"}
@@ -320,24 +376,30 @@ def update(text: str) -> ask.UpdateNamesrvConfig:
 
 
 class Kept:
-    """A settings file in memory."""
+    """A file in memory; ``fault`` is raised instead of writing."""
 
+    path = "/kept/file"
     data = b""
+    writes = 0
+    fault: Exception | None = None
 
     def read(self) -> bytes | None:
         return self.data or None
 
     def write(self, data: bytes) -> None:
+        if self.fault is not None:
+            raise self.fault
         self.data = data
+        self.writes += 1
 
 
-def test_the_configuration_by_request(asker: Asker) -> None:
-    kept = asker.namesrv.settings_file = Kept()
+def test_the_configuration_by_request(clock: Clock) -> None:
+    kept = Kept()
+    asker = Asker(assemble_namesrv(NamesrvConfig(), clock, (Kept(), kept), inline))
     asker(update("enableTopicList=false\ndeleteTopicWithBrokerRegistration=true\nunknown=1\nlistenPort=1"))
     assert asker.namesrv.config == NamesrvConfig(
         enable_topic_list=False, delete_topic_with_broker_registration=True
     )
-    assert asker.namesrv.routes.delete_missing_topics
     listed = bytes(asker.command(ask.GetNamesrvConfig()).body)
     assert b"\nenableTopicList=false\n" in listed
     assert kept.data == listed
@@ -356,3 +418,209 @@ def test_a_value_that_does_not_fit(asker: Asker) -> None:
     assert code == 1
     assert remark is not None
     assert 'waitSecondsForService: invalid value "soon" (expected a whole number' in remark
+
+
+def test_an_update_of_many_bytes_is_refused_unread(asker: Asker) -> None:
+    code, remark = asker.refusal(update("k=\\\n" * 100_000))
+    assert code == 1
+    assert remark is not None
+    assert "at most 65536" in remark
+    assert asker.refusal(update("a" * 60_000 + "=1\nwaitSecondsForService=" + "9" * 4_000))[0] == 1
+
+
+# -- strangers ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"topicConfigSerializeWrapper":{"topicConfigTable":{"T":null,"U":null}}}',
+        b'{"topicConfigSerializeWrapper":{"topicConfigTable":{"T":{"topicName":null}}}}',
+        b'{"topicConfigSerializeWrapper":{"topicConfigTable":{"T":{"topicName":"T","readQueueNums":-1},"U":null}}}',
+        b'{"topicConfigSerializeWrapper":{"topicQueueMappingInfoMap":{"T":null}}}',
+        b'{"filterServerList":[null]}',
+    ],
+)
+def test_a_refused_registration_leaves_nothing(asker: Asker, data: bytes) -> None:
+    peer = Peer()
+    assert asker.refusal(registration(data), peer)[0] == 1
+    assert asker(ask.GetBrokerClusterInfo()).data.broker_addr_table == {}
+    assert peer.callbacks == []
+    asker(registration())
+    assert asker.refusal(registration(data))[0] == 1
+    assert asker(ask.GetAllTopicListFromNameserver()).data.topic_list == ["T", "U"]
+
+
+def local(name: str = "broker-a") -> Registration:
+    queues = {topic: QueueData(broker_name=name, write_queue_nums=8, perm=6) for topic in "TU"}
+    return Registration(cluster="C", broker_name=name, broker_id=0, address="auto:10911", queues=queues)
+
+
+def test_strangers_do_not_displace_a_broker_of_this_process(asker: Asker) -> None:
+    asker.namesrv.routes.register_local(local(), "TU")
+    stranger = Peer()
+    other = registration(broker_addr="6.6.6.6:1")
+    assert "another brokerName" in str(asker.refusal(other, stranger)[1])
+    asker(registration(broker_addr="127.0.0.1:10911"), stranger)
+    for address in ("127.0.0.1:10911", "auto:10911"):
+        unregister = ask.UnregisterBroker(
+            broker_name="broker-a", broker_addr=address, cluster_name="C", broker_id=0
+        )
+        assert "unregisters when it stops" in str(asker.refusal(unregister, stranger)[1])
+    stranger.close()
+    route = asker(ask.GetRouteInfoByTopic(topic="T")).data
+    assert route.broker_datas[0].broker_addrs == {0: "127.0.0.1:10911"}
+    assert route.queue_datas[0].write_queue_nums == 8
+
+
+def test_an_auto_address_of_a_stranger_is_not_rewritten(asker: Asker) -> None:
+    asker(registration(broker_addr="auto:1"))
+    route = asker(ask.GetRouteInfoByTopic(topic="T")).data
+    assert route.broker_datas[0].broker_addrs == {0: "auto:1"}
+
+
+def test_a_ghost_with_the_longest_timeout_leaves_after_ten_minutes(asker: Asker, clock: Clock) -> None:
+    peer = Peer()
+    asker(registration(heartbeat_timeout_millis=(1 << 63) - 1), peer)
+    clock.seconds += 601
+    close_silent_brokers(asker.namesrv)
+    assert peer.closed_for == "broker expired"
+    assert asker(ask.GetBrokerClusterInfo()).data.broker_addr_table == {}
+
+
+def test_limits_can_be_changed_by_request_and_are_named(asker: Asker) -> None:
+    asker(update("maxRegisteredBrokers=1\nmaxTopicsPerBroker=2\nmaxTopics=3\nmaxKvEntries=1"))
+    asker(registration())
+    remarks = [
+        asker.refusal(request)[1]
+        for request in (
+            registration(broker_name="broker-b", broker_addr="h:1"),
+            registration(body("V", "W", "X").to_json()),
+            ask.RegisterTopicInNamesrv(topic="V", data=asker(ask.GetRouteInfoByTopic(topic="T")).data),
+            ask.PutKvConfig(namespace="n", key="k", value="v"),
+        )
+    ]
+    keys = ("maxRegisteredBrokers", "maxTopicsPerBroker", "maxTopicsPerBroker", "maxKvEntries")
+    assert [key in str(remark) for key, remark in zip(keys, remarks, strict=True)] == [True] * 4
+    asker(update("maxRegisteredBrokers=2"))
+    assert "maxTopics is 3" in str(asker.refusal(registration(broker_name="b", broker_addr="h:1"))[1])
+    asker(update("maxTopics=4"))
+    asker(registration(broker_name="broker-b", broker_addr="h:1"))
+
+
+def test_topics_by_request_are_checked(asker: Asker) -> None:
+    asker(registration())
+
+    def route(**queues: Any) -> TopicRouteData:
+        return TopicRouteData(queue_datas=[QueueData(broker_name="broker-a", **queues)])
+
+    assert asker.refusal(ask.RegisterTopicInNamesrv(topic="X", data=route(perm=99)))[0] == 1
+    assert asker.refusal(ask.RegisterTopicInNamesrv(topic="X\n", data=route()))[0] == 1
+    request = ask.RegisterTopicInNamesrv(topic="X")
+    command = request.to_command(1)
+    command.body = b'{"queueDatas":[null]}'
+    asker.handlers[request.code](Peer(), command)
+    assert asker.refusal(ask.GetRouteInfoByTopic(topic="X"))[0] == 17
+
+
+# -- costs --------------------------------------------------------------------------------------------------------
+
+
+def test_a_large_registration_is_read_in_a_thread_and_takes_effect_as_a_whole(clock: Clock) -> None:
+    threads = 0
+
+    async def counted(work: Callable[[], Any]) -> Any:
+        nonlocal threads
+        threads += 1
+        return await inline(work)
+
+    asker = Asker(build_namesrv(NamesrvConfig(), clock, memory=True, run_blocking=counted))
+    names = [f"topic-{number:06}" for number in range(5_000)]
+    asker(registration(body(*names).to_json()))
+    assert threads == 1
+    assert asker(ask.GetAllTopicListFromNameserver()).data.topic_list == names
+    data = body(*names).to_json().replace(b'"perm":6', b'"perm":99', 1)
+    peer = Peer()
+    answer = asker.command(registration(data, broker_name="b"), peer)
+    assert (answer.code, "permission 99" in str(answer.remark)) == (1, True)
+    assert "b" not in asker(ask.GetBrokerClusterInfo()).data.broker_addr_table
+    assert peer.callbacks == []
+    asker(registration(), peer)
+    assert len(peer.callbacks) == 1
+
+
+def test_a_large_registration_of_a_connection_that_closed_is_dropped(asker: Asker) -> None:
+    peer = Peer()
+    names = [f"topic-{number:06}" for number in range(5_000)]
+    assert asker.handlers[103](peer, registration(body(*names).to_json()).to_command(1)) is None
+    peer.close()
+    trio.run(asker.finish, peer)
+    assert peer.written == []
+    assert asker(ask.GetBrokerClusterInfo()).data.broker_addr_table == {}
+
+
+def test_answers_are_encoded_once_until_routes_change(asker: Asker, monkeypatch: pytest.MonkeyPatch) -> None:
+    asker(registration())
+    encoded: list[str] = []
+    for kind in (TopicRouteData, TopicList, ClusterInfo):
+        original = kind.to_json
+
+        def counted(self: Any, *, standard: bool = False, original: Any = original) -> bytes:
+            encoded.append(type(self).__name__)
+            result: bytes = original(self, standard=standard)
+            return result
+
+        monkeypatch.setattr(kind, "to_json", counted)
+    requests: list[Any] = [
+        ask.GetRouteInfoByTopic(topic="T"),
+        ask.GetBrokerClusterInfo(),
+        ask.GetAllTopicListFromNameserver(),
+        ask.GetTopicsByCluster(cluster="DefaultCluster"),
+        ask.GetSystemTopicListFromNs(),
+        ask.GetUnitTopicList(),
+        ask.GetHasUnitSubTopicList(),
+        ask.GetHasUnitSubUnunitTopicList(),
+    ]
+    first = [bytes(asker.command(request).body) for request in requests]
+    asker(registration())
+    assert [bytes(asker.command(request).body) for request in requests] == first
+    assert len(encoded) == len(requests)
+    asker(ask.WipeWritePermOfBroker(broker_name="broker-a"))
+    assert asker(ask.GetRouteInfoByTopic(topic="T")).data.queue_datas[0].perm == 4
+    peer = Peer("10.9.9.9")
+    asker.namesrv.routes.register_local(local("broker-l"), "TU")
+    addresses = [
+        asker(ask.GetRouteInfoByTopic(topic="T"), each).data.broker_datas[1].broker_addrs
+        for each in (None, peer)
+    ]
+    assert addresses == [{0: "127.0.0.1:10911"}, {0: "10.9.9.9:10911"}]
+
+
+def test_a_change_is_answered_when_it_is_stored(clock: Clock) -> None:
+    kept = Kept()
+    asker = Asker(assemble_namesrv(NamesrvConfig(), clock, (kept, Kept()), inline))
+    peer = Peer()
+    for number in range(1_000):
+        put = ask.PutKvConfig(namespace="n", key=f"k{number}", value="v")
+        assert asker.handlers[put.code](peer, put.to_command(number)) is None
+    assert (kept.writes, peer.written) == (0, [])
+    trio.run(asker.finish, peer)
+    assert kept.writes == 1
+    assert sorted(decode_frame(data, 4, len(data)).opaque for data in peer.written) == list(range(1_000))
+    assert kept.data.count(b'"v"') == 1_000
+    asker(ask.DeleteKvConfig(namespace="n", key="k7"))
+    assert kept.data.count(b'"v"') == 999
+
+
+def test_a_disk_that_fails_is_an_error_to_the_requester(clock: Clock) -> None:
+    kept = Kept()
+    asker = Asker(assemble_namesrv(NamesrvConfig(), clock, (kept, kept), inline))
+    kept.fault = OSError(28, "No space left on device")
+    for request in (ask.PutKvConfig(namespace="n", key="k", value="v"), update("enableTopicList=false")):
+        answer = asker.command(request)
+        assert answer.code == 1
+        assert "is in effect until the namesrv stops, but cannot be written" in str(answer.remark)
+    assert asker(ask.GetKvConfig(namespace="n", key="k")).value == "v"
+    kept.fault = None
+    asker(ask.PutKvConfig(namespace="n", key="l", value="w"))
+    assert b'"n":{"k":"v","l":"w"}' in kept.data

@@ -4,9 +4,10 @@ import trio
 from trio.testing import MockClock
 
 from gateway.config.process import NamesrvConfig
-from gateway.namesrv.route_table import Registration, RouteTable
+from gateway.namesrv.registration import Registration
+from gateway.namesrv.route_table import RouteTable
 from gateway.namesrv.service import NamesrvService
-from remoting.bodies.topics import TopicConfig
+from remoting.bodies.routes import QueueData
 from remoting.limits import ConnectionLimits
 from remoting.server import ServerLimits
 
@@ -28,9 +29,9 @@ class Owner:
 
 
 def register(routes: RouteTable, owner: Owner, name: str = "broker-a") -> None:
-    topics = {topic: TopicConfig(topic_name=topic) for topic in ("T", name)}
-    given = Registration(cluster="C", broker_name=name, broker_id=0, address=f"{name}:1", topics=topics)
-    assert routes.register(given, owner) is not None
+    queues = {topic: QueueData(broker_name=name) for topic in ("T", name)}
+    given = Registration(cluster="C", broker_name=name, broker_id=0, address=f"{name}:1", queues=queues)
+    routes.register(given, owner)
 
 
 async def drops_after_120_s() -> None:

@@ -1,10 +1,14 @@
 """A file whose content is always whole."""
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
 
-from gateway.namesrv.text_file import AtomicTextFile
+from gateway.namesrv.text_file import AtomicTextFile, CoalescedFile, StoreFailed
 
 
 def test_the_previous_content_remains_as_a_backup(tmp_path: Path) -> None:
@@ -31,3 +35,128 @@ def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match=r"file"):
         AtomicTextFile(str(tmp_path / "file" / "f")).write(b"x")
+
+
+# -- writes that share a trip to the disk ---------------------------------------------------------------------------
+
+
+class Disk:
+    """A file whose writes end when they are let go, or fail."""
+
+    path = "/somewhere/kvConfig.json"
+
+    def __init__(self) -> None:
+        self.contents: list[bytes] = []
+        self.fault: Exception | None = None
+        self.let_go = trio.Event()
+        self.running = 0
+
+    def read(self) -> bytes | None:
+        return None
+
+    def write(self, data: bytes) -> None:
+        if self.fault is not None:
+            raise self.fault
+        self.contents.append(data)
+
+    async def run_blocking(self, work: Callable[[], Any]) -> Any:
+        self.running += 1
+        assert self.running == 1, "one write at a time"
+        await self.let_go.wait()
+        self.running -= 1
+        return work()
+
+
+class Table:
+    """A table on that disk."""
+
+    def __init__(self) -> None:
+        self.disk = Disk()
+        self.value = 0
+        self.file = CoalescedFile(self.disk, self.take_content, self.disk.run_blocking)
+        self.stored: list[int] = []
+        self.failed: list[str] = []
+
+    def take_content(self) -> Callable[[], bytes]:
+        value = self.value
+        return lambda: str(value).encode()
+
+    async def change(self) -> None:
+        self.value += 1
+        value = self.value
+        try:
+            await self.file.request_write().wait()
+        except StoreFailed as failure:
+            self.failed.append(str(failure))
+        else:
+            assert int(self.disk.contents[-1]) >= value, "the answer comes after the change is on the disk"
+            self.stored.append(value)
+
+
+def with_table(test: Callable[[Table, trio.Nursery], Awaitable[None]]) -> Table:
+    table = Table()
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(table.file.run)
+            await test(table, nursery)
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+    return table
+
+
+def test_a_flood_of_changes_shares_writes() -> None:
+    async def test(table: Table, nursery: trio.Nursery) -> None:
+        async with trio.open_nursery() as changes:
+            changes.start_soon(table.change)
+            await wait_all_tasks_blocked()
+            for _ in range(1_000):
+                changes.start_soon(table.change)
+            await wait_all_tasks_blocked()
+            assert table.stored == []
+            table.disk.let_go.set()
+
+    table = with_table(test)
+    assert table.disk.contents == [b"1", b"1001"]
+    assert sorted(table.stored) == list(range(1, 1_002))
+
+
+def test_a_failed_write_is_told_to_all_who_wait_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(table: Table, nursery: trio.Nursery) -> None:
+        table.disk.let_go.set()
+        table.disk.fault = OSError(28, "No space left on device")
+        for _ in range(2):
+            async with trio.open_nursery() as changes:
+                for _ in range(3):
+                    changes.start_soon(table.change)
+        table.disk.fault = None
+        await table.change()
+
+    table = with_table(test)
+    assert len(table.failed) == 6
+    assert "No space left" in table.failed[0]
+    assert table.disk.contents == [b"7"], "the table keeps what could not be written"
+    assert [each.message for each in caplog.records] == ["file cannot be written"]
+
+
+def test_a_change_whose_requester_is_gone_is_written() -> None:
+    async def test(table: Table, nursery: trio.Nursery) -> None:
+        async with trio.open_nursery() as changes:
+            changes.start_soon(table.change)
+            await wait_all_tasks_blocked()
+            changes.cancel_scope.cancel()
+        table.disk.let_go.set()
+        await wait_all_tasks_blocked()
+        assert table.disk.contents == [b"1"]
+
+    with_table(test)
+
+
+def test_the_end_writes_what_is_left() -> None:
+    async def test(table: Table, nursery: trio.Nursery) -> None:
+        table.disk.let_go.set()
+        table.value = 5
+        table.file.request_write()
+
+    assert with_table(test).disk.contents == [b"5"]

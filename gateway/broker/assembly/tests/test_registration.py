@@ -1,11 +1,25 @@
+from dataclasses import replace
+
 import pytest
 import trio
 
+from codec import fastjson
+from gateway.broker.assembly import registration
 from gateway.broker.assembly.registration import split_addresses
+from gateway.broker.processors.live_config import apply_broker_config
+from gateway.namesrv.registration import queue_data
 from gateway.tests.cluster import NAMESRV, Producer, message, settle, simulated
 from remoting.bodies.topics import TopicConfig
 from remoting.errors import RequestError
-from remoting.requests.namesrv import GetBrokerClusterInfo, GetRouteInfoByTopic, RegisterBroker
+from remoting.requests.namesrv import (
+    DeleteTopicInNamesrv,
+    GetBrokerClusterInfo,
+    GetRouteInfoByTopic,
+    RegisterBroker,
+    RegisterTopicInNamesrv,
+    UnregisterBroker,
+    WipeWritePermOfBroker,
+)
 
 
 def test_addresses():
@@ -157,3 +171,152 @@ async def test_a_crashed_brokers_route_ends_with_its_connection(cluster):
     await node.crash()
     await settle()
     assert await route(cluster) == {}
+
+
+# -- strangers at the namesrv of the same process -------------------------------------------------------------------
+
+
+def stranger_registration(address="6.6.6.6:10911", name="broker-a"):
+    topics = {topic: {"topicName": topic, "perm": 6} for topic in ("TBW102", "evil")}
+    request = RegisterBroker(
+        broker_name=name, broker_addr=address, cluster_name="evil", ha_server_addr="", broker_id=0
+    )
+    request.body = fastjson.dumps({"topicConfigSerializeWrapper": {"topicConfigTable": topics}})
+    return request
+
+
+@simulated
+async def test_a_stranger_with_its_name_neither_displaces_nor_removes_a_local_broker(cluster):
+    namesrv = await cluster.namesrv()
+    await cluster.add_broker(local=namesrv)
+    before = await route(cluster, "TBW102")
+    stranger = cluster.dial(NAMESRV)
+    with pytest.raises(RequestError, match="is a broker of this namesrv's process"):
+        await stranger.ask(stranger_registration())
+    with pytest.raises(RequestError, match="unregisters when it stops"):
+        await stranger.ask(
+            UnregisterBroker(
+                broker_name="broker-a", broker_addr="10.0.1.1:10911", cluster_name="evil", broker_id=0
+            )
+        )
+    data = (await stranger.ask(GetRouteInfoByTopic(topic="TBW102"))).data
+    with pytest.raises(RequestError, match="create the topic at the broker"):
+        await stranger.ask(RegisterTopicInNamesrv(topic="TBW102", data=data))
+    stranger.close("leaves")
+    await settle()
+    assert await route(cluster, "TBW102") == before
+    assert await route(cluster, "evil") == {}
+
+
+@simulated
+async def test_a_route_that_a_stranger_deleted_is_back_after_a_period(cluster):
+    namesrv = await cluster.namesrv()
+    node = await cluster.add_broker(local=namesrv, register_nameserver_period_ms=10_000)
+    before = await route(cluster, "TBW102")
+    stranger = cluster.dial(NAMESRV)
+    for _ in range(2):
+        await stranger.ask(DeleteTopicInNamesrv(topic="TBW102"))
+        assert await route(cluster, "TBW102") == {}
+        await trio.sleep(10)
+        await settle()
+        assert await route(cluster, "TBW102") == before
+    node.broker.topics.delete("TBW102")
+    await stranger.ask(DeleteTopicInNamesrv(topic="TBW102"))
+    await trio.sleep(60)
+    assert await route(cluster, "TBW102") == {}, "the broker does not have it any more"
+
+
+@simulated
+async def test_a_wiped_write_permission_stays_as_officially_until_the_topic_changes(cluster):
+    """`mqadmin wipeWritePerm` empties a broker before it stops; a renewal of the same version must not undo that."""
+    namesrv = await cluster.namesrv()
+    node = await cluster.add_broker(local=namesrv)
+    await cluster.dial(node.address).ask(message())
+    await cluster.dial(NAMESRV).ask(WipeWritePermOfBroker(broker_name="broker-a"))
+    await trio.sleep(120)
+    await cluster.dial(node.address).ask(message("new"))
+    assert await permission(cluster, "orders") == 4
+    node.broker.topics.update([TopicConfig(topic_name="orders", perm=6)])
+    assert await permission(cluster, "orders") == 6
+
+
+async def permission(cluster, topic):
+    data = (await cluster.dial(NAMESRV).ask(GetRouteInfoByTopic(topic=topic))).data
+    return data.queue_datas[0].perm
+
+
+@simulated
+async def test_a_change_of_one_of_many_topics_registers_that_one(cluster, monkeypatch):
+    namesrv = await cluster.namesrv()
+    node = await cluster.add_broker(local=namesrv)
+    topics = node.broker.topics
+    topics.update([TopicConfig(topic_name=f"topic-{number}") for number in range(2_000)])
+    made = []
+
+    def counted(*arguments):
+        made.append(1)
+        return queue_data(*arguments)
+
+    monkeypatch.setattr(registration, "queue_data", counted)
+    for number in range(10):
+        topics.create_if_absent(TopicConfig(topic_name=f"new-{number}"))
+    assert len(made) == 10
+    topics.delete("new-0")
+    await trio.sleep(300)
+    assert len(made) == 10
+    assert await route(cluster, "new-9")
+
+
+@simulated
+async def test_a_broker_whose_namesrv_addr_names_its_own_process_keeps_its_route(cluster, caplog):
+    namesrv = await cluster.namesrv()
+    own = f"{NAMESRV[0]}:{NAMESRV[1]}"
+    node = await cluster.add_broker(local=namesrv, host="auto", namesrv_addr=own)
+    before = await route(cluster, "TBW102")
+    assert before == {"broker-a": (f"{NAMESRV[0]}:10911", 8)}
+    for broker in list(namesrv.service.server.connections):
+        broker.close("lost")
+    await trio.sleep(60)
+    assert await route(cluster, "TBW102") == before
+    await node.stop()
+    assert await route(cluster, "TBW102") == {}
+
+
+@simulated
+@pytest.mark.parametrize("place", ["local", "elsewhere"])
+async def test_routes_have_the_permission_of_their_broker(cluster, place):
+    namesrv = await cluster.namesrv()
+    node = await cluster.add_broker(local=namesrv if place == "local" else None)
+    await cluster.dial(node.address).ask(message())
+    await settle()
+    assert await permission(cluster, "orders") == 6
+    for broker_permission, shown in ((4, 4), (6, 6)):
+        apply_broker_config(node.broker, replace(node.broker.config, broker_permission=broker_permission))
+        await settle()
+        assert await permission(cluster, "orders") == shown
+    assert node.broker.topics.table["orders"].perm == 6
+
+
+@simulated
+async def test_many_topics_are_not_registered_at_every_change(cluster):
+    namesrv = await cluster.namesrv()
+    node = await cluster.add_broker()
+    topics = node.broker.topics
+    topics.update([TopicConfig(topic_name=f"topic-{number}") for number in range(6_000)])
+    await trio.sleep(1)
+    count = 0
+    handlers = namesrv.service.server._handlers
+    register = handlers[RegisterBroker.code]
+
+    def counted(connection, command):
+        nonlocal count
+        count += 1
+        return register(connection, command)
+
+    handlers[RegisterBroker.code] = counted
+    for number in range(100):
+        topics.create_if_absent(TopicConfig(topic_name=f"new-{number}"))
+        await trio.sleep(0.01)
+    assert 9 <= count <= 12, "the pause is 0.1 s for 5,000 topics above 1,000"
+    await trio.sleep(1)
+    assert await route(cluster, "new-99")

@@ -1,0 +1,86 @@
+"""A broker name in the route table: its members, the queues of its topics, its static topics."""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from gateway.namesrv.addresses import address_for
+from remoting.bodies.queues import DataVersion
+from remoting.bodies.routes import BrokerData, QueueData, TopicQueueMappingInfo
+
+MASTER_ID: Final = 0
+
+
+@dataclass(slots=True)
+class Member:
+    """One registered address; ``heard_at`` in seconds of the monotonic clock. A local member never expires."""
+
+    address: str
+    cluster: str
+    ha_address: str
+    heard_at: float
+    timeout_ms: float
+    data_version: DataVersion
+    owner: object | None
+    is_local: bool
+    filter_servers: list[str]
+
+    def address_for(self, local_host: str) -> str:
+        """Return the address for a client that reached this server at ``local_host``."""
+        return address_for(self.address, local_host) if self.is_local else self.address
+
+
+@dataclass(slots=True, eq=False)
+class RegisteredBroker:
+    """A broker name with its members by broker id, the queues of its topics, and its static topics."""
+
+    name: str
+    members: dict[int, Member] = field(default_factory=dict)
+    queues: dict[str, QueueData] = field(default_factory=dict)
+    mappings: dict[str, TopicQueueMappingInfo] = field(default_factory=dict)
+    zone_name: str | None = None
+    enable_acting_master: bool = False
+
+    @property
+    def cluster(self) -> str:
+        """The cluster of the master, or of the member that registered first."""
+        member = self.members.get(MASTER_ID) or next(iter(self.members.values()))
+        return member.cluster
+
+    @property
+    def has_local_member(self) -> bool:
+        return any(each.is_local for each in self.members.values())
+
+    def to_data(self, local_host: str) -> BrokerData:
+        """Return the name and addresses for a client that reached this server at ``local_host``."""
+        return BrokerData(
+            cluster=self.cluster,
+            broker_name=self.name,
+            broker_addrs=self.addresses_for(local_host),
+            zone_name=self.zone_name,
+            enable_acting_master=self.enable_acting_master,
+        )
+
+    def addresses_for(self, local_host: str) -> dict[int, str]:
+        return {broker_id: each.address_for(local_host) for broker_id, each in sorted(self.members.items())}
+
+    def ids_at(self, address: str) -> list[int]:
+        """Return the ids of the members with an address: at most one."""
+        return [broker_id for broker_id, member in self.members.items() if member.address == address]
+
+    def shown_parts(self, member: Member | None) -> object:
+        """Return the parts of a member and of its name that answers show."""
+        if member is None:
+            return None
+        return (
+            self.zone_name,
+            self.enable_acting_master,
+            member.address,
+            member.cluster,
+            member.is_local,
+            member.filter_servers,
+        )
+
+
+def weight_of(mapping: TopicQueueMappingInfo) -> int:
+    """Return how much a static topic counts towards the limit of topics: one, and one for each of its queues."""
+    return 1 + len(mapping.curr_id_map)

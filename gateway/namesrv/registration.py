@@ -1,0 +1,184 @@
+"""Registrations of brokers: decoded from a request and checked as a whole before the route table sees them.
+
+A registration that is refused leaves nothing behind, so every check that does not depend on the table is made here.
+The official namesrv checks nothing: it catches the exception in the middle of its changes and keeps the half of them.
+Values that no official broker sends but that do no harm are accepted, such as a topic without queues.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from codec.constants import ResponseCode
+from codec.java_numbers import I64, JavaNumberError, parse_java_integer, quoted
+from gateway.config.limits import NamesrvLimits
+from remoting.bodies.queues import DataVersion
+from remoting.bodies.registration import RegisterBrokerBody, RegistrationTooLarge
+from remoting.bodies.routes import QueueData, TopicQueueMappingInfo
+from remoting.bodies.topics import TopicConfig
+from remoting.errors import RequestError
+from remoting.requests.namesrv import RegisterBroker
+
+MAX_NAME_CHARS: Final = 300
+"""Bound on each name and address. Topics have at most 255 characters, system topics of a broker's name some more."""
+MAX_QUEUES: Final = 65_536
+MAX_PERM: Final = 15
+MAX_FILTER_SERVERS: Final = 64
+MAX_PORT: Final = 65_535
+MAX_TIMEOUT_MS: Final = 600_000
+"""Longest silence of a broker, whatever it registers; official brokers register at least once a minute."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """A broker's description of itself; an ``acting_master`` of None means that the broker is too old to send it.
+
+    ``queues`` are the queues of its topics by topic. ``timeout_ms`` is the silence after which the broker is removed.
+    A ``filter_servers`` of None changes nothing.
+    """
+
+    cluster: str
+    broker_name: str
+    broker_id: int
+    address: str
+    ha_address: str = ""
+    queues: Mapping[str, QueueData] = field(default_factory=dict)
+    data_version: DataVersion = field(default_factory=DataVersion)
+    mappings: Mapping[str, TopicQueueMappingInfo] = field(default_factory=dict)
+    filter_servers: list[str] | None = None
+    zone: str | None = None
+    timeout_ms: float | None = None
+    acting_master: bool | None = None
+
+
+def read_registration(request: RegisterBroker, zone: str | None, limits: NamesrvLimits) -> Registration:
+    """Decode and check a request. Thread-safe. Raises RequestError(SYSTEM_ERROR), which says what is wrong."""
+    check_name("broker name", request.broker_name)
+    check_name("cluster name", request.cluster_name)
+    check_address(request.broker_addr)
+    for what, text in (("HA address", request.ha_server_addr), ("zone name", zone)):
+        if text:
+            check_name(what, text)
+    if request.broker_id < 0:
+        raise refused(f"the broker id {request.broker_id} is negative")
+    body = _read_body(request, limits)
+    topics = body.topic_config_serialize_wrapper
+    return Registration(
+        cluster=request.cluster_name,
+        broker_name=request.broker_name,
+        broker_id=request.broker_id,
+        address=request.broker_addr,
+        ha_address=request.ha_server_addr,
+        queues=_checked_topics(request.broker_name, topics.topic_config_table),
+        data_version=topics.data_version,
+        mappings=_checked_mappings(topics.topic_queue_mapping_info_map),
+        filter_servers=_checked_filter_servers(body.filter_server_list),
+        zone=zone,
+        timeout_ms=None
+        if request.heartbeat_timeout_millis is None
+        else min(request.heartbeat_timeout_millis, MAX_TIMEOUT_MS),
+        acting_master=request.enable_acting_master,
+    )
+
+
+def _read_body(request: RegisterBroker, limits: NamesrvLimits) -> RegisterBrokerBody:
+    if not request.body:
+        return RegisterBrokerBody()
+    try:
+        return RegisterBrokerBody.decode(
+            request.body,
+            compressed=request.compressed,
+            max_bytes=limits.max_registration_bytes,
+            max_topics=limits.max_topics_per_broker,
+        )
+    except RegistrationTooLarge as error:
+        key = "maxRegistrationBytes" if error.what == "bytes" else "maxTopicsPerBroker"
+        raise refused(f"{error}: raise {key}, or delete topics") from error
+
+
+def _checked_topics(broker_name: str, topics: Mapping[str, TopicConfig | None]) -> dict[str, QueueData]:
+    """Return the queues that topics give a broker. Raises RequestError for topics that no route can have."""
+    queues = {}
+    for key, topic in topics.items():
+        if topic is None:
+            raise refused(f"the topic {quoted(key)} has no configuration")
+        queues[topic.topic_name] = checked_queues(topic.topic_name, queue_data(broker_name, topic))
+    return queues
+
+
+def queue_data(broker_name: str, topic: TopicConfig, perm_mask: int = -1) -> QueueData:
+    """Return the queues that a topic gives its broker, with the permissions that the mask leaves."""
+    return QueueData(
+        broker_name=broker_name,
+        read_queue_nums=topic.read_queue_nums,
+        write_queue_nums=topic.write_queue_nums,
+        perm=topic.perm & perm_mask,
+        topic_sys_flag=topic.topic_sys_flag,
+    )
+
+
+def checked_queues(topic: str, queues: QueueData) -> QueueData:
+    """Return the queues of a topic. Raises RequestError when no broker can have such a topic."""
+    fits = 0 <= queues.read_queue_nums <= MAX_QUEUES and 0 <= queues.write_queue_nums <= MAX_QUEUES
+    if fits and 0 <= queues.perm <= MAX_PERM and 0 < len(topic) <= MAX_NAME_CHARS and topic.isprintable():
+        return queues
+    check_name("topic name", topic)
+    raise refused(
+        f"the topic {quoted(topic)} has {queues.read_queue_nums} read queues, {queues.write_queue_nums} write "
+        f"queues and permission {queues.perm}; possible are 0 to {MAX_QUEUES} queues and permission 0 to {MAX_PERM}"
+    )
+
+
+def _checked_mappings(
+    given: Mapping[str, TopicQueueMappingInfo | None],
+) -> dict[str, TopicQueueMappingInfo]:
+    mappings = {}
+    for topic, mapping in given.items():
+        check_name("topic name", topic)
+        if mapping is None:
+            raise refused(f"the static topic {quoted(topic)} has no mapping")
+        if mapping.bname:
+            check_name("broker name", mapping.bname)
+        if len(mapping.curr_id_map) > MAX_QUEUES:
+            raise refused(f"the static topic {quoted(topic)} has more than {MAX_QUEUES} queues")
+        mappings[topic] = mapping
+    return mappings
+
+
+def _checked_filter_servers(servers: Iterable[str | None]) -> list[str]:
+    found = []
+    for server in servers:
+        if not isinstance(server, str):
+            raise refused("a filter server is not text")
+        check_name("filter server", server)
+        found.append(server)
+    if len(found) > MAX_FILTER_SERVERS:
+        raise refused(f"the registration has {len(found)} filter servers; at most {MAX_FILTER_SERVERS}")
+    return found
+
+
+def check_name(what: str, text: str) -> None:
+    """Raise RequestError unless the text is a possible name: some printable characters."""
+    if not text.strip():
+        raise refused(f"the {what} is blank")
+    if len(text) > MAX_NAME_CHARS:
+        raise refused(f"the {what} {quoted(text)} is longer than {MAX_NAME_CHARS} characters")
+    if not text.isprintable():
+        raise refused(f"the {what} {quoted(text)!a} has characters that cannot be printed")
+
+
+def check_address(address: str) -> None:
+    """Raise RequestError unless an address is ``host:port`` as clients can dial it."""
+    check_name("broker address", address)
+    host, _, port = address.rpartition(":")
+    try:
+        is_dialable = bool(host) and " " not in host and 0 <= parse_java_integer(port, I64) <= MAX_PORT
+    except JavaNumberError:
+        is_dialable = False
+    if not is_dialable:
+        raise refused(f"the broker address {quoted(address)} is not host:port")
+
+
+def refused(remark: str) -> RequestError:
+    """Return the refusal of a request with a remark for the person who runs the broker."""
+    return RequestError(ResponseCode.SYSTEM_ERROR, remark)
