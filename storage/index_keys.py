@@ -25,6 +25,10 @@ _PREFIX_DIGITS = 20
 
 Their hash is cached.
 """
+_MAX_TAIL_DIGITS = 256
+"""The longest rest of a unique key that `continue_hash` takes; producers may send keys of any length."""
+_MAX_CACHED_TAGS_BYTES = 64
+"""Longer tags are hashed each time: a producer may send 32,000 bytes of them, and other ones with each message."""
 
 CommonMessage = tuple[int, int, int, bytes, bytes]
 
@@ -63,9 +67,11 @@ def _prefix_hash(topic: bytes, prefix: bytes) -> int:
     return java_hash((topic + b"#" + prefix).decode("ascii"))
 
 
-@lru_cache(maxsize=4096)
 def _tags_hash(topic: bytes, tags: bytes) -> int:
     return index_hash(f"{topic.decode()}#T#{tags.decode('utf-8', 'replace')}")
+
+
+_cached_tags_hash = lru_cache(maxsize=4096)(_tags_hash)
 
 
 def key_hashes(topic: bytes, properties: bytes) -> list[int]:
@@ -83,7 +89,8 @@ def key_hashes(topic: bytes, properties: bytes) -> list[int]:
         hashes += [index_hash(prefix + key) for key in keys.decode("utf-8", "replace").split(" ") if key]
     tags = _property(properties, _TAGS)
     if tags:
-        hashes.append(_tags_hash(topic, tags))
+        hash_tags = _cached_tags_hash if len(tags) <= _MAX_CACHED_TAGS_BYTES else _tags_hash
+        hashes.append(hash_tags(topic, tags))
     return hashes
 
 
@@ -103,7 +110,8 @@ def _property(properties: bytes, start: bytes) -> bytes | None:
 
 
 def _unique_hash(topic: bytes, unique: bytes) -> int:
-    if len(unique) > _PREFIX_DIGITS and unique.isascii() and topic.isascii():
+    tail_digits = len(unique) - _PREFIX_DIGITS
+    if 0 < tail_digits <= _MAX_TAIL_DIGITS and unique.isascii() and topic.isascii():
         prefix = _prefix_hash(topic, unique[:_PREFIX_DIGITS])
         return positive_hash(continue_hash(prefix, unique[_PREFIX_DIGITS:]))
     return index_hash(f"{topic.decode()}#{unique.decode('utf-8', 'replace')}")

@@ -125,7 +125,8 @@ class Campaign:
             world = set_up_world(servers.front.namesrv, servers.front.broker)
             healthy = HealthyClient(servers.front.namesrv, servers.front.broker, servers.directory)
             stack.callback(healthy.kill)
-            before = self._most_memory = servers.memory_bytes()
+            before = servers.memory_bytes()
+            self._most_memory = dict(before)
             begin_s = time.monotonic()
             driver = self._driver = Driver(
                 servers.addresses,
@@ -155,12 +156,13 @@ class Campaign:
         max_frames: int | None,
     ) -> None:
         for name, case in load_corpus(self._against):
-            self._recent, self._case = [case.number], f"corpus case {name}: "
+            self._recent = [case.number]
+            self._case = driver.context = f"corpus case {name}: "
             driver.send_walk(case)
             driver.wait_for_own()
             self._next_check_s = 0.0
             self._check(servers)
-        self._recent, self._case = [], ""
+        self._recent, self._case, driver.context = [], "", ""
         for number in walks:
             if self.stopped or (max_frames is not None and driver.frames_sent >= max_frames):
                 break

@@ -131,6 +131,8 @@ class Driver:
         self._own: set[FuzzConnection] = set()
         self._held: deque[FuzzConnection] = deque()
         self._numbers = 0
+        self.context = ""
+        """Precedes the signatures of findings: the corpus case that is being sent."""
         self.frames_sent = 0
         self.answers: dict[int, int] = {}
         """Number of answers by response code."""
@@ -286,7 +288,7 @@ class Driver:
         if code == 1 and remark and _PYTHON_ERROR.match(remark):
             text = f"code {pending.frame.code}: {re.sub(r'[0-9]+', 'N', remark)[:100]}"
             detail = f"{remark[:300]}\n{show_frame(pending.frame.data)}"
-            self._findings.add(FuzzFinding("unexpected exception", text, detail, [pending.walk]))
+            self._add("unexpected exception", text, detail, pending.walk)
         if code == 0:
             self._learn(pending.frame, fields.get("extFields") or {}, body)
 
@@ -354,9 +356,7 @@ class Driver:
                 walk = connection.walk
                 assert walk is not None
                 text = f"{walk.kind}, code {walk.frames[-1].code}"
-                self._findings.add(
-                    FuzzFinding("connection not closed", text, _shown_frames(connection), [walk.number])
-                )
+                self._add("connection not closed", text, _shown_frames(connection), walk.number)
                 self._close(connection)
             elif connection.pending_count:
                 self._report_overdue(connection, oldest_s)
@@ -367,9 +367,12 @@ class Driver:
                 if pending.frame.expects is Expect.ANSWER and pending.sent_s < oldest_s:
                     text = f"code {pending.frame.code}"
                     detail = show_frame(pending.frame.data)
-                    self._findings.add(FuzzFinding("no answer", text, detail, [pending.walk]))
+                    self._add("no answer", text, detail, pending.walk)
                     connection.take_pending(opaque)
                     return
+
+    def _add(self, kind: str, signature: str, detail: str, walk: int) -> None:
+        self._findings.add(FuzzFinding(kind, self.context + signature, detail, [walk]))
 
     def drain(self, check: Callable[[], None]) -> None:
         """Wait until nothing is outstanding or overdue, then close every connection. ``check`` runs in between."""

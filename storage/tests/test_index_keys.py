@@ -1,11 +1,12 @@
 """The fast way to index keys agrees with the careful one, for any message."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from codec.hashing import index_hash
 from codec.message import Message, encode_message
-from codec.properties import find_property
+from codec.properties import encode_properties, find_property
 from storage.index_keys import key_hashes, parse_common_message
 from storage.log_scan import ScannedMessage, check_message
 
@@ -36,6 +37,14 @@ def test_the_fast_path_agrees_with_the_careful_one(
     expected = (found.size, found.sys_flag, found.store_timestamp, found.topic, found.properties)
     assert parse_common_message(view, 0, 0, len(view)) == (None if wide else expected)
     assert key_hashes(found.topic, found.properties) == careful_hashes(topic, found.properties)
+
+
+@pytest.mark.parametrize("size", [19, 20, 21, 275, 276, 277, 4096, 32_000])
+@pytest.mark.parametrize("name", ["UNIQ_KEY", "KEYS", "TAGS"])
+def test_keys_of_any_length_are_hashed(name: str, size: int) -> None:
+    """One message whose unique key had more than 276 characters ended each build of the index from then on."""
+    data = encode_properties({name: "A" * size})
+    assert key_hashes(b"topic", data) == careful_hashes("topic", data)
 
 
 @given(st.binary(min_size=0, max_size=200))
