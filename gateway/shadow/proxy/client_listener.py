@@ -3,7 +3,7 @@
 import itertools
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Final
 
 import trio
@@ -38,7 +38,8 @@ class ConnectionCount:
 class ClientListener:
     """Gives every client of a listener its own connection to the upstream.
 
-    ``addresses`` of the upstream are tried in this order, as clients do with several namesrvs.
+    ``addresses`` of the upstream are tried in this order, as clients do with several namesrvs. `buffered_bytes` and
+    `unfinished_bytes` are the sums over all sessions, as of the last sweep of the `MemoryGuard`.
     """
 
     def __init__(
@@ -55,6 +56,8 @@ class ClientListener:
         self._admit = admit
         self._connections = connections
         self._sessions: set[SessionDriver] = set()
+        self.buffered_bytes = 0
+        self.unfinished_bytes = 0
         self._accepting = trio.CancelScope()
         self._is_upstream_reachable = True
 
@@ -64,13 +67,9 @@ class ClientListener:
         return len(self._sessions)
 
     @property
-    def buffered_bytes(self) -> int:
-        """Bytes held in memory for all clients."""
-        return sum(session.buffered_bytes for session in self._sessions)
-
-    def buffered_bytes_by_session(self) -> list[tuple[int, SessionDriver]]:
-        """Return the bytes held in memory for each client."""
-        return [(session.buffered_bytes, session) for session in self._sessions]
+    def sessions(self) -> Collection[SessionDriver]:
+        """The sessions of the connected clients."""
+        return self._sessions
 
     async def run(self, listeners: Sequence[socket.socket]) -> None:
         """Serve until cancelled, or until `stop` has ended everything."""

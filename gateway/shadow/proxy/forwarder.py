@@ -1,11 +1,9 @@
 """All listeners of a gateway: one for each namesrv and each broker address of the primary."""
 
-import logging
 import socket
 import ssl
 from collections.abc import Iterator, Sequence
 from functools import partial
-from operator import itemgetter
 from typing import Final
 
 import trio
@@ -24,6 +22,7 @@ from gateway.shadow.proxy.client_listener import AdmitSocket, ClientListener, Co
 from gateway.shadow.proxy.listener_context import ListenerContext, TargetDialer, UpstreamAddress
 from gateway.shadow.proxy.listener_counters import ListenerCounters
 from gateway.shadow.proxy.listener_ports import ListenerPorts
+from gateway.shadow.proxy.memory_guard import MemoryGuard
 from gateway.shadow.proxy.settings import ListenSettings
 from gateway.shadow.traffic.exchange import Hub
 from remoting import tls
@@ -33,8 +32,6 @@ from remoting.tls import TlsMode
 from remoting.transport import SocketTransport, Transport, connect
 from storage.clock import Clock
 from storage.files import DiskFiles
-
-log = logging.getLogger(__name__)
 
 MEMORY_CHECK_INTERVAL_S: Final = 1.0
 
@@ -83,6 +80,7 @@ class Forwarder:
         self._supervisor = supervisor or TaskSupervisor("forwarder")
         self._nursery: trio.Nursery | None = None
         self._connections = ConnectionCount(settings.connections)
+        self._memory = MemoryGuard(settings.kept_total_bytes, settings.unfinished_total_bytes)
         self.listeners: list[ClientListener] = []
         self._broker_check = BrokerCheck(
             dialer.opener, dialer.policy, timeout_s=settings.connect_s, sign=sign, is_own=self.is_own_endpoint
@@ -116,7 +114,7 @@ class Forwarder:
                 self._supervisor.repeat,
                 "limit memory of clients",
                 MEMORY_CHECK_INTERVAL_S,
-                self.close_largest_sessions,
+                self._limit_memory,
             )
             task_status.started()
             await self.broker_listeners.run()
@@ -172,6 +170,7 @@ class Forwarder:
             ListenerCounters(),
             self._clock,
             dial_target,
+            self._memory,
         )
         listener = ClientListener(context, addresses, dial, self._admit, self._connections)
         self.listeners.append(listener)
@@ -184,25 +183,18 @@ class Forwarder:
         finally:
             self.listeners.remove(listener)
 
-    def close_largest_sessions(self) -> None:
-        """Close the largest sessions if all sessions together buffer more than `kept_total_bytes`."""
-        sessions = [each for listener in self.listeners for each in listener.buffered_bytes_by_session()]
-        remaining = total = sum(size for size, _ in sessions)
-        limit = self._settings.kept_total_bytes
-        if total <= limit:
-            return
-        closed = 0
-        for size, session in sorted(sessions, key=itemgetter(0), reverse=True):
-            if remaining <= limit:
-                break
-            remaining -= size
-            closed += 1
-            session.abort()
-        extra = {"bytes": total, "limit": limit, "closed": closed}
-        log.warning("largest sessions closed: buffers of all clients exceed kept_total_bytes", extra=extra)
+    async def _limit_memory(self) -> None:
+        await self._memory.sweep(self.listeners)
 
     def figures(self) -> Iterator[Metric]:
-        """Yield counters, open connections and buffered bytes by listener."""
+        """Yield counters, open connections and buffered bytes by listener; the bytes are as of the last sweep."""
+        yield from self._memory.figures()
+        yield from self.broker_listeners.figures()
+        yield Metric(
+            "forward_refused_connections_total",
+            self._connections.refused_total,
+            "Client connections closed because there were too many.",
+        )
         for listener in self.listeners:
             upstream = listener.context.upstream
             labels = {"broker": upstream.broker or "namesrv", "upstream": listener.addresses[0]}
@@ -210,6 +202,13 @@ class Forwarder:
             yield Metric("forward_connections", listener.session_count, "Clients connected.", "gauge", labels)
             yield Metric(
                 "forward_kept_bytes", listener.buffered_bytes, "Bytes buffered for them.", "gauge", labels
+            )
+            yield Metric(
+                "forward_unfinished_bytes",
+                listener.unfinished_bytes,
+                "Bytes of unfinished frames among them.",
+                "gauge",
+                labels,
             )
 
     async def stop(self) -> None:

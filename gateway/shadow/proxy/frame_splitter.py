@@ -1,5 +1,6 @@
 """Split a byte stream into frames without decoding them."""
 
+from collections.abc import Callable
 from struct import Struct
 from typing import Final
 
@@ -7,7 +8,12 @@ from codec.constants import MAX_FRAME_BYTES
 
 MIN_LENGTH: Final = 4
 """Smallest value of a length prefix: the frame then has an empty header and no body."""
+LARGE_FRAME_BYTES: Final = 256 * 1024
 _WORD_AT = Struct(">I").unpack_from
+
+
+def ignore_growth(size: int) -> None:
+    """Ignore that an unfinished frame grew."""
 
 
 class RawFrameSplitter:
@@ -15,12 +21,20 @@ class RawFrameSplitter:
 
     `error` is set when a length prefix is invalid: below 4, or of a frame that is larger than ``max_frame_bytes``
     together with its prefix (the default is the official limit). Nothing after such a prefix can be split.
+
+    ``on_large_input`` is called with the bytes added to an unfinished frame of more than `LARGE_FRAME_BYTES`, and with
+    0 when such a frame is complete.
     """
 
-    __slots__ = ("_max_frame_bytes", "_needed_bytes", "error", "unfinished")
+    __slots__ = ("_max_frame_bytes", "_needed_bytes", "_on_large_input", "error", "unfinished")
 
-    def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
+    def __init__(
+        self,
+        max_frame_bytes: int = MAX_FRAME_BYTES,
+        on_large_input: Callable[[int], None] = ignore_growth,
+    ) -> None:
         self._max_frame_bytes = max_frame_bytes
+        self._on_large_input = on_large_input
         self.unfinished = bytearray()
         """Received bytes of the frame that is not complete yet."""
         self._needed_bytes = 4
@@ -34,10 +48,15 @@ class RawFrameSplitter:
         unfinished = self.unfinished
         if unfinished:
             unfinished += data
+            is_large = len(unfinished) > LARGE_FRAME_BYTES
             if len(unfinished) < self._needed_bytes:
+                if is_large:
+                    self._on_large_input(len(data))
                 return b"", []
             data = bytes(unfinished)
             unfinished.clear()
+            if is_large:
+                self._on_large_input(0)
         ends: list[int] = []
         position, available, needed = 0, len(data), 4
         while available - position >= 4:
@@ -57,3 +76,8 @@ class RawFrameSplitter:
         if position < available:
             unfinished += memoryview(data)[position:]
         return data, ends
+
+    def release(self) -> None:
+        """Free the unfinished frame: nothing more is split."""
+        self.unfinished = bytearray()
+        self._on_large_input = ignore_growth

@@ -1,10 +1,12 @@
 """Everything that the sessions of one listener share."""
 
+import math
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gateway.shadow.proxy.address_book import AddressBook
 from gateway.shadow.proxy.listener_counters import ListenerCounters
+from gateway.shadow.proxy.memory_guard import MemoryGuard
 from gateway.shadow.proxy.settings import ListenSettings
 from gateway.shadow.traffic.exchange import Hub
 from remoting.transport import Transport
@@ -31,7 +33,7 @@ class ListenerContext:
     """The upstream, settings and services of one listener.
 
     Without ``dial_target`` all requests go to the primary. `target_reachable` tells whether the latest dial succeeded;
-    the sessions share it, so that a change is logged once.
+    the sessions share it, so that a change is logged once. ``memory`` bounds the sessions of all listeners together.
     """
 
     upstream: UpstreamAddress
@@ -41,4 +43,5 @@ class ListenerContext:
     counters: ListenerCounters
     clock: Clock
     dial_target: TargetDialer | None = None
+    memory: MemoryGuard = field(default_factory=lambda: MemoryGuard(math.inf, math.inf))
     target_reachable: bool = True

@@ -7,6 +7,7 @@ the business of `session.py`.
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 import trio
 
@@ -27,6 +28,13 @@ class ConnectionEvents:
     """Nothing more will arrive, for this reason. Called at most once, and not after `PeerConnection.close`."""
     on_drained: Callable[[], None]
     """The buffered output has fallen to the high watermark or below."""
+    on_buffered: Callable[[int], None]
+    """This many bytes were added to the buffered output."""
+
+
+LARGE_READ_BYTES: Final = 32 * 1024
+"""Bytes per read while a large frame arrives: many such peers must not starve the others."""
+_NO_EVENTS: Final = ConnectionEvents(lambda _: None, lambda _: None, lambda: None, lambda _: None)
 
 
 class PeerConnection:
@@ -42,6 +50,7 @@ class PeerConnection:
         "_has_ended",
         "_high_watermark_bytes",
         "_is_paused",
+        "_max_read_bytes",
         "_nursery",
         "_on_data",
         "_output",
@@ -72,7 +81,7 @@ class PeerConnection:
         self._events = events
         self._on_data = events.on_data
         self._nursery = nursery
-        self._read_bytes = read_bytes
+        self._read_bytes = self._max_read_bytes = read_bytes
         self._high_watermark_bytes = high_watermark_bytes
         self.remote = transport.remote
         self.local = transport.local
@@ -113,6 +122,10 @@ class PeerConnection:
             self._transport.watch(self._on_readable)
         else:
             self._resumed.set()
+
+    def limit_reads(self, *, limited: bool) -> None:
+        """Read at most `LARGE_READ_BYTES` at a time, or as much as usual again."""
+        self._read_bytes = min(LARGE_READ_BYTES, self._max_read_bytes) if limited else self._max_read_bytes
 
     def _on_readable(self) -> None:
         """Read once; called by the reactor."""
@@ -181,6 +194,9 @@ class PeerConnection:
             return True
         self._output.append(data)
         self.buffered_bytes += len(data)
+        self._events.on_buffered(len(data))
+        if self.closed.is_set():
+            return True
         if self._writes_directly:
             self._writes_directly = False
             self._nursery.start_soon(self._send_output)
@@ -226,3 +242,5 @@ class PeerConnection:
         self._transport.close()
         self._output.clear()
         self.buffered_bytes = 0
+        # They are functions of the session, which would otherwise stay until a garbage collection, with its buffers.
+        self._events, self._on_data = _NO_EVENTS, _NO_EVENTS.on_data

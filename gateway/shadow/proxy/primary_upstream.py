@@ -11,7 +11,7 @@ from gateway.shadow.proxy.address_book import AddressView
 from gateway.shadow.proxy.address_rewrite import REWRITTEN_ANSWER_CODES, patch_answers, rewrite_answer
 from gateway.shadow.proxy.exchange_tracker import ExchangeTracker
 from gateway.shadow.proxy.frame_peek import FrameHead, peek_code, peek_head
-from gateway.shadow.proxy.frame_splitter import RawFrameSplitter
+from gateway.shadow.proxy.frame_splitter import RawFrameSplitter, ignore_growth
 from gateway.shadow.proxy.listener_context import ListenerContext
 from remoting.transport import Buffer
 
@@ -30,13 +30,14 @@ class PrimaryUpstream:
         view: AddressView,
         context: ListenerContext,
         send_released: Callable[[Buffer], None],
+        on_large_input: Callable[[int], None] = ignore_growth,
     ) -> None:
         self._hub = context.hub
         self._view = view
         self._send_released = send_released
         self.counters = context.counters
         self.tracker = tracker
-        self.splitter = RawFrameSplitter(context.settings.frame_bytes)
+        self.splitter = RawFrameSplitter(context.settings.frame_bytes, on_large_input)
         self.id_prefix = context.book.id_prefix(tracker.upstream.address)
         """Beginning of the ids of messages that this broker stored."""
 
@@ -44,6 +45,11 @@ class PrimaryUpstream:
     def buffered_bytes(self) -> int:
         """Bytes of an unfinished frame and of remembered requests."""
         return len(self.splitter.unfinished) + self.tracker.buffered_bytes
+
+    def release(self) -> None:
+        """Free the unfinished frame, and drop answers that are released later: the session has ended."""
+        self.splitter.release()
+        self._send_released = _drop_answer
 
     def receive_bytes(self, data: bytes) -> Buffer:
         """Return the bytes that the client gets now. After a bad frame, `splitter.error` says what is wrong."""
@@ -100,3 +106,7 @@ class PrimaryUpstream:
         if code in REWRITTEN_ANSWER_CODES:
             patched = rewrite_answer(code, patched, self._view)
         self._send_released(patched)
+
+
+def _drop_answer(data: Buffer) -> None:
+    """Drop an answer that was released after its session had ended."""

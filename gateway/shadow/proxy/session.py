@@ -26,6 +26,7 @@ nobody needs to see without splitting it. It is the only place where a frame ski
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from struct import Struct
 from typing import Final
 
@@ -79,7 +80,10 @@ INSPECTED_CODES: Final = REWRITTEN_ANSWER_CODES | REWRITTEN_REQUEST_CODES | {Reg
 
 
 class Session:
-    """The state of one session. ``wake`` is called when actions arise outside of the driver's calls."""
+    """The state of one session. ``wake`` is called when actions arise outside of the driver's calls.
+
+    ``on_large_input`` is called for a large unfinished frame as `RawFrameSplitter` does, with the peer that sends it.
+    """
 
     __slots__ = (
         "_actions",
@@ -95,6 +99,7 @@ class Session:
         "_id_prefix",
         "_inspected_codes",
         "_is_stalled",
+        "_on_large_input",
         "_one_frame_fits_a_read",
         "_plain_header_starts",
         "_primary",
@@ -109,7 +114,12 @@ class Session:
     )
 
     def __init__(
-        self, client: ClientIdentity, view: AddressView, context: ListenerContext, wake: Callable[[], None]
+        self,
+        client: ClientIdentity,
+        view: AddressView,
+        context: ListenerContext,
+        wake: Callable[[], None],
+        on_large_input: Callable[[Peer, int], None] = lambda peer, size: None,
     ) -> None:
         settings = context.settings
         self._client = client
@@ -118,10 +128,13 @@ class Session:
         self._counters = context.counters
         self._hub = context.hub
         self._wake = wake
-        self._client_splitter = RawFrameSplitter(settings.frame_bytes)
+        self._on_large_input = on_large_input
+        self._client_splitter = RawFrameSplitter(settings.frame_bytes, partial(on_large_input, Peer.CLIENT))
         self._finished = FinishedExchanges(context.hub)
         tracker = ExchangeTracker(client, context.upstream, Side.PRIMARY, context, self._finished)
-        self._primary = PrimaryUpstream(tracker, view, context, self._send_released)
+        self._primary = PrimaryUpstream(
+            tracker, view, context, self._send_released, partial(on_large_input, Peer.PRIMARY)
+        )
         # Copies of nested attributes: the fast paths use them for every read, and each look-up costs time.
         self._primary_splitter = self._primary.splitter
         self._id_prefix = self._primary.id_prefix
@@ -149,6 +162,13 @@ class Session:
         undecided = 0 if self._undecided is None else len(self._undecided[0])
         target = 0 if self._target is None else self._target.buffered_bytes
         return len(self._client_splitter.unfinished) + self._primary.buffered_bytes + target + undecided
+
+    @property
+    def unfinished_bytes(self) -> int:
+        """Bytes of unfinished frames of the client and its upstreams."""
+        conversation = None if self._target is None else self._target.conversation
+        target = 0 if conversation is None else len(conversation.splitter.unfinished)
+        return len(self._client_splitter.unfinished) + len(self._primary_splitter.unfinished) + target
 
     @property
     def has_unsent_answers(self) -> bool:
@@ -338,7 +358,13 @@ class Session:
         assert target is not None
         upstream = UpstreamAddress(address, self._context.upstream.broker)
         tracker = ExchangeTracker(self._client, upstream, Side.TARGET, self._context, self._finished)
-        conversation = TargetConversation(tracker, broker_name, self._context, self._send_released)
+        conversation = TargetConversation(
+            tracker,
+            broker_name,
+            self._context,
+            self._send_released,
+            partial(self._on_large_input, Peer.TARGET),
+        )
         introduction, requests = target.open_conversation(conversation)
         for frame in introduction:
             self._add_action(Send(Peer.TARGET, frame))
@@ -477,3 +503,20 @@ class Session:
         if self._target is not None:
             self._target.close_conversation()
         self.has_followup = True
+
+    def release(self) -> None:
+        """Free unfinished frames, and the driver's functions: a session that refers to its driver outlives it.
+
+        Nothing may arrive afterwards.
+        """
+        self._client_splitter.release()
+        self._primary.release()
+        if self._target is not None:
+            self._target.close_conversation()
+        self._undecided = None
+        self._wake = _ignore_wake
+        self._on_large_input = lambda peer, size: None
+
+
+def _ignore_wake() -> None:
+    """Ignore actions of a session that has ended."""

@@ -64,7 +64,9 @@ class SessionDriver:
         self.primary = self._make_connection(primary, Peer.PRIMARY)
         self.target: PeerConnection | None = None
         identity = ClientIdentity(number, format_address(*client.remote))
-        self._session = Session(identity, context.book.view_for(client.local), context, self._follow_up)
+        self._session = Session(
+            identity, context.book.view_for(client.local), context, self._follow_up, self._on_large_input
+        )
 
     def _make_connection(self, transport: Transport, peer: Peer) -> PeerConnection:
         on_data = {
@@ -75,7 +77,12 @@ class SessionDriver:
         settings = self._context.settings
         return PeerConnection(
             transport,
-            ConnectionEvents(on_data[peer], partial(self._on_end, peer), partial(self._on_drained, peer)),
+            ConnectionEvents(
+                on_data[peer],
+                partial(self._on_end, peer),
+                partial(self._on_drained, peer),
+                partial(self._context.memory.note_growth, self),
+            ),
             self._nursery,
             read_bytes=settings.read_bytes,
             high_watermark_bytes=settings.kept_bytes,
@@ -99,6 +106,8 @@ class SessionDriver:
             self._close_target()
             self._session.finish_all()
             self._follow_up()
+            self._session.release()
+            self._context.memory.forget_session(self)
 
     async def _deliver_rest(self) -> None:
         """Send what is buffered, held answers included."""
@@ -117,10 +126,14 @@ class SessionDriver:
         self._follow_up()
 
     def abort(self) -> None:
-        """End the session at once: nothing more is delivered."""
+        """End the session at once: nothing more is delivered, and what it holds is freed."""
         self.client.close()
         self.primary.close()
+        self._close_target()
         self.end()
+        self._session.finish_all()
+        self._follow_up()
+        self._session.release()
 
     @property
     def buffered_bytes(self) -> int:
@@ -128,6 +141,11 @@ class SessionDriver:
         target = 0 if self.target is None else self.target.buffered_bytes
         connections = self.client.buffered_bytes + self.primary.buffered_bytes + target
         return connections + self._session.buffered_bytes
+
+    @property
+    def unfinished_bytes(self) -> int:
+        """Bytes of unfinished frames of all ends."""
+        return self._session.unfinished_bytes
 
     def give_up_older_than(self, asked_s: float) -> None:
         """Stop waiting for answers to requests that were received before ``asked_s`` (monotonic seconds)."""
@@ -163,6 +181,13 @@ class SessionDriver:
     def _on_drained(self, peer: Peer) -> None:
         self._session.output_drained(peer)
         self._follow_up()
+
+    def _on_large_input(self, peer: Peer, size: int) -> None:
+        connection = self._connection(peer)
+        if connection is not None:
+            connection.limit_reads(limited=size > 0)
+        if size:
+            self._context.memory.note_growth(self, size)
 
     def _on_decision(self) -> None:
         self._write(Peer.PRIMARY, self._session.decision_made())

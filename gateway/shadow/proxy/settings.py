@@ -76,6 +76,12 @@ class ListenSettings:
         "Bytes buffered for all clients together; above it the clients with the most are disconnected.",
         low=1 * MIB,
     )
+    unfinished_total_bytes: int = setting(
+        256 * MIB,
+        "Bytes of unfinished frames of all clients and upstream connections together; above it the clients with the "
+        "largest are disconnected.",
+        low=1 * MIB,
+    )
     remembered: int = setting(
         10_000,
         "Maximum number of requests per connection that are remembered until they are answered, if they are observed.",

@@ -18,7 +18,7 @@ from codec.constants import FLAG_ONEWAY, FLAG_RESPONSE
 from codec.errors import FrameError
 from gateway.shadow.proxy.exchange_tracker import ExchangeTracker
 from gateway.shadow.proxy.frame_peek import FrameHead, peek_head
-from gateway.shadow.proxy.frame_splitter import RawFrameSplitter
+from gateway.shadow.proxy.frame_splitter import RawFrameSplitter, ignore_growth
 from gateway.shadow.proxy.listener_context import ListenerContext
 from gateway.shadow.proxy.opaque_rewrite import replace_opaque
 from gateway.shadow.proxy.pending_requests import PendingRequest
@@ -59,6 +59,7 @@ class TargetConversation:
         broker_name: str,
         context: ListenerContext,
         send_released: Callable[[Buffer], None],
+        on_large_input: Callable[[int], None] = ignore_growth,
     ) -> None:
         self._hub = context.hub
         self._counters = context.counters
@@ -68,7 +69,7 @@ class TargetConversation:
         self._next_opaque = _FIRST_OPAQUE
         self._target_opaques: OrderedDict[int, int] = OrderedDict()
         self.tracker = tracker
-        self.splitter = RawFrameSplitter(context.settings.frame_bytes)
+        self.splitter = RawFrameSplitter(context.settings.frame_bytes, on_large_input)
 
     @property
     def buffered_bytes(self) -> int:
@@ -84,6 +85,11 @@ class TargetConversation:
     def expects_answers(self) -> bool:
         """Tell whether the target waits for an answer of the client."""
         return bool(self._target_opaques)
+
+    def release(self) -> None:
+        """Free the unfinished frame, and drop answers that are released later: the conversation has ended."""
+        self.splitter.release()
+        self._send_released = _drop_answer
 
     def translate_request(self, head: FrameHead, frame: bytes) -> tuple[PendingRequest, bytes]:
         """Remember a request of the client; return its record and the frame that the target gets."""
@@ -207,4 +213,9 @@ class TargetUpstream:
             return False
         owed = conversation.owes_answers
         conversation.tracker.finish_all()
+        conversation.release()
         return owed
+
+
+def _drop_answer(data: Buffer) -> None:
+    """Drop an answer that was released after its conversation had ended."""

@@ -137,7 +137,9 @@ def test_brokers_move_fail_over_and_appear(reactor, caplog):
                 for _ in range(2):
                     assert await ask_max_offset(before[0]) is None
                 assert caplog.text.count("upstream cannot be reached") == 1
-                figures = {(each.name, each.labels["upstream"]): each.value for each in forwarder.figures()}
+                figures = {
+                    (each.name, each.labels.get("upstream")): each.value for each in forwarder.figures()
+                }
                 assert figures["forward_unreachable_total", first.address] == 2
                 assert figures["forward_requests_total", third.address] == 1
             nursery.cancel_scope.cancel()

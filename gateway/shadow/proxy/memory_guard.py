@@ -1,0 +1,128 @@
+"""Bounds the memory of all sessions together, by closing those that hold the most.
+
+Each session is bounded for itself, but a thousand of them may each hold an unfinished frame of 16 MiB, or an answer
+that nobody reads. All sessions are summed up once a second. In between, sessions that grow report it, and are summed up
+as soon as they have grown by an eighth of a limit together, so that a burst cannot exceed the limits by much.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator
+from operator import itemgetter
+from time import monotonic
+from typing import Final, Protocol
+
+import trio
+
+from gateway.runtime.metrics import Metric
+
+log = logging.getLogger(__name__)
+
+SUMS_PER_LIMIT: Final = 8
+LOG_INTERVAL_S: Final = 10.0
+SESSIONS_PER_TURN: Final = 256
+"""Sessions summed up before other tasks have their turn: about half a millisecond."""
+
+
+class BufferingSession(Protocol):
+    """A session that holds bytes."""
+
+    @property
+    def buffered_bytes(self) -> int:
+        """All bytes held in memory, unfinished frames included."""
+
+    @property
+    def unfinished_bytes(self) -> int:
+        """Bytes of unfinished frames."""
+
+    def abort(self) -> None:
+        """End the session at once, and free what it holds."""
+
+
+class SessionGroup(Protocol):
+    """The sessions of one listener; a sweep notes the sums of their bytes there."""
+
+    buffered_bytes: int
+    unfinished_bytes: int
+
+    @property
+    def sessions(self) -> Iterable[BufferingSession]:
+        """The sessions at the moment."""
+
+
+class MemoryGuard:
+    """Closes the largest sessions when all together hold too much."""
+
+    def __init__(self, max_bytes: float, max_unfinished_bytes: float) -> None:
+        self._max_bytes = max_bytes
+        self._max_unfinished_bytes = max_unfinished_bytes
+        self._grown_limit = min(max_bytes, max_unfinished_bytes) / SUMS_PER_LIMIT
+        self._grown_bytes = 0
+        self._grown: dict[BufferingSession, None] = {}
+        self._log_at_s = 0.0
+        self.closed_total = 0
+
+    def note_growth(self, session: BufferingSession, size: int) -> None:
+        """Note that a session holds ``size`` bytes more, of a large unfinished frame or of output that waits."""
+        self._grown[session] = None
+        self._grown_bytes += size
+        if self._grown_bytes > self._grown_limit:
+            self._grown_bytes = 0
+            held = [(each.buffered_bytes, each.unfinished_bytes, each) for each in self._grown]
+            self._grown = {each: None for size, _, each in held if size}
+            self._close_largest(held)
+
+    def forget_session(self, session: BufferingSession) -> None:
+        """Forget a session that has ended."""
+        self._grown.pop(session, None)
+
+    async def sweep(self, groups: Iterable[SessionGroup]) -> None:
+        """Sum up all sessions, and close the largest ones if that is too much."""
+        held: list[tuple[int, int, BufferingSession]] = []
+        for group in list(groups):
+            first = len(held)
+            for number, each in enumerate(list(group.sessions), 1):
+                held.append((each.buffered_bytes, each.unfinished_bytes, each))
+                if not number % SESSIONS_PER_TURN:
+                    await trio.lowlevel.checkpoint()
+            group.buffered_bytes = sum(size for size, _, _ in held[first:])
+            group.unfinished_bytes = sum(size for _, size, _ in held[first:])
+        self._close_largest(held)
+
+    def _close_largest(self, held: list[tuple[int, int, BufferingSession]]) -> None:
+        unfinished = [(size, each) for _, size, each in held]
+        closed = self._close_down_to(self._max_unfinished_bytes, unfinished, "unfinished_total_bytes")
+        buffered = [(size, each) for size, _, each in held if each not in closed]
+        self._close_down_to(self._max_bytes, buffered, "kept_total_bytes")
+
+    def _close_down_to(
+        self, limit: float, held: list[tuple[int, BufferingSession]], setting: str
+    ) -> set[BufferingSession]:
+        """Close the largest sessions until the others hold no more than the limit; return the closed ones."""
+        closed: set[BufferingSession] = set()
+        left = total = sum(size for size, _ in held)
+        if total <= limit:
+            return closed
+        for size, session in sorted(held, key=itemgetter(0), reverse=True):
+            if left <= limit:
+                break
+            left -= size
+            closed.add(session)
+            session.abort()
+        self.closed_total += len(closed)
+        self._log_closed(total, limit, setting)
+        return closed
+
+    def _log_closed(self, total: int, limit: float, setting: str) -> None:
+        now_s = monotonic()
+        if now_s >= self._log_at_s:
+            self._log_at_s = now_s + LOG_INTERVAL_S
+            extra = {"bytes": total, "limit": limit, "closed_total": self.closed_total}
+            log.warning(f"largest sessions closed: buffers of all clients exceed {setting}", extra=extra)
+
+    def figures(self) -> Iterator[Metric]:
+        """Yield the number of closed sessions."""
+        yield Metric(
+            "forward_closed_for_memory_total",
+            self.closed_total,
+            "Client connections closed because all together held too many bytes.",
+        )
