@@ -3,6 +3,7 @@
 Delivery lives in `gateway/broker/delay_service.py`.
 """
 
+from codec.java_numbers import I32, parse_integer_or, parse_java_integer
 from codec.properties import DELAY_TIME_LEVEL, find_property
 
 SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"
@@ -16,7 +17,9 @@ class DelayLevels:
     __slots__ = ("delays_ms",)
 
     def __init__(self, levels: str) -> None:
-        self.delays_ms = [int(level[:-1]) * UNITS_MS[level[-1]] for level in levels.split()]
+        self.delays_ms = [
+            parse_java_integer(level[:-1], I32) * UNITS_MS[level[-1]] for level in levels.split()
+        ]
 
     def deliver_at_ms(self, level: int, store_timestamp_ms: int) -> int:
         """Return the time, in ms, at which a message of a level (from 1) is due; an unknown level counts as 1 s.
@@ -31,7 +34,8 @@ class DelayLevels:
         """Return the delivery time, which replaces a delayed message's tags code; None for other messages."""
         if topic != SCHEDULE_TOPIC:
             return None
-        level = find_property(properties, _DELAY)
-        if level is None or not level.isdigit() or int(level) == 0:
+        text = find_property(properties, _DELAY)
+        level = 0 if text is None else parse_integer_or(text.decode("utf-8", "replace"), 0, I32)
+        if level <= 0:
             return None
-        return self.deliver_at_ms(min(int(level), len(self.delays_ms)), store_timestamp_ms)
+        return self.deliver_at_ms(min(level, len(self.delays_ms)), store_timestamp_ms)

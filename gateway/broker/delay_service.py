@@ -9,13 +9,17 @@ from typing import Final
 
 from codec import fastjson
 from codec import properties as keys
+from codec.constants import ResponseCode
 from codec.errors import MessageFormatError
+from codec.java_numbers import I32, JavaNumberError, parse_integer_or, parse_java_integer, quoted
 from codec.message import Message, decode_message
 from codec.sysflag import TRANSACTION_COMMIT, TRANSACTION_NONE, transaction_type
-from codec.topics import SCHEDULE_TOPIC, TRANS_HALF_TOPIC
+from codec.topics import SCHEDULE_TOPIC
+from gateway.broker.damaged_records import DamagedRecords, RecordKind, RecordPlace
 from gateway.broker.message_writer import MessageAppender, MessageScheduler, NewMessage, read_delay_level
 from gateway.broker.timer_scheduler import TIMER_KEYS
 from gateway.broker.topic_table import count_change
+from gateway.broker.waiting_message import check_real_topic
 from gateway.broker.wake_signal import WakeSignal
 from gateway.runtime.config_file import ChangingTable, ConfigFile
 from remoting.bodies.queues import DataVersion
@@ -45,10 +49,10 @@ def parse_levels(text: str) -> list[int]:
     """Return the delays in ms of levels 1, 2, …; the ValueError names the part that cannot be parsed."""
     delays = []
     for part in text.split():
-        number, unit = part[:-1], part[-1]
-        if unit not in UNITS_MS or not number.isdecimal():
-            raise ValueError(f"messageDelayLevel: {part} is not a number with s, m, h or d")
-        delays.append(int(number) * UNITS_MS[unit])
+        number, unit = parse_integer_or(part[:-1], -1, I32), part[-1]
+        if unit not in UNITS_MS or number < 0:
+            raise ValueError(f"messageDelayLevel: {quoted(part)} is not a number with s, m, h or d")
+        delays.append(number * UNITS_MS[unit])
     if not delays:
         raise ValueError("messageDelayLevel: no level")
     return delays
@@ -67,6 +71,7 @@ class DelayService(ChangingTable):
         clock: Clock,
         store: MessageStore,
         appender: MessageAppender,
+        damaged: DamagedRecords,
         earlier: WakeSignal,
         levels: str = DEFAULT_DELAY_LEVELS,
         timers: MessageScheduler | None = None,
@@ -75,6 +80,7 @@ class DelayService(ChangingTable):
         self._clock = clock
         self._store = store
         self._appender = appender
+        self._damaged = damaged
         self.earlier = earlier
         self._timers = timers
         self._delays = parse_levels(levels)
@@ -158,7 +164,7 @@ class DelayService(ChangingTable):
             if not self._deliver_message(message):
                 self._due[level] = now_ms + REFUSED_PAUSE_MS
                 return delivered
-            self._advance(level, message.queue_offset + 1)
+            self._advance(level, self.offsets.get(level, 0) + 1)
             delivered += 1
         return delivered
 
@@ -171,8 +177,8 @@ class DelayService(ChangingTable):
                 try:
                     return decode_message(chunk, 0)
                 except MessageFormatError as error:
-                    extra = {"level": level, "offset": offset, "reason": str(error)}
-                    log.error("delayed message is damaged and skipped", extra=extra)
+                    place = RecordPlace.of_stored(SCHEDULE_TOPIC, chunk)
+                    self._damaged.skip(RecordKind.DELAYED_MESSAGE, place, error)
             if (
                 not result.min_offset <= result.next_offset <= result.max_offset
                 or result.next_offset == offset
@@ -190,24 +196,28 @@ class DelayService(ChangingTable):
         return now_ms if due > now_ms + delay else due
 
     def _deliver_message(self, message: Message) -> bool:
-        """Store the message in its real queue; return False when the store refuses it.
+        """Store the message in its real queue; return False when the store takes no message at this time.
 
-        Source: ScheduleMessageService.messageTimeUp, 5.4.0.
+        A message that no queue can hold is skipped. Source: ScheduleMessageService.messageTimeUp, 5.4.0.
         """
-        topic = message.properties.get(keys.REAL_TOPIC)
-        queue_id = message.properties.get(keys.REAL_QUEUE_ID)
-        if topic is None or queue_id is None or topic == TRANS_HALF_TOPIC:
-            log.error("delayed message without a real topic dropped", extra={"topic": topic})
-            return True
+        properties = message.properties
         try:
+            topic = check_real_topic(properties.get(keys.REAL_TOPIC, ""))
+            queue_id = parse_java_integer(properties.get(keys.REAL_QUEUE_ID, ""), I32)
             # The delay level stays among the properties, as in the official broker.
-            self._appender.append(NewMessage.from_stored(message, topic, int(queue_id)))
+            self._appender.append(NewMessage.from_stored(message, topic, queue_id))
+        except (MessageFormatError, JavaNumberError) as error:
+            self._skip(message, error)
         except RequestError as error:
-            log.warning(
-                "delivery of a delayed message refused", extra={"topic": topic, "reason": error.remark}
-            )
-            return False
+            if error.code != ResponseCode.MESSAGE_ILLEGAL:
+                extra = {"topic": topic, "reason": error.remark}
+                log.warning("delivery of a delayed message refused", extra=extra)
+                return False
+            self._skip(message, error.remark)
         return True
+
+    def _skip(self, message: Message, reason: object) -> None:
+        self._damaged.skip(RecordKind.DELAYED_MESSAGE, RecordPlace.of_message(message), reason)
 
     def _advance(self, level: int, offset: int) -> None:
         self.offsets[level] = offset

@@ -186,6 +186,7 @@ def _delay_service(
         store.clock,
         store,
         appender,
+        services.damaged,
         WakeSignal(),
         levels=config.store.message_delay_level,
         timers=scheduler,

@@ -3,7 +3,9 @@ import json
 import pytest
 
 from codec.message import decode_message
+from codec.properties import encode_properties
 from codec.sysflag import TRANSACTION_PREPARED
+from gateway.broker.damaged_records import DamagedRecords, RecordKind
 from gateway.broker.delay_service import DelayService, parse_levels
 from gateway.broker.long_poll import LongPolls
 from gateway.broker.message_writer import MessageAppender, MessageWriter, NewMessage
@@ -42,7 +44,10 @@ class World:
         self.earlier = Earlier()
         file = memory_config_file("delayOffset.json", self.files)
         appender = MessageAppender(self.store, polls, 4 << 20)
-        self.delay = DelayService(file, self.clock, self.store, appender, self.earlier, levels=self.levels)
+        self.damaged = DamagedRecords("b1", self.clock)
+        self.delay = DelayService(
+            file, self.clock, self.store, appender, self.damaged, self.earlier, levels=self.levels
+        )
         self.put = MessageWriter(self.store, polls, 4 << 20, self.delay)
 
     def send(self, body=b"hello", level="1", topic="orders", queue_id=3, **more):
@@ -279,3 +284,49 @@ def test_the_file_is_written_only_after_deliveries(world):
     assert json.loads(world.files.read_small("/config/delayOffset.json").replace(b"{1:", b'{"1":'))[
         "offsetTable"
     ]
+
+
+def waiting(topic="orders", queue_id="3", **more):
+    """Return the properties of a message as it waits in the schedule topic."""
+    return {"DELAY": "1", "REAL_TOPIC": topic, "REAL_QID": queue_id, **more}
+
+
+UNUSABLE = [
+    waiting("a/b"),
+    waiting(".."),
+    waiting("x" * 30_000),
+    waiting("SCHEDULE_TOPIC_XXXX"),
+    waiting("RMQ_SYS_TRANS_OP_HALF_TOPIC"),
+    waiting("rmq_sys_wheel_timer"),
+    waiting(queue_id="9" * 5_000),
+    waiting(queue_id="-1"),
+    waiting(queue_id="x"),
+    {"DELAY": "1"},
+    {},
+]
+
+
+def test_delayed_messages_that_cannot_be_used_stop_no_others(world):
+    world.send(b"before")
+    for properties in UNUSABLE:
+        world.store.append("SCHEDULE_TOPIC_XXXX", 0, b"bad", encode_properties(properties))
+    # Decoded and encoded again, these properties are too long: each byte that is not UTF-8 takes three.
+    longer = encode_properties(waiting()) + b"pad\x01" + b"\xff" * 20_000 + b"\x02"
+    world.store.append("SCHEDULE_TOPIC_XXXX", 0, b"bad", longer)
+    world.send(b"behind")
+    world.clock.pass_ms(1000)
+    world.delay.deliver_due(world.clock.now_ms())
+    assert [message.body for message in world.read()] == [b"before", b"behind"]
+    assert world.damaged.count(RecordKind.DELAYED_MESSAGE) == len(UNUSABLE) + 1
+    assert world.delay.next_due_ms() is None
+
+
+@pytest.mark.parametrize("level", ["9" * 5_000, "-3", "x", str(1 << 31)])
+def test_any_delay_level_in_a_stored_message_lets_the_store_be_recovered(level):
+    files = MemoryFiles()
+    store = MessageStore.open(StoreConfig(root="/store", **SMALL), files, FakeClock())
+    store.append("SCHEDULE_TOPIC_XXXX", 0, b"body", encode_properties({"DELAY": level}))
+    store.close(clean=False)
+    files.delete_tree("/store/consumequeue")
+    again = MessageStore.open(StoreConfig(root="/store", **SMALL), files, FakeClock())
+    assert again.max_offset("SCHEDULE_TOPIC_XXXX", 0) == 1
