@@ -24,6 +24,7 @@ import logging
 from collections.abc import Callable
 
 from codec.constants import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+from codec.message import MIN_MESSAGE_BYTES
 from storage.errors import CorruptionError, MessageIllegal
 from storage.files import Buffer, Files, MappedFile
 from storage.layout import BLANK_BYTES, LONG, PHYSICAL_OFFSET_AT, START, mapped_file_name
@@ -175,6 +176,7 @@ class CommitLog:
         size, magic = START.unpack_from(start)
         if (
             magic not in (MAGIC_V1, MAGIC_V2)
+            or size < MIN_MESSAGE_BYTES
             or LONG.unpack_from(start, PHYSICAL_OFFSET_AT)[0] != physical_offset
         ):
             return None

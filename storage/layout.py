@@ -5,6 +5,7 @@
 
 import struct
 
+from codec.java_numbers import parse_integer_or
 from codec.message import HEADER as HEADER
 from codec.message import MAX_PROPERTIES_BYTES as MAX_PROPERTIES_BYTES
 from codec.message import PHYSICAL_OFFSET_AT as PHYSICAL_OFFSET_AT
@@ -40,4 +41,5 @@ def mapped_file_name(offset: int) -> str:
 
 def mapped_file_offsets(names: list[str]) -> list[int]:
     """Return the offsets that names of mapped files stand for, ascending; other names are ignored."""
-    return sorted(int(name) for name in names if len(name) == 20 and name.isdecimal())
+    offsets = [parse_integer_or(name, -1) for name in names if len(name) == 20 and name.isdecimal()]
+    return sorted(offset for offset in offsets if offset >= 0)

@@ -62,6 +62,8 @@ def check_message(
     (store_timestamp,) = LONG.unpack_from(view, at)
     at += 8 + (20 if sys_flag & STORE_HOST_V6 else 8)
     end = position + size
+    if at + REST.size > end:
+        return f"a message of {size} bytes is shorter than its header"
     body_bytes = REST.unpack_from(view, at)[2]
     body = at + REST.size
     at = body + body_bytes

@@ -42,6 +42,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from codec.constants import MAGIC_V1, MAGIC_V2
+from codec.java_numbers import I32, parse_integer_or
 from codec.message import MIN_MESSAGE_BYTES
 from codec.sysflag import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from storage.commit_log import CommitLog, store_timestamp_of
@@ -197,8 +198,9 @@ class Recovery:
         for topic in self._files.list(root):
             for name in self._files.list(f"{root}/{topic}"):
                 offsets = mapped_file_offsets(self._files.list(f"{root}/{topic}/{name}"))
-                if name.isdecimal() and offsets:
-                    found[topic, int(name)] = offsets
+                queue_id = parse_integer_or(name, -1, I32)
+                if queue_id >= 0 and offsets:
+                    found[topic, queue_id] = offsets
         return found
 
     def _use_size_of_files(self, found: dict[tuple[str, int], list[int]]) -> None:

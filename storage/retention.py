@@ -6,6 +6,7 @@ The broker calls `Retention.delete_expired` about every ten seconds; it may be c
 import time
 from dataclasses import dataclass
 
+from codec.java_numbers import parse_integer_or
 from storage.clock import Clock
 from storage.commit_log import CommitLog, store_timestamp_of
 from storage.config import StoreConfig
@@ -78,9 +79,7 @@ class Retention:
 
     def _is_delete_hour(self) -> bool:
         hour = time.localtime(self.clock.now_ms() / 1000).tm_hour
-        return any(
-            part.strip().isdigit() and int(part) == hour for part in self.config.delete_when.split(";")
-        )
+        return any(parse_integer_or(part.strip(), -1) == hour for part in self.config.delete_when.split(";"))
 
     def _first_file_ended_before(self, timestamp_ms: int) -> bool:
         commit_log = self.commit_log

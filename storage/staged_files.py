@@ -6,10 +6,15 @@ published, and the *mark* of the batch published last. Every file is written ato
 """
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+from codec.java_numbers import parse_integer_or
+from storage.errors import CorruptionError
 from storage.files import Files
+
+T = TypeVar("T")
 
 INTENT: Final = "intent"
 MARK: Final = "mark"
@@ -101,22 +106,25 @@ class StagedFiles:
         return sum(size or 0 for size in sizes)
 
     def read_intent(self, writer: str) -> PublishIntent | None:
-        """Return the intent of the batch that a writer is publishing, if any."""
-        found = self._files.read_small(f"{self._root}/{writer}/{INTENT}")
-        if found is None:
-            return None
-        values = json.loads(found)
-        values["stages"] = [(name, count) for name, count in values["stages"]]
-        return PublishIntent(**values)
+        """Return the intent of the batch that a writer is publishing, if any. Raises CorruptionError."""
+        return self._read_json(f"{self._root}/{writer}/{INTENT}", _parse_intent)
 
     def write_intent(self, writer: str, intent: PublishIntent) -> None:
         """Begin publishing: once this returns, the batch will be published, whatever happens. Raises StoreFull."""
         self._files.write_small(f"{self._root}/{writer}/{INTENT}", json.dumps(asdict(intent)).encode())
 
     def read_mark(self, writer: str) -> PublishedMark | None:
-        """Return the mark of the batch that a writer published last; None if there was none."""
-        found = self._files.read_small(f"{self._root}/{writer}/{MARK}")
-        return None if found is None else PublishedMark(**json.loads(found))
+        """Return the mark of the batch that a writer published last; None if there was none. Raises CorruptionError."""
+        return self._read_json(f"{self._root}/{writer}/{MARK}", lambda values: PublishedMark(**values))
+
+    def _read_json(self, path: str, parse: Callable[[Any], T]) -> T | None:
+        found = self._files.read_small(path)
+        if found is None:
+            return None
+        try:
+            return parse(json.loads(found))
+        except (ValueError, TypeError, KeyError) as error:
+            raise CorruptionError(path, 0, f"it cannot be parsed: {error}") from error
 
     def finish_batch(self, writer: str, mark: PublishedMark) -> int:
         """Record that a batch is published; delete its parts and those of earlier batches, and return their bytes."""
@@ -164,4 +172,13 @@ class StagedFiles:
     def _list_parts(self, writer: str) -> list[tuple[str, int]]:
         """Return path and batch number of all parts, including files that a killed process left half written."""
         directory = f"{self._root}/{writer}/{_PARTS_FOLDER}"
-        return [(f"{directory}/{name}", int(name.split(".")[0])) for name in self._files.list(directory)]
+        found = [
+            (f"{directory}/{name}", parse_integer_or(name.split(".")[0], -1))
+            for name in self._files.list(directory)
+        ]
+        return [(path, batch) for path, batch in found if batch >= 0]
+
+
+def _parse_intent(values: dict[str, Any]) -> PublishIntent:
+    values["stages"] = [(name, count) for name, count in values["stages"]]
+    return PublishIntent(**values)

@@ -128,7 +128,10 @@ class TimerStore:
 
     def _queue_offset_of(self, record: TimerRecord) -> int:
         view = self._store.message_at(record.physical_offset)
-        return -1 if view is None else int(LONG.unpack_from(view, QUEUE_OFFSET_AT)[0])
+        if view is None:
+            return -1
+        offset: int = LONG.unpack_from(view, QUEUE_OFFSET_AT)[0]
+        return offset
 
     def _repair_wheel(self, start: int) -> None:
         """Make the wheel agree with the log: add missing records, remove those that the log lost."""

@@ -17,19 +17,23 @@ Permissions are checked in `processors/staged_batches.py`; the files live in `st
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from typing import Final, TypeVar
 
 import trio
 
 from codec.batch import encode_batch, split_batch
-from codec.message import stored_properties
+from codec.errors import MessageFormatError
+from codec.java_numbers import I32, parse_java_integer
+from codec.message import split_messages, stored_properties
 from codec.properties import UNIQ_CLIENT_MESSAGE_ID_KEYIDX, find_property
+from gateway.broker.damaged_records import RecordKind, RecordPlace
 from gateway.broker.send_handler import SendHandler
 from gateway.broker.shared_parts import MessageServices
 from gateway.broker.topic_table import TopicTable
 from gateway.runtime.run_blocking import RunBlocking
-from storage.errors import StoreError, StoreFull
+from storage.errors import MessageIllegal, StoreError, StoreFull
 from storage.queue_read import ReadStatus
 from storage.staged_files import PublishedMark, PublishIntent, StagedFiles, StagedPart
 
@@ -62,6 +66,7 @@ class StagedBatches:
         self._files = files
         self._store = services.store
         self._long_polls = services.long_polls
+        self._damaged = services.damaged
         self._put_stats = services.stats.put
         self._topics = topics
         self._send_handler = send_handler
@@ -109,7 +114,7 @@ class StagedBatches:
 
         Raises BatchIncomplete, StoreError.
         """
-        async with self._writer_locks.setdefault(writer, trio.Lock()):
+        async with self._lock_writer(writer):
             try:
                 done = await self._finish_publishing(writer)
                 if batch <= self.last_published_batch(writer):
@@ -132,8 +137,19 @@ class StagedBatches:
             await self._unfinished.wait()
             await trio.sleep(RETRY_INTERVAL_S)
 
+    @asynccontextmanager
+    async def _lock_writer(self, writer: str) -> AsyncIterator[None]:
+        """Let one task at a time publish for a writer. The lock is forgotten when nobody needs it."""
+        lock = self._writer_locks.setdefault(writer, trio.Lock())
+        try:
+            async with lock:
+                yield
+        finally:
+            if not lock.locked() and not lock.statistics().tasks_waiting:
+                self._writer_locks.pop(writer, None)
+
     async def _finish_or_retry(self, writer: str) -> None:
-        async with self._writer_locks.setdefault(writer, trio.Lock()):
+        async with self._lock_writer(writer):
             try:
                 await self._finish_publishing(writer)
             except StoreError as error:
@@ -197,12 +213,21 @@ class StagedBatches:
         return appended
 
     def _append_part(self, part: StagedPart, present_keys: frozenset[bytes]) -> int:
-        """Append the messages of a part that are not in the store yet; none when its topic was deleted.
+        """Append the messages of a part that are not in the store yet.
 
-        Raises StoreFull.
+        None is appended when the topic was deleted, or when the store can never hold them. Raises StoreFull.
         """
         if self._topics.get(part.topic) is None:
             return 0
+        try:
+            return self._append_missing(part, present_keys)
+        except (MessageIllegal, MessageFormatError) as error:
+            # The batch has an intent, so it must be completed.
+            place = RecordPlace(part.topic, part.queue_id, -1, -1)
+            self._damaged.skip(RecordKind.STAGED_PART, place, error)
+            return 0
+
+    def _append_missing(self, part: StagedPart, present_keys: frozenset[bytes]) -> int:
         if self._store.disk_full:
             raise StoreFull("nearly full")
         body = part.body
@@ -235,7 +260,7 @@ class StagedBatches:
         found: set[bytes] = set()
         for topic, queues in floors.items():
             for queue_id, floor in queues.items():
-                for keys in self._read_unique_keys(topic, int(queue_id), floor):
+                for keys in self._read_unique_keys(topic, parse_java_integer(queue_id, I32), floor):
                     found |= keys
                     await trio.lowlevel.checkpoint()
         return frozenset(found)
@@ -247,11 +272,7 @@ class StagedBatches:
             result = self._store.read(topic, queue_id, offset, _MESSAGES_PER_READ)
             if result.status is not ReadStatus.FOUND:
                 return
-            yield {
-                _unique_key(message)
-                for chunk in result.chunks
-                for message in _split_messages(memoryview(chunk))
-            }
+            yield {_unique_key(message) for chunk in result.chunks for message in split_messages(chunk)}
             offset = result.next_offset
 
     async def _read_part(self, writer: str, batch: int, stage: str, number: int) -> bytes | None:
@@ -267,15 +288,6 @@ def _part_numbers(intent: PublishIntent) -> Iterator[tuple[str, int]]:
     for stage, count in intent.stages:
         for number in range(count):
             yield stage, number
-
-
-def _split_messages(chunk: memoryview) -> Iterator[memoryview]:
-    """Yield the stored messages in a slice of the commit log."""
-    position = 0
-    while position < len(chunk):
-        size = int.from_bytes(chunk[position : position + 4])
-        yield chunk[position : position + size]
-        position += size
 
 
 def _unique_key(message: memoryview) -> bytes:

@@ -1,14 +1,16 @@
-"""Properties full of zeros: refused, and not taken for damage where another broker stored them."""
+"""Properties full of zeros are refused, and messages whose lengths lie are told from real ones."""
 
 import random
 
 import pytest
 
 from codec.batch import encode_batch
-from codec.message import iter_messages
+from codec.message import Message, encode_message, iter_messages
+from codec.sysflag import BORN_HOST_V6, STORE_HOST_V6
 from storage import append, batch_encoding
 from storage.crash_files import CrashFiles
 from storage.errors import MessageIllegal
+from storage.log_scan import check_message
 from storage.store import MessageStore
 from storage.tests.support import FakeClock, small_config
 
@@ -84,3 +86,30 @@ def test_a_power_cut_that_loses_a_sector_of_properties_is_noticed() -> None:
     files.flush(log.path)
     again = open_store(files.crash(random.Random(1)), clock)
     assert bodies(again) == [b"first"]
+
+
+def forged_message(place: int, size: int, sys_flag: int = 0, body_bytes: int = 3) -> bytes:
+    """Return bytes that look like a message at a physical offset, and whose size, flag and body length may lie."""
+    whole = bytearray(encode_message(Message("t", b"abc", physical_offset=place)))
+    whole[:4], whole[36:40], whole[84:88] = size.to_bytes(4), sys_flag.to_bytes(4), body_bytes.to_bytes(4)
+    return bytes(whole)
+
+
+@pytest.mark.parametrize("size", [0, 1, 36, 90])
+def test_bytes_in_a_body_that_are_too_short_for_a_message_are_none(size: int) -> None:
+    store = open_store(CrashFiles(), FakeClock())
+    store.append("t", 0, forged_message(88, size))
+    assert store.message_at(0) is not None
+    assert store.message_at(88) is None
+
+
+@pytest.mark.parametrize("sys_flag", [BORN_HOST_V6, STORE_HOST_V6, BORN_HOST_V6 | STORE_HOST_V6])
+def test_a_message_that_is_shorter_than_its_header_is_named_so(sys_flag: int) -> None:
+    stored = forged_message(0, 95, sys_flag)[:95]
+    assert "shorter than its header" in str(check_message(memoryview(stored), 0, 0, True))
+
+
+@pytest.mark.parametrize("body_bytes", [4, 1 << 20, (1 << 31) - 1, 1 << 31, (1 << 32) - 1])
+def test_a_body_length_that_lies_is_named(body_bytes: int) -> None:
+    stored = forged_message(0, 96, body_bytes=body_bytes)
+    assert isinstance(check_message(memoryview(stored)[:96], 0, 0, True), str)

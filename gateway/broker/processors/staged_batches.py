@@ -38,6 +38,7 @@ from remoting.requests.staging import (
     StageMessages,
     StagingStateReply,
 )
+from storage.append import check_message_parts
 from storage.errors import MessageIllegal, StoreFull
 from storage.staged_files import StagedPart
 
@@ -149,3 +150,14 @@ def _check_messages(broker: Broker, request: StageMessages) -> None:
         if any(find_property(properties, name) is not None for name in _DELIVERED_LATER):
             remark = "a staged message can be neither delayed nor transactional"
             raise RequestError(ResponseCode.MESSAGE_ILLEGAL, remark)
+        _check_properties(broker, properties)
+
+
+def _check_properties(broker: Broker, properties: bytes) -> None:
+    """Refuse properties with which the message could not be stored when its batch is published."""
+    try:
+        check_message_parts(
+            0, 0, properties.removesuffix(b"\2") + b"\2" + broker.send_handler.own_properties_bytes
+        )
+    except MessageIllegal as error:
+        raise store_refusal(error, broker.config.store.max_message_size_bytes) from error

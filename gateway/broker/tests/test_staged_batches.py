@@ -7,8 +7,9 @@ import pytest
 import trio
 import trio.testing
 
-from codec.batch import encode_batch
+from codec.batch import ENTRY_HEAD, encode_batch
 from codec.constants import ResponseCode
+from gateway.broker.damaged_records import RecordKind
 from gateway.broker.staged_batches import StagedBatches
 from gateway.tests.broker_fakes import FakeClock, FakeConnection
 from gateway.tests.broker_world import World, answer_of
@@ -56,7 +57,9 @@ def ask(world, request):
     return trio.run(main)
 
 
-def stage(world, numbers, *, batch=0, name="s", number=0, topic="t", queue_id=0, entries=None, writer="w"):
+def stage(
+    world, numbers, *, batch=0, name="s", number=0, topic="t", queue_id=0, entries=None, writer="w", body=b""
+):
     request = StageMessages(
         writer=writer,
         batch=batch,
@@ -67,7 +70,7 @@ def stage(world, numbers, *, batch=0, name="s", number=0, topic="t", queue_id=0,
         sys_flag=0,
         born_timestamp=5,
     )
-    request.body = encode_batch(entries or [entry(n) for n in numbers])
+    request.body = body or encode_batch(entries or [entry(n) for n in numbers])
     return ask(world, request).published
 
 
@@ -389,3 +392,48 @@ def test_recovered_store_after_the_log_lost_its_end_gets_the_rest():
     assert staging._files.read_intent("w") is not None
     publish(world, ("s", 1))
     assert bodies(world) == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("size", [32_740, 33_000, 60_000])
+def test_messages_that_no_queue_could_hold_are_refused_when_they_are_staged(size):
+    world = staging_of()
+    properties = b"UNIQ_KEY\x01u\x02pad\x01".ljust(size, b"x")
+    body = ENTRY_HEAD.pack(23 + size, 0, 0, 0, 1) + b"1" + size.to_bytes(2) + properties
+    with pytest.raises(RequestError) as refused:
+        stage(world, [], body=body)
+    assert refused.value.code == ResponseCode.MESSAGE_ILLEGAL
+    stage(world, [1])
+    assert publish(world, ("s", 1)) == 1
+
+
+def test_a_part_that_no_queue_can_hold_keeps_no_batch_from_its_end():
+    world = staging_of()
+    stage(world, [1])
+    stage(world, [2], number=1)
+    stage(world, [3], number=2)
+    path = f"{world.broker.store.config.root}/staged/w/pieces/0.s.1"
+    head, _, _ = world.files.read_small(path).partition(b"\n")
+    world.files.write_small(path, head + b"\n" + bytes(100))
+    assert publish(world, ("s", 3)) == 2
+    assert bodies(world) == [1, 3]
+    assert world.broker.damaged.count(RecordKind.STAGED_PART) == 1
+    stage(world, [4], batch=1)
+    assert publish(world, ("s", 1), batch=1) == 1
+
+
+def test_locks_of_writers_that_are_done_are_forgotten():
+    world = staging_of()
+    for number in range(20):
+        with pytest.raises(RequestError, match="is not here"):
+            publish(world, ("s", 1), writer=f"w{number}")
+    assert world.broker.staged_batches._writer_locks == {}
+
+
+def test_an_unreadable_intent_of_one_writer_keeps_no_other_waiting():
+    world = staging_of()
+    stage(world, [1], writer="a")
+    stage(world, [2], writer="b")
+    world.files.write_small(f"{world.broker.store.config.root}/staged/a/intent", b"[")
+    assert publish(world, ("s", 1), writer="b") == 1
+    with pytest.raises(RequestError, match="cannot be parsed"):
+        publish(world, ("s", 1), writer="a")
