@@ -86,7 +86,8 @@ class RegisterBrokerBody(JsonBody):
                 ("topicConfigTable", "topics"),
                 ("topicQueueMappingInfoMap", "static topics"),
             ):
-                _check_count(len(wrapper.get(key) or ()), what, max_topics)
+                table = wrapper.get(key)
+                _check_count(len(table) if isinstance(table, dict) else 0, what, max_topics)
         return cls.from_value(value)
 
     @classmethod

@@ -83,3 +83,10 @@ def test_topics_and_bytes_are_limited(compressed: bool) -> None:
     with pytest.raises(RegistrationTooLarge, match="more than 20 bytes"):
         RegisterBrokerBody.decode(data, compressed=compressed, max_bytes=20)
     assert RegisterBrokerBody.decode(data, compressed=compressed, max_topics=count) == BODY
+
+
+@pytest.mark.parametrize("table", ["1", "true", '"text"', "[1]", "1.5"])
+def test_a_table_that_is_no_object_is_refused(table: str) -> None:
+    data = f'{{"topicConfigSerializeWrapper":{{"topicConfigTable":{table}}}}}'
+    with pytest.raises(RequestError, match="expected a JSON object"):
+        RegisterBrokerBody.decode(data.encode(), compressed=False)
