@@ -206,7 +206,7 @@ class ConsumerFilterTable(ChangingTable):
             log.error("saved consumer filter is invalid", extra={"topic": topic, "reason": str(error)})
         return data
 
-    def _remove_expired(self) -> None:
+    def prepare_save(self) -> None:
         """Remove filters whose groups left more than `DEAD_FILTER_RETENTION_MS` ago."""
         oldest_ms = self._clock.now_ms() - DEAD_FILTER_RETENTION_MS
         groups = [data for of_topic in self.table.values() for data in of_topic.values()]
@@ -224,8 +224,3 @@ class ConsumerFilterTable(ChangingTable):
             for topic, groups in self.table.items()
         }
         return fastjson.dumps({"filterDataByTopic": table})
-
-    def take_unsaved(self) -> bytes | None:
-        """Return the new content of consumerFilter.json without expired filters, None when nothing changed."""
-        self._remove_expired()
-        return super().take_unsaved()

@@ -237,7 +237,7 @@ class DelayService(ChangingTable):
 
     def _load(self) -> None:
         """Load the delivered offsets and clamp them to the queues' ranges. Source: correctDelayOffset, 5.4.0."""
-        saved = self._file.load(_parse_file)
+        saved = self.file.load(_parse_file)
         if saved is not None:
             self.offsets, self.version = saved
         for level in range(1, self.max_level + 1):

@@ -98,6 +98,7 @@ class FlowControl:
         self._waited_s: Callable[[], float] = lambda: 0.0
         self._handlers: MutableMapping[int, Handler] = {}
         self._unguarded: dict[int, Handler] = {}
+        self._guarded_quotas = (False, False)
 
     def guard_handlers(self, handlers: MutableMapping[int, Handler], waited_s: Callable[[], float]) -> None:
         """Guard these handlers from now on. ``waited_s`` returns how long the current request has waited."""
@@ -110,8 +111,14 @@ class FlowControl:
         self.quotas.reconfigure(config)
         self.refresh_guards()
 
+    def refresh_quota_guards(self) -> None:
+        """Install the guards that current topics need; cheap when a topic changed none of them."""
+        if self._guarded_quotas != (self.quotas.sending, self.quotas.pulling):
+            self.refresh_guards()
+
     def refresh_guards(self) -> None:
         """Install the guards that current settings and topics need, and remove all others."""
+        self._guarded_quotas = (self.quotas.sending, self.quotas.pulling)
         for code, handler in self._unguarded.items():
             self._handlers[code] = self._wrap_in_guards(code, handler)
 

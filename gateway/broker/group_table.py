@@ -1,16 +1,23 @@
 """Consumer groups of one broker and their permissions, stored in subscriptionGroup.json.
 
 Online members are in `client_registry.py`, consumer offsets in `consumer_offsets.py`.
+
+A change takes effect at once, in memory. An administrator's change is in the file before its answer leaves; a group
+that was created automatically is written within `topic_table.SAVE_INTERVAL_S`. If the process is killed before that,
+the group is created again by its next heartbeat.
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from codec import topics as topic_names
 from gateway.broker import name_validation as names
 from gateway.broker.attributes import GROUP_ATTRIBUTES, apply_changes
+from gateway.broker.encoded_entries import EncodedEntries
+from gateway.broker.limit_errors import limit_error
 from gateway.broker.topic_table import count_change
-from gateway.runtime.config_file import ConfigFile
+from gateway.config.limits import BrokerLimits
+from gateway.runtime.config_file import ConfigFile, SettingsTable
 from remoting.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupWrapper
 from remoting.bodies.queues import DataVersion
 from storage.clock import Clock
@@ -24,13 +31,23 @@ Source: PermName.INDEX_PERM_READ, 5.4.0.
 """
 
 
-class GroupTable:
-    """All groups by name. Every change is written at once. Source: SubscriptionGroupManager, 5.4.0."""
+class GroupTable(SettingsTable):
+    """All groups by name. `save_changes` writes them. Source: SubscriptionGroupManager, 5.4.0.
+
+    ``limits`` are set again when the configuration changes. A group beyond them is refused with a RequestError.
+    """
 
     def __init__(
-        self, file: ConfigFile, clock: Clock, *, auto_create: bool = True, create_system_groups: bool = True
+        self,
+        file: ConfigFile,
+        clock: Clock,
+        *,
+        auto_create: bool = True,
+        create_system_groups: bool = True,
+        limits: BrokerLimits | None = None,
     ) -> None:
-        self.file = file
+        super().__init__(file)
+        self.limits = limits or BrokerLimits()
         self._clock = clock
         self.auto_create = auto_create
         self.create_system_groups = create_system_groups
@@ -39,6 +56,7 @@ class GroupTable:
         }
         self.forbidden: dict[str, dict[str, int]] = {}
         self.version = DataVersion(timestamp=clock.now_ms())
+        self.encoded = EncodedEntries()
         self._load()
 
     def _load(self) -> None:
@@ -47,6 +65,8 @@ class GroupTable:
             self.table.update(saved.subscription_group_table)
             self.forbidden.update(saved.forbidden_table)
             self.version = saved.data_version
+        for config in self.table.values():
+            self.encoded.put(config.group_name, config)
 
     # -- reading -------------------------------------------------------------------------------------------
 
@@ -59,6 +79,7 @@ class GroupTable:
 
     def find_or_create(self, group: str) -> SubscriptionGroupConfig | None:
         """Return the group. Create a missing one with default settings if that is allowed; else return None.
+        Raises RequestError at the limit of groups.
         Source: SubscriptionGroupManager.findSubscriptionGroupConfig, 5.4.0.
         """
         config = self.table.get(group)
@@ -71,31 +92,33 @@ class GroupTable:
         self._store_configs([config])
         return config
 
-    def snapshot(self) -> SubscriptionGroupWrapper:
-        """Return groups, forbidden flags and version as they go to files and other brokers, not copied."""
-        return SubscriptionGroupWrapper(
-            subscription_group_table=self.table, forbidden_table=self.forbidden, data_version=self.version
-        )
-
     # -- changing ------------------------------------------------------------------------------------------
 
     def update(self, changes: Iterable[SubscriptionGroupConfig]) -> None:
         """Create or replace groups. Their `attributes` are modifications (``+key``, ``-key``) of the present ones.
 
-        Raises ValueError with the official text before anything is changed.
+        Raises ValueError with the official text, or RequestError, before anything is changed.
         """
         configs = list(changes)
         for config in configs:
             known = self.table.get(config.group_name)
             present = None if known is None else known.attributes
             config.attributes = apply_changes(GROUP_ATTRIBUTES, present, config.attributes)
+            self._check_size(config)
         self._store_configs(configs)
+
+    def _check_size(self, config: SubscriptionGroupConfig) -> None:
+        """Refuse lists of retry delays and subscriptions that no group needs."""
+        most = self.limits.max_settings_bytes
+        if len(config.to_json()) > most:
+            raise limit_error("maxSettingsBytes", most, "bytes of a group's settings", "shorten its lists")
 
     def delete(self, group: str) -> bool:
         """Delete a group and its flags; return False when there was none."""
         self.forbidden.pop(group, None)
         if self.table.pop(group, None) is None:
             return False
+        self.encoded.remove(group)
         self._commit_change()
         return True
 
@@ -104,7 +127,7 @@ class GroupTable:
         config = self.table.get(group)
         if config is not None:
             config.consume_enable = False
-            self._commit_change()
+            self._store_configs([config])
 
     def is_forbidden(self, group: str, topic: str, bit: int = FORBIDDEN_READ_BIT) -> bool:
         """Tell whether a group may not use a topic, whatever the topic's own permission says."""
@@ -116,9 +139,12 @@ class GroupTable:
         Deviation: clearing the last flag of one topic leaves the group's other topics as they are; the
         official broker forgets them all.
         """
-        topics = self.forbidden.setdefault(group, {})
+        topics = self.forbidden.get(group, {})
         flags = topics.get(topic, 0)
         flags = flags | 1 << bit if forbidden else flags & ~(1 << bit)
+        if flags and topic not in topics and self._count_forbidden() >= self.limits.max_groups:
+            raise limit_error("maxSubscriptionGroups", self.limits.max_groups, "forbidden topics of groups")
+        self.forbidden[group] = topics
         topics[topic] = flags
         if not flags:
             del topics[topic]
@@ -126,21 +152,27 @@ class GroupTable:
             del self.forbidden[group]
         self._commit_change()
 
+    def _count_forbidden(self) -> int:
+        return sum(map(len, self.forbidden.values()))
+
     def _store_configs(self, configs: Iterable[SubscriptionGroupConfig]) -> None:
+        configs = list(configs)
+        new = {config.group_name for config in configs if config.group_name not in self.table}
+        if new and len(self.table) + len(new) > self.limits.max_groups:
+            raise limit_error(
+                "maxSubscriptionGroups", self.limits.max_groups, "subscription groups", "delete some"
+            )
         for config in configs:
             self.table[config.group_name] = config
+            self.encoded.put(config.group_name, config)
             log.info("consumer group stored", extra={"group": config.group_name})
         self._commit_change()
 
     def _commit_change(self) -> None:
         count_change(self.version, self._clock.now_ms())
-        self.persist()
+        self._dirty = True
 
-    def persist(self) -> None:
-        """Write subscriptionGroup.json. When the disk fails, `catch_up` tries again."""
-        self.file.try_replace(self.snapshot().to_json())
-
-    def catch_up(self) -> None:
-        """Write what an earlier `persist` could not."""
-        if self.file.is_behind:
-            self.persist()
+    def encode_slices(self) -> Iterator[bytes]:
+        """Yield the content of subscriptionGroup.json."""
+        body = SubscriptionGroupWrapper(forbidden_table=self.forbidden, data_version=self.version)
+        yield self.encoded.fill(body, "subscriptionGroupTable")

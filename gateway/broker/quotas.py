@@ -3,13 +3,13 @@
 `flow_control.py` refuses sends and holds pulls beyond their quota.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from math import floor
 from typing import Final, NamedTuple
 
 from codec.java_numbers import parse_integer_or
-from gateway.broker.topic_table import TopicTable
+from gateway.broker.topic_table import TopicChange, TopicTable
 from gateway.config.process import BrokerConfig
 from remoting.bodies.topics import TopicConfig
 from storage.clock import Clock
@@ -66,41 +66,63 @@ KINDS: Final = tuple((direction, unit) for direction in (SEND, PULL) for unit in
 
 
 class Quotas:
-    """All buckets of a broker. ``sending`` and ``pulling`` tell whether that direction has any."""
+    """All buckets of a broker."""
 
     def __init__(self, config: BrokerConfig, topics: TopicTable, clock: Clock) -> None:
         self._clock = clock
-        self._topics = topics
         self._buckets: dict[QuotaKey, TokenBucket] = {}
-        self.sending = self.pulling = False
+        self._directions = {SEND: 0, PULL: 0}
+        self._topic_rates = {
+            topic.topic_name: rates for topic in topics.table.values() if (rates := _topic_rates(topic))
+        }
         self.reconfigure(config)
         topics.add_listener(self._topics_changed)
 
     def reconfigure(self, config: BrokerConfig) -> None:
         """Apply changed settings. Buckets whose rate changed start full."""
         self._burst_s = config.flow.quota_burst_s
-        self._broker_rates = {
+        rates_of_broker = {
             QuotaKey(SEND, MESSAGES, ALL_TOPICS): config.flow.send_quota_messages,
             QuotaKey(SEND, BYTES, ALL_TOPICS): config.flow.send_quota_bytes,
             QuotaKey(PULL, MESSAGES, ALL_TOPICS): config.flow.pull_quota_messages,
             QuotaKey(PULL, BYTES, ALL_TOPICS): config.flow.pull_quota_bytes,
         }
-        self._rebuild()
+        rates = {kind: rate for kind, rate in rates_of_broker.items() if rate}
+        for of_topic in self._topic_rates.values():
+            rates |= of_topic
+        self._set_rates(set(self._buckets), rates)
 
-    def _topics_changed(self, _: Sequence[TopicConfig]) -> None:
-        self._rebuild()
+    @property
+    def sending(self) -> bool:
+        """True when sends have a quota."""
+        return self._directions[SEND] > 0
 
-    def _rebuild(self) -> None:
-        rates = {kind: rate for kind, rate in self._broker_rates.items() if rate}
-        for config in self._topics.table.values():
-            if config.attributes:
-                rates |= _topic_rates(config)
-        self._buckets = {kind: self._keep_or_create_bucket(kind, rate) for kind, rate in rates.items()}
-        self.sending = any(kind.direction == SEND for kind in rates)
-        self.pulling = any(kind.direction == PULL for kind in rates)
+    @property
+    def pulling(self) -> bool:
+        """True when pulls have a quota."""
+        return self._directions[PULL] > 0
 
-    def _keep_or_create_bucket(self, kind: QuotaKey, rate: int) -> TokenBucket:
-        known, limit = self._buckets.get(kind), float(max(1, rate * self._burst_s))
+    def _topics_changed(self, change: TopicChange) -> None:
+        for topic in change.deleted:
+            self._set_rates(self._topic_rates.pop(topic, {}).keys(), {})
+        for config in change.stored:
+            before, rates = self._topic_rates.pop(config.topic_name, {}), _topic_rates(config)
+            if rates:
+                self._topic_rates[config.topic_name] = rates
+            if rates != before:
+                self._set_rates(before.keys(), rates)
+
+    def _set_rates(self, before: Collection[QuotaKey], rates: dict[QuotaKey, int]) -> None:
+        """Replace the buckets ``before`` by those with these rates."""
+        known = {kind: self._buckets.pop(kind) for kind in before}
+        for kind in known:
+            self._directions[kind.direction] -= 1
+        for kind, rate in rates.items():
+            self._buckets[kind] = self._keep_or_create_bucket(known.get(kind), rate)
+            self._directions[kind.direction] += 1
+
+    def _keep_or_create_bucket(self, known: TokenBucket | None, rate: int) -> TokenBucket:
+        limit = float(max(1, rate * self._burst_s))
         if known is not None and (known.per_second, known.limit) == (rate, limit):
             return known
         return TokenBucket(rate, limit, self._clock, limit, self._clock.monotonic())
@@ -145,7 +167,9 @@ def _topic_rates(config: TopicConfig) -> dict[QuotaKey, int]:
 
     Invalid numbers, which another server may have stored, are ignored.
     """
-    rates = {}
+    rates: dict[QuotaKey, int] = {}
+    if not config.attributes:
+        return rates
     for direction, unit in KINDS:
         kind = QuotaKey(direction, unit, config.topic_name)
         rate = parse_integer_or(config.attributes.get(kind.attribute), 0)

@@ -109,7 +109,7 @@ class RetryRules:
         config = self._topics.create_for_send_back(topic, group.retry_queue_nums, sys_flag=flags)
         if not config.perm & PERM_WRITE:
             raise RequestError(ResponseCode.NO_PERMISSION, f"the topic[{topic}] sending message is forbidden")
-        return topic, random.randrange(group.retry_queue_nums)
+        return topic, random.choice(self._topics.queue_ids(group.retry_queue_nums))
 
     def _dead_letter_topic(self, group: str) -> str:
         topic = dlq_topic(group)

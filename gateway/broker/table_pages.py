@@ -1,34 +1,32 @@
 """Paged reads of a table that may change between two pages."""
 
-from collections.abc import Mapping
-from typing import Final, TypeVar
+from typing import Final
 
+from gateway.broker.encoded_entries import EncodedEntries
 from remoting.bodies.queues import DataVersion
 from remoting.errors import RequestError
-
-T = TypeVar("T")
 
 MAX_PAGE_ENTRIES: Final = 2000
 """Largest number of entries per page. Source: BrokerConfig.splitMetadataSize, 5.4.0."""
 
 
 def select_page(
-    table: Mapping[str, T],
+    entries: EncodedEntries,
     version: DataVersion,
     seen_version: str | None,
     start: int | None,
     size: int | None,
-) -> dict[str, T]:
-    """Return entries [start, start + size) in the order of their names.
+) -> list[str] | None:
+    """Return the names of entries [start, start + size) in order; None for all entries.
 
     The page starts at the first entry when ``seen_version`` (JSON) is not the table's version any more. A client that
     passes none of the three gets the whole table. Source: TopicConfigManager.subTopicConfigTable, 5.4.0.
     """
     if seen_version is None and start is None and size is None:
-        return dict(table)
+        return None
     first = max(0, start or 0) if _is_same_version(version, seen_version) else 0
     count = min(MAX_PAGE_ENTRIES, MAX_PAGE_ENTRIES if size is None else max(0, size))
-    return {name: table[name] for name in sorted(table)[first : first + count]}
+    return entries.sorted_names()[first : first + count]
 
 
 def _is_same_version(version: DataVersion, seen_version: str | None) -> bool:

@@ -2,23 +2,50 @@
 
 Listeners are called after each change; one of them registers the topics with namesrvs. Requests are checked in
 `processors/topics.py`.
+
+A change takes effect at once, in memory. What survives a killed process:
+
+- A topic that an administrator created, changed or deleted: the answer waits until the file is written.
+- A topic that a send or a heartbeat created: the file is written within `SAVE_INTERVAL_S`. If the process is killed
+  before that, `restore_topics` finds the topic by its messages when the broker starts again.
+
+A power failure in the second after that may undo a change. Deviation: the official broker writes the whole file, on
+the thread of the request, whenever a send creates a topic; a thousand new topics take it a thousand such writes.
+Source: TopicConfigManager and ConfigManager.persist, 5.4.0.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from codec import topics as topic_names
 from gateway.broker.attributes import TOPIC_ATTRIBUTES, UNSUPPORTED_ATTRIBUTES, apply_changes
-from gateway.runtime.config_file import ConfigFile
+from gateway.broker.encoded_entries import EncodedEntries
+from gateway.broker.limit_errors import limit_error
+from gateway.config.limits import BrokerLimits
+from gateway.runtime.config_file import ConfigFile, SettingsTable
 from remoting.bodies.queues import DataVersion
 from remoting.bodies.topics import TopicConfig, TopicConfigSerializeWrapper
 from storage.clock import Clock
 
 log = logging.getLogger(__name__)
 
-Listener = Callable[[Sequence[TopicConfig]], None]
+SAVE_INTERVAL_S: Final = 0.25
+"""Longest time until a topic or group that was created automatically is written."""
+
+
+class TopicChange(NamedTuple):
+    """Topics that were created or changed, and names of topics that were deleted.
+
+    Both are empty when only the version changed.
+    """
+
+    stored: Sequence[TopicConfig] = ()
+    deleted: Sequence[str] = ()
+
+
+Listener = Callable[[TopicChange], None]
 
 SCHEDULE_QUEUES = 18
 BENCHMARK_QUEUES = 1024
@@ -84,14 +111,19 @@ def _topic_config(name: str, queues: int = 1, perm: int = topic_names.READ_WRITE
     return TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm, **more)
 
 
-class TopicTable:
-    """All topics by name. Every change is written at once and passed to the listeners.
+class TopicTable(SettingsTable):
+    """All topics by name. Every change is passed to the listeners; `save_changes` writes it.
 
+    ``limits`` are set again when the configuration changes. A topic beyond them is refused with a RequestError; topics
+    that a file of another broker brought with it are served whatever their number.
     Source: TopicConfigManager, 5.4.0. ValueError carries the official text about an invalid change.
     """
 
-    def __init__(self, file: ConfigFile, clock: Clock, settings: TopicDefaults) -> None:
-        self.file = file
+    def __init__(
+        self, file: ConfigFile, clock: Clock, settings: TopicDefaults, limits: BrokerLimits | None = None
+    ) -> None:
+        super().__init__(file)
+        self.limits = limits or BrokerLimits()
         self._clock = clock
         self._settings = settings
         self._listeners: list[Listener] = []
@@ -101,10 +133,14 @@ class TopicTable:
         self.version = DataVersion(timestamp=clock.now_ms())
         self.auto_create = settings.auto_create
         saved = file.load(TopicConfigSerializeWrapper.from_json)
+        self.saved_ms = 0 if saved is None else saved.data_version.timestamp
         if saved is not None:
             self.table.update(saved.topic_config_table)
             self.version = saved.data_version
         self.closed_to_producers = {topic for topic in self.table if self.is_closed_to_producers(topic)}
+        self.encoded = EncodedEntries()
+        for config in self.table.values():
+            self.encoded.put(config.topic_name, config)
         self._warn_of_unsupported_attributes()
 
     def _warn_of_unsupported_attributes(self) -> None:
@@ -142,12 +178,15 @@ class TopicTable:
         config = self.table.get(topic)
         return config is not None and config.order
 
-    def snapshot(self) -> TopicConfigSerializeWrapper:
-        """Return table and version as they go to files and namesrvs. The table is not copied."""
-        return TopicConfigSerializeWrapper(topic_config_table=self.table, data_version=self.version)
+    def queue_ids(self, queues: int) -> range:
+        """Return the ids of a topic's queues, for answers that list them all: no more than maxQueuesPerTopic.
+
+        A file of another broker may hold a topic of two thousand million queues.
+        """
+        return range(min(queues, self.limits.max_queues_per_topic))
 
     def add_listener(self, listener: Listener) -> None:
-        """Call ``listener(changed topics)`` after each change; deletions pass an empty sequence."""
+        """Call ``listener`` with each change."""
         self._listeners.append(listener)
 
     # -- creating ---------------------------------------------------------------------------------
@@ -165,7 +204,7 @@ class TopicTable:
         if default is None or not self._is_inheritable(default):
             log.warning("topic not created", extra={"topic": topic, "default_topic": default_topic})
             return None
-        queues = max(0, min(client_queues, default.write_queue_nums))
+        queues = max(0, min(client_queues, default.write_queue_nums, self.limits.max_queues_per_topic))
         config = _topic_config(
             topic, queues, default.perm & ~topic_names.PERM_INHERIT, topic_sys_flag=sys_flag
         )
@@ -192,6 +231,7 @@ class TopicTable:
         """
         existing = self.table.get(topic)
         if existing is None:
+            queues = min(queues, self.limits.max_queues_per_topic)
             existing = _topic_config(topic, queues, perm, order=order, topic_sys_flag=sys_flag)
             self._store_configs([existing])
         elif existing.order != order:
@@ -200,9 +240,10 @@ class TopicTable:
         return existing
 
     def create_if_absent(self, config: TopicConfig) -> TopicConfig:
-        """Return the existing topic, or store the given one when it is new."""
+        """Return the existing topic, or store the given one when it is new. Raises RequestError at a limit."""
         existing = self.table.get(config.topic_name)
         if existing is None:
+            self._check_queues(config)
             self._store_configs([config])
         return existing or config
 
@@ -211,10 +252,12 @@ class TopicTable:
     def update(self, changes: Iterable[TopicConfig]) -> None:
         """Create or replace topics. Their `attributes` are modifications (``+key``, ``-key``) of the present ones.
 
-        Raises ValueError before anything is changed. Source: TopicConfigManager.updateTopicConfigList, 5.4.0.
+        Raises ValueError or RequestError before anything is changed.
+        Source: TopicConfigManager.updateTopicConfigList, 5.4.0.
         """
         configs = list(changes)
         for config in configs:
+            self._check_queues(config)
             known = self.table.get(config.topic_name)
             if "+reserve.time" in config.attributes:
                 raise ValueError("Update topic reserveTime not supported")
@@ -222,11 +265,18 @@ class TopicTable:
             config.attributes = apply_changes(TOPIC_ATTRIBUTES, present, config.attributes)
         self._store_configs(configs)
 
+    def _check_queues(self, config: TopicConfig) -> None:
+        most = self.limits.max_queues_per_topic
+        if max(config.read_queue_nums, config.write_queue_nums) > most:
+            raise limit_error("maxQueuesPerTopic", most, "queues of a topic", "create fewer")
+
     def delete(self, topic: str) -> bool:
         """Delete a topic; return False when there was none. The caller removes its messages and offsets."""
         if self.table.pop(topic, None) is None:
             return False
-        self._commit_change([])
+        self.encoded.remove(topic)
+        self.closed_to_producers.discard(topic)
+        self._commit_change(TopicChange(deleted=[topic]))
         return True
 
     def mark_ordered(self, topics: Iterable[str]) -> None:
@@ -244,30 +294,30 @@ class TopicTable:
 
     def bump_version(self) -> None:
         """Count a change that no topic shows, such as the broker's permission, so that namesrvs are updated."""
-        self._commit_change([])
+        self._commit_change(TopicChange())
 
     def _store_configs(self, configs: Sequence[TopicConfig]) -> None:
+        names = {config.topic_name for config in configs}
+        new = names - self.table.keys() - self.system_topics
+        if new and len(self.table) + len(new) > self.limits.max_topics:
+            raise limit_error("maxTopics", self.limits.max_topics, "topics", "delete some")
         for config in configs:
             self.table[config.topic_name] = config
             if self.is_closed_to_producers(config.topic_name):
                 self.closed_to_producers.add(config.topic_name)
+            self.encoded.put(config.topic_name, config)
             log.info("topic stored", extra={"topic": config.topic_name, "queues": config.write_queue_nums})
-        self._commit_change(configs)
+        self._commit_change(TopicChange(stored=configs))
 
-    def _commit_change(self, configs: Sequence[TopicConfig]) -> None:
+    def _commit_change(self, change: TopicChange) -> None:
         count_change(self.version, self._clock.now_ms())
-        self.persist()
+        self._dirty = True
         for listener in self._listeners:
-            listener(configs)
+            listener(change)
 
-    def persist(self) -> None:
-        """Write topics.json. When the disk fails, `catch_up` tries again."""
-        self.file.try_replace(self.snapshot().to_json())
-
-    def catch_up(self) -> None:
-        """Write what an earlier `persist` could not."""
-        if self.file.is_behind:
-            self.persist()
+    def encode_slices(self) -> Iterator[bytes]:
+        """Yield the content of topics.json."""
+        yield self.encoded.fill(TopicConfigSerializeWrapper(data_version=self.version), "topicConfigTable")
 
 
 def count_change(version: DataVersion, now_ms: int) -> None:

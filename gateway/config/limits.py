@@ -45,12 +45,21 @@ class BrokerLimits:
         live=True,
         ours=True,
     )
-    max_attribute_bytes: int = key(
-        "maxAttributeBytes",
+    max_settings_bytes: int = key(
+        "maxSettingsBytes",
         16 * KIB,
-        "maximum size of the attributes of a topic or group",
+        "maximum size of a subscription group's settings as JSON: retry delays, subscriptions, attributes",
         low=64,
         high=16 * MIB,
+        live=True,
+        ours=True,
+    )
+    max_request_modes: int = key(
+        "maxRequestModes",
+        100_000,
+        "maximum number of request modes (pull or pop) set for a topic and group",
+        low=1,
+        high=_MANY,
         live=True,
         ours=True,
     )

@@ -1,13 +1,19 @@
 """A JSON file of the broker's configuration directory: read with the official fallback, written atomically.
 
-Each table knows the format of its own file.
+Each table knows the format of its own file. A table that changes is not written at once: it notes that it changed, and
+`ChangingTable.save_changes` writes it, however many changes there were. Encoding a large table takes a second, so it is
+done in slices between which other tasks run; a thread writes the bytes.
 """
 
 import logging
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Protocol, TypeVar
 
+import trio
+
+from gateway.runtime.run_blocking import RunBlocking
 from remoting.errors import RequestError
 from storage.errors import StoreFull
 from storage.files import NEW_SUFFIX
@@ -44,9 +50,12 @@ class ConfigFile:
     while newer content is still being written to the disk.
     """
 
-    def __init__(self, files: SmallFiles, path: str) -> None:
+    def __init__(
+        self, files: SmallFiles, path: str, run_blocking: RunBlocking = trio.to_thread.run_sync
+    ) -> None:
         self._files = files
         self.path = path
+        self.run_blocking = run_blocking
         self.is_behind = False
         # The path of the content that survives a power failure; unknown for content found at the start.
         self._whole = ""
@@ -115,10 +124,6 @@ class ConfigFile:
         if mark is not None and self._try(self.wait_for_disk):
             self.mark_flushed(mark)
 
-    def try_replace(self, data: bytes) -> None:
-        """Call `replace`; a failure is logged once and sets `is_behind`."""
-        self._try(lambda: self.replace(data))
-
     def try_save(self, data: bytes) -> None:
         """Call `save`; a failure is logged once and sets `is_behind`.
 
@@ -144,33 +149,109 @@ class ConfigFile:
 
 
 class ChangingTable:
-    """Base of tables that change all the time: written at intervals and when the broker stops."""
+    """Base of tables that change all the time: written at intervals and when the broker stops.
+
+    A subclass sets ``_dirty`` when it changes, and implements `to_json` or, if it may grow large, `encode_slices`.
+    """
 
     def __init__(self, file: ConfigFile) -> None:
-        self._file = file
+        self.file = file
         self._dirty = False
+        # Two tasks save. Two threads that write one file at once could leave parts of both contents.
+        self._saving = trio.Lock()
+
+    @property
+    def is_dirty(self) -> bool:
+        """True if something changed since the last write."""
+        return self._dirty
 
     def to_json(self) -> bytes:
         """Return the content of the file."""
-        raise NotImplementedError
+        return b"".join(self.encode_slices())
+
+    def encode_slices(self) -> Iterator[bytes]:
+        """Yield the content of the file in parts, each encoded in about a millisecond. The table may change between."""
+        yield self.to_json()
+
+    def prepare_save(self) -> None:
+        """Remove what need not be saved."""
 
     def persist(self) -> None:
         """Write the file if something changed since the last write. Raises StoreFull, OSError."""
-        data = self.take_unsaved()
-        if data is not None:
-            self.save(data)
+        self.prepare_save()
+        if self._dirty:
+            self._dirty = False
+            self._write_or_stay_dirty(self.to_json())
 
-    def take_unsaved(self) -> bytes | None:
-        """Return the new content for `save`, which may run in a thread; None if nothing changed."""
-        if not self._dirty:
-            return None
-        self._dirty = False
-        return self.to_json()
+    async def save_changes(self) -> None:
+        """Write the file as `persist` does, while other tasks run. Every change made before the call is written.
 
-    def save(self, data: bytes) -> None:
-        """Write the file; after a failure the next `persist` tries again."""
+        Raises StoreFull, OSError; then the next call tries again.
+        """
+        async with self._saving:
+            self.prepare_save()
+            if self._dirty:
+                self._dirty = False
+                try:
+                    content = await self._encode()
+                except BaseException:
+                    self._dirty = True
+                    raise
+                await self.file.run_blocking(partial(self._write_or_stay_dirty, content))
+
+    async def _encode(self) -> bytes:
+        parts = []
+        for part in self.encode_slices():
+            parts.append(part)
+            await trio.lowlevel.checkpoint()
+        return b"".join(parts)
+
+    def _write_or_stay_dirty(self, data: bytes) -> None:
         try:
-            self._file.save(data)
+            self._write(data)
         except BaseException:
             self._dirty = True
             raise
+
+    def _write(self, data: bytes) -> None:
+        self.file.save(data)
+
+
+class SettingsTable(ChangingTable):
+    """Base of tables of settings, such as topics: written soon after a change, and before an administrator's answer.
+
+    The file survives a killed process at once, a power failure after the next `settle`. A failure to write is logged,
+    and the change takes effect all the same; the next save tries again. Source: ConfigManager.persist, 5.4.0.
+    """
+
+    def _write(self, data: bytes) -> None:
+        self.file.replace(data)
+        self.file.is_behind = False
+
+    def persist(self) -> None:
+        """Write the file if something changed, and wait for the disk. A failure is logged."""
+        with self._failures_logged():
+            super().persist()
+        self.file.flush()
+
+    async def save_changes(self) -> None:
+        """Write the file if something changed. Every change made before the call is written, unless the disk fails."""
+        with self._failures_logged():
+            await super().save_changes()
+
+    async def settle(self) -> None:
+        """Wait in a thread until what was written is safe from a power failure. A failure is logged."""
+        async with self._saving:
+            mark = self.file.unflushed_mark()
+            if mark is not None:
+                with self._failures_logged():
+                    await self.file.run_blocking(self.file.wait_for_disk)
+                    self.file.mark_flushed(mark)
+
+    @contextmanager
+    def _failures_logged(self) -> Iterator[None]:
+        try:
+            yield
+        except (StoreFull, OSError) as error:
+            self._dirty = True
+            self.file.report_failure(error)

@@ -1,14 +1,21 @@
 """Stand-ins for the clock, files and connections of broker parts."""
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import trio
 
 from codec.command import Command
 from gateway.runtime.config_file import ConfigFile
+from remoting.connection import encode_failure
 from remoting.declare import Request
 from storage.files import Files, MemoryFiles
+
+
+async def run_inline(work: Callable[[], Any]) -> Any:
+    """Run blocking work at once."""
+    return work()
 
 
 class FakeClock:
@@ -42,6 +49,7 @@ class FakeConnection:
         self.asked: list[Command] = []
         self.answer: Command | Exception | None = None
         self.nursery: trio.Nursery | None = None
+        self.spawned: list[Callable[[], Awaitable[Any]]] = []
 
     def send_oneway(self, request: Request[Any]) -> None:
         self.told.append(request)
@@ -50,14 +58,24 @@ class FakeConnection:
         self.written.append(data)
 
     def answer_late(self, command: Command, work: Callable[[], bytes | None]) -> bool:
-        answer = work()
+        try:
+            answer = work()
+        except Exception as error:  # noqa: BLE001 - as in Connection.answer_late
+            answer = encode_failure(command, error)
         if answer is not None and not command.is_oneway:
             self.write(answer)
         return answer is not None
 
     def spawn(self, function: Callable[..., Awaitable[Any]], *args: Any) -> None:
-        assert self.nursery is not None
-        self.nursery.start_soon(function, *args)
+        if self.nursery is None:
+            self.spawned.append(partial(function, *args))
+        else:
+            self.nursery.start_soon(function, *args)
+
+    def run_spawned(self) -> None:
+        """Run the tasks that were spawned without a nursery, one after the other."""
+        while self.spawned:
+            trio.run(self.spawned.pop(0))
 
     async def ask_command(self, command: Command, timeout_s: float) -> Command:
         self.asked.append(command)
@@ -79,4 +97,4 @@ class FakeConnection:
 def memory_config_file(name: str = "table.json", files: Files | None = None) -> ConfigFile:
     """Return a configuration file in memory."""
 
-    return ConfigFile(files or MemoryFiles(), f"/config/{name}")
+    return ConfigFile(files or MemoryFiles(), f"/config/{name}", run_inline)

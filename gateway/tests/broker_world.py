@@ -1,6 +1,6 @@
 """A whole broker in memory that is called through its handlers: every request travels as bytes of header and body."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import trio
@@ -10,7 +10,7 @@ from codec.message import Message, decode_message
 from gateway.broker.assembly.build import build_broker
 from gateway.broker.message_writer import NewMessage
 from gateway.broker.processors import all_routes
-from gateway.tests.broker_fakes import FakeClock, FakeConnection
+from gateway.tests.broker_fakes import FakeClock, FakeConnection, run_inline
 from gateway.tests.configs import broker_config
 from remoting.bodies.heartbeat import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
 from remoting.bodies.topics import TopicConfig
@@ -23,10 +23,6 @@ Reply = TypeVar("Reply", bound=Header | None)
 CLIENT_VERSION = 493
 
 
-async def _never(work: Callable[[], Any]) -> None:
-    raise AssertionError("nothing blocks in these tests")
-
-
 class World:
     """One broker named b1 of cluster c1 on virtual time."""
 
@@ -37,7 +33,12 @@ class World:
             broker_name="b1", broker_cluster_name="c1", store_path_root_dir="/store", **settings
         )
         self.broker = build_broker(
-            config, memory=True, clock=self.clock, run_blocking=_never, port=lambda: 10911, files=self.files
+            config,
+            memory=True,
+            clock=self.clock,
+            run_blocking=run_inline,
+            port=lambda: 10911,
+            files=self.files,
         )
         self.handlers = all_routes().bind(self.broker)
         self.connection = FakeConnection()
@@ -48,7 +49,11 @@ class World:
         """Return the typed reply. Raise RequestError for a refusal, raised by the handler or written as an answer."""
         command = request.to_command(7)
         command.version = version
-        answer = self.handlers[request.code](connection or self.connection, command)
+        connection = connection or self.connection
+        answer = self.handlers[request.code](connection, command)
+        if answer is None and connection.spawned:
+            connection.run_spawned()
+            answer = connection.written.pop()
         return request.read_reply(answer_of(answer))
 
     def ask_async(self, request: Request[Reply], connection: FakeConnection | None = None) -> Reply:

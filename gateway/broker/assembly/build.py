@@ -28,6 +28,7 @@ from gateway.broker.store_settings import build_store_config
 from gateway.broker.timer_delivery import TimerDelivery
 from gateway.broker.timer_metrics import TimerMetrics
 from gateway.broker.timer_scheduler import TimerScheduler
+from gateway.broker.topic_recovery import restore_topics
 from gateway.broker.topic_table import TopicDefaults, TopicTable
 from gateway.broker.traffic_rates import TrafficRates
 from gateway.broker.traffic_stats import BrokerStats
@@ -66,7 +67,7 @@ def build_broker(
         store,
         run_blocking,
         port,
-        lambda name: ConfigFile(files, f"{settings.config_path}/{name}"),
+        lambda name: ConfigFile(files, f"{settings.config_path}/{name}", run_blocking),
     )
 
 
@@ -80,6 +81,7 @@ def _connect_parts(
     """Build the parts of a broker on its store, each from those it uses."""
     clock = store.clock
     tables = _tables(config, table_file, clock)
+    restore_topics(tables.topics, store)
     services = MessageServices(
         store,
         LongPolls(clock),
@@ -134,7 +136,7 @@ def _connect_parts(
 def _tables(config: BrokerConfig, table_file: Callable[[str], ConfigFile], clock: Clock) -> BrokerTables:
     filters = ConsumerFilterTable(table_file("consumerFilter.json"), clock)
     return BrokerTables(
-        TopicTable(table_file("topics.json"), clock, _topic_defaults(config)),
+        TopicTable(table_file("topics.json"), clock, _topic_defaults(config), config.limits),
         _group_table(config, table_file("subscriptionGroup.json"), clock),
         ConsumerOffsets(
             table_file("consumerOffset.json"),
@@ -168,7 +170,7 @@ def _flow_control(config: BrokerConfig, services: MessageServices, topics: Topic
     store = services.store
     flow = FlowControl(config, store, services.group_commit, Quotas(config, topics, store.clock))
     # Listeners run in order: the quotas, which added theirs when constructed, must be updated first.
-    topics.add_listener(lambda _: flow.refresh_guards())
+    topics.add_listener(lambda _: flow.refresh_quota_guards())
     return flow
 
 
@@ -215,6 +217,7 @@ def _group_table(config: BrokerConfig, file: ConfigFile, clock: Clock) -> GroupT
         clock,
         auto_create=config.auto_create_subscription_group,
         create_system_groups=config.enable_create_sys_group,
+        limits=config.limits,
     )
 
 

@@ -6,7 +6,7 @@ namesrv of the same process only changed topics are registered, and periodically
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from copy import copy
 from typing import Final
@@ -18,6 +18,7 @@ from codec.hashing import crc32
 from codec.topics import READ_WRITE
 from gateway.broker.advertised_hosts import AUTO
 from gateway.broker.processors.broker import Broker
+from gateway.broker.topic_table import TopicChange
 from gateway.namesrv.addresses import join_address
 from gateway.namesrv.registration import Registration, queue_data
 from gateway.namesrv.route_table import RouteTable
@@ -87,9 +88,9 @@ class Registrar:
         broker.topics.add_listener(self._topics_changed)
         broker.routes.add_source(self.find_route)
 
-    def _topics_changed(self, topics: Sequence[TopicConfig]) -> None:
-        if topics:
-            self._register_locally(topic.topic_name for topic in topics)
+    def _topics_changed(self, change: TopicChange) -> None:
+        if change.stored:
+            self._register_locally(topic.topic_name for topic in change.stored)
         else:
             self.renew_locally()
         for namesrv in self._connections:
@@ -152,11 +153,13 @@ class Registrar:
         config = self._broker.config
         address = self.address_through(connection)
         topics, mask = self._broker.topics, permission_mask(config.broker_permission)
-        wrapper = TopicConfigAndMappingSerializeWrapper(
-            topic_config_table=topics.table if mask == -1 else masked_topics(topics.table, mask),
-            data_version=topics.version,
-        )
-        body = RegisterBrokerBody(topic_config_serialize_wrapper=wrapper, filter_server_list=[]).to_json()
+        wrapper = TopicConfigAndMappingSerializeWrapper(data_version=topics.version)
+        content = RegisterBrokerBody(topic_config_serialize_wrapper=wrapper, filter_server_list=[])
+        if mask == -1:
+            body = topics.encoded.fill(content, "topicConfigTable")
+        else:
+            wrapper.topic_config_table = masked_topics(topics.table, mask)
+            body = content.to_json()
         request = RegisterBroker(
             broker_name=config.broker_name,
             broker_addr=address,

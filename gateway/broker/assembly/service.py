@@ -13,8 +13,8 @@ from gateway.broker.broadcast_offsets import SCAN_INTERVAL_S
 from gateway.broker.processors import all_routes
 from gateway.broker.processors.broker import Broker
 from gateway.broker.timer_task import TimerTask, save_timers
+from gateway.broker.topic_table import SAVE_INTERVAL_S
 from gateway.broker.traffic_rates import SAMPLE_INTERVAL_S
-from gateway.runtime.config_file import ChangingTable
 from gateway.runtime.run_blocking import RunBlocking
 from gateway.runtime.supervise import TaskSupervisor
 from remoting.connection import Connection, Handler
@@ -63,7 +63,6 @@ class BrokerService:
             on_open=self._handle_open,
             reactor=reactor,
         )
-        self._save_lock = trio.Lock()
         self._last_log_end = 0
         self._checkpoint_end = broker.store.max_physical_offset
 
@@ -98,6 +97,7 @@ class BrokerService:
             self._keep_running(nursery, "staged batches", broker.staged_batches.run)
         save_s = config.flush_consumer_offset_interval_ms / 1000
         self._repeat(nursery, "save offsets", save_s, self._save_offsets)
+        self._repeat(nursery, "save topics and groups", SAVE_INTERVAL_S, self._save_settings)
         self._repeat(nursery, "settle tables", SETTLE_INTERVAL_S, self._settle_tables)
         self._repeat(nursery, "expire clients", EXPIRY_INTERVAL_S, broker.clients.close_expired)
         self._repeat(nursery, "sample rates", SAMPLE_INTERVAL_S, broker.rates.take_sample)
@@ -169,33 +169,20 @@ class BrokerService:
             await self.tasks.attempt("write ends of transactions", self.broker.transactions.op_messages.flush)
 
     async def _save_offsets(self) -> None:
-        self.broker.topics.catch_up()
-        self.broker.groups.catch_up()
         self.broker.pop.state.reviver.commit_offsets()
-        # Two tasks save. Two threads that write one file at once could leave parts of both contents.
-        async with self._save_lock:
-            await self._save_table(self.broker.offsets)
-            await self._save_table(self.broker.delay_service)
-            await self._save_table(self.broker.pop.state.ordered_pops)
-            await self._save_table(self.broker.consumer_filters)
+        await self.broker.offsets.save_changes()
+        await self.broker.delay_service.save_changes()
+        await self.broker.pop.state.ordered_pops.save_changes()
+        await self.broker.consumer_filters.save_changes()
 
-    async def _save_table(self, table: ChangingTable) -> None:
-        """Write a table that changes all the time, in a thread."""
-        unsaved = table.take_unsaved()
-        if unsaved is not None:
-            await self._run_blocking(lambda: table.save(unsaved))
+    async def _save_settings(self) -> None:
+        await self.broker.topics.save_changes()
+        await self.broker.groups.save_changes()
 
     async def _settle_tables(self) -> None:
-        """Flush tables that were written without waiting for the disk; waiting would have stalled all requests."""
-        for file in (self.broker.topics.file, self.broker.groups.file):
-            mark = file.unflushed_mark()
-            if mark is not None:
-                try:
-                    await self._run_blocking(file.wait_for_disk)
-                except OSError as error:
-                    file.report_failure(error)
-                else:
-                    file.mark_flushed(mark)
+        """Flush tables that were written without waiting for the disk; waiting would have delayed all answers."""
+        await self.broker.topics.settle()
+        await self.broker.groups.settle()
 
     async def _build_index(self) -> None:
         """Index messages in short slices while none is appended, or when more than the limit are not indexed."""
@@ -240,8 +227,6 @@ class BrokerService:
             stack.callback(broker.store.close)
             if broker.timer_delivery is not None:
                 stack.callback(broker.timer_delivery.close)
-            stack.callback(broker.topics.file.flush)
-            stack.callback(broker.groups.file.flush)
             for table in (
                 broker.groups,
                 broker.topics,

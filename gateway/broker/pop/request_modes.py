@@ -1,21 +1,33 @@
 """Request modes of consumer groups, pull or pop by topic, stored in messageRequestMode.json."""
 
-from gateway.runtime.config_file import ConfigFile
+from gateway.broker.limit_errors import limit_error
+from gateway.config.limits import BrokerLimits
+from gateway.runtime.config_file import ConfigFile, SettingsTable
 from remoting.bodies.pop import MessageRequestModeSerializeWrapper, SetMessageRequestModeRequestBody
 
 
-class RequestModes:
-    """Modes by topic and group. Source: MessageRequestModeManager, 5.4.0."""
+class RequestModes(SettingsTable):
+    """Modes by topic and group. Source: MessageRequestModeManager, 5.4.0.
 
-    def __init__(self, file: ConfigFile) -> None:
-        self._file = file
+    ``limits`` are set again when the configuration changes.
+    """
+
+    def __init__(self, file: ConfigFile, limits: BrokerLimits) -> None:
+        super().__init__(file)
+        self.limits = limits
         saved = file.load(MessageRequestModeSerializeWrapper.from_json)
         self.table = {} if saved is None else saved.message_request_mode_map
+        self._count = sum(map(len, self.table.values()))
 
     def set_mode(self, mode: SetMessageRequestModeRequestBody) -> None:
-        """Set a mode and write the file. If writing fails, the next change writes this one too."""
-        self.table.setdefault(mode.topic or "", {})[mode.consumer_group or ""] = mode
-        self._file.try_save(self.snapshot().to_json())
+        """Set a mode, which `save_changes` writes. Raises RequestError at the limit of modes."""
+        topic, group = mode.topic or "", mode.consumer_group or ""
+        if self.find_mode(topic, group) is None:
+            if self._count >= self.limits.max_request_modes:
+                raise limit_error("maxRequestModes", self.limits.max_request_modes, "request modes of groups")
+            self._count += 1
+        self.table.setdefault(topic, {})[group] = mode
+        self._dirty = True
 
     def find_mode(self, topic: str, group: str) -> SetMessageRequestModeRequestBody | None:
         """Return the mode that was set for a group and topic."""
@@ -24,3 +36,7 @@ class RequestModes:
     def snapshot(self) -> MessageRequestModeSerializeWrapper:
         """Return the table as it goes to the file and other brokers, not copied."""
         return MessageRequestModeSerializeWrapper(message_request_mode_map=self.table)
+
+    def to_json(self) -> bytes:
+        """Return the content of messageRequestMode.json."""
+        return self.snapshot().to_json()

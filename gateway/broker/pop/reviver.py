@@ -288,7 +288,7 @@ class Reviver:
     def _advance_group(self, checkpoint: PopCheckpoint) -> None:
         """Move a group's offset past a pop that was recorded after the last save of consumer offsets before a crash."""
         key = checkpoint.key
-        known = key.topic in self._topics and key.group in self._groups
+        known = key.topic in self._topics and self._has_topic_and_group(key)
         if known and self._offsets.query_offset(key.group, key.topic, key.queue_id) < checkpoint.end_offset:
             self._offsets.commit_offset(key.group, key.topic, key.queue_id, checkpoint.end_offset)
 

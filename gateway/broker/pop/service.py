@@ -50,6 +50,7 @@ class PopService:
         state = self.state
         state.reviver.config = state.waiting_pops.config = state.pop_offsets.config = config
         state.checks.config = self.pop_handler.config = self.queries.config = config
+        self.request_modes.limits = config.limits
 
     async def run(self, tasks: TaskSupervisor) -> None:
         """Run due callbacks until cancelled, and sleep between deadlines; ``tasks`` records their failures."""
@@ -95,5 +96,5 @@ def build_pop(
         PopHandler(config, tables, services, state, quotas),
         AckHandler(tables, services, state),
         PopQueries(config, tables, services, state),
-        RequestModes(table_file("messageRequestMode.json")),
+        RequestModes(table_file("messageRequestMode.json"), config.limits),
     )

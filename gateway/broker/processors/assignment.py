@@ -6,6 +6,7 @@ added or removed counts at once. The strategies live in `pop/queue_assignment.py
 import logging
 
 from codec.constants import ResponseCode
+from codec.java_numbers import quoted
 from codec.topics import PERM_READ, RETRY_PREFIX
 from gateway.broker.pop.queue_assignment import STRATEGIES, assign_for_pop
 from gateway.broker.processors.broker import Broker
@@ -65,7 +66,7 @@ async def _readable_queues(broker: Broker, topic: str) -> list[MessageQueue] | N
         MessageQueue(topic=topic, broker_name=data.broker_name, queue_id=queue_id)
         for data in sorted(route.queue_datas, key=lambda data: data.broker_name)
         if data.perm & PERM_READ
-        for queue_id in range(data.read_queue_nums)
+        for queue_id in broker.topics.queue_ids(data.read_queue_nums)
     ]
 
 
@@ -94,17 +95,22 @@ def _assigned_queues(
 
 
 @SetMessageRequestMode.on(routes)
-def set_message_request_mode(broker: Broker, request: SetMessageRequestMode) -> None:
+async def set_message_request_mode(broker: Broker, request: SetMessageRequestMode) -> None:
     """Set whether a group pulls or pops a topic."""
     body = request.data
     topic, group = body.topic or "", body.consumer_group or ""
     if topic.startswith(RETRY_PREFIX):
         raise RequestError(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
+    if body.mode not in (PULL, POP):
+        raise RequestError(
+            ResponseCode.INVALID_PARAMETER, f"mode [{quoted(body.mode)}] is not {PULL} or {POP}"
+        )
     if topic not in broker.topics:
         raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
     if broker.groups.find_or_create(group) is None:
         raise RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "subscription group does not exist")
     broker.pop.request_modes.set_mode(body)
+    await broker.pop.request_modes.save_changes()
 
 
 @GetAllMessageRequestMode.on(routes)

@@ -33,18 +33,20 @@ routes: HandlerTable[Broker] = HandlerTable()
 
 
 @UpdateAndCreateSubscriptionGroup.on(routes)
-def update_group(broker: Broker, request: UpdateAndCreateSubscriptionGroup) -> None:
+async def update_group(broker: Broker, request: UpdateAndCreateSubscriptionGroup) -> None:
     """Create or change a group. Source: AdminBrokerProcessor.updateAndCreateSubscriptionGroup, 5.4.0."""
     _update_groups(broker, [request.data])
+    await broker.groups.save_changes()
 
 
 @UpdateAndCreateSubscriptionGroupList.on(routes)
-def update_groups(broker: Broker, request: UpdateAndCreateSubscriptionGroupList) -> None:
+async def update_groups(broker: Broker, request: UpdateAndCreateSubscriptionGroupList) -> None:
     """Create or change several groups, all or none.
 
     Source: AdminBrokerProcessor.updateAndCreateSubscriptionGroupList, 5.4.0.
     """
     _update_groups(broker, request.data.group_config_list)
+    await broker.groups.save_changes()
 
 
 def _update_groups(broker: Broker, configs: list[SubscriptionGroupConfig]) -> None:
@@ -68,13 +70,14 @@ def get_all_groups(
     """
     groups = broker.groups
     page = select_page(
-        groups.table, groups.version, request.data_version, request.group_seq, request.max_group_num
+        groups.encoded, groups.version, request.data_version, request.group_seq, request.max_group_num
     )
-    forbidden = {group: topics for group, topics in groups.forbidden.items() if group in page}
-    body = SubscriptionGroupWrapper(
-        subscription_group_table=page, forbidden_table=forbidden, data_version=groups.version
-    )
-    return GetAllSubscriptionGroupConfigReply(total_group_num=len(groups.table), data=body)
+    chosen = groups.table if page is None else page
+    forbidden = {group: groups.forbidden[group] for group in chosen if group in groups.forbidden}
+    body = SubscriptionGroupWrapper(forbidden_table=forbidden, data_version=groups.version)
+    reply = GetAllSubscriptionGroupConfigReply(total_group_num=len(groups.table), data=body)
+    reply.body = groups.encoded.fill(body, "subscriptionGroupTable", page)
+    return reply
 
 
 @GetSubscriptionGroupConfig.on(routes)
@@ -90,7 +93,7 @@ def get_group(broker: Broker, request: GetSubscriptionGroupConfig) -> GetSubscri
 
 
 @DeleteSubscriptionGroup.on(routes)
-def delete_group(broker: Broker, request: DeleteSubscriptionGroup) -> None:
+async def delete_group(broker: Broker, request: DeleteSubscriptionGroup) -> None:
     """Delete a group, and its offsets if requested.
 
     Source: AdminBrokerProcessor.deleteSubscriptionGroup, 5.4.0.
@@ -98,6 +101,7 @@ def delete_group(broker: Broker, request: DeleteSubscriptionGroup) -> None:
     broker.groups.delete(request.group_name)
     if request.clean_offset:
         broker.offsets.remove_group(request.group_name)
+    await broker.groups.save_changes()
     log.info("group deleted", extra={"group": request.group_name, "offsets_too": request.clean_offset})
 
 
@@ -117,7 +121,9 @@ def get_subscription(
 
 
 @UpdateAndGetGroupForbidden.on(routes)
-def forbid_group(broker: Broker, request: UpdateAndGetGroupForbidden) -> UpdateAndGetGroupForbiddenReply:
+async def forbid_group(
+    broker: Broker, request: UpdateAndGetGroupForbidden
+) -> UpdateAndGetGroupForbiddenReply:
     """Return whether a group may read a topic, after changing it if requested.
 
     Source: AdminBrokerProcessor.updateAndGetGroupForbidden, 5.4.0.
@@ -125,6 +131,7 @@ def forbid_group(broker: Broker, request: UpdateAndGetGroupForbidden) -> UpdateA
     group, topic = request.group, request.topic
     if request.readable is not None:
         broker.groups.set_forbidden(group, topic, not request.readable)
+        await broker.groups.save_changes()
     readable = not broker.groups.is_forbidden(group, topic)
     reply = UpdateAndGetGroupForbiddenReply(data=GroupForbidden(topic=topic, group=group, readable=readable))
     reply.remark = ""

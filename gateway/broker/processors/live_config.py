@@ -17,6 +17,7 @@ def apply_broker_config(broker: Broker, config: BrokerConfig) -> None:
         broker.timer_delivery.reconfigure(config)
     broker.transactions.reconfigure(config)
     broker.transaction_checks.reconfigure(config)
+    broker.topics.limits = broker.groups.limits = config.limits
     broker.topics.auto_create = config.auto_create_topic_enable
     broker.groups.auto_create = config.auto_create_subscription_group
     broker.groups.create_system_groups = config.enable_create_sys_group

@@ -42,7 +42,7 @@ routes: HandlerTable[Broker] = HandlerTable()
 
 
 @UpdateAndCreateTopic.on(routes)
-def update_topic(broker: Broker, request: UpdateAndCreateTopic) -> None:
+async def update_topic(broker: Broker, request: UpdateAndCreateTopic) -> None:
     """Create or change one topic. Source: AdminBrokerProcessor.updateAndCreateTopic, 5.4.0."""
     try:
         attributes = parse_modification(request.attributes)
@@ -60,18 +60,21 @@ def update_topic(broker: Broker, request: UpdateAndCreateTopic) -> None:
     )
     _check_update(broker, config)
     _update_topics(broker, [config])
+    await broker.topics.save_changes()
 
 
 @UpdateAndCreateTopicList.on(routes)
-def update_topics(broker: Broker, request: UpdateAndCreateTopicList) -> None:
+async def update_topics(broker: Broker, request: UpdateAndCreateTopicList) -> None:
     """Create or change several topics, all or none.
 
     Source: AdminBrokerProcessor.updateAndCreateTopicList, 5.4.0. Deviation: the official broker changes none if one
     topic of the list needs no change; this one changes the others.
     """
-    for config in request.data.topic_config_list:
+    configs = request.data.topic_config_list
+    for config in configs:
         _check_update(broker, config)
-    _update_topics(broker, request.data.topic_config_list)
+    _update_topics(broker, configs)
+    await broker.topics.save_changes()
 
 
 def _check_update(broker: Broker, config: TopicConfig) -> None:
@@ -106,7 +109,7 @@ def _update_topics(broker: Broker, configs: list[TopicConfig]) -> None:
 
 
 @DeleteTopicInBroker.on(routes)
-def delete_topic(broker: Broker, request: DeleteTopicInBroker) -> None:
+async def delete_topic(broker: Broker, request: DeleteTopicInBroker) -> None:
     """Delete a topic, its queues and its groups' offsets.
 
     Source: AdminBrokerProcessor.deleteTopic, 5.4.0.
@@ -124,17 +127,20 @@ def delete_topic(broker: Broker, request: DeleteTopicInBroker) -> None:
         broker.topics.delete(name)
         broker.offsets.remove_topic(name)
         broker.store.delete_topic(name)
+    await broker.topics.save_changes()
 
 
 @GetAllTopicConfig.on(routes)
 def get_all_topics(broker: Broker, request: GetAllTopicConfig) -> GetAllTopicConfigReply:
     """Return all topics, or one page of them by name. Source: AdminBrokerProcessor.getAllTopicConfig, 5.4.0."""
-    table = broker.topics.table
+    topics = broker.topics
     page = select_page(
-        table, broker.topics.version, request.data_version, request.topic_seq, request.max_topic_num
+        topics.encoded, topics.version, request.data_version, request.topic_seq, request.max_topic_num
     )
-    body = TopicConfigAndMappingSerializeWrapper(topic_config_table=page, data_version=broker.topics.version)
-    return GetAllTopicConfigReply(total_topic_num=len(table), data=body)
+    body = TopicConfigAndMappingSerializeWrapper(data_version=topics.version)
+    reply = GetAllTopicConfigReply(total_topic_num=len(topics.table), data=body)
+    reply.body = topics.encoded.fill(body, "topicConfigTable", page)
+    return reply
 
 
 @GetTopicConfig.on(routes)

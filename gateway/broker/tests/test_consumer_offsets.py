@@ -33,7 +33,7 @@ def test_the_file_has_the_official_form_and_is_written_when_something_changed():
     assert b'"%RETRY%g@g":{0:5}' in (text or b"")
     assert b'"t@g":{2:4611686018427387904}' in (text or b"")
     assert make(files).query_offset("g", "t", 2) == 2**62
-    assert offsets.take_unsaved() is None
+    assert not offsets.is_dirty
 
 
 def test_a_failed_write_is_tried_again():
@@ -41,7 +41,7 @@ def test_a_failed_write_is_tried_again():
     offsets.commit_offset("g", "t", 0, 5)
     with pytest.raises(OSError, match="full"):
         offsets.persist()
-    assert offsets.take_unsaved() is not None
+    assert offsets.is_dirty
 
 
 class FullDisk(MemoryFiles):

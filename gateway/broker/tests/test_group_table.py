@@ -3,8 +3,10 @@ import json
 import pytest
 
 from gateway.broker.group_table import GroupTable
+from gateway.config.limits import BrokerLimits
 from gateway.tests.broker_fakes import FakeClock, memory_config_file
-from remoting.bodies.groups import SubscriptionGroupConfig
+from remoting.bodies.groups import CustomizedRetryPolicy, GroupRetryPolicy, SubscriptionGroupConfig
+from remoting.errors import RequestError
 from storage.files import MemoryFiles
 
 
@@ -27,7 +29,9 @@ def test_a_new_broker_has_the_official_groups():
 
 def test_groups_come_into_being_when_asked_for():
     files = MemoryFiles()
-    group = make(files).find_or_create("g")
+    table = make(files)
+    group = table.find_or_create("g")
+    table.persist()
     assert (group.retry_queue_nums, group.retry_max_times, group.consume_enable) == (1, 16, True)
     assert make(files).get("g") == group
     assert make(files).version.counter == 1
@@ -70,6 +74,7 @@ def test_a_disabled_group_stays_disabled():
     table.find_or_create("g")
     table.disable("g")
     table.disable("unknown")
+    table.persist()
     assert not make(files).get("g").consume_enable
 
 
@@ -79,6 +84,7 @@ def test_forbidden_flags_are_kept_per_topic():
     table.set_forbidden("g", "t1", True)
     table.set_forbidden("g", "t2", True)
     table.set_forbidden("g", "t1", False)
+    table.persist()
     assert not table.is_forbidden("g", "t1")
     assert make(files).is_forbidden("g", "t2")
     assert json.loads(files.read_small("/config/subscriptionGroup.json"))["forbiddenTable"] == {
@@ -90,7 +96,9 @@ def test_forbidden_flags_are_kept_per_topic():
 
 def test_the_file_has_the_official_form():
     files = MemoryFiles()
-    make(files).find_or_create("g")
+    table = make(files)
+    table.find_or_create("g")
+    table.persist()
     raw = json.loads(files.read_small("/config/subscriptionGroup.json"))
     assert raw["subscriptionGroupTable"]["g"] == {
         "groupName": "g",
@@ -108,3 +116,37 @@ def test_the_file_has_the_official_form():
         "consumeTimeoutMinute": 15,
         "attributes": {},
     }
+
+
+def test_groups_beyond_the_limit_are_refused_and_those_that_exist_are_served():
+    table = make(limits=BrokerLimits(max_groups=len(make().table) + 1))
+    assert table.find_or_create("a")
+    for create in (
+        lambda: table.find_or_create("b"),
+        lambda: table.update([SubscriptionGroupConfig(group_name="b")]),
+    ):
+        with pytest.raises(RequestError, match="delete some or raise maxSubscriptionGroups"):
+            create()
+    assert table.find_or_create("a")
+    table.update([SubscriptionGroupConfig(group_name="a", retry_max_times=3)])
+    assert table.delete("a")
+    assert table.find_or_create("b")
+
+
+def test_settings_of_a_group_have_a_size():
+    delays = GroupRetryPolicy(customized_retry_policy=CustomizedRetryPolicy(next=[1000] * 10_000))
+    table = make()
+    with pytest.raises(RequestError, match="raise maxSettingsBytes"):
+        table.update([SubscriptionGroupConfig(group_name="g", group_retry_policy=delays)])
+    assert "g" not in table
+
+
+def test_flags_of_topics_that_nobody_has_are_bounded():
+    table = make(limits=BrokerLimits(max_groups=9))
+    for number in range(9):
+        table.set_forbidden("g", f"t{number}", True)
+    with pytest.raises(RequestError, match="raise maxSubscriptionGroups"):
+        table.set_forbidden("h", "t", True)
+    table.set_forbidden("g", "t0", False)
+    table.set_forbidden("h", "t", True)
+    assert table.is_forbidden("h", "t")

@@ -105,3 +105,19 @@ def test_a_change_elsewhere_keeps_what_was_used(topics, clock):
 def test_attributes_another_server_let_in_are_no_reason_to_fail(topics, clock):
     topics.table["t"] = TopicConfig(topic_name="t", attributes={"quota.send.bytes": "many"})
     assert not quotas(topics, clock).sending
+
+
+def test_topics_without_quotas_cost_nothing_and_quotas_go_with_their_topic(topics, clock):
+    table = quotas(topics, clock, send_quota_messages=10)
+    of_broker = table._buckets.copy()
+    set_topic(topics, "a", send_messages=5)
+    bucket = table._buckets[SEND, "messages", "a"]
+    set_topic(topics, "b", pull_bytes=5)
+    topics.create_for_send("c", "TBW102", 4)
+    assert table._buckets[SEND, "messages", "a"] is bucket
+    assert (table.sending, table.pulling) == (True, True)
+    topics.delete("b")
+    assert not table.pulling
+    topics.delete("a")
+    assert table._buckets == of_broker
+    assert all(table._buckets[kind] is of_broker[kind] for kind in of_broker)

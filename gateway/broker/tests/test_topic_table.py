@@ -1,10 +1,13 @@
 import json
 
 import pytest
+import trio
 
 from gateway.broker.topic_table import TopicDefaults, TopicTable, unit_flags
+from gateway.config.limits import BrokerLimits
 from gateway.tests.broker_fakes import FakeClock, memory_config_file
-from remoting.bodies.topics import TopicConfig
+from remoting.bodies.topics import TopicConfig, TopicConfigSerializeWrapper
+from remoting.errors import RequestError
 from storage.files import MemoryFiles
 
 DEFAULTS = TopicDefaults(cluster_name="c1", broker_name="b1")
@@ -77,9 +80,12 @@ def test_a_retry_topic_follows_the_order_of_its_group():
     assert table.version.counter == 3
 
 
-def test_changes_are_written_at_once_and_read_back():
+def test_changes_are_written_when_saved_and_read_back():
     files = MemoryFiles()
-    make(files).create_for_send("orders", "TBW102", 4)
+    table = make(files)
+    table.create_for_send("orders", "TBW102", 4)
+    assert files.read_small("/config/topics.json") is None
+    trio.run(table.save_changes)
     raw = json.loads(files.read_small("/config/topics.json"))
     assert raw["topicConfigTable"]["orders"] == {
         "topicName": "orders",
@@ -99,7 +105,9 @@ def test_changes_are_written_at_once_and_read_back():
 
 def test_the_backup_is_read_when_the_file_is_missing_or_damaged():
     files = MemoryFiles()
-    make(files).create_for_send("orders", "TBW102", 4)
+    table = make(files)
+    table.create_for_send("orders", "TBW102", 4)
+    table.persist()
     files.write_small("/config/topics.json.bak", files.read_small("/config/topics.json"))
     files.write_small("/config/topics.json", b'{"topicConfigTable":{"ord')
     assert "orders" in make(files)
@@ -111,12 +119,14 @@ def test_the_backup_is_read_when_the_file_is_missing_or_damaged():
 def test_listeners_hear_of_every_change():
     table = make()
     heard = []
-    table.add_listener(lambda changed: heard.append([topic.topic_name for topic in changed]))
+    table.add_listener(
+        lambda change: heard.append(([topic.topic_name for topic in change.stored], list(change.deleted)))
+    )
     table.create_for_send("orders", "TBW102", 4)
     table.update([TopicConfig(topic_name="orders", perm=4), TopicConfig(topic_name="more")])
     assert table.delete("orders")
     assert not table.delete("orders")
-    assert heard == [["orders"], ["orders", "more"], []]
+    assert heard == [(["orders"], []), (["orders", "more"], []), ([], ["orders"])]
 
 
 def test_attributes_are_modified_not_replaced():
@@ -170,9 +180,65 @@ def test_a_file_written_by_the_official_broker():
 
 def test_a_topic_taken_over_with_an_attribute_that_is_not_served_is_named(caplog):
     files = MemoryFiles()
-    before = make(files)
-    before.table["t"] = TopicConfig(topic_name="t", attributes={"cleanup.policy": "COMPACTION"})
-    before.persist()
+    taken_over = TopicConfig(topic_name="t", attributes={"cleanup.policy": "COMPACTION"})
+    content = TopicConfigSerializeWrapper(topic_config_table={"t": taken_over})
+    files.write_small("/config/topics.json", content.to_json())
     make(files)
     (line,) = [line for line in caplog.records if line.msg == "topic attribute has no effect on this broker"]
     assert (line.topic, line.attribute) == ("t", "cleanup.policy=COMPACTION")
+
+
+def limited(**limits):
+    table = make()
+    table.limits = BrokerLimits(**limits)
+    return table
+
+
+def test_topics_beyond_the_limit_are_refused_and_those_that_exist_are_served():
+    table = limited(max_topics=len(make().table) + 2)
+    table.create_for_send("a", "TBW102", 4)
+    table.update([TopicConfig(topic_name="b")])
+    for create in (
+        lambda: table.create_for_send("c", "TBW102", 4),
+        lambda: table.create_for_send_back("%RETRY%c", 1),
+        lambda: table.update([TopicConfig(topic_name="a"), TopicConfig(topic_name="c")]),
+    ):
+        with pytest.raises(RequestError, match="delete some or raise maxTopics"):
+            create()
+    assert table.create_for_send("a", "TBW102", 4) is table.get("a")
+    table.update([TopicConfig(topic_name="a", perm=4)])
+    table.create_if_absent(TopicConfig(topic_name="TRANS_CHECK_MAX_TIME_TOPIC"))
+    table.delete("b")
+    assert not table.delete("b")
+    table.limits = BrokerLimits(max_topics=len(table.table) + 1)
+    assert table.create_for_send("c", "TBW102", 4)
+
+
+def test_queues_beyond_the_limit_are_refused():
+    table = limited(max_queues_per_topic=3)
+    for queues in ({"read_queue_nums": 4}, {"write_queue_nums": 2**31 - 1}):
+        with pytest.raises(RequestError, match="raise maxQueuesPerTopic"):
+            table.update(
+                [TopicConfig(topic_name="t", **({"read_queue_nums": 3, "write_queue_nums": 3} | queues))]
+            )
+    assert shape(table.create_for_send("t", "TBW102", 8)) == (3, 3, 6)
+    assert shape(table.create_for_send_back("%RETRY%g", 2**31 - 1)) == (3, 3, 6)
+    assert list(table.queue_ids(2)) == [0, 1]
+    assert list(table.queue_ids(2**31 - 1)) == [0, 1, 2], "of a table that another broker wrote"
+
+
+def test_a_new_topic_is_encoded_once_however_many_there_are(monkeypatch):
+    encoded = []
+
+    def counted(config, **more):
+        encoded.append(config.topic_name)
+        return original(config, **more)
+
+    original = TopicConfig.to_json
+    monkeypatch.setattr(TopicConfig, "to_json", counted)
+    table = make()
+    encoded.clear()
+    for number in range(50):
+        table.create_for_send(f"t{number}", "TBW102", 4)
+        trio.run(table.save_changes)
+    assert encoded == [f"t{number}" for number in range(50)]

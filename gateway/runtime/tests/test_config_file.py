@@ -4,8 +4,10 @@ import json
 import random
 
 import pytest
+import trio
+import trio.lowlevel
 
-from gateway.runtime.config_file import ConfigFile
+from gateway.runtime.config_file import ConfigFile, SettingsTable
 from storage.crash_files import CrashFiles
 from storage.errors import StoreFull
 from storage.files import DiskFiles
@@ -130,24 +132,73 @@ def test_a_file_that_somebody_deleted_comes_back(tmp_path):
     assert path.read_bytes() == b"2"
 
 
+class Numbers(SettingsTable):
+    """A table of one number."""
+
+    def __init__(self, file):
+        super().__init__(file)
+        self.number = 0
+        self.set_in_between = 0
+
+    def set_number(self, number):
+        self.number = number
+        self._dirty = True
+
+    def encode_slices(self):
+        yield b"["
+        if self.set_in_between:
+            self.set_number(self.set_in_between)
+        yield str(self.number).encode()
+        yield b"]"
+
+
 def test_a_disk_that_fails_later_is_told_and_the_table_written_again(tmp_path, monkeypatch, caplog):
     path = tmp_path / "topics.json"
-    file = ConfigFile(DiskFiles(), str(path))
-    for number in (b"1", b"2"):
-        file.try_replace(number)
+    table = Numbers(ConfigFile(DiskFiles(), str(path)))
+    for number in (1, 2):
+        table.set_number(number)
+        trio.run(table.save_changes)
 
     def fail(_):
         raise OSError("no room after all")
 
     with monkeypatch.context() as patch:
         patch.setattr("os.fsync", fail)
-        file.flush()
-        file.flush()
+        trio.run(table.settle)
+        trio.run(table.settle)
     assert [record.reason for record in caplog.records] == ["no room after all"]
-    assert file.is_behind
-    file.try_replace(b"2")
-    file.flush()
-    assert (file.is_behind, file.unflushed_mark()) == (False, None)
+    assert (table.file.is_behind, table.is_dirty) == (True, True)
+    trio.run(table.save_changes)
+    trio.run(table.settle)
+    assert (table.file.is_behind, table.file.unflushed_mark(), table.is_dirty) == (False, None, False)
+    assert path.read_bytes() == b"[2]"
+
+
+def test_many_changes_are_written_once(tmp_path, monkeypatch):
+    written = []
+
+    async def save_all():
+        async with trio.open_nursery() as nursery:
+            for number in range(1000):
+                table.set_number(number)
+                nursery.start_soon(table.save_changes)
+
+    table = Numbers(ConfigFile(DiskFiles(), str(tmp_path / "topics.json")))
+    monkeypatch.setattr(table.file, "replace", written.append)
+    trio.run(save_all)
+    assert written == [b"[999]"]
+
+
+def test_a_change_while_the_table_is_encoded_is_written_next(tmp_path):
+    table = Numbers(ConfigFile(DiskFiles(), str(tmp_path / "topics.json")))
+    table.set_number(1)
+    table.set_in_between = 2
+    trio.run(table.save_changes)
+    assert table.is_dirty
+    table.set_in_between = 0
+    trio.run(table.save_changes)
+    assert not table.is_dirty
+    assert (tmp_path / "topics.json").read_bytes() == b"[2]"
 
 
 def test_who_is_killed_while_replacing_left_the_new_content(tmp_path, monkeypatch):

@@ -12,6 +12,7 @@ from gateway.broker.long_poll import LongPolls
 from gateway.broker.message_writer import NewMessage
 from gateway.broker.pop.deadlines import Deadlines
 from gateway.broker.timer_delivery import TimerDelivery
+from gateway.broker.topic_table import SAVE_INTERVAL_S
 from gateway.broker.traffic_rates import TrafficRates
 from gateway.broker.transaction_checks import TransactionChecks
 from gateway.broker.transactions import OpMessageWriter
@@ -80,6 +81,7 @@ async def test_tables_are_settled_while_the_broker_runs(cluster, caplog):
     client = cluster.dial(node.address)
     for topic in ("one", "two", "three"):
         await client.ask(message(topic=topic))  # makes the topic
+        await trio.sleep(SAVE_INTERVAL_S)
     path = "/broker-a/config/topics.json"
     assert path in files.unflushed_small
     flush_small = files.flush_small
@@ -221,14 +223,14 @@ async def test_one_task_at_a_time_writes_the_offsets(cluster):
         work()
         at_work -= 1
 
-    service._run_blocking = slow
+    node.broker.offsets.file.run_blocking = slow
     async with trio.open_nursery() as nursery:
         for offset in (1, 2):
             node.broker.offsets.commit_offset("g", "orders", 0, offset)
             nursery.start_soon(service._save_offsets)
             await trio.sleep(0.5)
     assert most == 1
-    assert node.broker.offsets.take_unsaved() is None
+    assert not node.broker.offsets.is_dirty
 
 
 PLANTED = "planted defect"
@@ -259,7 +261,7 @@ class Defect:
         (Deadlines, "next_due_ms"),
         (TransactionChecks, "run_round"),
         (OpMessageWriter, "flush"),
-        (ConsumerOffsets, "take_unsaved"),
+        (ConsumerOffsets, "save_changes"),
         (ClientRegistry, "close_expired"),
         (TrafficRates, "take_sample"),
         (BroadcastOffsets, "commit_and_expire"),

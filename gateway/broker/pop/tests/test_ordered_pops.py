@@ -92,7 +92,7 @@ def test_it_is_kept(world):
     assert world.orders.blocked_until_ms("t", "g", 0) == world.pop_time + 90_000
     assert world.pop([7]) == ["0 qo0%7 2", "0 0 2"]
     world.orders.persist()
-    assert world.orders.take_unsaved() is None
+    assert not world.orders.is_dirty
 
 
 def test_a_file_of_the_official_broker(world):
