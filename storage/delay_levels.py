@@ -3,12 +3,25 @@
 Delivery lives in `gateway/broker/delay_service.py`.
 """
 
-from codec.java_numbers import I32, parse_integer_or, parse_java_integer
+from codec.java_numbers import I32, parse_integer_or, quoted
 from codec.properties import DELAY_TIME_LEVEL, find_property
 
 SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"
 UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DELAY = DELAY_TIME_LEVEL.encode()
+
+
+def parse_levels(text: str) -> list[int]:
+    """Return the delays in ms of levels 1, 2, …; the ValueError names the part that cannot be parsed."""
+    delays = []
+    for part in text.split():
+        number, unit = parse_integer_or(part[:-1], -1, I32), part[-1]
+        if unit not in UNITS_MS or number < 0:
+            raise ValueError(f"messageDelayLevel: {quoted(part)} is not a number with s, m, h or d")
+        delays.append(number * UNITS_MS[unit])
+    if not delays:
+        raise ValueError("messageDelayLevel: no level")
+    return delays
 
 
 class DelayLevels:
@@ -17,9 +30,7 @@ class DelayLevels:
     __slots__ = ("delays_ms",)
 
     def __init__(self, levels: str) -> None:
-        self.delays_ms = [
-            parse_java_integer(level[:-1], I32) * UNITS_MS[level[-1]] for level in levels.split()
-        ]
+        self.delays_ms = parse_levels(levels)
 
     def deliver_at_ms(self, level: int, store_timestamp_ms: int) -> int:
         """Return the time, in ms, at which a message of a level (from 1) is due; an unknown level counts as 1 s.

@@ -11,7 +11,7 @@ from codec import fastjson
 from codec import properties as keys
 from codec.constants import ResponseCode
 from codec.errors import MessageFormatError
-from codec.java_numbers import I32, JavaNumberError, parse_integer_or, parse_java_integer, quoted
+from codec.java_numbers import I32, JavaNumberError, parse_java_integer
 from codec.message import Message, decode_message
 from codec.sysflag import TRANSACTION_COMMIT, TRANSACTION_NONE, transaction_type
 from codec.topics import SCHEDULE_TOPIC
@@ -26,7 +26,7 @@ from remoting.bodies.queues import DataVersion
 from remoting.errors import RequestError
 from storage.clock import Clock
 from storage.config import DEFAULT_DELAY_LEVELS
-from storage.delay_levels import UNITS_MS
+from storage.delay_levels import parse_levels
 from storage.errors import CorruptionError
 from storage.store import MessageStore
 
@@ -43,19 +43,6 @@ REFUSED_PAUSE_MS: Final = 100
 """Pause of a level after the store refused a delivery. Source: ScheduleMessageService, 5.4.0."""
 DAMAGE_PAUSE_MS: Final = 10_000
 """Pause of a level after its queue could not be read. Source: ScheduleMessageService, 5.4.0."""
-
-
-def parse_levels(text: str) -> list[int]:
-    """Return the delays in ms of levels 1, 2, …; the ValueError names the part that cannot be parsed."""
-    delays = []
-    for part in text.split():
-        number, unit = parse_integer_or(part[:-1], -1, I32), part[-1]
-        if unit not in UNITS_MS or number < 0:
-            raise ValueError(f"messageDelayLevel: {quoted(part)} is not a number with s, m, h or d")
-        delays.append(number * UNITS_MS[unit])
-    if not delays:
-        raise ValueError("messageDelayLevel: no level")
-    return delays
 
 
 class DelayService(ChangingTable):

@@ -6,12 +6,13 @@ from codec.message import decode_message
 from codec.properties import encode_properties
 from codec.sysflag import TRANSACTION_PREPARED
 from gateway.broker.damaged_records import DamagedRecords, RecordKind
-from gateway.broker.delay_service import DelayService, parse_levels
+from gateway.broker.delay_service import DelayService
 from gateway.broker.long_poll import LongPolls
 from gateway.broker.message_writer import MessageAppender, MessageWriter, NewMessage
 from gateway.tests.broker_fakes import FakeClock, memory_config_file
 from remoting.errors import RequestError
 from storage.config import StoreConfig
+from storage.delay_levels import parse_levels
 from storage.errors import CorruptionError, StoreFull
 from storage.files import MemoryFiles
 from storage.store import MessageStore

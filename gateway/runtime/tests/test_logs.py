@@ -67,3 +67,9 @@ def test_the_level_is_kept() -> None:
     logging.getLogger("a").warning("yes", extra={"k": 1})
     assert stream.getvalue().endswith("WARNING a yes k=1\n")
     assert "no" not in stream.getvalue()
+
+
+def test_a_long_text_of_a_client_does_not_fill_the_log() -> None:
+    line = render("x" * 1_000_000)
+    assert len(line) < 600
+    assert line.endswith('… (1000000 characters)"')
