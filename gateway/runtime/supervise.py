@@ -78,7 +78,7 @@ class TaskSupervisor:
                 self._note_failure(health, error)
             else:
                 return health.record_success()
-            await trio.sleep(min(MIN_BACKOFF_S * 2 ** (health.failures_in_a_row - 1), MAX_BACKOFF_S))
+            await trio.sleep(_backoff_s(health.failures_in_a_row))
 
     async def repeat(self, name: str, interval_s: float, work: Callable[[], Awaitable[None] | None]) -> None:
         """Run ``work`` every ``interval_s`` seconds until cancelled; after a failure the next turn tries again."""
@@ -127,6 +127,11 @@ class TaskSupervisor:
             )
             failing = float(health.is_failing(now_s))
             yield Metric("task_failing", failing, "1 while a background task fails", "gauge", labels)
+
+
+def _backoff_s(failures_in_a_row: int) -> float:
+    # After a thousand failures the power would not fit into a float, and the error would end the process.
+    return min(MIN_BACKOFF_S * 2 ** min(failures_in_a_row - 1, 16), MAX_BACKOFF_S)
 
 
 async def supervise(work: Callable[[], Awaitable[None]]) -> None:

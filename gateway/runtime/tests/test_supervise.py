@@ -155,3 +155,18 @@ async def test_a_restarted_task_is_failing_until_it_ran_for_a_while():
         nursery.cancel_scope.cancel()
     values = {metric.name: metric.value for metric in tasks.metrics()}
     assert values == {"task_failures_total": 1, "task_failing": 0}
+
+
+@virtual
+async def test_a_task_that_fails_for_days_is_still_restarted():
+    """The back-off was a power of two that no float holds after 17 hours, which ended the process."""
+    runs = 0
+
+    async def fail_thousands_of_times():
+        nonlocal runs
+        runs += 1
+        if runs < 3000:
+            raise ValueError("again")
+
+    await TaskSupervisor("test").keep_running("task", fail_thousands_of_times)
+    assert runs == 3000
