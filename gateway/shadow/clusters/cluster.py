@@ -4,7 +4,7 @@ Clients' traffic uses connections of its own, in the proxy.
 """
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import trio
 
@@ -27,6 +27,14 @@ Sign = Callable[[Command], None]
 CLUSTER_ERRORS = (OSError, RemotingTimeout, RemotingClosed, RequestError)
 """Exceptions of a request that fail because of the cluster: it does not answer, or it refuses."""
 MASTER_ID = 0
+MAX_BROKERS: Final = 1024
+"""Brokers of a cluster that are known at a time: anybody can register as many as he likes."""
+MAX_KNOWN_CONNECTIONS: Final = 1024
+MAX_QUEUES_PER_TOPIC: Final = 10_000
+"""Queues of a topic on one broker beyond which it is left alone: official brokers accept any number up to 2^31."""
+LARGE_BODY_BYTES: Final = 64 * 1024
+"""A larger table is decoded in a thread, as clients' requests would wait for it: 100,000 topics take a second."""
+MAX_DECODING_THREADS: Final = 2
 MAX_PORT = 65535
 _NO_CONSUMER = "no consumer for this group"
 """Source: ConsumerManageProcessor.getConsumerListByGroup, 5.4.0."""
@@ -70,6 +78,7 @@ class Cluster:
         self._nursery: trio.Nursery | None = None
         self._connections: dict[str, Connection] = {}
         self._locks: dict[str, trio.Lock] = {}
+        self._decoding = trio.CapacityLimiter(MAX_DECODING_THREADS)
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Hold the connections until cancelled."""
@@ -85,9 +94,13 @@ class Cluster:
     async def refresh(self) -> None:
         """Ask a namesrv for the brokers. Raises OSError, RemotingTimeout, RemotingClosed, RequestError."""
         info = (await self.ask_namesrv(GetBrokerClusterInfo())).data
-        self.brokers = {
-            name: dict(data.broker_addrs) for name, data in (info.broker_addr_table or {}).items()
-        }
+        table = info.broker_addr_table or {}
+        # Those that are known stay known, however many others were registered.
+        names = [
+            *(name for name in self.brokers if name in table),
+            *(name for name in table if name not in self.brokers),
+        ]
+        self.brokers = {name: dict(table[name].broker_addrs) for name in names[:MAX_BROKERS]}
 
     def master(self, broker: str) -> str:
         """Return the address of a broker's master. Raises KeyError if the last `refresh` did not see it."""
@@ -121,7 +134,10 @@ class Cluster:
     ) -> Reply:
         """Send a request to an address. Raises OSError, RemotingTimeout, RemotingClosed, RequestError."""
         answer = await self.ask_command(address, request.to_command(), timeout_s)
-        return request.read_reply(answer)
+        reply = request.REPLY
+        if len(answer.body) <= LARGE_BODY_BYTES or reply is None or reply.BODY is None:
+            return request.read_reply(answer)
+        return await trio.to_thread.run_sync(request.read_reply, answer, limiter=self._decoding)
 
     async def ask_command(self, address: str, command: Command, timeout_s: float | None = None) -> Command:
         """Send a command that was built by hand; it is signed as well."""
@@ -138,6 +154,7 @@ class Cluster:
         known = self._connections.get(address)
         if known is not None and not known.closed:
             return known
+        self._forget_closed_connections()
         async with self._locks.setdefault(address, trio.Lock()):
             known = self._connections.get(address)
             if known is not None and not known.closed:
@@ -145,11 +162,25 @@ class Cluster:
             connection = self._connections[address] = await self._open(address)
             return connection
 
+    def _forget_closed_connections(self) -> None:
+        """Forget closed connections when there are many: route data can name ever new addresses."""
+        if len(self._locks) < MAX_KNOWN_CONNECTIONS:
+            return
+        for address, lock in list(self._locks.items()):
+            known = self._connections.get(address)
+            if not lock.locked() and (known is None or known.closed):
+                del self._locks[address]
+                self._connections.pop(address, None)
+
     async def _open(self, address: str) -> Connection:
         if self._nursery is None:
             raise RemotingClosed("the cluster is not running")
+        try:
+            host, port = split_address(address)
+        except ValueError as error:
+            raise OSError(str(error)) from error
         with trio.move_on_after(self._timeout_s) as limit:
-            transport = await self._opener(*split_address(address))
+            transport = await self._opener(host, port)
         if limit.cancelled_caught:
             raise RemotingTimeout(f"no connection to {address} within {self._timeout_s} s")
         connection = Connection(transport, self._handlers, self._nursery, CONNECTION_LIMITS)

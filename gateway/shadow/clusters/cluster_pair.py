@@ -7,7 +7,7 @@ from typing import Final
 from codec.constants import ResponseCode
 from codec.errors import MessageFormatError
 from codec.message import Message, iter_messages
-from gateway.shadow.clusters.cluster import CLUSTER_ERRORS, Cluster, group_members
+from gateway.shadow.clusters.cluster import CLUSTER_ERRORS, MAX_QUEUES_PER_TOPIC, Cluster, group_members
 from gateway.shadow.traffic.exchange import Side
 from remoting.errors import RequestError
 from remoting.read_only_pull import read_only_pull
@@ -69,6 +69,8 @@ class ClusterPair:
             if refused.code == ResponseCode.TOPIC_NOT_EXIST:
                 return {}
             raise
+        if len(table) > MAX_QUEUES_PER_TOPIC:
+            raise OSError(f"{topic} has {len(table)} queues at {name}, more than {MAX_QUEUES_PER_TOPIC}")
         return {queue.queue_id: QueueRange(each.min_offset, each.max_offset) for queue, each in table.items()}
 
     async def consumer_offset(

@@ -2,10 +2,11 @@
 
 from collections.abc import Collection
 
+from gateway.shadow.clusters.cluster import CLUSTER_ERRORS
 from gateway.shadow.clusters.cluster_pair import ClusterPair
 from gateway.shadow.clusters.metadata_sync import NameFilter, plan_groups, plan_orders, plan_topics
 from gateway.shadow.clusters.offset_sync import OffsetFilter, TranslateOffset, plan_offsets
-from gateway.shadow.clusters.sync_steps import SyncStep, apply_steps
+from gateway.shadow.clusters.sync_steps import SyncAction, SyncStep, apply_steps
 
 
 class FullSync:
@@ -20,24 +21,35 @@ class FullSync:
     ) -> list[SyncStep]:
         """Plan all steps, and take them unless ``dry_run``. Offsets of ``moving`` topics are left alone.
 
-        Raises CLUSTER_ERRORS if a cluster cannot be asked for its metadata; LookupError for a broker without
-        counterpart.
+        A broker that cannot be asked, or has no counterpart, is a step that failed; the others are copied. Raises
+        CLUSTER_ERRORS or LookupError if that is so for every broker, and CLUSTER_ERRORS if no namesrv answers.
         """
-        sides, steps = self._sides, []
+        sides, steps, names = self._sides, list[SyncStep](), dict[str, str]()
+        problem: Exception | None = None
         await sides.primary.refresh()
         await sides.target.refresh()
-        names = {broker: sides.counterpart(broker) for broker in sorted(sides.primary.brokers)}
-        for broker, there in names.items():
-            both = sides.primary, sides.target, broker, there
-            steps += await self._apply_unless_dry(
-                [*await plan_topics(*both, topics), *await plan_groups(*both, groups)], dry_run
-            )
-            wanted = OffsetFilter(topics, groups, moving)
-            steps += await self._apply_unless_dry(
-                await plan_offsets(sides, broker, wanted, self._translate), dry_run
-            )
+        for broker in sorted(sides.primary.brokers):
+            try:
+                there = sides.counterpart(broker)
+                steps += await self._sync_broker(broker, there, OffsetFilter(topics, groups, moving), dry_run)
+                names[broker] = there
+            except (*CLUSTER_ERRORS, LookupError) as error:
+                problem = error
+                reason = f"{type(error).__name__}: {error}"
+                steps.append(SyncStep("broker", broker, SyncAction.FAILED, reason))
+        if problem is not None and not names:
+            raise problem
         orders = await plan_orders(sides.primary, sides.target, names, topics)
         return [*steps, *await self._apply_unless_dry(orders, dry_run)]
+
+    async def _sync_broker(
+        self, broker: str, there: str, wanted: OffsetFilter, dry_run: bool
+    ) -> list[SyncStep]:
+        both = self._sides.primary, self._sides.target, broker, there
+        steps = [*await plan_topics(*both, wanted.topics), *await plan_groups(*both, wanted.groups)]
+        await self._apply_unless_dry(steps, dry_run)
+        offsets = await plan_offsets(self._sides, broker, wanted, self._translate)
+        return [*steps, *await self._apply_unless_dry(offsets, dry_run)]
 
     async def _apply_unless_dry(self, steps: list[SyncStep], dry_run: bool) -> list[SyncStep]:
         if not dry_run:

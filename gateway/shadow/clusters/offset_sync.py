@@ -8,9 +8,11 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+import trio
+
 from codec.topics import TOOL_GROUPS, is_system_group
 from gateway.shadow.clusters.cluster_pair import ClusterPair, QueueRange
-from gateway.shadow.clusters.metadata_sync import NameFilter, is_system_topic
+from gateway.shadow.clusters.metadata_sync import NAMES_PER_TURN, NameFilter, is_system_topic
 from gateway.shadow.clusters.sync_steps import SyncAction, SyncStep
 from gateway.shadow.traffic.exchange import Side
 from remoting.requests.offsets import GetAllConsumerOffset, UpdateConsumerOffset
@@ -44,7 +46,9 @@ async def plan_offsets(
     ranges: dict[str, dict[int, QueueRange]] = {}
     active: dict[str, bool] = {}
     steps = []
-    for (topic, group), offsets in sorted(ours.items()):
+    for number, ((topic, group), offsets) in enumerate(sorted(ours.items())):
+        if not number % NAMES_PER_TURN:
+            await trio.lowlevel.checkpoint()
         if not wanted.includes_pair(topic, group):
             continue
         reason = _exclusion_reason(topic, group, wanted)

@@ -15,7 +15,7 @@ from typing import Any, Final
 import trio
 
 from codec.errors import MessageFormatError
-from gateway.shadow.clusters.cluster import CLUSTER_ERRORS, Cluster
+from gateway.shadow.clusters.cluster import CLUSTER_ERRORS, MAX_QUEUES_PER_TOPIC, Cluster
 from gateway.shadow.compare.alignment import (
     AlignmentLedger,
     FindingKind,
@@ -28,6 +28,8 @@ from gateway.shadow.compare.queue_reader import QueueReader, ReadRateLimiter
 POLL_INTERVAL_S: Final = 0.1
 MAX_REPORTED_FINDINGS: Final = 20
 READ_PERMISSION: Final = 4
+MAX_QUEUES: Final = 1_000_000
+"""Queues of one check by default."""
 READ_ERRORS: Final = (*CLUSTER_ERRORS, MessageFormatError, LookupError)
 
 
@@ -55,7 +57,7 @@ class ParityOptions:
     `same_offsets`: the target stores messages at the primary's queue offsets. `lag_s`: messages stored at the primary
     less than this long ago may still be on their way, so the check waits for them. `window`: a message without a
     partner is reported once this many further messages were read. `per_second` limits the messages read from each
-    cluster (0: no limit), `parallel` the number of queues read at a time.
+    cluster (0: no limit), `parallel` the number of queues read at a time, `max_queues` the queues of one check.
     """
 
     same_offsets: bool = False
@@ -63,6 +65,7 @@ class ParityOptions:
     window: int = 8192
     per_second: float = 0.0
     parallel: int = 4
+    max_queues: int = MAX_QUEUES
 
 
 @dataclass
@@ -209,29 +212,41 @@ async def compare_topics(
     Raises CLUSTER_ERRORS when the primary's namesrv does not know a topic, or does not answer.
     """
     started = trio.current_time()
-    queues = [queue for topic in topics for queue in await _readable_queues(clusters.primary, topic)]
+    queues: list[QueueParity] = []
+    for topic in topics:
+        queues += await _readable_queues(clusters.primary, topic)
+        if len(queues) > options.max_queues:
+            queues = queues[: options.max_queues]
+            problem = f"only the first {options.max_queues} queues were compared: name fewer topics at a time"
+            queues.append(QueueParity(topic, "", -1, problem=problem))
+            break
     rate_limiters = ReadRateLimiter(options.per_second), ReadRateLimiter(options.per_second)
-    parallel_queues = trio.CapacityLimiter(options.parallel)
+    waiting = iter(queues)
 
-    async def compare_queue(queue: QueueParity) -> None:
-        async with parallel_queues:
-            comparison = QueueComparison(clusters, queue, options, now_ms, rate_limiters, on_progress)
-            await comparison.run(parity_range)
+    async def compare_queues() -> None:
+        for queue in waiting:
+            if not queue.problem:
+                comparison = QueueComparison(clusters, queue, options, now_ms, rate_limiters, on_progress)
+                await comparison.run(parity_range)
 
     async with trio.open_nursery() as nursery:
-        for queue in queues:
-            nursery.start_soon(compare_queue, queue)
+        for _ in range(min(options.parallel, len(queues))):
+            nursery.start_soon(compare_queues)
     return ParityResult(queues, trio.current_time() - started)
 
 
 async def _readable_queues(primary: Cluster, topic: str) -> list[QueueParity]:
+    """Return the readable queues of a topic; in place of a broker with absurdly many, one with a problem."""
     route = await primary.route(topic)
-    return [
-        QueueParity(topic, data.broker_name, queue_id)
-        for data in sorted(route.queue_datas, key=lambda data: data.broker_name)
-        if data.perm & READ_PERMISSION
-        for queue_id in range(max(data.read_queue_nums, data.write_queue_nums))
-    ]
+    found = []
+    for data in sorted(route.queue_datas, key=lambda data: data.broker_name):
+        count = max(data.read_queue_nums, data.write_queue_nums)
+        if data.perm & READ_PERMISSION and count > MAX_QUEUES_PER_TOPIC:
+            problem = f"{count} queues are more than the {MAX_QUEUES_PER_TOPIC} that are compared"
+            found.append(QueueParity(topic, data.broker_name, -1, problem=problem))
+        elif data.perm & READ_PERMISSION:
+            found += [QueueParity(topic, data.broker_name, queue_id) for queue_id in range(count)]
+    return found
 
 
 class QueueComparison:

@@ -11,16 +11,18 @@ from typing import Any, Final, Protocol
 import orjson
 import trio
 
-from gateway.console.errors import ConsoleError
+from codec.java_numbers import I64, JavaInteger
+from gateway.console.errors import HTTP_BAD_GATEWAY, ConsoleError
 from gateway.runtime.metrics import Distribution, Metric
 from gateway.shadow.clusters.broker_pairs import find_counterpart
-from gateway.shadow.clusters.cluster import Cluster
+from gateway.shadow.clusters.cluster import CLUSTER_ERRORS, Cluster
 from gateway.shadow.clusters.metadata_sync import is_system_topic
 from gateway.shadow.compare.answer_diff import ComparisonTerms
 from gateway.shadow.compare.comparison_counts import ComparisonCounts
 from gateway.shadow.compare.comparison_observer import ComparisonObserver
 from gateway.shadow.compare.noise import LearnedNoise
 from gateway.shadow.compare.parity import (
+    MAX_QUEUES,
     ComparedClusters,
     ParityOptions,
     ParityRange,
@@ -38,6 +40,11 @@ log = logging.getLogger(__name__)
 
 REFRESH_INTERVAL_S: Final = 10.0
 SAVE_INTERVAL_S: Final = 60.0
+NOT_NEGATIVE: Final = JavaInteger(0, I64.high)
+MAX_PATTERNS: Final = 1000
+MAX_PATTERN_CHARS: Final = 255
+MAX_QUEUES_PER_CHECK: Final = 20_000
+"""Queues that a running gateway compares at a time: their results are one answer, and stay in memory."""
 REPLY_TOPIC_SUFFIX: Final = "_REPLY_TOPIC"
 """Suffix of a cluster's topic for reply messages."""
 
@@ -50,7 +57,9 @@ class ConsoleRoutes(Protocol):
     def post(self, path: str, function: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]], /) -> None: ...
 
 
-def parity_options(settings: CompareSettings, *, same_offsets: bool) -> ParityOptions:
+def parity_options(
+    settings: CompareSettings, *, same_offsets: bool, max_queues: int = MAX_QUEUES
+) -> ParityOptions:
     """Return the options of a parity check as configured."""
     return ParityOptions(
         same_offsets=same_offsets,
@@ -58,6 +67,7 @@ def parity_options(settings: CompareSettings, *, same_offsets: bool) -> ParityOp
         window=settings.parity_window,
         per_second=settings.parity_per_s,
         parallel=settings.parity_queues,
+        max_queues=max_queues,
     )
 
 
@@ -78,6 +88,10 @@ async def match_topics(primary: Cluster, patterns: Iterable[str]) -> list[str]:
         for name in users
         if any(_matches_pattern(name, each) for each in patterns) and not name.endswith(REPLY_TOPIC_SUFFIX)
     ]
+
+
+def _is_topic_pattern(text: Any) -> bool:
+    return isinstance(text, str) and 0 < len(text) <= MAX_PATTERN_CHARS
 
 
 def _matches_pattern(topic: str, pattern: str) -> bool:
@@ -181,13 +195,18 @@ class ComparisonService:
         topics: Iterable[str],
         parity_range: ParityRange | None = None,
         on_progress: ProgressCallback = ignore_progress,
+        max_queues: int = MAX_QUEUES,
     ) -> ParityResult:
         """Compare the content of topics; one check at a time. `run` must be running. Raises CLUSTER_ERRORS."""
         async with self._parity_limiter:
             found = await compare_topics(
                 ComparedClusters(self.primary, self.target, self._counterpart),
                 await match_topics(self.primary, topics),
-                parity_options(self._settings, same_offsets=self._terms.same_offsets),
+                parity_options(
+                    self._settings,
+                    same_offsets=self._terms.same_offsets,
+                    max_queues=max_queues,
+                ),
                 self._now_ms,
                 parity_range or ParityRange(),
                 on_progress,
@@ -200,10 +219,20 @@ class ComparisonService:
             given.get("topics") or ["*"],
             {name: given.get(name) for name in ParityRange.__dataclass_fields__},
         )
-        numbers = all(each is None or type(each) is int for each in window.values())
-        if not numbers or not isinstance(topics, list) or not all(isinstance(each, str) for each in topics):
-            raise ConsoleError(f"topics must be a list of names; {', '.join(window)} must be whole numbers")
-        return (await self.check_parity(topics, ParityRange(**window))).to_value()
+        numbers = all(
+            each is None or (type(each) is int and each in NOT_NEGATIVE) for each in window.values()
+        )
+        if not numbers:
+            raise ConsoleError(f"{', '.join(window)} must be whole numbers from 0 to {NOT_NEGATIVE.high}")
+        if not isinstance(topics, list) or not all(_is_topic_pattern(each) for each in topics):
+            raise ConsoleError(f"topics must be a list of names of 1 to {MAX_PATTERN_CHARS} characters")
+        if len(topics) > MAX_PATTERNS:
+            raise ConsoleError(f"topics are more than {MAX_PATTERNS}; use patterns such as orders*")
+        try:
+            found = await self.check_parity(topics, ParityRange(**window), max_queues=MAX_QUEUES_PER_CHECK)
+        except CLUSTER_ERRORS as problem:
+            raise ConsoleError(f"{type(problem).__name__}: {problem}", HTTP_BAD_GATEWAY) from problem
+        return found.to_value()
 
     def _all_clusters(self) -> tuple[Cluster, ...]:
         return self.primary, self.target, self._second

@@ -7,12 +7,11 @@ refused.
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
 import trio
 
-from gateway.shadow.clusters.cluster import CLUSTER_ERRORS, Cluster
+from gateway.shadow.clusters.cluster import CLUSTER_ERRORS, MAX_QUEUES_PER_TOPIC, Cluster
 from gateway.shadow.clusters.metadata_sync import is_system_topic, topics_of
 from gateway.shadow.replication.feed_set import ensure_queue
 from gateway.shadow.replication.queue_copier import PullOptions, QueueCopier, QueuePlace, QueueStuck
@@ -84,7 +83,7 @@ class Backfill:
         self._target_of = target_of
         self._reader = reader or PullOptions()
         self._room = ReadAheadBudget()
-        self._limit = trio.CapacityLimiter(parallel)
+        self._parallel = parallel
         self._not_paused = trio.Event()
         self._not_paused.set()
         self._started_s: float | None = None
@@ -105,7 +104,10 @@ class Backfill:
             for topic in sorted(topics & known.keys()):
                 if is_system_topic(topic):
                     raise BackfillError(f"{topic} is a system topic, which every broker writes itself")
-                queues = range(known[topic].read_queue_nums)
+                count = known[topic].read_queue_nums
+                if count > MAX_QUEUES_PER_TOPIC:
+                    raise BackfillError(f"{topic} has {count} queues, more than {MAX_QUEUES_PER_TOPIC}")
+                queues = range(count)
                 places += [
                     QueuePlace(broker, self._target_of(broker), topic, queue_id) for queue_id in queues
                 ]
@@ -134,9 +136,15 @@ class Backfill:
     async def run(self) -> None:
         """Copy all queues up to the offsets that the primary had in `find_queues`, several queues in parallel."""
         self._started_s, self._copied_before = trio.current_time(), self.copied_messages
+        waiting = iter(self.queues)
+
+        async def fill_queues() -> None:
+            for progress in waiting:
+                await self._fill_queue(progress)
+
         async with trio.open_nursery() as nursery:
-            for progress in self.queues:
-                nursery.start_soon(partial(self._fill_queue, progress))
+            for _ in range(min(self._parallel, len(self.queues))):
+                nursery.start_soon(fill_queues)
 
     def pause(self) -> None:
         """Stop after the reads that are under way."""
@@ -147,19 +155,18 @@ class Backfill:
         self._not_paused.set()
 
     async def _fill_queue(self, progress: QueueProgress) -> None:
-        async with self._limit:
-            failures = 0
-            while not progress.is_finished and failures < MAX_FAILURES:
-                before = progress.position
-                try:
-                    await self._copy_range(progress)
-                except QueueStuck as reason:
-                    progress.problem = str(reason)
-                except (*CLUSTER_ERRORS, LookupError) as problem:
-                    failures = 1 if progress.position > before else failures + 1
-                    if failures == MAX_FAILURES:
-                        progress.problem = str(problem) or type(problem).__name__
-                    await trio.sleep(MIN_BACK_OFF_S * 2**failures)
+        failures = 0
+        while not progress.is_finished and failures < MAX_FAILURES:
+            before = progress.position
+            try:
+                await self._copy_range(progress)
+            except QueueStuck as reason:
+                progress.problem = str(reason)
+            except (*CLUSTER_ERRORS, LookupError) as problem:
+                failures = 1 if progress.position > before else failures + 1
+                if failures == MAX_FAILURES:
+                    progress.problem = str(problem) or type(problem).__name__
+                await trio.sleep(MIN_BACK_OFF_S * 2**failures)
 
     async def _copy_range(self, progress: QueueProgress) -> None:
         """Copy one batch, which shows whether the two queues fit together, then several in parallel."""

@@ -1,16 +1,17 @@
 """All replicated queues: discovered at the primary, created at the target, each followed by a task of its own."""
 
+import heapq
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import trio
 
 from codec.constants import ResponseCode
 from codec.topics import DLQ_PREFIX, RETRY_PREFIX
 from gateway.runtime.metrics import Metric
-from gateway.shadow.clusters.cluster import Cluster
+from gateway.shadow.clusters.cluster import MAX_QUEUES_PER_TOPIC, Cluster
 from gateway.shadow.clusters.metadata_sync import copy_topic, is_system_topic, topics_of
 from gateway.shadow.replication.queue_copier import PullOptions, QueueCopier, QueuePlace
 from gateway.shadow.replication.queue_feed import FeedPhase, QueueFeed
@@ -22,6 +23,13 @@ from remoting.requests.topics import GetTopicConfig
 from toolkit.rate_limiter import TrioRateLimiter
 
 log = logging.getLogger(__name__)
+
+QUEUES_PER_TURN: Final = 500
+"""Queues that are looked at before other tasks have their turn: about 2 ms."""
+MAX_BROKERS_ASKED_AT_A_TIME: Final = 32
+MIN_PAUSE_PER_DISCOVERY: Final = 10
+"""The pause between discoveries is at least this many times as long as the last one took."""
+GONE_S: Final = 3_600.0
 
 QueueKey = tuple[str, str, int]
 """The primary's broker, topic and queue id."""
@@ -51,8 +59,11 @@ class FeedSet:
         self._rate_limiter = TrioRateLimiter(settings.catch_up_rate, settings.catch_up_bytes_rate)
         self._budget = ReadAheadBudget()
         self._scopes: dict[QueueKey, trio.CancelScope] = {}
+        self._seen_s: dict[str, float] = {}
         self._discovery_requested = trio.Event()
         self._discovery_done = trio.Event()
+        self.left_out = 0
+        """Queues that are not copied because there are too many, as of the last discovery."""
 
     # -- discovery ----------------------------------------------------------------------------------------------
 
@@ -61,8 +72,13 @@ class FeedSet:
         async with trio.open_nursery() as nursery:
             while True:
                 self._discovery_requested = trio.Event()
+                started_s = trio.current_time()
                 await self._discover_queues(nursery)
-                with trio.move_on_after(self._settings.discover_ms / 1000):
+                took_s = trio.current_time() - started_s
+                # Brokers with a hundred thousand topics take long to list them, and must not spend their time on that.
+                with trio.move_on_after(
+                    max(self._settings.discover_ms / 1000, took_s * MIN_PAUSE_PER_DISCOVERY)
+                ):
                     await self._discovery_requested.wait()
 
     def request_discovery(self) -> None:
@@ -74,43 +90,93 @@ class FeedSet:
         await self._discovery_done.wait()
 
     async def _discover_queues(self, nursery: trio.Nursery) -> None:
+        """Ask all brokers of the primary for their topics; one that does not answer holds up no other."""
         try:
             await self._primary.refresh()
             await self._target.refresh()
-            for broker in list(self._primary.brokers):
-                self._adjust_feeds(nursery, broker, await topics_of(self._primary, broker))
         except Exception as problem:  # noqa: BLE001 - whatever a side does wrong, the next discovery tries again
-            reason = str(problem) or type(problem).__name__
-            if reason != self.problem:
-                log.warning("cannot discover topics to replicate", extra={"reason": reason})
-            self.problem = reason
+            self._note_problem(str(problem) or type(problem).__name__)
             return
-        self.problem = ""
+        self._stop_feeds_of_gone_brokers()
+        self.left_out = 0
+        waiting = iter(list(self._primary.brokers))
+        problems: list[str] = []
+
+        async def ask_brokers() -> None:
+            for broker in waiting:
+                try:
+                    await self._adjust_feeds(nursery, broker, await topics_of(self._primary, broker))
+                except Exception as problem:  # noqa: BLE001 - as above
+                    problems.append(str(problem) or type(problem).__name__)
+
+        async with trio.open_nursery() as asking:
+            for _ in range(min(MAX_BROKERS_ASKED_AT_A_TIME, len(self._primary.brokers))):
+                asking.start_soon(ask_brokers)
+        if self.left_out:
+            problems.append(f"{self.left_out} queues are more than [kept] queues, or than a topic may have")
+        self._note_problem(problems[0] if problems else "")
         done, self._discovery_done = self._discovery_done, trio.Event()
         done.set()
 
-    def _adjust_feeds(self, nursery: trio.Nursery, broker: str, topics: Mapping[str, TopicConfig]) -> None:
-        selected = {
-            (broker, topic, queue_id)
-            for topic, config in topics.items()
-            for queue_id in range(config.read_queue_nums)
-            if self._is_selected(broker, topic, queue_id)
-        }
+    def _note_problem(self, reason: str) -> None:
+        if reason and reason != self.problem:
+            log.warning("cannot discover topics to replicate", extra={"reason": reason})
+        self.problem = reason
+
+    async def _adjust_feeds(
+        self, nursery: trio.Nursery, broker: str, topics: Mapping[str, TopicConfig]
+    ) -> None:
+        selected = await self._select_queues(broker, topics)
         followed = {key for key in self.feeds if key[0] == broker}
         for key in followed - selected:
-            self._scopes.pop(key).cancel()
-            del self.feeds[key]
-        for key in sorted(selected - followed):
+            self._stop_feed(key)
+        for number, key in enumerate(sorted(selected - followed)):
+            if len(self.feeds) >= self._settings.queues:
+                self.left_out += len(selected - followed) - number
+                return
             self._start_feed(nursery, key)
+            if not number % QUEUES_PER_TURN:
+                await trio.lowlevel.checkpoint()
 
-    def _is_selected(self, broker: str, topic: str, queue_id: int) -> bool:
+    async def _select_queues(self, broker: str, topics: Mapping[str, TopicConfig]) -> set[QueueKey]:
+        """Return the queues to follow, yielding to other tasks in between."""
+        selected: set[QueueKey] = set()
+        since_turn = 0
+        for topic, config in topics.items():
+            if self._is_topic_copied(topic):
+                if config.read_queue_nums > MAX_QUEUES_PER_TOPIC:
+                    self.left_out += config.read_queue_nums
+                    continue
+                for queue_id in range(config.read_queue_nums):
+                    if self._selects_queue(broker, topic, queue_id):
+                        selected.add((broker, topic, queue_id))
+                    since_turn += 1
+                    if since_turn >= QUEUES_PER_TURN:
+                        since_turn = 0
+                        await trio.lowlevel.checkpoint()
+            since_turn += 1
+        return selected
+
+    def _is_topic_copied(self, topic: str) -> bool:
         if is_system_topic(topic):
             return False
         if topic.startswith(RETRY_PREFIX) and not self._settings.retry_topics:
             return False
-        if topic.startswith(DLQ_PREFIX) and not self._settings.dead_letters:
-            return False
-        return self._selects_queue(broker, topic, queue_id)
+        return not topic.startswith(DLQ_PREFIX) or self._settings.dead_letters
+
+    def _stop_feeds_of_gone_brokers(self) -> None:
+        """Stop the feeds of brokers that the primary has not named for `GONE_S`; the target keeps their state."""
+        now_s = trio.current_time()
+        for broker in self._primary.brokers:
+            self._seen_s[broker] = now_s
+        for broker in [name for name, seen_s in self._seen_s.items() if now_s - seen_s > GONE_S]:
+            del self._seen_s[broker]
+            for key in [key for key in self.feeds if key[0] == broker]:
+                self._stop_feed(key)
+
+    def _stop_feed(self, key: QueueKey) -> None:
+        self._scopes.pop(key).cancel()
+        del self.feeds[key]
 
     def _start_feed(self, nursery: trio.Nursery, key: QueueKey) -> None:
         broker, topic, queue_id = key
@@ -146,8 +212,13 @@ class FeedSet:
         """Return how many messages of a topic the primary has and the target lacks."""
         return sum(feed.copier.behind_messages for key, feed in self.feeds.items() if key[1] == topic)
 
-    def status_rows(self) -> list[dict[str, Any]]:
-        """Return a row for each queue, as JSON."""
+    def status_rows(self, most: int) -> list[dict[str, Any]]:
+        """Return rows of queues, as JSON: those with problems first, then by messages behind."""
+
+        def urgency(item: tuple[QueueKey, QueueFeed]) -> tuple[bool, int, QueueKey]:
+            key, feed = item
+            return not feed.problem, feed.copier.target_end - feed.copier.primary_end, key
+
         return [
             {
                 "broker": broker,
@@ -159,28 +230,27 @@ class FeedSet:
                 "copied": feed.copier.copied_messages,
                 "problem": feed.problem,
             }
-            for (broker, topic, queue_id), feed in sorted(self.feeds.items())
+            for (broker, topic, queue_id), feed in heapq.nsmallest(most, self.feeds.items(), key=urgency)
         ]
 
     def figures(self) -> Iterator[Metric]:
         """Yield metrics about all queues."""
-        copiers = [feed.copier for feed in self.feeds.values()]
-        yield Metric(
-            "kept_messages_total",
-            sum(copier.copied_messages for copier in copiers),
-            "Messages copied at their offsets.",
-        )
-        yield Metric(
-            "kept_bytes_total", sum(copier.copied_bytes for copier in copiers), "Bytes of these messages."
-        )
-        behind = sum(copier.behind_messages for copier in copiers)
+        messages = size_bytes = behind = failures = 0
+        phases = dict.fromkeys(FeedPhase, 0)
+        for feed in self.feeds.values():
+            copier = feed.copier
+            messages += copier.copied_messages
+            size_bytes += copier.copied_bytes
+            behind += copier.behind_messages
+            failures += feed.failures
+            phases[feed.phase] += 1
+        yield Metric("kept_messages_total", messages, "Messages copied at their offsets.")
+        yield Metric("kept_bytes_total", size_bytes, "Bytes of these messages.")
         yield Metric("kept_behind_messages", behind, "Messages the target lacks.", "gauge")
-        failures = sum(feed.failures for feed in self.feeds.values())
-        yield Metric(
-            "kept_failures_total", failures, "Failures to copy a queue, each followed by another attempt."
-        )
-        for phase in FeedPhase:
-            count = sum(feed.phase is phase for feed in self.feeds.values())
+        meaning = "Failures to copy a queue, each followed by another attempt."
+        yield Metric("kept_failures_total", failures, meaning)
+        yield Metric("kept_queues_left_out", self.left_out, "Queues not copied: too many.", "gauge")
+        for phase, count in phases.items():
             yield Metric("kept_queues", count, "Queues by phase.", "gauge", {"phase": phase.value})
 
 

@@ -226,13 +226,20 @@ async def _fetch_min_offset(cluster: Cluster, broker: str, place: QueuePlace) ->
 
 
 def first_message_run(body: bytes) -> MessageRun:
-    """Return the messages at the front of a pull answer that have consecutive offsets."""
-    _, first = _MESSAGE_HEAD.unpack_from(body)
-    position, count, end = 0, 0, len(body)
-    while position < end:
+    """Return the messages at the front of a pull answer that have consecutive offsets.
+
+    Raises OSError if it begins with no whole message.
+    """
+    first = position = count = 0
+    end = len(body)
+    while end - position >= _MESSAGE_HEAD.size:
         size, offset = _MESSAGE_HEAD.unpack_from(body, position)
-        if offset != first + count or size < _MESSAGE_HEAD.size:
+        if not count:
+            first = offset
+        if offset != first + count or not _MESSAGE_HEAD.size <= size <= end - position:
             break
         position += size
         count += 1
+    if not count:
+        raise OSError("the primary's answer to a pull does not begin with a message")
     return MessageRun(first, count, body if position == end else body[:position])

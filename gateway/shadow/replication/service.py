@@ -96,9 +96,7 @@ class ReplicationService:
 
     def status(self) -> list[dict[str, Any]]:
         """Return the replicated queues as a table: those with problems first, then by messages behind."""
-        rows = self.feeds.status_rows()
-        rows.sort(key=lambda row: (not row["problem"], row["target"] - row["primary"][1]))
-        return rows[:MAX_STATUS_ROWS]
+        return self.feeds.status_rows(MAX_STATUS_ROWS)
 
 
 def clear_healed_marks(diverged: DivergedQueues, feeds: FeedSet) -> int:

@@ -45,6 +45,12 @@ class ReplicationSettings:
         True, "Copy the retry topics of mirrored groups too, so that pending retries move as well."
     )
     dead_letters: bool = setting(True, "Copy the dead-letter topics of mirrored groups too.")
+    queues: int = setting(
+        20_000,
+        "Maximum number of queues that are copied; further ones are left out and counted.",
+        low=1,
+        high=1_000_000,
+    )
     discover_ms: int = setting(
         5_000, "Interval at which the primary is searched for new topics and queues.", low=10, high=600_000
     )

@@ -4,7 +4,8 @@ import pytest
 import trio
 
 from codec.command import encode_response
-from gateway.shadow.clusters.cluster import Cluster, split_address
+from gateway.shadow.clusters.cluster import MAX_BROKERS, MAX_KNOWN_CONNECTIONS, Cluster, split_address
+from remoting.bodies.routes import BrokerData, ClusterInfo
 from remoting.errors import RemotingTimeout, RequestError
 from remoting.requests.namesrv import GetBrokerClusterInfo
 from remoting.server import RemotingServer, open_listeners
@@ -18,6 +19,7 @@ class FakeNamesrv:
 
     def __init__(self, nursery):
         self.peers, self.silent, self.signatures = [], False, []
+        self.info = INFO
         listeners = open_listeners("127.0.0.1", 0)
         self.address = f"127.0.0.1:{listeners[0].getsockname()[1]}"
         nursery.start_soon(RemotingServer({106: self.answer}).serve, listeners)
@@ -25,7 +27,7 @@ class FakeNamesrv:
     def answer(self, connection, command):
         self.peers.append(connection)
         self.signatures.append(command.ext.get("Signature"))
-        return None if self.silent else encode_response(command.opaque, 0, None, INFO)
+        return None if self.silent else encode_response(command.opaque, 0, None, self.info)
 
 
 async def with_cluster(test, **more):
@@ -94,3 +96,52 @@ def test_split_address():
     assert split_address("[::1]:9876") == ("::1", 9876)
     with pytest.raises(ValueError, match="no-port"):
         split_address("no-port")
+
+
+@pytest.mark.parametrize(
+    "address", ["no-port", "a:0", "a:65536", "a:-1", ":1", "a:1_0", "a:" + "9" * 5000, ""]
+)
+def test_addresses_without_a_usable_port(address):
+    with pytest.raises(ValueError, match="is not host:port") as error:
+        split_address(address)
+    assert len(str(error.value)) < 200
+
+
+def test_hostile_route_data_are_errors_of_the_cluster():
+    async def test(cluster, served):
+        for address in ("nonsense", "a:99999", "x" * 100_000):
+            with pytest.raises(OSError, match=r"."):
+                await cluster.connection(address)
+
+    trio.run(with_cluster, test)
+
+
+def test_closed_connections_of_ever_new_addresses_are_forgotten():
+    async def opener(host, port):
+        raise OSError("refused")
+
+    async def main():
+        cluster = Cluster(["10.0.0.1:9876"], opener=opener)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(cluster.run)
+            for number in range(3 * MAX_KNOWN_CONNECTIONS):
+                with pytest.raises(OSError, match="refused"):
+                    await cluster.connection(f"10.1.{number // 250}.{number % 250}:1")
+            assert len(cluster._locks) <= MAX_KNOWN_CONNECTIONS
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+
+
+def test_known_brokers_stay_known_among_made_up_ones():
+    async def test(cluster, served):
+        await cluster.refresh()
+        many = {f"a{number:05}": {0: "10.6.6.6:1"} for number in range(2 * MAX_BROKERS)}
+        table = {**many, "broker-a": {0: "10.0.0.1:10911"}}
+        data = {name: BrokerData(broker_name=name, broker_addrs=addrs) for name, addrs in table.items()}
+        served.info = ClusterInfo(broker_addr_table=data, cluster_addr_table={}).to_json()
+        await cluster.refresh()
+        assert len(cluster.brokers) == MAX_BROKERS
+        assert cluster.master("broker-a") == "10.0.0.1:10911"
+
+    trio.run(with_cluster, test)

@@ -1,11 +1,14 @@
 import pytest
+import trio
 
 from gateway.shadow.clusters.metadata_sync import (
+    NAMES_PER_TURN,
     copy_topic,
     plan_groups,
     plan_orders,
     plan_topics,
     rename_brokers,
+    topic_step,
 )
 from gateway.shadow.clusters.sync_steps import SyncAction, apply_steps
 from gateway.shadow.tests.two_clusters import two_clusters
@@ -140,3 +143,32 @@ async def test_unreachable_target_fails_each_step(primary, target):
 def test_rename_brokers():
     assert rename_brokers("a:4;b:8;", {"a": "x"}) == "x:4;b:8"
     assert rename_brokers("", {}) == ""
+
+
+@pytest.mark.parametrize("queues", [(10_001, 1), (1, 2**31 - 1)])
+def test_a_topic_with_absurdly_many_queues_is_left_out(queues):
+    read, write = queues
+    wanted = TopicConfig(topic_name="huge", read_queue_nums=read, write_queue_nums=write)
+    step = topic_step(wanted, None, "broker-a")
+    assert (step.action, step.requests) == (SyncAction.LEFT_OUT, ())
+    assert f"{max(queues)} queues" in step.detail
+
+
+@two_clusters
+async def test_planning_for_many_topics_lets_others_run(primary, target):
+    ours, _ = await brokers(primary, target)
+    ours.topics.update([TopicConfig(topic_name=f"t{number}") for number in range(3000)])
+    turns = 0
+
+    async def count_turns():
+        nonlocal turns
+        while True:
+            turns += 1
+            await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(count_turns)
+        steps = await plan_topics(primary, target, *A)
+        nursery.cancel_scope.cancel()
+    assert sum(step.action is SyncAction.CREATE for step in steps) == 3000
+    assert turns > 3000 // NAMES_PER_TURN

@@ -12,6 +12,7 @@ from codec.message import Message
 from gateway.shadow.compare.alignment import FindingKind
 from gateway.shadow.compare.parity import ComparedClusters, ParityOptions, ParityRange, compare_topics
 from gateway.shadow.tests.fake_queues import BORN_MS, FakeQueues, Refusing, stored
+from remoting.bodies.routes import QueueData, TopicRouteData
 
 WHOLE = ParityRange()
 LATER_MS = BORN_MS + 10_000_000
@@ -287,3 +288,30 @@ def test_nothing_is_counted_twice_whatever_the_target_holds(theirs, length, wind
     assert parity.total("extra") + parity.total("duplicated") == (other - ours).total()
     assert parity.total("duplicated") == sum(other[each] - 1 for each in ours if each in other)
     assert parity.total("same") == (ours & other).total()
+
+
+class HugeQueues(FakeQueues):
+    """Has a topic with absurdly many queues at one broker."""
+
+    async def route(self, topic):
+        route = await super().route(topic)
+        queues = QueueData(broker_name="broker-b", write_queue_nums=2**31 - 1, perm=6)
+        return TopicRouteData(queue_datas=[*route.queue_datas, queues])
+
+
+def test_a_topic_with_absurdly_many_queues_is_reported():
+    parity = look(HugeQueues([stored(1)]), FakeQueues([stored(1)]))
+    first, second = parity.queues
+    assert (first.same, first.problem) == (1, "")
+    assert "2147483647 queues" in second.problem
+    assert not parity.holds
+
+
+def test_the_queues_of_one_check_are_bounded():
+    class ManyQueues(FakeQueues):
+        async def route(self, topic):
+            return TopicRouteData(queue_datas=[QueueData(broker_name="broker-a", read_queue_nums=10, perm=6)])
+
+    parity = look(ManyQueues([stored(1)]), FakeQueues([stored(1)]), max_queues=4)
+    assert [each.same for each in parity.queues] == [1, 1, 1, 1, 0]
+    assert "only the first 4 queues" in parity.queues[-1].problem

@@ -148,3 +148,40 @@ async def test_learned_noise_is_restored_after_a_restart(primary, target, tmp_pa
     second = comparing_of(primary, target, noise_file=str(file), noise_reads=1)
     await primary.simulated.nursery.start(second.run)
     assert second.status()["noise"] == [{"request": "GET_MAX_OFFSET", "field": "offset", "share": 1.0}]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"from_ms": "x"},
+        {"from_ms": -1},
+        {"until_ms": -(2**63)},
+        {"from_offset": -1},
+        {"until_offset": 2**63},
+        {"until_offset": 10**400},
+        {"from_ms": 1.5},
+        {"from_ms": True},
+        {"topics": "orders"},
+        {"topics": [1]},
+        {"topics": [""]},
+        {"topics": ["*" * 300]},
+        {"topics": ["a*"] * 1001},
+    ],
+)
+@two_clusters
+async def test_parity_requests_without_sense_are_refused(primary, target, given):
+    comparing, routes = comparing_of(primary, target), Routes()
+    comparing.register_routes(routes)
+    with pytest.raises(ConsoleError) as error:
+        await routes.served["/parity"](given)
+    assert error.value.status == 400
+
+
+@two_clusters
+async def test_parity_of_an_unknown_topic_is_no_defect(primary, target):
+    comparing, routes = comparing_of(primary, target), Routes()
+    await primary.simulated.nursery.start(comparing.run)
+    comparing.register_routes(routes)
+    with pytest.raises(ConsoleError, match="nothing") as error:
+        await routes.served["/parity"]({"topics": ["nothing"]})
+    assert error.value.status == 502

@@ -102,7 +102,7 @@ def test_an_ended_session_is_freed_without_a_garbage_collection(reactive, end):
         else:
             bench.client.arrive(b"")
         await bench.ended.wait()
-        bench.session = bench.client = bench.upstream = None
+        del bench.session, bench.client, bench.upstream
         await settle()
         assert count_alive() == before - 2
 

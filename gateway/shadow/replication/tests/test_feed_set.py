@@ -6,11 +6,13 @@ from typing import Any
 import pytest
 import trio
 
+from gateway.shadow.replication.feed_set import GONE_S
 from gateway.shadow.replication.queue_feed import FeedPhase
 from gateway.shadow.tests.replicated_clusters import BROKER, ReplicatedClusters, topic
 from gateway.shadow.tests.two_clusters import ClusterView, two_clusters
 from gateway.tests.cluster import settle
 from remoting.requests.pull import PullMessage
+from remoting.requests.topics import GetAllTopicConfig
 from remoting.tests.virtual import set_signature
 
 
@@ -242,7 +244,7 @@ async def test_malformed_answer_is_retried(sides, waiting):
     await trio.sleep(0.01)
     feed = sides.feeds.feeds[BROKER, "t", 0]
     assert feed.phase is FeedPhase.FAILING
-    assert "buffer" in feed.problem
+    assert "does not begin with a message" in feed.problem
     await sides.wait_until_equal()
     assert (senseless, feed.problem) == ([], "")
 
@@ -290,7 +292,7 @@ async def test_metrics_and_status_rows_show_progress(sides):
     assert figures["kept_messages_total",] == 2
     assert figures["kept_behind_messages",] == 0
     assert figures["kept_queues", "live"] == 2
-    assert sides.feeds.status_rows()[0] == {
+    assert sides.feeds.status_rows(10)[0] == {
         "broker": BROKER, "topic": "t", "queue": 0, "phase": "live", "primary": [0, 2], "target": 2, "copied": 2,
         "problem": "",
     }  # fmt: skip
@@ -334,4 +336,79 @@ async def test_queues_converge_after_random_faults(sides, seed):
                 assert stored == sides.stored_messages(sides.primary, queue_id=queue)[: len(stored)]
     if down:
         await sides.restart_target()
+    await sides.wait_until_equal()
+
+
+@replicated()
+async def test_a_topic_with_absurdly_many_queues_is_left_alone(sides):
+    """A range of 2^31 - 1 queues stopped the gateway for everyone."""
+    real = sides.primary.ask_broker
+    huge = topic("huge", 2**31 - 1)
+
+    async def ask(broker, request, *more):
+        reply = await real(broker, request, *more)
+        if request.code == GetAllTopicConfig.code:
+            reply.data.topic_config_table["huge"] = huge
+        return reply
+
+    sides.primary.ask_broker = ask
+    sides.topics.add("huge")
+    sides.feeds.request_discovery()
+    await sides.feeds.wait_for_discovery()
+    await sides.feeds.wait_for_discovery()
+    assert {key[1] for key in sides.feeds.feeds} == {"t"}
+    assert sides.feeds.left_out == 2**31 - 1
+    assert "more than" in sides.feeds.problem
+    sides.send(b"0")
+    await sides.wait_until_equal()
+
+
+@replicated(queues=3)
+async def test_feeds_are_bounded_and_those_that_run_continue(sides):
+    broker = sides.broker_of(sides.primary)
+    await sides.feeds.wait_for_discovery()
+    before = set(sides.feeds.feeds)
+    broker.topics.update([topic(f"a{number}", 4) for number in range(10)])
+    sides.topics |= {f"a{number}" for number in range(10)}
+    sides.feeds.request_discovery()
+    await sides.feeds.wait_for_discovery()
+    assert len(sides.feeds.feeds) == 3
+    assert before <= set(sides.feeds.feeds)
+    assert sides.feeds.left_out == 39
+    assert {each.name: each.value for each in sides.feeds.figures()}["kept_queues_left_out"] == 39
+
+
+@replicated()
+async def test_a_made_up_broker_holds_up_no_other(sides):
+    real = sides.primary.refresh
+
+    async def refresh():
+        await real()
+        sides.primary.brokers = {"a-ghost": {0: "10.66.6.6:6379"}, **sides.primary.brokers}
+
+    sides.primary.refresh = refresh
+    await trio.sleep(5)
+    sides.broker_of(sides.primary).topics.update([topic("new")])
+    sides.topics.add("new")
+    await trio.sleep(5)
+    assert {key[1] for key in sides.feeds.feeds} == {"t", "new"}
+    assert "10.66.6.6" in sides.feeds.problem
+
+
+@replicated()
+async def test_feeds_of_a_broker_that_is_gone_for_long_end(sides):
+    await sides.feeds.wait_for_discovery()
+    real = sides.primary.refresh
+
+    async def refresh():
+        await real()
+        sides.primary.brokers = {}
+
+    sides.primary.refresh = refresh
+    await trio.sleep(GONE_S / 2)
+    assert sides.feeds.feeds
+    await trio.sleep(GONE_S)
+    assert not sides.feeds.feeds
+    sides.primary.refresh = real
+    sides.send(b"0")
     await sides.wait_until_equal()
