@@ -1,5 +1,6 @@
 """A broker name in the route table: its members, the queues of its topics, its static topics."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -62,6 +63,15 @@ class RegisteredBroker:
 
     def addresses_for(self, local_host: str) -> dict[int, str]:
         return {broker_id: each.address_for(local_host) for broker_id, each in sorted(self.members.items())}
+
+    def replace_queues(self, change: Callable[[QueueData], QueueData]) -> None:
+        """Replace the queues of every topic; topics that shared an object do so afterwards."""
+        changed: dict[int, QueueData] = {}  # by the id of the present object, which no other present one has
+        for topic, queues in self.queues.items():
+            replacement = changed.get(id(queues))
+            if replacement is None:
+                replacement = changed[id(queues)] = change(queues)
+            self.queues[topic] = replacement
 
     def ids_at(self, address: str) -> list[int]:
         """Return the ids of the members with an address: at most one."""

@@ -97,12 +97,23 @@ def _read_body(request: RegisterBroker, limits: NamesrvLimits) -> RegisterBroker
 
 
 def _checked_topics(broker_name: str, topics: Mapping[str, TopicConfig | None]) -> dict[str, QueueData]:
-    """Return the queues that topics give a broker. Raises RequestError for topics that no route can have."""
-    queues = {}
+    """Return the queues that topics give a broker; topics that are alike share an object, which nobody changes.
+
+    Raises RequestError for topics that no route can have.
+    """
+    queues: dict[str, QueueData] = {}
+    alike: dict[tuple[int, int, int, int], QueueData] = {}
     for key, topic in topics.items():
         if topic is None:
             raise refused(f"the topic {quoted(key)} has no configuration")
-        queues[topic.topic_name] = checked_queues(topic.topic_name, queue_data(broker_name, topic))
+        name = topic.topic_name
+        if not (0 < len(name) <= MAX_NAME_CHARS and name.isprintable()):
+            check_name("topic name", name)
+        shape = (topic.read_queue_nums, topic.write_queue_nums, topic.perm, topic.topic_sys_flag)
+        shared = alike.get(shape)
+        if shared is None:
+            shared = alike[shape] = checked_queues(name, queue_data(broker_name, topic))
+        queues[name] = shared
     return queues
 
 
@@ -119,10 +130,10 @@ def queue_data(broker_name: str, topic: TopicConfig, perm_mask: int = -1) -> Que
 
 def checked_queues(topic: str, queues: QueueData) -> QueueData:
     """Return the queues of a topic. Raises RequestError when no broker can have such a topic."""
-    fits = 0 <= queues.read_queue_nums <= MAX_QUEUES and 0 <= queues.write_queue_nums <= MAX_QUEUES
-    if fits and 0 <= queues.perm <= MAX_PERM and 0 < len(topic) <= MAX_NAME_CHARS and topic.isprintable():
-        return queues
     check_name("topic name", topic)
+    fits = 0 <= queues.read_queue_nums <= MAX_QUEUES and 0 <= queues.write_queue_nums <= MAX_QUEUES
+    if fits and 0 <= queues.perm <= MAX_PERM:
+        return queues
     raise refused(
         f"the topic {quoted(topic)} has {queues.read_queue_nums} read queues, {queues.write_queue_nums} write "
         f"queues and permission {queues.perm}; possible are 0 to {MAX_QUEUES} queues and permission 0 to {MAX_PERM}"

@@ -388,13 +388,18 @@ class RouteTable:
         if not broker.members:
             self._remove_name(broker)
         elif broker.enable_acting_master and min(broker.members) > MASTER_ID:
-            for topic, queues in broker.queues.items():
-                broker.queues[topic] = _without_write(queues)
+            broker.replace_queues(_without_write)
 
     def _remove_name(self, broker: RegisteredBroker) -> None:
         del self._brokers[broker.name]
-        for topic in list(broker.queues):
-            self._drop_queues(topic, broker)
+        for topic in broker.queues:
+            holders = self._topics[topic]
+            if len(holders) == 1:
+                del self._topics[topic]
+            else:
+                del holders[broker.name]
+        self._route_count -= len(broker.queues)
+        broker.queues.clear()
         self._drop_mappings(broker)
 
     def _drop_mappings(self, broker: RegisteredBroker) -> None:
@@ -455,8 +460,7 @@ class RouteTable:
         broker = self._brokers.get(broker_name)
         if broker is None:
             return 0
-        for topic, queues in broker.queues.items():
-            broker.queues[topic] = _with_perm(queues, READ_WRITE) if writable else _without_write(queues)
+        broker.replace_queues(_writable if writable else _without_write)
         self.version += 1
         return len(broker.queues)
 
@@ -546,7 +550,7 @@ def _is_prime_slave(given: Registration, broker: RegisteredBroker) -> bool:
 
 def _is_same(one: QueueData, other: QueueData) -> bool:
     """Compare the queues of one broker; eight times as fast as the comparison of any two bodies."""
-    return (
+    return one is other or (
         one.read_queue_nums == other.read_queue_nums
         and one.write_queue_nums == other.write_queue_nums
         and one.perm == other.perm
@@ -568,6 +572,10 @@ def _with_perm(queues: QueueData, perm: int) -> QueueData:
 
 def _without_write(queues: QueueData) -> QueueData:
     return _with_perm(queues, queues.perm & ~PERM_WRITE)
+
+
+def _writable(queues: QueueData) -> QueueData:
+    return _with_perm(queues, READ_WRITE)
 
 
 def _copy_version(version: DataVersion) -> DataVersion:
