@@ -26,9 +26,11 @@ class BatchPredicate(Protocol):
     """A predicate that is evaluated over many messages at once.
 
     ``is_fast``: where few messages match, it takes a fraction of the time that testing each message would take.
+    ``max_batch_messages`` is the largest number that is evaluated within a few milliseconds.
     """
 
     is_fast: bool
+    max_batch_messages: int
 
     def select(self, stored: bytes, ends: Sequence[int], wanted: int, /) -> Sequence[int]:
         """Return the numbers (from 0, ascending) of the first ``wanted`` messages that match.
@@ -44,6 +46,8 @@ class BatchPredicate(Protocol):
 MAX_READ_BYTES = 128 << 20  # Source: DefaultMessageStore.MAX_PULL_MSG_SIZE, 5.4.0
 _MIN_READ_BYTES = 100
 _MAX_SCANNED_MESSAGES = 4096
+# Tests of messages end after this time, because the broker serves nobody meanwhile; one test takes up to 4 ms.
+_MAX_SCAN_S = 0.005
 # A batch has at most as many messages as fit a processor's first-level cache. Below that it has as many as the result
 # is expected to need, because scanning messages beyond a full result is wasted work.
 _MAX_BATCH_MESSAGES = 96
@@ -122,11 +126,13 @@ def read_queue(
     tags_match: TagsPredicate | None,
     message_match: MessagePredicate | None,
     batch_match: BatchPredicate | None,
+    monotonic: Callable[[], float],
 ) -> ReadResult:
     """Read messages from queue offset ``offset`` on. Source: DefaultMessageStore.getMessage, 5.4.0.
 
     Deviation: reading does not create a queue that was never written to. Whatever the requested number of messages, a
-    filter scans at most `_MAX_SCANNED_MESSAGES`, because the broker serves no other request during the scan.
+    filter scans at most `_MAX_SCANNED_MESSAGES`, and tests messages for at most `_MAX_SCAN_S`, because the broker
+    serves no other request during the scan. At least one message is tested.
     """
     end, first = queue.next_offset, queue.min_offset
     if first <= offset < end:
@@ -137,7 +143,9 @@ def read_queue(
             and _read_run(log, config, queue, result, max_messages, max_bytes)
         ):
             return result
-        walk = _FilteredRead(log, config, queue, result, max_messages, max_bytes, tags_match, message_match)
+        walk = _FilteredRead(
+            log, config, queue, result, max_messages, max_bytes, tags_match, message_match, monotonic
+        )
         walk.run(batch_match)
         return result
     if end == 0:
@@ -239,18 +247,21 @@ class _FilteredRead:
     """One read with filters, or beyond the limits of `_read_run`; it tests entries one by one or in batches.
 
     ``_memory_start`` is the physical offset from which on messages count as being in memory, ``_last`` the physical
-    offset of the entry tested last, and ``_room`` the largest result in bytes.
+    offset of the entry tested last, ``_room`` the largest result in bytes, and ``_end_s`` the monotonic time at which
+    tests of messages end.
     """
 
     __slots__ = (
         "_collector",
         "_config",
+        "_end_s",
         "_last",
         "_log",
         "_max_messages",
         "_max_scanned",
         "_memory_start",
         "_message_match",
+        "_monotonic",
         "_queue",
         "_result",
         "_room",
@@ -267,7 +278,9 @@ class _FilteredRead:
         max_bytes: int,
         tags_match: TagsPredicate | None,
         message_match: MessagePredicate | None,
+        monotonic: Callable[[], float],
     ) -> None:
+        self._monotonic, self._end_s = monotonic, 0.0
         self._log, self._config, self._queue, self._result = log, config, queue, result
         self._tags_match, self._message_match = tags_match, message_match
         self._max_messages = max_messages
@@ -280,6 +293,8 @@ class _FilteredRead:
 
     def run(self, batch_match: BatchPredicate | None) -> None:
         """Test entries until the result is full, the queue ends, or a limit on scanned entries is reached."""
+        if self._message_match is not None:
+            self._end_s = self._monotonic() + _MAX_SCAN_S
         available, max_scanned = self._result.max_offset - self._result.next_offset, self._max_scanned
         if batch_match is None:
             self._test_one_by_one(min(available, max_scanned))
@@ -295,11 +310,10 @@ class _FilteredRead:
         has_room = True
         while has_room and left > 0:
             missing = max(0, self._max_messages - self._result.count)
-            count = min(
-                max(batch_match.estimate_scan_count(missing), _MIN_BATCH_MESSAGES), _MAX_BATCH_MESSAGES, left
-            )
+            wanted = max(batch_match.estimate_scan_count(missing), _MIN_BATCH_MESSAGES)
+            count = min(wanted, _MAX_BATCH_MESSAGES, batch_match.max_batch_messages, left)
             left -= count
-            has_room = self._test_batch(count, batch_match)
+            has_room = self._test_batch(count, batch_match) and self._monotonic() < self._end_s
 
     def _limits(self, physical_offset: int) -> tuple[int, int]:
         """Return the maximum (messages, bytes) of one read, which depend on the age of its messages.
@@ -320,7 +334,7 @@ class _FilteredRead:
         return min(self._max_messages, max_result_messages), min(self._room, max_result_bytes)
 
     def _test_one_by_one(self, max_entries: int) -> bool:
-        """Test the next entries one by one; return False when the result is full."""
+        """Test the next entries one by one; return False when the result is full or the time is over."""
         log, queue, result, collector = self._log, self._queue, self._result, self._collector
         tags_match, message_match = self._tags_match, self._message_match
         offset, has_room, skip_to, near = result.next_offset, True, -1, self._memory_start
@@ -356,8 +370,14 @@ class _FilteredRead:
             found, magic, own_offset = _unpack_start(view, position)
             if found != size or own_offset != physical_offset or magic not in _MAGICS:
                 check_start(log, view, position, physical_offset, size)
-            if message_match is None or message_match(view[position : position + size]):
+            if message_match is None:
                 collector.add_message(physical_offset, size)
+                continue
+            if message_match(view[position : position + size]):
+                collector.add_message(physical_offset, size)
+            if self._monotonic() >= self._end_s:
+                has_room = False
+                break
         result.next_offset, self._last = offset, last
         return has_room
 

@@ -258,6 +258,7 @@ class MessageStore:
             predicate,
             message_predicate,
             batch_predicate,
+            self.clock.monotonic,
         )
 
     def min_offset(self, topic: str, queue_id: int) -> int:

@@ -1,11 +1,14 @@
 """SQL92 filters of consumer groups, stored in consumerFilter.json.
 
-The language lives in `sql92/`, the list of connected clients in `client_registry.py`.
+A heartbeat only records the expression. It is compiled by the first pull that needs it (`filter_cache.py`), so the
+compiled filter of a group is in no table here. The language lives in `sql92/`, the list of connected clients in
+`client_registry.py`.
 """
 
 import logging
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
 
 from codec import fastjson
 from codec.constants import ResponseCode
@@ -13,15 +16,14 @@ from codec.message import stored_properties
 from codec.properties import RETRY_TOPIC, find_property
 from codec.topics import RETRY_PREFIX, group_of_retry_topic
 from gateway.broker.bloom_filter_bits import BITS, bit_positions
-from gateway.broker.message_filter import SQL92, MessageFilter, MessageTest, is_tag_type
-from gateway.broker.sql92 import SqlError, compile_sql
+from gateway.broker.filter_cache import ExpressionTooLong, FilterCache, subscription_refusal
+from gateway.broker.message_filter import EVERYTHING, SQL92, MessageFilter, MessageTest, is_tag_type
+from gateway.broker.sql92 import SqlError
+from gateway.config.limits import BrokerLimits
 from gateway.runtime.config_file import ChangingTable, ConfigFile
 from remoting.bodies.heartbeat import SubscriptionData
 from remoting.errors import RequestError
 from storage.clock import Clock
-
-if TYPE_CHECKING:
-    from gateway.broker.sql92 import SqlFilter
 
 log = logging.getLogger(__name__)
 
@@ -32,16 +34,23 @@ RESTORED_FILTER_AGE_MS: Final = 30 * 1000
 
 Source: ConsumerFilterManager.decode.
 """
+ENCODED_PER_SLICE: Final = 64
+"""Largest number of filters encoded for the file before other tasks get their turn: one takes about 20 us."""
 _RETRY_TOPIC: Final = RETRY_TOPIC.encode()
+_FILTER_BYTES: Final = 1024
+"""Memory of a filter beside its names and its expression."""
 
 
 class ConsumerFilter:
     """One group's filter in one topic. Source: ConsumerFilterData, 5.4.0.
 
-    ``compiled`` is None only for a saved expression that this broker cannot parse; such a filter lets everything pass.
+    ``is_invalid`` is set when a pull found that the expression cannot be compiled; officially such a filter does not
+    exist. ``is_restored`` tells that it was read from the file: officially an invalid one lets everything pass then.
     """
 
-    __slots__ = ("born_ms", "compiled", "dead_ms", "expression", "group", "topic", "version")
+    __slots__ = (
+        "born_ms", "dead_ms", "expression", "group", "is_invalid", "is_restored", "topic", "version",
+    )  # fmt: skip
 
     def __init__(self, topic: str, group: str, expression: str, version: int, born_ms: int) -> None:
         self.topic = topic
@@ -50,12 +59,18 @@ class ConsumerFilter:
         self.version = version
         self.born_ms = born_ms
         self.dead_ms = 0
-        self.compiled: SqlFilter | None = None
+        self.is_invalid = False
+        self.is_restored = False
 
     @property
     def is_dead(self) -> bool:
         """True when no member of the group subscribes with it any more."""
         return self.dead_ms >= self.born_ms
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory that it takes, and again while it is encoded for the file."""
+        return _FILTER_BYTES + 2 * (len(self.topic) + len(self.group) + len(self.expression))
 
     def matches_subscription(self, subscription: SubscriptionData) -> bool:
         """Tell whether a subscription has the same expression."""
@@ -78,19 +93,35 @@ class ConsumerFilter:
 
 
 class ConsumerFilterTable(ChangingTable):
-    """Filters by topic and group. Source: ConsumerFilterManager, 5.4.0."""
+    """Filters by topic and group. Source: ConsumerFilterManager, 5.4.0.
 
-    def __init__(self, file: ConfigFile, clock: Clock) -> None:
+    Deviation: the table has a limit (``maxConsumerFilterBytes``). At the limit those dead longest make room for new
+    ones; without dead ones a new filter is not recorded, and the pulls that need it are refused with the reason.
+    """
+
+    def __init__(self, file: ConfigFile, clock: Clock, cache: FilterCache, limits: BrokerLimits) -> None:
         super().__init__(file)
+        self.limits = limits
         self._clock = clock
-        self.table: dict[str, dict[str, ConsumerFilter]] = file.load(self._parse_file) or {}
+        self._cache = cache
+        self.size_bytes = 0
+        self._was_full = False
+        self._by_topic: dict[str, dict[str, ConsumerFilter]] = {}
+        self._by_group: dict[str, dict[str, ConsumerFilter]] = {}
+        # Those of groups that left, in the order in which they left.
+        self._dead: OrderedDict[ConsumerFilter, None] = OrderedDict()
+        for data in sorted(file.load(self._parse_file) or (), key=lambda data: data.dead_ms):
+            self._add_filter(data)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._by_topic.values()))
 
     # -- registering ----------------------------------------------------------------------------------------
 
     def register(self, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
         """Store the filters of a heartbeat. The group's filters in other topics become dead.
 
-        An expression that cannot be parsed registers nothing, and pulls get the refusal that the official broker sends.
+        An expression that cannot be used registers nothing, and pulls get the refusal that the official broker sends.
         """
         topics = set()
         for subscription in subscriptions:
@@ -108,31 +139,71 @@ class ConsumerFilterTable(ChangingTable):
             self._replace_filter(group, subscription)
         elif version > old.version or (version == old.version and old.is_dead):
             old.version, old.dead_ms = version, 0
+            self._dead.pop(old, None)
             self._dirty = True
 
     def _replace_filter(self, group: str, subscription: SubscriptionData) -> None:
-        """Register a new expression, or remove the old one when the new one is invalid."""
+        """Register a new expression, or remove the old one when the new one cannot be used."""
         topic, now_ms = subscription.topic, self._clock.now_ms()
         data = ConsumerFilter(topic, group, subscription.sub_string, subscription.sub_version, now_ms)
-        try:
-            if subscription.expression_type != SQL92:
-                raise SqlError("unknown expression type")
-            data.compiled = compile_sql(data.expression)
-        except SqlError as error:
-            extra = {"group": group, "topic": topic, "reason": str(error)}
-            log.error("subscription expression is invalid", extra=extra)
-            self._remove_filter(topic, group)
+        self._remove_filter(topic, group)
+        reason = self._reason_not_to_store(data, subscription)
+        if reason:
+            log.error(
+                "consumer filter not registered", extra={"group": group, "topic": topic, "reason": reason}
+            )
             return
-        self.table.setdefault(topic, {})[group] = data
+        if not self._make_room(data.size_bytes):
+            return
+        self._add_filter(data)
         self._dirty = True
         log.info("consumer filter registered", extra={"group": group, "topic": topic})
 
+    def _reason_not_to_store(self, data: ConsumerFilter, subscription: SubscriptionData) -> str:
+        if subscription.expression_type != SQL92:
+            return "unknown expression type"
+        try:
+            self._cache.check_size(data.expression)
+        except ExpressionTooLong as error:
+            return str(error)
+        return ""
+
+    def _make_room(self, size_bytes: int) -> bool:
+        """Remove dead filters until there is room; return False when there is none."""
+        max_bytes = self.limits.max_consumer_filter_bytes - size_bytes
+        while self._dead and self.size_bytes > max_bytes:
+            oldest = next(iter(self._dead))
+            self._remove_filter(oldest.topic, oldest.group)
+        has_room = self.size_bytes <= max_bytes
+        if not has_room and not self._was_full:
+            log.error("consumer filters are not registered", extra={"reason": self._full_remark()})
+        self._was_full = not has_room
+        return has_room
+
+    def _full_remark(self) -> str:
+        limit = self.limits.max_consumer_filter_bytes
+        return (
+            f"the table of filters is full (maxConsumerFilterBytes={limit}): raise it, or stop unused groups"
+        )
+
+    def _add_filter(self, data: ConsumerFilter) -> None:
+        self._by_topic.setdefault(data.topic, {})[data.group] = data
+        self._by_group.setdefault(data.group, {})[data.topic] = data
+        self.size_bytes += data.size_bytes
+        if data.is_dead:
+            self._dead[data] = None
+
     def _remove_filter(self, topic: str, group: str) -> None:
-        groups = self.table.get(topic, {})
-        if groups.pop(group, None) is not None:
-            self._dirty = True
-            if not groups:
-                del self.table[topic]
+        data = self.get(topic, group)
+        if data is None:
+            return
+        for table, key, inner in ((self._by_topic, topic, group), (self._by_group, group, topic)):
+            del table[key][inner]
+            if not table[key]:
+                del table[key]
+        self.size_bytes -= data.size_bytes
+        self._dead.pop(data, None)
+        self._dirty = True
 
     def unregister(self, group: str) -> None:
         """Mark the filters of a group as dead after its last member left."""
@@ -142,85 +213,119 @@ class ConsumerFilterTable(ChangingTable):
     def _mark_dead(self, data: ConsumerFilter) -> None:
         if not data.is_dead:
             data.dead_ms = self._clock.now_ms()
+            self._dead[data] = None
             self._dirty = True
 
     # -- reading --------------------------------------------------------------------------------------------
 
     def get(self, topic: str, group: str) -> ConsumerFilter | None:
         """Return the filter of a group in a topic."""
-        groups = self.table.get(topic)
+        groups = self._by_topic.get(topic)
         return None if groups is None else groups.get(group)
 
     def of_group(self, group: str) -> list[ConsumerFilter]:
         """Return all filters of a group."""
-        return [groups[group] for groups in self.table.values() if group in groups]
+        return list(self._by_group.get(group, {}).values())
 
-    def message_filter(self, topic: str, group: str, version: int, *, retried: bool) -> MessageFilter:
+    def require_latest(self, topic: str, group: str, version: int) -> ConsumerFilter:
         """Return the filter of a group whose version is at least that of its subscription. Raises RequestError.
 
-        With ``retried``, the filter of the topic they were first sent to is applied to messages of retry topics.
-        Source: PullMessageProcessor.processRequest, ExpressionForRetryMessageFilter, 5.4.0.
+        Source: PullMessageProcessor.processRequest, 5.4.0.
         """
         data = self.get(topic, group)
-        if data is None:
-            remark = "The broker's consumer filter data is not exist!Your expression may be wrong!"
-            raise RequestError(ResponseCode.FILTER_DATA_NOT_EXIST, remark)
+        if data is None or data.is_invalid:
+            raise self._not_exist(data)
         if data.version < version:
             remark = "the consumer's consumer filter data not latest"
             raise RequestError(ResponseCode.FILTER_DATA_NOT_LATEST, remark)
-        if retried and topic.startswith(RETRY_PREFIX):
-            return MessageFilter(None, self._retried_message_test(group_of_retry_topic(topic)))
-        return MessageFilter(None, None) if data.compiled is None else MessageFilter.from_sql(data.compiled)
+        return data
+
+    def _not_exist(self, data: ConsumerFilter | None) -> RequestError:
+        remark = "The broker's consumer filter data is not exist!Your expression may be wrong!"
+        if data is None and self._was_full:
+            remark += f" Or {self._full_remark()}"
+        return RequestError(ResponseCode.FILTER_DATA_NOT_EXIST, remark)
+
+    def message_filter(self, data: ConsumerFilter, *, retried: bool) -> MessageFilter:
+        """Return the compiled filter. Raises RequestError for an invalid expression.
+
+        With ``retried``, the filter of the topic they were first sent to is applied to messages of retry topics.
+        Source: ExpressionForRetryMessageFilter, 5.4.0.
+        """
+        if retried and data.topic.startswith(RETRY_PREFIX):
+            return MessageFilter(message=self._retried_message_test(group_of_retry_topic(data.topic)))
+        compiled = self._compile(data)
+        if compiled is None:
+            raise self._not_exist(data)
+        return compiled
+
+    def _compile(self, data: ConsumerFilter) -> MessageFilter | None:
+        """Return the filter of an expression; None for an invalid one. Raises RequestError for one that is too long,
+        which can happen after the limit was lowered.
+        """
+        try:
+            return self._cache.sql_filter(SQL92, data.expression)
+        except ExpressionTooLong as error:
+            raise subscription_refusal(error) from error
+        except SqlError as error:
+            if data.is_restored:
+                return EVERYTHING
+            if not data.is_invalid:
+                data.is_invalid = True
+                self._dirty = True
+                extra = {"group": data.group, "topic": data.topic, "reason": str(error)}
+                log.error("subscription expression is invalid", extra=extra)
+            return None
 
     def _retried_message_test(self, group: str) -> MessageTest:
         def matches(message: memoryview) -> bool:
-            properties = stored_properties(message)
-            topic = find_property(properties, _RETRY_TOPIC)
+            topic = find_property(stored_properties(message), _RETRY_TOPIC)
             data = None if topic is None else self.get(str(topic, "utf-8", "replace"), group)
-            if data is None or data.compiled is None:
-                return True
-            return data.compiled.matches(properties)
+            compiled = None if data is None else self._compile(data)
+            return compiled is None or compiled.message is None or compiled.message(message)
 
         return matches
 
     # -- the file -------------------------------------------------------------------------------------------
 
-    def _parse_file(self, content: bytes) -> dict[str, dict[str, ConsumerFilter]]:
+    def _parse_file(self, content: bytes) -> list[ConsumerFilter]:
         """Parse the saved filters, which all count as dead until their groups connect again."""
-        table: dict[str, dict[str, ConsumerFilter]] = {}
+        found = []
         try:
             for topic, of_topic in fastjson.loads(content)["filterDataByTopic"].items():
-                saved = of_topic["groupFilterData"].values()
-                table[topic] = {each["consumerGroup"]: self._restore_filter(topic, each) for each in saved}
+                found += [self._restore_filter(topic, each) for each in of_topic["groupFilterData"].values()]
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"no table of filters: {error!r}") from error
-        return table
+        return found
 
     def _restore_filter(self, topic: str, saved: dict[str, Any]) -> ConsumerFilter:
         version, born_ms = int(saved["clientVersion"]), int(saved["bornTime"])
         data = ConsumerFilter(topic, saved["consumerGroup"], saved["expression"], version, born_ms)
         data.dead_ms = int(saved["deadTime"]) or max(self._clock.now_ms() - RESTORED_FILTER_AGE_MS, born_ms)
-        try:
-            data.compiled = compile_sql(data.expression)
-        except SqlError as error:
-            log.error("saved consumer filter is invalid", extra={"topic": topic, "reason": str(error)})
+        data.is_restored = True
         return data
 
     def prepare_save(self) -> None:
         """Remove filters whose groups left more than `DEAD_FILTER_RETENTION_MS` ago."""
         oldest_ms = self._clock.now_ms() - DEAD_FILTER_RETENTION_MS
-        groups = [data for of_topic in self.table.values() for data in of_topic.values()]
-        for data in groups:
-            if data.is_dead and data.dead_ms <= oldest_ms:
-                self._remove_filter(data.topic, data.group)
+        while self._dead and (data := next(iter(self._dead))).dead_ms <= oldest_ms:
+            self._remove_filter(data.topic, data.group)
 
-    def to_json(self) -> bytes:
-        """Return the content of consumerFilter.json."""
-        table = {
-            topic: {
-                "groupFilterData": {group: data.to_value() for group, data in groups.items()},
-                "topic": topic,
-            }
-            for topic, groups in self.table.items()
-        }
-        return fastjson.dumps({"filterDataByTopic": table})
+    def encode_slices(self) -> Iterator[bytes]:
+        """Yield the content of consumerFilter.json, without filters that are known to be invalid."""
+        parts, opening = [b'{"filterDataByTopic":{'], b""
+        for topic in list(self._by_topic):
+            filters = [data for data in self._by_topic.get(topic, {}).values() if not data.is_invalid]
+            if not filters:
+                continue
+            name = fastjson.dumps(topic)
+            parts.append(b'%b%b:{"groupFilterData":{' % (opening, name))
+            for number, data in enumerate(filters):
+                parts.append(b"," * (number > 0) + fastjson.dumps({data.group: data.to_value()})[1:-1])
+                if len(parts) >= ENCODED_PER_SLICE:
+                    yield b"".join(parts)
+                    parts = []
+            parts.append(b'},"topic":%b}' % name)
+            opening = b","
+        parts.append(b"}}")
+        yield b"".join(parts)

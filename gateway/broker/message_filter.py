@@ -1,11 +1,10 @@
-"""Message filters: the tests that a subscription's expression applies to queue entries and messages."""
+"""Message filters: the tests that a subscription's expression applies to queue entries and messages.
+
+Expressions are compiled, and their filters kept, in `filter_cache.py`.
+"""
 
 from collections.abc import Callable
-from functools import lru_cache
-from typing import TYPE_CHECKING, Final, NamedTuple
-
-from codec.hashing import tags_code
-from gateway.broker.sql92 import SqlError, compile_sql
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from gateway.broker.sql92 import Selector, SqlFilter
@@ -14,24 +13,43 @@ SUBSCRIBE_ALL: Final = "*"
 TAG: Final = "TAG"
 SQL92: Final = "SQL92"
 
+FilterKey = tuple[str, str]
+"""The type and the text of an expression; the type of tags is empty."""
 TagTest = Callable[[int], bool]
 MessageTest = Callable[[memoryview], bool]
 
 
-class MessageFilter(NamedTuple):
+class MessageFilter:
     """Tests of queue entries' tag hashes and of stored messages. None lets everything pass.
 
-    ``sql_selector`` gives the same answers as ``message`` for many messages at once, faster.
+    ``tag_codes`` are the hashes that pass ``tags``. ``sql_selector`` gives the same answers as ``message`` for many
+    messages at once, faster. ``key`` identifies the filter in its cache; None for one that is in no cache.
     """
 
-    tags: TagTest | None
-    message: MessageTest | None
-    sql_selector: "Selector | None" = None
+    __slots__ = ("key", "message", "sql_selector", "tag_codes", "tags")
+
+    def __init__(
+        self,
+        *,
+        tag_codes: frozenset[int] | None = None,
+        message: MessageTest | None = None,
+        sql_selector: "Selector | None" = None,
+        key: FilterKey | None = None,
+    ) -> None:
+        self.tag_codes = tag_codes
+        self.tags: TagTest | None = None if tag_codes is None else tag_codes.__contains__
+        self.message = message
+        self.sql_selector = sql_selector
+        self.key = key
 
     @classmethod
-    def from_sql(cls, compiled: "SqlFilter") -> "MessageFilter":
+    def from_sql(cls, compiled: "SqlFilter", key: FilterKey | None = None) -> "MessageFilter":
         """Return the filter of a compiled expression."""
-        return cls(None, compiled.selector.matches, compiled.selector)
+        return cls(message=compiled.selector.matches, sql_selector=compiled.selector, key=key)
+
+
+EVERYTHING: Final = MessageFilter()
+"""The filter that lets every message pass."""
 
 
 def is_tag_type(expression_type: str | None) -> bool:
@@ -45,33 +63,3 @@ def is_tag_type(expression_type: str | None) -> bool:
 def split_tags(expression: str) -> list[str]:
     """Return the tags of ``A || B``, trimmed, without empty ones. Source: FilterAPI.buildSubscriptionData, 5.4.0."""
     return [tag for tag in (part.strip() for part in expression.split("||")) if tag]
-
-
-@lru_cache(maxsize=4096)
-def compile_tag_test(expression: str | None) -> TagTest | None:
-    """Return a test of tag hashes for an expression; None lets everything pass.
-
-    Raises ValueError for an expression without a tag, such as ``||``.
-    """
-    if not expression or expression == SUBSCRIBE_ALL:
-        return None
-    codes = frozenset(map(tags_code, split_tags(expression)))
-    if not codes:
-        raise ValueError("subscription expression without a tag")
-    return codes.__contains__
-
-
-@lru_cache(maxsize=4096)
-def tag_message_filter(expression: str | None) -> MessageFilter:
-    """Return the filter of a tag expression. Raises ValueError as `compile_tag_test` does."""
-    return MessageFilter(compile_tag_test(expression), None)
-
-
-@lru_cache(maxsize=1024)
-def sql_message_filter(expression_type: str | None, expression: str | None) -> MessageFilter:
-    """Return the filter of an expression of another type than tags. Raises SqlError."""
-    if expression_type != SQL92:
-        raise SqlError(f"The broker does not support consumer to filter message by {expression_type}")
-    if not expression:
-        raise SqlError(f"Expression can't be null! {expression_type}")
-    return MessageFilter.from_sql(compile_sql(expression))

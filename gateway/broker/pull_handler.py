@@ -10,8 +10,9 @@ from codec.command import Command, encode_response
 from codec.constants import ResponseCode
 from codec.topics import PERM_READ, may_always_pull
 from gateway.broker.broadcast_offsets import PROXY_FOR_BROADCAST, BroadcastOffsets
+from gateway.broker.filter_cache import subscription_refusal
 from gateway.broker.long_poll import WaitingPull
-from gateway.broker.message_filter import MessageFilter, is_tag_type, sql_message_filter, tag_message_filter
+from gateway.broker.message_filter import MessageFilter, is_tag_type
 from gateway.broker.name_validation import FAQ
 from gateway.broker.quotas import PULL, Quotas
 from gateway.broker.shared_parts import BrokerTables, MessageServices
@@ -84,6 +85,7 @@ class PullHandler:
         self._offsets = tables.offsets
         self._clients = tables.clients
         self._filters = tables.filters
+        self._filter_cache = tables.filter_cache
         self._store = services.store
         self._long_polls = services.long_polls
         self._hosts = services.hosts
@@ -192,13 +194,12 @@ class PullHandler:
         kind, expression = ext.get("expressionType"), ext.get("subscription")
         try:
             if is_tag_type(kind):
-                return tag_message_filter(expression)
+                return self._filter_cache.tag_filter(expression)
             if expression:
                 self._check_filter_enabled(kind)
-            return sql_message_filter(kind, expression)
+            return self._filter_cache.sql_filter(kind, expression)
         except ValueError as error:
-            remark = "parse the consumer's subscription failed"
-            raise RequestError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark) from error
+            raise subscription_refusal(error) from error
 
     def _filter_of_subscription(
         self, command: Command, group_config: SubscriptionGroupConfig, topic: str, version: int
@@ -223,11 +224,10 @@ class PullHandler:
             remark = "the consumer's subscription not latest"
             raise RequestError(ResponseCode.SUBSCRIPTION_NOT_LATEST, remark)
         if is_tag_type(subscription.expression_type):
-            return tag_message_filter(subscription.sub_string)
-        retried = self._config.filter_support_retry
-        selection = self._filters.message_filter(topic, group, version, retried=retried)
+            return self._filter_cache.tag_filter(subscription.sub_string)
+        data = self._filters.require_latest(topic, group, version)
         self._check_filter_enabled(subscription.expression_type)
-        return selection
+        return self._filters.message_filter(data, retried=self._config.filter_support_retry)
 
     def _check_filter_enabled(self, expression_type: str | None) -> None:
         """Refuse filters other than tags unless they are enabled."""
@@ -267,13 +267,16 @@ class PullHandler:
         return encode_response(command.opaque, ResponseCode.PULL_OFFSET_MOVED, ext, b"", "OFFSET_RESET")
 
     def _read_messages(self, pull: CheckedPull) -> ReadResult:
+        wanted = pull.message_filter
         return self._store.read(
             pull.topic,
             pull.queue_id,
             pull.offset,
             pull.max_messages,
             pull.max_bytes,
-            *pull.message_filter,
+            wanted.tags,
+            wanted.message,
+            wanted.sql_selector,
         )
 
     def _hold_pull(self, connection: Connection, command: Command, pull: CheckedPull) -> None:

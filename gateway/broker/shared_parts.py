@@ -7,6 +7,7 @@ from gateway.broker.client_registry import ClientRegistry
 from gateway.broker.consumer_filters import ConsumerFilterTable
 from gateway.broker.consumer_offsets import ConsumerOffsets
 from gateway.broker.damaged_records import DamagedRecords
+from gateway.broker.filter_cache import FilterCache
 from gateway.broker.group_commit import GroupCommit
 from gateway.broker.group_table import GroupTable
 from gateway.broker.long_poll import LongPolls
@@ -17,13 +18,14 @@ from storage.store import MessageStore
 
 @dataclass(frozen=True, slots=True)
 class BrokerTables:
-    """The tables that requests are checked against."""
+    """The tables that requests are checked against, and the compiled filters of subscriptions."""
 
     topics: TopicTable
     groups: GroupTable
     offsets: ConsumerOffsets
     clients: ClientRegistry
     filters: ConsumerFilterTable
+    filter_cache: FilterCache
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,9 +111,18 @@ class BrokerLimits:
     max_filter_cache_bytes: int = key(
         "maxFilterCacheBytes",
         64 * MIB,
-        "memory for compiled filters of subscriptions; the least recently used are dropped",
+        "memory for compiled filters of subscriptions; those not used lately are dropped and compiled again",
+        low=MIB,
+        high=1024 * MIB,
+        ours=True,
+    )
+    max_consumer_filter_bytes: int = key(
+        "maxConsumerFilterBytes",
+        32 * MIB,
+        "maximum size of the table of SQL92 filters of groups; those of groups that left make room for new ones",
         low=64 * KIB,
         high=1024 * MIB,
+        live=True,
         ours=True,
     )
     max_long_polls: int = key(

@@ -10,6 +10,7 @@ from gateway.broker.consumer_filters import ConsumerFilterTable
 from gateway.broker.consumer_offsets import ConsumerOffsets
 from gateway.broker.damaged_records import DamagedRecords
 from gateway.broker.delay_service import DelayService
+from gateway.broker.filter_cache import FilterCache
 from gateway.broker.flow_control import FlowControl
 from gateway.broker.group_commit import GroupCommit
 from gateway.broker.group_table import GroupTable
@@ -82,14 +83,7 @@ def _connect_parts(
     clock = store.clock
     tables = _tables(config, table_file, clock)
     restore_topics(tables.topics, store)
-    services = MessageServices(
-        store,
-        LongPolls(clock),
-        _group_commit(config, store, run_blocking),
-        AdvertisedHosts(config.broker_ip, port),
-        BrokerStats(),
-        DamagedRecords(config.broker_name, clock),
-    )
+    services = _services(config, store, run_blocking, port)
     timer_delivery = _timer_delivery(config, services, table_file("timermetrics"))
     delay_service = _delay_service(config, table_file("delayOffset.json"), services, timer_delivery)
     writer = MessageWriter(store, services.long_polls, config.store.max_message_size_bytes, delay_service)
@@ -111,6 +105,7 @@ def _connect_parts(
         offsets=tables.offsets,
         clients=tables.clients,
         consumer_filters=tables.filters,
+        filter_cache=tables.filter_cache,
         queue_locks=queue_locks,
         long_polls=services.long_polls,
         group_commit=services.group_commit,
@@ -133,8 +128,22 @@ def _connect_parts(
     )
 
 
+def _services(
+    config: BrokerConfig, store: MessageStore, run_blocking: RunBlocking, port: Callable[[], int]
+) -> MessageServices:
+    return MessageServices(
+        store,
+        LongPolls(store.clock),
+        _group_commit(config, store, run_blocking),
+        AdvertisedHosts(config.broker_ip, port),
+        BrokerStats(),
+        DamagedRecords(config.broker_name, store.clock),
+    )
+
+
 def _tables(config: BrokerConfig, table_file: Callable[[str], ConfigFile], clock: Clock) -> BrokerTables:
-    filters = ConsumerFilterTable(table_file("consumerFilter.json"), clock)
+    filter_cache = FilterCache(config.limits)
+    filters = ConsumerFilterTable(table_file("consumerFilter.json"), clock, filter_cache, config.limits)
     return BrokerTables(
         TopicTable(table_file("topics.json"), clock, _topic_defaults(config), config.limits),
         _group_table(config, table_file("subscriptionGroup.json"), clock),
@@ -150,6 +159,7 @@ def _tables(config: BrokerConfig, table_file: Callable[[str], ConfigFile], clock
             on_group_gone=filters.unregister,
         ),
         filters,
+        filter_cache,
     )
 
 

@@ -224,11 +224,11 @@ class PopHandler:
         if room <= 0 or offset == end or self._exceeds_inflight_limit(request, topic, queue_id):
             pop_result.rest_count += end - offset
             return
-        result = self._store.read(topic, queue_id, offset, room, 1 << 30, *pop.message_filter)
+        result = self._read_queue(pop, topic, queue_id, offset, room)
         if result.status in WRONG_OFFSET:
             offset = result.next_offset
             self._offsets.commit_offset(group, topic, queue_id, offset)
-            result = self._store.read(topic, queue_id, offset, room, 1 << 30, *pop.message_filter)
+            result = self._read_queue(pop, topic, queue_id, offset, room)
         if result.count and not self._record_taken(pop, pop_result, topic, queue_id, offset, result):
             pop_result.rest_count += result.count
             return
@@ -236,6 +236,12 @@ class PopHandler:
             pop_result.has_skipped = True
             self._offsets.commit_offset(group, topic, queue_id, result.next_offset)
         pop_result.rest_count += result.max_offset - result.next_offset
+
+    def _read_queue(self, pop: CheckedPop, topic: str, queue_id: int, offset: int, room: int) -> ReadResult:
+        wanted = pop.message_filter
+        return self._store.read(
+            topic, queue_id, offset, room, 1 << 30, wanted.tags, wanted.message, wanted.sql_selector
+        )
 
     def _exceeds_inflight_limit(self, request: PopMessage, topic: str, queue_id: int) -> bool:
         """Return True if a group has more unacked messages of a queue than the in-flight limit allows."""

@@ -3,7 +3,8 @@
 from codec.constants import ResponseCode
 from codec.java_numbers import parse_integer_or
 from codec.topics import PERM_READ
-from gateway.broker.message_filter import MessageFilter, is_tag_type, sql_message_filter, tag_message_filter
+from gateway.broker.filter_cache import subscription_refusal
+from gateway.broker.message_filter import MessageFilter, is_tag_type
 from gateway.broker.name_validation import FAQ
 from gateway.broker.shared_parts import BrokerTables, MessageServices
 from gateway.config.process import BrokerConfig
@@ -32,6 +33,7 @@ class PopRequestChecks:
         self._hosts = services.hosts
         self._topics = tables.topics
         self._groups = tables.groups
+        self._filter_cache = tables.filter_cache
 
     def late_remark(self, connection: Connection, request: PopMessage) -> str | None:
         """Return the remark for a pop whose client stopped waiting long ago; None for others."""
@@ -92,16 +94,14 @@ class PopRequestChecks:
         attributes = {} if group_config is None else group_config.attributes
         return chance < parse_integer_or(attributes.get("priority.factor"), DEFAULT_PRIORITY_FACTOR)
 
-    @staticmethod
-    def _message_filter(request: PopMessage) -> MessageFilter:
+    def _message_filter(self, request: PopMessage) -> MessageFilter:
         """Return the filter of a pop's expression; without one, everything passes."""
         try:
             if not request.exp or is_tag_type(request.exp_type):
-                return tag_message_filter(request.exp)
-            return sql_message_filter(request.exp_type, request.exp)
+                return self._filter_cache.tag_filter(request.exp)
+            return self._filter_cache.sql_filter(request.exp_type, request.exp)
         except ValueError as error:
-            remark = "parse the consumer's subscription failed"
-            raise RequestError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark) from error
+            raise subscription_refusal(error) from error
 
     def check_popped(self, connection: Connection, topic: str, queue_id: int) -> tuple[int, int]:
         """Check a queue that a receipt handle names; return its first and its end offset. Raises RequestError."""

@@ -13,6 +13,7 @@ from gateway.broker.consumer_filters import ConsumerFilterTable
 from gateway.broker.consumer_offsets import ConsumerOffsets
 from gateway.broker.damaged_records import DamagedRecords
 from gateway.broker.delay_service import DelayService
+from gateway.broker.filter_cache import FilterCache
 from gateway.broker.flow_control import FlowControl
 from gateway.broker.group_commit import GroupCommit
 from gateway.broker.group_table import GroupTable
@@ -84,6 +85,7 @@ class Broker:
     group_commit: GroupCommit
     hosts: AdvertisedHosts
     consumer_filters: ConsumerFilterTable
+    filter_cache: FilterCache
     rates: TrafficRates
     flow_control: FlowControl
     staged_batches: StagedBatches | None

@@ -2,14 +2,16 @@
 
 from codec.command import Command
 from codec.constants import ResponseCode
+from codec.java_numbers import quoted
 from codec.topics import retry_topic
 from gateway.broker.client_registry import GroupMember
-from gateway.broker.message_filter import is_tag_type, sql_message_filter
+from gateway.broker.filter_cache import ExpressionTooLong
+from gateway.broker.message_filter import is_tag_type
 from gateway.broker.processors.broker import Broker
 from gateway.broker.sql92 import SqlError
 from gateway.broker.topic_table import unit_flags
 from remoting.bodies.groups import GetConsumerListByGroupResponseBody
-from remoting.bodies.heartbeat import ConsumerData, HeartbeatData
+from remoting.bodies.heartbeat import ConsumerData, HeartbeatData, SubscriptionData
 from remoting.errors import RequestError
 from remoting.handler_table import Call, HandlerTable
 from remoting.requests.client import (
@@ -28,11 +30,15 @@ routes: HandlerTable[Broker] = HandlerTable()
 def heartbeat(broker: Broker, request: HeartBeat, call: Call) -> HeartbeatReply:
     """Record a client and its subscriptions.
 
-    A fingerprint makes the heartbeat one of version 2, which may omit subscriptions.
+    A fingerprint makes the heartbeat one of version 2, which may omit subscriptions. Expressions are not compiled here:
+    a heartbeat may bring thousands.
     Source: ClientManageProcessor.heartBeat, 5.4.0. Deviation: a heartbeat of version 2 without
     subscriptions for a group that is unknown here (the broker restarted) is answered so that the client sends them.
     """
     beat = request.data
+    for consumer in beat.consumer_data_set:
+        for subscription in consumer.subscription_data_set:
+            _check_subscription(broker, subscription)
     second_version = beat.heartbeat_fingerprint != 0
     changed = False
     for consumer in beat.consumer_data_set:
@@ -46,6 +52,15 @@ def heartbeat(broker: Broker, request: HeartBeat, call: Call) -> HeartbeatReply:
     for producer in beat.producer_data_set:
         broker.clients.register_producer(producer.group_name, _member_of(call, beat.client_id))
     return HeartbeatReply(is_support_heart_beat_v2=True, is_sub_change=changed or not second_version)
+
+
+def _check_subscription(broker: Broker, subscription: SubscriptionData) -> None:
+    """Refuse an expression that is too long, with the tags and their hashes that the client found in it."""
+    try:
+        broker.filter_cache.check_subscription(subscription)
+    except ExpressionTooLong as error:
+        remark = f"the subscription to {quoted(subscription.topic)} is refused: {error}"
+        raise RequestError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark) from error
 
 
 def _member_of(call: Call, client_id: str) -> GroupMember:
@@ -97,14 +112,17 @@ def check_client_config(broker: Broker, request: CheckClientConfig) -> None:
     refused by name; the official broker answers with a NullPointerException.
     """
     subscription = None if request.data is None else request.data.subscription_data
-    if subscription is None or is_tag_type(subscription.expression_type):
+    if subscription is None:
+        return
+    _check_subscription(broker, subscription)
+    if is_tag_type(subscription.expression_type):
         return
     if not broker.config.enable_property_filter:
         remark = f"The broker does not support consumer to filter message by {subscription.expression_type}"
         raise RequestError(ResponseCode.SYSTEM_ERROR, remark)
     try:
-        sql_message_filter(subscription.expression_type, subscription.sub_string)
-    except SqlError as error:
+        broker.filter_cache.sql_filter(subscription.expression_type, subscription.sub_string)
+    except (SqlError, ExpressionTooLong) as error:
         raise RequestError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from error
 
 

@@ -4,14 +4,29 @@ import orjson
 import pytest
 
 from codec.message import Message, encode_message
-from gateway.broker.consumer_filters import DEAD_FILTER_RETENTION_MS, ConsumerFilterTable
-from gateway.broker.message_filter import MessageFilter
+from gateway.broker import filter_cache
+from gateway.broker.consumer_filters import (
+    DEAD_FILTER_RETENTION_MS,
+    ENCODED_PER_SLICE,
+    ConsumerFilterTable,
+)
+from gateway.broker.filter_cache import FilterCache
+from gateway.broker.message_filter import EVERYTHING
+from gateway.broker.processors.live_config import apply_broker_config
 from gateway.broker.tests.test_pull_handler import refused, started, subscribe, subscribed
+from gateway.config.limits import BrokerLimits
 from gateway.tests.broker_fakes import FakeClock, memory_config_file
 from gateway.tests.cluster import bodies, message, pull, settle, simulated
-from remoting.bodies.heartbeat import CheckClientRequestBody, SubscriptionData
+from gateway.tests.configs import change_config
+from gateway.tests.popping import pop_request
+from remoting.bodies.heartbeat import (
+    CheckClientRequestBody,
+    ConsumerData,
+    HeartbeatData,
+    SubscriptionData,
+)
 from remoting.errors import RequestError
-from remoting.requests.client import CheckClientConfig
+from remoting.requests.client import CheckClientConfig, HeartBeat
 from storage.files import MemoryFiles
 
 PARSE_FAILED, NOT_EXIST, NOT_LATEST, NO_SUBSCRIPTION = 23, 27, 28, 24
@@ -27,9 +42,18 @@ def clock():
     return FakeClock()
 
 
+def open_table(clock, files=None, **limits):
+    bounds = BrokerLimits(**limits)
+    return ConsumerFilterTable(memory_config_file(files=files), clock, FilterCache(bounds), bounds)
+
+
 @pytest.fixture
 def table(clock):
-    return ConsumerFilterTable(memory_config_file(), clock)
+    return open_table(clock)
+
+
+def filter_of(table, topic, group, version, *, retried):
+    return table.message_filter(table.require_latest(topic, group, version), retried=retried)
 
 
 def stored(topic="t", **properties):
@@ -43,7 +67,7 @@ def expression(table, topic="t", group="g"):
 
 def test_tags_are_not_kept(table):
     table.register("g", [sql("A || B", kind="TAG"), sql("A", kind="", topic="t2"), sql("", topic="t3")])
-    assert table.table == {}
+    assert len(table) == 0
 
 
 def test_newer_versions_replace_older_ones_and_not_the_reverse(table):
@@ -58,14 +82,28 @@ def test_newer_versions_replace_older_ones_and_not_the_reverse(table):
     assert expression(table) == ("a > 2", 7, False)
 
 
-@pytest.mark.parametrize("wrong", [sql("a > >", 2), sql("a > 1", 2, kind="XPATH")])
-def test_a_wrong_expression_removes_what_was_there(table, wrong):
+def test_an_expression_of_an_unknown_type_removes_what_was_there(table):
+    wrong = sql("a > 1", 2, kind="XPATH")
     table.register("g", [wrong])
     assert expression(table) is None
     table.register("g", [sql("a > 1", 1)])
     table.register("g", [wrong])
     assert expression(table) is None
-    assert table.table == {}
+    assert len(table) == 0
+
+
+def test_a_wrong_expression_replaces_what_was_there_and_is_in_no_file(table, caplog):
+    table.register("g", [sql("a > 1", 1), sql("a > 1", 1, topic="t2")])
+    table.register("g", [sql("a > >", 2), sql("a > 1", 1, topic="t2")])
+    for _ in range(2):
+        with pytest.raises(RequestError) as refusal:
+            filter_of(table, "t", "g", 2, retried=False)
+        assert refusal.value.code == NOT_EXIST
+        table.register("g", [sql("a > >", 2), sql("a > 1", 1, topic="t2")])
+    assert list(orjson.loads(table.to_json())["filterDataByTopic"]) == ["t2"]
+    assert caplog.text.count("subscription expression is invalid") == 1
+    table.register("g", [sql("a > 2", 3)])
+    assert filter_of(table, "t", "g", 3, retried=False).message is not None
 
 
 def test_filters_die_with_their_subscription_or_group_and_come_back(table, clock):
@@ -81,17 +119,17 @@ def test_filters_die_with_their_subscription_or_group_and_come_back(table, clock
 
 def test_refusals_of_pulls_are_the_official_ones(table):
     with pytest.raises(RequestError) as refusal:
-        table.message_filter("t", "g", 0, retried=False)
+        filter_of(table, "t", "g", 0, retried=False)
     remark = "The broker's consumer filter data is not exist!Your expression may be wrong!"
     assert (refusal.value.code, refusal.value.remark) == (NOT_EXIST, remark)
     table.register("g", [sql("a > 1", 5)])
     with pytest.raises(RequestError) as refusal:
-        table.message_filter("t", "g", 6, retried=False)
+        filter_of(table, "t", "g", 6, retried=False)
     assert (refusal.value.code, refusal.value.remark) == (
         NOT_LATEST,
         "the consumer's consumer filter data not latest",
     )
-    selection = table.message_filter("t", "g", 5, retried=True)
+    selection = filter_of(table, "t", "g", 5, retried=True)
     assert selection.tags is None
     assert [selection.message(stored(a=value)) for value in ("1", "2")] == [False, True]
 
@@ -101,15 +139,15 @@ def test_retried_messages_are_judged_by_the_topic_they_were_sent_to(table):
     table.register("g", [sql("a = 'x'", 1), sql("a = 'y'", 1, topic=retry)])
     messages = [stored(retry, RETRY_TOPIC=topic, a=value) for topic in ("t", "other") for value in "xy"]
     messages.append(stored(retry, a="z"))
-    test = table.message_filter(retry, "g", 1, retried=True).message
+    test = filter_of(table, retry, "g", 1, retried=True).message
     assert [test(each) for each in messages] == [True, False, True, True, True]
-    test = table.message_filter(retry, "g", 1, retried=False).message
+    test = filter_of(table, retry, "g", 1, retried=False).message
     assert [test(each) for each in messages] == [False, True, False, True, False]
 
 
 def test_the_file_is_the_official_one(clock):
     files = MemoryFiles()
-    table = ConsumerFilterTable(memory_config_file(files=files), clock)
+    table = open_table(clock, files)
     table.persist()
     assert files.read_small("/config/table.json") is None
     table.register("g", [sql("a > 5", 7)])
@@ -132,14 +170,14 @@ def test_the_file_is_the_official_one(clock):
 
 def test_saved_filters_are_dead_until_their_group_comes_back(clock):
     files = MemoryFiles()
-    table = ConsumerFilterTable(memory_config_file(files=files), clock)
+    table = open_table(clock, files)
     table.register("g", [sql("a > 5", 7)])
     table.persist()
     clock.pass_ms(60_000)
-    table = ConsumerFilterTable(memory_config_file(files=files), clock)
+    table = open_table(clock, files)
     assert expression(table) == ("a > 5", 7, True)
     assert table.get("t", "g").dead_ms == clock.now_ms() - 30_000
-    found = table.message_filter("t", "g", 7, retried=False)
+    found = filter_of(table, "t", "g", 7, retried=False)
     assert found.message is not None
     assert found.message(stored(a="6"))
     table.register("g", [sql("a > 5", 7)])
@@ -155,16 +193,16 @@ def test_filters_dead_for_a_day_are_forgotten(table, clock):
     assert expression(table) is not None
     clock.pass_ms(1)
     table.persist()
-    assert table.table == {}
+    assert len(table) == 0
 
 
 def test_a_saved_expression_that_cannot_be_read_lets_everything_pass(clock):
     files = MemoryFiles()
-    table = ConsumerFilterTable(memory_config_file(files=files), clock)
+    table = open_table(clock, files)
     table.register("g", [sql("a > 5", 7)])
     files.write_small("/config/table.json", table.to_json().replace(b"a > 5", b"a > >"))
-    table = ConsumerFilterTable(memory_config_file(files=files), clock)
-    assert table.message_filter("t", "g", 7, retried=False) == MessageFilter(None, None)
+    table = open_table(clock, files)
+    assert filter_of(table, "t", "g", 7, retried=False) is EVERYTHING
 
 
 @pytest.mark.parametrize("content", [b"[]", b'{"filterDataByTopic":{"t":{}}}', b'{"filterDataByTopic":1}'])
@@ -172,7 +210,95 @@ def test_a_file_of_something_else_is_refused(clock, content):
     files = MemoryFiles()
     files.write_small("/config/table.json", content)
     with pytest.raises(ValueError, match="table of filters"):
-        ConsumerFilterTable(memory_config_file(files=files), clock)
+        open_table(clock, files)
+
+
+# -- bounds -----------------------------------------------------------------------------------------------
+
+
+def test_heartbeats_compile_nothing_however_often_they_change(clock, monkeypatch):
+    monkeypatch.setattr(filter_cache, "compile_sql", lambda text: pytest.fail("compiled"))
+    table = open_table(clock)
+    for version in range(200):
+        many = [
+            sql(f"a > {version} OR a IN ({quoted_texts(50)})", version, f"t{topic}") for topic in range(20)
+        ]
+        table.register("g", many)
+    assert len(table) == 20
+
+
+def quoted_texts(count):
+    return ", ".join(f"'{number}'" for number in range(count))
+
+
+def test_the_table_has_a_limit_and_those_that_work_go_on_working(clock, caplog):
+    table = open_table(clock, max_consumer_filter_bytes=64 * 1024)
+    table.register("own", [sql("a > 5", 1)])
+    for number in range(200):
+        table.register(f"stranger{number}", [sql(f"a = {number}", 1)])
+        clock.pass_ms(1)
+    assert table.size_bytes <= 64 * 1024
+    assert filter_of(table, "t", "own", 1, retried=False).message is not None
+    with pytest.raises(RequestError, match=r"full \(maxConsumerFilterBytes=65536\): raise it") as refusal:
+        filter_of(table, "t", "stranger199", 1, retried=False)
+    assert refusal.value.code == NOT_EXIST
+    (logged,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert "maxConsumerFilterBytes" in logged.reason
+    table.limits = BrokerLimits(max_consumer_filter_bytes=128 * 1024)
+    table.register("stranger199", [sql("a = 199", 1)])
+    assert filter_of(table, "t", "stranger199", 1, retried=False).message is not None
+
+
+def test_filters_of_groups_that_left_make_room_those_first_that_left_first(clock):
+    table = open_table(clock, max_consumer_filter_bytes=64 * 1024)
+    for number in range(1000):
+        table.register(f"g{number}", [sql("a > 5", 1)])
+        clock.pass_ms(1)
+        table.unregister(f"g{number}")
+    assert 20 < len(table) < 64
+    assert [expression(table, group=f"g{number}") is None for number in (0, 900, 990, 999)] == [
+        True, True, False, False,
+    ]  # fmt: skip
+
+
+def test_a_million_groups_that_come_and_go_leave_no_more_than_the_limit(clock):
+    table = open_table(clock, max_consumer_filter_bytes=64 * 1024)
+    for number in range(5000):
+        table.register(f"g{number}", [sql("a > 5", 1, f"t{number}")])
+        table.unregister(f"g{number}")
+        clock.pass_ms(1)
+    assert table.size_bytes <= 64 * 1024
+    assert len(table) == len(table._by_group) == len(table._dead) < 64
+    clock.pass_ms(DEAD_FILTER_RETENTION_MS)
+    table.persist()
+    assert (len(table), table.size_bytes, table._by_topic, table._by_group, table._dead) == (
+        0, 0, {}, {}, {},
+    )  # fmt: skip
+
+
+def test_the_file_is_encoded_in_slices_while_the_table_changes(clock):
+    table = open_table(clock)
+    for number in range(3 * ENCODED_PER_SLICE):
+        table.register(f"g{number}", [sql("a > 5", 1), sql("a > 5", 1, f"t{number}")])
+    slices = []
+    for number, part in enumerate(table.encode_slices()):
+        slices.append(part)
+        table.register(f"g{number}", [])
+        table.register(f"new{number}", [sql("a > 5", 1)])
+        table._remove_filter(f"t{100 + number}", f"g{100 + number}")
+    assert len(slices) > 6
+    assert all(part.count(b"bornTime") <= ENCODED_PER_SLICE for part in slices)
+    saved = orjson.loads(b"".join(slices))["filterDataByTopic"]
+    assert len(saved["t"]["groupFilterData"]) == 3 * ENCODED_PER_SLICE
+    assert saved["t"]["groupFilterData"]["g150"]["expression"] == "a > 5"
+
+
+def test_names_are_escaped_in_the_file(clock):
+    files = MemoryFiles()
+    table = open_table(clock, files)
+    table.register('g"\\', [sql("a = '\"'", 1, 't"\n')])
+    table.persist()
+    assert expression(open_table(clock, files), 't"\n', 'g"\\') == ("a = '\"'", 1, True)
 
 
 # -- pulls ------------------------------------------------------------------------------------------------
@@ -235,6 +361,53 @@ async def test_filters_other_than_tags_are_switched_off_by_default(cluster):
     assert await refused(client, pull(tags="a > 1", expression_type="SQL92")) == (1, UNSUPPORTED, None)
     await subscribe(client, sql("a > 3", 5, "orders"))
     assert await refused(client, subscribed(version=5)) == (1, UNSUPPORTED, None)
+
+
+@simulated
+async def test_without_property_filters_nothing_is_compiled(cluster, monkeypatch):
+    monkeypatch.setattr(filter_cache, "compile_sql", lambda text: pytest.fail("compiled"))
+    broker, client = await started(cluster, 1)
+    await subscribe(client, sql("a > 3", 5, "orders"), sql("a > >", 5, "t2"))
+    assert await refused(client, subscribed(version=5)) == (1, UNSUPPORTED, None)
+    assert len(broker.consumer_filters) == 2
+
+
+@simulated
+async def test_too_long_expressions_are_refused_wherever_they_come(cluster):
+    broker, client = await started(cluster, 1, enable_property_filter=True, max_expression_bytes=100)
+    for kind in ("SQL92", "TAG"):
+        long = "a IS NULL OR " * 10 + "a"
+        code, remark, _ = await refused(client, pull(tags=long, expression_type=kind))
+        assert code == PARSE_FAILED
+        assert remark.startswith("parse the consumer's subscription failed: the expression has 131 bytes")
+        code, remark, _ = await refused(client, pop_request(exp=long, exp_type=kind))
+        assert code == PARSE_FAILED
+        assert "maxFilterExpressionBytes (100)" in remark
+        subscription = sql(long, 5, "orders", kind)
+        consumer = ConsumerData(
+            group_name="G2", subscription_data_set=[sql("b", 1, "t", "TAG"), subscription]
+        )
+        beat = HeartBeat(data=HeartbeatData(client_id="c", consumer_data_set=[consumer]))
+        body = CheckClientRequestBody(client_id="c", group="g", subscription_data=subscription)
+        for request in (beat, CheckClientConfig(data=body)):
+            code, remark, _ = await refused(client, request)
+            assert code == PARSE_FAILED
+            assert remark.startswith("the subscription to orders is refused: the expression has 131 bytes")
+    assert broker.clients.consumer_group("G2") is None
+    assert broker.topics.get("%RETRY%G2") is None
+    await subscribe(client, sql("a IS NULL", 5, "orders"))
+    assert len(bodies(await client.ask(subscribed(version=5)))) == 1
+
+
+@simulated
+async def test_a_lower_limit_takes_effect_at_once(cluster):
+    broker, client = await filled(cluster)
+    await subscribe(client, sql("a > 3 OR a > 3", 5, "orders"))
+    apply_broker_config(broker, change_config(broker.config, max_expression_bytes=10))
+    code, remark, _ = await refused(client, subscribed(version=5))
+    assert (code, "maxFilterExpressionBytes (10)" in remark) == (PARSE_FAILED, True)
+    apply_broker_config(broker, change_config(broker.config, max_expression_bytes=100))
+    assert bodies(await client.ask(subscribed(version=5))) == [b"4", b"5"]
 
 
 @simulated

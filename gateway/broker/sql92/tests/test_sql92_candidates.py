@@ -12,6 +12,7 @@ from gateway.broker.sql92.candidates import compile_candidates
 from gateway.broker.sql92.compiler import SqlFilter
 from gateway.broker.sql92.parser import parse
 from gateway.broker.sql92.selector import Selector
+from gateway.tests.broker_fakes import FakeClock
 from storage.config import memory_config
 from storage.files import MemoryFiles
 from storage.queue_read import ReadResult
@@ -90,7 +91,7 @@ def test_whatever_matches_officially_has_a_candidate() -> None:
 
 
 def test_few_of_many_are_looked_at() -> None:
-    store = MessageStore.open(memory_config(), MemoryFiles())
+    store = MessageStore.open(memory_config(), MemoryFiles(), FakeClock())
     for number in range(4000):
         store.append(
             "t", 0, b"x", encode_properties({"n": str(number), "color": "red" if number == 3000 else "blue"})
