@@ -4,6 +4,7 @@
 """
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import mmap
@@ -20,6 +21,8 @@ Buffer = mmap.mmap | bytearray
 
 NEW_SUFFIX = ".tmp"
 """Suffix of a small file's new content until it replaces the old."""
+_MAX_SINGLE_FLUSHES = 32
+"""More files are flushed with their file system: a thousand new files took 5.5 s one by one and 0.2 s together."""
 _DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -56,6 +59,17 @@ class Files(Protocol):
 
     def flush(self, path: str) -> None:
         """Block until everything written to ``path`` is on the disk. Thread safe; a deleted file is no error."""
+        ...
+
+    def write_start(self, path: str, size_bytes: int, data: bytes) -> None:
+        """Write ``data`` at the beginning of a file of ``size_bytes``, created if it is missing. Thread safe.
+
+        Only `flush_many` makes it durable. Raises StoreFull when the disk has no room.
+        """
+        ...
+
+    def flush_many(self, paths: "list[str]") -> None:
+        """Block as `flush` does for each of the paths. Thread safe."""
         ...
 
     def list(self, directory: str) -> list[str]:
@@ -152,6 +166,24 @@ class DiskMapping(_Mapping):
         os.truncate(self.path, self.size_bytes)
 
 
+def _flush_file_system(paths: "list[str]") -> bool:
+    """Block until everything on the file system of the first existing path is on the disk.
+
+    Return False where that is impossible.
+    """
+    syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
+    path = next(filter(os.path.exists, paths), None)
+    if syncfs is None or path is None:
+        return False
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        if syncfs(fd) != 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), path)
+    finally:
+        os.close(fd)
+    return True
+
+
 def _fsync_path(path: str) -> None:
     """Block until a file or a directory is on the disk."""
     fd = os.open(path, os.O_RDONLY)
@@ -164,10 +196,11 @@ def _fsync_path(path: str) -> None:
 class DiskFiles:
     """Files on the machine's file systems."""
 
-    __slots__ = ("_directories_lock", "_new_directories")
+    __slots__ = ("_directories_lock", "_new_directories", "_started_directories")
 
     def __init__(self) -> None:
         self._new_directories: set[str] = set()  # directories whose new entries a power cut could still lose
+        self._started_directories: set[str] = set()  # those of `write_start`, which only `flush_many` flushes
         self._directories_lock = threading.Lock()
 
     def open_mapped(self, path: str, size_bytes: int) -> DiskMapping:
@@ -206,18 +239,45 @@ class DiskFiles:
             os.fdatasync(fd)
         finally:
             os.close(fd)
+        self._flush_directories(self._new_directories)
+
+    def _flush_directories(self, directories: set[str]) -> None:
         # One thread at a time, so that no thread takes a folder for durable while another still flushes it.
         with self._directories_lock:
-            for directory in list(self._new_directories):
+            for directory in list(directories):
                 # Discard it before flushing: a file created in it meanwhile adds the folder again.
-                self._new_directories.discard(directory)
+                directories.discard(directory)
                 try:
                     self._flush_directory(directory)
                 except FileNotFoundError:
                     pass
                 except OSError:
-                    self._new_directories.add(directory)
+                    directories.add(directory)
                     raise
+
+    def write_start(self, path: str, size_bytes: int, data: bytes) -> None:
+        with self._store_full_errors(path):
+            fd = self._open(path)
+            try:
+                if os.fstat(fd).st_size == 0:
+                    os.ftruncate(fd, size_bytes)
+                    directory = os.path.dirname(path)
+                    above = os.path.dirname(directory)
+                    self._started_directories |= {directory, above, os.path.dirname(above)}
+                # Not through a map: a page fault would hold the interpreter lock while the disk is busy.
+                if os.pwrite(fd, data, 0) != len(data):
+                    raise StoreFull(f"no room on disk for {path}")
+            finally:
+                os.close(fd)
+
+    def flush_many(self, paths: "list[str]") -> None:
+        started = set(self._started_directories)
+        if len(paths) + len(started) > _MAX_SINGLE_FLUSHES and _flush_file_system(paths):
+            self._started_directories -= started
+            return
+        for path in paths:
+            self.flush(path)
+        self._flush_directories(self._started_directories)
 
     def list(self, directory: str) -> list[str]:
         try:
@@ -349,7 +409,10 @@ class MemoryFiles:
     def open_mapped(self, path: str, size_bytes: int) -> "MemoryMapping":
         known = self._mapped.get(path)
         if known is None:
-            known = self._mapped[path] = _InMemoryFile(path, mmap.mmap(-1, size_bytes), size_bytes)
+            # The system merges private maps; a process may have only 65,530 shared ones.
+            buffer = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            buffer.madvise(mmap.MADV_NOHUGEPAGE)
+            known = self._mapped[path] = _InMemoryFile(path, buffer, size_bytes)
         if known.size_bytes != size_bytes:
             raise CorruptionError(
                 path, known.size_bytes, f"the file has {known.size_bytes} bytes, expected {size_bytes}"
@@ -357,6 +420,12 @@ class MemoryFiles:
         return known
 
     def flush(self, path: str) -> None:
+        pass
+
+    def write_start(self, path: str, size_bytes: int, data: bytes) -> None:
+        self.open_mapped(path, size_bytes).buffer[: len(data)] = data
+
+    def flush_many(self, paths: "list[str]") -> None:
         pass
 
     def list(self, directory: str) -> list[str]:

@@ -14,7 +14,8 @@ log = logging.getLogger(__name__)
 class QueueSet:
     """The consume queues of a store by topic and queue id, which share one pool of mapped files.
 
-    ``by_key`` is public because every append looks its queue up there.
+    ``by_key`` is public because every append looks its queue up there. Recovery creates queues with files; after it,
+    ``creates_young`` is set, and new queues get their files later.
     """
 
     def __init__(self, config: StoreConfig, files: Files) -> None:
@@ -23,6 +24,8 @@ class QueueSet:
         self._pool = QueueFilePool(files, config.max_open_queue_files)
         self._file_entries = config.consume_queue_file_entries
         self.by_key: dict[tuple[str, int], ConsumeQueue] = {}
+        self._ids: dict[str, set[int]] = {}
+        self.creates_young = False
 
     def use_file_bytes(self, file_bytes: int) -> None:
         """Create queues with files of this size, which those on the disk have, whatever the settings say."""
@@ -37,9 +40,10 @@ class QueueSet:
         directory = f"{self._config.consume_queue_path}/{topic}/{queue_id}"
         queue = ConsumeQueue(
             topic, queue_id, directory, self._file_entries,
-            self._config.reserve_queue_bytes, self._pool, self._files,
+            self._config.reserve_queue_bytes, self._pool, self._files, is_young=self.creates_young,
         )  # fmt: skip
         self.by_key[topic, queue_id] = queue
+        self._ids.setdefault(topic, set()).add(queue_id)
         return queue
 
     def queues(self) -> list[ConsumeQueue]:
@@ -48,17 +52,17 @@ class QueueSet:
 
     def topics(self) -> set[str]:
         """Return the topics that have at least one queue."""
-        return {topic for topic, _ in self.by_key}
+        return set(self._ids)
 
     def delete_topic(self, topic: str) -> int:
         """Remove all queues of a topic with their files; return how many there were."""
-        keys = [key for key in self.by_key if key[0] == topic]
-        for key in keys:
-            self.by_key.pop(key).delete_files()
-        if keys:
+        ids = self._ids.pop(topic, set())
+        for queue_id in ids:
+            self.by_key.pop((topic, queue_id)).delete_files()
+        if ids:
             self._files.delete_tree(f"{self._config.consume_queue_path}/{topic}")
             log.info("topic deleted", extra={"topic": topic})
-        return len(keys)
+        return len(ids)
 
     def delete_before(self, physical_offset: int) -> None:
         """Remove the files and hide the entries of messages before a physical offset."""

@@ -6,10 +6,10 @@ Theory of operation
 queues), `index` (keys), `checkpoint`, `recovery` and `retention`.
 
 Appending writes the message into the commit log first and its 20-byte entry into the consume queue second, both into
-memory maps. A message is readable as soon as its entry is written. Appending does not wait for the disk: `flush`
-makes the log durable (group commit and the flush interval live in `gateway/broker`), and `write_checkpoint` makes log,
-queues and index durable and then records up to where they are. The index is built later, in idle moments
-(`build_index`) or before a query.
+memory maps; the first entries of a new queue go into memory, and the next checkpoint creates its file. A message is
+readable as soon as its entry is written. Appending does not wait for the disk: `flush` makes the log durable (group
+commit and the flush interval live in `gateway/broker`), and `write_checkpoint` makes log, queues and index durable and
+then records up to where they are. The index is built later, in idle moments (`build_index`) or before a query.
 
 A crash at each step leaves behind:
 
@@ -32,6 +32,7 @@ from storage.checkpoint import StoreCheckpoint
 from storage.clock import Clock, SystemClock
 from storage.commit_log import CommitLog
 from storage.config import StoreConfig
+from storage.consume_queue import ConsumeQueue
 from storage.errors import OffsetGap, StoreFull
 from storage.files import DiskFiles, Files
 from storage.index import MessageIndex
@@ -121,6 +122,7 @@ class MessageStore:
             self.index.load(checkpoint.index_timestamp if crashed else None, checkpoint.confirm_offset)
         if crashed or recovery.rebuilt:
             self.write_checkpoint()
+        self._queue_set.creates_young = True
         self._mark_open()
         data = {"root": self.config.root, "end": self.max_physical_offset, "queues": len(self._queues)}
         log.info("store opened", extra=data)
@@ -383,16 +385,21 @@ class MessageStore:
             queued = self.commit_log.max_offset
             ends = [(queue, queue.next_offset) for queue in self._queue_set.queues()]
             self.flush()
-            for queue, end in ends:
-                if queue.flushed_offset < end:
-                    for path in queue.unflushed_paths():
-                        self.files.flush(path)
-                    queue.flushed_offset = end
+            self._flush_queues([(queue, end) for queue, end in ends if queue.flushed_offset < end])
             checkpoint = self._checkpoint
             checkpoint.index_timestamp = self.index.flush()
             checkpoint.log_timestamp = checkpoint.queues_timestamp = until_ms
             checkpoint.confirm_offset = queued
             checkpoint.write()
+
+    def _flush_queues(self, ends: list[tuple[ConsumeQueue, int]]) -> None:
+        paths = []
+        for queue, _ in ends:
+            queue.write_young_file()
+            paths += queue.unflushed_paths()
+        self.files.flush_many(paths)
+        for queue, end in ends:
+            queue.flushed_offset = end
 
     def close(self, clean: bool = True, index_messages: int = 200_000) -> None:
         """Close the store. With ``clean`` everything is flushed first and the next opening need not recover.

@@ -35,6 +35,9 @@ SAVE_INTERVAL_S: Final = 0.25
 """Longest time until a topic or group that was created automatically is written."""
 
 
+MAX_COUNTED_QUEUES: Final = 65_536
+
+
 class TopicChange(NamedTuple):
     """Topics that were created or changed, and names of topics that were deleted.
 
@@ -138,6 +141,7 @@ class TopicTable(SettingsTable):
             self.table.update(saved.topic_config_table)
             self.version = saved.data_version
         self.closed_to_producers = {topic for topic in self.table if self.is_closed_to_producers(topic)}
+        self._queue_count = sum(map(_count_queues, self.table.values()))
         self.encoded = EncodedEntries()
         for config in self.table.values():
             self.encoded.put(config.topic_name, config)
@@ -272,8 +276,10 @@ class TopicTable(SettingsTable):
 
     def delete(self, topic: str) -> bool:
         """Delete a topic; return False when there was none. The caller removes its messages and offsets."""
-        if self.table.pop(topic, None) is None:
+        config = self.table.pop(topic, None)
+        if config is None:
             return False
+        self._queue_count -= _count_queues(config)
         self.encoded.remove(topic)
         self.closed_to_producers.discard(topic)
         self._commit_change(TopicChange(deleted=[topic]))
@@ -297,11 +303,16 @@ class TopicTable(SettingsTable):
         self._commit_change(TopicChange())
 
     def _store_configs(self, configs: Sequence[TopicConfig]) -> None:
-        names = {config.topic_name for config in configs}
-        new = names - self.table.keys() - self.system_topics
+        latest = {config.topic_name: config for config in configs}
+        new = latest.keys() - self.table.keys() - self.system_topics
         if new and len(self.table) + len(new) > self.limits.max_topics:
             raise limit_error("maxTopics", self.limits.max_topics, "topics", "delete some")
-        for config in configs:
+        before = sum(_count_queues(self.table[name]) for name in latest if name in self.table)
+        added = sum(map(_count_queues, latest.values())) - before
+        if added > 0 and self._queue_count + added > self.limits.max_queues:
+            raise limit_error("maxQueues", self.limits.max_queues, "queues of all topics", "delete topics")
+        self._queue_count += added
+        for config in latest.values():
             self.table[config.topic_name] = config
             if self.is_closed_to_producers(config.topic_name):
                 self.closed_to_producers.add(config.topic_name)
@@ -318,6 +329,11 @@ class TopicTable(SettingsTable):
     def encode_slices(self) -> Iterator[bytes]:
         """Yield the content of topics.json."""
         yield self.encoded.fill(TopicConfigSerializeWrapper(data_version=self.version), "topicConfigTable")
+
+
+def _count_queues(config: TopicConfig) -> int:
+    """Return the number of queues; the table of another broker may claim thousands of millions."""
+    return min(max(config.read_queue_nums, config.write_queue_nums, 0), MAX_COUNTED_QUEUES)
 
 
 def count_change(version: DataVersion, now_ms: int) -> None:

@@ -36,6 +36,15 @@ class BrokerLimits:
         live=True,
         ours=True,
     )
+    max_queues: int = key(
+        "maxQueues",
+        500_000,
+        "maximum number of queues of all topics together; each queue with messages takes 1 to 2 KB of memory",
+        low=1,
+        high=_MANY,
+        live=True,
+        ours=True,
+    )
     max_groups: int = key(
         "maxSubscriptionGroups",
         50_000,

@@ -227,6 +227,21 @@ def test_queues_beyond_the_limit_are_refused():
     assert list(table.queue_ids(2**31 - 1)) == [0, 1, 2], "of a table that another broker wrote"
 
 
+def test_queues_of_all_topics_together_are_bounded():
+    used = sum(topic.write_queue_nums for topic in make().table.values())
+    table = limited(max_queues=used + 12)
+    table.create_for_send("a", "TBW102", 8)
+    with pytest.raises(RequestError, match="delete topics or raise maxQueues"):
+        table.create_for_send("b", "TBW102", 8)
+    table.update([TopicConfig(topic_name="a", read_queue_nums=4, write_queue_nums=4)])
+    table.update([TopicConfig(topic_name="a", read_queue_nums=4, write_queue_nums=4, perm=4)])
+    table.create_for_send("b", "TBW102", 8)
+    with pytest.raises(RequestError, match="delete topics or raise maxQueues"):
+        table.create_for_send("c", "TBW102", 1)
+    table.delete("a")
+    table.create_for_send("c", "TBW102", 4)
+
+
 def test_a_new_topic_is_encoded_once_however_many_there_are(monkeypatch):
     encoded = []
 

@@ -1,0 +1,182 @@
+"""Queues whose first entries are in memory until a checkpoint, or until there are many of them."""
+
+import os
+import random
+
+import pytest
+
+from codec.batch import encode_batch
+from codec.message import decode_message
+from storage.config import StoreConfig
+from storage.consume_queue import MAX_YOUNG_BYTES
+from storage.crash_files import CrashFiles
+from storage.errors import StoreFull
+from storage.files import DiskFiles
+from storage.layout import QUEUE_ENTRY_BYTES
+from storage.store import MessageStore
+
+YOUNG_ENTRIES = MAX_YOUNG_BYTES // QUEUE_ENTRY_BYTES
+
+
+def open_store(files, **settings):
+    config = {
+        "root": "/s",
+        "commit_log_file_bytes": 1 << 20,
+        "consume_queue_file_entries": 1000,
+        "reserve_commit_log_bytes": 1 << 16,
+        "message_index_enable": False,
+        **settings,
+    }
+    return MessageStore.open(StoreConfig(**config), files)
+
+
+def bodies(store, topic, queue_id=0):
+    return [
+        decode_message(store.read(topic, queue_id, offset, 1).chunks[0]).body
+        for offset in range(store.max_offset(topic, queue_id))
+    ]
+
+
+def queue_files(files):
+    return [path for path in files.mapped if "/consumequeue/" in path]
+
+
+def test_the_first_messages_of_a_queue_create_no_file():
+    files = CrashFiles()
+    store = open_store(files)
+    for number in range(50):
+        store.append(f"t{number}", 0, b"x")
+    assert bodies(store, "t7") == [b"x"]
+    assert queue_files(files) == []
+    store.write_checkpoint()
+    assert len(queue_files(files)) == 50
+    store.append("t7", 0, b"y")
+    assert bodies(store, "t7") == [b"x", b"y"]
+    store.close()
+    assert bodies(open_store(files), "t7") == [b"x", b"y"]
+
+
+@pytest.mark.parametrize("file_entries", [1, 2, 3, 1000])
+@pytest.mark.parametrize("checkpoint_after", [0, 1, YOUNG_ENTRIES - 1, YOUNG_ENTRIES, YOUNG_ENTRIES + 1])
+def test_a_queue_that_grows_gets_its_file(file_entries, checkpoint_after):
+    files = CrashFiles()
+    store = open_store(files, consume_queue_file_entries=file_entries)
+    wanted = [b"%d" % number for number in range(YOUNG_ENTRIES + 5)]
+    for number, body in enumerate(wanted):
+        if number == checkpoint_after:
+            store.write_checkpoint()
+        store.append("t", 0, body)
+    assert queue_files(files)
+    assert bodies(store, "t") == wanted
+    store.close()
+    assert bodies(open_store(files, consume_queue_file_entries=file_entries), "t") == wanted
+
+
+@pytest.mark.parametrize("sizes", [(3, 4), (YOUNG_ENTRIES,), (YOUNG_ENTRIES - 1, 2), (1, 700), (999, 5)])
+def test_batches_fit_whatever_their_size(sizes):
+    files = CrashFiles()
+    store = open_store(files)
+    wanted = []
+    for size in sizes:
+        batch = [b"%d.%d" % (size, number) for number in range(size)]
+        wanted += batch
+        store.append_batch("t", 0, encode_batch([(0, body, b"") for body in batch]))
+    assert store.max_offset("t", 0) == len(wanted)
+    store.close()
+    assert bodies(open_store(files), "t") == wanted
+
+
+@pytest.mark.parametrize("lose_unflushed", [False, True])
+@pytest.mark.parametrize("seed", range(20))
+def test_nothing_durable_is_lost_with_a_process(seed, lose_unflushed):
+    rng = random.Random(seed)
+    files = CrashFiles()
+    store = open_store(files)
+    sent: dict[str, list[bytes]] = {}
+    durable: dict[str, int] = {}
+    for number in range(rng.randint(1, 400)):
+        topic = f"t{rng.randint(0, 4)}"
+        store.append(topic, 0, b"%d" % number)
+        sent.setdefault(topic, []).append(b"%d" % number)
+        if rng.random() < 0.02:
+            store.write_checkpoint()
+            durable = {name: len(each) for name, each in sent.items()}
+    again = open_store(files.crash(rng, lose_unflushed))
+    for topic, wanted in sent.items():
+        found = bodies(again, topic)
+        assert found == wanted[: len(found)]
+        assert len(found) >= (durable.get(topic, 0) if lose_unflushed else len(wanted))
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_a_deleted_topic_starts_anew(checkpoint):
+    files = CrashFiles()
+    store = open_store(files)
+    for _ in range(5):
+        store.append("t", 0, b"old")
+    store.append("u", 0, b"other")
+    if checkpoint:
+        store.write_checkpoint()
+    assert store.delete_topic("t") == 1
+    assert store.delete_topic("t") == 0
+    assert not [path for path in queue_files(files) if "/t/" in path]
+    store.append("t", 0, b"new")
+    store.close()
+    again = open_store(files)
+    assert (bodies(again, "t"), bodies(again, "u")) == ([b"new"], [b"other"])
+    assert again.topics() == {"t", "u"}
+
+
+def test_a_file_that_is_created_while_its_topic_is_deleted_does_not_stay():
+    class Interfering(CrashFiles):
+        """Deletes the topic in the middle of the checkpoint."""
+
+        def flush(self, path):
+            if path.endswith("/commitlog/00000000000000000000"):
+                store.delete_topic("t")
+            super().flush(path)
+
+    files = Interfering()
+    store = open_store(files)
+    store.append("t", 0, b"old")
+    store.append("u", 0, b"other")
+    store.write_checkpoint()
+    assert [path for path in queue_files(files) if "/t/" in path] == []
+
+
+def test_a_full_disk_refuses_the_message_that_needs_the_file():
+    files = CrashFiles()
+    store = open_store(files, reserve_queue_bytes=1 << 16)
+    for _ in range(YOUNG_ENTRIES):
+        store.append("t", 0, b"x")
+    files.capacity_bytes = 0
+    with pytest.raises(StoreFull):
+        store.append("t", 0, b"y")
+    files.capacity_bytes = 1 << 40
+    store.append("t", 0, b"z")
+    assert bodies(store, "t")[-2:] == [b"x", b"z"]
+
+
+def test_many_files_are_flushed_with_their_file_system(tmp_path, monkeypatch):
+    flushed = []
+    monkeypatch.setattr("os.fdatasync", flushed.append)
+    store = open_store(DiskFiles(), root=str(tmp_path))
+    for number in range(100):
+        store.append(f"t{number}", 0, b"x")
+    assert not (tmp_path / "consumequeue").exists()
+    store.write_checkpoint()
+    assert len(os.listdir(tmp_path / "consumequeue")) == 100
+    assert len(flushed) < 10
+    flushed.clear()
+    for number in range(5):
+        store.append(f"t{number}", 0, b"y")
+    store.write_checkpoint()
+    assert len(flushed) >= 5
+    monkeypatch.setattr("storage.files._flush_file_system", lambda paths: False)
+    flushed.clear()
+    for number in range(50):
+        store.append(f"u{number}", 0, b"y")
+    store.write_checkpoint()
+    assert len(flushed) >= 50
+    store.close()
+    assert bodies(open_store(DiskFiles(), root=str(tmp_path)), "t3") == [b"x", b"y"]
