@@ -15,6 +15,7 @@ SCAN_INTERVAL_S: Final = 5.0
 PROXY_FOR_BROADCAST: Final = 1
 """A pull's ``requestSource`` when a proxy pulls for a broadcasting client. Source: RequestSource, 5.4.0."""
 PASSIVELY: Final = "CONSUME_PASSIVELY"
+MAX_CLIENT_ID_CHARS: Final = 255
 
 
 class BroadcastMember(NamedTuple):
@@ -74,7 +75,8 @@ class BroadcastOffsets:
         if not self._config.enable_broadcast_offset_store:
             return None
         if proxy_client_id is not None:
-            return BroadcastMember(proxy_client_id, by_proxy=True)
+            known = len(proxy_client_id) <= MAX_CLIENT_ID_CHARS
+            return BroadcastMember(proxy_client_id, by_proxy=True) if known else None
         members = self._clients.consumer_group(group)
         if members is None or not members.is_broadcasting or members.consume_type != PASSIVELY:
             return None
@@ -88,12 +90,9 @@ class BroadcastOffsets:
 
         A client behind a proxy is corrected when it has no offset, and any client when it moved from or to a proxy.
         """
-        clients = self._positions.get((topic, group))
-        if clients is None:
+        progress = self._positions.get((topic, group), {}).get(member.client_id)
+        if progress is None:
             return self._known_offset(None, group, topic, queue_id) if member.by_proxy and offset < 0 else -1
-        progress = clients.setdefault(
-            member.client_id, PullPosition(member.by_proxy, self._clock.monotonic())
-        )
         wants_one = progress.by_proxy and offset < 0
         if wants_one or progress.by_proxy != member.by_proxy:
             return self._known_offset(progress, group, topic, queue_id)
@@ -110,10 +109,17 @@ class BroadcastOffsets:
     def record_pull(
         self, member: BroadcastMember, group: str, topic: str, queue_id: int, offset: int
     ) -> None:
-        """Record the offset of a client's pull. An offset before the last one changes nothing."""
+        """Record the offset of a client's pull. An offset before the last one changes nothing.
+
+        A client beyond ``maxMembersPerGroup`` is not recorded: a proxy names clients that no heartbeat registered.
+        """
         clients = self._positions.setdefault((topic, group), {})
         now_s = self._clock.monotonic()
-        progress = clients.setdefault(member.client_id, PullPosition(member.by_proxy, now_s))
+        progress = clients.get(member.client_id)
+        if progress is None:
+            if len(clients) >= self._config.limits.max_members_per_group:
+                return
+            progress = clients[member.client_id] = PullPosition(member.by_proxy, now_s)
         progress.last_seen_s, progress.by_proxy = now_s, member.by_proxy
         progress.offsets[queue_id] = max(offset, progress.offsets.get(queue_id, offset))
 

@@ -259,8 +259,9 @@ class PullHandler:
             return None
         place = pull.group, pull.topic, pull.queue_id
         start = self._broadcasts.corrected_offset(member, *place, pull.offset)
-        end = self._store.max_offset(pull.topic, pull.queue_id)
-        self._broadcasts.record_pull(member, *place, start if start >= 0 else min(pull.offset, end))
+        low, high = self._store.min_offset(*place[1:]), self._store.max_offset(*place[1:])
+        position = start if start >= 0 else min(max(pull.offset, low), high)
+        self._broadcasts.record_pull(member, *place, position)
         if start < 0:
             return None
         ext = _answer_fields(pull, start, 0, 0)

@@ -5,7 +5,6 @@ revived is not written to the revive topic, because it would have no effect ther
 """
 
 import base64
-import binascii
 from collections.abc import Iterator
 
 from codec.constants import ResponseCode
@@ -44,6 +43,7 @@ class AckHandler:
             raise RequestError(ResponseCode.NO_MESSAGE, remark)
         receipt = ReceiptHandle.parse(request.extra_info)
         group = request.consumer_group
+        self._checks.check_group_name(group)
         if receipt.is_ordered:
             self._ack_ordered(connection, topic, group, queue_id, offset, receipt.pop_time)
             return
@@ -60,6 +60,9 @@ class AckHandler:
     def _ack_batch(self, connection: Connection, batch: BatchAck, broker_name: str) -> None:
         group, queue_id = batch.consumer_group or "", batch.queue_id
         topic = topic_of_kind(batch.topic or "", group, batch.retry or "")
+        if not self._checks.is_queue(topic, queue_id):
+            return  # As officially, without a refusal.
+        self._checks.check_group_name(group)
         low, high = self._store.min_offset(topic, queue_id), self._store.max_offset(topic, queue_id)
         named = (batch.start_offset + bit for bit in _set_bits(batch.bit_set))
         offsets = [offset for offset in named if low <= offset <= high]
@@ -109,18 +112,21 @@ class AckHandler:
         low, high = self._checks.check_popped(connection, topic, queue_id)
         if not low <= offset < high:
             raise RequestError(ResponseCode.NO_MESSAGE, None)
-        receipt = ReceiptHandle.parse(request.extra_info)
+        receipt, group = ReceiptHandle.parse(request.extra_info), request.consumer_group
+        self._checks.require_group(group)
+        self._checks.check_invisible_time(request.invisible_time)
         if receipt.is_ordered:
             return self._change_ordered(request, receipt)
-        key = PopKey(
-            topic, request.consumer_group, queue_id, offset, self._clock.now_ms(), receipt.broker_name
-        )
+        if self._reviver.count_outstanding(topic, group, queue_id) > high - low:
+            # More checkpoints than messages: somebody prolongs one message over and over by handles of former pops.
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "too many outstanding pops of the queue")
+        key = PopKey(topic, group, queue_id, offset, self._clock.now_ms(), receipt.broker_name)
         key = self._reviver.unused_key(receipt.revive_queue_id, key)
         try:
             self._reviver.record_pop(receipt.revive_queue_id, PopCheckpoint(key, request.invisible_time, [0]))
         except RequestError as refused:
             raise RequestError(ResponseCode.SYSTEM_ERROR, None) from refused
-        before = _pop_key(topic, request.consumer_group, queue_id, receipt)
+        before = _pop_key(topic, group, queue_id, receipt)
         self._reviver.record_acks(
             receipt.revive_queue_id, AckRecord(before, [offset]), receipt.invisible_time
         )
@@ -159,7 +165,7 @@ def _set_bits(text: str | None) -> Iterator[int]:
     """Yield the numbers of the set bits of a Java BitSet in base64. Raises RequestError."""
     try:
         bits = int.from_bytes(base64.b64decode(text or "", validate=True), "little")
-    except binascii.Error as error:
+    except ValueError as error:
         raise RequestError(ResponseCode.SYSTEM_ERROR, f"the bit set cannot be read: {error}") from error
     while bits:
         lowest = bits & -bits

@@ -153,7 +153,7 @@ class OrderedPopTable(ChangingTable):
     ) -> None:
         """Change the time at which a message becomes visible again. Ignore a message that was popped again since."""
         info = self._find(topic, group, queue_id)
-        if info is not None and info.pop_time == pop_time:
+        if info is not None and info.pop_time == pop_time and offset in info.offsets:
             info.visible_at[offset] = until_ms
             self._dirty = True
 

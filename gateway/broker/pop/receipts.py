@@ -6,7 +6,7 @@ Source: KeyBuilder, PopAckConstants and ExtraInfoUtil, 5.4.0.
 from typing import Final, NamedTuple, Self
 
 from codec.constants import ResponseCode
-from codec.java_numbers import I32, JavaNumberError, parse_java_integer
+from codec.java_numbers import I32, parse_java_integer
 from codec.topics import RETRY_PREFIX, SYSTEM_GROUP_PREFIX, SYSTEM_PREFIX
 from remoting.errors import RequestError
 
@@ -17,6 +17,7 @@ SEEN_GROUP: Final = f"{SYSTEM_GROUP_PREFIX}REVIVE_SEEN"
 """Private to this broker: a group whose offset in a revive queue says up to which pop record the saved consumer offsets
 of all groups are current.
 """
+MAX_BROKER_NAME_CHARS: Final = 255
 NORMAL, RETRY_V1, RETRY_V2 = "0", "1", "2"
 _SEPARATORS: Final = {RETRY_V1: "_", RETRY_V2: "+"}
 
@@ -54,6 +55,13 @@ def original_topic(topic: str, group: str) -> str:
     return topic[len(RETRY_PREFIX) + len(group) + 1 :]
 
 
+def _check_broker_name(name: str) -> str:
+    """Return a broker name of a receipt handle, which is kept with a pop. Raises ValueError for a long one."""
+    if len(name) > MAX_BROKER_NAME_CHARS:
+        raise ValueError(f"a broker name of {len(name)} characters")
+    return name
+
+
 class ReceiptHandle(NamedTuple):
     """A client's reference to a message it popped (``extraInfo``). Times are in ms."""
 
@@ -75,9 +83,9 @@ class ReceiptHandle(NamedTuple):
                 parse_java_integer(parts[2]),
                 parse_java_integer(parts[3], I32),
                 parts[4],
-                parts[5],
+                _check_broker_name(parts[5]),
             )
-        except (JavaNumberError, IndexError) as error:
+        except (ValueError, IndexError) as error:
             remark = f"the extra info cannot be read, its length is {len(parts)}"
             raise RequestError(ResponseCode.SYSTEM_ERROR, remark) from error
 

@@ -1,13 +1,14 @@
 """Checks pop requests, in the official order and with the official remarks."""
 
 from codec.constants import ResponseCode
-from codec.java_numbers import parse_integer_or
+from codec.java_numbers import I64, parse_integer_or
 from codec.topics import PERM_READ
 from gateway.broker.filter_cache import subscription_refusal
 from gateway.broker.message_filter import MessageFilter, is_tag_type
-from gateway.broker.name_validation import FAQ
+from gateway.broker.name_validation import FAQ, check_group_name
 from gateway.broker.shared_parts import BrokerTables, MessageServices
 from gateway.config.process import BrokerConfig
+from remoting.bodies.groups import SubscriptionGroupConfig
 from remoting.bodies.topics import TopicConfig
 from remoting.connection import Connection
 from remoting.errors import RequestError
@@ -15,6 +16,8 @@ from remoting.requests.pop import PopMessage
 
 MAX_MESSAGES_PER_POP = 32
 DEFAULT_PRIORITY_FACTOR = 100
+MAX_ATTEMPT_ID_CHARS = 255
+"""Stock clients send a UUID. The id is kept, and saved, with each ordered pop."""
 MAX_LATE_MS = 500
 """A pop is refused when its client stopped waiting longer ago than this."""
 
@@ -49,6 +52,10 @@ class PopRequestChecks:
         if request.max_msg_nums > MAX_MESSAGES_PER_POP:
             remark = f"the broker[{host}] pop message's num is greater than 32"
             raise RequestError(ResponseCode.INVALID_PARAMETER, remark)
+        self.check_invisible_time(request.invisible_time)
+        if request.attempt_id is not None and len(request.attempt_id) > MAX_ATTEMPT_ID_CHARS:
+            remark = f"attemptId has {len(request.attempt_id)} characters, at most {MAX_ATTEMPT_ID_CHARS}"
+            raise RequestError(ResponseCode.INVALID_PARAMETER, remark)
         topic_config = self._check_readable(
             connection, request.topic, request.queue_id, request.consumer_group
         )
@@ -68,11 +75,7 @@ class PopRequestChecks:
             raise RequestError(ResponseCode.NO_PERMISSION, f"the topic[{topic}] peeking message is forbidden")
         if queue_id >= config.read_queue_nums:  # a negative id means: any queue
             raise _illegal_queue(ResponseCode.INVALID_PARAMETER, connection, config, queue_id)
-        group_config = self._groups.find_or_create(group)
-        if group_config is None:
-            remark = f"subscription group [{group}] does not exist, {FAQ}"
-            raise RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
-        if not group_config.consume_enable:
+        if not self.require_group(group).consume_enable:
             raise RequestError(ResponseCode.NO_PERMISSION, f"subscription group no permission, {group}")
         return config
 
@@ -102,6 +105,32 @@ class PopRequestChecks:
             return self._filter_cache.sql_filter(request.exp_type, request.exp)
         except ValueError as error:
             raise subscription_refusal(error) from error
+
+    def check_invisible_time(self, invisible_ms: int) -> None:
+        """Refuse an invisible time whose end is no time of Java's. Raises RequestError.
+
+        Deviation: in the official broker the sum overflows, so that the message is visible again at once.
+        """
+        if self._clock.now_ms() + invisible_ms not in I64:
+            raise RequestError(ResponseCode.INVALID_PARAMETER, f"invisibleTime[{invisible_ms}] is illegal")
+
+    def require_group(self, group: str) -> SubscriptionGroupConfig:
+        """Return a group, created if that is allowed. Raises RequestError."""
+        config = self._groups.find_or_create(group)
+        if config is None:
+            remark = f"subscription group [{group}] does not exist, {FAQ}"
+            raise RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+        return config
+
+    def check_group_name(self, group: str) -> None:
+        """Refuse the name of a group that neither exists nor can exist. Raises RequestError."""
+        if group not in self._groups:
+            check_group_name(group)
+
+    def is_queue(self, topic: str, queue_id: int) -> bool:
+        """Tell whether a queue can be read."""
+        config = self._topics.get(topic)
+        return config is not None and 0 <= queue_id < config.read_queue_nums
 
     def check_popped(self, connection: Connection, topic: str, queue_id: int) -> tuple[int, int]:
         """Check a queue that a receipt handle names; return its first and its end offset. Raises RequestError."""

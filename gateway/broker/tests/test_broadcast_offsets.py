@@ -8,6 +8,8 @@ from gateway.broker.broadcast_offsets import BroadcastMember, broadcast_group
 from gateway.broker.processors.live_config import apply_broker_config
 from gateway.tests.broker_fakes import FakeConnection
 from gateway.tests.broker_world import World
+from gateway.tests.cluster import pull
+from gateway.tests.configs import change_config
 
 GROUP, TOPIC = "g", "t"
 
@@ -84,3 +86,24 @@ def test_a_queue_whose_beginning_is_gone_starts_at_its_end(world):
     assert broadcasts.corrected_offset(by_proxy, GROUP, TOPIC, 1, -1) == 0
     assert broadcasts.corrected_offset(by_proxy, GROUP, TOPIC, 0, 5) == -1
     assert broadcasts.corrected_offset(BroadcastMember("a", by_proxy=False), GROUP, TOPIC, 0, -1) == -1
+
+
+def test_clients_of_a_proxy_are_recorded_up_to_a_number_and_a_length(world):
+    few = change_config(world.broker.config, max_members_per_group=3)
+    apply_broker_config(world.broker, few)
+    broadcasts, connection = world.broker.broadcasts, FakeConnection()
+    assert broadcasts.find_member(connection, GROUP, "x" * 256) is None
+    for number in range(9):
+        member = broadcasts.find_member(connection, GROUP, f"client-{number}")
+        assert broadcasts.corrected_offset(member, GROUP, TOPIC, 0, 5) == -1
+        broadcasts.record_pull(member, GROUP, TOPIC, 0, 9 - number)
+    assert kept(world) == 7
+
+
+@pytest.mark.parametrize("offset", [-1, -(2**63), 2**63 - 1])
+def test_a_pull_far_outside_of_the_queue_leaves_an_offset_inside_of_it(world, offset):
+    connection = join(world, "a")
+    request = pull(TOPIC, offset, group=GROUP)
+    assert world.handlers[request.code](connection, request.to_command(7)) is not None
+    assert 0 <= kept(world) <= 10
+    world.broker.offsets.persist()

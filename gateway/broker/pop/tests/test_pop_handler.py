@@ -5,6 +5,7 @@ import pytest
 from codec.message import iter_messages
 from gateway.tests.broker_world import World
 from gateway.tests.popping import RETRY, pop_request
+from remoting.bodies.pop import BatchAck, BatchAckMessageRequestBody
 from remoting.errors import RequestError
 from remoting.requests.pop import (
     AckMessage,
@@ -195,6 +196,8 @@ def ack_fields(**more):
         ({"queue_id": -1}, 13, "queueId[-1] is illegal"),
         ({"offset": 2}, 208, "offset is illegal, key:orders@0, commit:2, store:0~1"),
         ({"extra_info": "0"}, 1, "extra info cannot be read"),
+        ({"extra_info": "0 1 2 3 0 " + "b" * 300}, 1, "extra info cannot be read"),
+        ({"consumer_group": "../../x"}, 29, "The specified group: ../../x, contains illegal characters"),
     ],
 )
 def test_refused_acks(world, fields, code, words):
@@ -210,10 +213,65 @@ def test_refused_changes(world):
         ({"offset": 1}, 208),
         ({"extra_info": "0 1 2 77 0 b1 0 0"}, 1),
         ({"topic": "none"}, 17),
+        ({"consumer_group": "../../x"}, 26),
     ):
         with pytest.raises(RequestError) as refused:
             world.ask(ChangeMessageInvisibletime(invisible_time=1, **ack_fields(**fields)))
         assert refused.value.code == code
+
+
+@pytest.mark.parametrize("receipt", ["0 1 2 0 0 b1 0 0", "0 1 2 999 0 b1 0 0"])
+def test_an_invisible_time_beyond_java_is_refused(world, receipt):
+    world.put("orders")
+    for request in (
+        pop_request(invisible_time=2**63 - 1),
+        pop_request(invisible_time=2**63 - 1, order=True),
+        ChangeMessageInvisibletime(invisible_time=2**63 - 1, **ack_fields(extra_info=receipt)),
+    ):
+        with pytest.raises(RequestError) as refused:
+            world.ask(request)
+        assert (refused.value.code, refused.value.remark) == (
+            29,
+            "invisibleTime[9223372036854775807] is illegal",
+        )
+
+
+def test_an_attempt_id_of_a_megabyte_is_refused(world):
+    with pytest.raises(RequestError, match="attemptId has 1000000 characters, at most 255"):
+        world.ask(pop_request(order=True, attempt_id="x" * 1_000_000))
+
+
+def test_one_message_cannot_be_prolonged_into_more_pops_than_the_queue_has_messages(world):
+    for _ in range(3):
+        world.put("orders")
+    change = ChangeMessageInvisibletime(invisible_time=60_000, **ack_fields(extra_info="0 1 2 0 0 b1 0 0"))
+    for _ in range(4):
+        world.ask(change)
+    with pytest.raises(RequestError, match="too many outstanding pops of the queue"):
+        world.ask(change)
+    assert len(world.broker.pop.state.reviver) == 4
+
+
+def test_a_batch_ack_of_an_unknown_queue_or_impossible_group_writes_nothing(world):
+    world.put("orders")
+    later = world.clock.now_ms() + 60_000
+    for topic, queue_id, group, code in (
+        ("../../x", 0, "GID", 0),
+        ("orders", 7, "GID", 0),
+        ("orders", -1, "GID", 0),
+        ("orders", 0, "../../x", 29),
+    ):
+        ack = BatchAck(
+            topic=topic, consumer_group=group, retry="0", queue_id=queue_id, pop_time=later, bit_set="AQ=="
+        )
+        request = BatchAckMessage(data=BatchAckMessageRequestBody(acks=[ack]))
+        if code:
+            with pytest.raises(RequestError) as refused:
+                world.ask(request)
+            assert refused.value.code == code
+        else:
+            world.ask(request)
+    assert world.broker.store.topics() == {"orders"}
 
 
 def test_acks_of_nothing_are_taken(world):
