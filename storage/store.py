@@ -65,7 +65,8 @@ class MessageStore:
     """Commit log, consume queues, index and checkpoint of one broker, in the official file formats.
 
     Create one with `open`; the constructor alone does not recover. ``store_host`` is the packed address that stored
-    messages name as their broker. ``disk_full`` is set by `delete_expired`; while it is True the broker refuses
+    messages name as their broker. ``lost_power``: the last run ended with a power cut, or may have, so that messages which
+    were read but not yet flushed are gone. ``disk_full`` is set by `delete_expired`; while it is True the broker refuses
     messages.
     """
 
@@ -75,6 +76,7 @@ class MessageStore:
         self.clock = clock
         self.store_host = _DEFAULT_STORE_HOST
         self.disk_full = False
+        self.lost_power = False
         self.commit_log = CommitLog(
             files, config.commit_log_path, config.commit_log_file_bytes, config.reserve_commit_log_bytes,
             after_roll=self._keep_within_bytes,
@@ -111,7 +113,7 @@ class MessageStore:
         last_boot = self.files.read_small(self.config.abort_path)
         crashed = last_boot is not None
         boot = self.files.boot_id().encode()
-        power_cut = crashed and (not boot or last_boot != boot)
+        self.lost_power = power_cut = crashed and (not boot or last_boot != boot)
         if crashed:
             log.warning("store was not closed cleanly, recovering", extra={"root": self.config.root})
         checkpoint = self._checkpoint

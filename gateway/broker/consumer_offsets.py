@@ -49,6 +49,25 @@ class ConsumerOffsets(ChangingTable):
             self.table = saved.offset_table
             self.version = saved.data_version or self.version
 
+    def limit_to_queues(self, end_of_queue: Callable[[str, int], int]) -> int:
+        """Move offsets beyond the end of their queue back to it, and return their number. Done after a power cut.
+
+        A consumer may have read and committed a message that was not yet on the disk. The next message gets its queue
+        offset, and the group would skip it.
+        """
+        moved = 0
+        for key, queues in self.table.items():
+            topic = key.partition("@")[0]
+            for queue_id, offset in queues.items():
+                end = end_of_queue(topic, queue_id)
+                if offset > end:
+                    queues[queue_id] = end
+                    moved += 1
+        if moved:
+            self._dirty = True
+            log.warning("offsets beyond the end of their queue moved back to it", extra={"offsets": moved})
+        return moved
+
     # -- committing and querying -----------------------------------------------------------------------------
 
     def commit_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None:

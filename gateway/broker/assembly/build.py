@@ -82,6 +82,8 @@ def _connect_parts(
     """Build the parts of a broker on its store, each from those it uses."""
     clock = store.clock
     tables = _tables(config, table_file, clock)
+    if store.lost_power:
+        tables.offsets.limit_to_queues(store.max_offset)
     restore_topics(tables.topics, store)
     services = _services(config, store, run_blocking, port)
     timer_delivery = _timer_delivery(config, services, table_file("timermetrics"))

@@ -1,8 +1,11 @@
+import random
+
 import pytest
 
 from gateway.broker.assembly.build import build_broker
 from gateway.tests.cluster import SMALL, SimClock, inline
 from gateway.tests.configs import broker_config
+from storage.crash_files import CrashFiles
 from storage.files import DiskFiles, MemoryFiles
 
 
@@ -62,3 +65,30 @@ def test_what_cannot_be_built_leaves_the_store_closed(tmp_path):
     with pytest.raises(ValueError, match=r"invalid|messageDelayLevel"):
         build(DiskFiles(), message_delay_level="soon", **settings)
     build(DiskFiles(), **settings).store.close()
+
+
+def test_after_a_power_cut_no_group_skips_the_messages_that_come_next():
+    files = CrashFiles()
+    broker = build(files)
+    for body in (b"flushed", b"lost"):
+        broker.store.append("orders", 0, body)
+        if body == b"flushed":
+            broker.store.write_checkpoint()
+    broker.offsets.commit_offset("GID", "orders", 0, 2)
+    broker.offsets.commit_offset("GID", "never flushed", 0, 1)
+    broker.offsets.persist()
+    files.unflushed_small.clear()
+    # Seed 2 loses the second message.
+    after = build(files.crash(random.Random(2)))
+    assert after.store.max_offset("orders", 0) == 1
+    assert after.offsets.query_offset("GID", "orders", 0) == 1
+    assert after.offsets.query_offset("GID", "never flushed", 0) == 0
+
+
+def test_after_a_killed_process_offsets_are_as_they_were():
+    files = CrashFiles()
+    broker = build(files)
+    broker.offsets.commit_offset("GID", "orders", 0, 2)
+    broker.offsets.persist()
+    after = build(files.crash(random.Random(2), lose_unflushed=False))
+    assert after.offsets.query_offset("GID", "orders", 0) == 2
