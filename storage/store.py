@@ -65,9 +65,9 @@ class MessageStore:
     """Commit log, consume queues, index and checkpoint of one broker, in the official file formats.
 
     Create one with `open`; the constructor alone does not recover. ``store_host`` is the packed address that stored
-    messages name as their broker. ``lost_power``: the last run ended with a power cut, or may have, so that messages which
-    were read but not yet flushed are gone. ``disk_full`` is set by `delete_expired`; while it is True the broker refuses
-    messages.
+    messages name as their broker. ``lost_power``: the last run ended with a power cut, or may have, so that messages
+    which were read but not yet flushed are gone. ``disk_full`` is set by `delete_expired`; while it is True the broker
+    refuses messages.
     """
 
     def __init__(self, config: StoreConfig, files: Files, clock: Clock) -> None:
