@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from codec import fastjson
 from codec.constants import ResponseCode
+from codec.java_numbers import quoted, read_json_integer
 from codec.message import stored_properties
 from codec.properties import RETRY_TOPIC, find_property
 from codec.topics import RETRY_PREFIX, group_of_retry_topic
@@ -21,6 +22,7 @@ from gateway.broker.message_filter import EVERYTHING, SQL92, MessageFilter, Mess
 from gateway.broker.sql92 import SqlError
 from gateway.config.limits import BrokerLimits
 from gateway.runtime.config_file import ChangingTable, ConfigFile
+from gateway.runtime.saved_tables import load_table, parse_entries, parse_name
 from remoting.bodies.heartbeat import SubscriptionData
 from remoting.errors import RequestError
 from storage.clock import Clock
@@ -289,19 +291,32 @@ class ConsumerFilterTable(ChangingTable):
     # -- the file -------------------------------------------------------------------------------------------
 
     def _parse_file(self, content: bytes) -> list[ConsumerFilter]:
-        """Parse the saved filters, which all count as dead until their groups connect again."""
-        found = []
-        try:
-            for topic, of_topic in fastjson.loads(content)["filterDataByTopic"].items():
-                found += [self._restore_filter(topic, each) for each in of_topic["groupFilterData"].values()]
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"no table of filters: {error!r}") from error
-        return found
+        """Parse the saved filters, which all count as dead until their groups connect again.
+
+        A filter that cannot be read is left out. Raises ValueError.
+        """
+        saved = load_table(content)
+        if "filterDataByTopic" not in saved:
+            raise ValueError("no table of filters")
+        by_topic = parse_entries("consumerFilter.json", saved["filterDataByTopic"], self._parse_topic)
+        return [data for filters in by_topic.values() for data in filters]
+
+    def _parse_topic(self, key: object, value: dict[str, Any]) -> tuple[str, list[ConsumerFilter]]:
+        topic = parse_name(key)
+
+        def parse_filter(group: object, saved: dict[str, Any]) -> tuple[object, ConsumerFilter]:
+            return group, self._restore_filter(topic, saved)
+
+        filters = parse_entries(f"filters of {quoted(topic)}", value["groupFilterData"], parse_filter)
+        return topic, list(filters.values())
 
     def _restore_filter(self, topic: str, saved: dict[str, Any]) -> ConsumerFilter:
-        version, born_ms = int(saved["clientVersion"]), int(saved["bornTime"])
-        data = ConsumerFilter(topic, saved["consumerGroup"], saved["expression"], version, born_ms)
-        data.dead_ms = int(saved["deadTime"]) or max(self._clock.now_ms() - RESTORED_FILTER_AGE_MS, born_ms)
+        now_ms = self._clock.now_ms()
+        version, born_ms = read_json_integer(saved["clientVersion"]), read_json_integer(saved["bornTime"])
+        group, expression = parse_name(saved["consumerGroup"]), parse_name(saved["expression"])
+        data = ConsumerFilter(topic, group, expression, version, min(born_ms, now_ms))
+        dead_ms = read_json_integer(saved["deadTime"]) or now_ms - RESTORED_FILTER_AGE_MS
+        data.dead_ms = min(max(dead_ms, data.born_ms), now_ms)
         data.is_restored = True
         return data
 

@@ -6,8 +6,10 @@ Any offset is accepted here: processors check who may commit, and the store know
 import logging
 from collections.abc import Callable, Iterator
 
+from codec.java_numbers import I32, I64, quoted, read_json_integer
 from gateway.broker.topic_table import count_change
 from gateway.runtime.config_file import ChangingTable, ConfigFile
+from gateway.runtime.saved_tables import dump_table, load_table, parse_entries, parse_name, parse_version
 from remoting.bodies.progress import ConsumerOffsetSerializeWrapper
 from remoting.bodies.queues import DataVersion
 from storage.clock import Clock
@@ -44,7 +46,7 @@ class ConsumerOffsets(ChangingTable):
         self._pulled: dict[str, QueueOffsets] = {}
         self._reset: dict[str, QueueOffsets] = {}
         self.version = DataVersion(timestamp=clock.now_ms())
-        saved = file.load(ConsumerOffsetSerializeWrapper.from_json)
+        saved = file.load(_parse_file)
         if saved is not None:
             self.table = saved.offset_table
             self.version = saved.data_version or self.version
@@ -206,4 +208,21 @@ class ConsumerOffsets(ChangingTable):
 
     def to_json(self) -> bytes:
         """Return the content of consumerOffset.json."""
-        return self.snapshot().to_json()
+        return dump_table("consumerOffset.json", self.snapshot().to_value())
+
+
+def _parse_file(content: bytes) -> ConsumerOffsetSerializeWrapper:
+    """Parse consumerOffset.json. A queue whose offset cannot be read is left out. Raises ValueError."""
+    saved = load_table(content)
+    offsets = parse_entries("consumerOffset.json", saved.get("offsetTable"), _parse_queues)
+    return ConsumerOffsetSerializeWrapper(
+        offset_table=offsets, data_version=parse_version(saved.get("dataVersion"))
+    )
+
+
+def _parse_queues(key: object, value: object) -> tuple[str, QueueOffsets]:
+    return parse_name(key), parse_entries(f"offsets of {quoted(str(key))}", value, _parse_offset)
+
+
+def _parse_offset(queue_id: object, offset: object) -> tuple[int, int]:
+    return read_json_integer(queue_id, I32), read_json_integer(offset, I64)

@@ -7,11 +7,10 @@ The task in `assembly/service.py` sleeps until `next_due_ms`, or until the `earl
 import logging
 from typing import Final
 
-from codec import fastjson
 from codec import properties as keys
 from codec.constants import ResponseCode
 from codec.errors import MessageFormatError
-from codec.java_numbers import I32, JavaNumberError, parse_java_integer
+from codec.java_numbers import I32, JavaNumberError, parse_java_integer, read_json_integer
 from codec.message import Message, decode_message
 from codec.sysflag import TRANSACTION_COMMIT, TRANSACTION_NONE, transaction_type
 from codec.topics import SCHEDULE_TOPIC
@@ -22,6 +21,7 @@ from gateway.broker.topic_table import count_change
 from gateway.broker.waiting_message import check_real_topic
 from gateway.broker.wake_signal import WakeSignal
 from gateway.runtime.config_file import ChangingTable, ConfigFile
+from gateway.runtime.saved_tables import dump_table, load_table, parse_entries, parse_version
 from remoting.bodies.queues import DataVersion
 from remoting.errors import RequestError
 from storage.clock import Clock
@@ -243,11 +243,17 @@ class DelayService(ChangingTable):
 
     def to_json(self) -> bytes:
         """Return the content of delayOffset.json."""
-        return fastjson.dumps({"dataVersion": self.version.to_value(), "offsetTable": self.offsets})
+        return dump_table(
+            "delayOffset.json", {"dataVersion": self.version.to_value(), "offsetTable": self.offsets}
+        )
 
 
-def _parse_file(data: bytes) -> tuple[dict[int, int], DataVersion]:
-    value = fastjson.loads(data)
-    offsets = {int(level): int(offset) for level, offset in value.get("offsetTable", {}).items()}
-    version = value.get("dataVersion")
-    return offsets, DataVersion.from_value(version) if version else DataVersion()
+def _parse_file(content: bytes) -> tuple[dict[int, int], DataVersion]:
+    """Parse delayOffset.json. A level whose offset cannot be read is left out. Raises ValueError."""
+    saved = load_table(content)
+    offsets = parse_entries("delayOffset.json", saved.get("offsetTable"), _parse_offset)
+    return offsets, parse_version(saved.get("dataVersion")) or DataVersion()
+
+
+def _parse_offset(level: object, offset: object) -> tuple[int, int]:
+    return read_json_integer(level, I32), read_json_integer(offset)

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Iterable, Iterator
 
 from codec import topics as topic_names
+from codec.java_numbers import I32, quoted, read_json_integer
 from gateway.broker import name_validation as names
 from gateway.broker.attributes import GROUP_ATTRIBUTES, apply_changes
 from gateway.broker.encoded_entries import EncodedEntries
@@ -18,6 +19,7 @@ from gateway.broker.limit_errors import limit_error
 from gateway.broker.topic_table import count_change
 from gateway.config.limits import BrokerLimits
 from gateway.runtime.config_file import ConfigFile, SettingsTable
+from gateway.runtime.saved_tables import load_table, parse_entries, parse_name, parse_version
 from remoting.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupWrapper
 from remoting.bodies.queues import DataVersion
 from storage.clock import Clock
@@ -60,7 +62,7 @@ class GroupTable(SettingsTable):
         self._load()
 
     def _load(self) -> None:
-        saved = self.file.load(SubscriptionGroupWrapper.from_json)
+        saved = self.file.load(_parse_file)
         if saved is not None:
             self.table.update(saved.subscription_group_table)
             self.forbidden.update(saved.forbidden_table)
@@ -176,3 +178,29 @@ class GroupTable(SettingsTable):
         """Yield the content of subscriptionGroup.json."""
         body = SubscriptionGroupWrapper(forbidden_table=self.forbidden, data_version=self.version)
         yield self.encoded.fill(body, "subscriptionGroupTable")
+
+
+def _parse_file(content: bytes) -> SubscriptionGroupWrapper:
+    """Parse subscriptionGroup.json. An entry that cannot be read is left out. Raises ValueError."""
+    saved, file = load_table(content), "subscriptionGroup.json"
+    groups = parse_entries(file, saved.get("subscriptionGroupTable"), _parse_group)
+    forbidden = parse_entries(f"forbidden topics of {file}", saved.get("forbiddenTable"), _parse_forbidden)
+    version = parse_version(saved.get("dataVersion"))
+    return SubscriptionGroupWrapper(
+        subscription_group_table=groups, forbidden_table=forbidden, data_version=version or DataVersion()
+    )
+
+
+def _parse_group(key: object, value: object) -> tuple[str, SubscriptionGroupConfig]:
+    config = SubscriptionGroupConfig.from_value(value)
+    config.group_name = parse_name(key)
+    return config.group_name, config
+
+
+def _parse_forbidden(group: object, value: object) -> tuple[str, dict[str, int]]:
+    flags = parse_entries(
+        f"forbidden topics of the group {quoted(str(group))}",
+        value,
+        lambda topic, bits: (parse_name(topic), read_json_integer(bits, I32)),
+    )
+    return parse_name(group), flags

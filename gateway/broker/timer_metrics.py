@@ -1,8 +1,12 @@
 """Counts the waiting timer messages of each topic, for GET_TIMER_METRICS; stored in config/timermetrics."""
 
+from typing import Any
+
 from codec import fastjson
+from codec.java_numbers import read_json_integer
 from gateway.broker.topic_table import count_change
 from gateway.runtime.config_file import ConfigFile
+from gateway.runtime.saved_tables import dump_table, load_table, parse_entries, parse_name, parse_version
 from remoting.bodies.queues import DataVersion
 from storage.clock import Clock
 
@@ -36,27 +40,33 @@ class TimerMetrics:
 
     def to_json(self) -> bytes:
         """Return the content of the file. Source: TimerMetrics.TimerMetricsSerializeWrapper, 5.4.0."""
+        return fastjson.dumps(self._to_value())
+
+    def _to_value(self) -> dict[str, Any]:
         counts = {topic: {"count": count, "timeStamp": at} for topic, (count, at) in self._counts.items()}
-        return fastjson.dumps({"dataVersion": self._version.to_value(), "timingCount": counts})
+        return {"dataVersion": self._version.to_value(), "timingCount": counts}
 
     def take_unsaved(self) -> bytes | None:
         """Return the new content of the file for `save`, which may run in a thread; None when nothing changed."""
         if not self._dirty:
             return None
-        self._dirty = False
         count_change(self._version, self._clock.now_ms())
-        return self.to_json()
+        content = dump_table("timermetrics", self._to_value())
+        self._dirty = False
+        return content
 
     def save(self, data: bytes) -> None:
         """Write the file. A disk error is logged once."""
         self._file.try_save(data)
 
 
-def _parse_file(data: bytes) -> tuple[dict[str, tuple[int, int]], DataVersion]:
-    value = fastjson.loads(data)
-    counts = {
-        topic: (int(metric.get("count", 0)), int(metric.get("timeStamp", 0)))
-        for topic, metric in value.get("timingCount", {}).items()
-    }
-    version = value.get("dataVersion")
-    return counts, DataVersion.from_value(version) if version else DataVersion()
+def _parse_file(content: bytes) -> tuple[dict[str, tuple[int, int]], DataVersion]:
+    """Parse the file. A topic whose count cannot be read is left out. Raises ValueError."""
+    saved = load_table(content)
+    counts = parse_entries("timermetrics", saved.get("timingCount"), _parse_count)
+    return counts, parse_version(saved.get("dataVersion")) or DataVersion()
+
+
+def _parse_count(topic: object, metric: dict[str, Any]) -> tuple[str, tuple[int, int]]:
+    numbers = read_json_integer(metric.get("count", 0)), read_json_integer(metric.get("timeStamp", 0))
+    return parse_name(topic), numbers

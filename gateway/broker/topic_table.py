@@ -25,6 +25,7 @@ from gateway.broker.encoded_entries import EncodedEntries
 from gateway.broker.limit_errors import limit_error
 from gateway.config.limits import BrokerLimits
 from gateway.runtime.config_file import ConfigFile, SettingsTable
+from gateway.runtime.saved_tables import load_table, parse_entries, parse_name, parse_version
 from remoting.bodies.queues import DataVersion
 from remoting.bodies.topics import TopicConfig, TopicConfigSerializeWrapper
 from storage.clock import Clock
@@ -135,7 +136,7 @@ class TopicTable(SettingsTable):
         self.table: dict[str, TopicConfig] = {topic.topic_name: topic for topic in started_with}
         self.version = DataVersion(timestamp=clock.now_ms())
         self.auto_create = settings.auto_create
-        saved = file.load(TopicConfigSerializeWrapper.from_json)
+        saved = file.load(_parse_file)
         self.saved_ms = 0 if saved is None else saved.data_version.timestamp
         if saved is not None:
             self.table.update(saved.topic_config_table)
@@ -334,6 +335,20 @@ class TopicTable(SettingsTable):
 def _count_queues(config: TopicConfig) -> int:
     """Return the number of queues; the table of another broker may claim thousands of millions."""
     return min(max(config.read_queue_nums, config.write_queue_nums, 0), MAX_COUNTED_QUEUES)
+
+
+def _parse_file(content: bytes) -> TopicConfigSerializeWrapper:
+    """Parse topics.json. An entry that cannot be read is left out. Raises ValueError."""
+    saved = load_table(content)
+    topics = parse_entries("topics.json", saved.get("topicConfigTable"), _parse_topic)
+    version = parse_version(saved.get("dataVersion"))
+    return TopicConfigSerializeWrapper(topic_config_table=topics, data_version=version or DataVersion())
+
+
+def _parse_topic(key: object, value: object) -> tuple[str, TopicConfig]:
+    config = TopicConfig.from_value(value)
+    config.topic_name = parse_name(key)
+    return config.topic_name, config
 
 
 def count_change(version: DataVersion, now_ms: int) -> None:

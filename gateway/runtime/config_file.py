@@ -180,8 +180,9 @@ class ChangingTable:
         """Write the file if something changed since the last write. Raises StoreFull, OSError."""
         self.prepare_save()
         if self._dirty:
+            content = self.to_json()
             self._dirty = False
-            self._write_or_stay_dirty(self.to_json())
+            self._write_or_stay_dirty(content)
 
     async def save_changes(self) -> None:
         """Write the file as `persist` does, while other tasks run. Every change made before the call is written.

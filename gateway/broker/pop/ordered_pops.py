@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from codec import fastjson
+from codec.java_numbers import I32, I64, JavaInteger, quoted, read_json_integer
+from gateway.broker.pop.checkpoint import MAX_POP_MESSAGES
 from gateway.broker.pop.receipts import retry_kind
 from gateway.runtime.config_file import ChangingTable, ConfigFile
+from gateway.runtime.saved_tables import dump_table, load_table, parse_entries, parse_name
 from storage.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -72,20 +74,6 @@ class OrderedPopInfo:
         if self.visible_at:
             value["ot"] = self.visible_at
         return value
-
-
-def _parse_info(value: dict[str, Any]) -> OrderedPopInfo:
-    first, *others = (int(each) for each in value["o"])
-    return OrderedPopInfo(
-        value.get("a"),
-        int(value.get("popTime", 0)),
-        int(value.get("i") or 0),
-        [first, *(first + each for each in others)],
-        int(value.get("l", 0)),
-        int(value.get("cm", 0)),
-        {int(offset): int(at_ms) for offset, at_ms in (value.get("ot") or {}).items()},
-        {int(offset): int(count) for offset, count in (value.get("oc") or {}).items()},
-    )
 
 
 class OrderedPopTable(ChangingTable):
@@ -151,10 +139,12 @@ class OrderedPopTable(ChangingTable):
     def change_visible_time(
         self, topic: str, group: str, queue_id: int, offset: int, pop_time: int, until_ms: int
     ) -> None:
-        """Change the time at which a message becomes visible again. Ignore a message that was popped again since."""
+        """Change the time at which a message becomes visible again. Ignore one that is not of this pop, or was popped
+        again since.
+        """
         info = self._find(topic, group, queue_id)
         if info is not None and info.pop_time == pop_time and offset in info.offsets:
-            info.visible_at[offset] = until_ms
+            info.visible_at[offset] = min(until_ms, I64.high)
             self._dirty = True
 
     def blocked_until_ms(self, topic: str, group: str, queue_id: int) -> int | None:
@@ -190,15 +180,53 @@ class OrderedPopTable(ChangingTable):
             key: {queue_id: info.to_value() for queue_id, info in queues.items()}
             for key, queues in self.table.items()
         }
-        return fastjson.dumps({"orderedConsumptionLevel": "QUEUE", "table": table})
+        return dump_table("consumerOrderInfo.json", {"orderedConsumptionLevel": "QUEUE", "table": table})
 
 
 def _parse_file(content: bytes) -> dict[str, dict[int, OrderedPopInfo]]:
-    try:
-        saved = fastjson.loads(content).get("table") or {}
-        return {
-            key: {int(queue_id): _parse_info(value) for queue_id, value in queues.items() if value.get("o")}
-            for key, queues in saved.items()
-        }
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"no table of pops in order: {error!r}") from error
+    """Parse consumerOrderInfo.json. A queue whose pop cannot be read is left out. Raises ValueError."""
+    return parse_entries("consumerOrderInfo.json", load_table(content).get("table"), _parse_queues)
+
+
+def _parse_queues(key: object, value: object) -> tuple[str, dict[int, OrderedPopInfo]]:
+    queues = parse_entries(f"ordered pops of {quoted(str(key))}", value, _parse_queue)
+    return parse_name(key), {queue_id: info for queue_id, info in queues.items() if info is not None}
+
+
+def _parse_queue(queue_id: object, value: dict[str, Any]) -> tuple[int, OrderedPopInfo | None]:
+    """Return a queue and its pop, None for one without messages. Raises ValueError, AttributeError, KeyError."""
+    return read_json_integer(queue_id, I32), _parse_info(value) if value.get("o") else None
+
+
+def _parse_info(value: dict[str, Any]) -> OrderedPopInfo:
+    first, *distances = _parse_offsets(value["o"])
+    offsets = [first, *(first + each for each in distances)]
+    if min(offsets) < 0 or max(offsets) > I64.high:
+        raise ValueError("a message outside of any queue")
+    attempt_id = value.get("a")
+    if not isinstance(attempt_id, str | None):
+        raise ValueError("an attempt that is no text")
+    return OrderedPopInfo(
+        attempt_id,
+        read_json_integer(value.get("popTime") or 0),
+        read_json_integer(value.get("i") or 0),
+        offsets,
+        read_json_integer(value.get("l") or 0),
+        read_json_integer(value.get("cm") or 0) & (1 << len(offsets)) - 1,
+        _parse_numbers(value.get("ot"), I64),
+        _parse_numbers(value.get("oc"), I32),
+    )
+
+
+def _parse_offsets(values: object) -> list[int]:
+    if not isinstance(values, list) or len(values) > MAX_POP_MESSAGES:
+        raise ValueError("not a list of the messages of one pop")
+    return [read_json_integer(value) for value in values]
+
+
+def _parse_numbers(values: dict[Any, Any] | None, limits: JavaInteger) -> dict[int, int]:
+    """Return numbers by queue offset. Raises ValueError, AttributeError."""
+    return {
+        read_json_integer(offset): read_json_integer(number, limits)
+        for offset, number in (values or {}).items()
+    }

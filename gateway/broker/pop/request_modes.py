@@ -1,8 +1,10 @@
 """Request modes of consumer groups, pull or pop by topic, stored in messageRequestMode.json."""
 
+from codec.java_numbers import quoted
 from gateway.broker.limit_errors import limit_error
 from gateway.config.limits import BrokerLimits
 from gateway.runtime.config_file import ConfigFile, SettingsTable
+from gateway.runtime.saved_tables import load_table, parse_entries
 from remoting.bodies.pop import MessageRequestModeSerializeWrapper, SetMessageRequestModeRequestBody
 
 
@@ -15,8 +17,7 @@ class RequestModes(SettingsTable):
     def __init__(self, file: ConfigFile, limits: BrokerLimits) -> None:
         super().__init__(file)
         self.limits = limits
-        saved = file.load(MessageRequestModeSerializeWrapper.from_json)
-        self.table = {} if saved is None else saved.message_request_mode_map
+        self.table: dict[str, dict[str, SetMessageRequestModeRequestBody]] = file.load(_parse_file) or {}
         self._count = sum(map(len, self.table.values()))
 
     def set_mode(self, mode: SetMessageRequestModeRequestBody) -> None:
@@ -40,3 +41,18 @@ class RequestModes(SettingsTable):
     def to_json(self) -> bytes:
         """Return the content of messageRequestMode.json."""
         return self.snapshot().to_json()
+
+
+def _parse_file(content: bytes) -> dict[str, dict[str, SetMessageRequestModeRequestBody]]:
+    """Parse messageRequestMode.json. A mode that cannot be read is left out. Raises ValueError."""
+    return parse_entries(
+        "messageRequestMode.json", load_table(content).get("messageRequestModeMap"), _parse_groups
+    )
+
+
+def _parse_groups(topic: object, value: object) -> tuple[str, dict[str, SetMessageRequestModeRequestBody]]:
+    return str(topic), parse_entries(f"request modes of {quoted(str(topic))}", value, _parse_mode)
+
+
+def _parse_mode(group: object, value: object) -> tuple[str, SetMessageRequestModeRequestBody]:
+    return str(group), SetMessageRequestModeRequestBody.from_value(value)

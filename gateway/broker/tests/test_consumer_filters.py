@@ -205,12 +205,30 @@ def test_a_saved_expression_that_cannot_be_read_lets_everything_pass(clock):
     assert filter_of(table, "t", "g", 7, retried=False) is EVERYTHING
 
 
-@pytest.mark.parametrize("content", [b"[]", b'{"filterDataByTopic":{"t":{}}}', b'{"filterDataByTopic":1}'])
+@pytest.mark.parametrize("content", [b"[]", b"{}", b'{"filterDataByTopic":1}'])
 def test_a_file_of_something_else_is_refused(clock, content):
     files = MemoryFiles()
     files.write_small("/config/table.json", content)
-    with pytest.raises(ValueError, match="table of filters"):
+    with pytest.raises(ValueError, match=r"table\.json cannot be read"):
         open_table(clock, files)
+
+
+def test_saved_times_in_the_future_keep_no_dead_filter(clock):
+    files = MemoryFiles()
+    filters = {
+        str(number): {
+            "clientVersion": 1, "bornTime": 1 << 62, "deadTime": dead, "consumerGroup": f"g{number}",
+            "expression": "a > 5",
+        }
+        for number, dead in enumerate((1 << 62, 0, 5))
+    }  # fmt: skip
+    content = {"filterDataByTopic": {"t": {"groupFilterData": filters}}}
+    files.write_small("/config/table.json", orjson.dumps(content))
+    table = open_table(clock, files)
+    assert len(table) == len(table._dead) == 3
+    clock.pass_ms(DEAD_FILTER_RETENTION_MS)
+    table.persist()
+    assert len(table) == 0
 
 
 # -- bounds -----------------------------------------------------------------------------------------------

@@ -331,3 +331,13 @@ def test_any_delay_level_in_a_stored_message_lets_the_store_be_recovered(level):
     files.delete_tree("/store/consumequeue")
     again = MessageStore.open(StoreConfig(root="/store", **SMALL), files, FakeClock())
     assert again.max_offset("SCHEDULE_TOPIC_XXXX", 0) == 1
+
+
+@pytest.mark.parametrize("bad", ["null", "[]", "1e300", "-5", "9223372036854775808", "9" * 5_000, '"x"'])
+def test_one_bad_offset_costs_one_level(world, bad):
+    for level in ("1", "2", "3"):
+        world.send(b"a", level)
+    text = f'{{"offsetTable":{{1:1,"2":{bad},3:1,"x":1,99:5,-3:5}}}}'
+    world.files.write_small("/config/delayOffset.json", text.encode())
+    world.start()
+    assert [world.delay.offsets.get(level, 0) for level in (1, 2, 3)] == [1, 0, 1]

@@ -106,9 +106,7 @@ def test_a_file_of_the_official_broker(world):
     assert (info.offsets, info.counts, info.attempt_id) == ([3, 4], {3: 1}, "x")
 
 
-@pytest.mark.parametrize(
-    "text", [b"[]", b'{"table":{"t@g":{"x":{"o":[1]}}}}', b'{"table":{"t@g":{0:{"o":["a"]}}}}']
-)
+@pytest.mark.parametrize("text", [b"[]", b"{", b'{"table":[]}'])
 def test_a_damaged_file_is_named(world, text):
     world.files.write_small("/config/consumerOrderInfo.json", text)
     with pytest.raises(ValueError, match="cannot be read"):
@@ -121,3 +119,35 @@ def test_what_nobody_consumed_for_a_day_is_forgotten(world):
     world.orders.record_pop(None, "u", "g", 0, world.clock.now_ms(), 1000, [1])
     world.orders.persist()
     assert set(world.orders.table) == {"u@g"}
+
+
+GOOD = '{"o":[5,1],"popTime":7,"i":1000,"l":1700000000000,"cm":0}'
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "null", "5", "[]", '{"o":["a"]}', '{"o":[-1]}', '{"o":{"5":1}}', '{"o":[5,9223372036854775807]}',
+        '{"o":[1' + ",1" * 32 + "]}", '{"o":[5],"popTime":1e400}', '{"o":[5],"popTime":[1]}',
+        '{"o":[5],"a":7}', '{"o":[5],"ot":[1]}', '{"o":[5],"oc":{"x":1}}', '{"o":[5],"l":' + "9" * 5000 + "}",
+    ],
+)  # fmt: skip
+def test_a_pop_that_cannot_be_read_costs_no_other(world, bad, caplog):
+    text = (
+        f'{{"table":{{"t@g":{{"0":{GOOD},"1":{bad},"x":{GOOD},"2":{GOOD}}},"u@g":5,"v@g":{{"0":{GOOD}}}}}}}'
+    )
+    world.files.write_small("/config/consumerOrderInfo.json", text.encode())
+    world.start()
+    found = {key: sorted(queues) for key, queues in world.orders.table.items()}
+    assert found == {"t@g": [0, 2], "v@g": [0]}
+    assert caplog.text.count("cannot be read and is left out") == 3
+    assert world.orders.table["t@g"][0].offsets == [5, 6]
+
+
+def test_times_beyond_a_long_are_saved_as_the_latest(world):
+    world.pop([5, 6])
+    world.orders.change_visible_time("t", "g", 0, 5, world.pop_time, 1 << 80)
+    world.orders.change_visible_time("t", "g", 0, 99, world.pop_time, 5)
+    world.orders.persist()
+    world.start()
+    assert world.orders.table["t@g"][0].visible_at == {5: (1 << 63) - 1}
