@@ -13,7 +13,7 @@ from gateway.broker.broadcast_offsets import PROXY_FOR_BROADCAST, BroadcastOffse
 from gateway.broker.filter_cache import subscription_refusal
 from gateway.broker.long_poll import WaitingPull
 from gateway.broker.message_filter import MessageFilter, is_tag_type
-from gateway.broker.name_validation import FAQ
+from gateway.broker.name_validation import FAQ, check_may_commit
 from gateway.broker.quotas import PULL, Quotas
 from gateway.broker.shared_parts import BrokerTables, MessageServices
 from gateway.config.process import BrokerConfig
@@ -116,6 +116,8 @@ class PullHandler:
                 return moved
         result = self._read_messages(pull)
         if may_wait and pull.sys_flag & COMMIT_OFFSET:
+            if pull.topic in self._topics.closed_to_producers:
+                check_may_commit(pull.group, pull.topic)
             self._offsets.commit_offset(pull.group, pull.topic, pull.queue_id, pull.commit_offset)
         code = _response_code(result.status, pull.offset)
         if code == NOT_FOUND and may_wait and pull.sys_flag & SUSPEND:

@@ -5,7 +5,7 @@ from codec.java_numbers import I64, parse_integer_or
 from codec.topics import PERM_READ
 from gateway.broker.filter_cache import subscription_refusal
 from gateway.broker.message_filter import MessageFilter, is_tag_type
-from gateway.broker.name_validation import FAQ, check_group_name
+from gateway.broker.name_validation import FAQ, check_group_name, check_may_commit
 from gateway.broker.shared_parts import BrokerTables, MessageServices
 from gateway.config.process import BrokerConfig
 from remoting.bodies.groups import SubscriptionGroupConfig
@@ -52,6 +52,7 @@ class PopRequestChecks:
         if request.max_msg_nums > MAX_MESSAGES_PER_POP:
             remark = f"the broker[{host}] pop message's num is greater than 32"
             raise RequestError(ResponseCode.INVALID_PARAMETER, remark)
+        check_may_commit(request.consumer_group, request.topic)
         self.check_invisible_time(request.invisible_time)
         if request.attempt_id is not None and len(request.attempt_id) > MAX_ATTEMPT_ID_CHARS:
             remark = f"attemptId has {len(request.attempt_id)} characters, at most {MAX_ATTEMPT_ID_CHARS}"
@@ -124,8 +125,7 @@ class PopRequestChecks:
 
     def check_group_name(self, group: str) -> None:
         """Refuse the name of a group that neither exists nor can exist. Raises RequestError."""
-        if group not in self._groups:
-            check_group_name(group)
+        check_group_name(group, self._groups.table)
 
     def is_queue(self, topic: str, queue_id: int) -> bool:
         """Tell whether a queue can be read."""

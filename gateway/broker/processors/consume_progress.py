@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterator
 
 from codec.constants import ResponseCode
+from gateway.broker.name_validation import check_group_name, check_may_commit
 from gateway.broker.processors.broker import Broker
 from remoting.bodies.progress import (
     ConsumeStats,
@@ -142,6 +143,7 @@ def reset_offset(broker: Broker, request: InvokeBrokerToResetOffset) -> InvokeBr
         raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} does not exist")
     if group not in broker.groups:
         raise RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} does not exist")
+    check_may_commit(group, topic)
     if request.queue_id >= 0:
         offsets = {request.queue_id: _reset_target(broker, request)}
     else:
@@ -251,9 +253,11 @@ def clone_offsets(broker: Broker, request: CloneGroupOffset) -> None:
     all topics; the official broker then clones none.
     """
     source = request.src_group
+    check_group_name(request.dest_group, broker.groups.table)
     topics = (
         {request.topic} if request.topic and request.topic.strip() else broker.offsets.topics_of_group(source)
     )
     for topic in topics:
+        check_may_commit(request.dest_group, topic)
         if topic in broker.topics and (request.offline or _is_subscribed(broker, source, topic)):
             broker.offsets.clone_offsets(source, request.dest_group, topic)

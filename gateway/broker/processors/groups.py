@@ -3,7 +3,7 @@
 import logging
 
 from codec.constants import ResponseCode
-from gateway.broker.name_validation import check_group_name
+from gateway.broker.name_validation import check_group_name, check_topic_name
 from gateway.broker.processors.broker import Broker
 from gateway.broker.table_pages import select_page
 from remoting.bodies.groups import (
@@ -130,6 +130,8 @@ async def forbid_group(
     """
     group, topic = request.group, request.topic
     if request.readable is not None:
+        check_group_name(group, broker.groups.table)
+        check_topic_name(topic, broker.topics.table)
         broker.groups.set_forbidden(group, topic, not request.readable)
         await broker.groups.save_changes()
     readable = not broker.groups.is_forbidden(group, topic)

@@ -4,6 +4,7 @@ from typing import Final
 
 from codec.constants import ResponseCode
 from gateway.broker.broadcast_offsets import is_first_message_in_memory
+from gateway.broker.name_validation import check_may_commit
 from gateway.broker.processors.broker import Broker
 from remoting.declare import Header
 from remoting.errors import RequestError
@@ -59,6 +60,7 @@ def update_consumer_offset(broker: Broker, request: UpdateConsumerOffset) -> Hea
         raise RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!")
     if topic not in broker.topics:
         raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} not exist!")
+    check_may_commit(group, topic)
     if broker.offsets.server_side_reset and broker.offsets.has_reset(group, topic, queue_id):
         reply = Header()
         reply.remark = "Offset has been previously reset"

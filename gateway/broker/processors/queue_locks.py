@@ -1,7 +1,9 @@
 """Requests to lock and unlock queues for orderly consumption."""
 
+from gateway.broker.name_validation import check_group_name
 from gateway.broker.processors.broker import Broker
 from remoting.bodies.locks import LockBatchResponseBody
+from remoting.bodies.queues import MessageQueue
 from remoting.handler_table import HandlerTable
 from remoting.requests.locks import LockBatchMq, LockBatchMqReply, UnlockBatchMq
 
@@ -10,12 +12,22 @@ routes: HandlerTable[Broker] = HandlerTable()
 
 @LockBatchMq.on(routes)
 def lock_batch(broker: Broker, request: LockBatchMq) -> LockBatchMqReply:
-    """Lock queues for a client; return those that it now holds. Source: AdminBrokerProcessor.lockBatchMQ, 5.4.0."""
+    """Lock queues for a client; return those that it now holds.
+
+    Source: AdminBrokerProcessor.lockBatchMQ, 5.4.0. Deviation: a queue that this broker does not have is not locked.
+    """
     wanted = request.data
-    held = broker.queue_locks.lock(wanted.consumer_group, wanted.mq_set, wanted.client_id)
+    check_group_name(wanted.consumer_group, broker.groups.table)
+    queues = [queue for queue in wanted.mq_set if _exists(broker, queue)]
+    held = broker.queue_locks.lock(wanted.consumer_group, queues, wanted.client_id)
     return LockBatchMqReply(
-        data=LockBatchResponseBody(lock_okmq_set=[queue for queue in wanted.mq_set if queue in held])
+        data=LockBatchResponseBody(lock_okmq_set=[queue for queue in queues if queue in held])
     )
+
+
+def _exists(broker: Broker, queue: MessageQueue) -> bool:
+    topic = broker.topics.get(queue.topic)
+    return topic is not None and 0 <= queue.queue_id < max(topic.read_queue_nums, topic.write_queue_nums)
 
 
 @UnlockBatchMq.on(routes)

@@ -92,3 +92,13 @@ def test_a_groups_subscription(world):
     body = world.ask(QuerySubscriptionByConsumer(group="g", topic="t")).data
     assert (body.group, body.topic, body.subscription_data.sub_string) == ("g", "t", "*")
     assert world.ask(QuerySubscriptionByConsumer(group="g", topic="x")).data.subscription_data is None
+
+
+@pytest.mark.parametrize(
+    ("group", "topic"), [("../../x", "t"), ("g", "../../x"), ("x" * 121, "t"), ("g", "x" * 128)]
+)
+def test_nothing_is_forbidden_for_names_that_cannot_exist(world, group, topic):
+    with pytest.raises(RequestError) as refused:
+        world.ask(UpdateAndGetGroupForbidden(group=group, topic=topic, readable=False))
+    assert refused.value.code == 29
+    assert world.broker.groups.forbidden == {}

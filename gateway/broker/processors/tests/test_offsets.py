@@ -1,13 +1,17 @@
 import pytest
 
 from gateway.tests.broker_world import World
+from gateway.tests.cluster import pull
+from gateway.tests.popping import pop_request
 from remoting.errors import RequestError
 from remoting.requests.offsets import (
+    CloneGroupOffset,
     GetAllConsumerOffset,
     GetAllDelayOffset,
     GetEarliestMsgStoretime,
     GetMaxOffset,
     GetMinOffset,
+    InvokeBrokerToResetOffset,
     QueryConsumerOffset,
     SearchOffsetByTimestamp,
     UpdateConsumerOffset,
@@ -98,3 +102,47 @@ def test_tables_for_other_brokers(world):
     world.clock.pass_ms(1000)
     world.broker.delay_service.deliver_due(world.clock.ms)
     assert b'"offsetTable":{1:1}' in world.ask(GetAllDelayOffset()).body
+
+
+OWN = [
+    ("CID_RMQ_SYS_TRANS", "RMQ_SYS_TRANS_HALF_TOPIC"),
+    ("CID_RMQ_SYS_TRANS", "RMQ_SYS_TRANS_OP_HALF_TOPIC"),
+    ("CID_RMQ_SYS_REVIVE_GROUP", "rmq_sys_REVIVE_LOG_c1"),
+    ("CID_RMQ_SYS_REVIVE_SEEN", "rmq_sys_REVIVE_LOG_c1"),
+]
+
+
+@pytest.mark.parametrize(("group", "topic"), OWN)
+def test_nobody_but_the_broker_moves_the_offsets_of_its_own_groups(group, topic):
+    world = World()
+    world.put(topic)
+    world.broker.groups.find_or_create(group)
+    world.broker.groups.find_or_create("source")
+    world.broker.offsets.commit_offset("source", topic, 0, 1)
+    before = world.broker.offsets.query_offset(group, topic, 0)
+    for request in (
+        UpdateConsumerOffset(consumer_group=group, topic=topic, queue_id=0, commit_offset=1),
+        InvokeBrokerToResetOffset(group=group, topic=topic, queue_id=0, offset=1),
+        CloneGroupOffset(src_group="source", dest_group=group, topic=topic, offline=True),
+        CloneGroupOffset(src_group="source", dest_group=group, offline=True),
+        pull(topic, 0, group=group, commit=1),
+        pop_request(topic, group),
+        pop_request(topic, group, order=True),
+    ):
+        with pytest.raises(RequestError) as refused:
+            world.ask(request)
+        assert (refused.value.code, "the broker's own" in (refused.value.remark or "")) == (16, True)
+    assert world.broker.offsets.query_offset(group, topic, 0) == before
+    world.ask(UpdateConsumerOffset(consumer_group="source", topic=topic, queue_id=0, commit_offset=0))
+    world.broker.topics.create_for_send("t", "TBW102", 4)
+    world.ask(UpdateConsumerOffset(consumer_group=group, topic="t", queue_id=0, commit_offset=1))
+
+
+@pytest.mark.parametrize("name", ["../../x", "a@b", "", " ", "\0", "x" * 121, "ü"])
+def test_offsets_are_not_cloned_to_a_group_that_cannot_exist(name):
+    world = World()
+    world.topic("t")
+    world.broker.offsets.commit_offset("g", "t", 0, 1)
+    with pytest.raises(RequestError, match="The specified group"):
+        world.ask(CloneGroupOffset(src_group="g", dest_group=name, topic="t", offline=True))
+    assert set(world.broker.offsets.table) == {"t@g"}
