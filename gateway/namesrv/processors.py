@@ -3,7 +3,6 @@
 Source of codes and remarks: DefaultRequestProcessor, ClientRequestProcessor, 5.4.0.
 """
 
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -23,7 +22,6 @@ from remoting.errors import RequestError
 from remoting.handler_table import ANSWERS_LATER, AnswersLater, Call, HandlerTable
 from remoting.requests import namesrv as ask
 
-log = logging.getLogger(__name__)
 routes: HandlerTable[Namesrv] = HandlerTable()
 
 QUOTED_KEYS_SINCE = VERSION_NAMES.index("V4_9_4")
@@ -135,7 +133,9 @@ def wipe_write_perm(
     namesrv: Namesrv, request: ask.WipeWritePermOfBroker, call: Call
 ) -> ask.WipeWritePermOfBrokerReply:
     topics = namesrv.routes.set_writable(request.broker_name, False)
-    _log_change(call, "broker write permission removed", broker=quoted(request.broker_name), topics=topics)
+    _log_change(
+        namesrv, call, "broker write permission removed", broker=quoted(request.broker_name), topics=topics
+    )
     return ask.WipeWritePermOfBrokerReply(wipe_topic_count=topics)
 
 
@@ -144,7 +144,9 @@ def add_write_perm(
     namesrv: Namesrv, request: ask.AddWritePermOfBroker, call: Call
 ) -> ask.AddWritePermOfBrokerReply:
     topics = namesrv.routes.set_writable(request.broker_name, True)
-    _log_change(call, "broker write permission restored", broker=quoted(request.broker_name), topics=topics)
+    _log_change(
+        namesrv, call, "broker write permission restored", broker=quoted(request.broker_name), topics=topics
+    )
     return ask.AddWritePermOfBrokerReply(add_topic_count=topics)
 
 
@@ -224,7 +226,7 @@ def _cached(namesrv: Namesrv, key: tuple[object, ...], encode: Callable[[], byte
 
 @ask.DeleteTopicInNamesrv.on(routes)
 def delete_topic(namesrv: Namesrv, request: ask.DeleteTopicInNamesrv, call: Call) -> None:
-    _log_change(call, "route of a topic deleted", topic=quoted(request.topic))
+    _log_change(namesrv, call, "route of a topic deleted", topic=quoted(request.topic))
     namesrv.routes.delete_topic(request.topic, request.cluster_name)
 
 
@@ -308,7 +310,10 @@ def update_config(namesrv: Namesrv, request: ask.UpdateNamesrvConfig, call: Call
         raise RequestError(ResponseCode.SYSTEM_ERROR, f"string2Properties error: {problem}") from problem
     apply_config(namesrv, change.config)
     _log_change(
-        call, "configuration changed by request", without_effect=quoted(",".join(change.without_effect))
+        namesrv,
+        call,
+        "configuration changed by request",
+        without_effect=quoted(",".join(change.without_effect)),
     )
     return _answer_when_stored(namesrv.settings_file, call)
 
@@ -324,8 +329,8 @@ def _local_host(call: Call) -> str:
     return call.connection.local[0]
 
 
-def _log_change(call: Call, message: str, **data: object) -> None:
-    log.info(message, extra={**data, "remote": call.connection.remote})
+def _log_change(namesrv: Namesrv, call: Call, message: str, **data: object) -> None:
+    namesrv.limited_log.info(message, **data, remote=call.connection.remote)
 
 
 def _refuse_unless(enabled: bool) -> None:

@@ -5,12 +5,13 @@ The official namesrv checks nothing: it catches the exception in the middle of i
 Values that no official broker sends but that do no harm are accepted, such as a topic without queues.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from codec.constants import ResponseCode
-from codec.java_numbers import I64, JavaNumberError, parse_java_integer, quoted
+from codec.java_numbers import parse_integer_or, quoted
 from gateway.config.limits import NamesrvLimits
 from remoting.bodies.queues import DataVersion
 from remoting.bodies.registration import RegisterBrokerBody, RegistrationTooLarge
@@ -25,6 +26,8 @@ MAX_QUEUES: Final = 65_536
 MAX_PERM: Final = 15
 MAX_FILTER_SERVERS: Final = 64
 MAX_PORT: Final = 65_535
+_HOST: Final = re.compile(r"[\w.:%\[\]-]+")
+"""Characters of host names, IPv4 and IPv6 addresses; none that separates or quotes addresses anywhere."""
 MAX_TIMEOUT_MS: Final = 600_000
 """Longest silence of a broker, whatever it registers; official brokers register at least once a minute."""
 
@@ -148,8 +151,13 @@ def _checked_mappings(
         check_name("topic name", topic)
         if mapping is None:
             raise refused(f"the static topic {quoted(topic)} has no mapping")
-        if mapping.bname:
-            check_name("broker name", mapping.bname)
+        for what, text in (
+            ("broker name", mapping.bname),
+            ("topic name", mapping.topic),
+            ("scope", mapping.scope),
+        ):
+            if text:
+                check_name(what, text)
         if len(mapping.curr_id_map) > MAX_QUEUES:
             raise refused(f"the static topic {quoted(topic)} has more than {MAX_QUEUES} queues")
         mappings[topic] = mapping
@@ -182,11 +190,8 @@ def check_address(address: str) -> None:
     """Raise RequestError unless an address is ``host:port`` as clients can dial it."""
     check_name("broker address", address)
     host, _, port = address.rpartition(":")
-    try:
-        is_dialable = bool(host) and " " not in host and 0 <= parse_java_integer(port, I64) <= MAX_PORT
-    except JavaNumberError:
-        is_dialable = False
-    if not is_dialable:
+    is_port = 0 <= parse_integer_or(port, -1) <= MAX_PORT
+    if not is_port or not _HOST.fullmatch(host):
         raise refused(f"the broker address {quoted(address)} is not host:port")
 
 

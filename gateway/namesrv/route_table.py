@@ -225,7 +225,7 @@ class RouteTable:
     ) -> None:
         previous = broker.members.get(given.broker_id)
         if previous is None:
-            log.info("broker registered", extra={"broker": given.broker_name, "address": given.address})
+            self._limited_log.info("broker registered", broker=given.broker_name, address=given.address)
         elif previous.address != given.address:
             self._log_conflict("broker replaced by another address", given, previous)
         # One address serves one id: a replica that became master must not stay listed as a replica.
@@ -360,13 +360,11 @@ class RouteTable:
         owners = []
         for broker, broker_id, member in self._all_members():
             if not member.is_local and member.heard_at + member.timeout_ms / 1000 < now:
-                log.warning(
+                self._limited_log.warning(
                     "broker expired",
-                    extra={
-                        "broker": broker.name,
-                        "address": member.address,
-                        "timeout_ms": member.timeout_ms,
-                    },
+                    broker=broker.name,
+                    address=member.address,
+                    timeout_ms=member.timeout_ms,
                 )
                 self._remove_member(broker, broker_id)
                 if member.owner is not None:
@@ -384,7 +382,7 @@ class RouteTable:
         member = broker.members.pop(broker_id)
         self._address_count -= 1
         self.version += 1
-        log.info("broker unregistered", extra={"broker": broker.name, "address": member.address})
+        self._limited_log.info("broker unregistered", broker=broker.name, address=member.address)
         if not broker.members:
             self._remove_name(broker)
         elif broker.enable_acting_master and min(broker.members) > MASTER_ID:

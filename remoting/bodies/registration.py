@@ -7,6 +7,7 @@ from typing import Self
 
 from codec import fastjson
 from codec.constants import ResponseCode
+from codec.java_numbers import I32, parse_java_integer
 from remoting.bodies.queues import DataVersion
 from remoting.bodies.routes import TopicQueueMappingInfo
 from remoting.bodies.topics import TopicConfig, TopicConfigAndMappingSerializeWrapper
@@ -135,9 +136,9 @@ def topic_from_text(text: str) -> TopicConfig:
         raise ValueError(f"a topic has five words or six, not {len(words)}")
     topic = TopicConfig(
         topic_name=words[0],
-        read_queue_nums=int(words[1]),
-        write_queue_nums=int(words[2]),
-        perm=int(words[3]),
+        read_queue_nums=parse_java_integer(words[1], I32),
+        write_queue_nums=parse_java_integer(words[2], I32),
+        perm=parse_java_integer(words[3], I32),
         topic_filter_type=words[4],
     )
     if len(words) > 5 and words[5]:

@@ -61,6 +61,9 @@ def test_topics_of_4_9_have_no_attributes_and_no_mappings() -> None:
         zlib.compress(struct.pack(">i", -1)),
         zlib.compress(struct.pack(">i", 1000) + b"{}"),
         zlib.compress(struct.pack(">i", 2) + b"{}" + struct.pack(">i", 1) + struct.pack(">i", 3) + b"T 8"),
+        zlib.compress(
+            struct.pack(">i", 2) + b"{}" + struct.pack(">ii", 1, 50) + b"T " + b"9" * 40 + b" 8 6 TAG"
+        ),
     ],
 )
 def test_damage_is_refused(data: bytes) -> None:

@@ -29,4 +29,16 @@ def test_a_flood_of_one_kind_does_not_hide_another(caplog: pytest.LogCaptureFixt
     log.warning("expired", broker="a")
     texts = [each.message for each in caplog.records]
     assert texts.count("refused") == MAX_PER_MESSAGE
-    assert texts[MAX_PER_MESSAGE:] == ["further warnings of a kind are not written for a minute", "expired"]
+    assert texts[MAX_PER_MESSAGE:] == ["further lines of a kind are not written for a minute", "expired"]
+
+
+def test_events_are_written_each_time_within_the_bound(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "test")
+    seconds = 0.0
+    log = LimitedLog(logging.getLogger("test"), lambda: seconds)
+    for _ in range(10_000):
+        log.info("registered", broker="a")
+    assert len(caplog.records) == MAX_PER_MESSAGE + 1
+    seconds += PERIOD_S
+    log.info("registered", broker="a")
+    assert len(caplog.records) == MAX_PER_MESSAGE + 2

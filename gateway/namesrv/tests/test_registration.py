@@ -98,6 +98,8 @@ def test_a_registration_without_topics(content: Any) -> None:
         (body({}, topicQueueMappingInfoMap={"S": None}), "static topic S has no mapping"),
         (body({}, topicQueueMappingInfoMap={"": {}}), "the topic name is blank"),
         (body({}, topicQueueMappingInfoMap={"S": {"bname": "\x00"}}), "the broker name"),
+        (body({}, topicQueueMappingInfoMap={"S": {"scope": "s" * 301}}), "the scope"),
+        (body({}, topicQueueMappingInfoMap={"S": {"topic": "s" * 301}}), "the topic name"),
         (
             body({}, topicQueueMappingInfoMap={"S": {"currIdMap": {str(n): 0 for n in range(65_537)}}}),
             "more than 65536 queues",
@@ -151,6 +153,8 @@ def test_odd_values_without_harm_are_accepted(topic: dict[str, Any]) -> None:
         ({"broker_addr": "h:" + "1" * 40}, "is not host:port"),
         ({"broker_addr": "h:1_0"}, "is not host:port"),
         ({"broker_addr": "a b:1"}, "is not host:port"),
+        ({"broker_addr": "a:1;b:2"}, "is not host:port"),
+        ({"broker_addr": "<b>:1"}, "is not host:port"),
         ({"broker_addr": "a\n:1"}, "cannot be printed"),
         ({"broker_addr": "h" * 300 + ":1"}, "longer than 300"),
     ],
