@@ -248,7 +248,7 @@ class NamesrvLimits:
     )
     max_kv_bytes: int = key(
         "maxKvBytes",
-        16 * MIB,
+        2 * MIB,
         "maximum size of all keys and values of the KV configuration",
         low=64 * KIB,
         high=1024 * MIB,

@@ -31,6 +31,7 @@ class Namesrv:
     clock: Clock
     routes: RouteTable
     answers: AnswerCache
+    kv_answers: AnswerCache
     kv_config: KvConfig
     large_registrations: LargeRegistrations
     limited_log: LimitedLog
@@ -71,6 +72,7 @@ def assemble_namesrv(
         clock=clock,
         routes=RouteTable(clock.monotonic),
         answers=AnswerCache(),
+        kv_answers=AnswerCache(),
         kv_config=kv,
         large_registrations=LargeRegistrations(run_blocking),
         limited_log=LimitedLog(logging.getLogger(__name__), clock.monotonic),

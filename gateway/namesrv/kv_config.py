@@ -18,10 +18,14 @@ ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
 
 
 class KvConfig:
-    """All namespaces, from the content of a file if there is one. Raises ValueError when that cannot be parsed."""
+    """All namespaces, from the content of a file if there is one. Raises ValueError when that cannot be parsed.
+
+    ``version`` changes with every change of a value.
+    """
 
     def __init__(self, stored: bytes | None = None) -> None:
         self.limits = NamesrvLimits()
+        self.version = 0
         self._namespaces = _parse(stored)
         self._entry_count = 0
         self._byte_count = 0
@@ -47,6 +51,7 @@ class KvConfig:
             size -= _size(previous)
         self._check_limits(entries, size)
         self._count(entries, size)
+        self.version += 1
         self._namespaces.setdefault(namespace, {})[key] = value
 
     def _check_limits(self, entries: int, size: int) -> None:
@@ -68,6 +73,7 @@ class KvConfig:
         """Remove a value. As in the official namesrv, an empty namespace stays."""
         previous = self._namespaces.get(namespace, {}).pop(key, None)
         if previous is not None:
+            self.version += 1
             self._count(-1, -_size(key) - _size(previous))
 
     def namespace_values(self, namespace: str) -> dict[str, str] | None:

@@ -84,9 +84,8 @@ def _accept(namesrv: Namesrv, given: Registration, call: Call) -> ask.RegisterBr
         call.connection.state["namesrv"] = namesrv
         call.connection.on_close(namesrv.routes.unregister_owned_by)
     reply = ask.RegisterBrokerReply(ha_server_addr=taken.ha_address, master_addr=taken.master_address)
-    orders = namesrv.kv_config.namespace_values(ORDER_TOPIC_CONFIG)
-    if namesrv.config.return_order_topic_config_to_broker and orders is not None:
-        reply.data = KVTable(table=orders)
+    if namesrv.config.return_order_topic_config_to_broker:
+        reply.body = _namespace_body(namesrv, ORDER_TOPIC_CONFIG) or b""
     return reply
 
 
@@ -245,9 +244,16 @@ def register_topic(namesrv: Namesrv, request: ask.RegisterTopicInNamesrv) -> Non
 
 @ask.PutKvConfig.on(routes)
 def put_kv_config(namesrv: Namesrv, request: ask.PutKvConfig, call: Call) -> AnswersLater | None:
-    call.connection.check_outstanding_limit()
+    _check_room(namesrv.kv_file, call)
     namesrv.kv_config.put(request.namespace, request.key, request.value)
     return _answer_when_stored(namesrv.kv_file, call)
+
+
+def _check_room(file: CoalescedFile | None, call: Call) -> None:
+    """Raise RequestError(SYSTEM_BUSY) before a change if too many wait for the disk."""
+    call.connection.check_outstanding_limit()
+    if file is not None and file.is_full:
+        raise RequestError(ResponseCode.SYSTEM_BUSY, "[OVERLOAD]too many changes wait for the disk")
 
 
 def _answer_when_stored(file: CoalescedFile | None, call: Call) -> AnswersLater | None:
@@ -281,17 +287,27 @@ def get_kv_config(namesrv: Namesrv, request: ask.GetKvConfig) -> ask.GetKvConfig
 
 @ask.DeleteKvConfig.on(routes)
 def delete_kv_config(namesrv: Namesrv, request: ask.DeleteKvConfig, call: Call) -> AnswersLater | None:
-    call.connection.check_outstanding_limit()
+    _check_room(namesrv.kv_file, call)
     namesrv.kv_config.delete(request.namespace, request.key)
     return _answer_when_stored(namesrv.kv_file, call)
 
 
 @ask.GetKvListByNamespace.on(routes)
-def get_kv_list(namesrv: Namesrv, request: ask.GetKvListByNamespace) -> ask.GetKvListByNamespaceReply:
-    table = namesrv.kv_config.namespace_values(request.namespace)
-    if table is None:
+def get_kv_list(namesrv: Namesrv, request: ask.GetKvListByNamespace) -> Header:
+    reply = Header()
+    body = _namespace_body(namesrv, request.namespace)
+    if body is None:
         raise RequestError(ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {request.namespace}")
-    return ask.GetKvListByNamespaceReply(data=KVTable(table=table))
+    reply.body = body
+    return reply
+
+
+def _namespace_body(namesrv: Namesrv, namespace: str) -> bytes | None:
+    """Return all values of a namespace as a body, None when it never had one."""
+    values = namesrv.kv_config.namespace_values(namespace)
+    if values is None:
+        return None
+    return namesrv.kv_answers.get(namespace, namesrv.kv_config.version, KVTable(table=values).to_json)
 
 
 @ask.UpdateNamesrvConfig.on(routes)
@@ -300,7 +316,7 @@ def update_config(namesrv: Namesrv, request: ask.UpdateNamesrvConfig, call: Call
 
     Deviation: an invalid value is refused; the official namesrv ignores it and answers with success.
     """
-    call.connection.check_outstanding_limit()
+    _check_room(namesrv.settings_file, call)
     black_list = UNCHANGEABLE_KEYS | set(namesrv.config.config_black_list.split(";"))
     try:
         change = apply_update(namesrv.config, request.body.decode(), black_list)

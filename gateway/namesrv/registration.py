@@ -24,7 +24,7 @@ MAX_NAME_CHARS: Final = 300
 """Bound on each name and address. Topics have at most 255 characters, system topics of a broker's name some more."""
 MAX_QUEUES: Final = 65_536
 MAX_PERM: Final = 15
-MAX_FILTER_SERVERS: Final = 64
+MAX_FILTER_SERVERS: Final = 16
 MAX_PORT: Final = 65_535
 _HOST: Final = re.compile(r"[\w.:%\[\]-]+")
 """Characters of host names, IPv4 and IPv6 addresses; none that separates or quotes addresses anywhere."""

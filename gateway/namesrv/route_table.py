@@ -526,16 +526,13 @@ class RouteTable:
 
     def unit_topics(self, *, unit: bool | None = None, unit_sub: bool | None = None) -> TopicList:
         """Return topics whose first queues have the given flags; None matches either value."""
-
-        def fits(flag: int) -> bool:
-            wanted = ((unit, UNIT_FLAG), (unit_sub, UNIT_SUB_FLAG))
-            return all(asked is None or bool(flag & bit) == asked for asked, bit in wanted)
-
+        mask = (UNIT_FLAG if unit is not None else 0) | (UNIT_SUB_FLAG if unit_sub is not None else 0)
+        wanted = (UNIT_FLAG if unit else 0) | (UNIT_SUB_FLAG if unit_sub else 0)
         return TopicList(
             topic_list=[
                 topic
                 for topic, holders in self._topics.items()
-                if fits(next(iter(holders.values())).queues[topic].topic_sys_flag)
+                if next(iter(holders.values())).queues[topic].topic_sys_flag & mask == wanted
             ]
         )
 

@@ -15,13 +15,16 @@ import logging
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol
+from typing import Final, Protocol
 
 import trio
 
 from gateway.runtime.run_blocking import RunBlocking
 
 log = logging.getLogger(__name__)
+
+MAX_WAITING_CHANGES: Final = 5_000
+"""Requests that may wait for one write; only a disk that hangs lets more come."""
 
 
 class TextFile(Protocol):
@@ -91,6 +94,7 @@ class PendingWrite:
     """A write that has not ended; it covers the changes of every request that waits for it."""
 
     def __init__(self) -> None:
+        self.requests = 0
         self._ended = trio.Event()
         self._failure: Exception | None = None
 
@@ -124,7 +128,13 @@ class CoalescedFile:
     def request_write(self) -> PendingWrite:
         """Have `run` write the content as it is now, or newer."""
         self._changed.set()
+        self._next.requests += 1
         return self._next
+
+    @property
+    def is_full(self) -> bool:
+        """True while as many requests as are allowed wait for the next write."""
+        return self._next.requests >= MAX_WAITING_CHANGES
 
     @property
     def name(self) -> str:

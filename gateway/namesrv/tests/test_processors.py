@@ -21,6 +21,7 @@ from gateway.namesrv.context import (
 )
 from gateway.namesrv.processors import routes
 from gateway.namesrv.registration import Registration
+from gateway.namesrv.text_file import MAX_WAITING_CHANGES
 from remoting.bodies.queues import DataVersion
 from remoting.bodies.registration import RegisterBrokerBody
 from remoting.bodies.routes import ClusterInfo, QueueData, TopicRouteData
@@ -257,7 +258,8 @@ def test_a_replica_learns_its_master(asker: Asker) -> None:
 
 def test_brokers_learn_the_order_configuration(asker: Asker) -> None:
     asker(ask.PutKvConfig(namespace="ORDER_TOPIC_CONFIG", key="T", value="broker-a:4"))
-    assert asker(registration()).data.table == {"T": "broker-a:4"}
+    for _ in range(2):
+        assert asker(registration()).data.table == {"T": "broker-a:4"}
     assert asker(ask.GetRouteInfoByTopic(topic="T")).data.order_topic_conf is None
     off_and_on = NamesrvConfig(order_message_enable=True, return_order_topic_config_to_broker=False)
     apply_config(asker.namesrv, off_and_on)
@@ -367,6 +369,8 @@ def test_key_value_configuration(asker: Asker) -> None:
     asker(ask.DeleteKvConfig(namespace="n", key="k"))
     assert asker.refusal(ask.GetKvConfig(namespace="n", key="k")) == missing
     assert asker(ask.GetKvListByNamespace(namespace="n")).data.table == {}
+    asker(ask.PutKvConfig(namespace="n", key="k", value="w"))
+    assert asker(ask.GetKvListByNamespace(namespace="n")).data.table == {"k": "w"}
 
 
 def update(text: str) -> ask.UpdateNamesrvConfig:
@@ -610,6 +614,20 @@ def test_a_change_is_answered_when_it_is_stored(clock: Clock) -> None:
     assert kept.data.count(b'"v"') == 1_000
     asker(ask.DeleteKvConfig(namespace="n", key="k7"))
     assert kept.data.count(b'"v"') == 999
+
+
+def test_changes_that_wait_for_a_hanging_disk_are_bounded(clock: Clock) -> None:
+    kept = Kept()
+    asker = Asker(assemble_namesrv(NamesrvConfig(), clock, (kept, Kept()), inline))
+    peer, put = Peer(), ask.PutKvConfig(namespace="n", key="k", value="v")
+    for _ in range(MAX_WAITING_CHANGES):
+        asker.handlers[put.code](peer, put.to_command(1))
+    put.value = "w"
+    assert asker.refusal(put, peer)[0] == 2
+    assert asker(ask.GetKvConfig(namespace="n", key="k")).value == "v"
+    trio.run(asker.finish, peer)
+    assert len(peer.written) == MAX_WAITING_CHANGES
+    asker(put)
 
 
 def test_a_disk_that_fails_is_an_error_to_the_requester(clock: Clock) -> None:
