@@ -4,6 +4,7 @@ import itertools
 import os
 import random
 from datetime import datetime
+from math import floor
 
 from codec.ids import make_unique_key
 from storage.clock import Clock
@@ -26,6 +27,6 @@ class UniqueKeyGenerator:
         now_ms = self._clock.now_ms()
         now = datetime.fromtimestamp(now_ms / 1000)
         month = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-        elapsed_ms = now_ms - int(month.timestamp() * 1000)
+        elapsed_ms = now_ms - floor(month.timestamp() * 1000)
         count = next(self._counter) & 0xFFFF
         return make_unique_key(self._address, os.getpid() & 0xFFFF, self._loader_hash, elapsed_ms, count)

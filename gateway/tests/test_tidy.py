@@ -81,7 +81,13 @@ def test_every_module_says_what_it_is() -> None:
 
 def test_every_test_file_has_its_module() -> None:
     """Return a test file is named after the module it tests, or after a subject that several share (listed here)."""
-    shared = {"test_tidy.py", "test_rooms.py", "test_simulation.py", "test_interchange.py"}
+    shared = {
+        "test_tidy.py",
+        "test_rooms.py",
+        "test_simulation.py",
+        "test_interchange.py",
+        "test_extreme_requests.py",
+    }
     modules = {path.stem for path in sources(*PACKAGES)} | {path.parent.name for path in sources(*PACKAGES)}
     wrong = []
     for package in ("codec", "toolkit", "remoting", "storage", "gateway"):
@@ -96,6 +102,41 @@ def test_every_test_file_has_its_module() -> None:
             ):
                 wrong.append(str(path.relative_to(ROOT)))
     assert not wrong
+
+
+NUMBER_PACKAGES = ("gateway/broker", "gateway/namesrv", "storage")
+CONVERTS_ITSELF = {"gateway/broker/sql92/compiler.py": 1}
+"""Modules that call ``int`` on text, with the number of calls: at most nine digits, once per message and filter."""
+
+
+def text_conversions(path: Path) -> list[int]:
+    """Return the lines in which ``int`` may be given text: calls, and ``int`` passed on to be called."""
+    tree = ast.parse(path.read_text())
+    found = []
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        if isinstance(node.func, ast.Name) and node.func.id == "int":
+            found += [node.lineno] if node.args and not isinstance(node.args[0], ast.Constant) else []
+        elif not (isinstance(node.func, ast.Name) and node.func.id in ("isinstance", "issubclass")):
+            passed = [*node.args, *(keyword.value for keyword in node.keywords)]
+            found += [node.lineno for given in passed if isinstance(given, ast.Name) and given.id == "int"]
+    return sorted(found)
+
+
+def test_text_becomes_a_number_in_one_place() -> None:
+    """Text of peers and files is parsed by `codec.java_numbers`; floats become whole by floor and trunc."""
+    paths = [path for package in NUMBER_PACKAGES for path in sources(package)]
+    found = {str(path.relative_to(ROOT)): len(lines) for path in paths if (lines := text_conversions(path))}
+    assert found == CONVERTS_ITSELF
+
+
+def test_conversions_of_text_are_found(tmp_path: Path) -> None:
+    path = tmp_path / "module.py"
+    path.write_text(
+        "int(text)\nint('5')\nlist(map(int, parts))\nisinstance(text, int)\nint.from_bytes(data)\nf(kind=int)\n"
+    )
+    assert text_conversions(path) == [1, 3, 6]
 
 
 def test_no_machine_paths_in_tracked_text() -> None:

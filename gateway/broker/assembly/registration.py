@@ -15,6 +15,7 @@ import trio
 
 from codec.constants import ResponseCode
 from codec.hashing import crc32
+from codec.java_numbers import parse_integer_or
 from codec.topics import READ_WRITE
 from gateway.broker.advertised_hosts import AUTO
 from gateway.broker.processors.broker import Broker
@@ -34,6 +35,7 @@ log = logging.getLogger(__name__)
 
 RETRY_INTERVAL_S: Final = 1.0
 UNREGISTER_TIMEOUT_S: Final = 1.0
+MAX_PORT: Final = 65_535
 UNHURRIED_TOPICS: Final = 1_000
 PAUSE_S_PER_TOPIC: Final = 20e-6
 """Encoding takes 2 us for each topic and decoding 4 us, so a broker whose topics change all the time spends a tenth of
@@ -47,9 +49,10 @@ def split_addresses(text: str) -> list[tuple[str, int]]:
     pairs = []
     for part in filter(None, (part.strip() for part in text.split(";"))):
         host, colon, port = part.rpartition(":")
-        if not colon or not host or not port.isdecimal():
+        number = parse_integer_or(port, -1)
+        if not colon or not host or not 0 <= number <= MAX_PORT:
             raise ValueError(f"namesrvAddr: {part} is not host:port")
-        pairs.append((host.strip("[]"), int(port)))
+        pairs.append((host.strip("[]"), number))
     return pairs
 
 

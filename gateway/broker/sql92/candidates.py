@@ -138,7 +138,7 @@ def _at_most_pattern(number: int) -> str | None:
         return None
     digits = str(number)
     shorter = f"[0-9]{{0,{len(digits) - 1}}}"
-    return "|".join([shorter, digits, *_same_length_patterns(digits, lambda digit: ("0", digit - 1))])
+    return "|".join([shorter, digits, *_same_length_patterns(digits, lambda digit: (0, digit - 1))])
 
 
 def _at_least_pattern(number: int) -> str | None:
@@ -146,14 +146,14 @@ def _at_least_pattern(number: int) -> str | None:
         return "[0-9]*"
     digits = str(number)
     longer = f"[1-9][0-9]{{{len(digits)},}}"
-    return "|".join([longer, digits, *_same_length_patterns(digits, lambda digit: (digit + 1, "9"))])
+    return "|".join([longer, digits, *_same_length_patterns(digits, lambda digit: (digit + 1, 9))])
 
 
-def _same_length_patterns(digits: str, others: Callable[[int], tuple[int | str, int | str]]) -> list[str]:
+def _same_length_patterns(digits: str, others: Callable[[int], tuple[int, int]]) -> list[str]:
     """Return patterns for numbers that share the first digits and then have another digit of a range."""
     found = []
     for index, digit in enumerate(digits):
-        first, last = others(int(digit))
-        if int(first) <= int(last):
+        first, last = others(ord(digit) - ord("0"))
+        if first <= last:
             found.append(f"{digits[:index]}[{first}-{last}][0-9]{{{len(digits) - index - 1}}}")
     return found

@@ -86,7 +86,7 @@ def compare_numbers(left: Number, right: Number) -> int:
         if math.isnan(left) or math.isnan(right):
             return math.isnan(left) - math.isnan(right)
         if left == right == 0.0:
-            return int((math.copysign(1.0, left) - math.copysign(1.0, right)) / 2)
+            return math.trunc((math.copysign(1.0, left) - math.copysign(1.0, right)) / 2)
     return (left > right) - (left < right)
 
 
@@ -163,11 +163,14 @@ def java_text(value: Value) -> str:
 
 
 def _double_text(value: float) -> str:
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if value == _MIN_DOUBLE:
         return "4.9E-324"  # Java writes at least two digits.
     sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
     text = "".join(map(str, digits))
-    point = len(text) + int(exponent)
+    assert isinstance(exponent, int)  # for finite numbers
+    point = len(text) + exponent
     minus = "-" * sign
     if -3 < point <= 7:
         padded = text.rjust(len(text) - point + 1, "0") if point <= 0 else text.ljust(point, "0")
