@@ -141,6 +141,10 @@ VERSION_NAMES = _version_names()
 CURRENT_VERSION = VERSION_NAMES.index("V5_4_0")
 
 
+FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+"""The end of many official remarks. Source: FAQUrl.suggestTodo, 5.4.0."""
+
+
 def version_name(version: int) -> str:
     """Return the name of a header's version; numbers beyond the table give the last, negative ones the first."""
     return VERSION_NAMES[min(max(version, 0), len(VERSION_NAMES) - 1)]

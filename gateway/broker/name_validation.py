@@ -16,8 +16,6 @@ from codec.topics import (
 )
 from remoting.errors import RequestError
 
-FAQ: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
-
 _MAX_DERIVED_TOPIC_LENGTH: Final = 255
 
 

@@ -7,13 +7,13 @@ Source: PullMessageProcessor and DefaultPullMessageResultHandler, 5.4.0.
 from typing import Final, NamedTuple
 
 from codec.command import Command, encode_response
-from codec.constants import ResponseCode
+from codec.constants import FAQ, ResponseCode
 from codec.topics import PERM_READ, may_always_pull
 from gateway.broker.broadcast_offsets import PROXY_FOR_BROADCAST, BroadcastOffsets
 from gateway.broker.filter_cache import subscription_refusal
 from gateway.broker.long_poll import WaitingPull
 from gateway.broker.message_filter import MessageFilter, is_tag_type
-from gateway.broker.name_validation import FAQ, check_may_commit
+from gateway.broker.name_validation import check_may_commit
 from gateway.broker.quotas import PULL, Quotas
 from gateway.broker.shared_parts import BrokerTables, MessageServices
 from gateway.config.process import BrokerConfig

@@ -8,7 +8,7 @@ import random
 from typing import Final
 
 from codec import properties as keys
-from codec.constants import VERSION_NAMES, ResponseCode
+from codec.constants import FAQ, VERSION_NAMES, ResponseCode
 from codec.message import Message
 from codec.topics import (
     PERM_WRITE,
@@ -19,7 +19,6 @@ from codec.topics import (
 )
 from gateway.broker.group_table import GroupTable
 from gateway.broker.message_writer import NewMessage
-from gateway.broker.name_validation import FAQ
 from gateway.broker.queue_locks import QueueLocks
 from gateway.broker.topic_table import TopicTable, unit_flags
 from remoting.bodies.groups import SubscriptionGroupConfig

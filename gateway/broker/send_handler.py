@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Final, NamedTuple
 
 from codec.command import Command, ResponseTemplate, encode_response, json_text
-from codec.constants import ResponseCode
+from codec.constants import FAQ, ResponseCode
 from codec.properties import decode_properties
 from codec.sysflag import INNER_BATCH, MULTI_TAGS, TRANSACTION_MASK
 from codec.topics import (
@@ -22,7 +22,7 @@ from codec.topics import (
 )
 from gateway.broker.advertised_hosts import HostView
 from gateway.broker.message_writer import MessageWriter, NewMessage, read_delay_level, store_refusal
-from gateway.broker.name_validation import FAQ, check_topic_name, closed_topic_refusal
+from gateway.broker.name_validation import check_topic_name, closed_topic_refusal
 from gateway.broker.retry_rules import RetryRules
 from gateway.broker.shared_parts import MessageServices
 from gateway.broker.timer_scheduler import encode_recall_handle

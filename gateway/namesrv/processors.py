@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from codec.command import Command
-from codec.constants import VERSION_NAMES, ResponseCode
+from codec.constants import FAQ, VERSION_NAMES, ResponseCode
 from codec.hashing import crc32
 from codec.java_numbers import quoted
 from gateway.config.live import ForbiddenKey, apply_update, list_values
@@ -25,7 +25,6 @@ from remoting.requests import namesrv as ask
 routes: HandlerTable[Namesrv] = HandlerTable()
 
 QUOTED_KEYS_SINCE = VERSION_NAMES.index("V4_9_4")
-FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 UNCHANGEABLE_KEYS = {"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"}
 
 

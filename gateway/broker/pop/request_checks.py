@@ -1,11 +1,11 @@
 """Checks pop requests, in the official order and with the official remarks."""
 
-from codec.constants import ResponseCode
+from codec.constants import FAQ, ResponseCode
 from codec.java_numbers import I64, parse_integer_or
 from codec.topics import PERM_READ
 from gateway.broker.filter_cache import subscription_refusal
 from gateway.broker.message_filter import MessageFilter, is_tag_type
-from gateway.broker.name_validation import FAQ, check_group_name, check_may_commit
+from gateway.broker.name_validation import check_group_name, check_may_commit
 from gateway.broker.shared_parts import BrokerTables, MessageServices
 from gateway.config.process import BrokerConfig
 from remoting.bodies.groups import SubscriptionGroupConfig

@@ -3,10 +3,10 @@
 The messages are stored as they are, since the other broker has already processed delays, transactions and timers.
 """
 
-from codec.constants import ResponseCode
+from codec.constants import FAQ, ResponseCode
 from codec.topics import SYSTEM_PREFIX, SYSTEM_TOPICS
 from gateway.broker.message_writer import store_refusal
-from gateway.broker.name_validation import FAQ, closed_topic_refusal
+from gateway.broker.name_validation import closed_topic_refusal
 from gateway.broker.processors.broker import Broker
 from remoting.errors import RequestError
 from remoting.handler_table import ANSWERS_LATER, AnswersLater, Call, HandlerTable, encode_reply

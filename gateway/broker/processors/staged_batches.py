@@ -7,7 +7,7 @@ import re
 from typing import Final
 
 from codec.batch import split_batch
-from codec.constants import ResponseCode
+from codec.constants import FAQ, ResponseCode
 from codec.errors import MessageFormatError
 from codec.properties import (
     DELAY_TIME_LEVEL,
@@ -25,7 +25,7 @@ from codec.topics import (
     SYSTEM_TOPICS,
 )
 from gateway.broker.message_writer import store_refusal
-from gateway.broker.name_validation import FAQ, closed_topic_refusal
+from gateway.broker.name_validation import closed_topic_refusal
 from gateway.broker.processors.broker import Broker
 from gateway.broker.send_handler import MAX_BATCH_TOPIC_LENGTH
 from gateway.broker.staged_batches import UNIQUE_KEY, BatchIncomplete, StagedBatches

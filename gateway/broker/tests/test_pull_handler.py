@@ -1,7 +1,7 @@
 import pytest
 import trio
 
-from gateway.broker.name_validation import FAQ
+from codec.constants import FAQ
 from gateway.broker.pull_handler import CODE_OF_STATUS, EMPTY_QUEUE
 from gateway.tests.cluster import bodies, message, pull, settle, simulated
 from remoting.bodies.groups import SubscriptionGroupConfig

@@ -5,12 +5,12 @@ import trio
 
 from codec.batch import encode_batch
 from codec.command import Command
+from codec.constants import FAQ
 from codec.ids import decode_message_id
 from codec.message import iter_messages
 from codec.properties import decode_properties
 from codec.sysflag import BORN_HOST_V6, MULTI_TAGS, STORE_HOST_V6
 from codec.topics import dlq_topic, retry_topic
-from gateway.broker.name_validation import FAQ
 from gateway.tests.cluster import EPOCH_MS, Consumer, message, pull, settle, simulated
 from remoting.bodies.locks import LockBatchRequestBody
 from remoting.bodies.queues import MessageQueue
@@ -377,6 +377,7 @@ async def test_retries_go_to_the_dead_letters_after_too_many_attempts(cluster):
 @simulated
 async def test_retries_of_a_group_in_order_are_dead_letters_at_once(cluster):
     broker, client = await started(cluster)
+    await client.ask(message("orders"))
     queue = MessageQueue(topic="orders", broker_name="broker-a", queue_id=0)
     body = LockBatchRequestBody(consumer_group="GID", client_id="c", mq_set=[queue])
     await client.ask(LockBatchMq(data=body))

@@ -106,6 +106,10 @@ def test_long_chains_are_no_nesting() -> None:
     assert not compile_sql(" OR ".join(["a = 6"] * 1000)).matches(b"a\x015")
 
 
+def test_java_text_of_no_number() -> None:
+    assert [java_text(float(text)) for text in ("inf", "-inf", "nan")] == ["Infinity", "-Infinity", "NaN"]
+
+
 def test_java_text_of_doubles() -> None:
     values = [1.0, 0.001, 1e-3 / 10, 1e7, 12345678.9, 1234567.0, 5e-324, 1.7976931348623157e308, 0.5, 100.0]
     assert [java_text(value) for value in values] == [
