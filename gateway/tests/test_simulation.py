@@ -140,6 +140,7 @@ async def test_a_lease_on_a_queue_runs_out_and_another_client_gets_it(cluster):
         return (await client.ask(LockBatchMq(data=body))).data.lock_okmq_set
 
     client = cluster.dial(node.address)
+    await client.ask(message("orders"))
     assert await lock("c1") == queues
     assert await lock("c2") == []
     await trio.sleep(40)
