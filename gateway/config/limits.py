@@ -72,19 +72,19 @@ class BrokerLimits:
         live=True,
         ours=True,
     )
-    max_client_ids: int = key(
-        "maxClientIds",
+    max_clients: int = key(
+        "maxClients",
         50_000,
-        "maximum number of client ids in heartbeats at one time",
+        "maximum number of connections that send heartbeats",
         low=1,
         high=_MANY,
         live=True,
         ours=True,
     )
     max_groups_per_client: int = key(
-        "maxGroupsPerHeartbeat",
+        "maxGroupsPerClient",
         5_000,
-        "maximum number of producer and consumer groups in one heartbeat",
+        "maximum number of producer and consumer groups of one client",
         low=1,
         high=_MANY,
         live=True,
@@ -99,12 +99,30 @@ class BrokerLimits:
         live=True,
         ours=True,
     )
+    max_members: int = key(
+        "maxMembers",
+        500_000,
+        "maximum number of members of all groups together: one client in ten groups counts ten times",
+        low=1,
+        high=_MANY,
+        live=True,
+        ours=True,
+    )
     max_subscriptions_per_group: int = key(
         "maxSubscriptionsPerGroup",
         2_000,
         "maximum number of topics that one group subscribes to",
         low=1,
         high=_MANY,
+        live=True,
+        ours=True,
+    )
+    max_subscription_bytes: int = key(
+        "maxSubscriptionBytes",
+        256 * MIB,
+        "memory for the subscriptions in heartbeats of all groups",
+        low=64 * KIB,
+        high=64 * 1024 * MIB,
         live=True,
         ours=True,
     )

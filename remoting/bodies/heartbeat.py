@@ -1,5 +1,7 @@
 """Bodies of heartbeats: the producers, consumers and subscriptions of a client."""
 
+from typing import Any
+
 from remoting.fields import field, i32, i64
 from remoting.json_body import JsonBody
 
@@ -43,6 +45,16 @@ class HeartbeatData(JsonBody):
     client_id: str = field(wire="clientID")
     producer_data_set: list[ProducerData] = field(factory=list)
     consumer_data_set: list[ConsumerData] = field(factory=list)
+    heartbeat_fingerprint: i32 = 0
+    without_sub: bool = False
+
+
+class ReceivedHeartbeat(JsonBody):
+    """A `HeartbeatData` whose groups are not decoded yet: a broker counts them first, and decodes them in slices."""
+
+    client_id: str = field(wire="clientID")
+    producer_data_set: list[Any] = field(factory=list)
+    consumer_data_set: list[Any] = field(factory=list)
     heartbeat_fingerprint: i32 = 0
     without_sub: bool = False
 

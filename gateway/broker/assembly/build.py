@@ -159,6 +159,7 @@ def _tables(config: BrokerConfig, table_file: Callable[[str], ConfigFile], clock
             expiry_s=config.channel_expired_timeout_ms / 1000,
             notify_changes=config.notify_consumer_ids_changed_enable,
             on_group_gone=filters.unregister,
+            limits=config.limits,
         ),
         filters,
         filter_cache,

@@ -87,6 +87,7 @@ class BrokerService:
         """Start the background tasks. A defect in one is logged and shown; it ends neither the task nor the broker."""
         broker, config, store = self.broker, self.broker.config, self.broker.config.store
         self._keep_running(nursery, "long polls", broker.long_polls.run)
+        self._keep_running(nursery, "group changes", broker.clients.run)
         self._keep_running(nursery, "flush", broker.group_commit.run)
         self._keep_running(nursery, "flush deadlines", broker.group_commit.watch_deadlines)
         self._keep_running(nursery, "delayed messages", self._deliver_delayed)
@@ -99,7 +100,7 @@ class BrokerService:
         self._repeat(nursery, "save offsets", save_s, self._save_offsets)
         self._repeat(nursery, "save topics and groups", SAVE_INTERVAL_S, self._save_settings)
         self._repeat(nursery, "settle tables", SETTLE_INTERVAL_S, self._settle_tables)
-        self._repeat(nursery, "expire clients", EXPIRY_INTERVAL_S, broker.clients.close_expired)
+        self._repeat(nursery, "expire clients", EXPIRY_INTERVAL_S, self._close_expired_clients)
         self._repeat(nursery, "sample rates", SAMPLE_INTERVAL_S, broker.rates.take_sample)
         self._repeat(nursery, "broadcast offsets", SCAN_INTERVAL_S, broker.broadcasts.commit_and_expire)
         self._repeat(nursery, "index", INDEX_INTERVAL_S, self._build_index)
@@ -167,6 +168,10 @@ class BrokerService:
         while True:
             await trio.sleep(self.broker.config.transaction_op_batch_interval_ms / 1000)
             await self.tasks.attempt("write ends of transactions", self.broker.transactions.op_messages.flush)
+
+    async def _close_expired_clients(self) -> None:
+        for _ in self.broker.clients.close_expired():
+            await trio.lowlevel.checkpoint()
 
     async def _save_offsets(self) -> None:
         self.broker.pop.state.reviver.commit_offsets()

@@ -8,7 +8,7 @@ import logging
 from codec.constants import ResponseCode
 from codec.java_numbers import quoted
 from codec.topics import PERM_READ, RETRY_PREFIX
-from gateway.broker.pop.queue_assignment import STRATEGIES, assign_for_pop
+from gateway.broker.pop.queue_assignment import STRATEGIES, assign_for_pop, assign_queues
 from gateway.broker.processors.broker import Broker
 from gateway.config.pop import POP, PULL
 from remoting.bodies.pop import (
@@ -88,10 +88,10 @@ def _assigned_queues(
         extra = {"group": body.consumer_group, "topic": body.topic, "strategy": body.strategy_name}
         log.warning("queues cannot be assigned", extra=extra)
         return None
-    clients = sorted(set(members.client_ids()))
+    clients = members.sorted_client_ids()
     if mode.mode == POP:
         return assign_for_pop(strategy, client, queues, clients, mode.pop_share_queue_num)
-    return strategy(client, queues, clients)
+    return assign_queues(strategy, client, queues, clients)
 
 
 @SetMessageRequestMode.on(routes)

@@ -1,19 +1,26 @@
 """Requests of clients about themselves and their groups: heartbeat, unregister, check subscription, list members."""
 
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import trio
+
 from codec.command import Command
 from codec.constants import ResponseCode
 from codec.java_numbers import quoted
 from codec.topics import retry_topic
 from gateway.broker.client_registry import GroupMember
 from gateway.broker.filter_cache import ExpressionTooLong
+from gateway.broker.limit_errors import limit_error
 from gateway.broker.message_filter import is_tag_type
 from gateway.broker.processors.broker import Broker
 from gateway.broker.sql92 import SqlError
 from gateway.broker.topic_table import unit_flags
 from remoting.bodies.groups import GetConsumerListByGroupResponseBody
-from remoting.bodies.heartbeat import ConsumerData, HeartbeatData, SubscriptionData
+from remoting.bodies.heartbeat import ConsumerData, ProducerData, ReceivedHeartbeat, SubscriptionData
+from remoting.connection import Connection, Handler
 from remoting.errors import RequestError
-from remoting.handler_table import Call, HandlerTable
+from remoting.handler_table import Call, HandlerTable, encode_reply
 from remoting.requests.client import (
     CheckClientConfig,
     GetConsumerListByGroup,
@@ -25,33 +32,152 @@ from remoting.requests.client import (
 
 routes: HandlerTable[Broker] = HandlerTable()
 
+GROUPS_PER_SLICE: Final = 32
+MAX_CLIENT_ID_CHARS: Final = 1024
+MAX_GROUP_NAME_CHARS: Final = 255
+MAX_ENUM_CHARS: Final = 64
 
-@HeartBeat.on(routes)
-def heartbeat(broker: Broker, request: HeartBeat, call: Call) -> HeartbeatReply:
-    """Record a client and its subscriptions.
+
+@routes.register_raw(HeartBeat.code)
+def choose_heartbeat_handler(broker: Broker) -> Handler:
+    """Return the handler of heartbeats.
+
+    One heartbeat may bring thousands of groups, which are decoded and registered in slices. What cannot be registered
+    does not keep the other groups from it; the first refusal is the answer.
+    Source: ClientManageProcessor.heartBeat, 5.4.0.
+    """
+
+    def handle(connection: Connection, command: Command) -> bytes | None:
+        registration = HeartbeatRegistration(broker, connection, command)
+        if registration.group_count > GROUPS_PER_SLICE:
+            connection.spawn(_register_in_slices, registration, Call(connection, command))
+            return None
+        for _ in registration.register_groups():
+            pass
+        return encode_reply(command, registration.reply())
+
+    return handle
+
+
+async def _register_in_slices(registration: "HeartbeatRegistration", call: Call) -> None:
+    try:
+        for number in registration.register_groups():
+            if number % GROUPS_PER_SLICE == 0:
+                await trio.lowlevel.checkpoint()
+        call.reply(registration.reply())
+    except RequestError as error:
+        call.fail(error)
+
+
+class HeartbeatRegistration:
+    """Registers the groups of one heartbeat, one after the other.
 
     A fingerprint makes the heartbeat one of version 2, which may omit subscriptions. Expressions are not compiled here:
     a heartbeat may bring thousands.
-    Source: ClientManageProcessor.heartBeat, 5.4.0. Deviation: a heartbeat of version 2 without
-    subscriptions for a group that is unknown here (the broker restarted) is answered so that the client sends them.
+    Deviation: a heartbeat of version 2 without subscriptions for a group that is unknown here (the broker restarted) is
+    answered so that the client sends them.
     """
-    beat = request.data
-    for consumer in beat.consumer_data_set:
-        for subscription in consumer.subscription_data_set:
-            _check_subscription(broker, subscription)
-    second_version = beat.heartbeat_fingerprint != 0
-    changed = False
-    for consumer in beat.consumer_data_set:
+
+    def __init__(self, broker: Broker, connection: Connection, command: Command) -> None:
+        self._broker = broker
+        self._connection = connection
+        self._command = command
+        self._beat = beat = ReceivedHeartbeat.from_json(command.body)
+        self._is_second_version = beat.heartbeat_fingerprint != 0
+        self._with_subscriptions = not (self._is_second_version and beat.without_sub)
+        self._needs_subscriptions = False
+        self._refusal: RequestError | None = None
+        self.group_count = len(beat.consumer_data_set) + len(beat.producer_data_set)
+        most = broker.config.limits.max_groups_per_client
+        if self.group_count > most:
+            raise limit_error("maxGroupsPerClient", most, "groups of one client", "use several clients")
+        _check_text("clientID", beat.client_id, MAX_CLIENT_ID_CHARS)
+
+    def register_groups(self) -> Iterator[int]:
+        """Register one group at a time; yield how many were registered so far."""
+        number = 0
+        for data in self._beat.consumer_data_set:
+            self._try(self._register_consumer, data)
+            number += 1
+            yield number
+        for data in self._beat.producer_data_set:
+            self._try(self._register_producer, data)
+            number += 1
+            yield number
+
+    def reply(self) -> HeartbeatReply:
+        """Return the answer, or raise the first refusal, after all groups."""
+        if self._refusal is not None:
+            raise self._refusal
+        changed = self._needs_subscriptions or not self._is_second_version
+        return HeartbeatReply(is_support_heart_beat_v2=True, is_sub_change=changed)
+
+    def _try(self, register: Callable[[Any], None], data: Any) -> None:
+        try:
+            register(data)
+        except RequestError as error:
+            self._refusal = self._refusal or error
+
+    def _member(self) -> GroupMember:
+        command = self._command
+        return GroupMember(self._connection, self._beat.client_id, command.language, command.version)
+
+    def _register_producer(self, data: Any) -> None:
+        group = ProducerData.from_value(data).group_name
+        _check_text("groupName", group, MAX_GROUP_NAME_CHARS)
+        self._broker.clients.register_producer(group, self._member())
+
+    def _register_consumer(self, data: Any) -> None:
+        broker, consumer = self._broker, ConsumerData.from_value(data)
         if consumer.consume_type == "CONSUME_ACTIVELY" and broker.config.reject_pull_consumer_enable:
-            continue
-        changed = _unknown_without_subscriptions(broker, beat, consumer) or changed
-        changed = (
-            broker.clients.update_fingerprint(consumer.group_name, beat.heartbeat_fingerprint) or changed
+            return
+        _check_consumer(broker, consumer)
+        name, fingerprint = consumer.group_name, self._beat.heartbeat_fingerprint
+        group = broker.clients.consumer_group(name)
+        if group is None or not group.subscriptions:
+            self._needs_subscriptions |= not self._with_subscriptions
+        if group is not None:
+            self._needs_subscriptions |= group.fingerprint not in (None, fingerprint)
+        if self._update_tables(consumer):
+            group = broker.clients.consumer_group(name)
+        if group is not None:
+            group.fingerprint = fingerprint
+
+    def _update_tables(self, consumer: ConsumerData) -> bool:
+        """Register the consumer if its group exists or may be created; return whether it was."""
+        broker = self._broker
+        config = broker.groups.find_or_create(consumer.group_name)
+        if config is None:
+            return False
+        ordered = any(broker.topics.is_ordered(each.topic) for each in consumer.subscription_data_set)
+        broker.topics.create_for_send_back(
+            retry_topic(consumer.group_name),
+            config.retry_queue_nums,
+            order=ordered,
+            sys_flag=unit_flags(unit=False, subscribed=consumer.unit_mode),
         )
-        _register_consumer(broker, beat, consumer, _member_of(call, beat.client_id))
-    for producer in beat.producer_data_set:
-        broker.clients.register_producer(producer.group_name, _member_of(call, beat.client_id))
-    return HeartbeatReply(is_support_heart_beat_v2=True, is_sub_change=changed or not second_version)
+        broker.clients.register_consumer(
+            self._member(),
+            consumer,
+            notify=config.notify_consumer_ids_changed_enable,
+            subscriptions=self._with_subscriptions,
+        )
+        if self._with_subscriptions:
+            broker.consumer_filters.register(consumer.group_name, consumer.subscription_data_set)
+        return True
+
+
+def _check_consumer(broker: Broker, consumer: ConsumerData) -> None:
+    for name in (consumer.consume_type, consumer.message_model, consumer.consume_from_where):
+        _check_text("consumerDataSet", name or "", MAX_ENUM_CHARS)
+    for subscription in consumer.subscription_data_set:
+        _check_subscription(broker, subscription)
+
+
+def _check_text(name: str, text: str, most: int) -> None:
+    if len(text) > most:
+        remark = f"{name} {quoted(text)} of a heartbeat is longer than {most}"
+        raise RequestError(ResponseCode.INVALID_PARAMETER, remark)
 
 
 def _check_subscription(broker: Broker, subscription: SubscriptionData) -> None:
@@ -63,43 +189,13 @@ def _check_subscription(broker: Broker, subscription: SubscriptionData) -> None:
         raise RequestError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark) from error
 
 
-def _member_of(call: Call, client_id: str) -> GroupMember:
-    command: Command = call.command
-    return GroupMember(call.connection, client_id, command.language, command.version)
-
-
-def _unknown_without_subscriptions(broker: Broker, beat: HeartbeatData, consumer: ConsumerData) -> bool:
-    group = broker.clients.consumer_group(consumer.group_name)
-    return beat.heartbeat_fingerprint != 0 and beat.without_sub and (group is None or not group.subscriptions)
-
-
-def _register_consumer(
-    broker: Broker, beat: HeartbeatData, consumer: ConsumerData, client: GroupMember
-) -> None:
-    config = broker.groups.find_or_create(consumer.group_name)
-    if config is None:
-        return
-    ordered = any(broker.topics.is_ordered(each.topic) for each in consumer.subscription_data_set)
-    broker.topics.create_for_send_back(
-        retry_topic(consumer.group_name),
-        config.retry_queue_nums,
-        order=ordered,
-        sys_flag=unit_flags(unit=False, subscribed=consumer.unit_mode),
-    )
-    with_subscriptions = beat.heartbeat_fingerprint == 0 or not beat.without_sub
-    notify = config.notify_consumer_ids_changed_enable
-    broker.clients.register_consumer(client, consumer, notify=notify, subscriptions=with_subscriptions)
-    if with_subscriptions:
-        broker.consumer_filters.register(consumer.group_name, consumer.subscription_data_set)
-
-
 @UnregisterClient.on(routes)
 def unregister_client(broker: Broker, request: UnregisterClient, call: Call) -> None:
     """Remove a stopping client from its groups. Source: ClientManageProcessor.unregisterClient, 5.4.0."""
     if request.producer_group is not None:
         broker.clients.unregister_producer(request.producer_group, call.connection)
     if request.consumer_group is not None:
-        config = broker.groups.find_or_create(request.consumer_group)
+        config = broker.groups.get(request.consumer_group)
         notify = config is None or config.notify_consumer_ids_changed_enable
         broker.clients.unregister_consumer(request.consumer_group, call.connection, notify=notify)
 

@@ -17,7 +17,7 @@ def apply_broker_config(broker: Broker, config: BrokerConfig) -> None:
         broker.timer_delivery.reconfigure(config)
     broker.transactions.reconfigure(config)
     broker.transaction_checks.reconfigure(config)
-    broker.topics.limits = broker.groups.limits = config.limits
+    broker.topics.limits = broker.groups.limits = broker.clients.limits = config.limits
     broker.consumer_filters.limits = broker.filter_cache.limits = config.limits
     broker.topics.auto_create = config.auto_create_topic_enable
     broker.groups.auto_create = config.auto_create_subscription_group

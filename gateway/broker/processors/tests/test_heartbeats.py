@@ -1,10 +1,20 @@
-import pytest
+from itertools import pairwise
 
+import pytest
+import trio
+
+from gateway.broker.processors.heartbeats import GROUPS_PER_SLICE
 from gateway.tests.broker_fakes import FakeConnection
-from gateway.tests.broker_world import World
-from remoting.bodies.heartbeat import CheckClientRequestBody, SubscriptionData
+from gateway.tests.broker_world import World, answer_of
+from remoting.bodies.heartbeat import (
+    CheckClientRequestBody,
+    ConsumerData,
+    HeartbeatData,
+    ProducerData,
+    SubscriptionData,
+)
 from remoting.errors import RequestError
-from remoting.requests.client import CheckClientConfig, GetConsumerListByGroup, UnregisterClient
+from remoting.requests.client import CheckClientConfig, GetConsumerListByGroup, HeartBeat, UnregisterClient
 
 
 @pytest.fixture
@@ -19,6 +29,7 @@ def test_a_heartbeat_registers_and_creates_the_retry_topic(world):
     assert world.broker.topics.get("%RETRY%g").write_queue_nums == 1
     assert world.broker.groups.get("g") is not None
     assert world.broker.clients.next_producer("p").client_id == "c1"
+    assert list(world.broker.clients.send_notices()) == [1]
     assert [notice.consumer_group for notice in world.connection.told] == ["g"]
 
 
@@ -62,10 +73,12 @@ def test_goodbye(world):
     other = FakeConnection()
     world.beat(world.connection, "t", producers=["p"])
     world.beat(other, "t", client_id="c2")
+    list(world.broker.clients.send_notices())
     other.told.clear()
     world.ask(UnregisterClient(client_id="c1", producer_group="p", consumer_group="g"))
     assert world.broker.clients.producers == {}
     assert world.ask(GetConsumerListByGroup(consumer_group="g")).data.consumer_id_list == ["c2"]
+    list(world.broker.clients.send_notices())
     assert len(other.told) == 1
 
 
@@ -78,3 +91,73 @@ def test_only_tag_subscriptions_are_accepted(world):
     assert world.ask(CheckClientConfig()) is None
     with pytest.raises(RequestError, match="The broker does not support consumer to filter message by SQL92"):
         check("SQL92")
+
+
+def beat_of(groups=(), producers=(), client_id="c1", **consumer):
+    data = HeartbeatData(
+        client_id=client_id,
+        consumer_data_set=[ConsumerData(group_name=group, **consumer) for group in groups],
+        producer_data_set=[ProducerData(group_name=group) for group in producers],
+    )
+    return HeartBeat(data=data)
+
+
+def test_a_heartbeat_of_many_groups_is_registered_in_slices(world):
+    turns = []
+
+    async def others():
+        while len(world.broker.clients.consumers) < 500:
+            turns.append(len(world.broker.clients.consumers))
+            await trio.lowlevel.checkpoint()
+
+    async def main():
+        async with trio.open_nursery() as nursery:
+            world.connection.nursery = nursery
+            nursery.start_soon(others)
+            command = beat_of([f"g{n}" for n in range(500)], ["p"]).to_command(7)
+            assert world.handlers[HeartBeat.code](world.connection, command) is None
+
+    trio.run(main)
+    assert answer_of(world.connection.written.pop()).code == 0
+    assert len(world.broker.clients.consumers) == 500
+    assert world.broker.clients.next_producer("p") is not None
+    assert max(after - before for before, after in pairwise(turns)) <= 2 * GROUPS_PER_SLICE
+
+
+def test_more_groups_than_a_client_may_have_are_refused_before_they_are_read():
+    world = World(max_groups_per_client=10)
+    with pytest.raises(RequestError, match="raise maxGroupsPerClient"):
+        world.ask(beat_of([f"g{n}" for n in range(6)], [f"p{n}" for n in range(5)]))
+    assert world.broker.clients.consumers == {}
+    world.ask(beat_of([f"g{n}" for n in range(5)], [f"p{n}" for n in range(5)]))
+
+
+def test_a_group_that_is_refused_does_not_keep_others_from_being_registered():
+    world = World(max_groups=10)
+    with pytest.raises(RequestError, match="raise maxSubscriptionGroups"):
+        world.ask(beat_of(["a", "b", "c"], ["p"]))
+    assert list(world.broker.clients.consumers) == ["a", "b"]
+    assert world.broker.clients.next_producer("p") is not None
+    with pytest.raises(RequestError, match="raise maxSubscriptionGroups"):
+        world.ask(beat_of(["c", "b"], client_id="c2"), FakeConnection())
+    assert world.broker.clients.consumer_group("b").client_ids() == ["c1", "c2"]
+
+
+@pytest.mark.parametrize(
+    "request_of_a_stranger",
+    [
+        beat_of(["g"], client_id="c" * 1025),
+        beat_of(producers=["p" * 256]),
+        beat_of(["g"], message_model="CLUSTERING" * 100),
+    ],
+)
+def test_texts_that_no_client_sends_are_refused(world, request_of_a_stranger):
+    with pytest.raises(RequestError, match="is longer than") as refused:
+        world.ask(request_of_a_stranger)
+    assert len(refused.value.remark) < 200
+    assert (world.broker.clients.consumers, world.broker.clients.producers) == ({}, {})
+
+
+def test_a_group_is_not_created_by_leaving_it(world):
+    world.ask(UnregisterClient(client_id="c1", consumer_group="new"))
+    assert "new" not in world.broker.groups
