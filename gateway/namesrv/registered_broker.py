@@ -40,6 +40,11 @@ class RegisteredBroker:
     mappings: dict[str, TopicQueueMappingInfo] = field(default_factory=dict)
     zone_name: str | None = None
     enable_acting_master: bool = False
+    alone: dict[str, "RegisteredBroker"] = field(init=False)
+    """This broker by its name: the holders of a topic that no other broker has. Shared, so nobody changes it."""
+
+    def __post_init__(self) -> None:
+        self.alone = {self.name: self}
 
     @property
     def cluster(self) -> str:

@@ -282,7 +282,9 @@ class RouteTable:
         if known is None:
             holders = self._topics.get(topic)
             if holders is None:
-                self._topics[topic] = {broker.name: broker}
+                self._topics[topic] = broker.alone
+            elif len(holders) == 1:
+                self._topics[topic] = {**holders, broker.name: broker}
             else:
                 holders[broker.name] = broker
             self._route_count += 1
@@ -391,11 +393,7 @@ class RouteTable:
     def _remove_name(self, broker: RegisteredBroker) -> None:
         del self._brokers[broker.name]
         for topic in broker.queues:
-            holders = self._topics[topic]
-            if len(holders) == 1:
-                del self._topics[topic]
-            else:
-                del holders[broker.name]
+            self._drop_holder(topic, broker)
         self._route_count -= len(broker.queues)
         broker.queues.clear()
         self._drop_mappings(broker)
@@ -406,12 +404,16 @@ class RouteTable:
 
     def _drop_queues(self, topic: str, broker: RegisteredBroker) -> None:
         del broker.queues[topic]
-        holders = self._topics[topic]
-        del holders[broker.name]
-        if not holders:
-            del self._topics[topic]
+        self._drop_holder(topic, broker)
         self._route_count -= 1
         self.version += 1
+
+    def _drop_holder(self, topic: str, broker: RegisteredBroker) -> None:
+        holders = self._topics[topic]
+        if len(holders) == 1:
+            del self._topics[topic]
+        else:
+            del holders[broker.name]
 
     # -- topics by request ----------------------------------------------------------------------------------
 
