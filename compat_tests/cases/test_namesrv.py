@@ -5,6 +5,7 @@ import re
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import cast
 
 import pytest
 
@@ -187,6 +188,46 @@ def test_register_single(ghost: NameOnlyBroker) -> None:
     assert error.value.code == 1
 
 
+@case("namesrv", "refused: a registration with a topic that is null (1); nothing of it stays")
+def test_register_null(namesrv: BlockingClient, ghost: NameOnlyBroker, server: ServerUnderTest) -> None:
+    body = ghost.body({server.unique_name("topic"): 1, server.unique_name("topic"): 1}, 1)
+    wrapper = cast("dict[str, dict[str, object]]", body["topicConfigSerializeWrapper"])
+    wrapper["topicConfigTable"][next(iter(wrapper["topicConfigTable"]))] = None
+    request = RegisterBroker(
+        broker_name=ghost.name,
+        broker_addr=ghost.address,
+        cluster_name=ghost.cluster,
+        ha_server_addr="",
+        broker_id=0,
+        body=dumps(body),
+    )
+    assert expect_refusal(namesrv, request).code == 1
+    assert ghost.name not in namesrv.ask(GetBrokerClusterInfo()).data.broker_addr_table
+
+
+@case("namesrv", "a registration with a number beyond Java's range harms no other broker")
+def test_register_huge_number(
+    namesrv: BlockingClient, ghost: NameOnlyBroker, server: ServerUnderTest
+) -> None:
+    topic = server.unique_name("topic")
+    ghost.register({topic: 1})
+    with connect(server.namesrv) as client:
+        other = NameOnlyBroker(client, server.unique_name("broker"), "192.0.2.3:10911")
+        text = dumps(other.body({other.name: 1, topic: 1}, 1))
+        request = RegisterBroker(
+            broker_name=other.name,
+            broker_addr=other.address,
+            cluster_name=other.cluster,
+            ha_server_addr="",
+            broker_id=0,
+            body=text.replace(b'"readQueueNums":1', b'"readQueueNums":' + b"9" * 40),
+        )
+        with suppress(RequestError):
+            client.ask(request)
+        queues = namesrv.ask(GetRouteInfoByTopic(topic=topic)).data.queue_datas
+        assert (ghost.name, 1) in [(each.broker_name, each.read_queue_nums) for each in queues]
+
+
 @case("namesrv", "a newer registration changes routes")
 def test_register_newer(namesrv: BlockingClient, ghost: NameOnlyBroker, server: ServerUnderTest) -> None:
     one, two = server.unique_name("topic"), server.unique_name("topic")
@@ -266,6 +307,20 @@ def test_write_permission(namesrv: BlockingClient, ghost: NameOnlyBroker, server
     assert namesrv.ask(WipeWritePermOfBroker(broker_name=ghost.name)).wipe_topic_count == 2
     assert namesrv.ask(GetRouteInfoByTopic(topic=topic)).data.queue_datas[0].perm == 4
     assert namesrv.ask(AddWritePermOfBroker(broker_name=ghost.name)).add_topic_count == 2
+    assert namesrv.ask(GetRouteInfoByTopic(topic=topic)).data.queue_datas[0].perm == 6
+
+
+@case(
+    "namesrv", "a wiped write permission outlasts registrations of the same version, a deleted route does not"
+)
+def test_renewal(namesrv: BlockingClient, ghost: NameOnlyBroker, server: ServerUnderTest) -> None:
+    topic = server.unique_name("topic")
+    ghost.register({topic: 1}, 1)
+    namesrv.ask(WipeWritePermOfBroker(broker_name=ghost.name))
+    ghost.register({topic: 1}, 1)
+    assert namesrv.ask(GetRouteInfoByTopic(topic=topic)).data.queue_datas[0].perm == 4
+    namesrv.ask(DeleteTopicInNamesrv(topic=topic))
+    ghost.register({topic: 1}, 1)
     assert namesrv.ask(GetRouteInfoByTopic(topic=topic)).data.queue_datas[0].perm == 6
 
 

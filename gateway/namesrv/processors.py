@@ -40,8 +40,9 @@ def register_broker(
         raise RequestError(ResponseCode.SYSTEM_ERROR, "crc32 not match")
     if namesrv.large_registrations.must_wait(request, call.connection):
         call.connection.check_outstanding_limit()
-        namesrv.large_registrations.begin(request, call.connection)
-        call.connection.spawn(_register_later, namesrv, request, call)
+        if not call.connection.closed:
+            namesrv.large_registrations.begin(request, call.connection)
+            call.connection.spawn(_register_later, namesrv, request, call)
         return ANSWERS_LATER
     with _refusals_logged(namesrv, request, call):
         return _accept(
