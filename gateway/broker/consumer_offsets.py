@@ -22,6 +22,8 @@ COMMITS_PER_VERSION = 500
 Source: BrokerConfig.consumerOffsetUpdateVersionStep.
 """
 
+MAX_PULL_OFFSETS = 100_000
+"""Number of queues and groups for which the last pull is remembered; further ones count as nothing in flight."""
 QueueOffsets = dict[int, int]
 """Queue id to consumer offset: the queue offset to consume next."""
 
@@ -43,7 +45,7 @@ class ConsumerOffsets(ChangingTable):
         self._commits = 0
         self.server_side_reset = server_side_reset
         self.table: dict[str, QueueOffsets] = {}
-        self._pulled: dict[str, QueueOffsets] = {}
+        self._pulled: dict[tuple[str, str, int], int] = {}
         self._reset: dict[str, QueueOffsets] = {}
         self.version = DataVersion(timestamp=clock.now_ms())
         saved = file.load(_parse_file)
@@ -101,18 +103,19 @@ class ConsumerOffsets(ChangingTable):
         """Return all committed offsets of a group in a topic, not copied; None when it never committed."""
         return self.table.get(table_key(topic, group))
 
-    def record_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Remember, in memory only, the offset at which a group currently pulls."""
-        self._pulled.setdefault(table_key(topic, group), {})[queue_id] = offset
+    def record_pull(self, group: str, topic: str, queue_id: int, next_offset: int) -> None:
+        """Remember, in memory only, the end of what a group last pulled: statistics call the rest in flight.
+
+        Source: ConsumerOffsetManager.commitPullOffset, 5.4.0.
+        """
+        key = group, topic, queue_id
+        if len(self._pulled) < MAX_PULL_OFFSETS or key in self._pulled:
+            self._pulled[key] = next_offset
 
     def query_pull(self, group: str, topic: str, queue_id: int) -> int:
         """Return the group's last pull offset, else the offset at which it would start; -1 when neither is known."""
-        pulled = self._pulled.get(table_key(topic, group), {}).get(queue_id)
+        pulled = self._pulled.get((group, topic, queue_id))
         return self.query_offset(group, topic, queue_id) if pulled is None else pulled
-
-    def clear_pull(self, group: str, topic: str) -> None:
-        """Forget the pull offsets of a group, so that answers do not show a position before a reset."""
-        self._pulled.pop(table_key(topic, group), None)
 
     # -- resetting -----------------------------------------------------------------------------------------
 
@@ -124,6 +127,7 @@ class ConsumerOffsets(ChangingTable):
         key = table_key(topic, group)
         self._reset.setdefault(key, {})[queue_id] = offset
         self.table.setdefault(key, {})[queue_id] = offset
+        self._pulled.pop((group, topic, queue_id), None)
         self._dirty = True
 
     def has_reset(self, group: str, topic: str, queue_id: int) -> bool:
@@ -172,13 +176,15 @@ class ConsumerOffsets(ChangingTable):
     def remove_topic(self, topic: str) -> None:
         """Forget all groups' offsets in a topic."""
         self._remove_matching(lambda key: key.partition("@")[0] == topic)
+        self._pulled = {key: offset for key, offset in self._pulled.items() if key[1] != topic}
 
     def remove_group(self, group: str) -> None:
         """Forget all offsets of a group."""
         self._remove_matching(lambda key: key.partition("@")[2] == group)
+        self._pulled = {key: offset for key, offset in self._pulled.items() if key[0] != group}
 
     def _remove_matching(self, matches: Callable[[str], bool]) -> None:
-        for table in (self.table, self._pulled, self._reset):
+        for table in (self.table, self._reset):
             for key in [key for key in table if matches(key)]:
                 del table[key]
                 self._dirty = True

@@ -115,6 +115,7 @@ class PullHandler:
             if moved is not None:
                 return moved
         result = self._read_messages(pull)
+        self._offsets.record_pull(pull.group, pull.topic, pull.queue_id, result.next_offset)
         if may_wait and pull.sys_flag & COMMIT_OFFSET:
             if pull.topic in self._topics.closed_to_producers:
                 check_may_commit(pull.group, pull.topic)
@@ -296,7 +297,10 @@ class PullHandler:
                 position = result.next_offset
                 result = self._read_messages(pull._replace(offset=position))
             code = _response_code(result.status, position)
-            return None if code == NOT_FOUND else self._encode_answer(command, pull, result, code)
+            if code == NOT_FOUND:
+                return None
+            self._offsets.record_pull(pull.group, pull.topic, pull.queue_id, result.next_offset)
+            return self._encode_answer(command, pull, result, code)
 
         def try_answer() -> bool:
             return connection.answer_late(command, answer)

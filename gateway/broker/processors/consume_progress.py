@@ -85,9 +85,9 @@ def get_consume_stats(broker: Broker, request: GetConsumeStats) -> GetConsumeSta
 
 
 def _requested_topics(broker: Broker, request: GetConsumeStats) -> list[str]:
-    listed = [topic for topic in (request.topic_list or "").split(";") if topic.strip()]
+    listed = dict.fromkeys(topic for topic in (request.topic_list or "").split(";") if topic.strip())
     if listed:
-        return listed
+        return [topic for topic in listed if topic in broker.topics]
     group, topic = request.consumer_group, request.topic
     topics = [topic] if topic and topic.strip() else sorted(broker.offsets.topics_of_group(group))
     return [topic for topic in topics if _is_subscribed(broker, group, topic)]
@@ -144,6 +144,9 @@ def reset_offset(broker: Broker, request: InvokeBrokerToResetOffset) -> InvokeBr
     if group not in broker.groups:
         raise RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} does not exist")
     check_may_commit(group, topic)
+    if request.queue_id >= max(config.read_queue_nums, config.write_queue_nums):
+        remark = f"queueId[{request.queue_id}] is illegal, topic:[{topic}] has fewer queues"
+        raise RequestError(ResponseCode.INVALID_PARAMETER, remark)
     if request.queue_id >= 0:
         offsets = {request.queue_id: _reset_target(broker, request)}
     else:

@@ -95,8 +95,21 @@ def test_pull_positions_are_remembered_apart():
     assert offsets.query_pull("g", "t", 0) == 5
     offsets.record_pull("g", "t", 0, 9)
     assert offsets.query_pull("g", "t", 0) == 9
-    offsets.clear_pull("g", "t")
-    assert offsets.query_pull("g", "t", 0) == 5
+    offsets.assign_reset("g", "t", 0, 4)
+    assert offsets.query_pull("g", "t", 0) == 4
+    for forget in (lambda: offsets.remove_group("g"), lambda: offsets.remove_topic("t")):
+        offsets.record_pull("g", "t", 0, 9)
+        forget()
+        assert offsets.query_pull("g", "t", 0) in (-1, 4)
+
+
+def test_pull_positions_are_remembered_for_so_many_queues_only(monkeypatch):
+    monkeypatch.setattr("gateway.broker.consumer_offsets.MAX_PULL_OFFSETS", 2)
+    offsets = make()
+    for queue_id in range(4):
+        offsets.record_pull("g", "t", queue_id, 5)
+    offsets.record_pull("g", "t", 0, 6)
+    assert [offsets.query_pull("g", "t", queue_id) for queue_id in range(4)] == [6, 5, -1, -1]
 
 
 def test_clone_is_a_copy():

@@ -3,6 +3,7 @@ import pytest
 from codec.command import Command
 from gateway.tests.broker_fakes import FakeConnection
 from gateway.tests.broker_world import World
+from gateway.tests.cluster import pull
 from remoting.bodies.progress import GetConsumerStatusBody
 from remoting.bodies.queues import MessageQueue
 from remoting.errors import RemotingTimeout, RequestError
@@ -62,7 +63,8 @@ def test_how_far_every_group_is(world):
     for _ in range(3):
         world.put("t", 0)
     world.broker.offsets.commit_offset("g", "t", 0, 1)
-    world.broker.offsets.record_pull("g", "t", 0, 2)
+    request = pull("t", 0, group="g", max_msg_nums=2)
+    world.handlers[request.code](world.connection, request.to_command(7))
     body = world.ask(GetBrokerConsumeStats()).data
     stats = {group: each for entry in body.consume_stats_list for group, each in entry.items()}
     assert by_queue(stats["g"][0].offset_table)["t", 0].consumer_offset == 1
@@ -160,3 +162,18 @@ def test_members_are_asked_for_their_offsets(world):
     assert world.ask_async(request).data.consumer_table == {"c2": {queue: 9}}
     with pytest.raises(RequestError, match=r"No Any Consumer online in the consumer group: \[x\]"):
         world.ask_async(InvokeBrokerToGetConsumerStatus(topic="t", group="x"))
+
+
+def test_a_topic_that_is_listed_a_thousand_times_counts_once(world):
+    world.broker.offsets.commit_offset("g", "t", 0, 1)
+    stats = world.ask(GetConsumeStats(consumer_group="g", topic_list="t;none;" * 1000)).data
+    assert {queue.topic for queue in stats.offset_table} == {"t"}
+    assert stats.consume_tps == world.broker.rates.got_count("g", "t").per_second
+
+
+@pytest.mark.parametrize("queue_id", [4, 2**31 - 1])
+def test_a_queue_that_does_not_exist_is_not_reset(world, queue_id):
+    with pytest.raises(RequestError) as refused:
+        world.ask(InvokeBrokerToResetOffset(group="g", topic="t", queue_id=queue_id, offset=-1))
+    assert refused.value.code == 29
+    assert world.broker.offsets.queue_offsets("g", "t") is None
