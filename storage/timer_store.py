@@ -204,6 +204,10 @@ class TimerStore:
         slot = self._wheel.find_slot(slot_ms)
         return iter(()) if slot is None else self._log.chain_from(slot.last)
 
+    def record_at(self, position: int) -> TimerRecord | None:
+        """Return the record at a position of the timer log; None when the log does not hold it any more."""
+        return self._log.record_at(position)
+
     def rewrite_slot(self, slot_ms: int, records: Sequence[TimerRecord]) -> None:
         """Replace all records of a slot, so that readers of the files find only these.
 

@@ -71,12 +71,16 @@ _ROLL_TIMES: Final = re.compile(rb"(?:^|(?<=\x02))TIMER_ROLL_TIMES\x01[^\x02]*\x
 
 @dataclass(slots=True)
 class OpenSlot:
-    """The slot that is being delivered: messages left, soonest first, and the recalls found in it."""
+    """The slot that is being delivered: messages left, soonest first, and the recalls found in it.
+
+    ``due`` holds the due time and the position of each record, ``recalls`` positions by digests of keys. The records
+    stay in the timer log: millions of messages may be due in one second.
+    """
 
     time_ms: int
     unread: Iterator[TimerRecord] | None
-    due: list[tuple[int, int, TimerRecord]] = field(default_factory=list)
-    recalls: dict[bytes, TimerRecord] = field(default_factory=dict)
+    due: list[tuple[int, int]] = field(default_factory=list)
+    recalls: dict[bytes, int] = field(default_factory=dict)
     matched_recalls: set[bytes] = field(default_factory=set)
 
 
@@ -301,11 +305,11 @@ class TimerDelivery:
             stored = self._read_message(record)
             key = None if stored is None else find_property(stored.properties, b"TIMER_DEL_UNIQKEY")
             if key is not None:
-                slot.recalls[_digest(key)] = record
+                slot.recalls[_digest(key)] = record.position
             return
         due_ms = record.due_ms or self._due_time_of(slot, record)
         if (due_ms, record.position) > self._timer_store.delivered_up_to:
-            heappush(slot.due, (due_ms, record.position, record))
+            heappush(slot.due, (due_ms, record.position))
 
     def _due_time_of(self, slot: OpenSlot, record: TimerRecord) -> int:
         stored = None if record.magic & MAGIC_ROLL else self._read_message(record)
@@ -328,10 +332,11 @@ class TimerDelivery:
         return stored
 
     def _deliver_first(self, slot: OpenSlot, now_ms: int) -> None:
-        due_ms, position, record = slot.due[0]
-        stored = self._read_message(record)
-        if stored is None:
-            log.error("timer message has expired", extra={"physical_offset": record.physical_offset})
+        due_ms, position = slot.due[0]
+        record = self._timer_store.record_at(position)
+        stored = None if record is None else self._read_message(record)
+        if record is None or stored is None:
+            log.error("timer message has expired", extra={"position": position})
         elif record.magic & MAGIC_ROLL:
             self._write_rolled(stored, record, now_ms)
         elif not (slot.recalls and self._is_recalled(slot, stored)):
@@ -357,7 +362,8 @@ class TimerDelivery:
         A recall lowers its topic's count of waiting messages by one; if it matched no message, that is undone here.
         """
         for key in slot.recalls.keys() - slot.matched_recalls:
-            stored = self._read_message(slot.recalls[key])
+            record = self._timer_store.record_at(slot.recalls[key])
+            stored = None if record is None else self._read_message(record)
             topic = None if stored is None else _real_topic(stored)
             if topic is not None:
                 self.metrics.adjust_count(topic.decode("utf-8", "replace"), 1, self._clock.now_ms())
@@ -470,10 +476,10 @@ class TimerDelivery:
             )
         while slot.unread is not None:
             self._load_records(slot, 1000)
-        left = [record for *_, record in slot.due]
-        if left:
-            left += slot.recalls.values()
-            self._timer_store.rewrite_slot(slot.time_ms, sorted(left, key=lambda record: record.position))
+        if slot.due:
+            positions = sorted((*(position for _, position in slot.due), *slot.recalls.values()))
+            records = [self._timer_store.record_at(position) for position in positions]
+            self._timer_store.rewrite_slot(slot.time_ms, [record for record in records if record is not None])
         else:
             self._timer_store.finish_slot(slot.time_ms)
 

@@ -37,6 +37,7 @@ SAVE_INTERVAL_S: Final = 0.25
 
 
 MAX_COUNTED_QUEUES: Final = 65_536
+"""Most queues of a topic that is read from a file, whatever it claims: the greatest ``maxQueuesPerTopic``."""
 
 
 class TopicChange(NamedTuple):
@@ -348,6 +349,8 @@ def _parse_file(content: bytes) -> TopicConfigSerializeWrapper:
 def _parse_topic(key: object, value: object) -> tuple[str, TopicConfig]:
     config = TopicConfig.from_value(value)
     config.topic_name = parse_name(key)
+    config.read_queue_nums = min(config.read_queue_nums, MAX_COUNTED_QUEUES)
+    config.write_queue_nums = min(config.write_queue_nums, MAX_COUNTED_QUEUES)
     return config.topic_name, config
 
 

@@ -275,7 +275,7 @@ class TransactionChecks:
         """Walk all half messages once. Other tasks get their turn where the generator yields."""
         yield from self._index_stored_messages()
         config = self._topics.get(TRANS_HALF_TOPIC)
-        for queue_id in range(config.read_queue_nums if config else 0):
+        for queue_id in self._topics.queue_ids(config.read_queue_nums if config else 0):
             yield from self._check_queue(queue_id)
 
     def _index_stored_messages(self) -> Iterator[None]:
@@ -445,7 +445,12 @@ class TransactionChecks:
         unique_key = message.unique_key
         log.warning("half message given up", extra={"unique_key": unique_key, "offset": message.queue_offset})
         config = TopicConfig(topic_name=TRANS_CHECK_MAX_TOPIC, read_queue_nums=1, write_queue_nums=1, perm=6)
-        self._topics.create_if_absent(config)
+        try:
+            self._topics.create_if_absent(config)
+        except (
+            RequestError
+        ) as error:  # At the limit of queues: the message is stored, and seen when there is room.
+            log.error("topic of given-up half messages not created", extra={"reason": error.remark})
         self._appender.append(NewMessage.from_stored(message, TRANS_CHECK_MAX_TOPIC, 0))
 
     def _renew_half(self, message: Message) -> int:

@@ -106,14 +106,18 @@ class OpMessageWriter:
         self._clock = clock
         self._appender = appender
         self._hosts = hosts
-        self._pending: dict[int, list[str]] = {}
+        # In dictionaries, since a producer may end a message again and again while the store refuses op messages.
+        self._pending: dict[int, dict[str, None]] = {}
         self._pending_bytes = 0
         self.max_bytes = max_bytes
 
     def record_ended(self, queue_id: int, queue_offset: int) -> None:
         """Record that the half message at a queue offset is ended."""
         text = f"{queue_offset},"
-        self._pending.setdefault(queue_id, []).append(text)
+        pending = self._pending.setdefault(queue_id, {})
+        if text in pending:
+            return
+        pending[text] = None
         self._pending_bytes += len(text)
         if self._pending_bytes > self.max_bytes:
             self.flush()
@@ -129,15 +133,18 @@ class OpMessageWriter:
                 )
 
     def _flush_queue(self, queue_id: int) -> None:
-        texts = self._pending[queue_id]
-        while texts:
-            count = length = 0
-            while count < len(texts) and length < self.max_bytes:
-                length += len(texts[count])
-                count += 1
-            self._write(queue_id, "".join(texts[:count]).encode())
-            del texts[:count]
+        pending = self._pending[queue_id]
+        texts, at = list(pending), 0
+        while at < len(texts):
+            end, length = at, 0
+            while end < len(texts) and length < self.max_bytes:
+                length += len(texts[end])
+                end += 1
+            self._write(queue_id, "".join(texts[at:end]).encode())
+            for text in texts[at:end]:
+                del pending[text]
             self._pending_bytes -= length
+            at = end
         del self._pending[queue_id]
 
     def _write(self, queue_id: int, body: bytes) -> None:

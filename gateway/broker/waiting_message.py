@@ -8,24 +8,26 @@ from struct import error as StructError
 from typing import Any, Final, NamedTuple
 
 from codec.errors import MessageFormatError
-from codec.java_numbers import I32, parse_java_integer
+from codec.java_numbers import I32, parse_java_integer, quoted
 from codec.message import locate_stored_parts
 from codec.properties import find_property
 from codec.topics import (
     ROCKSDB_TRANS_HALF_TOPIC,
     ROCKSDB_TRANS_OP_TOPIC,
     SCHEDULE_TOPIC,
+    SYSTEM_PREFIX,
     TIMER_TOPIC,
     TRANS_CHECK_MAX_TOPIC,
     TRANS_HALF_TOPIC,
     TRANS_OP_TOPIC,
 )
 from gateway.broker.long_poll import LongPolls
+from gateway.broker.name_validation import topic_name_error
 from gateway.broker.traffic_stats import BrokerStats
 from storage.errors import StoreFull
 from storage.store import MessageStore
 
-MAX_REAL_TOPIC_BYTES: Final = 255
+MAX_SYSTEM_TOPIC_CHARS: Final = 255
 CLOSED_REAL_TOPICS: Final = frozenset(
     {
         SCHEDULE_TOPIC,
@@ -122,8 +124,12 @@ def check_real_topic(topic: str) -> str:
     """Return the topic. Raises MessageFormatError when no waiting message can move to it."""
     if topic in CLOSED_REAL_TOPICS:
         raise MessageFormatError(f"a waiting message whose real topic is {topic}")
-    if len(topic.encode("utf-8", "replace")) > MAX_REAL_TOPIC_BYTES:
-        raise MessageFormatError("a waiting message whose real topic has a name that is too long")
+    # The acks of an official broker's pops wait for its revive topic, whose name ends with that of the cluster.
+    fault = None if topic.startswith(SYSTEM_PREFIX) else topic_name_error(topic)
+    if fault is not None or len(topic) > MAX_SYSTEM_TOPIC_CHARS:
+        raise MessageFormatError(
+            f"a waiting message whose real topic cannot be one: {fault or quoted(topic)}"
+        )
     return topic
 
 

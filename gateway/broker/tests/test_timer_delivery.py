@@ -424,12 +424,18 @@ def test_messages_that_cannot_be_used_stop_no_others(world, restarted):
     assert again.broker.damaged.count(RecordKind.TIMER_MESSAGE) == 0
 
 
-def test_real_topics_that_no_store_can_hold_are_skipped_when_they_are_due(world):
-    for topic in ("a/b", "..", "a\0b"):
+def test_real_topics_that_cannot_exist_are_skipped(world):
+    for topic in ("a/b", "..", "a\0b", "a b", "t" * 128, "%RETRY%" + "g" * 249, "rmq_sys_" + "x" * 248):
         put_waiting(world, stored_timer(str(NOW + 1000), topic=topic))
     world.later(NOW + 1500, "behind")
     assert world.at(NOW + 5_000) == ["behind"]
-    assert world.broker.damaged.count(RecordKind.TIMER_MESSAGE) == 3
+    assert world.broker.damaged.count(RecordKind.TIMER_MESSAGE) == 7
+
+
+def test_a_message_for_a_revive_topic_is_delivered_whatever_its_cluster_is_called(world):
+    put_waiting(world, stored_timer(str(NOW + 1000), topic="rmq_sys_REVIVE_LOG_my.cluster"), b"ack")
+    world.at(NOW + 5_000)
+    assert world.bodies("rmq_sys_REVIVE_LOG_my.cluster") == ["ack"]
 
 
 @pytest.mark.parametrize(

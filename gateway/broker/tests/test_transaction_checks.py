@@ -13,6 +13,7 @@ from gateway.broker.transaction_checks import (
     HalfMessageCopies,
     OpMessageReader,
 )
+from gateway.config.limits import BrokerLimits
 from gateway.tests.broker_world import World
 from gateway.tests.cluster import EPOCH_MS, simulated
 from gateway.tests.transacting import (
@@ -323,6 +324,16 @@ async def test_a_half_message_that_fits_nowhere_any_more_is_skipped(cluster):
     await trio.sleep(31)
     assert [copy.unique_key for _, _, copy in producer.questions] == ["U1", "behind"]
     assert node.broker.damaged.count(RecordKind.HALF_MESSAGE) == 1
+
+
+@simulated
+async def test_a_broker_with_as_many_queues_as_allowed_still_gives_up(cluster):
+    node, producer = await started(cluster, transaction_check_max=1)
+    await producer.half()
+    await producer.half(key="U2")
+    node.broker.topics.limits = BrokerLimits(max_queues=1)
+    await trio.sleep(95)
+    assert [each.unique_key for each in queue(node, TRANS_CHECK_MAX_TOPIC)] == ["U1", "U2"]
 
 
 @simulated

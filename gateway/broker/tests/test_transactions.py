@@ -98,6 +98,7 @@ def test_where_a_half_message_really_goes(stored, place):
         b"a\x01b\x02REAL_TOPIC\x01t\x02REAL_QID\x012147483648\x02",
         b"a\x01b\x02REAL_TOPIC\x01t\x02REAL_QID\x01" + b"1" * 5000 + b"\x02",
         b"a\x01b\x02REAL_TOPIC\x01" + b"t" * 256 + b"\x02REAL_QID\x011\x02",
+        b"a\x01b\x02REAL_TOPIC\x01\xff\x02REAL_QID\x010\x02",
         b"REAL_TOPIC\x01SCHEDULE_TOPIC_XXXX\x02REAL_QID\x011\x02",
         b"a\x01b\x02REAL_TOPIC\x01RMQ_SYS_TRANS_OP_HALF_TOPIC\x02REAL_QID\x010\x02",
     ],
@@ -107,8 +108,22 @@ def test_properties_that_name_no_real_queue(stored):
         parse_real_queue(stored)
 
 
-def test_a_real_topic_that_is_not_utf8_is_decoded_as_java_does():
-    assert parse_real_queue(b"a\x01b\x02REAL_TOPIC\x01\xff\x02REAL_QID\x010\x02")[0] == "\ufffd"
+@simulated
+async def test_a_message_ended_again_and_again_on_a_full_disk_is_noted_once(cluster):
+    node, producer = await started(cluster, transaction_op_msg_max_bytes=100)
+    sent = [await producer.half(key=f"U{number}") for number in range(30)]
+    node.broker.store.disk_full = True
+    for _ in range(50):
+        for each in sent:
+            await producer.end(each, ROLLBACK)
+    op_messages = node.broker.transactions.op_messages
+    assert sum(map(len, op_messages._pending.values())) == 30
+    node.broker.store.disk_full = False
+    op_messages.flush()
+    assert (op_messages._pending, op_messages._pending_bytes) == ({}, 0)
+    texts = b"".join(each.body for each in queue(node, TRANS_OP_TOPIC))
+    assert texts == b"".join(b"%d," % number for number in range(30))
+    assert max(len(each.body) for each in queue(node, TRANS_OP_TOPIC)) <= 103
 
 
 @simulated

@@ -148,6 +148,12 @@ def test_a_name_is_that_of_its_key() -> None:
     assert "x" not in table
 
 
+def test_a_topic_of_thousands_of_millions_of_queues_has_a_number_that_can_be_listed() -> None:
+    most = {"topicName": "x", "readQueueNums": (1 << 31) - 1, "writeQueueNums": (1 << 31) - 1}
+    table, _ = load("topics", {"topicConfigTable": {"x": most}})
+    assert (table.get("x").read_queue_nums, table.get("x").write_queue_nums) == (65_536, 65_536)
+
+
 def test_thousands_of_bad_entries_are_summed_up(caplog: pytest.LogCaptureFixture) -> None:
     entries = {str(number): None for number in range(1000)} | {"good": 1}
     parsed = parse_entries("table", entries, lambda key, value: (key, 1 + value))
