@@ -21,6 +21,8 @@ from compat_tests.fuzz.walks import Port, WalkFrame, build_walk
 from compat_tests.fuzz.world import FuzzWorld, set_up_world
 
 CHECK_INTERVAL_S: Final = 0.5
+WARM_UP_FRAMES: Final = 10_000
+"""Frames after which memory counts as settled: caches are filled, tables have reached their limits."""
 RECENT_WALKS: Final = 4000
 """Walks before a finding that nobody answered for: one of them caused it."""
 PORTS: Final = {
@@ -63,7 +65,7 @@ class CampaignResult:
     closed_by_server: int = 0
     healthy: HealthyReport = field(default_factory=HealthyReport)
     memory_mib: dict[str, list[float]] = field(default_factory=dict)
-    """By process: after the set-up, at most, and at the end."""
+    """By process: once settled, at most, and at the end."""
     slowest: dict[int, tuple[float, WalkFrame]] = field(default_factory=dict)
     restart_s: float = 0.0
     log_mib: float = 0.0
@@ -113,6 +115,7 @@ class Campaign:
         self._case = ""
         self._reported = 0
         self._most_memory: dict[str, int] = {}
+        self._settled_memory: dict[str, int] = {}
         self._next_check_s = 0.0
         self._driver: Driver | None = None
         self.stopped = False
@@ -125,8 +128,7 @@ class Campaign:
             world = set_up_world(servers.front.namesrv, servers.front.broker)
             healthy = HealthyClient(servers.front.namesrv, servers.front.broker, servers.directory)
             stack.callback(healthy.kill)
-            before = servers.memory_bytes()
-            self._most_memory = dict(before)
+            self._most_memory, self._settled_memory = servers.memory_bytes(), servers.memory_bytes()
             begin_s = time.monotonic()
             driver = self._driver = Driver(
                 servers.addresses,
@@ -141,7 +143,7 @@ class Campaign:
             self.result.seconds = time.monotonic() - begin_s
             self.result.frames, self.result.answers = driver.frames_sent, driver.answers
             self.result.closed_by_server, self.result.slowest = driver.closed_by_server, driver.slowest
-            self._settle(servers, before)
+            self._judge_memory(servers)
             self._judge_healthy(healthy.finish())
             self._judge_restart(servers)
             self._report_new()
@@ -187,7 +189,9 @@ class Campaign:
             self._add("logged failure", problem.signature, problem.text)
         if not self.stopped:
             for name, size in servers.memory_bytes().items():
-                self._most_memory[name] = max(self._most_memory.get(name, 0), size)
+                self._most_memory[name] = max(self._most_memory[name], size)
+                if self._driver is not None and self._driver.frames_sent <= WARM_UP_FRAMES:
+                    self._settled_memory[name] = max(self._settled_memory[name], size)
         self._report_new()
 
     def _add(self, kind: str, signature: str, detail: str) -> None:
@@ -204,31 +208,29 @@ class Campaign:
 
     # -- after the attack ---------------------------------------------------------------------------------------------
 
-    def _settle(self, servers: ServersUnderTest, before: dict[str, int]) -> None:
+    def _judge_memory(self, servers: ServersUnderTest) -> None:
         """Wait until memory is back within its bound, and judge it."""
-        bounds = self._bounds
+        bounds, settled = self._bounds, self._settled_memory
         allowed = {
             name: max(size * (1 + bounds.memory_growth), size + bounds.memory_growth_bytes)
-            for name, size in before.items()
+            for name, size in settled.items()
         }
         end_s = time.monotonic() + bounds.settle_s
-        while not self.stopped:
+        while True:
             self._next_check_s = 0.0
             self._check(servers)
-            if self.stopped:
-                break
             after = servers.memory_bytes()
             too_large = [name for name, size in after.items() if size > allowed[name]]
-            if not too_large or time.monotonic() > end_s:
-                for name in too_large:
-                    detail = f"{before[name] / MIB:.1f} MiB before, {after[name] / MIB:.1f} MiB after"
-                    self._add("memory not given back", name, detail)
-                self.result.memory_mib = {
-                    name: [before[name] / MIB, self._most_memory[name] / MIB, after[name] / MIB]
-                    for name in after
-                }
+            if self.stopped or not too_large or time.monotonic() > end_s:
                 break
             time.sleep(0.5)
+        for name in too_large if not self.stopped else ():
+            detail = f"{settled[name] / MIB:.1f} MiB once settled, {after[name] / MIB:.1f} MiB at the end"
+            self._add("memory not given back", name, detail)
+        self.result.memory_mib = {
+            name: [settled[name] / MIB, self._most_memory[name] / MIB, size / MIB]
+            for name, size in after.items()
+        }
         self.result.log_mib = sum(log.size_bytes for log in servers.logs.values()) / MIB
 
     def _judge_healthy(self, report: HealthyReport) -> None:

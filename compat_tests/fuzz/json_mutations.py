@@ -6,6 +6,7 @@ writes: duplicate keys, numbers of 400 digits, bare keys, references.
 
 import json
 import re
+from copy import deepcopy
 from typing import Any, Final
 
 import orjson
@@ -79,13 +80,19 @@ ODD_VALUES: Final[tuple[Any, ...]] = (
 """Values in place of any other."""
 
 
+def odd_value(chance: Chance) -> Any:
+    """Return a value to put in place of any other; a container is a new one, since later mutations change it."""
+    value = chance.pick(ODD_VALUES)
+    return deepcopy(value) if type(value) in (list, dict) else value
+
+
 def mutate_value(chance: Chance, value: Any) -> Any:
     """Return the value with one to three of its places changed; containers are changed in place."""
     for _ in range(1 + chance.below(3)):
         places: list[tuple[Any, Any]] = []
         _collect_places(value, places)
         if not places:
-            return chance.pick(ODD_VALUES)
+            return odd_value(chance)
         container, key = chance.pick(places)
         _mutate_place(chance, container, key)
     return value
@@ -104,7 +111,7 @@ def _collect_places(value: Any, places: list[tuple[Any, Any]]) -> None:
 def _mutate_place(chance: Chance, container: Any, key: Any) -> None:
     kind = chance.random()
     if kind < 0.35:
-        container[key] = chance.pick(ODD_VALUES)
+        container[key] = odd_value(chance)
     elif kind < 0.6:
         container[key] = extreme_text(chance)
     elif kind < 0.75:
@@ -114,9 +121,9 @@ def _mutate_place(chance: Chance, container: Any, key: Any) -> None:
     elif kind < 0.83:
         container[extreme_text(chance)] = container.pop(key)
     elif kind < 0.9:
-        container[chance.pick(("0", "-1", "a", "$ref", "@type", "", "class"))] = container[key]
+        container[chance.pick(("0", "-1", "a", "$ref", "@type", "", "class"))] = deepcopy(container[key])
     elif kind < 0.95:
-        container[key] = [container[key]] * chance.pick((0, 1, 2, 50))
+        container[key] = [deepcopy(container[key]) for _ in range(chance.pick((0, 1, 2, 20)))]
     else:
         container[key] = {"a": container[key]}
 
@@ -127,7 +134,7 @@ def _mutate_list(chance: Chance, container: list[Any], key: int) -> None:
     elif chance.happens(0.5):
         container.extend([container[key]] * chance.pick((1, 2, 30)))
     else:
-        container.insert(key, chance.pick(ODD_VALUES))
+        container.insert(key, odd_value(chance))
 
 
 def write_json(value: Any) -> bytes:

@@ -9,11 +9,11 @@ from typing import Any, Final
 
 from codec.constants import LANGUAGE_NAMES
 from compat_tests.fuzz.json_mutations import (
-    ODD_VALUES,
     RawJson,
     mutate_bytes,
     mutate_json_text,
     mutate_value,
+    odd_value,
     write_json,
 )
 from compat_tests.fuzz.valid_requests import HARMLESS_KEYS, FuzzRequest, RequestSource
@@ -107,7 +107,7 @@ def _mutate_field(source: RequestSource, request: FuzzRequest) -> None:
         request.repeated.append((name, extreme_text(chance)))
     elif kind < 0.26 and not request.binary:
         # None, numbers and objects where the header has text
-        ext[name] = chance.pick(ODD_VALUES)
+        ext[name] = odd_value(chance)
     elif kind < 0.3 and len(ext) > 1:
         other = chance.pick(tuple(ext))
         ext[name], ext[other] = ext.get(other), ext.get(name)

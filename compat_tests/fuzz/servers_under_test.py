@@ -9,6 +9,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -45,8 +46,11 @@ FEATURES: Final[Mapping[str, str]] = {
 }
 """Settings that open every handler, and let background tasks run often."""
 STOP_TIMEOUT_S: Final = 60.0
+MAX_MEMORY_KIB: Final = 2 * 1024 * 1024
+LIMITED: Final = ("sh", "-c", f'ulimit -d {MAX_MEMORY_KIB}; exec "$@"', "sh")
+"""Starts a program that gets a MemoryError, with a trace, where it would take the machine's memory."""
 _PROBLEM: Final = re.compile(
-    r"^\S+ CRITICAL |Traceback|Exception ignored|request failed|(task|callback) failed|unexpected error",
+    r"^\S+ CRITICAL |Traceback|MemoryError|Exception ignored|request failed|(task|callback) failed|unexpected error",
     re.MULTILINE,
 )
 _FRAME_LINE: Final = re.compile(
@@ -138,7 +142,8 @@ class ServersUnderTest:
     def _start_server(self, name: str) -> Gateway:
         directory = self.directory / name
         sets = [word for key, value in self.settings.items() for word in ("--set", f"{key}={value}")]
-        server = Gateway(directory, "--host", "127.0.0.1", "--store", str(directory / "store"), *sets)
+        store = str(directory / "store")
+        server = Gateway(directory, "--host", "127.0.0.1", "--store", store, *sets, prefix=LIMITED)
         self.start_s = server.start_s
         return server
 
@@ -152,7 +157,7 @@ class ServersUnderTest:
             "compare.enabled": True,
         }
         sets = [word for key, value in tables.items() for word in ("--set", f"{key}={json.dumps(value)}")]
-        return Gateway(directory, *sets, command="shadow")
+        return Gateway(directory, *sets, command="shadow", prefix=LIMITED)
 
     @property
     def front(self) -> Gateway:
@@ -175,8 +180,12 @@ class ServersUnderTest:
             yield from log.new_problems()
 
     def memory_bytes(self) -> dict[str, int]:
-        """Return each process's anonymous memory."""
-        return {name: gateway.memory_bytes() for name, gateway in self.gateways.items()}
+        """Return each process's anonymous memory; a process that has just ended is left out."""
+        sizes = {}
+        for name, gateway in self.gateways.items():
+            with suppress(AssertionError, OSError):
+                sizes[name] = gateway.memory_bytes()
+        return sizes
 
     def restart_store(self, *, kill: bool) -> Gateway:
         """End the primary's server and start it again on its store. Raises EndedEarly if it does not start."""
