@@ -26,6 +26,7 @@ from storage.layout import (
     mapped_file_name,
 )
 
+_EMPTY_ENTRY: Final = bytes(QUEUE_ENTRY_BYTES)
 FIRST_YOUNG_BYTES: Final = 16 * QUEUE_ENTRY_BYTES
 MAX_YOUNG_BYTES: Final = 256 * QUEUE_ENTRY_BYTES
 
@@ -53,6 +54,7 @@ class QueueFilePool:
         if mapped is None:
             self._make_room()
             mapped = self._open[key] = self._files.open_mapped(queue.path(base), queue.file_bytes)
+            mapped.read_single_pages()
         else:
             self._open.move_to_end(key)
         return mapped
@@ -247,7 +249,10 @@ class ConsumeQueue:
         self.position = self.limit = 0
 
     def truncate_at(self, count: int) -> None:
-        """Drop all entries from number ``count`` on, on the disk as well; the next entry gets that number."""
+        """Drop all entries from number ``count`` on; the next entry gets that number.
+
+        In the file that keeps entries, those behind them must have been erased.
+        """
         keep = count - count % self.file_entries
         while self.bases and self.bases[-1] > keep:
             base = self.bases.pop()
@@ -257,11 +262,23 @@ class ConsumeQueue:
         self.min_offset = min(self.min_offset, count)
         self.flushed_offset = min(self.flushed_offset, count)
         self.position = self.limit = 0
-        if self.bases and self.bases[-1] == keep:
-            start = (count - keep) * QUEUE_ENTRY_BYTES
-            mapped = self._pool.mapped_file(self, keep)
-            if start < self.file_bytes and QUEUE_ENTRY.unpack_from(mapped.buffer, start)[:2] != (0, 0):
-                mapped.zero_from(start)
+
+    def erase_from(self, count: int, *, all_of_file: bool) -> None:
+        """Turn entry number ``count`` and those behind it in its file into zeros, up to the first that is empty.
+
+        With ``all_of_file`` to the end of the file: after a power cut old entries may lie behind empty ones. That takes
+        a queue about 2 ms.
+        """
+        base = count - count % self.file_entries
+        if base not in self.bases:
+            return
+        mapped = self._pool.mapped_file(self, base)
+        position = (count - base) * QUEUE_ENTRY_BYTES
+        if all_of_file and QUEUE_ENTRY.unpack_from(mapped.buffer, position)[:2] != (0, 0):
+            mapped.zero_from(position)
+        while position < self.file_bytes and QUEUE_ENTRY.unpack_from(mapped.buffer, position)[:2] != (0, 0):
+            mapped.buffer[position : position + QUEUE_ENTRY_BYTES] = _EMPTY_ENTRY
+            position += QUEUE_ENTRY_BYTES
 
     def first_entry_from(self, physical_offset: int) -> int:
         """Return the first entry whose message starts at or after ``physical_offset``; next_offset if none does."""

@@ -31,6 +31,9 @@ class CrashMapping:
     def reserve(self, start: int, end: int) -> None:
         self._owner.reserve(self.path, end)
 
+    def read_single_pages(self) -> None:
+        pass
+
     def zero_from(self, start: int) -> None:
         self.buffer[start:] = bytes(self.size_bytes - start)
 

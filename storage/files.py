@@ -42,6 +42,14 @@ class MappedFile(Protocol):
         """Turn everything from ``start`` on to zeros and give the disk space back."""
         ...
 
+    def read_single_pages(self) -> None:
+        """Read only the touched pages of the file from now on, not their neighbours.
+
+        Reading ahead, the kernel fills 128 KB at the first touch of a hole. With 8,000 queues of a few messages that
+        made creating them 15 times and opening the store 35 times as slow, and took 1.6 GB.
+        """
+        ...
+
     def close(self) -> None:
         """Close the map. Slices of ``view`` that readers still hold stay readable until they are dropped."""
         ...
@@ -159,6 +167,10 @@ class DiskMapping(_Mapping):
             raise
         finally:
             os.close(fd)
+
+    def read_single_pages(self) -> None:
+        if isinstance(self.buffer, mmap.mmap):
+            self.buffer.madvise(mmap.MADV_RANDOM)
 
     def zero_from(self, start: int) -> None:
         # Shrinking and growing again frees the blocks; the map stays valid because it is not accessed in between.
@@ -388,6 +400,9 @@ class MemoryMapping(_Mapping):
     __slots__ = ()
 
     def reserve(self, start: int, end: int) -> None:
+        pass
+
+    def read_single_pages(self) -> None:
         pass
 
     def zero_from(self, start: int) -> None:

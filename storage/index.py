@@ -195,7 +195,9 @@ class MessageIndex:
             if not name.isdecimal():
                 continue
             path = f"{self._directory}/{name}"
-            opened = IndexFile(self._files.open_mapped(path, self._file_bytes()), self._slots, self._entries)
+            mapped = self._files.open_mapped(path, self._file_bytes())
+            mapped.read_single_pages()
+            opened = IndexFile(mapped, self._slots, self._entries)
             beyond = opened.end_offset >= self._log.max_offset and opened.next_entry > 1
             late = opened.end_time > (trusted_until_ms or 0) or 0 < trusted_end <= opened.end_offset
             if beyond or (trusted_until_ms is not None and late):
@@ -292,6 +294,7 @@ class MessageIndex:
         while (path := f"{self._directory}/{_time_name(now_ms)}") in taken:
             now_ms += 1  # two full files within a millisecond
         mapped = self._files.open_mapped(path, self._file_bytes())
+        mapped.read_single_pages()
         try:
             # Reserve before the first read: on a full memory disk even reading a hole kills the process.
             mapped.reserve(0, HEADER_BYTES + self._slots * SLOT_BYTES)

@@ -37,9 +37,10 @@ A crash during recovery is harmless at every step: queues were only truncated or
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 from codec.constants import MAGIC_V1, MAGIC_V2
 from codec.java_numbers import I32, parse_integer_or
@@ -69,6 +70,8 @@ from storage.tags import tags_code_of
 log = logging.getLogger(__name__)
 
 _NO_LIMIT = 1 << 62
+# Queues in which a place to start is searched for: those with the latest messages have one just before the checkpoint.
+_MAX_SEARCHED_QUEUES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,26 @@ class DurableState:
     power_cut: bool
     safe_timestamp: int
     queued_until: int
+
+
+class FoundEntries(NamedTuple):
+    """The end of a queue as found in its files.
+
+    ``entries`` is the number of its first invalid entry; ``last_place`` and ``last_size`` are those of the entry before
+    it (-1 and 0 if there is none). ``is_end``: nothing was ever written behind it.
+    """
+
+    entries: int
+    last_place: int
+    last_size: int
+    is_end: bool
+
+    @property
+    def end_of_last(self) -> int:
+        """The physical offset behind the last message; -1 if it is not known."""
+        if self.last_place < 0 or self.last_size == QUEUE_BLANK_SIZE:
+            return -1
+        return self.last_place + self.last_size
 
 
 class Recovery:
@@ -117,6 +140,7 @@ class Recovery:
         self._delays = DelayLevels(config.delay_levels)
         self._queues: dict[tuple[bytes, int], ConsumeQueue] = {}
         self._lost_bytes = 0  # of the log, to damage: an upper limit of the messages that queues can lack
+        self._found: dict[ConsumeQueue, FoundEntries] = {}
         self._queue_files_missing = False  # then only the whole log tells what was in them
 
     def run(self) -> None:
@@ -249,6 +273,7 @@ class Recovery:
 
     def _choose_start(self) -> int:
         """Return the physical offset from which to read the log."""
+        self._find_entries(self._queued_until if self._crashed and self._queued_until else _NO_LIMIT)
         start = self._start_after_crash() if self._crashed else self._start_after_clean_end()
         if self._queue_files_missing and not self._crashed:
             start = self._log.first_base
@@ -256,13 +281,28 @@ class Recovery:
             start = self._last_safe_file()
         return start
 
+    def _find_entries(self, before: int) -> None:
+        """Find the end of every queue: its first entry that is invalid, or points to ``before`` or behind it."""
+        for queue in self._queues.values():
+            count = self._find_end(queue, before)
+            last = queue.read_entry(count - 1) if count > queue.bases[0] else (-1, 0, 0)
+            is_end = count == queue.bases[-1] + queue.file_entries or queue.read_entry(count)[:2] == (0, 0)
+            self._found[queue] = FoundEntries(count, last[0], last[1], is_end)
+
     def _truncate_queues(self, before: int) -> None:
         for queue in self._queues.values():
             if not queue.bases:
                 continue
-            count = self._first_invalid_entry(queue, before, _NO_LIMIT, self._queued_until)
+            found = self._found.pop(queue, None)
+            is_end = found is not None and found.is_end
+            if found is not None and found.last_place < before:
+                count = found.entries
+            else:
+                count, is_end = self._find_end(queue, before), False
             if count == queue.bases[0] and self._log.first_base == 0:
                 count = 0  # nothing ever expired, so a queue without a valid entry starts at its beginning
+            if not is_end:
+                queue.erase_from(count, all_of_file=self._sectors_lost)
             queue.truncate_at(count)
 
     def _start_after_clean_end(self) -> int | None:
@@ -271,12 +311,10 @@ class Recovery:
         After an orderly end only messages without entries, such as half messages, can follow it.
         """
         start, doubtful = -1, -1
-        for queue in self._queues.values():
-            count = self._first_invalid_entry(queue, _NO_LIMIT, _NO_LIMIT)
-            place, size, _ = queue.read_entry(count - 1) if count > queue.bases[0] else (-1, 0, 0)
-            end = place + size if place >= 0 and size != QUEUE_BLANK_SIZE else self._log.first_base
+        for queue, found in self._found.items():
+            end = found.end_of_last if found.end_of_last >= 0 else self._log.first_base
             start = max(start, end)
-            if count < queue.bases[-1] + queue.file_entries and queue.read_entry(count)[:2] != (0, 0):
+            if not found.is_end:
                 log.warning(
                     "queue entries do not match the commit log, reading it again",
                     extra={"queue": queue.directory},
@@ -287,16 +325,19 @@ class Recovery:
         return start if start >= self._log.first_base else None
 
     def _start_after_crash(self) -> int | None:
-        """Return the physical offset of the last message with a queue entry that was on the disk, as the checkpoint
-        says; None if there is none.
+        """Return the physical offset of a message with a queue entry that was on the disk, as the checkpoint says, and
+        not long before it; None if there is none.
         """
         best = -1
         if self._safe_timestamp > 0:
-            for queue in self._queues.values():
+            by_place = sorted(self._found, key=lambda queue: self._found[queue].last_place, reverse=True)
+            for queue in by_place[:_MAX_SEARCHED_QUEUES]:
                 count = self._first_invalid_entry(queue, self._safe_end, self._safe_timestamp)
                 if count > queue.bases[0]:
                     place, size, _ = queue.read_entry(count - 1)
                     best = max(best, place if size != QUEUE_BLANK_SIZE else -1)
+                if count == self._found[queue].entries:
+                    break  # it had no later message, and the queues behind it have only earlier ones
         return best if best >= self._log.first_base else None
 
     def _last_safe_file(self) -> int:
@@ -315,32 +356,35 @@ class Recovery:
         end = base + self._log.file_bytes
         return next(scan_log(self._log, base, end, sectors_lost=self._sectors_lost))
 
-    def _first_invalid_entry(
-        self, queue: ConsumeQueue, before: int, until_ms: int, trusted_until: int = 0
-    ) -> int:
+    def _find_end(self, queue: ConsumeQueue, before: int) -> int:
+        """Return the number of the first entry that is invalid or points to ``before`` or behind it.
+
+        Entries of messages that the checkpoint covers were on the disk, so that looking at the queue's file is enough;
+        only the last one is compared with its message. After a power cut entries that were cut off may have reappeared,
+        and all that are looked at are compared.
+        """
+        confirmed = self._queued_until
+
+        def looks_valid(number: int) -> bool:
+            place, size, _ = queue.read_entry(number)
+            if 0 <= place < confirmed:
+                return size > 0 and place < before
+            return self._is_valid_entry(queue, number, before, _NO_LIMIT)
+
+        if confirmed and not self._sectors_lost:
+            end = _first_failing(queue, looks_valid)
+            if end == queue.bases[0] or self._is_valid_entry(queue, end - 1, before, _NO_LIMIT):
+                return end
+        return self._first_invalid_entry(queue, before, _NO_LIMIT)
+
+    def _first_invalid_entry(self, queue: ConsumeQueue, before: int, until_ms: int) -> int:
         """Return the number of the first entry that is invalid, or whose message is too late.
 
         A message is too late if it lies at physical offset ``before`` or behind it, or was stored after ``until_ms``.
-        Messages below ``trusted_until`` were whole on the disk: their entries are valid even if a body is damaged.
         """
-        for base in reversed(queue.bases):
-            if base != queue.bases[0] and not self._is_valid_entry(
-                queue, base, before, until_ms, trusted_until
-            ):
-                continue
-            low, high = base, base + queue.file_entries
-            while low < high:
-                middle = (low + high) // 2
-                if self._is_valid_entry(queue, middle, before, until_ms, trusted_until):
-                    low = middle + 1
-                else:
-                    high = middle
-            return low
-        return queue.next_offset
+        return _first_failing(queue, lambda number: self._is_valid_entry(queue, number, before, until_ms))
 
-    def _is_valid_entry(
-        self, queue: ConsumeQueue, offset: int, before: int, until_ms: int, trusted_until: int
-    ) -> bool:
+    def _is_valid_entry(self, queue: ConsumeQueue, offset: int, before: int, until_ms: int) -> bool:
         place, size, _ = queue.read_entry(offset)
         if size == QUEUE_BLANK_SIZE:
             return place < before
@@ -351,8 +395,9 @@ class Recovery:
         base = place - (place - self._log.first_base) % self._log.file_bytes
         if place + size > base + self._log.file_bytes or base > self._log.base:
             return False
-        # A torn header may hold a wrong time, so the whole message is checked where it may be torn.
-        check_crc = place >= trusted_until
+        # A torn header may hold a wrong time, so the whole message is checked where it may be torn. Elsewhere a damaged
+        # body does not make its entry invalid.
+        check_crc = place >= self._queued_until
         message = check_message(
             self._log.mapped_file(base).view, place - base, place, check_crc, self._sectors_lost
         )
@@ -443,6 +488,7 @@ class Recovery:
             self._bridge_gap(queue, message)
         elif message.queue_offset < queue.next_offset:
             # The topic was deleted and created again: the messages of the new topic replace those of the old one.
+            queue.erase_from(message.queue_offset, all_of_file=True)
             queue.truncate_at(message.queue_offset)
         queue.append_entry(message.physical_offset, message.size, self._tags_code(message))
         return True
@@ -519,3 +565,20 @@ class Recovery:
         if not self._crashed:
             return True
         return physical_offset < self._safe_end and 0 < store_timestamp <= self._safe_timestamp
+
+
+def _first_failing(queue: ConsumeQueue, is_valid: Callable[[int], bool]) -> int:
+    """Return the number of a queue's first entry that fails a test which all entries before it pass."""
+    for base in reversed(queue.bases):
+        if base != queue.bases[0] and not is_valid(base):
+            continue
+        # Most queues are short: probing 1, 2, 4… entries from the beginning stays in few pages of the file.
+        low, high, step = base, base + queue.file_entries, 1
+        while low < high:
+            middle = min(low + step - 1, (low + high) // 2)
+            if is_valid(middle):
+                low, step = middle + 1, 2 * step
+            else:
+                high, step = middle, queue.file_entries
+        return low
+    return queue.next_offset
