@@ -15,6 +15,10 @@ class JsonError(ValueError):
     """A body is neither JSON nor the dialect that the official JSON library writes."""
 
 
+class JsonSizeError(JsonError):
+    """A body has more values than its reader allows."""
+
+
 class CaptureError(ValueError):
     """Bytes that should be a capture file, or a part of it, are not, from `position` on."""
 

@@ -1,15 +1,16 @@
-"""Integers as Java holds and parses them: the one place that turns text of a peer or of a file into a number.
+"""Numbers as Java holds and parses them: the one place that turns text of a peer or of a file into a number.
 
 Python's integers have no upper bound: a text of 400 digits becomes a number that no later part expects, and converting
 it takes time quadratic in its length. Every number that arrives as text is therefore parsed here, with the range of
 the Java type that the official server declares for it.
 
-Source of ranges and texts: Integer.parseInt and Long.parseLong, OpenJDK 8.
+Source of ranges and texts: Integer.parseInt, Long.parseLong and Double.parseDouble, OpenJDK 8.
 """
 
+import math
 from typing import Final, NamedTuple
 
-MAX_INTEGER_TEXT_CHARS: Final = 64
+MAX_NUMBER_TEXT_CHARS: Final = 64
 """A longer text is refused unread. Java accepts leading zeros without limit; no client sends them."""
 MAX_QUOTED_CHARS: Final = 80
 
@@ -39,7 +40,7 @@ def parse_java_integer(text: str, limits: JavaInteger = I64) -> int:
     Raises JavaNumberError, which quotes at most MAX_QUOTED_CHARS of the text.
     """
     digits = text[1:] if text[:1] in ("-", "+") else text
-    if len(text) <= MAX_INTEGER_TEXT_CHARS and digits.isdecimal():
+    if len(text) <= MAX_NUMBER_TEXT_CHARS and digits.isdecimal():
         number = int(text)
         if limits.low <= number <= limits.high:
             return number
@@ -66,6 +67,22 @@ def read_json_integer(value: object, limits: JavaInteger = I64) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and limits.low <= value <= limits.high:
         return value
     raise JavaNumberError(f"not an integer of the right size but {quoted(type(value).__name__)}")
+
+
+def parse_java_float(text: str) -> float:
+    """Parse a finite number as Double.parseDouble does, without the underscores that Python permits.
+
+    Raises JavaNumberError. Deviation: NaN, Infinity and numbers too large for a double are refused; no field has a use
+    for them, and they spoil every sum and comparison that they get into.
+    """
+    if len(text) <= MAX_NUMBER_TEXT_CHARS and "_" not in text:
+        try:
+            number = float(text)
+        except ValueError:
+            number = math.nan
+        if math.isfinite(number):
+            return number
+    raise JavaNumberError(f'For input string: "{quoted(text)}"')
 
 
 def quoted(text: str) -> str:

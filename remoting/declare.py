@@ -45,7 +45,8 @@ from typing import (
 
 from codec.command import Command
 from codec.constants import ResponseCode
-from codec.java_numbers import I64, JavaInteger, JavaNumberError, parse_java_integer, quoted
+from codec.fastjson import MAX_TRUSTED_VALUES, MAX_VALUES
+from codec.java_numbers import I64, JavaInteger, JavaNumberError, parse_java_float, parse_java_integer
 from remoting.errors import RequestError
 from remoting.fields import MISSING, Declared, Field, compile_function, field, i16, i32, i64
 from remoting.json_body import JsonBody
@@ -95,10 +96,10 @@ def _body_type(cls: type["Header"]) -> tuple[type[JsonBody] | None, bool]:
     return None, True
 
 
-def _read_body(cls: type["Header"], body: bytes | memoryview) -> JsonBody | None:
+def _read_body(cls: type["Header"], body: bytes | memoryview, max_values: int) -> JsonBody | None:
     assert cls.BODY is not None
     if body:
-        return cls.BODY.from_json(body)
+        return cls.BODY.from_json(body, max_values)
     if cls.BODY_OPTIONAL:
         return None
     raise RequestError(ResponseCode.SYSTEM_ERROR, f"the body of {cls.__name__} is null")
@@ -116,18 +117,19 @@ def parse_integer(text: str, wire: str, limits: JavaInteger = I64) -> int:
     try:
         return parse_java_integer(text, limits)
     except JavaNumberError as error:
-        remark = f"java.lang.NumberFormatException: {error}, the custom field <{wire}>"
-        raise RequestError(ResponseCode.SYSTEM_ERROR, remark) from None
+        raise _not_a_number(error, wire) from None
+
+
+def _not_a_number(error: JavaNumberError, wire: str) -> RequestError:
+    remark = f"java.lang.NumberFormatException: {error}, the custom field <{wire}>"
+    return RequestError(ResponseCode.SYSTEM_ERROR, remark)
 
 
 def _parse_float(text: str, wire: str) -> float:
     try:
-        return float(text)
-    except ValueError:
-        remark = (
-            f'java.lang.NumberFormatException: For input string: "{quoted(text)}", the custom field <{wire}>'
-        )
-        raise RequestError(ResponseCode.SYSTEM_ERROR, remark) from None
+        return parse_java_float(text)
+    except JavaNumberError as error:
+        raise _not_a_number(error, wire) from None
 
 
 def _check_type(item: Field) -> None:
@@ -250,11 +252,14 @@ class Header(Declared):
         return {}
 
     @classmethod
-    def from_command(cls, command: Command) -> Self:
-        """Parse header and body of a command that arrived. Raises RequestError as `from_ext` and `from_json` do."""
+    def from_command(cls, command: Command, max_json_values: int = MAX_VALUES) -> Self:
+        """Parse header and body of a command that arrived; ``max_json_values`` limits a JSON body.
+
+        Raises RequestError as `from_ext` and `from_json` do.
+        """
         self = cls.from_ext(command.ext)
         if cls.BODY is not None:
-            self.data = _read_body(cls, command.body)  # type: ignore[attr-defined]
+            self.data = _read_body(cls, command.body, max_json_values)  # type: ignore[attr-defined]
         elif command.body:
             self.body = bytes(command.body)
         return self
@@ -326,7 +331,7 @@ class Request(Header, Generic[Reply]):
             raise RequestError(command.code, command.remark)
         if self.REPLY is None:
             return cast(Reply, None)
-        reply = self.REPLY.from_command(command)
+        reply = self.REPLY.from_command(command, MAX_TRUSTED_VALUES)
         reply.code, reply.remark = command.code, command.remark
         return cast(Reply, reply)
 

@@ -109,7 +109,7 @@ def _bind_typed(context: Any, request_type: type[Request[Any]], function: Callab
     parse = request_type.from_command
 
     def handle(connection: Connection, command: Command) -> bytes | None:
-        request = parse(command)
+        request = parse(command, connection.limits.max_json_values)
         extra = (Call(connection, command),) if wants_call else ()
         reply = function(context, request, *extra)
         return None if reply is ANSWERS_LATER else encode_reply(command, reply)
@@ -130,7 +130,8 @@ def _bind_async(
                 call.reply(reply)
 
     def handle(connection: Connection, command: Command) -> bytes | None:
-        connection.spawn(work, Call(connection, command), request_type.from_command(command))
+        request = request_type.from_command(command, connection.limits.max_json_values)
+        connection.spawn(work, Call(connection, command), request)
         return None
 
     return handle

@@ -7,6 +7,7 @@ from codec.java_numbers import (
     I64,
     JavaNumberError,
     parse_integer_or,
+    parse_java_float,
     parse_java_integer,
     read_json_integer,
 )
@@ -52,4 +53,18 @@ def test_a_whole_number_of_a_json_document_may_be_text(value: object) -> None:
 def test_what_is_no_integer_of_a_json_document(value: object) -> None:
     with pytest.raises(JavaNumberError) as refused:
         read_json_integer(value, I32)
+    assert len(str(refused.value)) < 200
+
+
+@pytest.mark.parametrize(("text", "number"), [("1.5", 1.5), ("-1e3", -1000.0), ("7", 7.0), ("1e308", 1e308)])
+def test_a_finite_fraction_is_returned(text: str, number: float) -> None:
+    assert parse_java_float(text) == number
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", "NaN", "Infinity", "-inf", "1e309", "1_0.5", "9" * 400, "0." + "1" * 10**6]
+)
+def test_a_fraction_that_no_field_can_use_is_refused(text: str) -> None:
+    with pytest.raises(JavaNumberError, match="For input string") as refused:
+        parse_java_float(text)
     assert len(str(refused.value)) < 200

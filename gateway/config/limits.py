@@ -205,14 +205,6 @@ class BrokerLimits:
         high=32_768,
         ours=True,
     )
-    max_json_body_bytes: int = key(
-        "maxLenientJsonBytes",
-        512 * KIB,
-        "maximum size of a JSON body that is not standard JSON (bare keys, single quotes, references)",
-        low=KIB,
-        high=64 * MIB,
-        ours=True,
-    )
 
 
 @dataclass(frozen=True, slots=True)

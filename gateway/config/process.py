@@ -116,6 +116,14 @@ class ListenerLimits:
         high=16 * MIB,
         ours=True,
     )
+    json_values: int = key(
+        "maxJsonValues",
+        100_000,
+        "maximum number of values in the JSON body of a request; reading 100,000 takes about 0.1 s",
+        low=1_000,
+        high=100_000_000,
+        ours=True,
+    )
     output_bytes: int = key(
         "outputHighWaterMark",
         8 * MIB,
@@ -165,6 +173,7 @@ class ListenerLimits:
         return ConnectionLimits(
             max_frame_bytes=self.frame_bytes,
             max_header_bytes=self.header_bytes,
+            max_json_values=self.json_values,
             output_high_watermark_bytes=self.output_bytes,
             max_output_bytes=self.output_limit_bytes,
             max_outstanding_requests=self.outstanding_requests,

@@ -103,7 +103,7 @@ def _parse(data: bytes | None) -> dict[str, dict[str, str]]:
     """
     if not data:
         return {}
-    document = fastjson.loads(data)
+    document = fastjson.loads(data, fastjson.MAX_TRUSTED_VALUES)
     table = document.get("configTable") if isinstance(document, dict) else None
     if not isinstance(table, dict):
         raise ValueError("kvConfig.json holds no configTable")

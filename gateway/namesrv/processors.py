@@ -15,7 +15,7 @@ from gateway.namesrv.context import Namesrv, apply_config
 from gateway.namesrv.kv_config import ORDER_TOPIC_CONFIG
 from gateway.namesrv.registration import Registration, check_name, checked_queues, read_registration, refused
 from gateway.namesrv.text_file import CoalescedFile, PendingWrite, StoreFailed
-from remoting.bodies.routes import GetBrokerMemberGroupResponseBody, QueueData
+from remoting.bodies.routes import GetBrokerMemberGroupResponseBody
 from remoting.bodies.topics import KVTable
 from remoting.declare import Header
 from remoting.errors import RequestError
@@ -234,8 +234,7 @@ def register_topic(namesrv: Namesrv, request: ask.RegisterTopicInNamesrv) -> Non
     """Add a topic's queues. As officially, the answer is success even when none was added."""
     if request.data is not None:
         check_name("topic name", request.topic)
-        given: list[QueueData | None] = list(request.data.queue_datas)
-        queues = [checked_queues(request.topic, each) for each in given if each is not None]
+        queues = [checked_queues(request.topic, each) for each in request.data.queue_datas]
         namesrv.routes.register_topic(request.topic, queues)
 
 

@@ -99,16 +99,14 @@ def _read_body(request: RegisterBroker, limits: NamesrvLimits) -> RegisterBroker
         raise refused(f"{error}: raise {key}, or delete topics") from error
 
 
-def _checked_topics(broker_name: str, topics: Mapping[str, TopicConfig | None]) -> dict[str, QueueData]:
+def _checked_topics(broker_name: str, topics: Mapping[str, TopicConfig]) -> dict[str, QueueData]:
     """Return the queues that topics give a broker; topics that are alike share an object, which nobody changes.
 
     Raises RequestError for topics that no route can have.
     """
     queues: dict[str, QueueData] = {}
     alike: dict[tuple[int, int, int, int], QueueData] = {}
-    for key, topic in topics.items():
-        if topic is None:
-            raise refused(f"the topic {quoted(key)} has no configuration")
+    for topic in topics.values():
         name = topic.topic_name
         if not (0 < len(name) <= MAX_NAME_CHARS and name.isprintable()):
             check_name("topic name", name)
@@ -144,13 +142,11 @@ def checked_queues(topic: str, queues: QueueData) -> QueueData:
 
 
 def _checked_mappings(
-    given: Mapping[str, TopicQueueMappingInfo | None],
+    given: Mapping[str, TopicQueueMappingInfo],
 ) -> dict[str, TopicQueueMappingInfo]:
     mappings = {}
     for topic, mapping in given.items():
         check_name("topic name", topic)
-        if mapping is None:
-            raise refused(f"the static topic {quoted(topic)} has no mapping")
         for what, text in (
             ("broker name", mapping.bname),
             ("topic name", mapping.topic),
@@ -164,11 +160,9 @@ def _checked_mappings(
     return mappings
 
 
-def _checked_filter_servers(servers: Iterable[str | None]) -> list[str]:
+def _checked_filter_servers(servers: Iterable[str]) -> list[str]:
     found = []
     for server in servers:
-        if not isinstance(server, str):
-            raise refused("a filter server is not text")
         check_name("filter server", server)
         found.append(server)
     if len(found) > MAX_FILTER_SERVERS:

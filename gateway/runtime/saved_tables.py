@@ -34,12 +34,12 @@ def load_table(content: bytes) -> dict[str, Any]:
     A number too large for the parser becomes a text, which is then refused where it stands: as a part of its entry.
     """
     try:
-        value = fastjson.loads(content)
+        value = fastjson.loads(content, fastjson.MAX_TRUSTED_VALUES)
     except JsonError:
         without = _HUGE_NUMBER.sub(b'"a number that is too large"', content)
         if without == content:
             raise
-        value = fastjson.loads(without)
+        value = fastjson.loads(without, fastjson.MAX_TRUSTED_VALUES)
     if not isinstance(value, dict):
         raise ValueError("it is no JSON object")
     return value

@@ -10,6 +10,7 @@ from codec.command import Command
 from gateway.runtime.config_file import ConfigFile
 from remoting.connection import encode_failure
 from remoting.declare import Request
+from remoting.limits import ConnectionLimits
 from storage.files import Files, MemoryFiles
 
 
@@ -42,6 +43,7 @@ class FakeConnection:
     ) -> None:
         self.remote = remote
         self.local = local
+        self.limits = ConnectionLimits()
         self.told: list[Any] = []
         self.closed: str | None = None
         self.state: dict[Any, Any] = {}

@@ -7,23 +7,28 @@ from typing import Self
 
 from codec import fastjson
 from codec.constants import ResponseCode
+from codec.fastjson import MAX_VALUES
 from codec.java_numbers import I32, parse_java_integer
 from remoting.bodies.queues import DataVersion
 from remoting.bodies.routes import TopicQueueMappingInfo
 from remoting.bodies.topics import TopicConfig, TopicConfigAndMappingSerializeWrapper
 from remoting.errors import RequestError
 from remoting.fields import field
-from remoting.json_body import JsonBody
+from remoting.json_body import JsonBody, json_reader
 
 MAX_INFLATED_BYTES = 64 * 1024 * 1024
 """A registration that inflates to more than this is refused: 1 MiB of zeros would otherwise become 1 GiB."""
 MAX_TOPICS = 1_000_000
+VALUES_PER_TOPIC = 20
+"""JSON values per topic: nine are declared, the rest are attributes."""
 
 _LENGTH = struct.Struct(">i")
 
 
 class RegistrationTooLarge(ValueError):
-    """A registration with more than a limit of something: ``what`` is "bytes", "topics" or "static topics"."""
+    """A registration with more than a limit of something: ``what`` is "bytes", "topics", "static topics", or "values",
+    which are counted as a multiple of the topics.
+    """
 
     def __init__(self, what: str, limit: int) -> None:
         super().__init__(f"the registration has more than {limit} {what}")
@@ -61,7 +66,9 @@ class RegisterBrokerBody(JsonBody):
                 raise RegistrationTooLarge("bytes", max_bytes)
             return cls._from_json(data, max_topics)
         try:
-            return cls._from_parts(_PartReader(_inflate(data, max_bytes)), max_topics)
+            return cls._from_parts(
+                _PartReader(_inflate(data, max_bytes), _max_values(max_topics)), max_topics
+            )
         except RegistrationTooLarge:
             raise
         except (zlib.error, struct.error, ValueError, IndexError) as error:
@@ -77,7 +84,7 @@ class RegisterBrokerBody(JsonBody):
     @classmethod
     def _from_json(cls, data: bytes, max_topics: int) -> Self:
         try:
-            value = fastjson.loads(data)
+            value = fastjson.loads(data, _max_values(max_topics))
         except ValueError as error:
             remark = f"the body is not JSON of a {cls.__name__}: {error}"
             raise RequestError(ResponseCode.SYSTEM_ERROR, remark) from error
@@ -95,16 +102,18 @@ class RegisterBrokerBody(JsonBody):
     def _from_parts(cls, parts: "_PartReader", max_topics: int) -> Self:
         wrapper = TopicConfigAndMappingSerializeWrapper(data_version=DataVersion.from_json(parts.read_part()))
         for _ in range(_check_count(parts.read_number(), "topics", max_topics)):
-            topic = topic_from_text(parts.read_part().decode())
+            topic = topic_from_text(str(parts.read_part(), "utf-8"))
             wrapper.topic_config_table[topic.topic_name] = topic
-        servers = fastjson.loads(parts.read_part())
+        filter_servers = cls.from_value(
+            {"filterServerList": fastjson.loads(parts.read_part())}
+        ).filter_server_list
         if parts.has_more:
             for _ in range(_check_count(parts.read_number(), "static topics", max_topics)):
                 mapping = TopicQueueMappingInfo.from_json(parts.read_part())
                 wrapper.topic_queue_mapping_info_map[mapping.topic or ""] = mapping
         return cls(
             topic_config_serialize_wrapper=wrapper,
-            filter_server_list=servers if isinstance(servers, list) else [],
+            filter_server_list=filter_servers,
         )
 
     def _parts(self) -> Iterator[bytes]:
@@ -131,7 +140,7 @@ def topic_from_text(text: str) -> TopicConfig:
 
     Source: TopicConfig.decode, 5.4.0.
     """
-    words = text.split(" ")
+    words = text.split(" ", 6)
     if len(words) < 5:
         raise ValueError(f"a topic has five words or six, not {len(words)}")
     topic = TopicConfig(
@@ -142,13 +151,20 @@ def topic_from_text(text: str) -> TopicConfig:
         topic_filter_type=words[4],
     )
     if len(words) > 5 and words[5]:
-        attributes = fastjson.loads(words[5])
-        topic.attributes = attributes if isinstance(attributes, dict) else {}
+        topic.attributes = _read_attributes(fastjson.loads(words[5]))
     return topic
+
+
+_read_attributes = json_reader(dict[str, str])
 
 
 def _part(data: bytes) -> bytes:
     return _LENGTH.pack(len(data)) + data
+
+
+def _max_values(max_topics: int) -> int:
+    """Return the limit on JSON values of a registration: text of 64 MiB could hold 30 million, which need 1 GB."""
+    return MAX_VALUES + VALUES_PER_TOPIC * max_topics
 
 
 def _check_count(count: int, what: str, limit: int) -> int:
@@ -166,11 +182,13 @@ def _inflate(data: bytes, max_bytes: int) -> bytes:
 
 
 class _PartReader:
-    """Reads numbers and length-prefixed parts in sequence."""
+    """Reads numbers and length-prefixed parts in sequence; all parts together hold at most ``max_values`` values."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, max_values: int) -> None:
         self._data = data
         self._position = 0
+        self._max_values = max_values
+        self._values = 0
 
     @property
     def has_more(self) -> bool:
@@ -187,4 +205,6 @@ class _PartReader:
             raise ValueError("a part is longer than the rest")
         part = self._data[self._position : end]
         self._position = end
+        self._values += part.count(b",")
+        _check_count(self._values, "values", self._max_values)
         return part

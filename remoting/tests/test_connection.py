@@ -83,7 +83,9 @@ async def test_one_byte_at_a_time():
 async def test_all_answers_of_one_read_leave_in_one_write():
     async with trio.open_nursery() as nursery:
         batches = []
-        bench: Bench = Bench(nursery, HANDLERS, on_batch=lambda: batches.append(len(bench.kernel.sent)))
+        bench: Bench = Bench(
+            nursery, HANDLERS, small(max_turn_s=60), lambda: batches.append(len(bench.kernel.sent))
+        )
         answers = await bench.feed(b"".join(frame(ECHO, opaque) for opaque in range(100)))
         assert [answer.opaque for answer in answers] == list(range(100))
         assert bench.kernel.writes == 1
@@ -492,6 +494,9 @@ async def test_turns_wait_for_a_peer_that_does_not_read(monkeypatch):
 
 @virtual
 async def test_long_remarks_are_shortened(caplog):
+    # The captured log would hold a lone surrogate, which no test runner can pass on.
+    caplog.set_level(logging.CRITICAL, logger="remoting.connection")
+
     def quote(connection, command):
         raise RequestError(1, "official " + command.ext["a"])
 

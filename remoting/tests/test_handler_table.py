@@ -1,10 +1,11 @@
 import pytest
 import trio
 
-from codec.command import encode_response
-from remoting.declare import REQUESTS, Header, Request, i32
+from codec.command import Command, encode_response
+from remoting.declare import REQUESTS, Header, JsonBody, Request, field, i32
 from remoting.errors import RequestError
 from remoting.handler_table import ANSWERS_LATER, Call, HandlerTable
+from remoting.limits import ConnectionLimits
 from remoting.tests.virtual import Bench, frame, settle, virtual
 
 
@@ -21,9 +22,22 @@ class Note(Request[None], code=9912):
     text: str
 
 
+class NumberList(JsonBody):
+    numbers: list[i32] = field(factory=list)
+
+
+class NumbersReply(Header):
+    data: NumberList
+
+
+class Numbers(Request[NumbersReply], code=9913):
+    data: NumberList
+
+
 # Declared for these tests only.
 del REQUESTS[Sum.code]
 del REQUESTS[Note.code]
+del REQUESTS[Numbers.code]
 
 
 def ask(opaque, left=1, right=2, flag=0):
@@ -71,6 +85,37 @@ async def test_fields_that_are_missing_or_wrong_are_refused():
     assert [answer.code for answer in answers] == [1, 1]
     assert "<right>" in answers[0].remark
     assert "<left>" in answers[1].remark
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_json_bodies_are_limited_by_the_connection(is_async):
+    routes = HandlerTable()
+
+    async def count_later(context, request):
+        return SumReply(total=len(request.data.numbers))
+
+    def count(context, request):
+        return SumReply(total=len(request.data.numbers))
+
+    Numbers.on(routes)(count_later if is_async else count)
+
+    async def main():
+        async with trio.open_nursery() as nursery:
+            bench = Bench(nursery, routes.bind(None), ConnectionLimits(max_json_values=50))
+            bodies = [b'{"numbers":[' + b"0," * count + b"0]}" for count in (40, 60)]
+            answers = await bench.feed(*(frame(Numbers.code, 1, body=body) for body in bodies))
+            assert [answer.code for answer in answers] == [0, 1]
+            assert answers[0].ext == {"total": "41"}
+            assert "maxJsonValues" in str(answers[1].remark)
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+
+
+def test_replies_may_be_larger_than_requests():
+    body = b'{"numbers":[' + b"0," * 100_000 + b"0]}"
+    reply = Numbers(data=NumberList()).read_reply(Command(0, 1, 1, body=body))
+    assert len(reply.data.numbers) == 100_001
 
 
 @virtual

@@ -272,7 +272,7 @@ def text() -> st.SearchStrategy[str]:
 
 def values_of(kind: Any) -> st.SearchStrategy[Any]:
     """Values of one declared field type."""
-    origin, arguments = remoting.json_body._split(kind)
+    origin, arguments, _ = remoting.json_body._split(kind)
     if hasattr(arguments, "low"):
         return st.integers(arguments.low, arguments.high)
     if origin is list:

@@ -82,7 +82,7 @@ class HeartbeatRegistration:
         self._broker = broker
         self._connection = connection
         self._command = command
-        self._beat = beat = ReceivedHeartbeat.from_json(command.body)
+        self._beat = beat = ReceivedHeartbeat.from_json(command.body, connection.limits.max_json_values)
         self._is_second_version = beat.heartbeat_fingerprint != 0
         self._with_subscriptions = not (self._is_second_version and beat.without_sub)
         self._needs_subscriptions = False

@@ -68,8 +68,8 @@ def test_the_ha_port_follows_the_listen_port() -> None:
 
 
 def test_limits_of_a_connection() -> None:
-    limits = ListenerLimits(frame_bytes=4096, idle_close_s=7).of_connection()
-    assert (limits.max_frame_bytes, limits.idle_close_s) == (4096, 7.0)
+    limits = ListenerLimits(frame_bytes=4096, idle_close_s=7, json_values=2000).of_connection()
+    assert (limits.max_frame_bytes, limits.idle_close_s, limits.max_json_values) == (4096, 7.0, 2000)
 
 
 def test_a_process_has_a_namesrv_and_a_broker_by_default() -> None:

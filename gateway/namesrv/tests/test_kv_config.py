@@ -34,9 +34,9 @@ def test_a_file_the_official_namesrv_wrote() -> None:
 
 
 def test_values_of_a_file_that_are_not_text() -> None:
-    stored = b'{"configTable":{"n":{"a":null,"b":1,"c":true,"d":{"e":[2]},"f":1e400,5:"g"},6:{}}}'
+    stored = b'{"configTable":{"n":{"a":null,"b":1,"c":true,"d":{"e":[2]},"f":1e4,5:"g"},6:{}}}'
     kv = KvConfig(stored)
-    assert kv.namespace_values("n") == {"b": "1", "c": "true", "d": '{"e":[2]}', "f": "null", "5": "g"}
+    assert kv.namespace_values("n") == {"b": "1", "c": "true", "d": '{"e":[2]}', "f": "10000.0", "5": "g"}
     assert kv.namespace_values("6") == {}
     assert KvConfig(kv.encoder()()).namespace_values("n") == kv.namespace_values("n")
 

@@ -28,6 +28,7 @@ from remoting.bodies.routes import ClusterInfo, QueueData, TopicRouteData
 from remoting.bodies.topics import TopicConfig, TopicConfigAndMappingSerializeWrapper, TopicList
 from remoting.connection import encode_failure
 from remoting.errors import RequestError
+from remoting.limits import ConnectionLimits
 from remoting.requests import namesrv as ask
 
 V4_9_3, V4_9_4 = VERSION_NAMES.index("V4_9_3"), VERSION_NAMES.index("V4_9_4")
@@ -64,6 +65,7 @@ class Peer:
         self.closed = False
         self.tasks: list[tuple[Any, ...]] = []
         self.written: list[bytes] = []
+        self.limits = ConnectionLimits()
 
     def check_outstanding_limit(self) -> None:
         pass
@@ -523,7 +525,8 @@ def test_topics_by_request_are_checked(asker: Asker) -> None:
     request = ask.RegisterTopicInNamesrv(topic="X")
     command = request.to_command(1)
     command.body = b'{"queueDatas":[null]}'
-    asker.handlers[request.code](Peer(), command)
+    with pytest.raises(RequestError, match="QueueData"):
+        asker.handlers[request.code](Peer(), command)
     assert asker.refusal(ask.GetRouteInfoByTopic(topic="X"))[0] == 17
 
 

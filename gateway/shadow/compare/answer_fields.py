@@ -86,7 +86,7 @@ def body_leaves(code: int, body: bytes | memoryview, broker_names: BrokerNames) 
         yield Leaf("body", "body", ABSENT)
         return
     try:
-        value = fastjson.loads(body)
+        value = fastjson.loads(body, fastjson.MAX_TRUSTED_VALUES)
         typed = value if kind is None else kind.from_value(value)
     except (JsonError, ValueError, RequestError):
         yield Leaf("body", "body", OpaqueBytes.from_bytes(body))
