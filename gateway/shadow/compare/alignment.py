@@ -18,6 +18,11 @@ from toolkit.subsequences import longest_chain_from_end
 
 MIN_AGREEING_MESSAGES: Final = 8
 """Equal messages in a row that end a run of differences."""
+MAX_ORDER_PLACES: Final = 64
+"""Latest messages of its sharding key among which a moved message is looked for in another order."""
+MAX_MESSAGES_PER_TURN: Final = 512
+DISJOINT_STEPS_PER_WINDOW: Final = 32
+"""Steps in which a window of messages without any partner is taken."""
 _INITIAL_LOOKAHEAD: Final = 64
 _MAX_COPIES_EACH_SIDE: Final = 8
 """Copies of a message that are considered on each side of the expected one: bounds the time for many equal messages."""
@@ -193,8 +198,9 @@ class _RecentPairs:
         """Tell whether a message of the same sharding key is before this one on one side and after it on the other."""
         if primary.sharding_key is None:
             return False
-        places = self._places.get(primary.sharding_key, deque())
-        return any((before < primary.offset) != (there < target.offset) for before, there in reversed(places))
+        # With all of them it would take time quadratic in the window.
+        places = islice(reversed(self._places.get(primary.sharding_key, deque())), MAX_ORDER_PLACES)
+        return any((before < primary.offset) != (there < target.offset) for before, there in places)
 
     def _forget_pair(self, identity: bytes, key: bytes | None) -> None:
         if self._count[identity] == 1:
@@ -212,8 +218,10 @@ EntryBuffer = deque[ComparedMessage]
 
 
 def align_by_offset(primary: EntryBuffer, target: EntryBuffer, ledger: AlignmentLedger) -> None:
-    """Take messages from both buffers by queue offset, until one is empty."""
-    while primary and target:
+    """Take messages from both buffers by queue offset, until one is empty, but only so many at a time."""
+    for _ in range(MAX_MESSAGES_PER_TURN):
+        if not (primary and target):
+            return
         ours, theirs = primary[0], target[0]
         if ours.offset < theirs.offset:
             ledger.record_missing(primary.popleft())
@@ -234,9 +242,13 @@ def align_by_key(
 ) -> None:
     """Take messages from both buffers by identity, until one is empty or must be filled further before a decision.
 
-    ``whole`` tells for each side whether its buffer holds all messages that the queue has at the moment.
+    A call takes only so many messages, so that the caller can let other tasks run; one that takes none needs a buffer
+    that is filled further. ``whole`` tells for each side whether its buffer holds all messages that the queue has at
+    the moment.
     """
-    while primary and target:
+    for _ in range(MAX_MESSAGES_PER_TURN):
+        if not (primary and target):
+            return
         if primary[0].identity == target[0].identity:
             ledger.record_pair(primary.popleft(), target.popleft())
             continue
@@ -244,17 +256,21 @@ def align_by_key(
             not all_of_it and len(side) < window
             for side, all_of_it in zip((primary, target), whole, strict=True)
         ]
-        if not _take_until_agreement(primary, target, ledger, window, guess=not any(grows)):
-            return
+        _take_until_agreement(primary, target, ledger, window, guess=not any(grows))
+        return
 
 
 def _take_until_agreement(
     primary: EntryBuffer, target: EntryBuffer, ledger: AlignmentLedger, window: int, *, guess: bool
-) -> bool:
+) -> None:
     """Take the messages up to the place where the sides agree again.
 
-    Returns False if the buffers do not reach that place and ``guess`` is not allowed.
+    Takes none if the buffers do not reach that place and ``guess`` is not allowed.
     """
+    if {entry.identity for entry in primary}.isdisjoint(entry.identity for entry in target):
+        if guess:
+            _take_older_side(primary, target, ledger, max(1, window // DISJOINT_STEPS_PER_WINDOW))
+        return
     size, enough = _INITIAL_LOOKAHEAD, min(window, max(len(primary), len(target)))
     while True:
         ours, theirs = list(islice(primary, size)), list(islice(target, size))
@@ -262,7 +278,7 @@ def _take_until_agreement(
         agreed = _first_agreement(pairs)
         if agreed is not None:
             _take_aligned(primary, target, ledger, pairs[:agreed], *pairs[agreed])
-            return True
+            return
         if size >= enough:
             break
         size *= 4
@@ -270,8 +286,7 @@ def _take_until_agreement(
         ours_at, theirs_at = pairs[-1]
         _take_aligned(primary, target, ledger, pairs, ours_at + 1, theirs_at + 1)
     elif guess:
-        _take_older_side(primary, target, ledger)
-    return guess
+        _take_older_side(primary, target, ledger, 1)
 
 
 def _first_agreement(pairs: Sequence[tuple[int, int]]) -> int | None:
@@ -306,10 +321,13 @@ def _take_aligned(
             mine, other = mine + 1, other + 1
 
 
-def _take_older_side(primary: EntryBuffer, target: EntryBuffer, ledger: AlignmentLedger) -> None:
+def _take_older_side(
+    primary: EntryBuffer, target: EntryBuffer, ledger: AlignmentLedger, at_least: int
+) -> None:
     """Take the older messages of the side that is behind, that is, whose first message was born earlier.
 
-    For sides that share no message in the window.
+    For sides that share no message in the window. With a single message at a time, two queues that have nothing in
+    common took minutes.
     """
     if target[0].born_ms < primary[0].born_ms:
         limit = primary[0].born_ms
@@ -317,9 +335,9 @@ def _take_older_side(primary: EntryBuffer, target: EntryBuffer, ledger: Alignmen
             ledger.record_extra(target.popleft())
         return
     limit = target[0].born_ms
-    ledger.record_missing(primary.popleft())
-    while primary and primary[0].born_ms < limit:
+    while primary and (at_least > 0 or primary[0].born_ms < limit):
         ledger.record_missing(primary.popleft())
+        at_least -= 1
 
 
 def longest_common_subsequence(

@@ -4,7 +4,9 @@ Answers are compared as leaves (`answer_fields.py`); fields that may differ are 
 local names, ``ours`` belongs to the primary's answer and ``theirs`` to the target's.
 """
 
+import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -12,6 +14,7 @@ from typing import Any, Final
 
 from codec.command import Command
 from codec.errors import MessageFormatError
+from codec.java_numbers import parse_integer_or
 from codec.message import Message, iter_messages
 from gateway.shadow.compare.answer_fields import (
     ABSENT,
@@ -33,6 +36,11 @@ from gateway.shadow.compare.expected_differences import (
     request_name,
 )
 
+MAX_COMPARED_REMARK_CHARS: Final = 1_000
+"""Longer remarks are compared up to here. The search for addresses in them takes time quadratic in the length."""
+MAX_PLACE_CHARS: Final = 1_000
+MAX_PATH_CHARS: Final = 200
+MAX_COMPARED_MESSAGES: Final = 1_024
 MAX_DIFFERENCES: Final = 50
 """Differences reported for one pair of answers; further ones are left out."""
 _CONSUMER_TOPIC_PLACE = re.compile(
@@ -79,18 +87,29 @@ SAME_SERVER: Final = ComparisonTerms(same_offsets=True)
 """The terms for two answers of one server."""
 
 
-def diff_answers(code: int, primary: Command, target: Command, terms: ComparisonTerms) -> list[Difference]:
+def diff_answers(
+    code: int, primary: Command, target: Command, terms: ComparisonTerms, max_body_bytes: float = math.inf
+) -> list[Difference]:
     """Return the differences between two answers to a request with this code, expected differences left out; at most
-    `MAX_DIFFERENCES`."""
-    if _equal_bytes(code, primary, target, terms):
+    `MAX_DIFFERENCES`. Bodies of more than ``max_body_bytes`` are one value, which is equal or not.
+    """
+    if max(len(primary.body), len(target.body)) <= max_body_bytes and _equal_bytes(
+        code, primary, target, terms
+    ):
         return []
-    found = (
-        Difference(code, path, at, format_value(path, ours), format_value(path, theirs))
-        for path, at, ours, theirs in _iter_differences(code, primary, target, terms)
-        if find_expected_difference(code, path, same_offsets=terms.same_offsets) is None
-        and not _CONSUMER_TOPIC_PLACE.search(at)
-    )
-    return list(islice(found, MAX_DIFFERENCES))
+    found: list[Difference] = []
+    try:
+        for path, at, ours, theirs in _iter_differences(code, primary, target, terms, max_body_bytes):
+            if find_expected_difference(
+                code, path, same_offsets=terms.same_offsets
+            ) is None and not _CONSUMER_TOPIC_PLACE.search(at[:MAX_PLACE_CHARS]):
+                texts = format_value(path, ours), format_value(path, theirs)
+                found.append(Difference(code, path[:MAX_PATH_CHARS], at[:MAX_PLACE_CHARS], *texts))
+                if len(found) == MAX_DIFFERENCES:
+                    break
+    except RecursionError:  # an answer that is nested too deeply: no server writes such a thing
+        found.append(Difference(code, "body", "body", "nested too deeply", "nested too deeply"))
+    return found
 
 
 def _equal_bytes(code: int, primary: Command, target: Command, terms: ComparisonTerms) -> bool:
@@ -119,8 +138,10 @@ def _same_messages(primary: Command, target: Command, same_offsets: bool) -> boo
     """
     try:
         ours, theirs = (
-            list(parse_entries(bytes(primary.body), same_offsets=same_offsets)),
-            list(parse_entries(bytes(target.body), same_offsets=same_offsets)),
+            list(
+                islice(parse_entries(bytes(primary.body), same_offsets=same_offsets), MAX_COMPARED_MESSAGES)
+            ),
+            list(islice(parse_entries(bytes(target.body), same_offsets=same_offsets), MAX_COMPARED_MESSAGES)),
         )
     except MessageFormatError:
         return False
@@ -143,7 +164,7 @@ LeafPair = tuple[str, str, Any, Any]
 
 
 def _iter_differences(
-    code: int, primary: Command, target: Command, terms: ComparisonTerms
+    code: int, primary: Command, target: Command, terms: ComparisonTerms, max_body_bytes: float
 ) -> Iterator[LeafPair]:
     if primary.code != target.code:
         yield "code", "code", _describe_code(primary), _describe_code(target)
@@ -151,12 +172,19 @@ def _iter_differences(
     if not _same_remark(primary.remark, target.remark, terms):
         yield "remark", "remark", primary.remark or ABSENT, target.remark or ABSENT
     yield from _diff_leaves(header_leaves(code, primary.ext), header_leaves(code, target.ext))
-    if code in MESSAGE_LIST_CODES and primary.code == _SUCCESS:
+    if max(len(primary.body), len(target.body)) > max_body_bytes:
+        if primary.body != target.body:
+            yield "body", "body", _describe_large(primary.body), _describe_large(target.body)
+    elif code in MESSAGE_LIST_CODES and primary.code == _SUCCESS:
         yield from _diff_messages(code, primary, target, terms)
     else:
         rename = terms.target_broker_names or {}
         ours, theirs = body_leaves(code, primary.body, rename), body_leaves(code, target.body, {})
         yield from _diff_leaves(ours, theirs)
+
+
+def _describe_large(body: bytes | memoryview) -> str:
+    return f"{len(body)} bytes, too many to compare by field"
 
 
 def _describe_code(answer: Command) -> str:
@@ -166,7 +194,9 @@ def _describe_code(answer: Command) -> str:
 def _same_remark(primary: str | None, target: str | None, terms: ComparisonTerms) -> bool:
     # Empty and absent are the same: the official decoder turns both into null.
     ours, theirs = (
-        "" if remark in (None, UNSET_REMARK) else _ADDRESS.sub("<address>", remark)
+        ""
+        if remark in (None, UNSET_REMARK)
+        else _ADDRESS.sub("<address>", remark[:MAX_COMPARED_REMARK_CHARS])
         for remark in (primary, target)
     )
     return ours == theirs or (terms.longer_remarks_allowed and ours != "" and theirs.startswith(ours))
@@ -190,7 +220,9 @@ def _diff_messages(
     code: int, primary: Command, target: Command, terms: ComparisonTerms
 ) -> Iterator[LeafPair]:
     try:
-        ours, theirs = list(iter_messages(primary.body)), list(iter_messages(target.body))
+        ours, theirs = (
+            list(islice(iter_messages(body), MAX_COMPARED_MESSAGES)) for body in (primary.body, target.body)
+        )
     except MessageFormatError:
         if primary.body != target.body:
             yield (
@@ -222,16 +254,14 @@ def _messages_by_name(messages: Iterable[Message], same_offsets: bool) -> Messag
     Copies of one message get a number.
     """
     named: MessagesByName = {}
+    copies: Counter[str] = Counter()
     for message in messages:
         place = f"{message.queue_id}:{message.queue_offset}"
         name = (
             place if same_offsets else message.unique_key or OpaqueBytes.from_bytes(message.body).digest.hex()
         )
-        copies = 1
-        while name in named:
-            copies += 1
-            name = f"{name.partition('#')[0]}#{copies}"
-        named[name] = message
+        copies[name] += 1
+        named[name if copies[name] == 1 else f"{name}#{copies[name]}"] = message
     return named
 
 
@@ -249,8 +279,7 @@ def _common_part(
 
 
 def _next_offset(answer: Command) -> int:
-    text = answer.ext.get("nextBeginOffset", "")
-    return int(text) if text.isdecimal() else 0
+    return parse_integer_or(answer.ext.get("nextBeginOffset"), 0)
 
 
 def _below_offset(named: MessagesByName, end: int) -> MessagesByName:
@@ -263,7 +292,8 @@ def _between_common(named: MessagesByName, common: list[str]) -> MessagesByName:
     The pull's offset may have been mapped to an earlier one, so messages before the first common one do not count.
     """
     names = list(named)
-    places = [names.index(name) for name in common]
+    place_of = {name: place for place, name in enumerate(names)}
+    places = [place_of[name] for name in common]
     return {name: named[name] for name in names[min(places) : max(places) + 1]}
 
 

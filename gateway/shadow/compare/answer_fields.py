@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, NamedTuple, get_args, get_origin
 from codec import fastjson, properties
 from codec.errors import JsonError
 from codec.expected_differences import COMPARED_SYS_FLAG_BITS, EXPECTED_PROPERTY_NAMES
+from codec.java_numbers import MAX_INTEGER_TEXT_CHARS, parse_java_integer
 from codec.message import Message
 from gateway.shadow.compare.expected_differences import SECRET_WORDS, UNORDERED_LISTS
 from remoting.declare import REQUESTS, Header
@@ -19,6 +20,7 @@ from remoting.fields import Field
 from remoting.json_body import JsonBody
 
 MAX_VALUE_CHARS: Final = 160
+MAX_SHOWN_BITS: Final = 1_000
 
 
 class _Marker:
@@ -128,8 +130,14 @@ def format_value(path: str, value: Any) -> str:
     """Return a value as bounded text for people; fields that may hold secrets are not shown."""
     if any(word in path.lower() for word in SECRET_WORDS) and value is not ABSENT:
         return "<secret>"
-    text = value if isinstance(value, str) else repr(value)
+    text = value if isinstance(value, str) else _shown(value)
     return text if len(text) <= MAX_VALUE_CHARS else f"{text[:MAX_VALUE_CHARS]}… ({len(text)} characters)"
+
+
+def _shown(value: Any) -> str:
+    # The decimal digits of a number beyond all ranges take long, and Python refuses them.
+    is_huge = isinstance(value, int) and value.bit_length() > MAX_SHOWN_BITS
+    return f"a number of {value.bit_length()} bits" if is_huge else repr(value)
 
 
 def _reply_class(code: int) -> type[Header] | None:
@@ -144,9 +152,9 @@ def _parse_header_value(item: Field, text: str | None) -> Any:
     kind = item.type if get_origin(item.type) is Annotated else kind
     try:
         if get_origin(kind) is Annotated:
-            return int(text)
+            return parse_java_integer(text)
         if kind is float:
-            return float(text)
+            return float(text) if len(text) <= MAX_INTEGER_TEXT_CHARS else text
     except ValueError:
         return text
     return text.lower() == "true" if kind is bool else text
@@ -157,6 +165,7 @@ class _FieldPath(NamedTuple):
     at: str
 
     def in_field(self, name: str) -> "_FieldPath":
+        name = name[:MAX_VALUE_CHARS]
         return _FieldPath(f"{self.path}.{name}", f"{self.at}.{name}")
 
     def in_key(self, key: str) -> "_FieldPath":

@@ -20,6 +20,8 @@ from gateway.shadow.traffic.exchange import Codes, Exchange, Side
 from gateway.shadow.traffic.outcome import Outcome
 from remoting.requests.client import HeartBeat
 
+MAX_BODY_BYTES: Final = 32 * 1024
+"""Larger answers to mirrored requests are compared as a whole: they have no such bodies, unless a target is hostile."""
 TIMED_CODES: Final = frozenset((*SEND_CODES, 15, 36, 37))
 """Codes whose latency is recorded although they are not read-only: sends, commits, send-backs, ends of transactions."""
 
@@ -90,6 +92,6 @@ class ComparisonObserver:
         assert answer is not None
         sides = (answer, outcome.answer)
         primary, target = sides if exchange.side is Side.PRIMARY else sides[::-1]
-        found = diff_answers(exchange.code, primary, target, self._terms)
+        found = diff_answers(exchange.code, primary, target, self._terms, MAX_BODY_BYTES)
         differences = [each for each in found if not self._noise.is_noise(each.code, each.path)]
         self._counts.record_comparison(exchange, differences)

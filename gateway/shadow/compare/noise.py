@@ -6,6 +6,8 @@ Counts second reads and differences by request code and field. `read_repeater.py
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
+from codec.java_numbers import I32, parse_java_integer
+
 MAX_FIELDS: Final = 200
 """Fields counted for each code; further ones never become noise."""
 
@@ -72,7 +74,10 @@ class LearnedNoise:
         Raises ValueError for anything else.
         """
         try:
-            learned = {int(code): (float(each["reads"]), each["differed"]) for code, each in value.items()}
+            learned = {
+                parse_java_integer(code, I32): (float(each["reads"]), each["differed"])
+                for code, each in value.items()
+            }
             differed = {
                 code: {str(path): float(count) for path, count in list(counts.items())[:MAX_FIELDS]}
                 for code, (_, counts) in learned.items()

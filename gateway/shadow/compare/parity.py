@@ -287,7 +287,7 @@ class QueueComparison:
             while not (self._primary.is_done and self._target.is_done):
                 await self._fill_buffers()
                 if not await self._handle_exhausted_side():
-                    self._align_buffers()
+                    await self._align_buffers()
                 self._publish_counts()
             self._closing = True
             self._ledger.finish()
@@ -350,13 +350,19 @@ class QueueComparison:
         if problems:
             raise problems[0]
 
-    def _align_buffers(self) -> None:
+    async def _align_buffers(self) -> None:
+        """Take messages from both buffers, some at a time, so that clients' requests do not wait."""
         ours, theirs = self._primary.buffer, self._target.buffer
-        if self._options.same_offsets:
-            align_by_offset(ours, theirs, self._ledger)
-        else:
-            whole = self._primary.at_end, self._target.at_end
-            align_by_key(ours, theirs, self._ledger, self._options.window, whole)
+        whole = self._primary.at_end, self._target.at_end
+        while ours and theirs:
+            before = len(ours) + len(theirs)
+            if self._options.same_offsets:
+                align_by_offset(ours, theirs, self._ledger)
+            else:
+                align_by_key(ours, theirs, self._ledger, self._options.window, whole)
+            await trio.lowlevel.checkpoint()
+            if len(ours) + len(theirs) == before:
+                return
 
     async def _handle_exhausted_side(self) -> bool:
         """Report the messages of one side if the other side has no more. Return whether a side was exhausted."""

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 from typing import Final
 
 import trio
@@ -15,6 +16,7 @@ from remoting.requests.offsets import GetMaxOffset, GetMinOffset, SearchOffsetBy
 from remoting.requests.pull import PullMessageReply
 
 MAX_MESSAGES_PER_PULL: Final = 256
+MAX_MESSAGES_PER_ANSWER: Final = 1024
 
 
 class ReadRateLimiter:
@@ -110,10 +112,11 @@ class QueueReader:
                 f"pull at {at} returned messages but continues at {reply.next_begin_offset}"
             )
         high = self.next_offset if self.stop_offset is None else self.stop_offset
-        found = [
-            each
-            for each in parse_entries(reply.body, same_offsets=self._same_offsets)
-            if at <= each.offset < high
-        ]
+        entries = list(
+            islice(parse_entries(reply.body, same_offsets=self._same_offsets), MAX_MESSAGES_PER_ANSWER)
+        )
+        if len(entries) == MAX_MESSAGES_PER_ANSWER:
+            raise MessageFormatError(f"more than {MAX_MESSAGES_PER_PULL} messages in an answer to a pull")
+        found = [each for each in entries if at <= each.offset < high]
         self.buffer += found
         return len(found)

@@ -50,6 +50,10 @@ server itself (26, 28, 315, 319), pulls with side effects, pops, peeks and every
 _MAX_TIMESTAMP_MS: Final = (1 << 63) - 1
 _CLASS_FILTER_FLAG: Final = 8
 _MAX_SUBSCRIPTIONS: Final = 20_000
+MAX_HEARTBEAT_BYTES: Final = 64 * 1024
+"""Larger heartbeats are not decoded: clients' requests would wait for it. Their pulls are not compared."""
+MAX_EXPRESSION_CHARS: Final = 4_096
+MAX_NAME_CHARS: Final = 255
 _CREDENTIAL_FIELDS: Final = (ACCESS_KEY, SECURITY_TOKEN, SIGNATURE)
 _MAX_COPIES: Final = 32
 _MAX_QUERY_RESULTS: Final = 32
@@ -103,6 +107,8 @@ class KnownSubscriptions:
 
     def learn_heartbeat(self, exchange: Exchange) -> None:
         """Remember the subscriptions of a heartbeat and forget the oldest above the limit; ignore other requests."""
+        if len(exchange.request) > MAX_HEARTBEAT_BYTES:
+            return
         try:
             data = HeartBeat.from_command(exchange.request_command).data
         except (RequestError, FrameError):
@@ -111,7 +117,9 @@ class KnownSubscriptions:
             for each in consumer.subscription_data_set:
                 place = (consumer.group_name, each.topic)
                 self._known.pop(place, None)
-                self._known[place] = (each.sub_string or "*", each.expression_type or "TAG")
+                expression = each.sub_string or "*"
+                if len(expression) <= MAX_EXPRESSION_CHARS and max(map(len, place)) <= MAX_NAME_CHARS:
+                    self._known[place] = (expression, each.expression_type or "TAG")
         while len(self._known) > _MAX_SUBSCRIPTIONS:
             del self._known[next(iter(self._known))]
 

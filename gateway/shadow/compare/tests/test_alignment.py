@@ -1,9 +1,10 @@
-from collections import deque
+from collections import Counter, deque
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.shadow.compare.alignment import (
+    MAX_MESSAGES_PER_TURN,
     AlignmentLedger,
     FindingKind,
     align_by_key,
@@ -78,5 +79,56 @@ def test_many_copies_take_no_quadratic_time():
     book = ledger(4096, found)
     ours = deque(entry(0, offset=each) for each in range(20_000))
     theirs = deque(entry(1 if each == 0 else 0, offset=each) for each in range(20_000))
-    align_by_key(ours, theirs, book, 4096, (True, True))
+    align_in_turns(ours, theirs, book, 4096)
     assert book.equal_count == 19_999
+
+
+def align_in_turns(ours, theirs, book, window):
+    """Align until no call takes a message any more; return how many messages the largest call took."""
+    largest = taken = -1
+    while taken:
+        before = len(ours) + len(theirs)
+        align_by_key(ours, theirs, book, window, (True, True))
+        taken = before - len(ours) - len(theirs)
+        largest = max(largest, taken)
+    return largest
+
+
+def test_queues_with_nothing_in_common_take_few_steps():
+    """One message at a time, each after a search of the whole window, took four minutes."""
+    found, calls = [], 0
+    book = ledger(1024, found)
+    ours = deque(entry(number, offset=number) for number in range(1024))
+    theirs = deque(entry(number + 5000, offset=number) for number in range(1024))
+    while ours and theirs and calls < 1000:
+        align_by_key(ours, theirs, book, 1024, (True, True))
+        calls += 1
+    assert calls <= 2 * 32 + 2
+    book.finish()
+    assert Counter(each.kind for each in found)[FindingKind.MISSING] >= 1000
+
+
+def test_equal_queues_are_taken_in_turns():
+    book = ledger(4096, [])
+    ours, theirs = (deque(entry(number, offset=number) for number in range(4096)) for _ in range(2))
+    assert align_in_turns(ours, theirs, book, 4096) == 2 * MAX_MESSAGES_PER_TURN
+    assert book.equal_count == 4096
+
+
+def test_moved_messages_of_one_key_take_no_quadratic_time():
+    class CountingOffset(int):
+        compared = 0
+
+        def __lt__(self, other):
+            CountingOffset.compared += 1
+            return int(self) < int(other)
+
+    found = []
+    book = ledger(4096, found)
+    for number in range(4096):
+        book.record_missing(entry(number, offset=CountingOffset(number))._replace(sharding_key=b"k"))
+    for number in reversed(range(4096)):
+        moved = entry(number, offset=CountingOffset(4096 - number))._replace(sharding_key=b"k")
+        book.record_extra(moved)
+    assert len(found) == 4096
+    assert CountingOffset.compared < 4096 * 300

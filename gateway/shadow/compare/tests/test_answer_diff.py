@@ -1,5 +1,8 @@
+import time
+from contextlib import contextmanager
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -176,3 +179,44 @@ def test_a_message_equals_itself(message):
     except ValueError:
         return
     assert diff_answers(33, answer(body=body), answer(body=body), SAME_SERVER) == []
+
+
+HOSTILE_BODIES = [
+    b"[" * 100_000,
+    b'{"a":' * 90 + b"1" + b"}" * 90,
+    b'{"a":' * 900 + b"1" + b"}" * 900,
+    b'{"%b":1}' % (b"x" * 1_000_000),
+    b'{"a":%b}' % (b"9" * 20_000),
+    b'{"a":{"%b":[[[[1]]]]}}' % (b"[{" * 50_000),
+]
+
+
+@pytest.mark.parametrize("body", HOSTILE_BODIES)
+def test_hostile_bodies_are_compared_in_bounded_time_and_text(body):
+    with deadline():
+        found = diff_answers(21, Command(0, body=b'{"a":1}'), Command(0, body=body), ComparisonTerms())
+    assert found
+    assert all(len(each.path) <= 200 and len(each.at) <= 1000 for each in found)
+    assert all(len(each.primary) < 300 and len(each.target) < 300 for each in found)
+
+
+@pytest.mark.parametrize("remark", ["a" * 1_000_000, ":" * 1_000_000, "1.2.3.4:" * 100_000, "[" * 100_000])
+def test_a_hostile_remark_takes_no_quadratic_time(remark):
+    """The search for addresses in a million hexadecimal digits would have taken weeks."""
+    with deadline():
+        diff_answers(10, Command(1, remark="no"), Command(1, remark=remark), ComparisonTerms())
+
+
+def test_large_bodies_are_one_value():
+    ours, theirs = Command(0, body=b'{"a":1}'), Command(0, body=b" " * 1000)
+    (found,) = diff_answers(21, ours, theirs, ComparisonTerms(), 100)
+    assert (found.path, found.primary) == ("body", "7 bytes, too many to compare by field")
+    assert diff_answers(21, theirs, theirs, ComparisonTerms(), 100) == []
+
+
+@contextmanager
+def deadline(seconds=20.0):
+    """Fail a test that takes absurdly long; what is meant takes milliseconds."""
+    started = time.process_time()
+    yield
+    assert time.process_time() - started < seconds
