@@ -65,8 +65,7 @@ def append_message(
     ``prepared`` is the prepared transaction offset. A ``tags_code`` of None stands for the hash of the message's tags.
     Source: CommitLog.asyncPutMessage, MessageExtEncoder.encode, 5.4.0.
     """
-    body_bytes, properties_bytes = len(body), len(properties)
-    topic_part = queue.topic_part
+    body_bytes, properties_bytes, topic_part = len(body), len(properties), queue.topic_part
     rest_bytes = body_bytes + len(topic_part) + 2 + properties_bytes
     size = 72 + len(born_host) + len(store_host) + rest_bytes
     if properties_bytes > MAX_PROPERTIES_BYTES or body_bytes > max_bytes or b"\0" in properties:
@@ -103,6 +102,7 @@ def append_message(
         queue.position += 20
         queue.next_offset = queue_offset + 1
         queue.recently_used = True
+    log.queued_until = physical_offset + size
     return queue_offset, physical_offset, size, now_ms
 
 
@@ -146,6 +146,7 @@ def append_many(
     log.position = position + size
     first = queue.next_offset
     queue.append_entries(entries)
+    log.queued_until = log.base + log.position
     return first, places, now_ms
 
 

@@ -44,6 +44,8 @@ class CommitLog:
     ``base`` is the physical offset of the written file's first byte, ``position`` the end of the messages in it, and
     ``first_base`` the physical offset of the oldest file. ``buffer`` is the written file's memory. Up to ``limit``
     disk space is reserved and a blank marker still fits behind; up to ``durable_offset`` the log is on the disk.
+    Messages below ``queued_until`` have their queue entries: a checkpoint in another thread must not cover one whose
+    entry is still being written.
     ``after_roll`` is called each time writing moves to a new file; the store removes old files there when it
     keeps a bounded number of bytes.
     """
@@ -61,6 +63,7 @@ class CommitLog:
         "first_base",
         "limit",
         "position",
+        "queued_until",
         "reserved",
     )
 
@@ -84,6 +87,7 @@ class CommitLog:
         self.limit = 0
         self.reserved = 0
         self.durable_offset = 0
+        self.queued_until = 0
         self.buffer: Buffer = bytearray()
 
     @property
@@ -107,7 +111,7 @@ class CommitLog:
         self.buffer = self.mapped_file(self.base).buffer
         self.reserved = self.position
         self.limit = 0
-        self.durable_offset = end
+        self.durable_offset = self.queued_until = end
 
     def mapped_file(self, base: int) -> MappedFile:
         """Return the file that starts at ``base``, opened on first use."""

@@ -147,4 +147,5 @@ def append_preserving_offset(
     log.position = position + size
     queue.append_entry(log.base + position, size, tags_code_of(message.properties))
     queue.recently_used = True
+    log.queued_until = log.base + log.position
     return time_ms

@@ -384,7 +384,7 @@ class MessageStore:
         with self._checkpoint_lock:
             # Read the time first: every message appended from here on has a later timestamp.
             until_ms = self._now_ms() - 1
-            queued = self.commit_log.max_offset
+            queued = self.commit_log.queued_until
             ends = [(queue, queue.next_offset) for queue in self._queue_set.queues()]
             self.flush()
             self._flush_queues([(queue, end) for queue, end in ends if queue.flushed_offset < end])

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from storage import append
 from storage.config import StoreConfig, memory_config
 from storage.crash_files import CrashFiles
 from storage.errors import CorruptionError, StoreInUse
@@ -324,3 +325,24 @@ def test_bytes_behind_the_end_cannot_return_in_the_next_crash():
             assert logs[0].durable is not None
             assert not any(logs[0].durable[end:])
     assert torn > 10
+
+
+def test_a_checkpoint_amid_an_append_does_not_cover_the_message(monkeypatch):
+    """The checkpoint's thread may run between the message and its queue entry; then power fails."""
+    files, clock = CrashFiles(), FakeClock()
+    store = MessageStore.open(small_config(), files, clock)
+    store.append("t", 0, b"first")
+    store.write_checkpoint()
+    original = append.tags_code_of
+
+    def interrupted(properties):
+        store.write_checkpoint()
+        return original(properties)
+
+    monkeypatch.setattr(append, "tags_code_of", interrupted)
+    store.append("t", 0, b"second")
+    monkeypatch.undo()
+    store.flush()
+    for seed in range(20):
+        again = MessageStore.open(small_config(), files.crash(random.Random(seed)), clock)
+        assert again.max_offset("t", 0) == 2
