@@ -75,6 +75,7 @@ class ShadowServer:
             dial_target=self._make_target_dialer(),
         )
         self.metrics.register(self.forwarder.figures)
+        self.metrics.register(self.hub.figures)
         self.capture = build_capture(config.capture, has_mirror=bool(config.target.namesrv))
         if self.capture is not None:
             # Before the mirror: the capture must know an exchange before the target's answer arrives.

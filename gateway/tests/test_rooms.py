@@ -55,7 +55,7 @@ ROOMS: Mapping[str, set[str]] = {
         "gateway.broker.assembly",
     },
     # The shadow gateway, from the traffic it sees up to its commands.
-    "gateway.shadow.traffic": set(),
+    "gateway.shadow.traffic": {"gateway.runtime"},
     "gateway.shadow.clusters": {"gateway.config", "gateway.shadow.traffic"},
     "gateway.shadow.console": {"gateway.console", "gateway.shadow.clusters"},
     "gateway.shadow.proxy": {

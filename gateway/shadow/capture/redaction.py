@@ -14,6 +14,7 @@ from codec import properties as names
 from codec.batch import encode_batch, split_batch
 from codec.command import Command, decode_frame, encode_command
 from codec.errors import FrameError, MessageFormatError
+from codec.java_numbers import I32, parse_integer_or
 from codec.message import Message, encode_message, iter_messages
 from codec.properties import decode_properties, encode_properties
 from codec.sysflag import COMPRESSED, COMPRESSION_MASK
@@ -98,7 +99,7 @@ class Redaction:
         ):
             return self._redact_batch(bytes(command.body), rule)
         flag_at = next((name for name in _SYS_FLAG if name in ext), "sysFlag")
-        flag = int(ext[flag_at]) if ext.get(flag_at, "").isdecimal() else 0
+        flag = max(0, parse_integer_or(ext.get(flag_at), 0, I32))
         body, left, new_flag = _apply_rule(rule, bytes(command.body), properties, flag)
         if left != properties:
             ext[at] = encode_properties(left).decode()

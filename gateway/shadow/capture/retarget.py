@@ -9,6 +9,7 @@ from codec import properties as names
 from codec.command import Command
 from codec.errors import MessageFormatError
 from codec.ids import decode_message_id
+from codec.java_numbers import I32, parse_integer_or, parse_java_integer
 from codec.properties import decode_properties, encode_properties
 from gateway.shadow.capture.replay_plan import PULL_CODES
 from gateway.shadow.mirror.half_messages import FINAL_DECISIONS
@@ -56,7 +57,7 @@ class RequestRetargeter:
             command.ext["commitOffset"] = str(self._translate_offset(exchange, subject, "commitOffset"))
         elif code in PULL_CODES:
             command.ext["queueOffset"] = str(self._translate_offset(exchange, subject, "queueOffset"))
-            flag = int(command.ext.get("sysFlag") or 0)
+            flag = parse_integer_or(command.ext.get("sysFlag"), 0, I32)
             command.ext["sysFlag"] = str(flag & ~(_COMMIT | _SUSPEND))
         return command
 
@@ -65,7 +66,7 @@ class RequestRetargeter:
         if exchange.code not in SEND_CODES:
             return
         subject = subject_of(exchange)
-        offset = int(answer.ext["queueOffset"])
+        offset = parse_java_integer(answer.ext["queueOffset"])
         if subject.half:
             physical = decode_message_id(answer.ext["msgId"])[2]
             self._halves[subject.unique_key] = (str(offset), str(physical))
@@ -89,13 +90,14 @@ class RequestRetargeter:
         """Move an absolute delivery time so that it is as far ahead of now as it was when captured."""
         properties = decode_properties(text)
         deliver_ms = properties.get(names.TIMER_DELIVER_MS, "")
-        if not deliver_ms.isdecimal():
+        captured = parse_integer_or(deliver_ms, -1)
+        if captured < 0:
             return text
-        properties[names.TIMER_DELIVER_MS] = str(int(deliver_ms) + self._now_ms() - captured_ms)
+        properties[names.TIMER_DELIVER_MS] = str(captured + self._now_ms() - captured_ms)
         return encode_properties(properties).decode()
 
     def _retarget_transaction_end(self, command: Command, subject: Subject) -> None:
-        if int(command.ext.get("commitOrRollback") or 0) not in FINAL_DECISIONS:
+        if parse_integer_or(command.ext.get("commitOrRollback"), 0, I32) not in FINAL_DECISIONS:
             raise NotReplayed("the producer had not decided yet")
         place = self._halves.pop(subject.unique_key, None)
         if place is None:
@@ -109,7 +111,7 @@ class RequestRetargeter:
         return known
 
     def _translate_offset(self, exchange: Exchange, subject: Subject, field: str) -> int:
-        offset = int(exchange.request_command.ext[field])
+        offset = parse_java_integer(exchange.request_command.ext[field])
         queue = (exchange.broker, subject.topic, subject.queue_id)
         found = self._offsets.translate(queue, offset)
         if found is None:

@@ -9,6 +9,7 @@ from typing import Any
 from codec.capture import CaptureRecord, Damage
 from codec.command import decode_frame
 from codec.errors import FrameError
+from codec.java_numbers import parse_java_integer
 from gateway.shadow.capture.reader import CaptureFileReader
 from gateway.shadow.capture.replay import Replay
 from gateway.shadow.capture.replay_plan import ReplayPlan, count_by_code
@@ -32,7 +33,7 @@ def format_time(time_ms: int) -> str:
 def parse_time_ms(text: str) -> int:
     """Parse the output of `format_time`, ms since 1970, or a time without zone (UTC). Raises ValueError."""
     if text.isdecimal():
-        return int(text)
+        return parse_java_integer(text)
     moment = datetime.fromisoformat(text)
     return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 

@@ -5,6 +5,7 @@ Clients' traffic uses connections of its own, in the proxy.
 
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
+from urllib.parse import quote
 
 import trio
 
@@ -29,6 +30,7 @@ CLUSTER_ERRORS = (OSError, RemotingTimeout, RemotingClosed, RequestError)
 MASTER_ID = 0
 MAX_BROKERS: Final = 1024
 """Brokers of a cluster that are known at a time: anybody can register as many as he likes."""
+MAX_BROKER_NAME_CHARS: Final = 200
 MAX_KNOWN_CONNECTIONS: Final = 1024
 MAX_QUEUES_PER_TOPIC: Final = 10_000
 """Queues of a topic on one broker beyond which it is left alone: official brokers accept any number up to 2^31."""
@@ -40,6 +42,11 @@ _NO_CONSUMER = "no consumer for this group"
 """Source: ConsumerManageProcessor.getConsumerListByGroup, 5.4.0."""
 # The size of the pull answers of a backfill is chosen by the broker.
 CONNECTION_LIMITS = ConnectionLimits(max_frame_bytes=64 * 1024 * 1024)
+
+
+def is_usable_name(broker: str) -> bool:
+    """Tell whether a broker may have a name: names become parts of metrics and of file names."""
+    return bool(broker) and broker.isprintable() and len(quote(broker, safe="")) <= MAX_BROKER_NAME_CHARS
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -94,7 +101,7 @@ class Cluster:
     async def refresh(self) -> None:
         """Ask a namesrv for the brokers. Raises OSError, RemotingTimeout, RemotingClosed, RequestError."""
         info = (await self.ask_namesrv(GetBrokerClusterInfo())).data
-        table = info.broker_addr_table or {}
+        table = {name: data for name, data in (info.broker_addr_table or {}).items() if is_usable_name(name)}
         # Those that are known stay known, however many others were registered.
         names = [
             *(name for name in self.brokers if name in table),

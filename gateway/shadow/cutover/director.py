@@ -69,6 +69,8 @@ TOPIC_REQUESTS: Final[tuple[type[Request[Any]], ...]] = (
     GetEarliestMsgStoretime,
     GetTopicStatsInfo,
 )
+MAX_ROUTING_BODY_BYTES: Final = 256 * 1024
+"""Largest body that decides about a request's side; a larger one would hold up everybody's requests."""
 NO_CODES: Final[frozenset[int]] = frozenset()
 PRODUCER_CODES: Final = frozenset({*SEND_CODES, EndTransaction.code, RecallMessage.code})
 
@@ -217,11 +219,12 @@ class MoveDirector:
         return Side.PRIMARY if move is None else move.default_side
 
     def _side_of_lock(self, command: Command, frame: bytes) -> Side:
-        return self._group_sides.get(_parse_body(command).get("consumerGroup") or "", Side.PRIMARY)
+        return self._group_sides.get(_text(_parse_body(command).get("consumerGroup")), Side.PRIMARY)
 
     def _side_of_batch_ack(self, command: Command, frame: bytes) -> Side:
-        acks = _parse_body(command).get("acks") or [{}]
-        return self._consumer_side(acks[0].get("t") or "", acks[0].get("c") or "")
+        acks = _parse_body(command).get("acks")
+        first = acks[0] if isinstance(acks, list) and acks and isinstance(acks[0], dict) else {}
+        return self._consumer_side(_text(first.get("t")), _text(first.get("c")))
 
     def _side_of_send_back(self, command: Command, frame: bytes) -> Side:
         topic, group = command.ext.get("originTopic") or "", command.ext.get("group") or ""
@@ -243,11 +246,17 @@ class MoveDirector:
         return Side.TARGET if led else Side.PRIMARY
 
 
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
 def _is_retry_topic(topic: str) -> bool:
     return topic.startswith(RETRY_PREFIX)
 
 
 def _parse_body(command: Command) -> dict[str, Any]:
+    if len(command.body) > MAX_ROUTING_BODY_BYTES:
+        return {}
     try:
         value = fastjson.loads(bytes(command.body))
     except ValueError:

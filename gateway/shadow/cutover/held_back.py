@@ -4,12 +4,14 @@ The counts come from the broker itself, so that messages sent before the gateway
 what follows from them.
 """
 
-from typing import Final
+from collections.abc import Iterator
+from typing import Any, Final
 
 from codec import fastjson
 from codec import properties as names
 from codec.constants import ResponseCode
 from codec.errors import MessageFormatError
+from codec.java_numbers import I64, parse_integer_or, parse_java_integer, quoted
 from codec.topics import SCHEDULE_TOPIC, TRANS_GROUP, TRANS_HALF_TOPIC, TRANS_OP_TOPIC
 from gateway.shadow.clusters.cluster_pair import ClusterPair, QueueRange
 from gateway.shadow.traffic.exchange import Side
@@ -39,7 +41,7 @@ async def count_half_messages(clusters: ClusterPair, side: Side, broker: str, to
     _require_scannable(halves.high - halves.low + ops.high - ops.low, "half messages and their ends")
     ended: set[int] = set()
     async for op in clusters.read_messages(side, broker, TRANS_OP_TOPIC, 0, ops.low, ops.high):
-        ended.update(int(part) for part in bytes(op.body).split(b",") if part.isdigit())
+        ended.update(_parse_op_offsets(op.body))
     waiting = 0
     async for half in clusters.read_messages(side, broker, TRANS_HALF_TOPIC, 0, halves.low, halves.high):
         waiting += half.queue_offset not in ended and half.properties.get(names.REAL_TOPIC) == topic
@@ -72,8 +74,11 @@ async def _delivered_offsets(clusters: ClusterPair, side: Side, broker: str) -> 
     """Return the next queue offset to deliver by delay level, counted from 1."""
     cluster, name = clusters.locate_broker(side, broker)
     body = (await cluster.ask_broker(name, GetAllDelayOffset())).body
-    table = fastjson.loads(bytes(body), fastjson.MAX_TRUSTED_VALUES).get("offsetTable") or {} if body else {}
-    return {int(level): int(offset) for level, offset in table.items()}
+    try:
+        table = fastjson.loads(bytes(body)).get("offsetTable") or {} if body else {}
+        return {_parse_json_number(level): _parse_json_number(offset) for level, offset in table.items()}
+    except (ValueError, AttributeError) as problem:
+        raise MessageFormatError(f"the delay offsets cannot be read: {problem}") from problem
 
 
 async def count_timer_messages(clusters: ClusterPair, side: Side, broker: str, topic: str) -> int:
@@ -86,10 +91,29 @@ async def count_timer_messages(clusters: ClusterPair, side: Side, broker: str, t
             return 0  # no timer wheel
         raise
     try:
-        counts = fastjson.loads(bytes(body), fastjson.MAX_TRUSTED_VALUES).get("timingCount") or {}
+        counts = fastjson.loads(bytes(body)).get("timingCount") or {}
+        return max(0, _parse_json_number((counts.get(topic) or {}).get("count") or 0))
     except (ValueError, AttributeError) as problem:
         raise MessageFormatError(f"the timer metrics cannot be read: {problem}") from problem
-    return max(0, int((counts.get(topic) or {}).get("count") or 0))
+
+
+def _parse_op_offsets(body: bytes | memoryview) -> Iterator[int]:
+    """Yield the queue offsets that an op message names; what is no offset is left out."""
+    for part in bytes(body).split(b","):
+        offset = parse_integer_or(part.decode("ascii", "replace"), -1)
+        if offset >= 0:
+            yield offset
+
+
+def _parse_json_number(value: Any) -> int:
+    """Return a number that JSON spells as a number or as text. Raises ValueError."""
+    if type(value) is int and value in I64:
+        return value
+    return parse_java_integer(value) if isinstance(value, str) else _refuse_number(value)
+
+
+def _refuse_number(value: Any) -> int:
+    raise ValueError(f"{quoted(repr(value))} is not a 64-bit number")
 
 
 def _require_scannable(count: int, what: str) -> None:

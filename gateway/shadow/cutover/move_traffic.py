@@ -13,6 +13,7 @@ from typing import Final
 from codec import properties as names
 from codec.command import Command
 from codec.constants import STORED_CODES, ResponseCode
+from codec.java_numbers import I32, parse_java_integer
 from codec.properties import decode_properties
 from gateway.shadow.cutover.retry_topics import original_topic
 from gateway.shadow.traffic.exchange import Exchange, Side
@@ -32,6 +33,12 @@ READ_CODES: Final = frozenset({PullMessage.code, LitePullMessage.code, PopMessag
 """Requests that a broker may hold until there is a message."""
 MAX_HALF_MESSAGES: Final = 100_000
 MAX_LOCK_HOLDERS: Final = 10_000
+MAX_LOCKED_QUEUES: Final = 1_000
+"""Queues that one client may hold; further ones are not remembered."""
+MAX_LOCK_BODY_BYTES: Final = 256 * 1024
+MAX_QUEUE_ENDS: Final = 100_000
+MAX_POP_GROUPS: Final = 10_000
+_POP_TIMES: Final = ("pollTime", "invisibleTime")
 MAX_SEND_DURATION_S: Final = 60.0
 """Time after which an unanswered send no longer counts; longer than any broker or client waits."""
 MAX_READ_DURATION_S: Final = 120.0
@@ -135,9 +142,11 @@ class MoveTraffic:
             self._note_end(exchange, topic, answer)
 
     def _note_end(self, exchange: Exchange, topic: str, answer: Command) -> None:
-        queue = exchange.side, topic, exchange.broker, int(answer.ext["queueId"])
-        behind = int(answer.ext["queueOffset"]) + answer.ext.get("msgId", "").count(",") + 1
-        self._ends[queue] = max(behind, self._ends.get(queue, 0))
+        queue = exchange.side, topic, exchange.broker, parse_java_integer(answer.ext["queueId"], I32)
+        offset = parse_java_integer(answer.ext["queueOffset"])
+        behind = offset + answer.ext.get("msgId", "").count(",") + 1
+        if queue in self._ends or len(self._ends) < MAX_QUEUE_ENDS:
+            self._ends[queue] = max(behind, self._ends.get(queue, 0))
 
     def _note_half_message(self, unique_key: str, side: Side) -> None:
         if unique_key:
@@ -182,6 +191,8 @@ class MoveTraffic:
         }
 
     def _observe_lock(self, exchange: Exchange) -> None:
+        if exchange.size_bytes > MAX_LOCK_BODY_BYTES:
+            return
         try:
             if exchange.code == UnlockBatchMq.code:
                 self._remove_locks(UnlockBatchRequestBody.from_json(exchange.request_command.body))
@@ -199,7 +210,7 @@ class MoveTraffic:
         self._lock_holders.move_to_end(key)
         for queue in body.mq_set:
             queues.pop(queue, None)
-        queues |= dict.fromkeys(held, at_s)
+        queues |= dict.fromkeys(held[: max(0, MAX_LOCKED_QUEUES - len(queues))], at_s)
         if len(self._lock_holders) > MAX_LOCK_HOLDERS:
             self._lock_holders.popitem(last=False)
 
@@ -221,8 +232,16 @@ class MoveTraffic:
         group = asked.get("consumerGroup", "")
         key = group, original_topic(asked.get("topic", ""), group)
         if key[1] in self.topics and answer is not None and answer.code == ResponseCode.SUCCESS:
-            until = exchange.wall_ms + int(asked.get("pollTime", 0)) + int(asked.get("invisibleTime", 0))
-            self._popped_until_ms[key] = max(until, self._popped_until_ms.get(key, 0))
+            waits_ms, hidden_ms = (parse_java_integer(asked.get(name) or "0") for name in _POP_TIMES)
+            until = exchange.wall_ms + max(0, waits_ms) + max(0, hidden_ms)
+            if len(self._popped_until_ms) >= MAX_POP_GROUPS:
+                self._forget_visible(exchange.wall_ms)
+            if key in self._popped_until_ms or len(self._popped_until_ms) < MAX_POP_GROUPS:
+                self._popped_until_ms[key] = max(until, self._popped_until_ms.get(key, 0))
+
+    def _forget_visible(self, now_ms: int) -> None:
+        """Forget the groups whose popped messages are visible again."""
+        self._popped_until_ms = {key: until for key, until in self._popped_until_ms.items() if until > now_ms}
 
 
 def _count_younger(under_way: dict[int, list[float]], since_s: float) -> int:

@@ -7,6 +7,7 @@ check-backs arrive here; afterwards only the group's real producers remain. The 
 """
 
 import logging
+from itertools import islice
 from typing import Final, Protocol
 
 import trio
@@ -21,6 +22,9 @@ from remoting.requests.transaction import CheckTransactionState, EndTransaction
 
 log = logging.getLogger(__name__)
 
+MAX_GROUPS: Final = 1_000
+"""Producer groups registered at one broker of the target; check-backs for further ones are not answered. Each new group
+sends a heartbeat with all of them, and clients make up names of groups."""
 HEARTBEAT_INTERVAL_S: Final = 30.0
 """Brokers forget clients that are silent for two minutes. Source: ProducerManager.CHANNEL_EXPIRED_TIMEOUT, 5.4.0."""
 
@@ -61,6 +65,8 @@ class CheckBackProducer:
         groups = self._registered.setdefault(target_broker, set())
         if group in groups and self._connections.get(target_broker) is connection:
             return
+        if group not in groups and len(groups) >= MAX_GROUPS:
+            return
         groups.add(group)
         self._connections[target_broker] = connection
         await self._send_heartbeat(target_broker, groups)
@@ -89,8 +95,9 @@ class CheckBackProducer:
             request = UnregisterClient(client_id=self._client_id, producer_group=group)
             await self.target.ask_broker(target_broker, request)
             known.discard(group)
+        needed = set(islice(sorted(needed), MAX_GROUPS))
         if needed:
-            self._registered[target_broker] = set(needed)
+            self._registered[target_broker] = needed
             self._connections[target_broker] = await self.target.connection(self.target.master(target_broker))
             await self._send_heartbeat(target_broker, needed)
 

@@ -65,6 +65,8 @@ class DivergedQueues:
 
     def clear_marks(self, topic: str, broker: str | None = None, queue_id: int | None = None) -> int:
         """Clear the marks of a topic, or only of a broker or queue; return how many there were."""
+        if broker is not None and queue_id is not None:
+            return int(self._marks.pop((broker, topic, queue_id), None) is not None)
         healed = [
             place
             for place in self._marks

@@ -9,6 +9,7 @@ from typing import Final
 
 from codec import properties as keys
 from codec.errors import MessageFormatError
+from codec.java_numbers import I32, parse_integer_or
 from codec.message import Message, iter_messages
 from codec.properties import decode_properties
 from codec.topics import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC
@@ -80,5 +81,6 @@ def storage_queue_of(exchange: Exchange, subject: Subject) -> tuple[str, int]:
             exchange.request_command.ext.get(header_field_name(exchange.code, "properties")) or ""
         )
         level = found.get(keys.DELAY_TIME_LEVEL, "")
-        return (SCHEDULE_TOPIC, int(level) - 1) if level.isdecimal() else (TIMER_TOPIC, 0)
+        number = parse_integer_or(level, 0, I32)
+        return (SCHEDULE_TOPIC, number - 1) if number > 0 else (TIMER_TOPIC, 0)
     return subject.queue

@@ -11,6 +11,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from itertools import islice
 from typing import Any, Final
 
 import trio
@@ -35,7 +36,11 @@ from gateway.shadow.traffic.subject import Subject, subject_of
 
 log = logging.getLogger(__name__)
 
-_MAX_LATENCY_TOPICS: Final = 1_000
+_MAX_LATENCY_TOPICS: Final = 200
+MAX_STREAMS: Final = 1_024
+"""Streams of rules and brokers: route data can name ever new brokers."""
+MAX_STATUS_MARKS: Final = 1_000
+"""Diverged queues listed in `/status`; all count."""
 _MESSAGE_CODES: Final = SEND_CODES | {END_TRANSACTION}
 
 
@@ -97,11 +102,12 @@ class Mirror:
         """Offer an exchange to the stream of its rule, or count it as skipped."""
         found = self._classify_exchange(exchange)
         if isinstance(found, str):
-            self.unmatched.observed += 1
-            self.unmatched.skipped += 1
-            self._publish_outcome(Outcome(exchange, OutcomeKind.SKIPPED, found))
+            self._skip_unmatched(exchange, found)
             return
         index, subject = found
+        if len(self._streams) >= MAX_STREAMS and (exchange.side, exchange.broker, index) not in self._streams:
+            self._skip_unmatched(exchange, "too many brokers")
+            return
         stream = self._stream_for(exchange.side, exchange.broker, index)
         mode = self.rules.effective_mode(index, subject.topic)
         breaker_is_open = stream.breaker.state is BreakerState.OPEN
@@ -113,6 +119,11 @@ class Mirror:
             self._publish_outcome(stream.skip_exchange(exchange, reason))
         else:
             stream.offer_exchange(exchange, subject)
+
+    def _skip_unmatched(self, exchange: Exchange, reason: str) -> None:
+        self.unmatched.observed += 1
+        self.unmatched.skipped += 1
+        self._publish_outcome(Outcome(exchange, OutcomeKind.SKIPPED, reason))
 
     def _classify_exchange(self, exchange: Exchange) -> tuple[int, Subject] | str:
         """Return the index of the matching rule and the subject, or the reason why no rule applies."""
@@ -360,7 +371,8 @@ class Mirror:
             "rules": {topic: self.rules.rule_mode(topic) for topic in self.rules.mode_overrides()},
             "moved": sorted(self.moved_topics),
             "streams": [_stream_row(stream) for stream in self._streams.values()],
-            "diverged": [mark.to_dict() for mark in self.diverged],
+            "diverged": [mark.to_dict() for mark in islice(self.diverged, MAX_STATUS_MARKS)],
+            "diverged_queues": len(self.diverged),
             "diverged_others": self.diverged.others,
             "held": len(self.answer_holder),
             "aside": [{"directory": each.directory, "exchanges": each.exchanges} for each in self._set_aside],

@@ -56,7 +56,7 @@ class MirrorState:
     def decode_state(self, data: bytes) -> None:
         """Load the content of a state file. Raises ValueError, TypeError or KeyError when it is damaged."""
         checksum, _, text = data.partition(b"\n")
-        if int(checksum, 16) != crc32(text):
+        if checksum != b"%08x" % crc32(text):
             raise ValueError("the checksum does not match")
         values = orjson.loads(text)
         if values["version"] != STATE_VERSION:

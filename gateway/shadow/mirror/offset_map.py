@@ -9,12 +9,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
+from codec.java_numbers import I64, quoted
+
 PrimaryQueue = tuple[str, str, int]
 """The primary's broker, topic, queue id."""
 MappedRange = list[int]
 """The first offset at the primary, the first at the target, and the number of consecutive messages on both sides."""
 
 _MAX_CROSSED_RANGES: Final = 64
+MAX_QUEUES: Final = 200_000
+"""Queues in the map; beyond it those that were added first are forgotten. Clients make up names of topics."""
 
 
 class OffsetMap:
@@ -35,7 +39,9 @@ class OffsetMap:
         Return False if the range does not ascend on both sides, as for a message that arrived late. The map then leaves
         the range out, and translates offsets near it by the ranges before it.
         """
-        ranges = self._queues.setdefault(queue, [])
+        ranges = self._queues.get(queue)
+        if ranges is None:
+            ranges = self._add_queue(queue)
         if ranges:
             first, there, length = last = ranges[-1]
             if primary == first + length and target == there + length:
@@ -50,6 +56,14 @@ class OffsetMap:
         if len(ranges) > self._max_ranges:
             del ranges[: len(ranges) - self._max_ranges]
         return True
+
+    def _add_queue(self, queue: PrimaryQueue) -> list[MappedRange]:
+        if len(self._queues) >= MAX_QUEUES:
+            oldest = next(iter(self._queues))
+            del self._queues[oldest]
+            self._crossed.pop(oldest, None)
+        ranges = self._queues[queue] = []
+        return ranges
 
     def _note_crossing(self, queue: PrimaryQueue, primary: int, target: int) -> None:
         """Remember a crossed message; too many of them are merged into one that covers all."""
@@ -107,18 +121,25 @@ class OffsetMap:
     def load_rows(self, rows: Iterable[Sequence[Any]]) -> None:
         """Load rows of the state file. Raises ValueError or TypeError for rows of another shape."""
         for broker, topic, queue_id, ranges, crossed in rows:
-            whole = [[int(number) for number in run] for run in ranges]
+            whole = [[_require_number(number) for number in run] for run in ranges]
             rising = all(
                 here[0] + here[2] <= there[0] and here[1] + here[2] <= there[1]
                 for here, there in pairwise(whole)
             )
             if not rising or any(len(run) != 3 for run in whole):
                 raise ValueError(f"offsets of {topic} do not ascend")
-            queue = str(broker), str(topic), int(queue_id)
+            queue = str(broker), str(topic), _require_number(queue_id)
             self._queues[queue] = whole[-self._max_ranges :]
             if crossed:
-                self._crossed[queue] = [[int(number) for number in run] for run in crossed]
+                self._crossed[queue] = [[_require_number(number) for number in run] for run in crossed]
 
     def count_entries(self) -> Mapping[str, int]:
         """Return the number of queues and ranges."""
         return {"queues": len(self._queues), "ranges": sum(map(len, self._queues.values()))}
+
+
+def _require_number(value: Any) -> int:
+    """Return a number of the state file. Raises ValueError for anything else."""
+    if type(value) is not int or value not in I64:
+        raise ValueError(f"{quoted(repr(value))} is not a 64-bit number")
+    return value

@@ -34,8 +34,9 @@ import trio
 from codec.command import Command
 from codec.constants import STORED_CODES, ResponseCode
 from codec.ids import decode_message_id
+from codec.java_numbers import parse_integer_or, parse_java_integer
 from codec.sysflag import TRANSACTION_COMMIT
-from gateway.shadow.clusters.cluster import CLUSTER_ERRORS, Cluster
+from gateway.shadow.clusters.cluster import CLUSTER_ERRORS, MAX_QUEUES_PER_TOPIC, Cluster
 from gateway.shadow.clusters.metadata_sync import copy_topic
 from gateway.shadow.clusters.sync_steps import SyncAction
 from gateway.shadow.mirror.check_back_producer import CheckBackProducer, build_end_request
@@ -72,8 +73,11 @@ from remoting.errors import RequestError
 MAX_PARALLEL_LANES: Final = 32
 """Queues of the target that are written to at the same time."""
 _MAX_RECALL_HANDLES: Final = 10_000
+MAX_HANDLE_CHARS: Final = 4_096
 _TOPIC_RETRY_S: Final = 2.0
 """Delay before another attempt to create a topic, because each attempt queries the primary too."""
+MAX_KNOWN_NAMES: Final = 100_000
+"""Topics and queues that are kept in tables; beyond it the tables begin again, which costs one look each."""
 _IN_DOUBT_KEY: Final = "mirror_doubted"
 _DELETE_TOPIC: Final = 215
 _TOPIC_ADMIN_CODES: Final = frozenset({17, 18, _DELETE_TOPIC})
@@ -217,7 +221,7 @@ class ResendWriter:
     def _record_stored(self, exchange: Exchange, subject: Subject, answer: Command) -> None:
         """Record where the target stored a message. Raises OSError when its answer does not contain the place."""
         try:
-            offset = int(answer.ext["queueOffset"])
+            offset = parse_java_integer(answer.ext["queueOffset"])
             if subject.half:
                 physical = decode_message_id(answer.ext["msgId"])[2]
                 self._remember_half(subject, offset, physical)
@@ -225,14 +229,17 @@ class ResendWriter:
                 self._record_offsets(subject, offset)
         except (KeyError, ValueError) as error:
             raise OSError(f"cannot understand the target's answer to a send: {error!r}") from error
-        if "recallHandle" in answer.ext:
-            self._recall_handles[subject.unique_key] = answer.ext["recallHandle"]
+        handle = answer.ext.get("recallHandle", "")
+        if 0 < len(handle) <= MAX_HANDLE_CHARS:
+            self._recall_handles[subject.unique_key] = handle
             if len(self._recall_handles) > _MAX_RECALL_HANDLES:
                 self._recall_handles.popitem(last=False)
 
     def _record_offsets(self, subject: Subject, offset: int) -> None:
         queue = self._broker, subject.topic, subject.queue_id
         self._state.offsets.add_range(queue, subject.offset, offset, subject.count)
+        if len(self._last_target_offsets) >= MAX_KNOWN_NAMES:
+            self._last_target_offsets.clear()
         self._last_target_offsets[subject.queue] = offset + subject.count - 1
 
     def _remember_half(self, subject: Subject, queue_offset: int, physical_offset: int) -> None:
@@ -270,11 +277,24 @@ class ResendWriter:
         """Create a topic as it is on the primary, once. A refusal is ignored: the send after it reports more."""
         if topic in self._known_topics or trio.current_time() < self._topic_retry_at_s.get(topic, -math.inf):
             return
+        self._forget_names()
         if await self._copy_topic(topic):
             self._known_topics.add(topic)
             self._topic_retry_at_s.pop(topic, None)
         else:
             self._topic_retry_at_s[topic] = trio.current_time() + _TOPIC_RETRY_S
+
+    def _forget_names(self) -> None:
+        """Make room in the tables of topics, whose names clients make up."""
+        if len(self._known_topics) >= MAX_KNOWN_NAMES:
+            self._known_topics.clear()
+        if len(self._topic_retry_at_s) >= MAX_KNOWN_NAMES:
+            now_s = trio.current_time()
+            self._topic_retry_at_s = {
+                name: at_s for name, at_s in self._topic_retry_at_s.items() if at_s > now_s
+            }
+            if len(self._topic_retry_at_s) >= MAX_KNOWN_NAMES:
+                self._topic_retry_at_s.clear()
 
     async def _copy_topic(self, topic: str) -> bool:
         """Copy a topic's configuration, and tell whether the target has it now."""
@@ -287,7 +307,7 @@ class ResendWriter:
             step = await copy_topic(self._source, self._target, name, self._target_broker, topic)
         except RequestError:
             return False
-        return step.action is not SyncAction.FAILED
+        return step.action not in (SyncAction.FAILED, SyncAction.LEFT_OUT)
 
     # -- transactions -------------------------------------------------------------------------------------------
 
@@ -338,6 +358,8 @@ class ResendWriter:
     async def _repeat_request(self, exchange: Exchange, subject: Subject) -> Outcome:
         if exchange.code in _TOPIC_ADMIN_CODES:
             self._known_topics.clear()
+            if _has_absurd_queues(exchange.request_command):
+                return Outcome(exchange, OutcomeKind.SKIPPED, "more queues than are copied")
             if exchange.code == _DELETE_TOPIC:
                 self._state.offsets.forget_topic(subject.topic)
         return _outcome_of(
@@ -362,6 +384,13 @@ class ResendWriter:
         if is_temporary_refusal(answer.code, answer.remark):
             raise RequestError(answer.code, answer.remark)
         return answer
+
+
+def _has_absurd_queues(request: Command) -> bool:
+    return any(
+        parse_integer_or(request.ext.get(name), 0) > MAX_QUEUES_PER_TOPIC
+        for name in ("readQueueNums", "writeQueueNums")
+    )
 
 
 def _set_in_doubt(exchange: Exchange, in_doubt: bool) -> None:

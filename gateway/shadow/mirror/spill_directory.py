@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Final
+from urllib.parse import quote, unquote
 
 import orjson
 
+from codec.java_numbers import parse_integer_or
 from gateway.runtime.run_blocking import RunBlocking
 from gateway.shadow.mirror.exchange_codec import decode_exchange
 from gateway.shadow.mirror.rules import MirrorRules
@@ -56,7 +58,8 @@ class SpillDirectory:
     def stream_path(self, key: StreamKey) -> str:
         """Return the path of a stream's files."""
         side, broker, index = key
-        return os.path.join(self._settings.spill_dir, f"{side.value}-{broker}-{index}")
+        # Anybody can register a broker, under the name "../../etc" too.
+        return os.path.join(self._settings.spill_dir, f"{side.value}-{quote(broker, safe='')}-{index}")
 
     def stream_owner(self, rule: MirrorRule) -> str:
         """Return a text that describes target and rule; spill files are resumed only if it is the same."""
@@ -95,11 +98,15 @@ class SpillDirectory:
         broker, _, number = rest.rpartition("-")
         if side not in (Side.PRIMARY.value, Side.TARGET.value) or not number.isdecimal():
             return None, "its name is not the name of a stream"
-        if int(number) >= len(rules.rules):
+        index = parse_integer_or(number, len(rules.rules))
+        if index >= len(rules.rules):
             return None, "its rule no longer exists"
-        if read_owner(directory) != self.stream_owner(rules.rules[int(number)]):
+        if read_owner(directory) != self.stream_owner(rules.rules[index]):
             return None, "the target or the rule has changed"
-        return (Side(side), broker, int(number)), ""
+        key = Side(side), unquote(broker), index
+        if os.path.basename(self.stream_path(key)) != name:
+            return None, "its name is not the name of a stream"
+        return key, ""
 
     async def read_set_aside(self) -> list[SetAsideDirectory]:
         """Return everything that was set aside, by this run or earlier ones."""

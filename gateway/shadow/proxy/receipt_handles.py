@@ -14,6 +14,7 @@ from remoting.requests.pop import AckMessage, BatchAckMessage, ChangeMessageInvi
 
 HANDLE_CODES: Final = frozenset({AckMessage.code, ChangeMessageInvisibletime.code, BatchAckMessage.code})
 """Requests that carry a receipt handle, or the broker's name from one."""
+MAX_BODY_BYTES: Final = 256 * 1024
 _NAME_INDEX: Final = 5
 """Index of the broker's name in a receipt handle.
 
@@ -40,6 +41,8 @@ def _rename_in_handle(command: Command, name: str) -> bool:
 
 
 def _rename_in_body(command: Command, name: str) -> bool:
+    if len(command.body) > MAX_BODY_BYTES:
+        return False
     value: Any = fastjson.loads(bytes(command.body))
     if not isinstance(value, dict) or value.get("brokerName") == name:
         return False

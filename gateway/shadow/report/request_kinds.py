@@ -39,7 +39,7 @@ _NOT_REFUSALS: Final = STORED_CODES | {
     ResponseCode.POLLING_TIMEOUT,
 }
 """Response codes that are not refusals: success, stored but not yet safe everywhere, and reads without messages."""
-_CODE_PATTERN: Final = re.compile(rb'"code"\s*:\s*(-?\d+)')
+_CODE_PATTERN: Final = re.compile(rb'"code"\s*:\s*(-?\d{1,10})')
 
 
 def peek_topic(exchange: Exchange) -> bytes:
@@ -58,7 +58,7 @@ def peek_named_topic(exchange: Exchange, name: str, quoted: bytes) -> bytes:
             start += len(quoted)
             return request[start : request.find(b'"', start, end)]
     try:
-        return exchange.request_command.ext.get(name, "").encode()
+        return exchange.request_command.ext.get(name, "").encode("utf-8", "replace")
     except FrameError:
         return b""
 

@@ -264,7 +264,7 @@ class TrafficSeries:
 
     def record_comparison(self, topic: str, differs: bool) -> None:
         """Count one comparison of an answer or a message of a topic ("" for none)."""
-        tally = self._tally_of(topic.encode())
+        tally = self._tally_of(topic.encode("utf-8", "replace"))
         tally.compared += 1
         tally.differing += differs
 

@@ -6,14 +6,18 @@ an answer back. The proxy itself lives in `gateway/shadow/proxy`.
 """
 
 import logging
-from collections.abc import Callable, Collection
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
 from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
 from codec.command import Command, decode_frame
+from gateway.runtime.metrics import Metric
 
 log = logging.getLogger(__name__)
 
+MAX_KNOWN_CODES: Final = 4096
+"""Request codes whose interests are kept: clients can use any 32-bit number as a code."""
 ALL_CODES: Final = None
 """Stands for every request code, known or not, in place of a set of codes."""
 Codes = Collection[int] | None
@@ -162,6 +166,8 @@ class _InterestTable(dict[int, Interest]):
         self._compute = compute
 
     def __missing__(self, code: int) -> Interest:
+        if len(self) >= MAX_KNOWN_CODES:
+            self.clear()
         interest = self[code] = self._compute(code)
         return interest
 
@@ -177,6 +183,7 @@ class Hub:
         self._director: Director | None = None
         self._holder: Holder | None = None
         self._after_decision: list[Callable[[], None]] = []
+        self.observer_failures: Counter[str] = Counter()
         self.interests: dict[int, Interest] = _InterestTable(self._compute_interest)
         """By request code; every code has an entry."""
         self.observes_anything = False
@@ -250,12 +257,26 @@ class Hub:
         for observer in interest.observers:
             try:
                 observer.observe(exchange)
-            except Exception:
-                log.exception("observer failed", extra={"observer": type(observer).__name__})
+            except Exception:  # noqa: BLE001 - logged by `_note_failure`
+                self._note_failure(type(observer).__name__)
         holder = self._holder
         if release is None or holder is None or exchange.answer is None:
             return False
         return self.interests[exchange.code].holdable and holder.hold_answer(exchange, release)
+
+    def _note_failure(self, observer: str) -> None:
+        """Count the failure of an observer, and log the 1st, 2nd, 4th, 8th… one: a client may cause many."""
+        self.observer_failures[observer] += 1
+        if self.observer_failures[observer].bit_count() == 1:
+            extra = {"observer": observer, "failures": self.observer_failures[observer]}
+            log.exception("observer failed", extra=extra)
+
+    def figures(self) -> Iterator[Metric]:
+        """Yield the failures of observers."""
+        for observer, count in self.observer_failures.items():
+            labels = {"observer": observer}
+            meaning = "Exchanges that a part of the gateway failed to process."
+            yield Metric("observer_failures_total", count, meaning, labels=labels)
 
 
 def _includes(codes: Codes, code: int) -> bool:

@@ -1,15 +1,17 @@
 """The subject of an exchange: its topic, group and queue, and for sends the place of the message at the primary."""
 
-import json
 from dataclasses import dataclass
 from typing import Final
 from zlib import crc32
+
+import orjson
 
 from codec import properties as keys
 from codec.batch import split_batch
 from codec.command import Command
 from codec.constants import STORED_CODES
 from codec.errors import MessageFormatError
+from codec.java_numbers import I64, parse_integer_or, parse_java_integer
 from codec.properties import decode_properties
 from gateway.shadow.traffic.exchange import Exchange
 from gateway.shadow.traffic.request_policy import END_TRANSACTION, SEND_CODES, UPDATE_CONSUMER_OFFSET
@@ -30,7 +32,10 @@ _LONG_NAMES: Final = "topic", "producerGroup", "queueId", "properties"
 _SHORT_NAMES: Final = tuple(_SHORT_FIELD_NAMES[name] for name in _LONG_NAMES)
 _NUMBER_FIELDS: Final = {END_TRANSACTION: "commitOrRollback", UPDATE_CONSUMER_OFFSET: "commitOffset"}
 """The header field of `Subject.number`, by request code."""
-_INT64_END: Final = 2**63
+MAX_NAME_CHARS: Final = 1_024
+"""Longest topic, group or unique key: they are kept in tables, and brokers refuse longer ones."""
+MAX_NAMING_BODY_BYTES: Final = 64 * 1024
+"""Largest body that is searched for the group it names."""
 _BODY_NAMES_GROUP: Final = {200: "groupName", 401: "consumerGroup"}
 
 
@@ -87,21 +92,27 @@ def _derive_subject(exchange: Exchange) -> Subject:
     number = _parse_number(ext.get(_NUMBER_FIELDS.get(exchange.code, "")))
     unique_key = ext.get("transactionId") or ext.get("msgId") or ""
     group, topic = _group_of(asked), ext.get("topic", "")
+    _require_short(group, topic, unique_key)
     return Subject(topic, group, queue_id, unique_key=unique_key, number=number)
 
 
 def _parse_number(text: str | None) -> int:
     """Return a number, -1 for an absent one. Raises ValueError if it does not fit into 64 bits."""
-    number = int(text or -1)
-    if not -_INT64_END <= number < _INT64_END:
-        raise ValueError(f"number does not fit into 64 bits: {number}")
-    return number
+    return parse_java_integer(text, I64) if text else -1
+
+
+def _require_short(*names: str) -> None:
+    if max(map(len, names)) > MAX_NAME_CHARS:
+        raise ValueError("a name is longer than any broker accepts")
 
 
 def _group_of(asked: Command) -> str:
     named = _BODY_NAMES_GROUP.get(asked.code)
     if named is not None:
-        return str(json.loads(bytes(asked.body)).get(named) or "")
+        if len(asked.body) > MAX_NAMING_BODY_BYTES:
+            raise ValueError("the body is larger than any that names a group")
+        value = orjson.loads(asked.body)
+        return str(value.get(named) or "") if isinstance(value, dict) else ""
     return next((asked.ext[name] for name in _GROUP_FIELDS if name in asked.ext), "")
 
 
@@ -128,6 +139,7 @@ def _send_subject(exchange: Exchange, asked: Command) -> Subject:
         offset = -1 if half or delayed else _parse_number(answer.ext["queueOffset"])
         count = answer.ext["msgId"].count(",") + 1
     unique_key = found.get(keys.UNIQ_CLIENT_MESSAGE_ID_KEYIDX, "")
+    _require_short(topic, group, unique_key)
     return Subject(topic, group, queue_id, offset, count, key, unique_key, half, delayed)
 
 
@@ -140,7 +152,7 @@ def _first_batch_properties(asked: Command) -> bytes:
 
 def _is_delayed(found: dict[str, str]) -> bool:
     level = found.get(keys.DELAY_TIME_LEVEL, "0")
-    if level.isdecimal() and int(level) > 0:
+    if level.isdecimal() and parse_integer_or(level, 1) > 0:
         return True
     return any(name in found for name in (keys.TIMER_DELAY_SEC, keys.TIMER_DELAY_MS, keys.TIMER_DELIVER_MS))
 

@@ -4,7 +4,13 @@ import pytest
 import trio
 
 from codec.command import encode_response
-from gateway.shadow.clusters.cluster import MAX_BROKERS, MAX_KNOWN_CONNECTIONS, Cluster, split_address
+from gateway.shadow.clusters.cluster import (
+    MAX_BROKERS,
+    MAX_KNOWN_CONNECTIONS,
+    Cluster,
+    is_usable_name,
+    split_address,
+)
 from remoting.bodies.routes import BrokerData, ClusterInfo
 from remoting.errors import RemotingTimeout, RequestError
 from remoting.requests.namesrv import GetBrokerClusterInfo
@@ -145,3 +151,8 @@ def test_known_brokers_stay_known_among_made_up_ones():
         assert cluster.master("broker-a") == "10.0.0.1:10911"
 
     trio.run(with_cluster, test)
+
+
+def test_names_that_no_broker_has():
+    assert all(map(is_usable_name, ["broker-a", "rocketmq 北京", "a" * 200, "../../etc"]))
+    assert not any(map(is_usable_name, ["", "a" * 201, "北" * 100, "a\nb", "a\0", "\udc80", "\x1b[31m"]))

@@ -177,3 +177,16 @@ def test_target_cannot_lead_a_topic_that_a_rule_splits():
     rules = MirrorRules([part, MirrorRule()])
     assert [rules.mirrors_only_part(topic) for topic in ("abc", "b")] == [True, False]
     assert MirrorRules([MirrorRule(topics=["a"], mode="target-primary"), part]).target_leads("a")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"acks":1}', b'{"acks":[1]}', b'{"acks":{}}', b'{"acks":[{"c":{},"t":[]}]}', b'{"consumerGroup":[1]}',
+        b"[" * 200_000, b'{"acks":[{"c":"a","t":"t"}],"x":"%b"}' % (b"x" * 300_000), b"\xff", b'{"$ref":"$"}',
+    ],
+)  # fmt: skip
+def test_hostile_bodies_go_to_the_primary(body):
+    hub, *_ = make_director(Move("t", P, {"a": S}))
+    for code in (41, 42, 200151):
+        assert direct_request(hub, code, body=body) is PRIMARY

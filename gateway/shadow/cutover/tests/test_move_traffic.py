@@ -1,6 +1,7 @@
 import pytest
 
 from codec.command import Command, encode_command
+from gateway.shadow.cutover import move_traffic
 from gateway.shadow.cutover.move_traffic import MoveTraffic
 from gateway.shadow.tests.exchanges import make_exchange
 from gateway.shadow.traffic.exchange import Side
@@ -122,3 +123,39 @@ def test_unanswered_send_expires():
     assert traffic.count_unanswered_sends("t") == 1
     now[0] += 2
     assert traffic.count_unanswered_sends("t") == 0
+
+
+@pytest.mark.parametrize("number", ["9" * 400, "9" * 5000, "1_0", "x", str(2**63)])
+def test_numbers_beyond_all_ranges_are_refused(number):
+    traffic = watch_topics("t")
+    with pytest.raises(ValueError, match="For input string"):
+        traffic.observe(make_send(offset=number))
+    ext = {"consumerGroup": "g", "topic": "t", "invisibleTime": number}
+    request = encode_command(Command(200050, ext=ext))
+    with pytest.raises(ValueError, match="For input string"):
+        traffic.observe(make_exchange(200050, request, encode_command(Command(0))))
+    assert (answered_end(traffic), traffic.invisible_until_ms("g", "t")) == (0, 0)
+
+
+def test_made_up_groups_and_queues_are_bounded(monkeypatch):
+    for name in ("MAX_POP_GROUPS", "MAX_QUEUE_ENDS", "MAX_LOCKED_QUEUES"):
+        monkeypatch.setattr(move_traffic, name, 10)
+    traffic = watch_topics("t")
+    for number in range(100):
+        ext = {"consumerGroup": f"g{number}", "topic": "t", "invisibleTime": "60000"}
+        request = encode_command(Command(200050, ext=ext))
+        traffic.observe(make_exchange(200050, request, encode_command(Command(0)), wall_ms=number))
+        traffic.observe(make_send(number, offset=1, side=Side.TARGET))
+    assert len(traffic._popped_until_ms) == 10
+    late = encode_command(Command(200050, ext={"consumerGroup": "h", "topic": "t", "invisibleTime": "1000"}))
+    traffic.observe(make_exchange(200050, late, encode_command(Command(0)), wall_ms=100_000))
+    assert traffic.invisible_until_ms("h", "t") == 101_000
+    queues = [MessageQueue(topic="t", broker_name="b", queue_id=number) for number in range(50)]
+    traffic.observe(make_lock(asked=queues, held=queues))
+    assert len(traffic.held_locks("g", 100.0)["c"]) == 10
+
+
+def test_huge_bodies_of_lock_requests_are_not_decoded():
+    traffic = MoveTraffic()
+    traffic.observe(make_lock("c" * 300_000))
+    assert not traffic._lock_holders

@@ -4,6 +4,7 @@ import pytest
 import trio
 
 from codec.command import decode_frame
+from gateway.shadow.mirror import mirror
 from gateway.shadow.mirror.circuit_breaker import BreakerState
 from gateway.shadow.mirror.settings import MirrorRule
 from gateway.shadow.tests.mirrored_clusters import BROKER, make_broker_exchange, mirrored
@@ -254,3 +255,16 @@ async def test_failing_outcome_listener_is_logged_and_ignored(world, caplog):
     await world.wait_until_idle()
     assert world.check_counts().mirrored == 1
     assert "an outcome listener failed" in caplog.text
+
+
+@mirrored()
+async def test_streams_of_made_up_brokers_are_bounded(world, monkeypatch):
+    monkeypatch.setattr(mirror, "MAX_STREAMS", 3)
+    world.create_topic()
+    await world.send(b"real")
+    for number in range(20):
+        exchange = await world.send(b"ghost")
+        exchange.broker = f"ghost-{number}"
+        world.mirror.observe(exchange)
+    assert len(list(world.mirror.streams())) == 3
+    assert world.mirror.unmatched.skipped >= 17

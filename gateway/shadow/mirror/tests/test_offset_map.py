@@ -2,6 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.shadow.mirror import offset_map
 from gateway.shadow.mirror.offset_map import OffsetMap
 
 Q = ("broker-a", "orders", 0)
@@ -88,3 +89,20 @@ def test_translation_is_never_ahead_when_messages_arrive_in_any_order(arrived, r
         assert there is None or all(primary < at for primary in arrived[:there])
         here = known.translate_back(Q, at)
         assert here is None or all(target < at for target, primary in enumerate(arrived) if primary < here)
+
+
+def test_queues_of_made_up_topics_are_bounded(monkeypatch):
+    monkeypatch.setattr(offset_map, "MAX_QUEUES", 100)
+    known = OffsetMap(10)
+    for number in range(1000):
+        known.add_range(("broker-a", f"made-up-{number}", 0), 0, 0)
+        known.add_range(("broker-a", f"made-up-{number}", 0), 5, 1)
+    assert known.count_entries()["queues"] == 100
+    assert known.translate(("broker-a", "made-up-999", 0), 5) == 1
+
+
+@pytest.mark.parametrize("number", [1.5, "7", 2**63, 10**400, True, None])
+def test_numbers_of_a_damaged_file(number):
+    for row in (["b", "t", number, [[0, 0, 1]], []], ["b", "t", 0, [[0, number, 1]], []]):
+        with pytest.raises(ValueError, match="is not a 64-bit number"):
+            OffsetMap(10).load_rows([row])

@@ -7,7 +7,7 @@ from codec.constants import ResponseCode
 from codec.properties import encode_properties
 from codec.sysflag import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from codec.topics import DEFAULT_TOPIC, TRANS_HALF_TOPIC
-from gateway.shadow.mirror import resend_writer
+from gateway.shadow.mirror import check_back_producer, resend_writer
 from gateway.shadow.tests.mirrored_clusters import BROKER, make_broker_exchange, mirrored
 from gateway.shadow.traffic.exchange import Side
 from gateway.shadow.traffic.outcome import OutcomeKind
@@ -373,3 +373,43 @@ async def test_end_naming_the_half_message_topic_is_mirrored_back_while_the_targ
     await world.ask(end(sent, "A" * 32, TRANSACTION_COMMIT, topic=TRANS_HALF_TOPIC), side=Side.TARGET)
     await world.wait_until_idle()
     assert await world.bodies(world.primary) == [b"half"]
+
+
+@mirrored()
+async def test_tables_of_made_up_topics_are_bounded(world, monkeypatch):
+    monkeypatch.setattr(resend_writer, "MAX_KNOWN_NAMES", 5)
+    for number in range(20):
+        world.create_topic(f"made-up-{number}")
+        await world.send(b"one", topic=f"made-up-{number}")
+    await world.wait_until_idle()
+    (stream,) = world.mirror.streams()
+    writer = stream.writer._writer
+    assert len(writer._known_topics) <= 5
+    assert len(writer._last_target_offsets) <= 5
+    assert world.check_counts().mirrored == 20
+
+
+@mirrored()
+async def test_a_topic_with_absurdly_many_queues_is_not_created_at_the_target(world):
+    request = UpdateAndCreateTopic(
+        topic="huge", default_topic=DEFAULT_TOPIC, read_queue_nums=2**31 - 1, write_queue_nums=1, perm=6,
+        topic_filter_type="SINGLE_TAG",
+    )  # fmt: skip
+    exchange = make_broker_exchange(
+        request.code, encode_command(request.to_command()), encode_command(Command(0))
+    )
+    world.mirror.observe(exchange)
+    await world.wait_until_idle()
+    assert world.broker_of(world.target).topics.get("huge") is None
+    (stream,) = world.mirror.streams()
+    assert stream.counts.skipped == 1
+
+
+@mirrored()
+async def test_made_up_producer_groups_are_bounded(world, monkeypatch):
+    monkeypatch.setattr(check_back_producer, "MAX_GROUPS", 3)
+    producer = world.factory.directions[Side.PRIMARY].producer
+    await producer.target.refresh()
+    for number in range(10):
+        await producer.register_group(BROKER, f"PID{number}")
+    assert len(producer._registered[BROKER]) == 3

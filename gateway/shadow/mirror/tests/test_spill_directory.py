@@ -1,6 +1,7 @@
 import logging
 import os
 
+import pytest
 import trio
 
 from gateway.shadow.mirror.exchange_codec import encode_exchange
@@ -131,3 +132,20 @@ def test_gap_behind_resumed_messages_is_marked_as_diverged(tmp_path):
 
     first()
     second()
+
+
+@pytest.mark.parametrize("broker", ["../../escaped", "/etc/escaped", "..", "a b", "100%", "北京"])
+def test_files_stay_in_their_directory_whatever_brokers_are_called(tmp_path, broker):
+    """Anybody can register a broker under any name; files of its stream were written wherever the name led."""
+    inside = tmp_path / "spill"
+    directory = leave_records(inside, place=(Side.PRIMARY, broker, 0), rule=MirrorRule())
+    assert os.path.dirname(os.path.realpath(directory)) == os.path.realpath(inside)
+    assert [each.name for each in tmp_path.iterdir()] == ["spill"]
+    found = spill_directory(inside).find_resumable(MirrorRules([MirrorRule()]))
+    assert found == [(Side.PRIMARY, broker, 0)]
+
+
+def test_a_directory_with_a_name_of_many_digits_is_set_aside(tmp_path, caplog):
+    os.rename(leave_records(tmp_path), tmp_path / f"primary-broker-a-{'9' * 200}")
+    assert spill_directory(tmp_path).find_resumable(MirrorRules([RULE])) == []
+    assert caplog.records[-1].reason == "its rule no longer exists"

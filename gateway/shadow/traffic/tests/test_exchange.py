@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.shadow.tests.exchanges import make_pull_exchange, make_send_exchange
-from gateway.shadow.traffic.exchange import Hub, Side
+from gateway.shadow.traffic.exchange import MAX_KNOWN_CODES, Hub, Side
 
 
 class FakeObserver:
@@ -104,3 +104,20 @@ def test_a_failing_callback_does_not_affect_others():
     hub.announce_decision()
     hub.announce_decision()
     assert calls == [1]
+
+
+def test_ever_new_codes_fill_no_memory():
+    hub = Hub()
+    hub.add_observer(FakeObserver(310))
+    for code in range(3 * MAX_KNOWN_CODES):
+        assert hub.is_observed(code) == (code == 310)
+        assert len(hub.interests) <= MAX_KNOWN_CODES
+
+
+def test_failures_of_an_observer_do_not_fill_the_log(caplog):
+    hub = Hub()
+    hub.add_observer(FakeObserver(fails=True))
+    for _ in range(1000):
+        hub.publish_exchange(make_send_exchange("t"))
+    assert len(caplog.records) == 10
+    assert [(each.labels["observer"], each.value) for each in hub.figures()] == [("FakeObserver", 1000)]
