@@ -180,8 +180,13 @@ class OpMessageReader:
             if result.status is not ReadStatus.FOUND:
                 if result.next_offset == self._next or result.max_offset == 0:
                     return
-                self._start = self._next = result.next_offset
-                self._done.clear()
+                if result.min_offset <= self._next < result.max_offset:
+                    # Op messages that were lost to damage: `storage/damage.py`.
+                    self._done.update(range(self._next, result.next_offset))
+                else:
+                    self._start = result.next_offset
+                    self._done.clear()
+                self._next = result.next_offset
                 if self._next >= result.max_offset:
                     return
                 continue

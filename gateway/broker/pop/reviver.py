@@ -142,7 +142,8 @@ class Reviver:
         """Return a revive queue positioned at the first record that was not done when the broker stopped."""
         done = self._offsets.query_offset(REVIVE_GROUP, self.log.topic, queue_id)
         saved = self._offsets.query_offset(SEEN_GROUP, self.log.topic, queue_id)
-        return ReviveQueue(min(max(done + 1, 0), self.log.end_offset(queue_id)), max(0, saved))
+        end = self.log.end_offset(queue_id)
+        return ReviveQueue(min(max(done + 1, 0), end), min(max(0, saved), end))
 
     def watch_queues(self, long_polls: LongPolls) -> None:
         """Apply records that others write from now on, such as those of a timer that an official broker had set."""

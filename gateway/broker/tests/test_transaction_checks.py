@@ -396,6 +396,22 @@ def test_a_long_op_message_is_read_in_steps():
     assert not ops.read_more()
 
 
+def test_op_messages_lost_to_damage_do_not_settle_those_before_them():
+    world = World()
+    store = world.broker.store
+    for _ in range(40):
+        store.append(TRANS_HALF_TOPIC, 0, b"", b"")
+    first = store.append(TRANS_OP_TOPIC, 0, b"0,", b"TAGS\x01d\x02")
+    store._queues[TRANS_OP_TOPIC, 0].append_holes(38, first[1])
+    store.append(TRANS_OP_TOPIC, 0, b"39,", b"TAGS\x01d\x02")
+    ops = OpMessageReader(store, world.broker.damaged, 0, 0, 0, HalfMessageCopies())
+    while ops.read_more():
+        pass
+    assert ops.settled_offset() == 0
+    assert [offset for offset in range(40) if ops.take_ended(offset)] == [0, 39]
+    assert ops.settled_offset() == 40
+
+
 def test_former_places_of_half_messages_are_bounded(monkeypatch):
     monkeypatch.setattr(transaction_checks, "MAX_TRACKED_HALVES", 10)
     copies = HalfMessageCopies()

@@ -7,7 +7,7 @@ from codec.message import decode_message
 from gateway.broker.damaged_records import RecordKind
 from gateway.broker.message_writer import NewMessage
 from gateway.broker.pop import reviver as reviver_module
-from gateway.broker.pop.receipts import REVIVE_GROUP
+from gateway.broker.pop.receipts import REVIVE_GROUP, SEEN_GROUP
 from gateway.tests.cluster import EPOCH_MS, settle, simulated
 from gateway.tests.popping import RETRY, REVIVE, Client, bodies, now
 from remoting.errors import RequestError
@@ -370,6 +370,26 @@ async def test_a_forged_checkpoint_moves_no_group_past_its_messages(cluster):
     await client.send(b"a", b"b")
     put_records(node, ("ck", checkpoint(so=5)), ("ck", checkpoint(d=[1 << 30])))
     assert bodies(await client.pop()) == [b"a", b"b"]
+
+
+@simulated
+async def test_offsets_of_the_broker_that_cannot_be_are_corrected(cluster):
+    files = MemoryFiles()
+    node = await cluster.add_broker(files=files, revive_queue_num=1)
+    client = Client(cluster, node)
+    await client.send(b"a")
+    for group in (REVIVE_GROUP, SEEN_GROUP):
+        node.broker.offsets.commit_offset(group, REVIVE, 0, 1 << 62)
+    node.broker.offsets.persist()
+    await node.crash()
+    node = await cluster.add_broker(host="10.0.1.9", files=files, revive_queue_num=1)
+    await Client(cluster, node).pop(invisible_time=10_000)
+    node.broker.pop.state.reviver.commit_offsets()
+    assert node.broker.offsets.query_offset(SEEN_GROUP, REVIVE, 0) == 1
+    assert node.broker.offsets.query_offset(REVIVE_GROUP, REVIVE, 0) in (-1, 1 << 62)
+    await trio.sleep(11)
+    node.broker.pop.state.reviver.commit_offsets()
+    assert node.broker.offsets.query_offset(REVIVE_GROUP, REVIVE, 0) == 1
 
 
 @simulated
