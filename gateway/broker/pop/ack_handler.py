@@ -1,14 +1,15 @@
 """ACK_MESSAGE, BATCH_ACK_MESSAGE and CHANGE_MESSAGE_INVISIBLETIME.
 
 Source: AckMessageProcessor, ChangeInvisibleTimeProcessor, 5.4.0. Deviation: an ack of a message that was already
-revived is not written to the revive topic, because it would have no effect there.
+revived is not written to the revive topic, because it would have no effect there; a batch that names more messages of
+one pop than a pop can have is refused, as are more than MAX_BATCHES_PER_ACK batches.
 """
 
-import base64
-from collections.abc import Iterator
+from typing import Final
 
+from codec.bit_set import decode_bit_set
 from codec.constants import ResponseCode
-from gateway.broker.pop.checkpoint import AckRecord, PopCheckpoint, PopKey
+from gateway.broker.pop.checkpoint import MAX_POP_MESSAGES, AckRecord, PopCheckpoint, PopKey
 from gateway.broker.pop.ordered_pops import NOT_POPPED
 from gateway.broker.pop.receipts import ORDER_REVIVE_QUEUE, ReceiptHandle, original_topic, topic_of_kind
 from gateway.broker.pop.state import PopState
@@ -17,6 +18,9 @@ from remoting.bodies.pop import BatchAck, BatchAckMessageRequestBody
 from remoting.connection import Connection
 from remoting.errors import RequestError
 from remoting.requests.pop import AckMessage, ChangeMessageInvisibletime, ChangeMessageInvisibletimeReply
+
+MAX_BATCHES_PER_ACK: Final = 1_024
+"""Pops that one BATCH_ACK_MESSAGE may name. Each can take a record in the revive topic, about 50 µs."""
 
 
 class AckHandler:
@@ -54,6 +58,9 @@ class AckHandler:
         """Record that several messages are consumed. Raises RequestError, for instance when none is named."""
         if body is None or not body.acks:
             raise RequestError(ResponseCode.NO_MESSAGE, None)
+        if len(body.acks) > MAX_BATCHES_PER_ACK:
+            remark = f"{len(body.acks)} pops in one request, at most {MAX_BATCHES_PER_ACK}: use several"
+            raise RequestError(ResponseCode.SYSTEM_ERROR, remark)
         for batch in body.acks:
             self._ack_batch(connection, batch, body.broker_name or "")
 
@@ -161,13 +168,9 @@ def _pop_key(topic: str, group: str, queue_id: int, receipt: ReceiptHandle) -> P
     return PopKey(topic, group, queue_id, receipt.start_offset, receipt.pop_time, receipt.broker_name)
 
 
-def _set_bits(text: str | None) -> Iterator[int]:
-    """Yield the numbers of the set bits of a Java BitSet in base64. Raises RequestError."""
+def _set_bits(text: str | None) -> list[int]:
+    """Return the numbers of the messages that a batch names, at most those of one pop. Raises RequestError."""
     try:
-        bits = int.from_bytes(base64.b64decode(text or "", validate=True), "little")
+        return decode_bit_set(text or "", MAX_POP_MESSAGES)
     except ValueError as error:
         raise RequestError(ResponseCode.SYSTEM_ERROR, f"the bit set cannot be read: {error}") from error
-    while bits:
-        lowest = bits & -bits
-        yield lowest.bit_length() - 1
-        bits ^= lowest

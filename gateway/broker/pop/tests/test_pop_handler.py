@@ -274,6 +274,26 @@ def test_a_batch_ack_of_an_unknown_queue_or_impossible_group_writes_nothing(worl
     assert world.broker.store.topics() == {"orders"}
 
 
+def test_a_batch_ack_of_more_messages_or_pops_than_there_can_be_is_refused(world):
+    world.put("orders")
+    later = world.clock.now_ms() + 60_000
+    for bit_set, count, words in (
+        ("/////w==", 1024, None),
+        ("/////wE=", 1, "more than 32 bits are set"),
+        ("A" * 400_000, 1024, None),
+        ("/" * 400_000, 1, "more than 32 bits are set"),
+        ("x", 1, "the bit set cannot be read"),
+        ("AQ==", 1025, "1025 pops in one request, at most 1024"),
+    ):
+        ack = BatchAck(topic="orders", consumer_group="GID", retry="0", pop_time=later, bit_set=bit_set)
+        request = BatchAckMessage(data=BatchAckMessageRequestBody(acks=[ack] * count))
+        if words is None:
+            world.ask(request)
+        else:
+            with pytest.raises(RequestError, match=words):
+                world.ask(request)
+
+
 def test_acks_of_nothing_are_taken(world):
     world.put("orders")
     world.ask(AckMessage(**ack_fields()))
