@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, NamedTuple, get_args, get_origin
 from codec import fastjson, properties
 from codec.errors import JsonError
 from codec.expected_differences import COMPARED_SYS_FLAG_BITS, EXPECTED_PROPERTY_NAMES
-from codec.java_numbers import MAX_INTEGER_TEXT_CHARS, parse_java_integer
+from codec.java_numbers import MAX_NUMBER_TEXT_CHARS, parse_java_integer
 from codec.message import Message
 from gateway.shadow.compare.expected_differences import SECRET_WORDS, UNORDERED_LISTS
 from remoting.declare import REQUESTS, Header
@@ -154,7 +154,7 @@ def _parse_header_value(item: Field, text: str | None) -> Any:
         if get_origin(kind) is Annotated:
             return parse_java_integer(text)
         if kind is float:
-            return float(text) if len(text) <= MAX_INTEGER_TEXT_CHARS else text
+            return float(text) if len(text) <= MAX_NUMBER_TEXT_CHARS else text
     except ValueError:
         return text
     return text.lower() == "true" if kind is bool else text

@@ -75,7 +75,9 @@ async def _delivered_offsets(clusters: ClusterPair, side: Side, broker: str) -> 
     cluster, name = clusters.locate_broker(side, broker)
     body = (await cluster.ask_broker(name, GetAllDelayOffset())).body
     try:
-        table = fastjson.loads(bytes(body)).get("offsetTable") or {} if body else {}
+        table = (
+            fastjson.loads(bytes(body), fastjson.MAX_TRUSTED_VALUES).get("offsetTable") or {} if body else {}
+        )
         return {_parse_json_number(level): _parse_json_number(offset) for level, offset in table.items()}
     except (ValueError, AttributeError) as problem:
         raise MessageFormatError(f"the delay offsets cannot be read: {problem}") from problem
@@ -91,7 +93,7 @@ async def count_timer_messages(clusters: ClusterPair, side: Side, broker: str, t
             return 0  # no timer wheel
         raise
     try:
-        counts = fastjson.loads(bytes(body)).get("timingCount") or {}
+        counts = fastjson.loads(bytes(body), fastjson.MAX_TRUSTED_VALUES).get("timingCount") or {}
         return max(0, _parse_json_number((counts.get(topic) or {}).get("count") or 0))
     except (ValueError, AttributeError) as problem:
         raise MessageFormatError(f"the timer metrics cannot be read: {problem}") from problem
