@@ -10,26 +10,35 @@ from ipaddress import IPv6Address
 from typing import Final
 
 from codec.errors import MessageFormatError
+from codec.java_numbers import JavaInteger, parse_java_integer, quoted
 
 Host = tuple[str, int]
 
+MAX_ADDRESS_CHARS: Final = 64
+_BYTE: Final = JavaInteger(0, 255)
 MAX_PORT: Final = 0x7FFFFFFF
 """Largest port that has a packed form: the field is a signed 32-bit number."""
 
 
-@lru_cache(maxsize=1024)
 def pack_address(address: str) -> bytes:
     """Return the 4 bytes of an IPv4 address or the 16 of an IPv6 one (a zone such as ``%eth0`` is dropped).
 
     Raises MessageFormatError for anything else, host names included.
     """
+    if len(address) > MAX_ADDRESS_CHARS:  # The cache must not keep a zone of a megabyte.
+        raise MessageFormatError(f"not a numeric address: {quoted(address)!a}")
+    return _pack_address(address)
+
+
+@lru_cache(maxsize=1024)
+def _pack_address(address: str) -> bytes:
     try:
         if ":" in address:
             return IPv6Address(address.partition("%")[0]).packed
-        first, second, third, fourth = address.split(".")
-        return bytes((int(first), int(second), int(third), int(fourth)))
+        first, second, third, fourth = [parse_java_integer(part, _BYTE) for part in address.split(".", 4)]
+        return bytes((first, second, third, fourth))
     except ValueError as error:
-        raise MessageFormatError(f"not a numeric address: {address[:80]!r}") from error
+        raise MessageFormatError(f"not a numeric address: {quoted(address)!a}") from error
 
 
 def unpack_address(packed: bytes | memoryview) -> str:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from codec import command as command_module
 from codec import layouts
 from codec.command import Command, ResponseTemplate, decode_frame, encode_command, encode_response, json_text
 from codec.constants import CURRENT_VERSION, LANGUAGE_NAMES, MAX_HEADER_BYTES
@@ -116,6 +117,12 @@ JSON_VALUES = st.recursive(
 HEADER_NAMES = ["code", "opaque", "flag", "language", "version", "extFields", "remark"]
 
 
+def decode_json(header):
+    data = header.encode()
+    frame = struct.pack(">II", 4 + len(data), len(data)) + data
+    return decode_frame(frame, 4, len(frame))
+
+
 @given(JSON_VALUES | st.dictionaries(st.sampled_from(HEADER_NAMES), JSON_VALUES))
 def test_any_json_header_gives_a_well_typed_command_or_frame_error(header):
     try:
@@ -144,6 +151,40 @@ def test_any_json_header_gives_a_well_typed_command_or_frame_error(header):
 def test_ext_values_of_other_types_become_the_text_the_official_decoder_reads(spelled, read):
     header = b'{"code":1,"opaque":2,"extFields":{"a":%s,"gone":null}}' % spelled.encode()
     assert decode(json_frame(header)).ext == {"a": read}
+
+
+@pytest.mark.parametrize(
+    "value", ["[" * 300 + "]" * 300, "[" * 900 + "]" * 900, '{"a":' * 300 + "1" + "}" * 300]
+)
+@pytest.mark.parametrize("field", ['"extFields":{"a":%s}', '"remark":%s', '"unknown":%s', '"language":%s'])
+def test_values_that_are_nested_too_deeply_raise_nothing_but_frame_error(field, value):
+    with suppress(FrameError):
+        decode_json('{"code":1,"opaque":1,"flag":0,' + field % value + "}")
+
+
+def test_an_unusual_header_is_shorter_than_a_usual_one_may_be():
+    ext = '{"a":"' + "x" * (300 << 10) + '"}'
+    usual = '{"code":1,"opaque":1,"flag":0,"language":"JAVA","version":1,"extFields":%s}'
+    assert len(decode_json(usual % ext).ext["a"]) == 300 << 10
+    with pytest.raises(FrameError, match="without all the usual fields"):
+        decode_json(usual.replace("language", "tongue") % ext)
+
+
+MESSY_FIELDS = st.dictionaries(
+    st.sampled_from([*HEADER_NAMES, "a", "\u0000", "é"]),
+    JSON_VALUES
+    | st.sampled_from([True, 1e3, -1, 2**31, 2**63, {"a": None, "b": 1, "c": [{}]}, "\x00\u2028"]),
+)
+
+
+@given(MESSY_FIELDS, MESSY_FIELDS)
+def test_whatever_was_decoded_can_be_answered_and_forwarded(header, ext):
+    text = json.dumps({"code": 1, "opaque": 1, **header, "extFields": ext})
+    with suppress(FrameError):
+        command = decode_json(text)
+        assert decode_frame(encode_command(command), 4, len(encode_command(command))).ext == command.ext
+        answer = encode_response(command.opaque, command.code, command.ext, b"", str(command.ext))
+        assert decode_frame(answer, 4, len(answer)).ext == command.ext
 
 
 def test_missing_fields_have_the_official_defaults():
@@ -276,3 +317,12 @@ def test_flags_and_repr_tell_requests_from_answers():
     assert Command(1, flag=2).is_oneway
     assert repr(Command(1, 2, 2, {"secret": "s"}, b"xx")) == "<Command oneway code=1 opaque=2 body=2 bytes>"
     assert Command(1) != 1
+
+
+def test_long_names_of_binary_fields_are_not_kept():
+    before = command_module._cached_binary_name.cache_info().currsize
+    for number in range(5):
+        name = f"{number}" * 20_000
+        frame = encode_command(Command(1, ext={name: "x"}, binary=True))
+        assert decode_frame(frame, 4, len(frame)).ext == {name: "x"}
+    assert command_module._cached_binary_name.cache_info().currsize == before

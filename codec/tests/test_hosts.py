@@ -18,7 +18,24 @@ def test_a_zone_is_dropped():
 
 
 @pytest.mark.parametrize(
-    "address", ["", "localhost", "1.2.3", "1.2.3.4.5", "256.1.1.1", "1.2.3.x", ":::", "a:b"]
+    "address",
+    [
+        "",
+        "localhost",
+        "1.2.3",
+        "1.2.3.4.5",
+        "256.1.1.1",
+        "1.2.3.x",
+        ":::",
+        "a:b",
+        "1.2.3.1_0",
+        "1.2.3. 4",
+        "1.2.3.-4",
+        "1.2.3." + "4" * 5000,
+        "." * 10**6,
+        "fe80::1%" + "x" * 10**6,
+        "\ud800:",
+    ],
 )
 def test_refuses_addresses_that_are_not_numeric(address):
     with pytest.raises(MessageFormatError):
@@ -35,3 +52,10 @@ def test_refuses_impossible_ports(port):
 def test_refuses_other_sizes(size):
     with pytest.raises(MessageFormatError):
         unpack_host(b"x" * size)
+
+
+def test_no_long_address_is_kept():
+    for number in range(5):
+        with pytest.raises(MessageFormatError, match="characters") as refused:
+            pack_address(f"fe80::{number}%" + "x" * 100_000)
+        assert len(str(refused.value)) < 200

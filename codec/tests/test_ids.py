@@ -1,4 +1,5 @@
 import ipaddress
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
@@ -68,3 +69,10 @@ def test_refuses_text_that_is_no_id(text):
         decode_message_id(text)
     with pytest.raises(MessageFormatError):
         decode_unique_key(text)
+
+
+@given(st.text(max_size=60) | st.text("0123456789abcdefABCDEF \ud800", max_size=60))
+def test_any_text_is_an_id_or_refused(text):
+    for decode in (decode_message_id, decode_unique_key):
+        with suppress(MessageFormatError):
+            decode(text)
