@@ -232,7 +232,10 @@ def check_start(log: CommitLog, view: memoryview, position: int, physical_offset
 
     A read checks nothing else; consumers check the CRC of each body.
     """
-    found, magic, own_offset = _unpack_start(view, position)
+    try:
+        found, magic, own_offset = _unpack_start(view, position)
+    except StructError as error:
+        raise log.corruption_error(physical_offset, "no message can start here") from error
     if magic != MAGIC_V1 and magic != MAGIC_V2:
         raise log.corruption_error(physical_offset, f"no message starts here, magic number {magic:#010x}")
     if found != size:

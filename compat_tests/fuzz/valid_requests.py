@@ -501,7 +501,8 @@ def _put_at_offsets(source: RequestSource, code: int) -> FuzzRequest:
 
 def _stage(source: RequestSource, code: int) -> FuzzRequest:
     request = source.declared(code, sys_flag="0")
-    request.body = encode_batch([(0, b"staged", b"")] * (1 + source.chance.below(3)))
+    keys = (f"S{source.chance.below(100)}" for _ in range(1 + source.chance.below(3)))
+    request.body = encode_batch([(0, b"staged", encode_properties({"UNIQ_KEY": key})) for key in keys])
     return request
 
 

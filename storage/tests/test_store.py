@@ -190,6 +190,16 @@ def test_a_damaged_log_is_not_cut_after_an_orderly_end():
     assert files.list("/s/damaged")
 
 
+def test_an_entry_that_points_out_of_its_file_is_damage():
+    """Entries are sliced together when the first and the last look right, whatever lies between."""
+    files = CrashFiles()
+    filled(3, files).close()
+    store = MessageStore.open(small_config(), files, FakeClock())
+    files.mapped["/s/consumequeue/t/0/" + "0" * 20].buffer[20:28] = (1 << 40).to_bytes(8)
+    with pytest.raises(CorruptionError, match="no message can start here"):
+        store.read("t", 0, 0, 3)
+
+
 def test_a_store_is_open_once(tmp_path):
     config = StoreConfig(root=str(tmp_path), commit_log_file_bytes=1 << 20)
     store = MessageStore.open(config)
