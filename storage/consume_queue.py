@@ -378,5 +378,6 @@ class ConsumeQueue:
 
     def unflushed_paths(self) -> list[str]:
         """Return the paths of the files with entries that are not flushed yet."""
-        first = self.flushed_offset - self.flushed_offset % self.file_entries
+        first = max(self.flushed_offset, self.min_offset)
+        first -= first % self.file_entries
         return [self.path(base) for base in range(first, self.next_offset, self.file_entries)]

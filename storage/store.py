@@ -279,6 +279,10 @@ class MessageStore:
         """Return the stored message that starts at a physical offset, not copied; None when none does."""
         return self.commit_log.message_at(physical_offset)
 
+    def has_queue(self, topic: str, queue_id: int) -> bool:
+        """Tell whether a queue was ever written to."""
+        return (topic, queue_id) in self._queues
+
     def queue_keys(self) -> Iterable[tuple[str, int]]:
         """Return topic and queue id of every queue that was ever written to."""
         return list(self._queues)

@@ -60,6 +60,14 @@ class NewMessage:
         return replace(self, **fields)  # type: ignore[arg-type]
 
 
+def count_attempt(reconsume_times: int) -> int:
+    """Return the attempts to consume a message after one more.
+
+    Deviation: the official broker's number overflows to a negative one, with which the message never dies.
+    """
+    return min(reconsume_times + 1, I32.high)
+
+
 def read_delay_level(properties: Mapping[str, str]) -> int:
     """Return the delay level that a message requests, 0 for none.
 

@@ -18,7 +18,7 @@ from codec.topics import (
     retry_topic,
 )
 from gateway.broker.group_table import GroupTable
-from gateway.broker.message_writer import NewMessage
+from gateway.broker.message_writer import NewMessage, count_attempt
 from gateway.broker.queue_locks import QueueLocks
 from gateway.broker.topic_table import TopicTable, unit_flags
 from remoting.bodies.groups import SubscriptionGroupConfig
@@ -124,4 +124,6 @@ class RetryRules:
         if not properties.get(keys.ORIGIN_MESSAGE_ID, "").strip():
             properties[keys.ORIGIN_MESSAGE_ID] = message.msg_id
         again = NewMessage.from_stored(message, topic, queue_id)
-        return again.with_changes(properties=properties, reconsume_times=message.reconsume_times + 1)
+        return again.with_changes(
+            properties=properties, reconsume_times=count_attempt(message.reconsume_times)
+        )

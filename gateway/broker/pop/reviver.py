@@ -35,7 +35,7 @@ from codec.message import Message, decode_message
 from codec.topics import RETRY_PREFIX
 from gateway.broker.damaged_records import RecordKind, RecordPlace
 from gateway.broker.long_poll import LongPolls
-from gateway.broker.message_writer import MessageAppender, MessageWriter, NewMessage
+from gateway.broker.message_writer import MessageAppender, MessageWriter, NewMessage, count_attempt
 from gateway.broker.pop.checkpoint import AckRecord, PopCheckpoint, PopKey
 from gateway.broker.pop.deadlines import Deadline, Deadlines
 from gateway.broker.pop.receipts import REVIVE_GROUP, SEEN_GROUP, original_topic, pop_retry_topic
@@ -380,7 +380,7 @@ class Reviver:
             message.born_timestamp,
             host,
             host,
-            message.reconsume_times + 1,
+            count_attempt(message.reconsume_times),
         )
         try:
             self._appender.append(again)

@@ -3,7 +3,10 @@
 The messages are stored as they are, since the other broker has already processed delays, transactions and timers.
 """
 
+from typing import Final
+
 from codec.constants import FAQ, ResponseCode
+from codec.java_numbers import I64
 from codec.topics import SYSTEM_PREFIX, SYSTEM_TOPICS
 from gateway.broker.message_writer import store_refusal
 from gateway.broker.name_validation import closed_topic_refusal
@@ -15,6 +18,9 @@ from storage.errors import MessageIllegal, OffsetGap, QueueDiverged, StoreFull
 from storage.offset_preserving_append import OffsetPreservingResult
 
 routes: HandlerTable[Broker] = HandlerTable()
+
+MAX_QUEUE_OFFSET: Final = I64.high // 32
+"""Entries of 20 bytes up to this offset, and many more, have a position in their file that Java can hold."""
 
 
 @PutMessagesAtOffsets.on(routes)
@@ -55,8 +61,9 @@ def _check_request(broker: Broker, request: PutMessagesAtOffsets) -> None:
     if not 0 <= request.queue_id < max(config.read_queue_nums, config.write_queue_nums):
         remark = f"request queueId[{request.queue_id}] is illegal, topic[{topic}] has fewer queues"
         raise RequestError(ResponseCode.INVALID_PARAMETER, remark)
-    if request.first_offset < 0:
-        raise RequestError(ResponseCode.INVALID_PARAMETER, f"offset {request.first_offset} is below 0")
+    if not 0 <= request.first_offset <= MAX_QUEUE_OFFSET:
+        remark = f"offset {request.first_offset} is not between 0 and {MAX_QUEUE_OFFSET}"
+        raise RequestError(ResponseCode.INVALID_PARAMETER, remark)
 
 
 def _append_messages(broker: Broker, request: PutMessagesAtOffsets, call: Call) -> OffsetPreservingResult:

@@ -310,3 +310,12 @@ def test_a_change_of_what_is_acked_in_order_says_nothing(world):
     reply = world.ask(ChangeMessageInvisibletime(invisible_time=5, **fields))
     assert (reply.pop_time, reply.invisible_time, reply.revive_qid) == (0, 0, 0)
     world.ask(AckMessage(**fields))
+
+
+def test_a_popped_message_with_the_most_attempts_is_revived(world):
+    world.put("orders", reconsume_times=2**31 - 1)
+    pop(world, invisible_time=1_000)
+    world.clock.pass_ms(1_001)
+    world.broker.pop.run_due()
+    assert [each.reconsume_times for each in world.stored(RETRY)] == [2**31 - 1]
+    assert len(world.broker.pop.state.reviver) == 0

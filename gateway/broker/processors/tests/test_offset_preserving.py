@@ -1,6 +1,7 @@
 import pytest
 
 from codec.constants import ResponseCode
+from codec.message import encode_message
 from codec.topics import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
 from gateway.tests.broker_fakes import FakeConnection
 from gateway.tests.broker_world import World
@@ -8,6 +9,7 @@ from remoting.errors import RequestError
 from remoting.requests.offsets import GetMaxOffset, GetMinOffset
 from remoting.requests.replication import UNEXPECTED_OFFSET, PutMessagesAtOffsets
 from storage.errors import StoreFull
+from storage.files import MemoryFiles
 
 
 @pytest.fixture
@@ -120,3 +122,25 @@ def test_with_synchronous_flush_the_answer_waits_for_the_disk(primary):
     assert world.handlers[request.code](FakeConnection(), request.to_command(7)) is None
     assert len(held) == 1
     assert world.handlers[request.code](FakeConnection(), request.to_command(7)) is not None
+
+
+@pytest.mark.parametrize("offset", [2**58, 2**63 - 1])
+def test_an_offset_whose_entry_no_file_can_hold_is_refused(target, offset):
+    code, remark = refusal(target.ask, PutMessagesAtOffsets(topic="t", queue_id=0, first_offset=offset))
+    assert (code, remark) == (29, f"offset {offset} is not between 0 and {2**58 - 1}")
+
+
+def test_a_queue_that_begins_far_out_is_recovered_without_a_look_at_what_comes_before():
+    files, offset = MemoryFiles(), 2**57
+    source, target = World(), World(files=files, mirror_target=True)
+    target.topic("t")
+    source.put("t")
+    (message,) = source.stored("t")
+    message.queue_offset = offset
+    request = PutMessagesAtOffsets(topic="t", queue_id=0, first_offset=offset, reset=True)
+    request.body = encode_message(message)
+    assert target.ask(request).next_offset == offset + 1
+    target.broker.store.write_checkpoint()
+    target.broker.store.close(clean=False)
+    again = World(files=files, mirror_target=True)
+    assert again.ask(GetMaxOffset(topic="t", queue_id=0)).offset == offset + 1

@@ -2,6 +2,7 @@ import pytest
 import trio
 
 from codec.message import decode_message, iter_messages
+from gateway.broker.processors.query import query_consume_queue
 from gateway.tests.broker_fakes import FakeConnection
 from gateway.tests.broker_world import World
 from remoting.errors import RequestError
@@ -70,17 +71,17 @@ def test_a_message_is_viewed_by_its_place(world):
 def test_entries_of_a_queue(world):
     places = [world.put("t", 0, b"x" * size, {"TAGS": "A"})[1] for size in (1, 2, 3)]
     world.beat(FakeConnection(), "t")
-    reply = world.ask(QueryConsumeQueue(topic="t", queue_id=0, index=1, count=5, consumer_group="g"))
+    reply = world.ask_async(QueryConsumeQueue(topic="t", queue_id=0, index=1, count=5, consumer_group="g"))
     assert [entry.physic_offset for entry in reply.data.queue_data] == places[1:]
     assert {entry.tags_code for entry in reply.data.queue_data} == {ord("A")}
     assert reply.data.queue_data[1].physic_size == reply.data.queue_data[0].physic_size + 1
     assert (reply.data.min_queue_index, reply.data.max_queue_index) == (0, 3)
     assert reply.data.subscription_data.topic == "t"
-    outside = world.ask(QueryConsumeQueue(topic="t", queue_id=0, index=3, count=5, consumer_group="x"))
+    outside = world.ask_async(QueryConsumeQueue(topic="t", queue_id=0, index=3, count=5, consumer_group="x"))
     assert outside.remark == "Index 3 of 0@t is not exist!"
     assert outside.data.filter_data == "x@t is not online!"
     with pytest.raises(RequestError, match="7@t is not exist!"):
-        world.ask(QueryConsumeQueue(topic="t", queue_id=7))
+        world.ask_async(QueryConsumeQueue(topic="t", queue_id=7))
 
 
 def test_others_have_their_turn_while_a_query_indexes(world):
@@ -101,3 +102,25 @@ def test_others_have_their_turn_while_a_query_indexes(world):
 
     trio.run(main)
     assert len(set(behind)) >= 5
+
+
+def test_others_have_their_turn_while_many_entries_are_read(world):
+    for _ in range(500):
+        world.put("t", 0)
+    turns = []
+
+    async def main():
+        async def count_turns():
+            while True:
+                turns.append(None)
+                await trio.lowlevel.checkpoint()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(count_turns)
+            request = QueryConsumeQueue(topic="t", queue_id=0, index=0, count=2**31 - 1)
+            reply = await query_consume_queue(world.broker, request)
+            nursery.cancel_scope.cancel()
+        assert len(reply.data.queue_data) == 500
+
+    trio.run(main)
+    assert len(turns) >= 5

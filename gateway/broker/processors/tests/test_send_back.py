@@ -53,3 +53,10 @@ def test_refusals(world):
     ) as refused:
         back(closed, 0)
     assert refused.value.code == 16
+
+
+def test_a_message_with_the_most_attempts_comes_back_as_a_dead_letter(world):
+    _, physical = world.put("t", reconsume_times=2**31 - 1)
+    world.ask(ConsumerSendMsgBack(offset=physical, group="g", delay_level=0))
+    (dead,) = world.stored("%DLQ%g")
+    assert dead.reconsume_times == 2**31 - 1
