@@ -36,6 +36,7 @@ from storage.consume_queue import ConsumeQueue
 from storage.errors import OffsetGap, StoreFull
 from storage.files import DiskFiles, Files
 from storage.index import MessageIndex
+from storage.layout import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from storage.offset_preserving_append import (
     OffsetPreservingResult,
     append_preserving_offset,
@@ -264,6 +265,18 @@ class MessageStore:
             batch_predicate,
             self.clock.monotonic,
         )
+
+    def read_tags_codes(self, topic: str, queue_id: int, start: int, end: int) -> list[int] | None:
+        """Return the tag hashes of messages [start, end) of a queue; None if their entries are not all in one file."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is None or start < queue.min_offset:
+            return None
+        if start == end:
+            return []
+        encoded = queue.read_entries(start, end - start)
+        if len(encoded) < (end - start) * QUEUE_ENTRY_BYTES:
+            return None
+        return [code for _, _, code in QUEUE_ENTRY.iter_unpack(encoded)]
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """Return the first readable queue offset, inclusive; 0 for an unknown queue."""

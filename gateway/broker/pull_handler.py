@@ -4,6 +4,7 @@ Pulls that find no message wait in `long_poll.py`.
 Source: PullMessageProcessor and DefaultPullMessageResultHandler, 5.4.0.
 """
 
+from functools import partial
 from typing import Final, NamedTuple
 
 from codec.command import Command, encode_response
@@ -11,11 +12,12 @@ from codec.constants import FAQ, ResponseCode
 from codec.topics import PERM_READ, may_always_pull
 from gateway.broker.broadcast_offsets import PROXY_FOR_BROADCAST, BroadcastOffsets
 from gateway.broker.filter_cache import subscription_refusal
-from gateway.broker.long_poll import WaitingPull
 from gateway.broker.message_filter import MessageFilter, is_tag_type
 from gateway.broker.name_validation import check_may_commit
 from gateway.broker.quotas import PULL, Quotas
 from gateway.broker.shared_parts import BrokerTables, MessageServices
+from gateway.broker.waiting_pulls import WaitingPull
+from gateway.broker.waiting_request import ANSWERED, NOTHING, UNFINISHED, WaitOutcome, keep_header
 from gateway.config.process import BrokerConfig
 from remoting.bodies.groups import SubscriptionGroupConfig
 from remoting.bodies.topics import TopicConfig
@@ -31,6 +33,7 @@ LITE_PULL_MESSAGE: Final = 361
 MASTER_ID: Final = "0"
 DEFAULT_MAX_BYTES: Final = 256 * 1024
 NOT_FOUND: Final = ResponseCode.PULL_NOT_FOUND
+NO_MATCHED_MESSAGE: Final = ReadStatus.NO_MATCHED_MESSAGE
 
 FORBIDDEN_BROKER, FORBIDDEN_GROUP, FORBIDDEN_TOPIC, FORBIDDEN_BROADCAST, FORBIDDEN_SUBSCRIPTION = range(1, 6)
 
@@ -114,15 +117,17 @@ class PullHandler:
             moved = self._answer_moved_broadcast(connection, command, pull)
             if moved is not None:
                 return moved
-        result = self._read_messages(pull)
+        result = self._read_messages(pull, pull.offset)
         self._offsets.record_pull(pull.group, pull.topic, pull.queue_id, result.next_offset)
         if may_wait and pull.sys_flag & COMMIT_OFFSET:
             if pull.topic in self._topics.closed_to_producers:
                 check_may_commit(pull.group, pull.topic)
             self._offsets.commit_offset(pull.group, pull.topic, pull.queue_id, pull.commit_offset)
         code = _response_code(result.status, pull.offset)
-        if code == NOT_FOUND and may_wait and pull.sys_flag & SUSPEND:
-            self._hold_pull(connection, command, pull)
+        if code == NOT_FOUND and may_wait and pull.sys_flag & SUSPEND and self._may_hold(command, pull):
+            self._long_polls.hold_pull(
+                _HeldPull(self, connection, command, pull), (pull.topic, pull.queue_id), self._wait_ms(pull)
+            )
             return None
         return self._encode_answer(command, pull, result, code)
 
@@ -270,12 +275,12 @@ class PullHandler:
         ext = _answer_fields(pull, start, 0, 0)
         return encode_response(command.opaque, ResponseCode.PULL_OFFSET_MOVED, ext, b"", "OFFSET_RESET")
 
-    def _read_messages(self, pull: CheckedPull) -> ReadResult:
+    def _read_messages(self, pull: CheckedPull, offset: int) -> ReadResult:
         wanted = pull.message_filter
         return self._store.read(
             pull.topic,
             pull.queue_id,
-            pull.offset,
+            offset,
             pull.max_messages,
             pull.max_bytes,
             wanted.tags,
@@ -283,37 +288,48 @@ class PullHandler:
             wanted.sql_selector,
         )
 
-    def _hold_pull(self, connection: Connection, command: Command, pull: CheckedPull) -> None:
-        """Hold the pull. Messages that its filter rejects advance its position but do not end its wait."""
-        position = pull.offset
+    def _may_hold(self, command: Command, pull: CheckedPull) -> bool:
+        """Tell whether a pull may wait; if so, its filter is held in the cache."""
+        wanted = pull.message_filter
+        expression = None if wanted.key is None else wanted.key[1]
+        return (
+            len(self._long_polls) < self._config.limits.max_long_polls
+            and keep_header(command, "subscription", expression)
+            and self._filter_cache.hold(wanted)
+        )
 
-        def answer() -> bytes | None:
-            nonlocal position
-            moved = self._answer_reset(command, pull)
-            if moved is not None:
-                return moved
-            result = self._read_messages(pull._replace(offset=position))
-            while result.status is ReadStatus.NO_MATCHED_MESSAGE and position < result.next_offset:
-                position = result.next_offset
-                result = self._read_messages(pull._replace(offset=position))
-            code = _response_code(result.status, position)
-            if code == NOT_FOUND:
-                return None
-            self._offsets.record_pull(pull.group, pull.topic, pull.queue_id, result.next_offset)
-            return self._encode_answer(command, pull, result, code)
+    def _wait_ms(self, pull: CheckedPull) -> int:
+        config = self._config
+        wait_ms = pull.suspend_timeout_ms if config.long_polling_enable else config.short_polling_time_ms
+        return min(wait_ms, config.limits.max_suspend_ms)
 
-        def try_answer() -> bool:
-            return connection.answer_late(command, answer)
+    def try_held(self, held: "_HeldPull") -> bytes | None:
+        """Return the answer to a waiting pull; None without a message for it.
 
-        def expire() -> None:
-            connection.answer_late(command, lambda: self._pull_or_wait(connection, command, may_wait=False))
+        Messages that its filter rejects advance its position but do not end its wait.
+        """
+        pull = held.pull
+        moved = self._answer_reset(held.command, pull)
+        if moved is not None:
+            return moved
+        result = self._read_messages(pull, held.position)
+        if result.status is NO_MATCHED_MESSAGE and held.position < result.next_offset:
+            held.position = result.next_offset
+            held.is_unfinished = result.next_offset < result.max_offset
+            return None
+        code = _response_code(result.status, held.position)
+        if code == NOT_FOUND:
+            return None
+        self._offsets.record_pull(pull.group, pull.topic, pull.queue_id, result.next_offset)
+        return self._encode_answer(held.command, pull, result, code)
 
-        timeout_ms = pull.suspend_timeout_ms
-        if not self._config.long_polling_enable:
-            timeout_ms = self._config.short_polling_time_ms
-        timeout_ms = min(timeout_ms, self._config.limits.max_suspend_ms)
-        waiting = WaitingPull(connection, (pull.topic, pull.queue_id), try_answer, expire)
-        self._long_polls.hold(waiting, timeout_ms)
+    def answer_expired(self, held: "_HeldPull") -> bytes | None:
+        """Return the answer to a pull at its deadline, with or without messages."""
+        return self._pull_or_wait(held.connection, held.command, may_wait=False)
+
+    def release_held(self, held: "_HeldPull") -> None:
+        """Give up the filter of a pull that waits no longer."""
+        self._filter_cache.release(held.pull.message_filter)
 
     # -- answering --------------------------------------------------------------------------------------------------
 
@@ -326,6 +342,35 @@ class PullHandler:
             if self._quotas.pulling:
                 self._quotas.consume(PULL, pull.topic, result.count, len(body))
         return encode_response(command.opaque, code, ext, body, result.status.name)
+
+
+class _HeldPull(WaitingPull):
+    """A waiting pull. ``position`` is the queue offset up to which its filter has rejected everything."""
+
+    __slots__ = ("_handler", "command", "is_unfinished", "position", "pull")
+
+    def __init__(
+        self, handler: PullHandler, connection: Connection, command: Command, pull: CheckedPull
+    ) -> None:
+        super().__init__(connection, pull.message_filter.tag_codes)
+        self._handler = handler
+        self.command = command
+        self.pull = pull
+        self.position = pull.offset
+        self.is_unfinished = False
+
+    def try_answer(self, start: int) -> WaitOutcome:
+        self.position = max(self.position, start)
+        self.is_unfinished = False
+        if self.connection.answer_late(self.command, partial(self._handler.try_held, self)):
+            return ANSWERED
+        return UNFINISHED if self.is_unfinished else NOTHING
+
+    def expire(self) -> None:
+        self.connection.answer_late(self.command, partial(self._handler.answer_expired, self))
+
+    def release(self) -> None:
+        self._handler.release_held(self)
 
 
 def _response_code(status: ReadStatus, offset: int) -> int:

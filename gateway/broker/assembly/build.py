@@ -135,7 +135,7 @@ def _services(
 ) -> MessageServices:
     return MessageServices(
         store,
-        LongPolls(store.clock),
+        LongPolls(store.clock, store),
         _group_commit(config, store, run_blocking),
         AdvertisedHosts(config.broker_ip, port),
         BrokerStats(),

@@ -17,14 +17,14 @@ from codec.constants import ResponseCode
 from codec.errors import MessageFormatError
 from codec.message import encode_message, iter_messages
 from gateway.broker.damaged_records import RecordKind, RecordPlace
-from gateway.broker.long_poll import WaitingPull
 from gateway.broker.message_filter import MessageFilter
 from gateway.broker.pop.checkpoint import PopCheckpoint, PopKey
 from gateway.broker.pop.receipts import ORDER_REVIVE_QUEUE, pop_retry_topic, retry_kind
 from gateway.broker.pop.state import PopState
-from gateway.broker.pop.waiting_pops import WaitingOrderedPop
+from gateway.broker.pop.waiting_pops import WaitingPop
 from gateway.broker.quotas import PULL, Quotas
 from gateway.broker.shared_parts import BrokerTables, MessageServices
+from gateway.broker.waiting_request import ANSWERED, NOTHING, UNFINISHED, WaitOutcome, keep_header
 from gateway.config.process import BrokerConfig
 from remoting.bodies.topics import TopicConfig
 from remoting.connection import Connection
@@ -97,6 +97,7 @@ class PopHandler:
         self._damaged = services.damaged
         self._topics = tables.topics
         self._offsets = tables.offsets
+        self._filter_cache = tables.filter_cache
         self._reviver = state.reviver
         self._ordered_pops = state.ordered_pops
         self._waiting_pops = state.waiting_pops
@@ -128,46 +129,46 @@ class PopHandler:
     def _wait_or_answer(self, pop: CheckedPop, pop_result: PopResult) -> bytes | None:
         request = pop.request
         topic, group, queue_id = request.topic, request.consumer_group, request.queue_id
-        key = self._waiting_pops.pop_key(topic, group, queue_id)
-        code = self._waiting_pops.refusal_code(key, request.born_time, request.poll_time)
+        waiting = self._waiting_pops.count_waiting(topic, group, queue_id)
+        code = self._waiting_pops.refusal_code(waiting, request.born_time, request.poll_time)
+        if code is None and not self._may_hold(pop):
+            code = ResponseCode.POLLING_FULL
         if code is not None:
             return self._encode_answer(pop, pop_result, code)
-        kind = WaitingOrderedPop if request.order else WaitingPull
-        waiting = kind(
-            pop.connection,
-            key,
-            partial(self._try_answer, pop),
-            partial(self._answer_expired, pop),
-        )
-        self._waiting_pops.hold_pop(waiting, topic, group, pop.until_ms)
+        self._waiting_pops.hold_pop(_HeldPop(self, pop), topic, group, queue_id, pop.until_ms)
         if pop_result.has_skipped:
             self._waiting_pops.mark_for_retry(topic, group, queue_id)
         return None
 
-    def _try_answer(self, pop: CheckedPop) -> bool:
-        """Try a waiting pop again; return True when it was answered."""
-        found = False
+    def _may_hold(self, pop: CheckedPop) -> bool:
+        """Tell whether there is room for the pop's header and filter; if so, the filter is held in the cache."""
+        key = pop.message_filter.key
+        if not keep_header(pop.command, "exp", None if key is None else key[1]):
+            return False
+        if key is not None:
+            pop.request.exp = key[1]
+        pop.command.ext = {}
+        return self._filter_cache.hold(pop.message_filter)
 
-        def work() -> bytes | None:
-            nonlocal found
-            pop_result = self._take_messages(pop)
-            while not pop_result.count and pop_result.has_skipped:
-                pop_result = self._take_messages(pop)
-            found = pop_result.count > 0
-            return self._answer_when_durable(pop, pop_result) if found else None
+    def try_held(self, held: "_HeldPop") -> bytes | None:
+        """Take messages for a waiting pop and return its answer; None without a message, or until it is durable."""
+        pop_result = self._take_messages(held.pop)
+        if not pop_result.count:
+            held.outcome = UNFINISHED if pop_result.has_skipped else NOTHING
+            return None
+        held.outcome = ANSWERED
+        return self._answer_when_durable(held.pop, pop_result)
 
-        return pop.connection.answer_late(pop.command, work) or found
+    def answer_expired(self, pop: CheckedPop) -> bytes | None:
+        """Return the answer to a waiting pop at its deadline, with messages if there are any."""
+        pop_result = self._take_messages(pop)
+        if pop_result.count:
+            return self._answer_when_durable(pop, pop_result)
+        return self._encode_answer(pop, pop_result, ResponseCode.POLLING_TIMEOUT)
 
-    def _answer_expired(self, pop: CheckedPop) -> None:
-        """Answer a waiting pop at its deadline, with messages if there are any."""
-
-        def work() -> bytes | None:
-            pop_result = self._take_messages(pop)
-            if pop_result.count:
-                return self._answer_when_durable(pop, pop_result)
-            return self._encode_answer(pop, pop_result, ResponseCode.POLLING_TIMEOUT)
-
-        pop.connection.answer_late(pop.command, work)
+    def release_held(self, pop: CheckedPop) -> None:
+        """Give up the filter of a pop that waits no longer."""
+        self._filter_cache.release(pop.message_filter)
 
     # -- taking ---------------------------------------------------------------------------------------------
 
@@ -346,6 +347,29 @@ class PopHandler:
             ext["orderCountInfo"] = ";".join(pop_result.order_counts)
         status = ReadStatus.FOUND if code == ResponseCode.SUCCESS else ReadStatus.NO_MESSAGE_IN_QUEUE
         return encode_response(pop.command.opaque, code, ext, b"".join(pop_result.chunks), status.name)
+
+
+class _HeldPop(WaitingPop):
+    """A waiting pop. ``outcome`` is that of the last try."""
+
+    __slots__ = ("_handler", "outcome", "pop")
+
+    def __init__(self, handler: PopHandler, pop: CheckedPop) -> None:
+        super().__init__(pop.connection, is_ordered=bool(pop.request.order))
+        self._handler = handler
+        self.pop = pop
+        self.outcome = NOTHING
+
+    def try_answer(self) -> WaitOutcome:
+        if self.connection.answer_late(self.pop.command, partial(self._handler.try_held, self)):
+            return ANSWERED
+        return self.outcome
+
+    def expire(self) -> None:
+        self.connection.answer_late(self.pop.command, partial(self._handler.answer_expired, self.pop))
+
+    def release(self) -> None:
+        self._handler.release_held(self.pop)
 
 
 def _queue_offsets(result: ReadResult) -> list[int]:

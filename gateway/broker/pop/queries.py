@@ -4,14 +4,16 @@ Source: NotificationProcessor, PeekMessageProcessor, PollingInfoProcessor, 5.4.0
 """
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 from codec.constants import ResponseCode
-from gateway.broker.long_poll import WaitingPull
 from gateway.broker.pop.pop_handler import WRONG_OFFSET
 from gateway.broker.pop.receipts import pop_retry_topic
 from gateway.broker.pop.state import PopState
+from gateway.broker.pop.waiting_pops import WaitingPop
 from gateway.broker.shared_parts import BrokerTables, MessageServices
+from gateway.broker.waiting_request import ANSWERED, NOTHING, WaitOutcome, keep_header
 from gateway.config.process import BrokerConfig
 from remoting.handler_table import ANSWERS_LATER, AnswersLater, Call
 from remoting.requests.pop import (
@@ -53,24 +55,20 @@ class PopQueries:
         born_ms = request.born_time or self._clock.now_ms()
         if self._has_message(request):
             return NotificationReply(has_msg=True)
-        key = self._waiting_pops.notification_key(topic, group, queue_id)
-        code = self._waiting_pops.refusal_code(key, born_ms, request.poll_time)
+        waiting = self._waiting_pops.count_notifications(topic, group, queue_id)
+        code = self._waiting_pops.refusal_code(waiting, born_ms, request.poll_time)
+        if code is None and not keep_header(call.command, "", None):
+            code = ResponseCode.POLLING_FULL
         if code is not None:
             return NotificationReply(has_msg=False, polling_full=code == ResponseCode.POLLING_FULL)
-
-        def try_answer() -> bool:
-            found = self._has_message(request)
-            if found:
-                call.reply(NotificationReply(has_msg=True))
-            return found
-
-        def expire() -> None:
-            call.reply(NotificationReply(has_msg=self._has_message(request)))
-
-        waiting = WaitingPull(call.connection, key, try_answer, expire)
-        until_ms = born_ms + request.poll_time
+        call.command.ext = {}
         self._waiting_pops.hold_notification(
-            waiting, topic, group, until_ms, lambda: self._count_available(request)
+            _HeldNotification(partial(self._has_message, request), call),
+            topic,
+            group,
+            queue_id,
+            born_ms + request.poll_time,
+            partial(self._count_available, request),
         )
         return ANSWERS_LATER
 
@@ -149,3 +147,27 @@ class PopQueries:
         topic, group, queue_id = request.topic, request.consumer_group, request.queue_id
         self._checks.check_read(call.connection, topic, queue_id, group)
         return PollingInfoReply(polling_num=self._waiting_pops.count_waiting(topic, group, queue_id))
+
+
+class _HeldNotification(WaitingPop):
+    """A waiting notification."""
+
+    __slots__ = ("_call", "_has_message")
+
+    def __init__(self, has_message: Callable[[], bool], call: Call) -> None:
+        super().__init__(call.connection)
+        self._has_message = has_message
+        self._call = call
+
+    def try_answer(self) -> WaitOutcome:
+        try:
+            if not self._has_message():
+                return NOTHING
+            self._call.reply(NotificationReply(has_msg=True))
+        except Exception as error:  # noqa: BLE001 - becomes the answer, as in `Connection.answer_late`
+            self._call.fail(error)
+        return ANSWERED
+
+    def expire(self) -> None:
+        if self.try_answer() is NOTHING:
+            self._call.reply(NotificationReply(has_msg=False))

@@ -23,6 +23,7 @@ see its messages twice, and none is lost. Acks of unknown pops leave nothing in 
 """
 
 import logging
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -147,15 +148,14 @@ class Reviver:
 
     def watch_queues(self, long_polls: LongPolls) -> None:
         """Apply records that others write from now on, such as those of a timer that an official broker had set."""
-        for queue_id in range(len(self._queues)):
-            long_polls.watch_queue((self.log.topic, queue_id), partial(self._catch_up_watched, queue_id))
+        long_polls.watch_topic(self.log.topic, self._catch_up_steps)
 
-    def _catch_up_watched(self, queue_id: int) -> bool:
+    def _catch_up_steps(self, queue_id: int) -> Iterator[None]:
+        yield
         try:
             self.catch_up(queue_id)
         except CorruptionError as error:  # This runs at the end of requests, which it must not fail.
             log.error("revive queue cannot be read", extra={"queue_id": queue_id, "reason": str(error)})
-        return True
 
     # -- pops and acks --------------------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ from gateway.runtime.supervise import TaskSupervisor
 
 MAX_DEADLINES_PER_TURN: Final = 64
 """Largest number of deadlines run in one turn, so that other tasks get their turn."""
-MAX_SLEEP_S: Final = 5.0
+MAX_SLEEP_MS: Final = 5000
 """Longest sleep, so that a change of the wall clock, or a suspended machine, is noticed soon."""
 
 
@@ -58,7 +58,7 @@ class PopService:
         while True:
             earlier.clear()
             due = self.deadlines.next_due_ms()
-            left_s = inf if due is None else min(MAX_SLEEP_S, max(0.0, (due - clock.now_ms()) / 1000))
+            left_s = inf if due is None else min(MAX_SLEEP_MS, max(0, due - clock.now_ms())) / 1000
             await earlier.wait(left_s)
             await tasks.attempt("revive popped messages", self.run_due)
             await trio.lowlevel.checkpoint()
@@ -82,7 +82,7 @@ def build_pop(
     """Build pop consumption, with the pops that were outstanding when the broker stopped. Raise CorruptionError."""
     store = services.store
     deadlines = Deadlines(WakeSignal())
-    waiting_pops = WaitingPops(config, store.clock, services.long_polls, tables.topics)
+    waiting_pops = WaitingPops(config, store.clock, services.long_polls)
     ordered_pops = OrderedPopTable(table_file("consumerOrderInfo.json"), store.clock)
     reviver = Reviver(config, tables, services, writer, deadlines)
     reviver.watch_queues(services.long_polls)

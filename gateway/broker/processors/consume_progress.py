@@ -157,7 +157,7 @@ def reset_offset(broker: Broker, request: InvokeBrokerToResetOffset) -> InvokeBr
     for queue_id, offset in offsets.items():
         broker.offsets.assign_reset(group, topic, queue_id, offset)
         # A waiting pull of the group is answered with the reset at once.
-        broker.long_polls.mark_grown(topic, queue_id)
+        broker.long_polls.try_pulls(topic, queue_id)
     log.info("consumer offsets reset by request", extra={"group": group, "topic": topic, "offsets": offsets})
     table = {_message_queue(broker, topic, queue_id): offset for queue_id, offset in offsets.items()}
     return InvokeBrokerToResetOffsetReply(data=ResetOffsetBody(offset_table=table))

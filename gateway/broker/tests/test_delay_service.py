@@ -41,7 +41,7 @@ class World:
         self.start()
 
     def start(self):
-        polls = LongPolls(self.clock)
+        polls = LongPolls(self.clock, self.store)
         self.earlier = Earlier()
         file = memory_config_file("delayOffset.json", self.files)
         appender = MessageAppender(self.store, polls, 4 << 20)

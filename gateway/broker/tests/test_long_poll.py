@@ -1,12 +1,14 @@
-import pytest
 import trio
 
-from gateway.broker.long_poll import LongPolls, WaitingPull
-from gateway.tests.cluster import SimClock, bodies, message, pull, settle, simulated
+from gateway.broker.processors.live_config import apply_broker_config
+from gateway.broker.waiting_request import MAX_WAITING_HEADER_CHARS
+from gateway.tests.cluster import bodies, message, pull, settle, simulated
+from gateway.tests.configs import change_config
 from remoting.bodies.topics import TopicConfig
 from remoting.errors import RemotingClosed, RequestError
 from remoting.limits import ConnectionLimits
 from remoting.requests.offsets import InvokeBrokerToResetOffset, QueryConsumerOffset
+from storage.store import MessageStore
 
 NOT_FOUND, RETRY, MOVED = 19, 20, 21
 
@@ -257,107 +259,111 @@ async def test_damage_found_when_waking_is_that_pulls_answer_and_the_broker_goes
     assert (await producer.ask(message())).queue_offset == 2
 
 
-class Held:
-    """A connection that counts outstanding requests."""
-
-    closed = False
-
-    def __init__(self):
-        self.outstanding_requests = 0
-
-    def begin_request(self):
-        self.outstanding_requests += 1
-
-    def end_request(self):
-        self.outstanding_requests -= 1
-
-
-def waiting(connection, queue=("t", 0), answers=True, log=None):
-    log = [] if log is None else log
-    return WaitingPull(connection, queue, lambda: answers, lambda: log.append(queue))
-
-
-def test_removing_twice_and_unknown_pulls_does_nothing():
-    polls = LongPolls(SimClock())
-    connection = Held()
-    first, second = waiting(connection), waiting(connection, answers=False)
-    polls.hold(first, 1000)
-    polls.hold(second, 1000)
-    polls.remove(first)
-    polls.remove(first)
-    polls.remove(waiting(connection))
-    assert (len(polls), connection.outstanding_requests) == (1, 1)
-    polls.mark_grown("t", 0)
-    polls.answer_marked()
-    assert len(polls) == 1, "a pull that cannot be answered waits on"
-    polls.drop_connection(connection)
-    polls.drop_connection(connection)
-    assert (len(polls), connection.outstanding_requests) == (0, 0)
-
-
-def test_expiry_is_in_the_order_of_deadlines_and_never_early():
-    clock = SimClock()
-    polls, log = LongPolls(clock), []
-    for seconds in (5, 1, 3):
-        polls.hold(waiting(Held(), ("t", seconds), log=log), seconds * 1000)
-    clock.trio.jump(0.999)
-    polls.expire_due()
-    assert not log
-    clock.trio.jump(4.1)
-    polls.expire_due()
-    assert [queue_id for _, queue_id in log] == [1, 3, 5]
-
-
-def test_a_pull_of_a_connection_closed_meanwhile_is_dropped():
-    polls = LongPolls(SimClock())
-    connection = Held()
-    polls.hold(waiting(connection, answers=False), 1000)
-    connection.closed = True
-    polls.mark_grown("t", 0)
-    polls.answer_marked()
-    assert len(polls) == 0
-
-
-@pytest.mark.parametrize("timeout_ms", [0, -5, 1])
-def test_absurd_timeouts_expire_soon(timeout_ms):
-    clock = SimClock()
-    polls, log = LongPolls(clock), []
-    polls.hold(waiting(Held(), log=log), timeout_ms)
-    clock.trio.jump(0.02)
-    polls.expire_due()
-    assert log
-
-
-def test_a_watcher_hears_of_a_queue_until_it_wants_no_more():
-    polls, heard = LongPolls(SimClock()), []
-
-    def watcher():
-        heard.append(len(heard))
-        return len(heard) < 3
-
-    polls.watch_queue(("orders", 1), watcher)
-    for _ in range(5):
-        polls.mark_grown("orders", 1)
-        polls.mark_grown("orders", 2)
-        polls.answer_marked()
-    assert heard == [0, 1, 2]
-    assert polls._by_queue == polls._watchers == {}
+# -- bounds -----------------------------------------------------------------------------------------------
 
 
 @simulated
-async def test_a_watched_queue_stays_watched_when_pulls_of_it_end(cluster):
+async def test_a_pull_above_the_limit_is_answered_at_once_as_if_nothing_was_found(cluster):
+    node, producer, waiter = await started(cluster, max_long_polls=2)
+    await producer.ask(message())
+    for number in range(3):
+        await waiter.wait(offset=1, group=f"G{number}", name=number)
+    assert [(name, at, code) for name, at, code, _ in waiter.brief()] == [(2, 0, NOT_FOUND)]
+    apply_broker_config(node.broker, change_config(node.broker.config, max_long_polls=3))
+    await waiter.wait(offset=1, name="after")
+    assert len(waiter.ended) == 1
+    await producer.ask(message(body=b"1"))
+    await settle()
+    assert sorted(at for _, at, _, found in waiter.brief() if found == [b"1"]) == [0, 0, 0]
+
+
+def held_commands(node):
+    return [pull.command for pulls in node.broker.long_polls._by_connection.values() for pull in pulls]
+
+
+@simulated
+async def test_a_waiting_pull_keeps_neither_its_body_nor_a_large_header(cluster):
     node, producer, waiter = await started(cluster)
     await producer.ask(message())
-    polls, heard = node.broker.long_polls, []
-
-    def stay():
-        heard.append(1)
-        return True
-
-    polls.watch_queue(("orders", 0), stay)
-    await waiter.wait(offset=1)
-    assert (len(polls), polls.count_waiting(("orders", 0))) == (1, 1)
-    for _ in range(2):
-        await producer.ask(message())
+    command = pull(offset=1, wait_ms=5000, tags="a").to_command()
+    command.body, command.remark = b"x" * 100_000, "y" * 1000
+    waiter._connection.send_command(command, lambda _: None)
     await settle()
-    assert (len(heard), len(polls), polls.waiting_for(("orders", 0))) == (2, 0, [])
+    (held,) = held_commands(node)
+    assert (held.body, held.remark) == (b"", None)
+    command = pull(offset=1, wait_ms=5000).to_command()
+    command.ext["unknown"] = "z" * (MAX_WAITING_HEADER_CHARS + 1)
+    assert (await waiter._connection.ask_command(command, 1)).code == NOT_FOUND
+    assert len(node.broker.long_polls) == 1
+
+
+@simulated
+async def test_waiting_pulls_share_the_filter_of_their_expression_until_they_end(cluster):
+    node, producer, waiter = await started(cluster, enable_property_filter=True)
+    cache = node.broker.filter_cache
+    await producer.ask(message(tags="a"))
+    expression = "a IN (" + ", ".join(f"'{number}'" for number in range(1000)) + ")"
+    for number in range(3):
+        await waiter.wait(
+            offset=1, tags=expression, expression_type="SQL92", group=f"G{number}", wait_ms=1000 + number
+        )
+    assert len({id(command.ext["subscription"]) for command in held_commands(node)}) == 1
+    assert len(cache._idle) == 0
+    await trio.sleep(2)
+    assert (len(node.broker.long_polls), len(cache), len(cache._idle)) == (0, 1, 1)
+
+
+@simulated
+async def test_without_room_for_its_filter_a_pull_does_not_wait(cluster):
+    node, producer, waiter = await started(
+        cluster, enable_property_filter=True, max_filter_cache_bytes=1024 * 1024
+    )
+    await producer.ask(message())
+    for number in range(20):
+        await waiter.wait(
+            offset=1, tags=f"a = {number}", expression_type="SQL92", group=f"G{number}", name=number
+        )
+    answered = [name for name, at, code, _ in waiter.brief() if (at, code) == (0, NOT_FOUND)]
+    assert 5 < len(node.broker.long_polls) < 20
+    assert len(node.broker.long_polls) + len(answered) == 20
+    assert node.broker.filter_cache.size_bytes <= 1024 * 1024
+    waiter._connection.close()
+    await settle()
+    assert len(node.broker.filter_cache._idle) == len(node.broker.filter_cache)
+
+
+@simulated
+async def test_messages_for_others_are_not_looked_at_by_those_that_wait_for_another_tag(cluster, monkeypatch):
+    node, producer, waiter = await started(cluster)
+    await producer.ask(message(tags="a"))
+    for number in range(50):
+        await waiter.wait(offset=1, tags="b || c", group=f"G{number}", name=number)
+    reads, store_read = [], MessageStore.read
+
+    def counted(store, topic, queue_id, offset, *more):
+        reads.append(offset)
+        return store_read(store, topic, queue_id, offset, *more)
+
+    monkeypatch.setattr(MessageStore, "read", counted)
+    for _ in range(100):
+        await producer.ask(message(tags="a"))
+    await settle()
+    assert reads == []
+    await producer.ask(message(body=b"wanted", tags="c"))
+    await settle()
+    assert len(waiter.ended) == 50
+    assert reads == [101] * 50, "each read begins where a message may match"
+    assert {reply.next_begin_offset for _, _, reply in waiter.ended} == {102}
+
+
+@simulated
+async def test_a_store_that_became_shorter_moves_those_that_wait(cluster):
+    node, producer, waiter = await started(cluster)
+    for _ in range(5):
+        await producer.ask(message())
+    await waiter.wait(offset=5, tags="a")
+    node.broker.store.delete_topic("orders")
+    await producer.ask(message(tags="b"))
+    await settle()
+    ((_, _, reply),) = waiter.ended
+    assert (reply.code, reply.next_begin_offset) == (MOVED, 1)

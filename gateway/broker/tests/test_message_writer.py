@@ -14,8 +14,8 @@ from storage.store import MessageStore
 class Marks(LongPolls):
     """Records the queues that were marked as grown."""
 
-    def __init__(self, clock):
-        super().__init__(clock)
+    def __init__(self, store):
+        super().__init__(store.clock, store)
         self.grown = []
 
     def mark_grown(self, topic, queue_id):
@@ -34,7 +34,7 @@ def world():
     clock = FakeClock()
     config = StoreConfig(root="/s", commit_log_file_bytes=1 << 16, max_message_bytes=1000)
     store = MessageStore.open(config, MemoryFiles(), clock)
-    polls = Marks(clock)
+    polls = Marks(store)
     return store, polls, MessageWriter(store, polls, 1000, NoDelays())
 
 

@@ -2,9 +2,12 @@ import contextlib
 
 import trio
 
+from gateway.broker.long_poll import LongPolls
 from gateway.broker.message_writer import NewMessage
+from gateway.broker.pop.pop_handler import PopHandler
+from gateway.broker.waiting_request import MAX_WAITING_HEADER_CHARS
 from gateway.tests.cluster import settle, simulated
-from gateway.tests.popping import Client, bodies, notification, now, pop_request
+from gateway.tests.popping import REVIVE, Client, bodies, notification, now, pop_request
 from remoting.errors import RemotingClosed
 from remoting.requests.pop import PollingInfo
 
@@ -106,15 +109,8 @@ async def test_a_pop_in_vain_ends_when_it_says_and_leaves_nothing(cluster):
     await trio.sleep(6)
     assert (waiter.answer.code, waiter.at) == (210, 4960)
     assert len(node.broker.long_polls) == 0
-    await client.send(b"x")
-    assert node.broker.pop.state.waiting_pops._groups["orders", "GID"].queue_ids == {}
-    for queue_id in range(4):
-        await client.send(b"x", queue_id=queue_id)
-    await client.pop()
-    for topic in ("%RETRY%GID_orders", "%RETRY%GID+orders"):
-        node.broker.long_polls.mark_grown(topic, 0)
-    node.broker.long_polls.answer_marked()
     assert node.broker.pop.state.waiting_pops._groups == {}
+    assert list(node.broker.long_polls._watchers) == [REVIVE]
 
 
 @simulated
@@ -167,6 +163,89 @@ async def test_too_many_that_wait(cluster):
     assert (await client.reply(poll_time=60_000)).code == 209
     full = await client.connection.ask(notification(poll_time=60_000))
     assert (full.has_msg, full.polling_full) == (False, True)
+
+
+@simulated
+async def test_no_more_wait_than_all_requests_together_may(cluster):
+    node, client = await begun(cluster, max_long_polls=1)
+    (waiter,) = await several(cluster, node, pop_request(poll_time=60_000), 1)
+    assert (await client.reply(poll_time=60_000, group="other")).code == 209
+    full = await client.connection.ask(notification(poll_time=60_000))
+    assert (full.has_msg, full.polling_full) == (False, True)
+    await client.send(b"x")
+    await settle()
+    assert waiter.at == 0
+
+
+@simulated
+async def test_a_pop_or_notification_with_a_large_header_does_not_wait(cluster):
+    node, client = await begun(cluster)
+    for request in (pop_request(poll_time=60_000), notification(poll_time=60_000)):
+        command = request.to_command()
+        command.ext["unknown"] = "x" * (MAX_WAITING_HEADER_CHARS + 1)
+        answer = await client.connection.ask_command(command, 1)
+        assert answer.code == 209 or answer.ext["pollingFull"] == "true"
+    for request in (pop_request(poll_time=60_000, exp="a || b"), notification(poll_time=60_000)):
+        command = request.to_command()
+        command.body = b"y" * 100_000
+        client.connection.send_command(command, lambda _: None)
+    await settle()
+    held = [request for many in node.broker.long_polls._by_connection.values() for request in many]
+    commands = [request.pop.command if hasattr(request, "pop") else request._call.command for request in held]
+    assert [(command.body, command.ext) for command in commands] == [(b"", {})] * 2
+
+
+@simulated
+async def test_waiting_pops_hold_their_filter(cluster):
+    node, client = await begun(cluster, max_filter_cache_bytes=1024 * 1024)
+    cache = node.broker.filter_cache
+    waiters = [
+        Waiter(
+            cluster,
+            Client(cluster, node),
+            pop_request(poll_time=60_000, exp=f"a = {number}", exp_type="SQL92"),
+        )
+        for number in range(20)
+    ]
+    await settle()
+    refused = [waiter for waiter in waiters if waiter.answer is not None]
+    assert {waiter.answer.code for waiter in refused} == {209}
+    assert len(node.broker.long_polls) + len(refused) == 20
+    assert (len(cache), len(cache._idle)) == (len(node.broker.long_polls), 0)
+    await trio.sleep(61)
+    assert (len(node.broker.long_polls), len(cache._idle)) == (0, len(cache))
+
+
+@simulated
+async def test_a_filtered_backlog_is_passed_over_in_steps(cluster, monkeypatch):
+    node, client = await begun(cluster)
+    store = node.broker.store
+    for _ in range(10_000):
+        store.append("orders", 0, b"x", b"TAGS\x01A\x02")
+    takes, take = [], PopHandler._take_messages
+
+    def counted(handler, pop):
+        takes.append(node.broker.offsets.query_offset("GID", "orders", 0))
+        return take(handler, pop)
+
+    monkeypatch.setattr(PopHandler, "_take_messages", counted)
+    steps, run_step = [], LongPolls._run_step
+
+    def counted_step(job):
+        before = len(takes)
+        is_left = run_step(job)
+        steps.append(len(takes) - before)
+        return is_left
+
+    monkeypatch.setattr(LongPolls, "_run_step", staticmethod(counted_step))
+    waiter = Waiter(cluster, Client(cluster, node), pop_request(poll_time=60_000, exp="B"))
+    await settle()
+    assert node.broker.offsets.query_offset("GID", "orders", 0) == 10_000
+    assert max(steps) == 1
+    assert len(takes) > 10
+    await client.send(b"b", tags="B")
+    await settle()
+    assert waiter.answer.start_offset_info == "0 0 10000"
 
 
 @simulated
