@@ -195,7 +195,8 @@ def test_an_entry_that_points_out_of_its_file_is_damage():
     files = CrashFiles()
     filled(3, files).close()
     store = MessageStore.open(small_config(), files, FakeClock())
-    files.mapped["/s/consumequeue/t/0/" + "0" * 20].buffer[20:28] = (1 << 40).to_bytes(8)
+    entries = files.mapped["/s/consumequeue/t/0/" + "0" * 20].buffer
+    entries[20:32] = (1 << 40).to_bytes(8) + (1).to_bytes(4)
     with pytest.raises(CorruptionError, match="no message can start here"):
         store.read("t", 0, 0, 3)
 
