@@ -4,18 +4,23 @@ In a broadcasting group each client has offsets of its own, which it stores itse
 client pulls, and commits the smallest offset per queue as the consumer offset of the group ``group@broadcast``.
 """
 
+import logging
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from gateway.broker.name_validation import MAX_CLIENT_ID_CHARS
 from gateway.broker.shared_parts import BrokerTables
 from gateway.config.process import BrokerConfig
 from remoting.connection import Connection
+from remoting.errors import RequestError
 from storage.store import MessageStore
+
+log = logging.getLogger(__name__)
 
 SCAN_INTERVAL_S: Final = 5.0
 PROXY_FOR_BROADCAST: Final = 1
 """A pull's ``requestSource`` when a proxy pulls for a broadcasting client. Source: RequestSource, 5.4.0."""
 PASSIVELY: Final = "CONSUME_PASSIVELY"
-MAX_CLIENT_ID_CHARS: Final = 255
 
 
 class BroadcastMember(NamedTuple):
@@ -60,6 +65,7 @@ class BroadcastOffsets:
         self._offsets = tables.offsets
         self._store = store
         self._positions: dict[tuple[str, str], dict[str, PullPosition]] = {}
+        self._offset_count = 0
 
     def reconfigure(self, config: BrokerConfig) -> None:
         """Apply changed settings."""
@@ -111,34 +117,56 @@ class BroadcastOffsets:
     ) -> None:
         """Record the offset of a client's pull. An offset before the last one changes nothing.
 
-        A client beyond ``maxMembersPerGroup`` is not recorded: a proxy names clients that no heartbeat registered.
+        A client beyond ``maxMembersPerGroup`` is not recorded, because a proxy names clients that no heartbeat
+        registered; nor is an offset beyond ``maxCommittedOffsets``, which also bounds the offsets of all these clients.
         """
-        clients = self._positions.setdefault((topic, group), {})
+        limits = self._config.limits
+        clients = self._positions.get((topic, group), {})
         now_s = self._clock.monotonic()
         progress = clients.get(member.client_id)
         if progress is None:
-            if len(clients) >= self._config.limits.max_members_per_group:
+            if len(clients) >= limits.max_members_per_group:
                 return
-            progress = clients[member.client_id] = PullPosition(member.by_proxy, now_s)
+            progress = PullPosition(member.by_proxy, now_s)
+        if queue_id not in progress.offsets:
+            if self._offset_count >= limits.max_committed_offsets:
+                return
+            self._offset_count += 1
+            clients[member.client_id] = progress
+            self._positions[topic, group] = clients
         progress.last_seen_s, progress.by_proxy = now_s, member.by_proxy
         progress.offsets[queue_id] = max(offset, progress.offsets.get(queue_id, offset))
 
-    def commit_and_expire(self) -> None:
-        """Commit the smallest offset of each queue, and forget clients that have been silent for too long."""
+    def commit_and_expire(self) -> Iterator[None]:
+        """Commit the smallest offset of each queue, and forget clients that have been silent for too long.
+
+        Other tasks may run at each yield.
+        """
         for (topic, group), clients in list(self._positions.items()):
+            yield
             smallest: dict[int, int] = {}
+            members = self._clients.consumer_group(group)
+            online_ids = set(members.client_ids()) if members else set()
             for client_id, progress in list(clients.items()):
                 silent_s = self._clock.monotonic() - progress.last_seen_s
-                online = self._clients.consumer(group, client_id) is not None
+                online = client_id in online_ids
                 if online or silent_s < self._config.broadcast_offset_expire_s:
                     for queue_id, offset in progress.offsets.items():
                         smallest[queue_id] = min(offset, smallest.get(queue_id, offset))
                 if silent_s >= self._longest_silence_s(online):
                     del clients[client_id]
+                    self._offset_count -= len(progress.offsets)
             if not clients:
-                del self._positions[topic, group]
-            for queue_id, offset in smallest.items():
+                self._positions.pop((topic, group), None)
+            self._commit_offsets(topic, group, smallest)
+
+    def _commit_offsets(self, topic: str, group: str, offsets: dict[int, int]) -> None:
+        try:
+            for queue_id, offset in offsets.items():
                 self._offsets.commit_offset(broadcast_group(group), topic, queue_id, offset)
+        except RequestError as error:
+            extra = {"group": group, "topic": topic, "reason": error.remark}
+            log.warning("offsets of a broadcasting group not committed", extra=extra)
 
     def _longest_silence_s(self, online: bool) -> int:
         config = self._config

@@ -5,11 +5,15 @@ Any offset is accepted here: processors check who may commit, and the store know
 
 import logging
 from collections.abc import Callable, Iterator
+from typing import Final
 
+from codec import fastjson
 from codec.java_numbers import I32, I64, quoted, read_json_integer
+from gateway.broker.limit_errors import limit_error
 from gateway.broker.topic_table import count_change
+from gateway.config.limits import BrokerLimits
 from gateway.runtime.config_file import ChangingTable, ConfigFile
-from gateway.runtime.saved_tables import dump_table, load_table, parse_entries, parse_name, parse_version
+from gateway.runtime.saved_tables import load_table, parse_entries, parse_name, parse_version
 from remoting.bodies.progress import ConsumerOffsetSerializeWrapper
 from remoting.bodies.queues import DataVersion
 from storage.clock import Clock
@@ -24,6 +28,9 @@ Source: BrokerConfig.consumerOffsetUpdateVersionStep.
 
 MAX_PULL_OFFSETS = 100_000
 """Number of queues and groups for which the last pull is remembered; further ones count as nothing in flight."""
+OFFSETS_PER_SLICE: Final = 2000
+"""Offsets encoded at once, which takes about half a millisecond."""
+
 QueueOffsets = dict[int, int]
 """Queue id to consumer offset: the queue offset to consume next."""
 
@@ -36,14 +43,23 @@ def table_key(topic: str, group: str) -> str:
 class ConsumerOffsets(ChangingTable):
     """Offsets by ``topic@group`` and queue. Source: ConsumerOffsetManager, 5.4.0.
 
-    Commits are written by `persist`, which the broker calls every few seconds and when it stops.
+    Commits are written by `save_changes`, which the broker calls every few seconds, and when it stops. ``limits`` are
+    set again when the configuration changes. A first commit for a queue beyond them is refused with a RequestError.
     """
 
-    def __init__(self, file: ConfigFile, clock: Clock, *, server_side_reset: bool = True) -> None:
+    def __init__(
+        self,
+        file: ConfigFile,
+        clock: Clock,
+        *,
+        server_side_reset: bool = True,
+        limits: BrokerLimits | None = None,
+    ) -> None:
         super().__init__(file)
         self._clock = clock
         self._commits = 0
         self.server_side_reset = server_side_reset
+        self.limits = limits or BrokerLimits()
         self.table: dict[str, QueueOffsets] = {}
         self._pulled: dict[tuple[str, str, int], int] = {}
         self._reset: dict[str, QueueOffsets] = {}
@@ -52,6 +68,16 @@ class ConsumerOffsets(ChangingTable):
         if saved is not None:
             self.table = saved.offset_table
             self.version = saved.data_version or self.version
+        self._count = sum(map(len, self.table.values()))
+        self._keys_of_topic: dict[str, set[str]] = {}
+        self._keys_of_group: dict[str, set[str]] = {}
+        for key in self.table:
+            self._add_key(key)
+
+    def _add_key(self, key: str) -> None:
+        topic, _, group = key.partition("@")
+        self._keys_of_topic.setdefault(topic, set()).add(key)
+        self._keys_of_group.setdefault(group, set()).add(key)
 
     def limit_to_queues(self, end_of_queue: Callable[[str, int], int]) -> int:
         """Move offsets beyond the end of their queue back to it, and return their number. Done after a power cut.
@@ -74,13 +100,19 @@ class ConsumerOffsets(ChangingTable):
 
     # -- committing and querying -----------------------------------------------------------------------------
 
-    def commit_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Record the next offset to consume, even when it is before the last one."""
+    def commit_offset(
+        self, group: str, topic: str, queue_id: int, offset: int, *, by_broker: bool = False
+    ) -> None:
+        """Record the next offset to consume, even when it is before the last one.
+
+        Raises RequestError at the limit of offsets, except ``by_broker``: for offsets of the broker's own groups.
+        """
         key = f"{topic}@{group}"
         queues = self.table.get(key)
-        if queues is None:
-            queues = self.table[key] = {}
-        elif (before := queues.get(queue_id, offset)) > offset:
+        before = None if queues is None else queues.get(queue_id)
+        if queues is None or before is None:
+            queues = self._add_queues(key, 1, by_broker=by_broker)
+        elif before > offset:
             extra = {"key": key, "queue_id": queue_id, "offset": offset, "before": before}
             log.warning("consumer offset moved backwards", extra=extra)
         queues[queue_id] = offset
@@ -88,6 +120,17 @@ class ConsumerOffsets(ChangingTable):
         self._commits += 1
         if self._commits % COMMITS_PER_VERSION == 0:
             count_change(self.version, self._clock.now_ms())
+
+    def _add_queues(self, key: str, number: int, *, by_broker: bool = False) -> QueueOffsets:
+        """Count offsets of queues that are about to be added to a key; return the key's offsets."""
+        most = self.limits.max_committed_offsets
+        if self._count + number > most and not by_broker:
+            raise limit_error("maxCommittedOffsets", most, "consumer offsets", "delete groups or topics")
+        self._count += number
+        if key not in self.table:
+            self.table[key] = {}
+            self._add_key(key)
+        return self.table[key]
 
     def query_offset(self, group: str, topic: str, queue_id: int) -> int:
         """Return the next offset to consume: that of a pending reset, else the last committed one, else -1."""
@@ -122,11 +165,13 @@ class ConsumerOffsets(ChangingTable):
     def assign_reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Make the group's next pull of the queue start at `offset`, whatever clients commit until then.
 
-        Source: ConsumerOffsetManager.assignResetOffset, 5.4.0.
+        Raises RequestError at the limit of offsets. Source: ConsumerOffsetManager.assignResetOffset, 5.4.0.
         """
         key = table_key(topic, group)
+        if queue_id not in self.table.get(key, ()):
+            self._add_queues(key, 1)
         self._reset.setdefault(key, {})[queue_id] = offset
-        self.table.setdefault(key, {})[queue_id] = offset
+        self.table[key][queue_id] = offset
         self._pulled.pop((group, topic, queue_id), None)
         self._dirty = True
 
@@ -150,44 +195,48 @@ class ConsumerOffsets(ChangingTable):
     # -- whole groups and topics ---------------------------------------------------------------------------
 
     def clone_offsets(self, source_group: str, target_group: str, topic: str) -> None:
-        """Give a group the offsets of another one in one topic."""
+        """Give a group the offsets of another one in one topic. Raises RequestError at the limit of offsets."""
         offsets = self.table.get(table_key(topic, source_group))
         if offsets is not None:
-            self.table[table_key(topic, target_group)] = dict(offsets)
+            key, copied = table_key(topic, target_group), dict(offsets)
+            self._add_queues(key, len(copied) - len(self.table.get(key, ())))
+            self.table[key] = copied
             self._dirty = True
-
-    def _topics_and_groups(self) -> Iterator[tuple[str, str]]:
-        for key in self.table:
-            topic, at, group = key.partition("@")
-            if at and "@" not in group:
-                yield topic, group
 
     def topics_of_group(self, group: str) -> set[str]:
         """Return the topics in which the group has offsets.
 
         Source: ConsumerOffsetManager.whichTopicByConsumer, 5.4.0.
         """
-        return {topic for topic, owner in self._topics_and_groups() if owner == group}
+        if "@" in group:
+            return set()
+        return {key.partition("@")[0] for key in self._keys_of_group.get(group, ()) if "@" in key}
 
     def groups_of_topic(self, topic: str) -> set[str]:
         """Return the groups with offsets in the topic. Source: ConsumerOffsetManager.whichGroupByTopic, 5.4.0."""
-        return {group for consumed, group in self._topics_and_groups() if consumed == topic}
+        groups = {key.partition("@")[2] for key in self._keys_of_topic.get(topic, ()) if "@" in key}
+        return {group for group in groups if "@" not in group}
 
     def remove_topic(self, topic: str) -> None:
         """Forget all groups' offsets in a topic."""
-        self._remove_matching(lambda key: key.partition("@")[0] == topic)
+        self._remove_keys(list(self._keys_of_topic.get(topic, ())))
         self._pulled = {key: offset for key, offset in self._pulled.items() if key[1] != topic}
 
     def remove_group(self, group: str) -> None:
         """Forget all offsets of a group."""
-        self._remove_matching(lambda key: key.partition("@")[2] == group)
+        self._remove_keys(list(self._keys_of_group.get(group, ())))
         self._pulled = {key: offset for key, offset in self._pulled.items() if key[0] != group}
 
-    def _remove_matching(self, matches: Callable[[str], bool]) -> None:
-        for table in (self.table, self._reset):
-            for key in [key for key in table if matches(key)]:
-                del table[key]
-                self._dirty = True
+    def _remove_keys(self, keys: list[str]) -> None:
+        for key in keys:
+            self._count -= len(self.table.pop(key))
+            self._reset.pop(key, None)
+            topic, _, group = key.partition("@")
+            for index, name in ((self._keys_of_topic, topic), (self._keys_of_group, group)):
+                index[name].discard(key)
+                if not index[name]:
+                    del index[name]
+            self._dirty = True
 
     def min_offsets_of_groups(
         self, topic: str, min_offset: Callable[[str, int], int], without: set[str]
@@ -198,9 +247,7 @@ class ConsumerOffsets(ChangingTable):
         deletes the offsets of the groups to leave out; here a query changes nothing.
         """
         found: QueueOffsets = {}
-        for owned, group in list(self._topics_and_groups()):
-            if owned != topic or group in without:
-                continue
+        for group in self.groups_of_topic(topic) - without:
             for queue_id, offset in self.table[table_key(topic, group)].items():
                 if offset >= min_offset(topic, queue_id):
                     found[queue_id] = min(offset, found.get(queue_id, offset))
@@ -208,13 +255,22 @@ class ConsumerOffsets(ChangingTable):
 
     # -- the file ------------------------------------------------------------------------------------------
 
-    def snapshot(self) -> ConsumerOffsetSerializeWrapper:
-        """Return table and version as they go to the file and other brokers, not copied."""
-        return ConsumerOffsetSerializeWrapper(offset_table=self.table, data_version=self.version)
-
-    def to_json(self) -> bytes:
-        """Return the content of consumerOffset.json."""
-        return dump_table("consumerOffset.json", self.snapshot().to_value())
+    def encode_slices(self) -> Iterator[bytes]:
+        """Yield the content of consumerOffset.json. It may have millions of offsets."""
+        yield b'{"offsetTable":{'
+        comma, part, count = "", [], 0
+        for key in list(self.table):
+            queues = self.table.get(key)
+            if queues is None:
+                continue  # removed since the encoding began
+            offsets = ",".join([f"{queue_id}:{offset}" for queue_id, offset in queues.items()])
+            part.append(f"{comma}{fastjson.dumps(key).decode()}:{{{offsets}}}")
+            comma, count = ",", count + len(queues) + 1
+            if count >= OFFSETS_PER_SLICE:
+                yield "".join(part).encode()
+                part, count = [], 0
+        yield "".join(part).encode()
+        yield b'},"dataVersion":' + self.version.to_json() + b"}"
 
 
 def _parse_file(content: bytes) -> ConsumerOffsetSerializeWrapper:

@@ -4,6 +4,7 @@ from collections.abc import Container
 from typing import Final
 
 from codec.constants import ResponseCode
+from codec.java_numbers import quoted
 from codec.topics import (
     DLQ_PREFIX,
     MAX_GROUP_CHARS,
@@ -16,6 +17,7 @@ from codec.topics import (
 )
 from remoting.errors import RequestError
 
+MAX_CLIENT_ID_CHARS: Final = 1024
 _MAX_DERIVED_TOPIC_LENGTH: Final = 255
 
 
@@ -83,3 +85,10 @@ def check_group_name(group: str | None, known: Container[str] = ()) -> None:
     fault = None if group in known else group_name_error(group)
     if fault is not None:
         raise RequestError(ResponseCode.INVALID_PARAMETER, fault)
+
+
+def check_client_id(client_id: str) -> None:
+    """Raise RequestError INVALID_PARAMETER for a client id that is too long to be kept."""
+    if len(client_id) > MAX_CLIENT_ID_CHARS:
+        remark = f"the client id {quoted(client_id)} is longer than {MAX_CLIENT_ID_CHARS}"
+        raise RequestError(ResponseCode.INVALID_PARAMETER, remark)

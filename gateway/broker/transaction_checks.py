@@ -312,7 +312,7 @@ class TransactionChecks:
 
     def _commit_progress(self, topic: str, queue_id: int, before: int, now: int) -> None:
         if now != before:
-            self._offsets.commit_offset(TRANS_GROUP, topic, queue_id, now)
+            self._offsets.commit_offset(TRANS_GROUP, topic, queue_id, now, by_broker=True)
 
     def _walk_half_messages(
         self, queue_id: int, first: int, ops: OpMessageReader

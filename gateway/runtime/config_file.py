@@ -194,13 +194,14 @@ class ChangingTable:
             if self._dirty:
                 self._dirty = False
                 try:
-                    content = await self._encode()
+                    content = await self.encode()
                 except BaseException:
                     self._dirty = True
                     raise
                 await self.file.run_blocking(partial(self._write_or_stay_dirty, content))
 
-    async def _encode(self) -> bytes:
+    async def encode(self) -> bytes:
+        """Return the content of the file, encoded in slices between which other tasks run."""
         parts = []
         for part in self.encode_slices():
             parts.append(part)

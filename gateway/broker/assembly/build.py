@@ -89,7 +89,7 @@ def _connect_parts(
     timer_delivery = _timer_delivery(config, services, table_file("timermetrics"))
     delay_service = _delay_service(config, table_file("delayOffset.json"), services, timer_delivery)
     writer = MessageWriter(store, services.long_polls, config.store.max_message_size_bytes, delay_service)
-    queue_locks = QueueLocks(clock)
+    queue_locks = QueueLocks(clock, limits=config.limits)
     retry_rules = RetryRules(tables.topics, tables.groups, queue_locks)
     transactions = EndTransactionHandler(config, tables.topics, services, writer)
     send_handler = SendHandler(
@@ -153,6 +153,7 @@ def _tables(config: BrokerConfig, table_file: Callable[[str], ConfigFile], clock
             table_file("consumerOffset.json"),
             clock,
             server_side_reset=config.use_server_side_reset_offset,
+            limits=config.limits,
         ),
         ClientRegistry(
             clock,

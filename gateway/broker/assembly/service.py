@@ -102,7 +102,7 @@ class BrokerService:
         self._repeat(nursery, "settle tables", SETTLE_INTERVAL_S, self._settle_tables)
         self._repeat(nursery, "expire clients", EXPIRY_INTERVAL_S, self._close_expired_clients)
         self._repeat(nursery, "sample rates", SAMPLE_INTERVAL_S, broker.rates.take_sample)
-        self._repeat(nursery, "broadcast offsets", SCAN_INTERVAL_S, broker.broadcasts.commit_and_expire)
+        self._repeat(nursery, "broadcast offsets", SCAN_INTERVAL_S, self._commit_broadcast_offsets)
         self._repeat(nursery, "index", INDEX_INTERVAL_S, self._build_index)
         self._repeat(nursery, "expire files", store.clean_resource_interval_ms / 1000, self._remove_expired)
         checkpoint_s = store.flush_interval_consume_queue_ms / 1000
@@ -171,6 +171,12 @@ class BrokerService:
 
     async def _close_expired_clients(self) -> None:
         for _ in self.broker.clients.close_expired():
+            await trio.lowlevel.checkpoint()
+        for _ in self.broker.queue_locks.remove_expired():
+            await trio.lowlevel.checkpoint()
+
+    async def _commit_broadcast_offsets(self) -> None:
+        for _ in self.broker.broadcasts.commit_and_expire():
             await trio.lowlevel.checkpoint()
 
     async def _save_offsets(self) -> None:

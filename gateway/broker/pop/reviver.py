@@ -291,7 +291,9 @@ class Reviver:
         key = checkpoint.key
         known = key.topic in self._topics and self._has_topic_and_group(key)
         if known and self._offsets.query_offset(key.group, key.topic, key.queue_id) < checkpoint.end_offset:
-            self._offsets.commit_offset(key.group, key.topic, key.queue_id, checkpoint.end_offset)
+            self._offsets.commit_offset(
+                key.group, key.topic, key.queue_id, checkpoint.end_offset, by_broker=True
+            )
 
     # -- reviving -------------------------------------------------------------------------------------------
 
@@ -394,7 +396,7 @@ class Reviver:
         queues = RETRY_QUEUES
         separate = self.config.pop.use_separate_retry_queue
         if separate and (normal := self._topics.get(original_topic(topic, key.group))) is not None:
-            queues = normal.write_queue_nums
+            queues = len(self._topics.queue_ids(normal.write_queue_nums))
         known = self._topics.get(topic)
         if known is None or (separate and known.write_queue_nums != queues):
             self._topics.update(
@@ -402,7 +404,7 @@ class Reviver:
             )
             for queue_id in range(queues):
                 if self._offsets.query_offset(key.group, topic, queue_id) < 0:
-                    self._offsets.commit_offset(key.group, topic, queue_id, 0)
+                    self._offsets.commit_offset(key.group, topic, queue_id, 0, by_broker=True)
         return message.queue_id if separate and message.queue_id < queues else 0
 
     def _postpone(self, queue_id: int, checkpoint: PopCheckpoint, offset: int) -> bool:
@@ -434,7 +436,9 @@ class Reviver:
             done = queue.done_offset()
             if done > queue.committed:
                 queue.committed = done
-                self._offsets.commit_offset(REVIVE_GROUP, self.log.topic, queue_id, done)
+                self._offsets.commit_offset(REVIVE_GROUP, self.log.topic, queue_id, done, by_broker=True)
             if queue.next_record > queue.saved_record:
                 queue.saved_record = queue.next_record
-                self._offsets.commit_offset(SEEN_GROUP, self.log.topic, queue_id, queue.next_record)
+                self._offsets.commit_offset(
+                    SEEN_GROUP, self.log.topic, queue_id, queue.next_record, by_broker=True
+                )

@@ -13,6 +13,7 @@ from gateway.broker.client_registry import GroupMember
 from gateway.broker.filter_cache import ExpressionTooLong
 from gateway.broker.limit_errors import limit_error
 from gateway.broker.message_filter import is_tag_type
+from gateway.broker.name_validation import check_client_id
 from gateway.broker.processors.broker import Broker
 from gateway.broker.sql92 import SqlError
 from gateway.broker.topic_table import unit_flags
@@ -33,7 +34,6 @@ from remoting.requests.client import (
 routes: HandlerTable[Broker] = HandlerTable()
 
 GROUPS_PER_SLICE: Final = 32
-MAX_CLIENT_ID_CHARS: Final = 1024
 MAX_GROUP_NAME_CHARS: Final = 255
 MAX_ENUM_CHARS: Final = 64
 
@@ -91,7 +91,7 @@ class HeartbeatRegistration:
         most = broker.config.limits.max_groups_per_client
         if self.group_count > most:
             raise limit_error("maxGroupsPerClient", most, "groups of one client", "use several clients")
-        _check_text("clientID", beat.client_id, MAX_CLIENT_ID_CHARS)
+        check_client_id(beat.client_id)
 
     def register_groups(self) -> Iterator[int]:
         """Register one group at a time; yield how many were registered so far."""

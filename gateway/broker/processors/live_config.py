@@ -18,6 +18,7 @@ def apply_broker_config(broker: Broker, config: BrokerConfig) -> None:
     broker.transactions.reconfigure(config)
     broker.transaction_checks.reconfigure(config)
     broker.topics.limits = broker.groups.limits = broker.clients.limits = config.limits
+    broker.queue_locks.limits = broker.offsets.limits = config.limits
     broker.consumer_filters.limits = broker.filter_cache.limits = config.limits
     broker.topics.auto_create = config.auto_create_topic_enable
     broker.groups.auto_create = config.auto_create_subscription_group

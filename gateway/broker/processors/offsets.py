@@ -6,6 +6,7 @@ from codec.constants import ResponseCode
 from gateway.broker.broadcast_offsets import is_first_message_in_memory
 from gateway.broker.name_validation import check_may_commit
 from gateway.broker.processors.broker import Broker
+from remoting.bodies.progress import ConsumerOffsetSerializeWrapper
 from remoting.declare import Header
 from remoting.errors import RequestError
 from remoting.handler_table import HandlerTable
@@ -106,9 +107,11 @@ def get_earliest_store_time(broker: Broker, request: GetEarliestMsgStoretime) ->
 
 
 @GetAllConsumerOffset.on(routes)
-def get_all_consumer_offset(broker: Broker, request: GetAllConsumerOffset) -> GetAllConsumerOffsetReply:
+async def get_all_consumer_offset(broker: Broker, request: GetAllConsumerOffset) -> GetAllConsumerOffsetReply:
     """Return all groups' offsets. Source: AdminBrokerProcessor.getAllConsumerOffset, 5.4.0."""
-    return GetAllConsumerOffsetReply(data=broker.offsets.snapshot())
+    reply = GetAllConsumerOffsetReply(data=ConsumerOffsetSerializeWrapper())
+    reply.body = await broker.offsets.encode()
+    return reply
 
 
 @GetAllDelayOffset.on(routes)

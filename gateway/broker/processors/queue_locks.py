@@ -1,6 +1,6 @@
 """Requests to lock and unlock queues for orderly consumption."""
 
-from gateway.broker.name_validation import check_group_name
+from gateway.broker.name_validation import check_client_id, check_group_name
 from gateway.broker.processors.broker import Broker
 from remoting.bodies.locks import LockBatchResponseBody
 from remoting.bodies.queues import MessageQueue
@@ -18,6 +18,7 @@ def lock_batch(broker: Broker, request: LockBatchMq) -> LockBatchMqReply:
     """
     wanted = request.data
     check_group_name(wanted.consumer_group, broker.groups.table)
+    check_client_id(wanted.client_id)
     queues = [queue for queue in wanted.mq_set if _exists(broker, queue)]
     held = broker.queue_locks.lock(wanted.consumer_group, queues, wanted.client_id)
     return LockBatchMqReply(

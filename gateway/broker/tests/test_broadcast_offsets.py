@@ -34,7 +34,7 @@ def pulled(world, client_id, offset):
 
 
 def kept(world):
-    world.broker.broadcasts.commit_and_expire()
+    list(world.broker.broadcasts.commit_and_expire())
     return world.broker.offsets.query_offset(broadcast_group(GROUP), TOPIC, 0)
 
 
@@ -92,7 +92,7 @@ def test_clients_of_a_proxy_are_recorded_up_to_a_number_and_a_length(world):
     few = change_config(world.broker.config, max_members_per_group=3)
     apply_broker_config(world.broker, few)
     broadcasts, connection = world.broker.broadcasts, FakeConnection()
-    assert broadcasts.find_member(connection, GROUP, "x" * 256) is None
+    assert broadcasts.find_member(connection, GROUP, "x" * 1025) is None
     for number in range(9):
         member = broadcasts.find_member(connection, GROUP, f"client-{number}")
         assert broadcasts.corrected_offset(member, GROUP, TOPIC, 0, 5) == -1

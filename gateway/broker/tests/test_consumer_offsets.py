@@ -1,7 +1,10 @@
 import pytest
 
 from gateway.broker.consumer_offsets import ConsumerOffsets
+from gateway.config.limits import BrokerLimits
 from gateway.tests.broker_fakes import FakeClock, memory_config_file
+from remoting.bodies.progress import ConsumerOffsetSerializeWrapper
+from remoting.errors import RequestError
 from storage.files import MemoryFiles
 
 
@@ -157,3 +160,69 @@ def test_a_negative_offset_is_recorded_as_officially_and_starts_no_alarm(caplog)
     assert not caplog.records
     offsets.persist()
     assert make(files).queue_offsets("g", "t") == {0: -1, 1: -(2**63)}
+
+
+def test_offsets_beyond_the_limit_are_refused_and_those_that_exist_move():
+    offsets = make(limits=BrokerLimits(max_committed_offsets=3))
+    for queue_id in (0, 1):
+        offsets.commit_offset("g", "t", queue_id, 5)
+    offsets.assign_reset("h", "t", 0, 5)
+    for refused in (
+        lambda: offsets.commit_offset("g", "t", 2, 5),
+        lambda: offsets.commit_offset("new", "t", 0, 5),
+        lambda: offsets.assign_reset("new", "t", 0, 5),
+        lambda: offsets.clone_offsets("g", "h", "t"),
+    ):
+        with pytest.raises(RequestError, match="delete groups or topics or raise maxCommittedOffsets"):
+            refused()
+    offsets.commit_offset("g", "t", 1, 6)
+    offsets.assign_reset("g", "t", 1, 7)
+    offsets.commit_offset("CID_RMQ_SYS_REVIVE_GROUP", "r", 0, 1, by_broker=True)
+    assert (offsets.topics_of_group("new"), offsets.groups_of_topic("t")) == (set(), {"g", "h"})
+    offsets.remove_group("h")
+    offsets.remove_topic("r")
+    offsets.commit_offset("new", "t", 0, 5)
+    offsets.limits = BrokerLimits(max_committed_offsets=5)
+    offsets.clone_offsets("g", "new", "t")
+    offsets.clone_offsets("g", "new", "t")
+    offsets.commit_offset("g", "t", 2, 5)
+    with pytest.raises(RequestError, match="maxCommittedOffsets"):
+        offsets.commit_offset("g", "t", 3, 5)
+    for group in ("g", "new"):
+        offsets.remove_group(group)
+    assert (offsets._count, offsets._keys_of_topic, offsets._keys_of_group) == (0, {}, {})
+
+
+def test_groups_are_found_again_after_a_restart():
+    files = MemoryFiles()
+    offsets = make(files)
+    offsets.commit_offset("a", "t1", 0, 5)
+    offsets.commit_offset("a@broadcast", "t1", 0, 5)
+    offsets.persist()
+    again = make(files)
+    assert (again.topics_of_group("a"), again.groups_of_topic("t1")) == ({"t1"}, {"a"})
+    again.remove_topic("t1")
+    assert again.table == {}
+
+
+def test_a_large_table_is_encoded_in_slices_while_it_changes():
+    files = MemoryFiles()
+    offsets = make(files)
+    for number in range(3000):
+        for queue_id in range(4):
+            offsets.commit_offset(f"g{number}", "t", queue_id, number)
+    slices = offsets.encode_slices()
+    first = [next(slices), next(slices)]
+    offsets.remove_group("g2999")
+    offsets.commit_offset("new", "t", 0, 1)
+    parts = [*first, *slices]
+    assert len(parts) > 5
+    assert max(map(len, parts)) < 100_000
+    files.write_small("/config/consumerOffset.json", b"".join(parts))
+    again = make(files)
+    assert again.query_offset("g2998", "t", 3) == 2998
+    assert again.query_offset("g2999", "t", 3) == -1
+
+
+def test_an_empty_table_can_be_read():
+    assert ConsumerOffsetSerializeWrapper.from_json(make().to_json()).offset_table == {}
