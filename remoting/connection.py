@@ -461,9 +461,10 @@ class Connection:
         command.opaque = self._next_opaque
         if answered is None:
             command.flag |= ONEWAY_FLAG
-        else:
+        frame = encode_command(command)
+        if answered is not None:
             self._pending_requests[command.opaque] = answered
-        self.write(encode_command(command))
+        self.write(frame)
 
     def send_oneway(self, request: Request[Any]) -> None:
         """Send a oneway request; does nothing when the peer is gone."""

@@ -20,6 +20,8 @@ MAX_HANDSHAKE_S: Final = 10.0
 """Maximum duration of a handshake. Source: SslHandler's default, Netty 4.1."""
 MAX_FIRST_BYTE_WAIT_S: Final = 120.0
 """Maximum wait for a peer's first byte. Source: NettyServerConfig.serverChannelMaxIdleTimeSeconds, 5.4.0."""
+MAX_UNSENT_REPLY_BYTES: Final = 64 * 1024
+"""TLS answers each key update by itself. A peer that reads none of so many answers is disconnected."""
 _HANDSHAKE_BYTE: Final = b"\x16"
 _READ_BYTES: Final = 64 * 1024
 
@@ -102,6 +104,7 @@ class TlsTransport:
         "_offered_bytes",
         "_out",
         "_readable",
+        "_reply_bytes",
         "_sending",
         "_tls",
         "local",
@@ -117,6 +120,7 @@ class TlsTransport:
         self._tls = context.wrap_bio(self._in, self._out, server_side, host)
         self._encrypted = memoryview(b"")
         self._offered_bytes = 0
+        self._reply_bytes = 0
         self._sending = False
         self._readable: Callable[[], None] | None = None
         self.remote: Address = below.remote
@@ -146,13 +150,21 @@ class TlsTransport:
             self._in.write_eof()
 
     def _decrypted(self, max_bytes: int) -> bytes | None:
-        """Return everything decrypted, because no event announces the rest again; None when no record is complete."""
+        """Return everything decrypted, because no event announces the rest again; None when no record is complete.
+
+        Raises OSError for a peer that makes TLS reply without end, and reads none of it.
+        """
         pieces: list[bytes] = []
+        pending_bytes = self._out.pending
         try:
             while piece := self._tls.read(max_bytes):
                 pieces.append(piece)
         except ssl.SSLWantReadError:
-            self._flush()  # Send the reply to a key update.
+            self._reply_bytes += self._out.pending - pending_bytes
+            if self._flush():  # Send the reply to a key update.
+                self._reply_bytes = 0
+            elif self._reply_bytes > MAX_UNSENT_REPLY_BYTES:
+                raise OSError("replies of TLS are not read") from None
             return b"".join(pieces) if pieces else None
         except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
             pass

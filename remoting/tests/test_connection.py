@@ -5,6 +5,7 @@ import trio
 
 from codec.command import Command, encode_response
 from codec.constants import ResponseCode
+from codec.errors import FrameError
 from remoting import connection as connection_module
 from remoting.connection import MAX_REMARK_CHARS, Connection
 from remoting.declare import REQUESTS, Header, Request
@@ -259,6 +260,16 @@ async def test_a_request_without_an_answer_times_out_and_leaves_no_trace():
         assert not bench.connection._pending_requests
         assert await bench.feed(encode_response(1, 0, {"word": "late"}))
         assert not bench.connection.closed
+        nursery.cancel_scope.cancel()
+
+
+@virtual
+async def test_a_request_that_cannot_be_encoded_leaves_no_trace():
+    async with trio.open_nursery() as nursery:
+        bench = Bench(nursery, HANDLERS)
+        with pytest.raises(FrameError):
+            await bench.connection.ask(Asked(word="x" * (17 << 20)))
+        assert not bench.connection._pending_requests
         nursery.cancel_scope.cancel()
 
 

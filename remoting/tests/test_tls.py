@@ -1,6 +1,7 @@
 import socket
 import ssl
 from contextlib import suppress
+from typing import Any
 
 import pytest
 import trio
@@ -16,6 +17,7 @@ from remoting.tests.test_transport import pair
 from remoting.tests.virtual import Kernel, transports, virtual
 from remoting.tls import (
     MAX_HANDSHAKE_S,
+    MAX_UNSENT_REPLY_BYTES,
     TlsMode,
     TlsTransport,
     accept_transport,
@@ -274,6 +276,43 @@ def test_a_peer_that_leaves_at_once(listening, ends):
         accepted.close()
 
     trio.run(main)
+
+
+class Updating:
+    """The TLS object of a peer that has sent a key update before each of its bytes."""
+
+    def __init__(self, tls, out):
+        self._tls, self._out, self.left = tls, out, 3
+
+    def read(self, size):
+        self.left -= 1
+        self._out.write(b"u" * 100)
+        if self.left < 0:
+            raise ssl.SSLWantReadError
+        return b"x"
+
+    def unwrap(self):
+        return self._tls.unwrap()
+
+
+@virtual
+async def test_a_peer_that_updates_its_keys_and_reads_nothing_is_disconnected(listening):
+    kernel = Kernel(room=0)
+    transport = TlsTransport(kernel, listening, server_side=True)
+    updating: Any = Updating(transport._tls, transport._out)
+    transport._tls = updating
+
+    def receive() -> bytes | None:
+        updating.left = 3
+        return transport._decrypted(1000)
+
+    for _ in range(MAX_UNSENT_REPLY_BYTES // 400):
+        assert receive() == b"xxx"
+    with pytest.raises(OSError, match="not read"):
+        receive()
+    kernel.take()
+    for _ in range(1000):
+        assert receive() == b"xxx", "a peer that reads may update its keys as it likes"
 
 
 @virtual
