@@ -16,6 +16,8 @@ import remoting.requests  # noqa: F401 - declares all requests
 from codec.batch import encode_batch
 from codec.command import Command, encode_response
 from codec.ids import decode_message_id
+from codec.java_numbers import I32
+from codec.message import decode_message
 from gateway.broker.processors import all_routes
 from gateway.namesrv.processors import routes as namesrv_routes
 from gateway.tests.cluster import NAMESRV, Cluster, Node, bodies, message, pull, simulated
@@ -33,16 +35,19 @@ from gateway.tests.extreme_values import (
     usual_headers,
 )
 from gateway.tests.popping import pop_request
+from gateway.tests.transacting import COMMIT, ROLLBACK
 from remoting.bodies.heartbeat import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
 from remoting.bodies.registration import RegisterBrokerBody
 from remoting.declare import REQUESTS, Request
 from remoting.errors import RemotingClosed, RemotingTimeout
 from remoting.requests.admin import UpdateBrokerConfig
-from remoting.requests.client import HeartBeat
+from remoting.requests.client import ConsumeMessageDirectly, HeartBeat
 from remoting.requests.namesrv import RegisterBroker
+from remoting.requests.query import QueryMessage, ViewMessageById
 from remoting.requests.replication import PutMessagesAtOffsets
+from remoting.requests.send import ConsumerSendMsgBack, SendBatchMessage, SendMessageV2, SendReplyMessageV2
 from remoting.requests.staging import StageMessages
-from remoting.requests.transaction import EndTransaction
+from remoting.requests.transaction import EndTransaction, ResumeCheckHalfMessage
 from storage.files import MemoryFiles
 
 SETTINGS: dict[str, Any] = {
@@ -202,6 +207,78 @@ async def test_a_broker_answers_and_goes_on(
     await trio.sleep(10)
     await check_served(cluster, again)
     assert failures(caplog) == []
+
+
+@pytest.mark.parametrize("request_class", [SendMessageV2, SendBatchMessage, SendReplyMessageV2], ids=str)
+@simulated
+async def test_whatever_is_stored_can_be_used(
+    cluster: Cluster, request_class: type[Request[Any]], caplog: pytest.LogCaptureFixture
+) -> None:
+    files = MemoryFiles()
+    node = await cluster.add_broker(files=files, **SETTINGS)
+    usual = await usual_commands(cluster, node, request_class.code)
+    client = cluster.dial(node.address)
+    answers = [
+        await client.ask_command(command, 30)
+        for each in usual
+        for _, command in commands_of(each, request_class)
+    ]
+    stored = [name for answer in answers for name in answer.ext.get("msgId", "0").split(",") if name != "0"]
+    assert len(stored) > 100
+    for request in uses_of_messages(node, stored):
+        await client.ask_command(request.to_command(), 30)
+    for _ in range(3):
+        for request in uses_of_queues(node):
+            await client.ask_command(request.to_command(), 30)
+        await trio.sleep(20)
+    assert failures(caplog) == []
+    await check_served(cluster, node)
+    await node.stop()
+    again = await cluster.add_broker(files=files, **SETTINGS)
+    await trio.sleep(400)
+    await check_served(cluster, again)
+    assert failures(caplog) == []
+
+
+def uses_of_messages(node: Node, message_ids: list[str]) -> Iterator[Request[Any]]:
+    """Yield all requests that name a stored message."""
+    for message_id in message_ids:
+        place = decode_message_id(message_id)[2]
+        found = node.broker.store.message_at(place)
+        assert found is not None
+        stored = decode_message(found)
+        yield ViewMessageById(offset=place)
+        for level in (-1, 0, 1):
+            yield ConsumerSendMsgBack(
+                offset=place, group=GROUP, delay_level=level, max_reconsume_times=I32.high
+            )
+        for decision in (COMMIT, ROLLBACK):
+            yield EndTransaction(
+                producer_group=PRODUCERS,
+                tran_state_table_offset=stored.queue_offset,
+                commit_log_offset=place,
+                commit_or_rollback=decision,
+                from_transaction_check=True,
+            )
+        yield ResumeCheckHalfMessage(msg_id=message_id)
+        yield ConsumeMessageDirectly(
+            consumer_group=GROUP, client_id=CLIENT, msg_id=message_id, topic=stored.topic
+        )
+        for key in [stored.unique_key or "x", *stored.keys][:3]:
+            yield QueryMessage(
+                topic=stored.topic, key=key[:60_000], max_num=64, begin_timestamp=0, end_timestamp=1 << 62
+            )
+
+
+def uses_of_queues(node: Node) -> Iterator[Request[Any]]:
+    """Yield pulls with each kind of filter and pops of every queue of every topic."""
+    for topic, config in list(node.broker.topics.table.items()):
+        for queue_id in range(config.read_queue_nums):
+            for kind, expression in (("TAG", "*"), ("TAG", "a || b"), ("SQL92", "a > 1 OR KEYS IS NOT NULL")):
+                yield pull(topic, queue_id=queue_id, group="READER", tags=expression, expression_type=kind)
+        for order in (False, True):
+            group = "ORDERED-POPPER" if order else "POPPER"
+            yield pop_request(topic, group, order=order, invisible_time=1_000)
 
 
 async def check_served(cluster: Cluster, node: Node) -> None:
