@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
 from codec.command import Command, decode_frame
+from codec.errors import FrameError
 from gateway.runtime.metrics import Metric
 
 log = logging.getLogger(__name__)
@@ -257,6 +258,8 @@ class Hub:
         for observer in interest.observers:
             try:
                 observer.observe(exchange)
+            except FrameError:
+                continue  # the request or its answer is no command, which the servers have to judge
             except Exception:  # noqa: BLE001 - logged by `_note_failure`
                 self._note_failure(type(observer).__name__)
         holder = self._holder

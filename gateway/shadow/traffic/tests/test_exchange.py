@@ -50,6 +50,23 @@ def test_a_failing_observer_does_not_affect_others(caplog):
     assert "observer failed" in caplog.text
 
 
+@pytest.mark.parametrize("request_frame", [b"\0\0\0\x06\0\0\0\2{]", b"\0\0\0\x06\7\0\0\2{}"])
+def test_a_request_that_is_no_command_is_no_failure_of_an_observer(request_frame, caplog):
+    class Decoding(FakeObserver):
+        def observe(self, exchange):
+            self.seen.append(exchange.request_command)
+
+    hub, other = Hub(), FakeObserver()
+    hub.add_observer(Decoding())
+    hub.add_observer(other)
+    exchange = make_send_exchange("t")
+    exchange.request = request_frame
+    hub.publish_exchange(exchange)
+    assert len(other.seen) == 1
+    assert caplog.text == ""
+    assert not hub.observer_failures
+
+
 def test_interests_are_computed_again_after_a_change():
     hub, observer = Hub(), FakeObserver(310)
     hub.add_observer(observer)
