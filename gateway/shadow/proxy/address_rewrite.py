@@ -8,10 +8,11 @@ the gateway's.
 """
 
 import re
+from itertools import islice
 from struct import Struct
 from typing import Final
 
-from codec.constants import MAGIC_V1, MAGIC_V2
+from codec.constants import MAGIC_V1, MAGIC_V2, MAX_HEADER_BYTES
 from codec.message import HEADERS, MIN_MESSAGE_BYTES, SIZE_AND_MAGIC, STORE_TIMESTAMP_AT, SYS_FLAG_AT
 from codec.properties import ORIGIN_MESSAGE_ID
 from codec.sysflag import BORN_HOST_V6, STORE_HOST_V6
@@ -65,6 +66,11 @@ REWRITTEN_ANSWER_CODES: Final = ROUTE_CODES | BROKER_NAMING_CODES | CLIENT_NAMIN
 REWRITTEN_REQUEST_CODES: Final = frozenset({ConsumerSendMsgBack.code})
 """Requests in which a client hands a message id back to the broker, which stores it."""
 
+MAX_REWRITTEN_BYTES: Final = 4 * 1024 * 1024
+"""Larger answers pass as they are: a route of 28,000 brokers, which no client can use. This much takes up to 0.15 s."""
+MAX_REWRITTEN_ADDRESSES: Final = 20_000
+MAX_PATCHED_MESSAGES: Final = 10_000
+"""Messages of one answer whose store host is replaced; brokers return at most a few hundred."""
 _MESSAGE_MAGICS: Final = (MAGIC_V1.to_bytes(4), MAGIC_V2.to_bytes(4))
 _ORIGIN_PROPERTY: Final = ORIGIN_MESSAGE_ID.encode() + b"\1"
 _STORE_HOST_AT: Final = STORE_TIMESTAMP_AT + 8
@@ -88,7 +94,7 @@ def patch_answers(data: bytes, stops: list[int], view: AddressView, id_prefix: b
     start = 0
     for stop in stops:
         header_stop = start + HEADER_AT + (_WORD_AT(data, start + 4)[0] & HEADER_LENGTH_MASK)
-        if our_prefix is not None:
+        if our_prefix is not None and header_stop - start <= MAX_HEADER_BYTES:
             at = data.find(id_prefix, start, min(header_stop, stop))
             if at >= 0:
                 patched = bytearray(data) if patched is None else patched
@@ -116,7 +122,9 @@ def _patch_ids(data: bytearray, at: int, stop: int, theirs: bytes, ours: bytes) 
 def _patch_store_hosts(data: bytearray, start: int, stop: int, hosts: dict[bytes, bytes]) -> None:
     """Replace the store hosts of the messages in ``data[start:stop]``; stop at an incomplete message."""
     theirs, ours = b"", None
-    while stop - start >= MIN_MESSAGE_BYTES:
+    for _ in range(MAX_PATCHED_MESSAGES):
+        if stop - start < MIN_MESSAGE_BYTES:
+            return
         size, magic = SIZE_AND_MAGIC.unpack_from(data, start)
         if (magic != MAGIC_V1 and magic != MAGIC_V2) or not MIN_MESSAGE_BYTES <= size <= stop - start:
             return
@@ -134,7 +142,9 @@ def _patch_store_hosts(data: bytearray, start: int, stop: int, hosts: dict[bytes
 
 def _patch_origins(data: bytearray, start: int, stop: int, theirs: bytes, ours: bytes) -> None:
     """Replace the original id, a property of messages that a consumer has sent back."""
-    while stop - start >= MIN_MESSAGE_BYTES:
+    for _ in range(MAX_PATCHED_MESSAGES):
+        if stop - start < MIN_MESSAGE_BYTES:
+            return
         header_bytes = HEADERS[data[start + SYS_FLAG_AT + 3] >> 4 & 3].size
         body_at, end = start + header_bytes, start + int.from_bytes(data[start : start + 4])
         if not start + MIN_MESSAGE_BYTES <= end <= stop:
@@ -148,15 +158,18 @@ def _patch_origins(data: bytearray, start: int, stop: int, theirs: bytes, ours: 
 
 def rewrite_answer(code: int, frame: bytes, view: AddressView) -> bytes:
     """Return the answer to a request of one of REWRITTEN_ANSWER_CODES with the gateway's addresses."""
+    if len(frame) > MAX_REWRITTEN_BYTES:
+        return frame
     if code in BROKER_NAMING_CODES:
         return _rewrite_frame(frame, view.gateway_addresses)
     if code in CLIENT_NAMING_CODES:
         return _rewrite_frame(frame, view.client_addresses)
     body_at = find_header_end(frame, 0)
     body = frame[body_at:]
-    for group in _BROKER_ADDRESSES.finditer(body):
-        for address in _ADDRESS.finditer(group[1]):
-            view.translate_address(address[1].decode("utf-8", "replace"))
+    groups = _BROKER_ADDRESSES.finditer(body)
+    addresses = (address for group in groups for address in _ADDRESS.finditer(group[1]))
+    for address in islice(addresses, MAX_REWRITTEN_ADDRESSES):
+        view.translate_address(address[1].decode("utf-8", "replace"))
     edited = _replace_addresses(body, view.gateway_addresses)
     return (
         frame
@@ -181,7 +194,7 @@ def _replace_addresses(text: bytes, names: dict[str, str]) -> bytes:
         name = names.get(match[1].decode("utf-8", "replace"))
         return match[0] if name is None else b'"%b"' % name.encode()
 
-    return _QUOTED_ADDRESS.sub(replace_match, text)
+    return _QUOTED_ADDRESS.sub(replace_match, text, MAX_REWRITTEN_ADDRESSES)
 
 
 def restore_message_ids(frame: bytes, view: AddressView) -> bytes:

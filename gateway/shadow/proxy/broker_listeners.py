@@ -132,6 +132,8 @@ class BrokerListeners:
         self._saved_ports = saved_ports or ListenerPorts(DiskFiles(), "", settings.broker_port)
         self._supervisor = supervisor or TaskSupervisor("forwarder")
         self._known: dict[str, _BrokerPort] = {}
+        self._closed: set[str] = set()
+        """Addresses in state CLOSED."""
         self._refused: OrderedDict[str, float] = OrderedDict()
         self._taken_ports: set[int] = set()
         self._lookup_failed = False
@@ -250,9 +252,8 @@ class BrokerListeners:
         """Forget an address that never was a broker if there are too many; return whether there is room."""
         if len(self._known) < self._settings.broker_addresses:
             return True
-        failed = [name for name, each in self._known.items() if each.state is PortState.CLOSED]
-        if failed:
-            self._forget(max(failed, key=lambda name: self._known[name].failures))
+        if self._closed:
+            self._forget(max(self._closed, key=lambda name: self._known[name].failures))
             return True
         self.turned_away_total += 1
         self._log_address("too many broker addresses: raise listen.broker_addresses", address)
@@ -282,6 +283,7 @@ class BrokerListeners:
 
     def _forget(self, address: str) -> None:
         each = self._known.pop(address)
+        self._closed.discard(address)
         for listener in each.listeners:
             listener.stop_accepting()
         _close_sockets(each.sockets)
@@ -381,6 +383,8 @@ class BrokerListeners:
     def _close_until_next_check(self, address: str, each: _BrokerPort, error: OSError) -> None:
         _close_sockets(each.sockets)
         each.state = PortState.CLOSED
+        if self._known.get(address) is each:
+            self._closed.add(address)
         each.failures += 1
         backoff_s = min(MIN_BACKOFF_S * 2 ** min(each.failures - 1, 10), MAX_BACKOFF_S)
         each.check_at_s = trio.current_time() + backoff_s
@@ -393,6 +397,7 @@ class BrokerListeners:
         if each.state is PortState.CLOSED and not self._reopen(address, each):
             return
         each.state = PortState.SERVING
+        self._closed.discard(address)
         each.failures = 0
         if address not in self._settings.ports:
             self._saved_ports.assign_port(address, each.port)

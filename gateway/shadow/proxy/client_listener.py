@@ -9,6 +9,7 @@ from typing import Final
 import trio
 
 from gateway.shadow.proxy.listener_context import ListenerContext
+from gateway.shadow.proxy.memory_guard import SESSIONS_PER_TURN
 from gateway.shadow.proxy.session_driver import SessionDriver
 from remoting.server import accept_connections
 from remoting.transport import Transport
@@ -155,8 +156,10 @@ class ClientListener:
         while True:
             await trio.sleep(remembered_s / SWEEPS_PER_REMEMBERED_TIME)
             before_s = self.context.clock.monotonic() - remembered_s
-            for session in list(self._sessions):
+            for number, session in enumerate(list(self._sessions), 1):
                 session.give_up_older_than(before_s)
+                if not number % SESSIONS_PER_TURN:
+                    await trio.lowlevel.checkpoint()
 
     def stop_accepting(self) -> None:
         """Accept no more clients; `run` returns when the last session has ended."""

@@ -10,7 +10,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from codec.command import decode_frame
-from codec.constants import SERIALIZE_BINARY
+from codec.constants import MAX_HEADER_BYTES, SERIALIZE_BINARY
 from codec.errors import FrameError
 
 UNKNOWN: Final = -1
@@ -87,6 +87,8 @@ def peek_head(data: bytes, start: int, end: int, code: int | None = None) -> Fra
     if data[start + 4] == SERIALIZE_BINARY:
         return _peek_binary_head(data, start, end)
     header_end = start + HEADER_AT + (_WORD_AT(data, start + 4)[0] & HEADER_LENGTH_MASK)
+    if header_end - start > MAX_HEADER_BYTES:
+        return None  # as the decoder does: no broker accepts such a header, and searching it takes long
     flag_at = data.rfind(b'"flag":', start, header_end)
     tail = _TAIL.match(data, flag_at, header_end) if flag_at > 0 and header_end <= end else None
     if tail is None:

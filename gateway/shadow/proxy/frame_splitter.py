@@ -8,6 +8,7 @@ from codec.constants import MAX_FRAME_BYTES
 
 MIN_LENGTH: Final = 4
 """Smallest value of a length prefix: the frame then has an empty header and no body."""
+ALL_FRAMES: Final = -1
 LARGE_FRAME_BYTES: Final = 256 * 1024
 _WORD_AT = Struct(">I").unpack_from
 
@@ -26,7 +27,7 @@ class RawFrameSplitter:
     0 when such a frame is complete.
     """
 
-    __slots__ = ("_max_frame_bytes", "_needed_bytes", "_on_large_input", "error", "unfinished")
+    __slots__ = ("_max_frame_bytes", "_needed_bytes", "_on_large_input", "error", "has_more", "unfinished")
 
     def __init__(
         self,
@@ -38,13 +39,16 @@ class RawFrameSplitter:
         self.unfinished = bytearray()
         """Received bytes of the frame that is not complete yet."""
         self._needed_bytes = 4
+        self.has_more = False
+        """True after `split` returned as many frames as it may: call it again, with no bytes, for the next ones."""
         self.error: str | None = None
 
-    def split(self, data: bytes) -> tuple[bytes, list[int]]:
-        """Return bytes that begin with a frame, and the end of each complete frame in them.
+    def split(self, data: bytes, max_frames: int = ALL_FRAMES) -> tuple[bytes, list[int]]:
+        """Return bytes that begin with a frame, and the end of each complete frame in them, up to ``max_frames``.
 
         Bytes after the last end are kept as `unfinished` for the next call.
         """
+        self.has_more = False
         unfinished = self.unfinished
         if unfinished:
             unfinished += data
@@ -72,6 +76,9 @@ class RawFrameSplitter:
             position += needed
             ends.append(position)
             needed = 4
+            if len(ends) == max_frames:
+                self.has_more = position < available
+                break
         self._needed_bytes = needed
         if position < available:
             unfinished += memoryview(data)[position:]
@@ -80,4 +87,5 @@ class RawFrameSplitter:
     def release(self) -> None:
         """Free the unfinished frame: nothing more is split."""
         self.unfinished = bytearray()
+        self.has_more = False
         self._on_large_input = ignore_growth

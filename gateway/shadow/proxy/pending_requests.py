@@ -1,6 +1,10 @@
 """Requests of one connection that wait for their answers, by opaque: bounded in number, bytes and time."""
 
 from collections.abc import Iterator
+from typing import Final
+
+OVERHEAD_BYTES: Final = 300
+"""Memory of a remembered request besides its frame; routes and the like are remembered without one."""
 
 
 class PendingRequest:
@@ -30,7 +34,7 @@ class PendingRequest:
 
 
 class PendingRequests:
-    """At most ``max_requests`` requests with at most ``max_bytes`` of frames. The oldest make room for new ones."""
+    """At most ``max_requests`` requests with at most ``max_bytes``. The oldest make room for new ones."""
 
     __slots__ = ("_max_bytes", "_max_requests", "buffered_bytes", "by_opaque")
 
@@ -48,7 +52,7 @@ class PendingRequests:
         if request.opaque in by_opaque:
             given_up.append(self._remove(request.opaque))
         by_opaque[request.opaque] = request
-        self.buffered_bytes += len(request.frame)
+        self.buffered_bytes += len(request.frame) + OVERHEAD_BYTES
         while len(by_opaque) > self._max_requests or self.buffered_bytes > self._max_bytes:
             given_up.append(self._remove(next(iter(by_opaque))))
         return given_up
@@ -75,5 +79,5 @@ class PendingRequests:
 
     def _remove(self, opaque: int) -> PendingRequest:
         request = self.by_opaque.pop(opaque)
-        self.buffered_bytes -= len(request.frame)
+        self.buffered_bytes -= len(request.frame) + OVERHEAD_BYTES
         return request

@@ -11,7 +11,7 @@ from gateway.shadow.proxy.address_book import AddressView
 from gateway.shadow.proxy.address_rewrite import REWRITTEN_ANSWER_CODES, patch_answers, rewrite_answer
 from gateway.shadow.proxy.exchange_tracker import ExchangeTracker
 from gateway.shadow.proxy.frame_peek import FrameHead, peek_code, peek_head
-from gateway.shadow.proxy.frame_splitter import RawFrameSplitter, ignore_growth
+from gateway.shadow.proxy.frame_splitter import ALL_FRAMES, RawFrameSplitter, ignore_growth
 from gateway.shadow.proxy.listener_context import ListenerContext
 from remoting.transport import Buffer
 
@@ -51,9 +51,9 @@ class PrimaryUpstream:
         self.splitter.release()
         self._send_released = _drop_answer
 
-    def receive_bytes(self, data: bytes) -> Buffer:
+    def receive_bytes(self, data: bytes, max_frames: int = ALL_FRAMES) -> Buffer:
         """Return the bytes that the client gets now. After a bad frame, `splitter.error` says what is wrong."""
-        data, ends = self.splitter.split(data)
+        data, ends = self.splitter.split(data, max_frames)
         if not ends:
             return b""
         counters = self.counters

@@ -19,6 +19,10 @@ director's decision, it and all later frames of the client wait, and the client 
 either while an upstream's output is above its high watermark, and the upstreams are not read while the client's output
 is. So each direction buffers at most the watermark, one read and one frame.
 
+Turns. One read may hold a thousand small frames, each of which may take observers 0.1 ms. While anybody observes, at
+most `MAX_FRAMES_PER_TURN` frames of a peer are handled at a time; the rest stays in the splitter, the peer is not read,
+and the driver goes on (`continue_turn`) after every other session and task had its turn.
+
 The fast path, in the first lines of `receive_from_client` and `receive_from_primary`, forwards a single frame that
 nobody needs to see without splitting it. It is the only place where a frame skips the steps of the others.
 """
@@ -50,7 +54,7 @@ from gateway.shadow.proxy.frame_peek import (
     peek_code,
     peek_head,
 )
-from gateway.shadow.proxy.frame_splitter import RawFrameSplitter
+from gateway.shadow.proxy.frame_splitter import ALL_FRAMES, RawFrameSplitter
 from gateway.shadow.proxy.listener_context import ListenerContext, UpstreamAddress
 from gateway.shadow.proxy.pending_requests import PendingRequest
 from gateway.shadow.proxy.primary_upstream import PrimaryUpstream
@@ -58,6 +62,7 @@ from gateway.shadow.proxy.session_actions import (
     Action,
     AwaitDecision,
     CloseTarget,
+    ContinueLater,
     DialTarget,
     EndSession,
     PauseReading,
@@ -75,6 +80,8 @@ from remoting.transport import Buffer
 log = logging.getLogger(__name__)
 
 _FIRST_WORDS = Struct(">II").unpack_from
+MAX_FRAMES_PER_TURN: Final = 64
+"""About 10 ms where everything observes. A client without a thousand requests on their way never reaches it."""
 INSPECTED_CODES: Final = REWRITTEN_ANSWER_CODES | REWRITTEN_REQUEST_CODES | {RegisterBroker.code}
 """Requests that the session has to inspect even if nobody observes them."""
 
@@ -109,6 +116,7 @@ class Session:
         "_target",
         "_undecided",
         "_view",
+        "_waiting_turns",
         "_wake",
         "has_followup",
     )
@@ -150,6 +158,7 @@ class Session:
         self._undecided: tuple[bytes, list[int]] | None = None
         self._forwarded: list[tuple[ExchangeTracker, PendingRequest]] = []
         self._full_outputs: set[Peer] = set()
+        self._waiting_turns: set[Peer] = set()
         self._is_stalled = False
         self._has_ended = False
         self._actions: list[Action] = []
@@ -213,19 +222,28 @@ class Session:
             counters.requests += 1
             counters.request_bytes += len(data)
             return data
-        data, ends = self._client_splitter.split(data)
+        splitter = self._client_splitter
+        data, ends = splitter.split(data, MAX_FRAMES_PER_TURN if self._hub.observes_anything else ALL_FRAMES)
         to_primary: Buffer = b""
         if ends:
             counters.requests += len(ends)
             counters.request_bytes += ends[-1]
             to_primary = self._route_frames(data, ends)
-        if self._client_splitter.error is not None:
-            self._reject_client(self._client_splitter.error)
+        if splitter.has_more and self._undecided is None:
+            self._yield_turn(Peer.CLIENT)
+        if splitter.error is not None:
+            self._reject_client(splitter.error)
         return to_primary
 
     def _reject_client(self, reason: str) -> None:
         self._counters.bad_frames += 1
-        log.warning("connection closed: bad frame", extra={"remote": self._client.address, "reason": reason})
+        if self._counters.bad_frames.bit_count() == 1:  # scanners send nothing else
+            extra = {
+                "remote": self._client.address,
+                "reason": reason,
+                "bad_frames": self._counters.bad_frames,
+            }
+            log.warning("connection closed: bad frame", extra=extra)
         self.end()
 
     def _route_frames(self, data: bytes, ends: list[int]) -> Buffer:
@@ -327,8 +345,39 @@ class Session:
             return b""
         to_primary = self._route_frames(*undecided)
         if self._undecided is None:
+            if self._client_splitter.has_more:
+                self._yield_turn(Peer.CLIENT)
             self._update_client_reading()
         return to_primary
+
+    # -- turns ----------------------------------------------------------------------------------------------------
+
+    def _yield_turn(self, peer: Peer) -> None:
+        """Handle the other frames of a peer after everybody else had a turn."""
+        self._waiting_turns.add(peer)
+        self._add_action(ContinueLater(peer))
+        self._pause_for_turn(peer)
+
+    def _pause_for_turn(self, peer: Peer) -> None:
+        if peer is Peer.CLIENT:
+            self._update_client_reading()
+        else:
+            self._update_upstream_reading(peer)
+
+    def continue_turn(self, peer: Peer) -> Buffer:
+        """Handle further frames of a peer that were received already; return the bytes for the opposite end."""
+        self._waiting_turns.discard(peer)
+        if self._has_ended:
+            return b""
+        receive = {
+            Peer.CLIENT: self.receive_from_client,
+            Peer.PRIMARY: self.receive_from_primary,
+            Peer.TARGET: self.receive_from_target,
+        }[peer]
+        data = receive(b"")
+        if peer not in self._waiting_turns:
+            self._pause_for_turn(peer)
+        return data
 
     def _send_to_target(self, target: TargetUpstream, head: FrameHead, frame: bytes) -> None:
         self._counters.directed += 1
@@ -398,9 +447,13 @@ class Session:
                 counters.answer_bytes += size
                 ours = self._view.id_prefixes.get(prefix)
                 return data if ours is None else data.replace(prefix, ours)
-        to_client = self._primary.receive_bytes(data)
+        to_client = self._primary.receive_bytes(
+            data, MAX_FRAMES_PER_TURN if self._hub.observes_anything else ALL_FRAMES
+        )
         if self._finished.waiting:
             self.has_followup = True
+        if self._primary_splitter.has_more:
+            self._yield_turn(Peer.PRIMARY)
         if self._primary_splitter.error is not None:
             self._counters.bad_frames += 1
             self.connection_ended(Peer.PRIMARY, self._primary_splitter.error)
@@ -411,9 +464,11 @@ class Session:
         conversation = None if self._target is None else self._target.conversation
         if conversation is None:
             return b""
-        to_client = conversation.receive_bytes(data)
+        to_client = conversation.receive_bytes(data, MAX_FRAMES_PER_TURN)
         if self._finished.waiting:
             self.has_followup = True
+        if conversation.splitter.has_more:
+            self._yield_turn(Peer.TARGET)
         if conversation.splitter.error is not None:
             self._counters.bad_frames += 1
             self.connection_ended(Peer.TARGET, conversation.splitter.error)
@@ -430,8 +485,8 @@ class Session:
         """Stop reading from the other side: more than the high watermark waits to be sent to ``peer``."""
         self._full_outputs.add(peer)
         if peer is Peer.CLIENT:
-            self._add_action(PauseReading(Peer.PRIMARY))
-            self._add_action(PauseReading(Peer.TARGET))
+            self._update_upstream_reading(Peer.PRIMARY)
+            self._update_upstream_reading(Peer.TARGET)
         else:
             self._update_client_reading()
 
@@ -439,10 +494,14 @@ class Session:
         """Read from the other side again: ``peer`` has taken enough."""
         self._full_outputs.discard(peer)
         if peer is Peer.CLIENT:
-            self._add_action(ResumeReading(Peer.PRIMARY))
-            self._add_action(ResumeReading(Peer.TARGET))
+            self._update_upstream_reading(Peer.PRIMARY)
+            self._update_upstream_reading(Peer.TARGET)
         else:
             self._update_client_reading()
+
+    def _update_upstream_reading(self, peer: Peer) -> None:
+        blocked = Peer.CLIENT in self._full_outputs or peer in self._waiting_turns
+        self._add_action(PauseReading(peer) if blocked else ResumeReading(peer))
 
     def _update_client_reading(self) -> None:
         """Pause or resume the client, and limit the time for which the target alone may stop it."""
@@ -452,7 +511,8 @@ class Session:
             self._add_action(StartStallTimer() if target_full else StopStallTimer())
         queue_full = self._target is not None and self._target.is_queue_full
         primary_full = Peer.PRIMARY in self._full_outputs
-        blocked = target_full or queue_full or primary_full or self._undecided is not None
+        waits = self._undecided is not None or Peer.CLIENT in self._waiting_turns
+        blocked = target_full or queue_full or primary_full or waits
         self._add_action(PauseReading(Peer.CLIENT) if blocked else ResumeReading(Peer.CLIENT))
 
     def stall_timed_out(self) -> None:

@@ -62,6 +62,13 @@ class AwaitDecision:
 
 
 @dataclass(frozen=True, slots=True)
+class ContinueLater:
+    """Call `Session.continue_turn` with this peer after all other tasks had their turn."""
+
+    peer: Peer
+
+
+@dataclass(frozen=True, slots=True)
 class EndSession:
     """Deliver what was received for each end, then close all connections."""
 
@@ -75,5 +82,6 @@ Action = (
     | StartStallTimer
     | StopStallTimer
     | AwaitDecision
+    | ContinueLater
     | EndSession
 )

@@ -8,12 +8,13 @@ import trio
 from gateway.shadow.proxy.address_book import format_address
 from gateway.shadow.proxy.exchange_tracker import ClientIdentity
 from gateway.shadow.proxy.listener_context import ListenerContext
-from gateway.shadow.proxy.peer_connection import ConnectionEvents, PeerConnection
+from gateway.shadow.proxy.peer_connection import DEFECT, ConnectionEvents, PeerConnection
 from gateway.shadow.proxy.session import Session
 from gateway.shadow.proxy.session_actions import (
     Action,
     AwaitDecision,
     CloseTarget,
+    ContinueLater,
     DialTarget,
     EndSession,
     PauseReading,
@@ -215,6 +216,8 @@ class SessionDriver:
                     connection.resume_reading()
             case AwaitDecision():
                 self._context.hub.call_after_decision(self._on_decision)
+            case ContinueLater(peer):
+                self._nursery.start_soon(self._continue_turn, peer)
             case DialTarget():
                 self._nursery.start_soon(self._dial_target)
             case CloseTarget():
@@ -226,6 +229,16 @@ class SessionDriver:
                 self._stall_ended.set()
             case EndSession():
                 self._ended.set()
+
+    async def _continue_turn(self, peer: Peer) -> None:
+        await trio.lowlevel.checkpoint()
+        try:
+            data = self._session.continue_turn(peer)
+            self._write(Peer.PRIMARY if peer is Peer.CLIENT else Peer.CLIENT, data)
+            self._follow_up()
+        except Exception:
+            log.exception(DEFECT, extra={"remote": self.client.remote})
+            self.end()
 
     def _connection(self, peer: Peer) -> PeerConnection | None:
         if peer is Peer.TARGET:

@@ -18,7 +18,7 @@ from codec.constants import FLAG_ONEWAY, FLAG_RESPONSE
 from codec.errors import FrameError
 from gateway.shadow.proxy.exchange_tracker import ExchangeTracker
 from gateway.shadow.proxy.frame_peek import FrameHead, peek_head
-from gateway.shadow.proxy.frame_splitter import RawFrameSplitter, ignore_growth
+from gateway.shadow.proxy.frame_splitter import ALL_FRAMES, RawFrameSplitter, ignore_growth
 from gateway.shadow.proxy.listener_context import ListenerContext
 from gateway.shadow.proxy.opaque_rewrite import replace_opaque
 from gateway.shadow.proxy.pending_requests import PendingRequest
@@ -106,9 +106,9 @@ class TargetConversation:
         self.tracker.finish_reverse_request(head.opaque, frame)
         return replace_opaque(frame, self._target_opaques.pop(head.opaque))
 
-    def receive_bytes(self, data: bytes) -> Buffer:
+    def receive_bytes(self, data: bytes, max_frames: int = ALL_FRAMES) -> Buffer:
         """Return the bytes that the client gets now. After a bad frame, `splitter.error` says what is wrong."""
-        data, ends = self.splitter.split(data)
+        data, ends = self.splitter.split(data, max_frames)
         if not ends:
             return b""
         self._counters.answers += len(ends)

@@ -5,10 +5,18 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from codec.command import Command, decode_frame, encode_command
+from codec.constants import MAX_HEADER_BYTES
 from codec.ids import decode_message_id, encode_message_id
 from codec.message import Message, encode_message, iter_messages
 from gateway.shadow.proxy.address_book import AddressBook, pack_address
-from gateway.shadow.proxy.address_rewrite import patch_answers, restore_message_ids, rewrite_answer
+from gateway.shadow.proxy.address_rewrite import (
+    MAX_PATCHED_MESSAGES,
+    MAX_REWRITTEN_ADDRESSES,
+    MAX_REWRITTEN_BYTES,
+    patch_answers,
+    restore_message_ids,
+    rewrite_answer,
+)
 from remoting.requests.client import GetConsumerConnectionList
 from remoting.requests.controller import ControllerGetReplicaInfo
 from remoting.requests.namesrv import GetBrokerClusterInfo, GetRouteInfoByTopic, GetSystemTopicListFromNs
@@ -198,3 +206,32 @@ def test_client_addresses_are_those_of_the_clients():
     body = b'{"connectionSet":[{"clientAddr":"10.0.0.9:40001"},{"clientAddr":"10.0.0.8:40001"}]}'
     edited = rewrite_answer(GetConsumerConnectionList.code, answer(body), view)
     assert decode(edited).body == body.replace(b"10.0.0.9:40001", b"192.168.0.7:50001")
+
+
+def test_an_answer_too_large_to_rewrite_passes_as_it_is():
+    frame = answer(b'{"brokerAddrs":{0:"%b"}}' % BROKER.encode() + b" " * MAX_REWRITTEN_BYTES)
+    for code in (GetRouteInfoByTopic.code, GetConsumerConnectionList.code, GetBrokerConsumeStats.code):
+        assert rewrite_answer(code, frame, make_view()) is frame
+
+
+def test_a_route_of_made_up_brokers_announces_a_bounded_number_of_addresses():
+    opened = []
+    addresses = b",".join(
+        b'%d:"11.%d.%d.1:10911"' % (number, number >> 8, number & 255) for number in range(50_000)
+    )
+    frame = answer(b'{"brokerDatas":[{"brokerAddrs":{%b}}]}' % addresses)
+    rewrite_answer(GetRouteInfoByTopic.code, frame, make_view(opened=opened))
+    assert len(opened) == MAX_REWRITTEN_ADDRESSES
+
+
+def test_tiny_messages_are_patched_up_to_a_bound():
+    one = encode_message(Message("t", b"", store_host=("10.1.0.1", 10911)))
+    patched = patch_frames(answer(one * (MAX_PATCHED_MESSAGES + 5)))
+    hosts = [each.store_host for each in iter_messages(decode(patched).body)]
+    assert hosts.count(("10.0.0.9", 20911)) == MAX_PATCHED_MESSAGES
+
+
+def test_an_endless_header_of_ids_is_left_alone():
+    frame = answer(ext={"msgId": (PREFIX * 80_000).decode()})
+    assert len(frame) > MAX_HEADER_BYTES
+    assert patch_frames(frame) is frame or bytes(patch_frames(frame)) == frame

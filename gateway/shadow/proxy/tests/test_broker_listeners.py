@@ -3,6 +3,7 @@
 import logging
 from collections import Counter
 from contextlib import asynccontextmanager
+from typing import Any
 
 import trio
 
@@ -386,3 +387,24 @@ async def test_hostile_addresses_are_bounded():
     for number in range(10_000):
         bench.translate(f"no-port-{number}")
     assert bench.listeners.refused_count <= 4096
+
+
+@virtual
+async def test_a_flood_of_addresses_costs_little_when_there_is_no_room():
+    """An answer may name 20,000 addresses: each must be turned away by one look."""
+    brokers = {f"b{number}": {0: f"10.1.1.{number}:10911"} for number in range(4)}
+    bench = ListenersBench(FakeCluster(**brokers), broker_addresses=4)
+    async with running(bench):
+        looks = 0
+
+        class CountedDict(dict[str, Any]):
+            def items(self):
+                nonlocal looks
+                looks += 1
+                return super().items()
+
+        bench.listeners._known = CountedDict(bench.listeners._known)
+        for number in range(20_000):
+            bench.translate(f"10.66.{number // 250}.{number % 250}:1")
+        assert looks == 0
+        assert len(bench.listeners.ports) == 4

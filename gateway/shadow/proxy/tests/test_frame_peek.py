@@ -6,6 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as some
 
+from codec.constants import MAX_HEADER_BYTES
 from gateway.shadow.proxy.frame_peek import UNKNOWN, find_header_end, peek_code, peek_head
 from gateway.shadow.proxy.tests.frame_strategies import (
     decoded_head,
@@ -45,3 +46,10 @@ def test_headers_without_a_readable_code(header):
     frame = frame_of(header)
     assert peek_code(frame, 0, len(frame)) == UNKNOWN
     assert peek_head(frame, 0, len(frame)) is None
+
+
+@pytest.mark.parametrize("filler", [b'"flag":', b"9", b'"opaque":1,', b"[", b"\\"])
+def test_headers_larger_than_any_broker_accepts_are_not_searched(filler):
+    header = b'{"code":10,"x":"' + filler * (2 * MAX_HEADER_BYTES // len(filler)) + b'","flag":0,"opaque":1}'
+    frame = frame_of(header)
+    assert peek_head(frame, 0, len(frame), 10) is None

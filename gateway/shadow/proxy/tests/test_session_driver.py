@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codec.command import decode_frame
+from gateway.shadow.proxy.session import MAX_FRAMES_PER_TURN
 from gateway.shadow.tests.sessions import (
     GATEWAY_HOST,
     PRIMARY_ADDRESS,
@@ -434,3 +435,58 @@ async def test_a_defect_ends_the_session_and_not_the_process():
         await bench.send_from_client(request())
         await bench.ended.wait()
         assert bench.client.closed
+
+
+@pytest.mark.parametrize("reactive", [True, False])
+def test_many_frames_in_one_read_let_others_run(reactive):
+    """A single client with 770 frames per read made all others wait for a quarter of a second."""
+
+    async def main(nursery):
+        observer, turns = RecordingObserver(), 0
+        hub = Hub()
+        hub.add_observer(observer)
+        bench = SessionBench(nursery, hub=hub, reactive=reactive)
+        frames = [request(310, opaque) for opaque in range(10 * MAX_FRAMES_PER_TURN + 3)]
+        answers = [answer(0, opaque) for opaque in range(len(frames))]
+
+        async def count_turns():
+            nonlocal turns
+            while True:
+                turns += 1
+                await trio.lowlevel.checkpoint()
+
+        await settle()
+        bench.client.arrive(b"".join(frames) + request(310, 9999)[:20])
+        async with trio.open_nursery() as counting:
+            counting.start_soon(count_turns)
+            while len(bench.upstream.sent) < len(b"".join(frames)):
+                await trio.lowlevel.checkpoint()
+            counting.cancel_scope.cancel()
+        assert turns >= 10
+        assert bytes(bench.upstream.sent) == b"".join(frames)
+        await bench.send_from_client(request(310, 9999)[20:])
+        assert bytes(bench.upstream.sent) == b"".join(frames) + request(310, 9999)
+        seen = len(observer.seen)
+        bench.upstream.arrive(b"".join(answers))
+        await trio.lowlevel.checkpoint()
+        assert len(observer.seen) - seen <= 2 * MAX_FRAMES_PER_TURN
+        assert await bench.send_from_upstream() == b"".join(answers)
+        assert [each.request for each in observer.seen] == frames
+
+    run_with_nursery(main)
+
+
+@pytest.mark.parametrize("reactive", [True, False])
+def test_frames_that_wait_for_their_turn_are_delivered_before_the_end(reactive):
+    async def main(nursery):
+        hub = Hub()
+        hub.add_observer(RecordingObserver())
+        bench = SessionBench(nursery, hub=hub, reactive=reactive)
+        frames = [request(310, opaque, flag=2) for opaque in range(5 * MAX_FRAMES_PER_TURN)]
+        await settle()
+        bench.client.arrive(b"".join(frames))
+        bench.client.arrive(b"")
+        await bench.ended.wait()
+        assert bytes(bench.upstream.sent) == b"".join(frames)
+
+    run_with_nursery(main)
