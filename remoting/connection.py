@@ -244,6 +244,10 @@ class Connection:
                     )
                 if stop > end:
                     break
+                if (
+                    stop < end and not turn_end_s
+                ):  # A read of one request, the most frequent, pays for no clock.
+                    turn_end_s = monotonic() + self.limits.max_turn_s
                 command = decode_frame(buffer, position + 4, stop, header_bytes)
                 position = stop
                 answer = self._dispatch(command)
@@ -256,13 +260,9 @@ class Connection:
                     if room < 0:
                         finished = False
                         break
-                if position < end:  # A read of one request, the most frequent, pays for no clock.
-                    now_s = monotonic()
-                    if now_s >= turn_end_s:
-                        if turn_end_s:
-                            finished = False
-                            break
-                        turn_end_s = now_s + self.limits.max_turn_s
+                if position < end and monotonic() >= turn_end_s:
+                    finished = False
+                    break
         finally:
             if kept:
                 del kept[:position]

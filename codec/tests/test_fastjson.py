@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codec import fastjson
-from codec.errors import JsonError
+from codec.errors import JsonError, JsonSizeError
 from codec.fastjson import ObjectKey, dumps, dumps_standard, loads
 from codec.tests.vectors import VECTORS
 
@@ -79,6 +79,14 @@ def test_a_document_has_at_most_the_allowed_number_of_values():
     for commas_in_text in (b'"' + b"," * 250 + b'"', b"'" + b"," * 250 + b"'"):
         with pytest.raises(JsonError, match="more than 100"):
             loads(commas_in_text, 100)
+
+
+def test_the_dialect_is_limited_in_bytes_and_standard_json_is_not():
+    text = "x" * 2000
+    assert loads(f'{{"a":"{text}"}}', 100) == {"a": text}
+    assert loads(f'{{a:"{text[:1500]}"}}', 100) == {"a": text[:1500]}
+    with pytest.raises(JsonSizeError, match="bytes that are not standard JSON"):
+        loads(f'{{a:"{text}"}}', 100)
 
 
 def test_by_default_a_document_of_16_mib_is_refused_before_it_is_parsed(monkeypatch):

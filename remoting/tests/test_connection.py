@@ -460,8 +460,8 @@ async def test_slow_requests_of_one_read_are_handled_in_turns_and_in_order(monke
             runs.append(run)
             run = []
     # Tasks are shuffled in each pass of the loop, so that two turns may follow each other.
-    assert max(map(len, runs)) <= 6, "other tasks have their turn after 5 ms of requests"
-    assert bench.kernel.writes == 4
+    assert max(map(len, runs)) <= 4, "other tasks have their turn after 5 ms of requests"
+    assert bench.kernel.writes == 6
 
 
 @virtual
@@ -486,7 +486,7 @@ async def test_a_connection_closed_between_turns_handles_no_more(monkeypatch):
                 await trio.lowlevel.checkpoint()
         bench.connection.close("test")
         await settle()
-        assert turns.events in ([0, 1, 2], [0, 1, 2, 3, 4, 5])
+        assert turns.events in ([0, 1], [0, 1, 2, 3])
 
 
 @virtual
