@@ -11,7 +11,7 @@ from remoting.connection import MAX_REMARK_CHARS, Connection
 from remoting.declare import REQUESTS, Header, Request
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
 from remoting.limits import ConnectionLimits
-from remoting.tests.virtual import Bench, Kernel, frame, settle, virtual
+from remoting.tests.virtual import LONG_TURN_S, Bench, Kernel, frame, settle, virtual
 
 ECHO, LATER, FAIL, REFUSE, BIG, TASK, CLOSE = range(1, 8)
 
@@ -55,7 +55,7 @@ HANDLERS = {ECHO: echo, FAIL: fail, REFUSE: refuse, CLOSE: close}
 
 
 def small(**limits):
-    return ConnectionLimits(**limits)
+    return ConnectionLimits(**{"max_turn_s": LONG_TURN_S, **limits})
 
 
 @virtual
@@ -84,9 +84,7 @@ async def test_one_byte_at_a_time():
 async def test_all_answers_of_one_read_leave_in_one_write():
     async with trio.open_nursery() as nursery:
         batches = []
-        bench: Bench = Bench(
-            nursery, HANDLERS, small(max_turn_s=60), lambda: batches.append(len(bench.kernel.sent))
-        )
+        bench: Bench = Bench(nursery, HANDLERS, on_batch=lambda: batches.append(len(bench.kernel.sent)))
         answers = await bench.feed(b"".join(frame(ECHO, opaque) for opaque in range(100)))
         assert [answer.opaque for answer in answers] == list(range(100))
         assert bench.kernel.writes == 1

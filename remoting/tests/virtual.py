@@ -16,6 +16,9 @@ from remoting.connection import Connection, Handler
 from remoting.limits import ConnectionLimits
 from remoting.transport import Buffer, StreamTransport
 
+LONG_TURN_S = 60.0
+"""A turn that no busy machine ends in the middle of what a test calls one read."""
+
 AsyncTest = Callable[..., Awaitable[None]]
 
 
@@ -144,7 +147,7 @@ class Bench:
     ) -> None:
         self.kernel = Kernel(room)
         self.connection = Connection(
-            self.kernel, handlers or {}, nursery, limits or ConnectionLimits(), on_batch
+            self.kernel, handlers or {}, nursery, limits or ConnectionLimits(max_turn_s=LONG_TURN_S), on_batch
         )
         nursery.start_soon(self.connection.run)
 
