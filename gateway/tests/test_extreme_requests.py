@@ -181,15 +181,11 @@ def failures(caplog: pytest.LogCaptureFixture) -> list[str]:
     )
 
 
-READS_NULLS = {18, 34, 41, 46, 200, 225, 200151, 770_004}
-"""Codes whose bodies still reach their handlers with null in a list or a map."""
-BROKER_CODES = [
-    pytest.param(code, id=REQUESTS[code].__name__, marks=[pytest.mark.xfail] if code in READS_NULLS else [])
-    for code in sorted(all_routes().request_codes())
-]
+def name_of(code: int) -> str:
+    return REQUESTS[code].__name__
 
 
-@pytest.mark.parametrize("code", BROKER_CODES)
+@pytest.mark.parametrize("code", sorted(all_routes().request_codes()), ids=name_of)
 @simulated
 async def test_a_broker_answers_and_goes_on(
     cluster: Cluster, code: int, caplog: pytest.LogCaptureFixture
@@ -209,19 +205,21 @@ async def test_a_broker_answers_and_goes_on(
     assert failures(caplog) == []
 
 
-@pytest.mark.parametrize("request_class", [SendMessageV2, SendBatchMessage, SendReplyMessageV2], ids=str)
+@pytest.mark.parametrize(
+    "code", [SendMessageV2.code, SendBatchMessage.code, SendReplyMessageV2.code], ids=name_of
+)
 @simulated
 async def test_whatever_is_stored_can_be_used(
-    cluster: Cluster, request_class: type[Request[Any]], caplog: pytest.LogCaptureFixture
+    cluster: Cluster, code: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     files = MemoryFiles()
     node = await cluster.add_broker(files=files, **SETTINGS)
-    usual = await usual_commands(cluster, node, request_class.code)
+    usual = await usual_commands(cluster, node, code)
     client = cluster.dial(node.address)
     answers = [
         await client.ask_command(command, 30)
         for each in usual
-        for _, command in commands_of(each, request_class)
+        for _, command in commands_of(each, REQUESTS[code])
     ]
     stored = [name for answer in answers for name in answer.ext.get("msgId", "0").split(",") if name != "0"]
     assert len(stored) > 100
@@ -306,9 +304,7 @@ async def stop_and_describe(node: Node) -> dict[str, Any]:
     return describe(node)
 
 
-@pytest.mark.parametrize(
-    "code", sorted(namesrv_routes.request_codes()), ids=lambda code: REQUESTS[code].__name__
-)
+@pytest.mark.parametrize("code", sorted(namesrv_routes.request_codes()), ids=name_of)
 @simulated
 async def test_a_namesrv_answers_and_goes_on(
     cluster: Cluster, code: int, caplog: pytest.LogCaptureFixture
