@@ -46,7 +46,7 @@ class BatchPredicate(Protocol):
 MAX_READ_BYTES = 128 << 20  # Source: DefaultMessageStore.MAX_PULL_MSG_SIZE, 5.4.0
 _MIN_READ_BYTES = 100
 _MAX_SCANNED_MESSAGES = 4096
-# Tests of messages end after this time, because the broker serves nobody meanwhile; one test takes up to 4 ms.
+# Tests of messages end after this time, because the broker serves nobody meanwhile; one test takes up to 1 ms.
 _MAX_SCAN_S = 0.005
 # A batch has at most as many messages as fit a processor's first-level cache. Below that it has as many as the result
 # is expected to need, because scanning messages beyond a full result is wasted work.

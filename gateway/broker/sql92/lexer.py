@@ -30,7 +30,9 @@ KIND_NAMES: Final = {
 }
 """Names of the kinds of tokens in remarks."""
 
-_SKIP = re.compile(r"(?:[ \t\n\r\f]|--[^\n\r]*(?:\r\n|\n|\r)|/\*[^*]*\*(?:\*|[^*/][^*]*\*)*/)*")
+_SKIPPED = r"(?:[ \t\n\r\f]|--[^\n\r]*(?:\r\n|\n|\r)|/\*[^*]*\*(?:\*|[^*/][^*]*\*)*/)*"
+_SKIP = re.compile(_SKIPPED)
+_TEXT_AND_COMMA = re.compile(rf"{_SKIPPED}'((?:''|[^'])*)'{_SKIPPED},")
 _TOKEN = re.compile(
     r"(?P<float>[0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+)"
     r"|(?P<decimal>0|[1-9][0-9]*[lL]?)"
@@ -40,8 +42,10 @@ _TOKEN = re.compile(
 )
 _GROUPS: Final = {"float": FLOAT, "decimal": DECIMAL, "string": STRING}
 _TAB_COLUMNS: Final = 8
-MAX_TOKENS: Final = 4096
-"""Deviation: longest expression in tokens, because no client is served while an expression is compiled."""
+MAX_TOKENS: Final = 1024
+"""Deviation: longest expression in tokens, because no client is served while an expression is compiled, which takes
+about 5 ms for so many. The texts of a list do not count: a hundred of them are read in the time of ten tokens.
+"""
 
 
 class Token(NamedTuple):
@@ -70,6 +74,18 @@ class Tokens:
             known.append(token)
         return known[number]
 
+    def skip_listed_texts(self, number: int) -> list[str]:
+        """Skip all texts before token ``number`` that a comma follows, and return their values.
+
+        They get no numbers. Nothing is skipped if that token was read before.
+        """
+        values: list[str] = []
+        if number == len(self._known):
+            while found := _TEXT_AND_COMMA.match(self._text, self._next):
+                values.append(_unquote(found[1]))
+                self._next = found.end()
+        return values
+
     def line_and_column(self, number: int) -> tuple[int, int]:
         """Return line and column of a token, from 1."""
         return _line_and_column(self._text, self[number].position)
@@ -95,8 +111,13 @@ def _token_kind(group: str, word: str) -> int:
 
 
 def string_value(token: Token) -> str:
-    """Return the value of a string literal, in which a quote is written twice."""
-    value = token.text[1:-1].replace("''", "'")
+    """Return the value of a string literal."""
+    return _unquote(token.text[1:-1])
+
+
+def _unquote(text: str) -> str:
+    """Return the value of a literal's text, in which a quote is written twice."""
+    value = text.replace("''", "'")
     return value if value.isascii() else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 

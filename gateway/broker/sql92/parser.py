@@ -175,7 +175,8 @@ class _Parser:
 
     def _parse_list(self) -> list[str]:
         self._take_token(t.OPEN)
-        values = [self._parse_string()]
+        values = self._tokens.skip_listed_texts(self._at)
+        values.append(self._parse_string())
         while self._sees_next(_COMMA):
             self._skip_token()
             values.append(self._parse_string())

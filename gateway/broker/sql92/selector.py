@@ -21,7 +21,7 @@ Test = Callable[[bytes], bool]
 Key = bytes | tuple[bytes | None, ...] | None
 
 # Limits of each answer cache: its bytes, and the bytes of the property values of one answer.
-_MAX_CACHE_BYTES: Final = 32 * 1024
+_MAX_CACHE_BYTES: Final = 16 * 1024
 _MAX_REMEMBERED_BYTES: Final = 256
 # Bytes of an answer beside the property values: the entry of the dict with its reserve, the object that holds a value.
 _ENTRY_BYTES: Final = 110

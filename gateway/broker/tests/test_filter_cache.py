@@ -140,7 +140,7 @@ def test_any_number_of_large_filters_stays_within_the_limit(max_bytes):
         for number in range(150):
             cache.tag_filter(tags_of(number, 300, 70))  # The hashes of short tags are remembered elsewhere.
             if number % 10 == 0:
-                cache.sql_filter("SQL92", " OR ".join(f"p{number} = '{value}'" for value in range(500)))
+                cache.sql_filter("SQL92", " OR ".join(f"p{number} = '{value}'" for value in range(200)))
         return cache
 
     fill()
@@ -168,9 +168,9 @@ def test_one_that_is_used_is_not_dropped_before_those_that_are_not(compiled):
 
 
 def test_a_filter_too_large_for_the_cache_is_compiled_each_time_and_drops_nothing_it_need_not(compiled):
-    cache = cache_of(100 * KIB)
+    cache = cache_of(64 * KIB)
     cache.tag_filter("small")
-    large = " OR ".join(f"p{number} = 'x'" for number in range(500))
+    large = " OR ".join(f"p{number} = 'x'" for number in range(200))
     for _ in range(2):
         matches = cache.sql_filter("SQL92", large).message
         assert matches is not None
