@@ -319,13 +319,13 @@ async def test_without_room_for_its_filter_a_pull_does_not_wait(cluster):
         cluster, enable_property_filter=True, max_filter_cache_bytes=1024 * 1024
     )
     await producer.ask(message())
-    for number in range(20):
+    for number in range(40):
         await waiter.wait(
             offset=1, tags=f"a = {number}", expression_type="SQL92", group=f"G{number}", name=number
         )
     answered = [name for name, at, code, _ in waiter.brief() if (at, code) == (0, NOT_FOUND)]
-    assert 5 < len(node.broker.long_polls) < 20
-    assert len(node.broker.long_polls) + len(answered) == 20
+    assert 5 < len(node.broker.long_polls) < 40
+    assert len(node.broker.long_polls) + len(answered) == 40
     assert node.broker.filter_cache.size_bytes <= 1024 * 1024
     waiter._connection.close()
     await settle()

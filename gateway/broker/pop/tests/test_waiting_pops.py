@@ -205,12 +205,12 @@ async def test_waiting_pops_hold_their_filter(cluster):
             Client(cluster, node),
             pop_request(poll_time=60_000, exp=f"a = {number}", exp_type="SQL92"),
         )
-        for number in range(20)
+        for number in range(40)
     ]
     await settle()
     refused = [waiter for waiter in waiters if waiter.answer is not None]
     assert {waiter.answer.code for waiter in refused} == {209}
-    assert len(node.broker.long_polls) + len(refused) == 20
+    assert len(node.broker.long_polls) + len(refused) == 40
     assert (len(cache), len(cache._idle)) == (len(node.broker.long_polls), 0)
     await trio.sleep(61)
     assert (len(node.broker.long_polls), len(cache._idle)) == (0, len(cache))
