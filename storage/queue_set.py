@@ -1,14 +1,19 @@
 """All consume queues of one store: creates them, finds them and removes their files."""
 
 import logging
+from collections.abc import Iterator
+from typing import Final
 
 from storage.config import StoreConfig
 from storage.consume_queue import ConsumeQueue, QueueFilePool
-from storage.errors import MessageIllegal
+from storage.errors import MessageIllegal, StoreFull
 from storage.files import Files
 from storage.layout import QUEUE_ENTRY_BYTES
 
 log = logging.getLogger(__name__)
+
+QUEUES_PER_SLICE: Final = 16
+"""Queues whose files are deleted at once, which takes about a millisecond."""
 
 
 class QueueSet:
@@ -25,6 +30,7 @@ class QueueSet:
         self._file_entries = config.consume_queue_file_entries
         self.by_key: dict[tuple[str, int], ConsumeQueue] = {}
         self._ids: dict[str, set[int]] = {}
+        self._being_deleted: set[str] = set()
         self.creates_young = False
 
     def use_file_bytes(self, file_bytes: int) -> None:
@@ -32,11 +38,16 @@ class QueueSet:
         self._file_entries = file_bytes // QUEUE_ENTRY_BYTES
 
     def create(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """Add a queue, whose first file is created with its first entry. Raises MessageIllegal."""
+        """Add a queue, whose first file is created with its first entry. Raises MessageIllegal.
+
+        Raises StoreFull while earlier queues of the topic are being deleted: their files have the same paths.
+        """
         if not topic or "/" in topic or "\0" in topic or topic in (".", "..") or len(topic.encode()) > 255:
             raise MessageIllegal(f"the topic name cannot be used as a folder name: {topic[:64]!r}")
         if not 0 <= queue_id <= 0x7FFFFFFF:
             raise MessageIllegal(f"queue id {queue_id} is out of range")
+        if topic in self._being_deleted:
+            raise StoreFull(f"the topic {topic} is being deleted")
         directory = f"{self._config.consume_queue_path}/{topic}/{queue_id}"
         queue = ConsumeQueue(
             topic, queue_id, directory, self._file_entries,
@@ -54,15 +65,31 @@ class QueueSet:
         """Return the topics that have at least one queue."""
         return set(self._ids)
 
-    def delete_topic(self, topic: str) -> int:
-        """Remove all queues of a topic with their files; return how many there were."""
-        ids = self._ids.pop(topic, set())
-        for queue_id in ids:
-            self.by_key.pop((topic, queue_id)).delete_files()
-        if ids:
-            self._files.delete_tree(f"{self._config.consume_queue_path}/{topic}")
-            log.info("topic deleted", extra={"topic": topic})
-        return len(ids)
+    def take_topic(self, topic: str) -> list[ConsumeQueue]:
+        """Remove all queues of a topic, whose files `delete_files` deletes; until then it gets no new ones."""
+        queues = [self.by_key.pop((topic, queue_id)) for queue_id in self._ids.pop(topic, ())]
+        if queues:
+            self._being_deleted.add(topic)
+        return queues
+
+    def delete_files(self, topic: str, queues: list[ConsumeQueue]) -> Iterator[None]:
+        """Delete the files of queues that `take_topic` returned; other tasks may run at each yield.
+
+        Closing the iterator early deletes the rest at once.
+        """
+        left = list(queues)
+        try:
+            while left:
+                left.pop().delete_files()
+                if len(left) % QUEUES_PER_SLICE == 0:
+                    yield
+        finally:
+            for queue in left:
+                queue.delete_files()
+            if queues:
+                self._files.delete_tree(f"{self._config.consume_queue_path}/{topic}")
+                self._being_deleted.discard(topic)
+                log.info("topic deleted", extra={"topic": topic})
 
     def delete_before(self, physical_offset: int) -> None:
         """Remove the files and hide the entries of messages before a physical offset."""

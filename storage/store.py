@@ -24,7 +24,7 @@ read only fields whose stale value is harmless (an end that is too low).
 
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Self
 
 from storage.append import Appended, BatchAppended, append_many, append_message
@@ -358,7 +358,17 @@ class MessageStore:
 
         Source: DefaultMessageStore.deleteTopics, 5.4.0.
         """
-        return self._queue_set.delete_topic(topic)
+        queues = self._queue_set.take_topic(topic)
+        for _ in self._queue_set.delete_files(topic, queues):
+            pass
+        return len(queues)
+
+    def delete_topic_in_slices(self, topic: str) -> Iterator[None]:
+        """Remove all queues of a topic like `delete_topic`; other tasks may run at each yield.
+
+        Until the last one the topic refuses messages with StoreFull. Closing the iterator early deletes the rest.
+        """
+        return self._queue_set.delete_files(topic, self._queue_set.take_topic(topic))
 
     def delete_expired(self, manual: bool = False, max_files: int | None = None) -> int:
         """Remove expired files; return the number of commit log files removed. See `Retention.delete_expired`."""

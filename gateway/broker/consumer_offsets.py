@@ -238,20 +238,17 @@ class ConsumerOffsets(ChangingTable):
                     del index[name]
             self._dirty = True
 
-    def min_offsets_of_groups(
-        self, topic: str, min_offset: Callable[[str, int], int], without: set[str]
-    ) -> QueueOffsets:
-        """Return per queue the smallest offset of any group that is not before the queue's beginning.
+    def lower_to_group(
+        self, smallest: QueueOffsets, group: str, topic: str, min_offset: Callable[[str, int], int]
+    ) -> None:
+        """Lower the offsets per queue to those of a group that are smaller, but not before the queue's beginning.
 
         Source: ConsumerOffsetManager.queryMinOffsetInAllGroup, 5.4.0. Deviation: the official broker
         deletes the offsets of the groups to leave out; here a query changes nothing.
         """
-        found: QueueOffsets = {}
-        for group in self.groups_of_topic(topic) - without:
-            for queue_id, offset in self.table[table_key(topic, group)].items():
-                if offset >= min_offset(topic, queue_id):
-                    found[queue_id] = min(offset, found.get(queue_id, offset))
-        return found
+        for queue_id, offset in self.table.get(table_key(topic, group), {}).items():
+            if offset >= min_offset(topic, queue_id):
+                smallest[queue_id] = min(offset, smallest.get(queue_id, offset))
 
     # -- the file ------------------------------------------------------------------------------------------
 

@@ -180,3 +180,33 @@ def test_many_files_are_flushed_with_their_file_system(tmp_path, monkeypatch):
     assert len(flushed) >= 50
     store.close()
     assert bodies(open_store(DiskFiles(), root=str(tmp_path)), "t3") == [b"x", b"y"]
+
+
+def test_a_topic_that_is_being_deleted_takes_no_messages_and_starts_anew_afterwards():
+    files = CrashFiles()
+    store = open_store(files)
+    for queue_id in range(100):
+        store.append("t", queue_id, b"old")
+    store.write_checkpoint()
+    slices = store.delete_topic_in_slices("t")
+    next(slices)
+    with pytest.raises(StoreFull, match="the topic t is being deleted"):
+        store.append("t", 3, b"new")
+    store.append("u", 0, b"other")
+    assert list(slices)
+    assert not [path for path in queue_files(files) if "/t/" in path]
+    store.append("t", 3, b"new")
+    assert bodies(store, "t", 3) == [b"new"]
+
+
+def test_a_deletion_that_is_cancelled_is_finished_at_once():
+    files = CrashFiles()
+    store = open_store(files)
+    for queue_id in range(100):
+        store.append("t", queue_id, b"old")
+    store.write_checkpoint()
+    slices = store.delete_topic_in_slices("t")
+    next(slices)
+    slices.close()
+    assert queue_files(files) == []
+    store.append("t", 3, b"new")

@@ -209,7 +209,7 @@ class PopHandler:
         self, pop: CheckedPop, pop_result: PopResult, topic: TopicConfig, chance: int
     ) -> None:
         """Take from the queues of a topic in ascending or descending order, starting at a random one."""
-        queues = range(topic.read_queue_nums)
+        queues = self._topics.queue_ids(topic.read_queue_nums)
         for number in reversed(queues) if self.config.pop.priority_order_asc else queues:
             self._take_from_queue(pop, pop_result, topic.topic_name, (number + chance) % len(queues))
 

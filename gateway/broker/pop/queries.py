@@ -100,7 +100,7 @@ class PopQueries:
 
     def _all_queues(self, topic: str) -> Iterator[tuple[str, int]]:
         config = self._topics.get(topic)
-        queues = 0 if config is None else config.read_queue_nums
+        queues = len(self._topics.queue_ids(0 if config is None else config.read_queue_nums))
         first = random.randrange(100)
         for number in range(queues):
             yield topic, (first + number) % queues

@@ -3,9 +3,12 @@
 import logging
 from collections.abc import Iterator
 
+from codec import fastjson
 from codec.constants import ResponseCode
+from gateway.broker.encoded_entries import encode_member, fill_empty
 from gateway.broker.name_validation import check_group_name, check_may_commit
 from gateway.broker.processors.broker import Broker
+from gateway.broker.processors.turns import check_listed_queues, end_turn
 from remoting.bodies.progress import (
     ConsumeStats,
     ConsumeStatsList,
@@ -70,18 +73,40 @@ def _is_subscribed(broker: Broker, group: str, topic: str) -> bool:
 
 
 @GetConsumeStats.on(routes)
-def get_consume_stats(broker: Broker, request: GetConsumeStats) -> GetConsumeStatsReply:
+async def get_consume_stats(broker: Broker, request: GetConsumeStats) -> GetConsumeStatsReply:
     """Return end offsets and consumer offsets by queue. Source: AdminBrokerProcessor.getConsumeStats, 5.4.0."""
     group = request.consumer_group
-    stats = ConsumeStats()
-    for topic in _requested_topics(broker, request):
+    found = ListedProgress(broker)
+    rate = 0.0
+    for number, topic in enumerate(_requested_topics(broker, request)):
         config = broker.topics.get(topic)
-        for queue_id in range(config.read_queue_nums if config else 0):
-            stats.offset_table[_message_queue(broker, topic, queue_id)] = _queue_progress(
-                broker, group, topic, queue_id
-            )
-        stats.consume_tps += broker.rates.got_count(group, topic).per_second
-    return GetConsumeStatsReply(data=stats)
+        await found.add_queues(group, topic, config.read_queue_nums if config else 0)
+        rate += broker.rates.got_count(group, topic).per_second
+        await end_turn(number)
+    reply = GetConsumeStatsReply(data=ConsumeStats(consume_tps=rate))
+    reply.body = fill_empty(reply.data, "offsetTable", found.members)
+    return reply
+
+
+class ListedProgress:
+    """The encoded progress of queues, for one answer."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.members: list[bytes] = []
+        self.total_diff = 0
+        self.total_inflight_diff = 0
+
+    async def add_queues(self, group: str, topic: str, queues: int) -> None:
+        """Add the queues of a topic. Raises RequestError for too many in all."""
+        broker = self._broker
+        for queue_id in broker.topics.queue_ids(queues):
+            progress = _queue_progress(broker, group, topic, queue_id)
+            self.members.append(encode_member(_message_queue(broker, topic, queue_id), progress))
+            self.total_diff += progress.broker_offset - progress.consumer_offset
+            self.total_inflight_diff += progress.pull_offset - progress.consumer_offset
+            await end_turn(queue_id)
+        check_listed_queues(len(self.members))
 
 
 def _requested_topics(broker: Broker, request: GetConsumeStats) -> list[str]:
@@ -94,22 +119,27 @@ def _requested_topics(broker: Broker, request: GetConsumeStats) -> list[str]:
 
 
 @GetBrokerConsumeStats.on(routes)
-def get_broker_consume_stats(
+async def get_broker_consume_stats(
     broker: Broker, request: GetBrokerConsumeStats, call: Call
 ) -> GetBrokerConsumeStatsReply:
     """Return the progress of every group. Source: AdminBrokerProcessor.fetchAllConsumeStatsInBroker, 5.4.0."""
     host, port = broker.hosts.address_for(call.connection)
-    body = ConsumeStatsList(broker_addr=f"{host}:{port}")
-    for group in broker.groups.table:
+    found, groups = ListedProgress(broker), []
+    for number, group in enumerate(list(broker.groups.table)):
         stats = [
-            _stats_of_topic(broker, group, topic)
+            await _encode_stats(found, broker, group, topic)
             for topic in _consumed_topics(broker, group, request.is_order)
         ]
-        body.consume_stats_list.append({group: stats})
-        for wrapper in (wrapper for each in stats for wrapper in each.offset_table.values()):
-            body.total_diff += wrapper.broker_offset - wrapper.consumer_offset
-            body.total_inflight_diff += wrapper.pull_offset - wrapper.consumer_offset
-    return GetBrokerConsumeStatsReply(data=body)
+        groups.append(b"{%s:[%s]}" % (fastjson.dumps(group), b",".join(stats)))
+        await end_turn(number)
+    body = ConsumeStatsList(
+        broker_addr=f"{host}:{port}",
+        total_diff=found.total_diff,
+        total_inflight_diff=found.total_inflight_diff,
+    )
+    reply = GetBrokerConsumeStatsReply(data=body)
+    reply.body = fill_empty(body, "consumeStatsList", groups)
+    return reply
 
 
 def _consumed_topics(broker: Broker, group: str, ordered_only: bool) -> Iterator[TopicConfig]:
@@ -121,17 +151,16 @@ def _consumed_topics(broker: Broker, group: str, ordered_only: bool) -> Iterator
             yield config
 
 
-def _stats_of_topic(broker: Broker, group: str, config: TopicConfig) -> ConsumeStats:
-    topic = config.topic_name
-    queues = range(config.write_queue_nums)
-    table = {
-        _message_queue(broker, topic, queue): _queue_progress(broker, group, topic, queue) for queue in queues
-    }
-    return ConsumeStats(offset_table=table, consume_tps=broker.rates.got_count(group, topic).per_second)
+async def _encode_stats(found: ListedProgress, broker: Broker, group: str, config: TopicConfig) -> bytes:
+    """Return the JSON of one group's progress in one topic, which is added to ``found``."""
+    before, topic = len(found.members), config.topic_name
+    await found.add_queues(group, topic, config.write_queue_nums)
+    stats = ConsumeStats(consume_tps=broker.rates.got_count(group, topic).per_second)
+    return fill_empty(stats, "offsetTable", found.members[before:])
 
 
 @InvokeBrokerToResetOffset.on(routes)
-def reset_offset(broker: Broker, request: InvokeBrokerToResetOffset) -> InvokeBrokerToResetOffsetReply:
+async def reset_offset(broker: Broker, request: InvokeBrokerToResetOffset) -> InvokeBrokerToResetOffsetReply:
     """Set a group's offsets to a time or a number. Its next pull of each queue starts there.
 
     Source: AdminBrokerProcessor.resetOffsetInner, 5.4.0. Deviation: even with useServerSideResetOffset=false the
@@ -150,8 +179,10 @@ def reset_offset(broker: Broker, request: InvokeBrokerToResetOffset) -> InvokeBr
     if request.queue_id >= 0:
         offsets = {request.queue_id: _reset_target(broker, request)}
     else:
-        queues = range(config.read_queue_nums)
-        offsets = {queue: _offset_at(broker, topic, queue, request.timestamp) for queue in queues}
+        offsets = {}
+        for queue_id in broker.topics.queue_ids(config.read_queue_nums):
+            offsets[queue_id] = _offset_at(broker, topic, queue_id, request.timestamp)
+            await end_turn(queue_id)
     if not offsets:
         raise RequestError(ResponseCode.SYSTEM_ERROR, "No queues to reset.")
     for queue_id, offset in offsets.items():
@@ -203,7 +234,7 @@ async def get_consumer_status(
 
 
 @QueryConsumeTimeSpan.on(routes)
-def get_time_span(broker: Broker, request: QueryConsumeTimeSpan) -> QueryConsumeTimeSpanReply:
+async def get_time_span(broker: Broker, request: QueryConsumeTimeSpan) -> QueryConsumeTimeSpanReply:
     """Return the ages of a topic's queues and of the messages that a group has not consumed.
 
     Source: AdminBrokerProcessor.queryConsumeTimeSpan, 5.4.0.
@@ -211,8 +242,13 @@ def get_time_span(broker: Broker, request: QueryConsumeTimeSpan) -> QueryConsume
     config = broker.topics.get(request.topic)
     if config is None:
         raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{request.topic}] not exist")
-    spans = [_queue_time_span(broker, request, queue_id) for queue_id in range(config.write_queue_nums)]
-    return QueryConsumeTimeSpanReply(data=QueryConsumeTimeSpanBody(consume_time_span_set=spans))
+    spans = []
+    for queue_id in broker.topics.queue_ids(config.write_queue_nums):
+        spans.append(_queue_time_span(broker, request, queue_id).to_json())
+        await end_turn(queue_id)
+    reply = QueryConsumeTimeSpanReply(data=QueryConsumeTimeSpanBody())
+    reply.body = fill_empty(reply.data, "consumeTimeSpanSet", spans)
+    return reply
 
 
 def _queue_time_span(broker: Broker, request: QueryConsumeTimeSpan, queue_id: int) -> QueueTimeSpan:
@@ -234,13 +270,18 @@ def _queue_time_span(broker: Broker, request: QueryConsumeTimeSpan, queue_id: in
 
 
 @QueryCorrectionOffset.on(routes)
-def get_correction_offsets(broker: Broker, request: QueryCorrectionOffset) -> QueryCorrectionOffsetReply:
+async def get_correction_offsets(
+    broker: Broker, request: QueryCorrectionOffset
+) -> QueryCorrectionOffsetReply:
     """Return the smallest offset of any group per queue, compared with one group's offsets.
 
     Source: AdminBrokerProcessor.queryCorrectionOffset, 5.4.0.
     """
     without = {group for group in (request.filter_groups or "").split(",") if group.strip()}
-    smallest = broker.offsets.min_offsets_of_groups(request.topic, broker.store.min_offset, without)
+    smallest: dict[int, int] = {}
+    for number, group in enumerate(broker.offsets.groups_of_topic(request.topic) - without):
+        broker.offsets.lower_to_group(smallest, group, request.topic, broker.store.min_offset)
+        await end_turn(number)
     compared = broker.offsets.queue_offsets(request.compare_group, request.topic) or {}
     for queue_id, offset in compared.items():
         if smallest.get(queue_id, LONG_MAX) > offset:
@@ -249,7 +290,7 @@ def get_correction_offsets(broker: Broker, request: QueryCorrectionOffset) -> Qu
 
 
 @CloneGroupOffset.on(routes)
-def clone_offsets(broker: Broker, request: CloneGroupOffset) -> None:
+async def clone_offsets(broker: Broker, request: CloneGroupOffset) -> None:
     """Copy one group's offsets to another, in one topic or all.
 
     Source: AdminBrokerProcessor.cloneGroupOffset, 5.4.0. Deviation: a request without a topic clones the offsets of
@@ -260,7 +301,8 @@ def clone_offsets(broker: Broker, request: CloneGroupOffset) -> None:
     topics = (
         {request.topic} if request.topic and request.topic.strip() else broker.offsets.topics_of_group(source)
     )
-    for topic in topics:
+    for number, topic in enumerate(topics):
+        await end_turn(number)
         check_may_commit(request.dest_group, topic)
         if topic in broker.topics and (request.offline or _is_subscribed(broker, source, topic)):
             broker.offsets.clone_offsets(source, request.dest_group, topic)

@@ -2,9 +2,12 @@
 
 import logging
 
+import trio.lowlevel
+
 from codec.constants import ResponseCode
 from gateway.broker.name_validation import check_group_name, check_topic_name
 from gateway.broker.processors.broker import Broker
+from gateway.broker.processors.turns import ITEMS_PER_TURN, end_turn
 from gateway.broker.table_pages import select_page
 from remoting.bodies.groups import (
     GroupForbidden,
@@ -41,11 +44,18 @@ async def update_group(broker: Broker, request: UpdateAndCreateSubscriptionGroup
 
 @UpdateAndCreateSubscriptionGroupList.on(routes)
 async def update_groups(broker: Broker, request: UpdateAndCreateSubscriptionGroupList) -> None:
-    """Create or change several groups, all or none.
+    """Create or change several groups; none if the name of one is refused.
 
-    Source: AdminBrokerProcessor.updateAndCreateSubscriptionGroupList, 5.4.0.
+    Source: AdminBrokerProcessor.updateAndCreateSubscriptionGroupList, 5.4.0. Deviation: they are changed in slices, so
+    that those before one with invalid attributes, or beyond a limit, are changed.
     """
-    _update_groups(broker, request.data.group_config_list)
+    configs = request.data.group_config_list
+    for number, config in enumerate(configs):
+        check_group_name(config.group_name)
+        await end_turn(number)
+    for start in range(0, len(configs), ITEMS_PER_TURN):
+        _update_groups(broker, configs[start : start + ITEMS_PER_TURN])
+        await trio.lowlevel.checkpoint()
     await broker.groups.save_changes()
 
 
@@ -99,6 +109,7 @@ async def delete_group(broker: Broker, request: DeleteSubscriptionGroup) -> None
     Source: AdminBrokerProcessor.deleteSubscriptionGroup, 5.4.0.
     """
     broker.groups.delete(request.group_name)
+    broker.stats.forget_group(request.group_name)
     if request.clean_offset:
         broker.offsets.remove_group(request.group_name)
     await broker.groups.save_changes()

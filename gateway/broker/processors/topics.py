@@ -1,10 +1,14 @@
 """Requests about topics: create, change, list, delete."""
 
+import trio.lowlevel
+
 from codec.constants import ResponseCode
 from codec.topics import RETRY_PREFIX
 from gateway.broker.attributes import MESSAGE_TYPE, UNSUPPORTED_ATTRIBUTES, parse_modification
+from gateway.broker.encoded_entries import encode_member, fill_empty
 from gateway.broker.name_validation import check_topic_name
 from gateway.broker.processors.broker import Broker
+from gateway.broker.processors.turns import ITEMS_PER_TURN, end_turn
 from gateway.broker.table_pages import select_page
 from remoting.bodies.groups import GroupList
 from remoting.bodies.queues import MessageQueue
@@ -65,15 +69,19 @@ async def update_topic(broker: Broker, request: UpdateAndCreateTopic) -> None:
 
 @UpdateAndCreateTopicList.on(routes)
 async def update_topics(broker: Broker, request: UpdateAndCreateTopicList) -> None:
-    """Create or change several topics, all or none.
+    """Create or change several topics; none if the name or type of one is refused.
 
     Source: AdminBrokerProcessor.updateAndCreateTopicList, 5.4.0. Deviation: the official broker changes none if one
-    topic of the list needs no change; this one changes the others.
+    topic of the list needs no change; this one changes the others. It changes them in slices, so that those before one
+    with invalid attributes, or beyond a limit, are changed.
     """
     configs = request.data.topic_config_list
-    for config in configs:
+    for number, config in enumerate(configs):
         _check_update(broker, config)
-    _update_topics(broker, configs)
+        await end_turn(number)
+    for start in range(0, len(configs), ITEMS_PER_TURN):
+        _update_topics(broker, configs[start : start + ITEMS_PER_TURN])
+        await trio.lowlevel.checkpoint()
     await broker.topics.save_changes()
 
 
@@ -126,7 +134,9 @@ async def delete_topic(broker: Broker, request: DeleteTopicInBroker) -> None:
     for name in gone:
         broker.topics.delete(name)
         broker.offsets.remove_topic(name)
-        broker.store.delete_topic(name)
+        broker.stats.forget_topic(name)
+        for _ in broker.store.delete_topic_in_slices(name):
+            await trio.lowlevel.checkpoint()
     await broker.topics.save_changes()
 
 
@@ -154,18 +164,22 @@ def get_topic(broker: Broker, request: GetTopicConfig) -> GetTopicConfigReply:
 
 
 @GetTopicStatsInfo.on(routes)
-def get_topic_stats(broker: Broker, request: GetTopicStatsInfo) -> GetTopicStatsInfoReply:
+async def get_topic_stats(broker: Broker, request: GetTopicStatsInfo) -> GetTopicStatsInfoReply:
     """Return the beginning and end of each queue. Source: AdminBrokerProcessor.getTopicStatsInfo, 5.4.0."""
     topic = request.topic
     config = broker.topics.get(topic)
     if config is None:
         raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
-    offsets = {}
-    for queue_id in range(max(config.write_queue_nums, config.read_queue_nums)):
+    members = []
+    for queue_id in broker.topics.queue_ids(max(config.write_queue_nums, config.read_queue_nums)):
         queue = MessageQueue(topic=topic, broker_name=broker.config.broker_name, queue_id=queue_id)
-        offsets[queue] = _topic_offset(broker, topic, queue_id)
-    rate = broker.rates.put_count(topic).per_second
-    return GetTopicStatsInfoReply(data=TopicStatsTable(topic_put_tps=rate, offset_table=offsets))
+        members.append(encode_member(queue, _topic_offset(broker, topic, queue_id)))
+        await end_turn(queue_id)
+    reply = GetTopicStatsInfoReply(
+        data=TopicStatsTable(topic_put_tps=broker.rates.put_count(topic).per_second)
+    )
+    reply.body = fill_empty(reply.data, "offsetTable", members)
+    return reply
 
 
 def _topic_offset(broker: Broker, topic: str, queue_id: int) -> TopicOffset:
@@ -202,13 +216,15 @@ def system_topics(broker: Broker, request: GetSystemTopicListFromBroker) -> GetS
 
 
 @CleanUnusedTopic.on(routes)
-def clean_unused_topics(broker: Broker, request: CleanUnusedTopic) -> None:
+async def clean_unused_topics(broker: Broker, request: CleanUnusedTopic) -> None:
     """Delete the queues of topics that no longer exist, except those of the broker's own topics.
     Source: DefaultMessageStore.cleanUnusedTopic.
     """
-    for topic in {topic for topic, _ in broker.store.queue_keys()}:
+    for number, topic in enumerate(broker.store.topics()):
         if topic not in broker.topics and not broker.topics.is_system(topic):
-            broker.store.delete_topic(topic)
+            for _ in broker.store.delete_topic_in_slices(topic):
+                await trio.lowlevel.checkpoint()
+        await end_turn(number)
 
 
 @CleanExpiredConsumequeue.on(routes)

@@ -146,8 +146,11 @@ def test_the_smallest_offsets_among_groups():
     offsets.commit_offset("c", "t", 0, 1)
     offsets.commit_offset("d", "t", 0, 4)
     begins_at_2 = lambda topic, queue_id: 2  # noqa: E731
-    assert offsets.min_offsets_of_groups("t", begins_at_2, set()) == {0: 3}
-    assert offsets.min_offsets_of_groups("t", begins_at_2, {"b"}) == {0: 4}
+    smallest: dict[int, int] = {}
+    for group in "abcd":
+        offsets.lower_to_group(smallest, group, "t", begins_at_2)
+    offsets.lower_to_group(smallest, "nobody", "t", begins_at_2)
+    assert smallest == {0: 3}
     assert offsets.query_offset("b", "t", 0) == 3
 
 

@@ -6,6 +6,7 @@ from gateway.tests.broker_world import World
 from gateway.tests.cluster import pull
 from remoting.bodies.progress import GetConsumerStatusBody
 from remoting.bodies.queues import MessageQueue
+from remoting.bodies.topics import TopicConfig
 from remoting.errors import RemotingTimeout, RequestError
 from remoting.requests.offsets import (
     CloneGroupOffset,
@@ -177,3 +178,33 @@ def test_a_queue_that_does_not_exist_is_not_reset(world, queue_id):
         world.ask(InvokeBrokerToResetOffset(group="g", topic="t", queue_id=queue_id, offset=-1))
     assert refused.value.code == 29
     assert world.broker.offsets.queue_offsets("g", "t") is None
+
+
+def test_answers_about_topics_of_another_broker_list_no_more_queues_than_the_limit():
+    world = World(max_queues_per_topic=5)
+    for topic in ("huge", "t"):
+        queues = 2**31 - 1 if topic == "huge" else 2
+        config = TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues)
+        world.broker.topics.table[topic] = config
+    world.broker.groups.find_or_create("g")
+    world.broker.offsets.commit_offset("g", "huge", 0, 0)
+    assert len(world.ask(GetConsumeStats(consumer_group="g", topic="huge")).data.offset_table) == 5
+    assert len(world.ask(QueryConsumeTimeSpan(group="g", topic="huge")).data.consume_time_span_set) == 5
+    stats = world.ask(GetBrokerConsumeStats()).data.consume_stats_list
+    assert [len(each.offset_table) for entry in stats for each in entry.get("g", [])] == [5]
+    request = InvokeBrokerToResetOffset(group="g", topic="huge", timestamp=-1)
+    assert len(world.ask(request).data.offset_table) == 5
+
+
+def test_an_answer_of_too_many_queues_is_refused(monkeypatch):
+    monkeypatch.setattr("gateway.broker.processors.turns.MAX_LISTED_QUEUES", 10)
+    world = World()
+    for number in range(4):
+        world.topic(f"t{number}")
+    world.broker.groups.find_or_create("g")
+    for number in range(4):
+        world.broker.offsets.commit_offset("g", f"t{number}", 0, 0)
+    assert len(world.ask(GetConsumeStats(consumer_group="g", topic_list="t0;t1")).data.offset_table) == 8
+    for request in (GetConsumeStats(consumer_group="g"), GetBrokerConsumeStats()):
+        with pytest.raises(RequestError, match="would list more than 10 queues"):
+            world.ask(request)

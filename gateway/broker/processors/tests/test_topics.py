@@ -1,7 +1,9 @@
 import pytest
+import trio
 
+from gateway.broker.processors.turns import ITEMS_PER_TURN
 from gateway.tests.broker_fakes import FakeConnection
-from gateway.tests.broker_world import World
+from gateway.tests.broker_world import World, answer_of
 from remoting.bodies.queues import MessageQueue
 from remoting.bodies.topics import CreateTopicListRequestBody, TopicConfig
 from remoting.errors import RequestError
@@ -18,6 +20,7 @@ from remoting.requests.topics import (
     UpdateAndCreateTopic,
     UpdateAndCreateTopicList,
 )
+from storage.queue_set import QUEUES_PER_SLICE
 
 
 @pytest.fixture
@@ -182,3 +185,71 @@ def test_cleaning_up_removes_queues_of_forgotten_topics_only(world):
     world.ask(CleanUnusedTopic())
     world.ask(CleanExpiredConsumequeue())
     assert {topic for topic, _ in world.broker.store.queue_keys()} == {"kept", "SCHEDULE_TOPIC_XXXX"}
+
+
+def table_of_another_broker(world, **queues):
+    """Put a topic into the table that no request could create."""
+    config = TopicConfig(topic_name="huge", **queues)
+    world.broker.topics.table["huge"] = config
+    return config
+
+
+def test_queues_beyond_the_limit_are_not_listed():
+    world = World(max_queues_per_topic=5)
+    with pytest.raises(RequestError, match="raise maxQueuesPerTopic"):
+        create(world, "huge", read_queue_nums=2**31 - 1)
+    table_of_another_broker(world, read_queue_nums=2**31 - 1, write_queue_nums=2**31 - 1)
+    table = world.ask(GetTopicStatsInfo(topic="huge")).data.offset_table
+    assert sorted(queue.queue_id for queue in table) == [0, 1, 2, 3, 4]
+
+
+def count_turns(world, request, done):
+    """Return how often another task ran while a request was served."""
+    turns = 0
+
+    async def others():
+        nonlocal turns
+        while not world.connection.written:
+            turns += 1
+            await trio.lowlevel.checkpoint()
+
+    async def main():
+        async with trio.open_nursery() as nursery:
+            world.connection.nursery = nursery
+            nursery.start_soon(others)
+            assert world.handlers[request.code](world.connection, request.to_command(7)) is None
+
+    trio.run(main)
+    world.connection.nursery = None
+    done(request.read_reply(answer_of(world.connection.written.pop())))
+    return turns
+
+
+def test_others_have_their_turn_while_many_queues_are_listed_and_deleted(world):
+    create(world, "wide", read_queue_nums=4096, write_queue_nums=4096)
+    for queue_id in range(0, 4096, 7):
+        world.put("wide", queue_id)
+
+    def check(reply):
+        ends = {queue.queue_id: offset.max_offset for queue, offset in reply.data.offset_table.items()}
+        assert (len(ends), ends[7], ends[8]) == (4096, 1, 0)
+
+    assert count_turns(world, GetTopicStatsInfo(topic="wide"), check) >= 4096 // ITEMS_PER_TURN // 2
+    deleted = DeleteTopicInBroker(topic="wide")
+    assert count_turns(world, deleted, lambda reply: None) >= 585 // QUEUES_PER_SLICE // 2
+    assert "wide" not in world.broker.store.topics()
+
+
+def test_others_have_their_turn_while_many_topics_are_created(world):
+    configs = [TopicConfig(topic_name=f"t{number}") for number in range(1000)]
+    request = UpdateAndCreateTopicList(data=CreateTopicListRequestBody(topic_config_list=configs))
+    assert count_turns(world, request, lambda reply: None) >= 2 * 1000 // ITEMS_PER_TURN // 2
+    assert {f"t{number}" for number in range(1000)} <= world.broker.topics.table.keys()
+
+
+def test_counters_go_with_their_topic(world):
+    create(world, "t")
+    world.broker.stats.put["t"].count_messages(1, 10)
+    world.broker.stats.got["g", "t"].count_messages(1, 10)
+    world.ask(DeleteTopicInBroker(topic="t"))
+    assert ("t" in world.broker.stats.put, ("g", "t") in world.broker.stats.got) == (False, False)
