@@ -14,7 +14,8 @@ the other is answered without the scheduler.
 Invariant: trio must not starve. While the reactor polls, trio's epoll is registered with the reactor's, so that new
 connections, handshakes and threads end the poll. The poll also ends as soon as a task is ready (`_RunnableTasks`),
 when a deadline of trio has come, and after ``slice_s`` at the latest. Two epolls cannot watch each other, so trio
-stops watching the reactor's for that time (`Reactor._watching_trio`).
+stops watching the reactor's for that time (`Reactor._watching_trio`). Where the slice ends among the readers of one
+poll, because they are slow, the rest of them is called first in the next slice.
 
 After ``linger_s`` without traffic the reactor waits in trio again, so that an idle process uses no processor time.
 Where trio's epoll cannot be found (it has no public name and is looked up in /proc), the reactor does not linger at
@@ -73,6 +74,8 @@ class Reactor:
         self._trio_fileno = -1
         self._must_stop = False
         self._ready = _RunnableTasks()
+        # Events of the last poll whose readers have not been called yet.
+        self._left: list[tuple[int, int]] = []
 
     @staticmethod
     def is_available() -> bool:
@@ -80,7 +83,10 @@ class Reactor:
         return hasattr(select, "epoll")
 
     def watch(self, fileno: int, readable: Callable[[], None]) -> None:
-        """Call ``readable`` whenever the socket has data, until `unwatch`. It must not raise."""
+        """Call ``readable`` whenever the socket has data, and seldom when it has none, until `unwatch`.
+
+        It must not raise.
+        """
         self._epoll.register(fileno, select.EPOLLIN)  # First, because it may fail.
         self._readers[fileno] = readable
 
@@ -131,14 +137,21 @@ class Reactor:
         readers, poll, others = self._readers, self._epoll.poll, self._ready.tasks
         clock, may_wait = time.monotonic, self._trio_fileno >= 0
         wait_s = max(0.0, min(self._slice_s, within_s))
-        end = clock() + wait_s
+        end, slice_end = clock() + wait_s, clock() + self._slice_s
         self._must_stop = False
-        while events := poll(wait_s if may_wait and not others else 0, MAX_EVENTS):
-            self._found_s = clock()
-            for fileno, _ in events:
+        while events := self._left or poll(wait_s if may_wait and not others else 0, MAX_EVENTS):
+            if self._left:
+                self._left = []
+            else:
+                self._found_s = clock()
+            pending, are_several = iter(events), len(events) > 1
+            for fileno, _ in pending:
                 reader = readers.get(fileno)
                 if reader is not None:
                     reader()
+                if are_several and clock() >= slice_end:
+                    self._left = list(pending)
+                    break
             wait_s = end - clock()
             if others or self._must_stop or wait_s <= 0:
                 break

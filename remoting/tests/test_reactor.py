@@ -293,6 +293,50 @@ def test_a_reader_may_forget_another_one():
     run(test)
 
 
+def test_many_slow_readers_do_not_delay_other_tasks():
+    async def test(nursery):
+        reactor, calls = Reactor(slice_s=0.001), []
+        pairs = [socket.socketpair() for _ in range(30)]
+
+        def slow(sock):
+            sock.recv(1)
+            calls.append(sock)
+            time.sleep(0.002)
+
+        for ours, theirs in pairs:
+            reactor.watch(ours.fileno(), partial(slow, ours))
+            theirs.send(b"x")
+        for number in range(1, 31):
+            reactor.run_readers()
+            assert len(calls) == number, "the slice ends after one of them"
+        assert len(set(calls)) == 30
+        for pair in pairs:
+            for sock in pair:
+                sock.close()
+
+    run(test)
+
+
+def test_a_deadline_that_has_come_ends_no_poll_after_its_first_reader():
+    async def test(nursery):
+        reactor, calls = Reactor(slice_s=60), []
+        pairs = [socket.socketpair() for _ in range(30)]
+
+        def read(sock):
+            calls.append(sock.recv(1))
+
+        for ours, theirs in pairs:
+            reactor.watch(ours.fileno(), partial(read, ours))
+            theirs.send(b"x")
+        reactor.run_readers(0)
+        assert len(calls) == 30
+        for pair in pairs:
+            for sock in pair:
+                sock.close()
+
+    run(test)
+
+
 def test_traffic_does_not_delay_a_finished_thread():
     async def test(nursery):
         reactor = Reactor(slice_s=10)
@@ -390,7 +434,8 @@ def test_how_long_a_socket_has_waited_for_its_turn_is_known():
         return readable
 
     async def main():
-        reactor.run_readers()
+        for _ in pairs:  # Each reader takes a whole slice.
+            reactor.run_readers()
 
     for ours, theirs in pairs:
         theirs.send(b"x")
@@ -399,5 +444,6 @@ def test_how_long_a_socket_has_waited_for_its_turn_is_known():
     for pair in pairs:
         for sock in pair:
             sock.close()
+    assert len(waited_s) == 2
     assert waited_s[0] >= 0.02
     assert waited_s[1] >= 0.04
