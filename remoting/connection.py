@@ -498,7 +498,8 @@ class Connection:
         """Send a typed request and wait for its reply. Raises RequestError for a refusal, RemotingTimeout,
         RemotingClosed.
         """
-        return request.read_reply(await self.ask_command(request.to_command(), timeout_s))
+        answer = await self.ask_command(request.to_command(), timeout_s)
+        return request.read_reply(answer, self.limits.max_json_values)  # The peer may be any client of ours.
 
     # -- closing ------------------------------------------------------------------------------------------------
 

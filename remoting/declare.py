@@ -325,13 +325,16 @@ class Request(Header, Generic[Reply]):
             self.code, opaque, _ONEWAY if oneway else 0, self.to_ext(), self.encode_body(), binary=binary
         )
 
-    def read_reply(self, command: Command) -> Reply:
-        """Parse the typed reply of an answer. Raises RequestError unless its code is 0 or in ``accept_codes``."""
+    def read_reply(self, command: Command, max_json_values: int = MAX_TRUSTED_VALUES) -> Reply:
+        """Parse the typed reply of an answer, by default of a server that is trusted with large tables.
+
+        Raises RequestError unless its code is 0 or in ``accept_codes``.
+        """
         if command.code not in self.ACCEPT_CODES:
             raise RequestError(command.code, command.remark)
         if self.REPLY is None:
             return cast(Reply, None)
-        reply = self.REPLY.from_command(command, MAX_TRUSTED_VALUES)
+        reply = self.REPLY.from_command(command, max_json_values)
         reply.code, reply.remark = command.code, command.remark
         return cast(Reply, reply)
 

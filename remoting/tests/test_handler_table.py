@@ -112,7 +112,27 @@ def test_json_bodies_are_limited_by_the_connection(is_async):
     trio.run(main)
 
 
-def test_replies_may_be_larger_than_requests():
+@virtual
+async def test_the_answer_of_a_client_is_limited_as_its_requests_are():
+    async with trio.open_nursery() as nursery:
+        bench = Bench(nursery, {}, ConnectionLimits(max_json_values=50))
+        refused = []
+
+        async def ask_client():
+            with pytest.raises(RequestError, match="maxJsonValues") as error:
+                await bench.connection.ask(Numbers(data=NumberList()))
+            refused.append(error)
+
+        nursery.start_soon(ask_client)
+        await settle()
+        (asked,) = bench.kernel.commands()
+        await bench.feed(encode_response(asked.opaque, 0, None, b'{"numbers":[' + b"0," * 60 + b"0]}"))
+        assert len(refused) == 1
+        assert not bench.connection.closed
+        nursery.cancel_scope.cancel()
+
+
+def test_replies_of_servers_may_be_larger_than_requests():
     body = b'{"numbers":[' + b"0," * 100_000 + b"0]}"
     reply = Numbers(data=NumberList()).read_reply(Command(0, 1, 1, body=body))
     assert len(reply.data.numbers) == 100_001
