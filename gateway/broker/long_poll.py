@@ -163,9 +163,19 @@ class LongPolls:
         request.release()
 
     def drop_connection(self, connection: Connection) -> None:
-        """Forget the requests of a closed connection."""
-        for request in list(self._by_connection.get(connection, ())):
+        """Forget the requests of a closed connection; `run` continues with those of one that had many."""
+        requests = self._by_connection.get(connection, {})
+        if len(requests) > MAX_SLICE_STEPS:
+            self.mark_work(connection, lambda: self._drop_steps(connection))
+            self._work_left.set()
+            return
+        for request in list(requests):
             self.remove(request)
+
+    def _drop_steps(self, connection: Connection) -> Steps:
+        while requests := self._by_connection.get(connection):
+            self.remove(next(iter(requests)))
+            yield
 
     def count_pulls(self, queue: QueueKey) -> int:
         """Return the number of pulls that wait for a queue."""

@@ -367,6 +367,20 @@ def test_a_pull_that_may_not_be_outstanding_is_released_and_leaves_nothing(world
     assert len(world.polls) == 0
 
 
+def test_the_many_requests_of_a_closed_connection_are_forgotten_in_slices(world):
+    for number in range(5000):
+        world.hold(number, {1})
+    world.peer.closed = True
+    for _ in range(2):
+        world.polls.drop_connection(world.peer)
+    world.queues.append(world.polls, 1)
+    assert world.polls._run_slice()
+    assert 4000 < len(world.polls) < 5000
+    world.run()
+    assert (world.tried, world.peer.outstanding_requests, len(world.released)) == ([], 0, 5000)
+    world.assert_nothing_is_left()
+
+
 def test_a_client_that_polls_and_leaves_a_hundred_thousand_times_leaves_nothing(world):
     for number in range(100_000):
         peer = Peer()

@@ -46,6 +46,19 @@ async def test_messages_come_again_in_the_millisecond_their_time_is_over(cluster
 
 
 @simulated
+async def test_a_deadline_that_never_comes_delays_no_other(cluster):
+    node = await cluster.add_broker()
+    client = Client(cluster, node)
+    node.broker.pop.deadlines.schedule(10**400, lambda: None)
+    await trio.sleep(20)
+    await client.send(b"a")
+    await client.pop(invisible_time=10_000)
+    started = now(cluster)
+    assert bodies(await client.pop(poll_time=60_000)) == [b"a"]
+    assert now(cluster) == started + 10_000
+
+
+@simulated
 async def test_a_retried_message_keeps_its_first_pop_and_topic(cluster):
     node = await cluster.add_broker()
     client = Client(cluster, node)
