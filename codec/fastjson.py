@@ -5,7 +5,7 @@ The typed bodies live in `remoting.bodies`, the parser of the dialect in `codec.
 Source: RemotingSerializable.encode with fastjson2 2.0.43, and fastjson 1.2 as older clients use it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import orjson
@@ -70,58 +70,45 @@ def dumps(value: Any) -> bytes:
     Keys: text; int (written bare); `ObjectKey`, a tuple of pairs, or an object with ``to_json_key()`` returning a map
     (these are written as objects). Raises JsonError for values that are not JSON.
     """
-    try:
-        return orjson.dumps(value)
-    except TypeError:
-        return "".join(_written(value, 0)).encode("utf-8", "replace")
+    return _encode(value, None, 0)
 
 
 def dumps_standard(value: Any) -> bytes:
     """Encode with all keys as text, for peers that request standard JSON; object keys become JSON text."""
+    return _encode(value, orjson.OPT_NON_STR_KEYS, 0)
+
+
+def _encode(value: Any, option: int | None, depth: int) -> bytes:
+    """Encode a value; every part of it without unusual keys in one call of the library."""
     try:
-        return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
-    except TypeError:
-        return "".join(_written(value, 0, standard=True)).encode("utf-8", "replace")
-
-
-def _written(value: Any, depth: int, standard: bool = False) -> Iterator[str]:
+        return orjson.dumps(value, option=option)
+    except orjson.JSONEncodeError as error:
+        reason = error
     if depth > MAX_DEPTH:
         raise JsonError("nested too deeply")
     if isinstance(value, Mapping):
-        yield "{"
-        for number, (key, item) in enumerate(value.items()):
-            yield ("," if number else "") + _written_key(key, standard) + ":"
-            yield from _written(item, depth + 1, standard)
-        yield "}"
-    elif isinstance(value, list | tuple):
-        yield "["
-        for number, item in enumerate(value):
-            yield "," if number else ""
-            yield from _written(item, depth + 1, standard)
-        yield "]"
-    else:
-        yield _scalar(value)
-
-
-def _scalar(value: Any) -> str:
+        pairs = [
+            b"%b:%b" % (_encode_key(key, option), _encode(item, option, depth + 1))
+            for key, item in value.items()
+        ]
+        return b"{%b}" % b",".join(pairs)
+    if isinstance(value, list | tuple):
+        return b"[%b]" % b",".join([_encode(item, option, depth + 1) for item in value])
     if isinstance(value, str):
-        value = value.encode("utf-8", "replace").decode()
-    try:
-        return orjson.dumps(value).decode()
-    except TypeError as error:
-        raise JsonError(f"no JSON for {type(value).__name__}: {error}") from error
+        return orjson.dumps(value.encode("utf-8", "replace").decode())
+    raise JsonError(f"no JSON for {type(value).__name__}: {reason}")
 
 
-def _written_key(key: Any, standard: bool) -> str:
+def _encode_key(key: Any, option: int | None) -> bytes:
     if isinstance(key, str):
-        return _scalar(key)
+        return _encode(str(key), None, 0)
     if isinstance(key, int) and not isinstance(key, bool):
-        return f'"{int(key)}"' if standard else str(int(key))
+        return b"%d" % key if option is None else b'"%d"' % key
     fields = key.to_json_key() if hasattr(key, "to_json_key") else key
     if isinstance(fields, str):
-        return _scalar(fields)
+        return _encode(fields, None, 0)
     try:
-        text = "".join(_written(dict(fields), 0, standard))
+        text = _encode(dict(fields), option, 0)
     except (TypeError, ValueError) as error:
         raise JsonError(f"no JSON key for {type(key).__name__}") from error
-    return _scalar(text) if standard else text
+    return text if option is None else _encode(text.decode(), None, 0)
