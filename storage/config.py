@@ -57,6 +57,7 @@ class StoreConfig:
         16 << 20
     )  # disk space allocated ahead of the end, so that a full disk is an error
     reserve_queue_bytes: int = 64 << 10  # the same for each consume queue
+    max_keys_per_message: int = 256  # keys of a message that are indexed
     max_open_queue_files: int = 4096  # consume queue files kept mapped
     retained_bytes: int = (
         0  # maximum commit log size, whatever its age; 0: unbounded. Set for stores in memory.

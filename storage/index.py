@@ -15,7 +15,7 @@ checkpoint's time, or refer to offsets beyond the end of the log, are deleted an
 
 import struct
 import time
-from collections.abc import Iterable
+from collections.abc import Iterator
 
 from codec.hashing import index_hash
 from codec.sysflag import TRANSACTION_MASK, TRANSACTION_ROLLBACK
@@ -35,6 +35,9 @@ _ENTRY = struct.Struct(
 _SLOT = struct.Struct(">i")
 HEADER_BYTES, SLOT_BYTES, ENTRY_BYTES = 40, 4, 20
 _RESERVE_ENTRIES = 65_536
+MAX_EXAMINED_ENTRIES = 1_000_000
+"""Entries of a hash chain that one search looks at: about half a second. All messages may have the same key."""
+EXAMINED_PER_SLICE = 2000
 _MAX_SECONDS = 0x7FFFFFFF
 
 
@@ -53,6 +56,7 @@ class IndexFile:
         "begin_time",
         "end_offset",
         "end_time",
+        "is_closed",
         "max_entries",
         "next_entry",
         "path",
@@ -67,6 +71,7 @@ class IndexFile:
         fields = _HEADER.unpack_from(mapped.buffer)
         self.begin_time, self.end_time, self.begin_offset, self.end_offset, self.slots_used = fields[:5]
         self.next_entry: int = max(1, fields[5])
+        self.is_closed = False
         self._reserved = 0
 
     @property
@@ -148,8 +153,12 @@ class IndexFile:
         """Return True if the file's times overlap [begin_ms, end_ms]. Source: IndexFile.isTimeMatched, 5.4.0."""
         return bool(begin_ms <= self.end_time and end_ms >= self.begin_time)
 
-    def find_offsets(self, hashed: int, begin_ms: int, end_ms: int) -> Iterable[int]:
-        """Yield physical offsets under a hash, newest first. Source: IndexFile.selectPhyOffset, 5.4.0."""
+    def find_offsets(self, hashed: int, begin_ms: int, end_ms: int) -> Iterator[int | None]:
+        """Yield physical offsets under a hash, newest first, and None after each EXAMINED_PER_SLICE entries.
+
+        The file may be closed meanwhile. Source: IndexFile.selectPhyOffset, 5.4.0.
+        """
+        examined = 0
         buffer = self._mapped.buffer
         (number,) = _SLOT.unpack_from(buffer, HEADER_BYTES + hashed % self._slots * SLOT_BYTES)
         while 0 < number < self.next_entry:
@@ -161,18 +170,41 @@ class IndexFile:
             if previous >= number or seconds < 0:
                 return  # an entry can only point back
             number = previous
+            examined += 1
+            if examined % EXAMINED_PER_SLICE == 0:
+                yield None
+            if self.is_closed:
+                return
 
     def close(self) -> None:
+        self.is_closed = True
         self._mapped.close()
 
 
 class MessageIndex:
     """All index files of a store, oldest first."""
 
-    __slots__ = ("_clock", "_directory", "_entries", "_files", "_log", "_slots", "files", "next_offset")
+    __slots__ = (
+        "_clock",
+        "_directory",
+        "_entries",
+        "_files",
+        "_log",
+        "_max_keys",
+        "_slots",
+        "files",
+        "next_offset",
+    )
 
     def __init__(
-        self, files: Files, directory: str, log: CommitLog, slots: int, entries: int, clock: Clock
+        self,
+        files: Files,
+        directory: str,
+        log: CommitLog,
+        slots: int,
+        entries: int,
+        clock: Clock,
+        max_keys: int,
     ) -> None:
         self._files = files
         self._directory = directory
@@ -180,6 +212,7 @@ class MessageIndex:
         self._slots = slots
         self._entries = entries
         self._clock = clock
+        self._max_keys = max_keys
         self.files: list[IndexFile] = []
         self.next_offset = 0  # physical offset of the first message that is not indexed yet
 
@@ -220,7 +253,10 @@ class MessageIndex:
         return self._log.max_offset - self.next_offset
 
     def index_messages(self, limit_messages: int) -> int:
-        """Index at most ``limit_messages`` from where the last call stopped; return the number of messages read."""
+        """Index at most ``limit_messages`` from where the last call stopped; return the number of messages read.
+
+        A message with long properties or many keys counts as several: `_extra_cost`.
+        """
         self.next_offset = max(self.next_offset, self._log.first_base)
         indexed = 0
         touched: set[IndexFile] = set()
@@ -243,18 +279,21 @@ class MessageIndex:
         base = offset - (offset - log.first_base) % log.file_bytes
         end = min(log.file_bytes, log.max_offset - base)
         view = log.mapped_file(base).view
-        position = offset - base
-        for indexed in range(limit):
+        position, indexed = offset - base, 0
+        while indexed < limit:
             found = parse_common_message(view, position, offset, end - position)
             if found is None:
                 return indexed
             size, sys_flag, stored, topic, properties = found
             if sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK:
-                self._add_keys(key_hashes(topic, properties), offset, stored, touched)
+                hashes = key_hashes(topic, properties, self._max_keys)
+                self._add_keys(hashes, offset, stored, touched)
+                indexed += _extra_cost(properties, hashes)
             position += size
             offset += size
             self.next_offset = offset
-        return limit
+            indexed += 1
+        return indexed
 
     def _index_any_message(self, touched: set[IndexFile]) -> int:
         """Index the next message, whatever its layout, across a file's end if need be; return 0 at the end of the
@@ -265,11 +304,13 @@ class MessageIndex:
                 if item.reason:
                     raise self._log.corruption_error(item.physical_offset, item.reason)
                 return 0
+            cost = 1
             if item.sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK:
-                hashes = key_hashes(item.topic, item.properties)
+                hashes = key_hashes(item.topic, item.properties, self._max_keys)
                 self._add_keys(hashes, item.physical_offset, item.store_timestamp, touched)
+                cost += _extra_cost(item.properties, hashes)
             self.next_offset = item.physical_offset + item.size
-            return 1
+            return cost
         return 0
 
     def _add_keys(
@@ -310,22 +351,39 @@ class MessageIndex:
     def find_offsets(
         self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int, key_type: str = ""
     ) -> list[int]:
-        """Return physical offsets of messages that may carry the key, newest first; hashes can collide.
+        """Return physical offsets of messages that may carry the key, newest first; hashes can collide."""
+        found = self.find_offsets_in_slices(topic, key, limit, begin_ms, end_ms, key_type)
+        return [offset for offset in found if offset is not None]
 
-        With ``key_type`` "T" the key is a tag. Source: IndexService.queryOffset, 5.4.0.
+    def find_offsets_in_slices(
+        self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int, key_type: str = ""
+    ) -> Iterator[int | None]:
+        """Yield what `find_offsets` returns, and None where other tasks may run; the index may change meanwhile.
+
+        With ``key_type`` "T" the key is a tag. Source: IndexService.queryOffset, 5.4.0. Deviation: after
+        MAX_EXAMINED_ENTRIES entries the search ends.
         """
         hashed = index_hash(f"{topic}#{key_type}#{key}" if key_type else f"{topic}#{key}")
-        found: list[int] = []
-        for file in reversed(self.files):
+        found = slices = 0
+        if limit <= 0:
+            return
+        for file in reversed(list(self.files)):
+            if file.is_closed:
+                return
             if file.next_entry > 1 and file.overlaps(begin_ms, end_ms):
                 for physical_offset in file.find_offsets(hashed, begin_ms, end_ms):
-                    if len(found) >= limit:
-                        return found
-                    if physical_offset >= self._log.first_base:
-                        found.append(physical_offset)
+                    if physical_offset is None:
+                        slices += 1
+                        if slices * EXAMINED_PER_SLICE >= MAX_EXAMINED_ENTRIES:
+                            return
+                        yield None
+                    elif physical_offset >= self._log.first_base:
+                        found += 1
+                        yield physical_offset
+                        if found == limit:
+                            return
             if file.next_entry > 1 and file.begin_time < begin_ms:
-                break
-        return found
+                return
 
     def delete_before(self, physical_offset: int) -> int:
         """Delete files whose messages are all gone; the last one stays. Return the number deleted.
@@ -352,6 +410,11 @@ class MessageIndex:
         for file in self.files:
             file.close()
         self.files.clear()
+
+
+def _extra_cost(properties: bytes, hashes: list[int]) -> int:
+    """Return what indexing a message costs beyond a usual one, in usual messages: 512 bytes or 8 keys count as one."""
+    return (len(properties) >> 9) + (len(hashes) >> 3)
 
 
 def _time_name(now_ms: int) -> str:

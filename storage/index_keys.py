@@ -6,6 +6,7 @@ parsed by `log_scan`.
 
 import struct
 from functools import lru_cache
+from itertools import islice
 
 from codec.constants import MAGIC_V1
 from codec.hashing import continue_hash, index_hash, java_hash, positive_hash
@@ -74,10 +75,10 @@ def _tags_hash(topic: bytes, tags: bytes) -> int:
 _cached_tags_hash = lru_cache(maxsize=4096)(_tags_hash)
 
 
-def key_hashes(topic: bytes, properties: bytes) -> list[int]:
-    """Return the hashes of a message's unique key, keys and tags, in the official order.
+def key_hashes(topic: bytes, properties: bytes, max_keys: int) -> list[int]:
+    """Return the hashes of a message's unique key, its first ``max_keys`` keys and its tags, in the official order.
 
-    Source: IndexService.buildIndex, 5.4.0.
+    Source: IndexService.buildIndex, 5.4.0. Deviation: there all keys are indexed; 32 KB of properties hold 16,000.
     """
     hashes = []
     unique = _property(properties, _UNIQUE)
@@ -86,7 +87,8 @@ def key_hashes(topic: bytes, properties: bytes) -> list[int]:
     keys = _property(properties, _KEYS)
     if keys:
         prefix = topic.decode() + "#"
-        hashes += [index_hash(prefix + key) for key in keys.decode("utf-8", "replace").split(" ") if key]
+        split = filter(None, keys.decode("utf-8", "replace").split(" "))
+        hashes += [index_hash(prefix + key) for key in islice(split, max_keys)]
     tags = _property(properties, _TAGS)
     if tags:
         hash_tags = _cached_tags_hash if len(tags) <= _MAX_CACHED_TAGS_BYTES else _tags_hash

@@ -83,8 +83,9 @@ class MessageStore:
             after_roll=self._keep_within_bytes,
         )  # fmt: skip
         self.index = MessageIndex(
-            files, config.index_path, self.commit_log, config.index_slots, config.index_entries, clock
-        )
+            files, config.index_path, self.commit_log, config.index_slots, config.index_entries, clock,
+            config.max_keys_per_message,
+        )  # fmt: skip
         self._queue_set = QueueSet(config, files)
         self._queues = self._queue_set.by_key
         self._retention = Retention(config, files, clock, self.commit_log, self._queue_set, self.index)
@@ -332,6 +333,13 @@ class MessageStore:
     def build_index(self, limit_messages: int = 1000) -> int:
         """Index at most ``limit_messages`` more messages; return the number read. Call it in idle moments."""
         return self.index.index_messages(limit_messages) if self.config.message_index_enable else 0
+
+    def query_in_slices(
+        self, topic: str, key: str, max_messages: int, begin_ms: int, end_ms: int, key_type: str = ""
+    ) -> Iterator[int | None]:
+        """Yield what `query_by_key` returns without catching up, and None where other tasks may run."""
+        limit = min(max_messages, self.config.max_query_messages)
+        return self.index.find_offsets_in_slices(topic, key, limit, begin_ms, end_ms, key_type)
 
     def query_by_key(
         self,

@@ -61,6 +61,7 @@ def _disk_store_config(config: BrokerConfig) -> StoreConfig:
         max_query_messages=config.store.max_messages_per_batch,
         delay_levels=config.store.message_delay_level,
         check_crc_on_recover=config.store.check_crc_on_recover,
+        max_keys_per_message=config.limits.max_keys_per_message,
         start_at_second_file=config.store.mirror_target,
         max_open_queue_files=within_file_limit(MAX_OPEN_QUEUE_FILES, share=4),
     )

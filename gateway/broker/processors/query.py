@@ -27,6 +27,8 @@ TAG: Final = "T"
 MAX_QUEUE_ENTRIES: Final = 10_000
 ENTRIES_PER_SLICE: Final = 100
 INDEX_SLICE_MESSAGES: Final = 100
+MAX_ANSWER_BYTES: Final = 15 * 1024 * 1024
+"""Largest total size of the messages in an answer; a stock client reads no frame of more than 16 MiB."""
 
 
 @QueryMessage.on(routes)
@@ -39,7 +41,8 @@ async def query_message(broker: Broker, request: QueryMessage) -> QueryMessageRe
     await _index_stored_messages(broker)
     unique = request.unique_key_query or request.index_type == UNIQUE_KEY
     max_messages = broker.config.store.default_query_max if request.unique_key_query else request.max_num
-    found = _find_messages(broker, request, UNIQUE_KEY if unique else request.index_type or "", max_messages)
+    key_type = UNIQUE_KEY if unique else request.index_type or ""
+    found = await _find_messages(broker, request, key_type, max_messages)
     if not found:
         remark = "can not find message, maybe time range not correct"
         raise RequestError(ResponseCode.QUERY_NOT_FOUND, remark)
@@ -47,7 +50,7 @@ async def query_message(broker: Broker, request: QueryMessage) -> QueryMessageRe
         index_last_update_timestamp=broker.clock.now_ms(),
         index_last_update_phyoffset=broker.store.max_physical_offset,
     )
-    reply.body = b"".join(found)
+    reply.body = b"".join(message for _, message in sorted(found.items()))
     return reply
 
 
@@ -60,19 +63,28 @@ async def _index_stored_messages(broker: Broker) -> None:
         await trio.lowlevel.checkpoint()
 
 
-def _find_messages(
+async def _find_messages(
     broker: Broker, request: QueryMessage, key_type: str, max_messages: int
-) -> list[memoryview]:
-    places = broker.store.query_by_key(
+) -> dict[int, memoryview]:
+    """Return the newest messages by physical offset, as many as fit into one answer."""
+    found: dict[int, memoryview] = {}
+    size = 0
+    for place in broker.store.query_in_slices(
         request.topic,
         request.key,
         max_messages,
         request.begin_timestamp,
         request.end_timestamp,
         TAG if key_type == TAG else "",
-    )
-    looked = (broker.store.message_at(place) for place in sorted(places))
-    return [message for message in looked if message is not None and _has_key(message, request, key_type)]
+    ):
+        await trio.lowlevel.checkpoint()
+        message = None if place is None else broker.store.message_at(place)
+        if place is not None and message is not None and _has_key(message, request, key_type):
+            size += len(message)
+            if found and size > MAX_ANSWER_BYTES:
+                break
+            found[place] = message
+    return found
 
 
 def _has_key(stored: memoryview, request: QueryMessage, key_type: str) -> bool:
