@@ -11,7 +11,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import trio
 
@@ -20,6 +20,7 @@ from storage.errors import StoreFull
 
 log = logging.getLogger(__name__)
 
+MAX_ERROR_CHARS: Final = 500
 MIN_BACKOFF_S: Final = 1.0
 MAX_BACKOFF_S: Final = 60.0
 """A task that ran at least this long without failing is restarted after `MIN_BACKOFF_S` again."""
@@ -117,6 +118,20 @@ class TaskSupervisor:
         now_s = trio.current_time()
         return [health for health in self._tasks.values() if health.is_failing(now_s)]
 
+    def status(self) -> list[dict[str, Any]]:
+        """Return a row for each task, as JSON."""
+        now_s = trio.current_time()
+        return [
+            {
+                "part": self.part,
+                "task": health.name,
+                "failures": health.failures,
+                "failing": health.is_failing(now_s),
+                "last_error": health.last_error[:MAX_ERROR_CHARS],
+            }
+            for health in self._tasks.values()
+        ]
+
     def metrics(self) -> Iterator[Metric]:
         """Yield failures and state of every task."""
         now_s = trio.current_time()
@@ -131,9 +146,4 @@ class TaskSupervisor:
 
 def _backoff_s(failures_in_a_row: int) -> float:
     # After a thousand failures the power would not fit into a float, and the error would end the process.
-    return min(MIN_BACKOFF_S * 2 ** min(failures_in_a_row - 1, 16), MAX_BACKOFF_S)
-
-
-async def supervise(work: Callable[[], Awaitable[None]]) -> None:
-    """Restart a background task as `TaskSupervisor.keep_running` does, without showing how it is doing."""
-    await TaskSupervisor("").keep_running(getattr(work, "__qualname__", repr(work)), work)
+    return min(MIN_BACKOFF_S * float(1 << min(failures_in_a_row - 1, 16)), MAX_BACKOFF_S)

@@ -1,6 +1,7 @@
 """The composition root of a shadow gateway: builds its parts from a `ShadowConfig` and runs them until a signal."""
 
 import logging
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -9,9 +10,10 @@ import trio
 
 from gateway.runtime.file_limit import within_file_limit
 from gateway.runtime.loop_watchdog import LoopWatchdog
-from gateway.runtime.metrics import MetricRegistry
+from gateway.runtime.metrics import Metric, MetricRegistry
 from gateway.runtime.process import announce_ready, run_process, tune_garbage_collector
 from gateway.runtime.stop_signals import StopSignals
+from gateway.runtime.supervise import TaskSupervisor
 from gateway.shadow.capture.build import build_capture
 from gateway.shadow.clusters.cluster import Cluster
 from gateway.shadow.clusters.embedded_target import EmbeddedTarget
@@ -86,6 +88,8 @@ class ShadowServer:
         self.comparison = (
             self._build_comparison(self.mirror) if self.mirror and config.compare.enabled else None
         )
+        self.report.add_section("tasks", self._task_rows)
+        self.metrics.register(self._task_metrics)
 
     def _make_target_dialer(self) -> TargetDialer | None:
         """Return the dialer for clients' requests that are directed to the target; None without a target."""
@@ -150,6 +154,21 @@ class ShadowServer:
         self.report.show_comparison(comparison)
         comparison.register_routes(self.report.console)
         return comparison
+
+    def _supervisors(self) -> Iterator[TaskSupervisor]:
+        yield from (self.forwarder.tasks, self.report.tasks)
+        if self.capture is not None:
+            yield self.capture.tasks
+        if self.mirror is not None:
+            yield from self.mirror.supervisors()
+        if self.comparison is not None:
+            yield self.comparison.tasks
+
+    def _task_rows(self) -> list[dict[str, Any]]:
+        return [row for tasks in self._supervisors() for row in tasks.status()]
+
+    def _task_metrics(self) -> Iterator[Metric]:
+        return (metric for tasks in self._supervisors() for metric in tasks.metrics())
 
     async def run(self) -> None:
         """Start all parts, report that the gateway is ready, and forward traffic until a signal."""

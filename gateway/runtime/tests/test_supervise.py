@@ -170,3 +170,18 @@ async def test_a_task_that_fails_for_days_is_still_restarted():
 
     await TaskSupervisor("test").keep_running("task", fail_thousands_of_times)
     assert runs == 3000
+
+
+@virtual
+async def test_the_state_of_tasks_as_rows():
+    tasks = TaskSupervisor("mirror")
+    await tasks.attempt("good", lambda: None)
+    await tasks.attempt("bad", lambda: _raise("x" * 10_000))
+    good, bad = tasks.status()
+    assert good == {"part": "mirror", "task": "good", "failures": 0, "failing": False, "last_error": ""}
+    assert (bad["failures"], bad["failing"]) == (1, True)
+    assert len(bad["last_error"]) <= 500
+
+
+def _raise(text):
+    raise ValueError(text)

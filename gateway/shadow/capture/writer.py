@@ -20,6 +20,7 @@ import trio
 from codec.capture import CaptureRecord
 from gateway.runtime.metrics import Metric
 from gateway.runtime.run_blocking import RunBlocking
+from gateway.runtime.supervise import TaskSupervisor
 from gateway.shadow.capture.files import CaptureFolder
 from gateway.shadow.capture.rotation import RotatedFiles
 from gateway.shadow.capture.selection import CaptureSelection
@@ -63,6 +64,7 @@ class CaptureWriter:
         run_blocking: RunBlocking,
         has_mirror: bool = False,
     ) -> None:
+        self.tasks = TaskSupervisor("capture")
         self._settings = settings
         self._selection = CaptureSelection(settings)
         self._codes = self._selection.codes()
@@ -142,7 +144,8 @@ class CaptureWriter:
                     await self._wake.wait()
                 self._wake = trio.Event()
                 self._bytes_since_wake = 0
-                await self._write_ready()
+                if not await self.tasks.attempt("write exchanges", self._write_ready):
+                    await trio.sleep(RETRY_INTERVAL_S)
         finally:
             with trio.move_on_after(MAX_CLOSE_S, shield=True):
                 await self._write_rest()

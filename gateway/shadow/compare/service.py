@@ -14,6 +14,7 @@ import trio
 from codec.java_numbers import I64, JavaInteger
 from gateway.console.errors import HTTP_BAD_GATEWAY, ConsoleError
 from gateway.runtime.metrics import Distribution, Metric
+from gateway.runtime.supervise import TaskSupervisor
 from gateway.shadow.clusters.broker_pairs import find_counterpart
 from gateway.shadow.clusters.cluster import CLUSTER_ERRORS, Cluster
 from gateway.shadow.clusters.metadata_sync import is_system_topic
@@ -119,6 +120,7 @@ class ComparisonService:
         second: Cluster | None = None,
         chance: Random | None = None,
     ) -> None:
+        self.tasks = TaskSupervisor("comparison")
         self.primary, self.target = primary, target
         self._settings = settings
         self._terms = terms
@@ -184,8 +186,9 @@ class ComparisonService:
                 for cluster in {id(each): each for each in self._all_clusters()}.values():
                     await nursery.start(cluster.run)
                     nursery.start_soon(_refresh_periodically, cluster)
-                nursery.start_soon(self._save_noise_periodically)
-                await nursery.start(self.repeater.run)
+                repeat, keep_running = self.tasks.repeat, self.tasks.keep_running
+                nursery.start_soon(repeat, "save learned noise", SAVE_INTERVAL_S, self._save_noise)
+                nursery.start_soon(keep_running, "repeat reads", self.repeater.run)
                 task_status.started()
         finally:
             self._save_noise()
@@ -236,11 +239,6 @@ class ComparisonService:
 
     def _all_clusters(self) -> tuple[Cluster, ...]:
         return self.primary, self.target, self._second
-
-    async def _save_noise_periodically(self) -> None:
-        while True:
-            await trio.sleep(SAVE_INTERVAL_S)
-            self._save_noise()
 
     def _load_noise(self) -> None:
         file = self._settings.noise_file

@@ -18,7 +18,7 @@ import trio
 
 from codec.constants import STORED_CODES, ResponseCode
 from gateway.runtime.metrics import Distribution, LatencyHistogram, Metric
-from gateway.runtime.supervise import supervise
+from gateway.runtime.supervise import TaskSupervisor
 from gateway.shadow.mirror.answer_holder import SYNCHRONOUS_MODES, AnswerHolder
 from gateway.shadow.mirror.backlog import BacklogEntry
 from gateway.shadow.mirror.circuit_breaker import BreakerState
@@ -60,6 +60,7 @@ class Mirror:
         diverged: DivergedQueues,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
+        self.tasks = TaskSupervisor("mirror")
         self.rules = rules
         self.diverged = diverged
         self.answer_holder = AnswerHolder(settings.hold_ms / 1000, settings.held_answers)
@@ -209,7 +210,7 @@ class Mirror:
         account = StreamAccount(name, self._on_outcome)
         writer = self._factory.make_writer(side, broker, account.counts)
         backlog = self._factory.make_backlog((side, broker, index), self.rules.rules[index], account)
-        return MirrorStream(name, self._settings, writer, backlog, account)
+        return MirrorStream(name, self._settings, writer, backlog, account, self.tasks)
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run all streams until cancelled, including those made later."""
@@ -218,8 +219,9 @@ class Mirror:
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
-                nursery.start_soon(supervise, self.answer_holder.run)
-                nursery.start_soon(supervise, self._report_set_aside)
+                keep_running = self.tasks.keep_running
+                nursery.start_soon(keep_running, "release held answers", self.answer_holder.run)
+                nursery.start_soon(keep_running, "report set-aside files", self._report_set_aside)
                 for stream in self._streams.values():
                     nursery.start_soon(stream.run)
                 task_status.started()

@@ -13,7 +13,7 @@ import trio
 
 from codec.sysflag import TRANSACTION_NONE
 from gateway.runtime.run_blocking import RunBlocking
-from gateway.runtime.supervise import supervise
+from gateway.runtime.supervise import TaskSupervisor
 from gateway.shadow.clusters.broker_pairs import PairedWriter, find_counterpart
 from gateway.shadow.mirror.backlog import Backlog, BacklogListener
 from gateway.shadow.mirror.check_back_producer import CheckBackProducer, MakeCluster
@@ -55,13 +55,14 @@ class MirrorDirection:
         self.state = MirrorState(OffsetMap(settings.offset_runs), halves, path, interval_s, run_blocking)
         self.producer = CheckBackProducer(client_id, halves, make_destination)
         self.destination = self.producer.target
+        self.tasks = TaskSupervisor("mirror back" if suffix else "mirror forth")
         self.state.load_file()
 
     async def run(self) -> None:
         """Write the state file and send the producer's heartbeats, until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(supervise, self.state.run)
-            nursery.start_soon(supervise, self.producer.run)
+            nursery.start_soon(self.tasks.keep_running, "save the mirror state", self.state.run)
+            nursery.start_soon(self.tasks.keep_running, "heartbeats as a producer", self.producer.run)
 
 
 def make_directions(

@@ -31,7 +31,7 @@ from typing import Final, Protocol
 import trio
 
 from codec.constants import ResponseCode
-from gateway.runtime.supervise import supervise
+from gateway.runtime.supervise import TaskSupervisor
 from gateway.shadow.mirror.backlog import Backlog, BacklogEntry
 from gateway.shadow.mirror.circuit_breaker import BreakerState, CircuitBreaker
 from gateway.shadow.mirror.reorder_buffer import ReorderBuffer
@@ -57,7 +57,7 @@ class ProbedWriter(TargetWriter, Protocol):
 class MirrorStream:
     """Takes exchanges with `offer_exchange`; `run` brings them to the writer until cancelled.
 
-    Times are trio's, in seconds.
+    Times are trio's, in seconds. ``tasks`` runs its background tasks.
     """
 
     def __init__(
@@ -67,6 +67,7 @@ class MirrorStream:
         writer: ProbedWriter,
         backlog: Backlog,
         account: StreamAccount,
+        tasks: TaskSupervisor,
     ) -> None:
         self.name = name
         self.writer = writer
@@ -77,6 +78,7 @@ class MirrorStream:
         )
         self._settings = settings
         self._account = account
+        self._tasks = tasks
         self._reorder_buffer: ReorderBuffer[BacklogEntry] = ReorderBuffer(
             settings.order_ms / 1000, settings.order_messages
         )
@@ -169,12 +171,12 @@ class MirrorStream:
         """Write exchanges until cancelled; those that still wait then go to disk if the backlog has files."""
         try:
             async with trio.open_nursery() as nursery:
-                for work in (
-                    self._release_overdue,
-                    partial(self._backlog.run, self._wake_writer),
-                    self._write_batches,
+                for name, work in (
+                    ("release overdue messages", self._release_overdue),
+                    ("move the backlog to disk", partial(self._backlog.run, self._wake_writer)),
+                    ("write to the target", self._write_batches),
                 ):
-                    nursery.start_soon(supervise, work)
+                    nursery.start_soon(self._tasks.keep_running, name, work)
         finally:
             self._append_all_to_backlog(self._reorder_buffer.take_all())
             self._backlog.close()

@@ -15,6 +15,7 @@ import trio
 
 from gateway.runtime.metrics import Metric
 from gateway.runtime.state_file import absolute_path
+from gateway.runtime.supervise import TaskSupervisor
 from gateway.shadow.clusters.cluster import Cluster
 from gateway.shadow.mirror.check_back_producer import MakeCluster
 from gateway.shadow.mirror.diverged_queues import DivergedQueues
@@ -31,7 +32,9 @@ log = logging.getLogger(__name__)
 
 
 class ForwardReplication(Protocol):
-    """Brings the primary's queues to the target in place of resent requests."""
+    """Brings the primary's queues to the target in place of resent requests. `tasks` runs its background tasks."""
+
+    tasks: TaskSupervisor
 
     def make_writer(self, broker: str, target_broker: str) -> TargetWriter:
         """Return the writer for a broker of the primary and its counterpart."""
@@ -85,6 +88,13 @@ class MirrorService:
             make_forward_writer=self.replication.make_writer if self.replication is not None else None,
         )
         self.mirror = Mirror(mirror_rules, settings, self.factory, diverged)
+
+    def supervisors(self) -> Iterator[TaskSupervisor]:
+        """Yield the supervisors of all background tasks."""
+        yield self.mirror.tasks
+        yield from (direction.tasks for direction in self.factory.directions.values())
+        if self.replication is not None:
+            yield self.replication.tasks
 
     def open_mode_overrides(self) -> ModeOverrides:
         """Read the file of modes set at run time; without a state file they are in memory only."""

@@ -122,7 +122,7 @@ class BrokerListeners:
         checks: CheckedAddresses,
         listen: Listen = open_listeners,
         saved_ports: ListenerPorts | None = None,
-        supervisor: TaskSupervisor | None = None,
+        tasks: TaskSupervisor | None = None,
     ) -> None:
         self._cluster = cluster
         self._settings = settings
@@ -130,7 +130,7 @@ class BrokerListeners:
         self._checks = checks
         self._listen = listen
         self._saved_ports = saved_ports or ListenerPorts(DiskFiles(), "", settings.broker_port)
-        self._supervisor = supervisor or TaskSupervisor("forwarder")
+        self.tasks = tasks or TaskSupervisor("forwarder")
         self._known: dict[str, _BrokerPort] = {}
         self._closed: set[str] = set()
         """Addresses in state CLOSED."""
@@ -170,8 +170,8 @@ class BrokerListeners:
         """Look up and check the primary's brokers until cancelled."""
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._supervisor.keep_running, "look up brokers", self._look_up_repeatedly)
-                nursery.start_soon(self._supervisor.keep_running, "check brokers", self._check_when_due)
+                nursery.start_soon(self.tasks.keep_running, "look up brokers", self._look_up_repeatedly)
+                nursery.start_soon(self.tasks.keep_running, "check brokers", self._check_when_due)
         finally:
             for each in self._known.values():
                 _close_sockets(each.sockets)

@@ -65,7 +65,7 @@ class Forwarder:
         sign: Sign | None = None,
         admit: AdmitSocket | None = None,
         dial_target: TargetDialer | None = None,
-        supervisor: TaskSupervisor | None = None,
+        tasks: TaskSupervisor | None = None,
     ) -> None:
         self._settings = settings
         self._primary = primary
@@ -77,7 +77,7 @@ class Forwarder:
         self._opener = dialer.opener
         self._admit = admit or make_admission(reactor)
         self._dial_target = dial_target
-        self._supervisor = supervisor or TaskSupervisor("forwarder")
+        self.tasks = tasks or TaskSupervisor("forwarder")
         self._nursery: trio.Nursery | None = None
         self._connections = ConnectionCount(settings.connections)
         self._memory = MemoryGuard(settings.kept_total_bytes, settings.unfinished_total_bytes)
@@ -91,7 +91,7 @@ class Forwarder:
             self._start_broker_listener,
             self._broker_check,
             saved_ports=ListenerPorts(DiskFiles(), absolute_path(settings.ports_file), settings.broker_port),
-            supervisor=self._supervisor,
+            tasks=self.tasks,
         )
         self.namesrv_ports: list[int] = []
 
@@ -111,7 +111,7 @@ class Forwarder:
             self._open_namesrv_listeners()
             await self.broker_listeners.refresh_brokers()
             self._nursery.start_soon(
-                self._supervisor.repeat,
+                self.tasks.repeat,
                 "limit memory of clients",
                 MEMORY_CHECK_INTERVAL_S,
                 self._limit_memory,
@@ -179,7 +179,7 @@ class Forwarder:
 
     async def _run_listener(self, listener: ClientListener, sockets: list[socket.socket]) -> None:
         try:
-            await self._supervisor.attempt("listener", partial(listener.run, sockets))
+            await self.tasks.attempt("listener", partial(listener.run, sockets))
         finally:
             self.listeners.remove(listener)
 

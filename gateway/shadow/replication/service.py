@@ -13,7 +13,7 @@ from typing import Any, Final
 import trio
 
 from gateway.runtime.metrics import Metric
-from gateway.runtime.supervise import supervise
+from gateway.runtime.supervise import TaskSupervisor
 from gateway.shadow.clusters.broker_pairs import find_counterpart
 from gateway.shadow.clusters.cluster import CLUSTER_ERRORS, Cluster
 from gateway.shadow.mirror.diverged_queues import DivergedQueues
@@ -47,6 +47,7 @@ class ReplicationService:
 
         self.feeds = FeedSet(primary, target, settings, target_of, queue_selector(rules))
         self.offset_sync = ConsumerOffsetSync(primary, target, self.feeds, target_of)
+        self.tasks = TaskSupervisor("replication")
         self._settings = settings
         self._primary = primary
         self._target = target
@@ -68,9 +69,9 @@ class ReplicationService:
     async def run(self) -> None:
         """Replicate until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self.feeds.run)
-            nursery.start_soon(supervise, self._sync_offsets)
-            nursery.start_soon(supervise, self._watch_marks_and_modes)
+            nursery.start_soon(self.tasks.keep_running, "discover queues", self.feeds.run)
+            nursery.start_soon(self.tasks.keep_running, "sync consumer offsets", self._sync_offsets)
+            nursery.start_soon(self.tasks.keep_running, "clear healed marks", self._watch_marks_and_modes)
 
     async def _watch_marks_and_modes(self) -> None:
         modes = self._rules.mode_overrides()

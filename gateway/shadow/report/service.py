@@ -16,6 +16,7 @@ from gateway.console.optional_packages import import_optional
 from gateway.console.server import Console
 from gateway.console.settings import ConsoleSettings
 from gateway.runtime.metrics import MetricRegistry
+from gateway.runtime.supervise import TaskSupervisor
 from gateway.shadow.compare.service import ComparisonService
 from gateway.shadow.mirror.circuit_breaker import BreakerState
 from gateway.shadow.mirror.mirror import Mirror
@@ -49,6 +50,7 @@ class ReportService:
     ) -> None:
         for name in (CONSOLE_PACKAGES if console.enabled else ()) + (PLOT_PACKAGES if report.file else ()):
             import_optional(name)
+        self.tasks = TaskSupervisor("report")
         self._settings = report
         self.console = Console(console, figures, METRIC_PREFIX)
         self.events = EventLog()
@@ -111,19 +113,17 @@ class ReportService:
         """
         async with trio.open_nursery() as nursery:
             if self.series is not None:
-                await nursery.start(self.series.run)
-            nursery.start_soon(self._check_states)
+                nursery.start_soon(self.tasks.keep_running, "traffic over time", self.series.run)
+            nursery.start_soon(self.tasks.repeat, "note changes", CHECK_INTERVAL_S, self._check_states)
             address = None
             if self.console.settings.enabled:
                 address = await nursery.start(self.console.run)
             task_status.started(address)
             await trio.sleep_forever()
 
-    async def _check_states(self) -> None:
-        while True:
-            for changes in self._changes:
-                changes.check()
-            await trio.sleep(CHECK_INTERVAL_S)
+    def _check_states(self) -> None:
+        for changes in self._changes:
+            changes.check()
 
     async def write_files(self) -> None:
         """Write the files of `[report]`, if any; errors are logged."""

@@ -52,6 +52,7 @@ COLUMNS: Final = tuple(f"{name}_per_s" for name in COUNT_NAMES) + tuple(
     f"{side}_p{percent}_ms" for side in SIDES for percent in QUANTILE_PERCENTS
 )
 MAX_METRIC_NAMES: Final = 64
+MIN_ELAPSED_S: Final = 0.001
 MAX_TOPIC_BYTES: Final = 255
 SPARE_POINTS: Final = 8
 """Points that may be added while a report is being built."""
@@ -309,7 +310,10 @@ class TrafficSeries:
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Add points until cancelled."""
         now_s = trio.current_time()
-        self._rings = [_PointRing(step_s, length, now_s + step_s, now_s) for step_s, length in RESOLUTIONS]
+        if not self._rings:  # a restart after a failure keeps the points
+            self._rings = [
+                _PointRing(step_s, length, now_s + step_s, now_s) for step_s, length in RESOLUTIONS
+            ]
         task_status.started()
         while True:
             await trio.sleep_until(self._rings[0].due_s)
@@ -320,7 +324,8 @@ class TrafficSeries:
     async def _add_point(self, ring: _PointRing) -> None:
         """Add one point for all topics, yielding to other tasks after each, so that no request waits for this."""
         now_s = trio.current_time()
-        elapsed_s, ring.since_s = now_s - ring.since_s, now_s
+        # The clock stands still when the task is restarted after a failure.
+        elapsed_s, ring.since_s = max(now_s - ring.since_s, MIN_ELAPSED_S), now_s
         ring.due_s += ring.step_s * max(1, math.ceil((now_s - ring.due_s) / ring.step_s))
         ring.begin_point(self._wall_ms())
         total = TopicTally()

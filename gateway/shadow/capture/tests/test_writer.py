@@ -339,3 +339,19 @@ def test_files_on_the_disk(tmp_path: Path):
     folder.delete("a.rmqcap")
     folder.delete("a.rmqcap")
     assert list(folder.sizes()) == ["b.rmqcap"]
+
+
+@virtual
+async def test_a_defect_while_writing_ends_neither_the_capture_nor_the_gateway(monkeypatch):
+    folder = MemoryFolder()
+    async with capturing(folder) as capture:
+        with monkeypatch.context() as context:
+            context.setattr(capture, "_fill_batch", lambda everything: 1 / 0)
+            tell(capture, 1)
+            await trio.sleep(5)
+        (row,) = capture.tasks.status()
+        assert row["failing"]
+        assert row["last_error"] == "ZeroDivisionError: division by zero"
+        await trio.sleep(5)
+        assert len(folder.records()) == 1
+        assert not capture.tasks.failing

@@ -8,6 +8,7 @@ import pytest
 import trio
 
 from codec.command import Command, encode_command
+from gateway.runtime.supervise import TaskSupervisor
 from gateway.shadow.mirror.backlog import Backlog
 from gateway.shadow.mirror.mirror_stream import MirrorStream
 from gateway.shadow.mirror.settings import MirrorSettings
@@ -88,7 +89,9 @@ class Bench:
         if make_backlog is None:
             make_backlog = partial(Backlog, settings.queue_messages, settings.queue_bytes)
         self.backlog = make_backlog(listener=self.account)
-        self.stream = MirrorStream("test", settings, target, self.backlog, self.account)
+        self.stream = MirrorStream(
+            "test", settings, target, self.backlog, self.account, TaskSupervisor("mirror")
+        )
         self.offered = 0
 
     @asynccontextmanager

@@ -7,6 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from gateway.runtime.metrics import Distribution, Metric, MetricRegistry
+from gateway.runtime.supervise import TaskSupervisor
 from gateway.shadow.report.traffic_series import (
     ALL_TOPICS,
     COLUMNS,
@@ -185,3 +186,26 @@ def test_metrics_agree_with_the_traffic():
     ]
     assert math.isclose(sends[0].latencies.total_s, 0.5)
     assert len(COLUMNS) == len(set(COLUMNS))
+
+
+@virtual
+async def test_a_restart_after_a_defect_keeps_the_points():
+    figures, tasks = MetricRegistry(), TaskSupervisor("report")
+    series = TrafficSeries(figures, wall_ms=lambda: 1000 * trio.current_time())
+    fails = False
+
+    def fail_sometimes():
+        return [Metric("x", 1 / (not fails), "x")]
+
+    figures.register(fail_sometimes)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(tasks.keep_running, "series", series.run)
+        await trio.sleep(3.5)
+        fails = True
+        await trio.sleep(5)
+        fails = False
+        await trio.sleep(10)
+        report = await shown(series)
+        nursery.cancel_scope.cancel()
+    assert len(report["times_ms"]) > 8
+    assert tasks.status()[0]["failures"] > 0
