@@ -199,6 +199,8 @@ class SendHandler:
         if queue_id >= config.write_queue_nums and queue_id >= config.read_queue_nums:
             self._refuse_queue(connection, config, queue_id)
         if queue_id < 0:
+            if config.write_queue_nums < 1:
+                self._refuse_queue(connection, config, queue_id)
             queue_id = random.randrange(config.write_queue_nums)
         if config.topic_filter_type == "MULTI_TAG":
             sys_flag |= MULTI_TAGS

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from codec import fastjson
 from codec.constants import ResponseCode
+from codec.java_numbers import I64
 from gateway.broker.encoded_entries import encode_member, fill_empty
 from gateway.broker.name_validation import check_group_name, check_may_commit
 from gateway.broker.processors.broker import Broker
@@ -134,12 +135,17 @@ async def get_broker_consume_stats(
         await end_turn(number)
     body = ConsumeStatsList(
         broker_addr=f"{host}:{port}",
-        total_diff=found.total_diff,
-        total_inflight_diff=found.total_inflight_diff,
+        total_diff=_as_long(found.total_diff),
+        total_inflight_diff=_as_long(found.total_inflight_diff),
     )
     reply = GetBrokerConsumeStatsReply(data=body)
     reply.body = fill_empty(body, "consumeStatsList", groups)
     return reply
+
+
+def _as_long(total: int) -> int:
+    """Return a total within Java's long: clients may commit offsets whose differences add up to more."""
+    return min(max(total, I64.low), I64.high)
 
 
 def _consumed_topics(broker: Broker, group: str, ordered_only: bool) -> Iterator[TopicConfig]:

@@ -227,6 +227,9 @@ async def test_a_negative_queue_takes_any(cluster):
     broker.topics.table["uneven"] = TopicConfig(topic_name="uneven", read_queue_nums=4, write_queue_nums=2)
     assert (await client.ask(message("uneven", queue_id=3))).queue_id == 3
     assert (await refused(client, message("uneven", queue_id=4)))[0] == INVALID
+    broker.topics.table["closed"] = TopicConfig(topic_name="closed", read_queue_nums=4, write_queue_nums=0)
+    code, remark = await refused(client, message("closed", queue_id=-1))
+    assert (code, "request queueId[-1] is illegal" in remark) == (INVALID, True)
 
 
 @pytest.mark.parametrize("field", ["producer_group", "topic", "queue_id", "born_timestamp"])

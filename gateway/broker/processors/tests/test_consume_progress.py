@@ -74,6 +74,13 @@ def test_how_far_every_group_is(world):
     assert ordered.total_diff == 0
 
 
+def test_offsets_far_below_zero_do_not_add_up_to_more_than_a_long(world):
+    for queue_id in range(3):
+        world.put("t", queue_id)
+        world.broker.offsets.commit_offset("g", "t", queue_id, -(1 << 63))
+    assert world.ask(GetBrokerConsumeStats()).data.total_diff == (1 << 63) - 1
+
+
 def reset(world, **more):
     table = world.ask(InvokeBrokerToResetOffset(group="g", topic="t", **more)).data.offset_table
     return {queue.queue_id: offset for queue, offset in table.items()}
