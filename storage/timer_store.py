@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-from codec.java_numbers import I32
+from codec.java_numbers import I32, I64
 from codec.message import QUEUE_OFFSET_AT
 from storage.layout import LONG
 from storage.store import MessageStore
@@ -102,6 +102,9 @@ class TimerStore:
         oldest = self.slot_start_ms(now_ms) - self.wheel_span_ms + _BLANK_SLOTS * self.precision_ms
         if self.read_ms < oldest:
             self.read_ms, self.delivered_up_to = oldest, _NOT_DELIVERED
+        elif self.read_ms > self.slot_start_ms(now_ms) + self.wheel_span_ms:
+            log.warning("timers were delivered ahead of the present time", extra={"until_ms": self.read_ms})
+            self.read_ms, self.delivered_up_to = self.slot_start_ms(now_ms), _NOT_DELIVERED
         self._load_slots()
         self._flushed = self._progress()
 
@@ -283,7 +286,7 @@ class TimerStore:
             master_queue_offset=self.queue_offset,
             log_position=self._log.end,
             timestamp=self._store.clock.now_ms(),
-            counter=self._checkpoint.position.counter + 1,
+            counter=(self._checkpoint.position.counter + 1) & I64.high,
         )
 
     def flush(self, position: TimerPosition) -> None:
@@ -306,6 +309,5 @@ class TimerStore:
 def _with_record(slot: WheelSlot, position: int, magic: int) -> WheelSlot:
     """Return a slot with one more record. Source: TimerMessageStore.doEnqueue, 5.4.0."""
     first = position if slot.first < 0 else slot.first
-    return slot._replace(
-        first=first, last=position, messages=slot.messages + (-1 if magic & MAGIC_DELETE else 1)
-    )
+    messages = slot.messages + (-1 if magic & MAGIC_DELETE else 1)
+    return slot._replace(first=first, last=position, messages=max(I32.low, min(messages, I32.high)))

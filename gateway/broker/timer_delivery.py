@@ -308,6 +308,8 @@ class TimerDelivery:
                 slot.recalls[_digest(key)] = record.position
             return
         due_ms = record.due_ms or self._due_time_of(slot, record)
+        # A later time would keep the slot open, and all later ones closed.
+        due_ms = min(due_ms, slot.time_ms + self._timer_store.precision_ms)
         if (due_ms, record.position) > self._timer_store.delivered_up_to:
             heappush(slot.due, (due_ms, record.position))
 
