@@ -6,7 +6,7 @@ from struct import Struct
 import pytest
 
 from gateway.broker.tests.test_timer_delivery import NOW, World
-from storage.files import MemoryFiles
+from storage.files import Buffer, MemoryFiles
 from storage.timer_log import RECORD
 from storage.timer_wheel import DEFAULT_WHEEL_SLOTS, SLOT
 
@@ -22,7 +22,7 @@ READ_AT, COUNTER_AT = 0, 48
 OWN_READ_AT = 128 + 8
 
 
-def buffer_of(files: MemoryFiles, end: str) -> bytearray:
+def buffer_of(files: MemoryFiles, end: str) -> Buffer:
     """Return the bytes of the file whose path ends so."""
     (path,) = [path for path in files._mapped if path.endswith(end)]
     return files._mapped[path].buffer
