@@ -84,8 +84,9 @@ class HealthyWork:
             ).data
             if found != [body]:
                 self._note(f"sent {body!r} to offset {offset}, and pulled {found!r}")
-            if not route.broker_datas or not any(each.broker_addrs for each in route.broker_datas):
-                self._note("the topic's route has no broker")
+            addresses = [each.broker_addrs.get(0) for each in route.broker_datas]
+            if self._addresses["broker"] not in addresses:
+                self._note(f"the topic's route leads to {addresses}")
         except (RequestError, RemotingTimeout, RemotingClosed) as error:
             self._note(f"{type(error).__name__}: {error}")
             for client in self._clients.values():

@@ -41,6 +41,8 @@ from remoting.json_body import JsonBody
 NEW_NAMES: Final = 150
 """Number of names that no run starts with; walks create and delete topics and groups under them."""
 FAKE_BROKERS: Final = ("fuzz-broker-1", "fuzz-broker-2", "fuzz-broker-3")
+CLAIMED_BROKERS: Final = (*FAKE_BROKERS, BROKER_NAME)
+"""Names of registrations; the real broker's name must keep its real address."""
 FAKE_CLUSTERS: Final = (CLUSTER, "fuzz-cluster")
 SETTING_LINES: Final = (
     "brokerName=x",
@@ -373,7 +375,7 @@ FIELD_SOURCES: Final[dict[str, Source]] = {
     "origin_msg_id": lambda source: source.world.places[source.place()].message_id,
     "boundary_type": _one_of("LOWER", "UPPER"),
     "delay_level": _one_of("0", "1", "3", "-1"),
-    "broker_name": _one_of(*FAKE_BROKERS, BROKER_NAME),
+    "broker_name": _one_of(*CLAIMED_BROKERS),
     "broker_addr": lambda source: source.chance.pick(ADDRESSES),
     "broker_addrs": lambda source: source.chance.pick(ADDRESSES),
     "ha_server_addr": _one_of("127.0.0.1:2", ""),
@@ -507,10 +509,12 @@ def _stage(source: RequestSource, code: int) -> FuzzRequest:
 
 
 def _register_broker(source: RequestSource, code: int) -> FuzzRequest:
-    """Return the registration of a broker that does not exist, with the world's topics or new ones."""
+    """Return the registration of a broker, real or not, with the world's topics or new ones."""
     chance = source.chance
     compressed = chance.happens(0.4)
-    request = source.declared(code, broker_name=chance.pick(FAKE_BROKERS), compressed=str(compressed).lower())
+    request = source.declared(
+        code, broker_name=chance.pick(CLAIMED_BROKERS), compressed=str(compressed).lower()
+    )
     body = RegisterBrokerBody()
     for _ in range(chance.below(5)):
         topic = TopicConfig(topic_name=source.topic())
@@ -525,9 +529,9 @@ def _register_broker(source: RequestSource, code: int) -> FuzzRequest:
     return request
 
 
-def _registration_of_fake(source: RequestSource, code: int) -> FuzzRequest:
-    """Return a request that ends or changes the registration of a broker that does not exist."""
-    return source.declared(code, broker_name=source.chance.pick(FAKE_BROKERS))
+def _registration_of_claimed(source: RequestSource, code: int) -> FuzzRequest:
+    """Return a request that ends or changes the registration of a broker, mostly of one that does not exist."""
+    return source.declared(code, broker_name=source.chance.pick(CLAIMED_BROKERS))
 
 
 def _update_settings(source: RequestSource, code: int) -> FuzzRequest:
@@ -555,7 +559,7 @@ _BUILDERS: Final[dict[int, Callable[[RequestSource, int], FuzzRequest]]] = {
     770_001: _put_at_offsets,
     770_003: _stage,
     103: _register_broker,
-    **dict.fromkeys((104, 205, 327, 904), _registration_of_fake),
+    **dict.fromkeys((104, 205, 327, 904), _registration_of_claimed),
     **dict.fromkeys((25, 318, 1009), _update_settings),
     **dict.fromkeys((41, 42), _lock),
 }
