@@ -21,7 +21,7 @@ Supervisors = Callable[[], Iterable[TaskSupervisor]]
 
 
 class Readiness:
-    """Whether clients should be sent to this process: it has started, is not stopping, and no task of it fails."""
+    """The answer of `/readyz`: clients may be sent to a process that is not stopping and none of whose tasks fails."""
 
     def __init__(self, supervisors: Supervisors) -> None:
         self._supervisors = supervisors

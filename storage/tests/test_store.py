@@ -15,6 +15,7 @@ from storage.errors import CorruptionError, StoreInUse
 from storage.files import DiskFiles, MemoryFiles
 from storage.queue_read import ReadStatus
 from storage.store import MessageStore
+from storage.tags import tags_code_of
 from storage.tests.support import FakeClock, small_config
 from storage.time_search import Boundary
 
@@ -344,7 +345,7 @@ def test_a_checkpoint_amid_an_append_does_not_cover_the_message(monkeypatch):
     store = MessageStore.open(small_config(), files, clock)
     store.append("t", 0, b"first")
     store.write_checkpoint()
-    original = append.tags_code_of
+    original = tags_code_of
 
     def interrupted(properties):
         store.write_checkpoint()
