@@ -62,6 +62,9 @@ class TimerScheduler:
             if keys.TIMER_DEL_UNIQKEY in properties:
                 raise self._illegal_time()
             return message
+        if keys.TIMER_DEL_UNIQKEY in properties and not self._config.recall_message_enable:
+            # Deviation: official producers can recall anybody's message this way, even where RECALL_MESSAGE is refused.
+            raise RequestError(ResponseCode.NO_PERMISSION, "recall failed, operation is forbidden")
         return self._as_timer_message(message, slot_before(deliver_ms, self._config.store.timer_slot_ms))
 
     @staticmethod

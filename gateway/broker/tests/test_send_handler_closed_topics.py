@@ -205,3 +205,18 @@ def test_only_a_half_message_is_checked_again(world: World, topic: str) -> None:
     message_id = "0A00000900002A9F" + physical.to_bytes(8).hex().upper()
     assert refusal(world.ask, ResumeCheckHalfMessage(msg_id=message_id))[0] == 1
     assert world.stored(TRANS_HALF_TOPIC) == []
+
+
+@pytest.mark.parametrize("more", ["", "TRAN_MSG\x01true\x02"])
+def test_a_message_cannot_recall_another_where_recalls_are_forbidden(more: str) -> None:
+    world = World(timer_wheel_enable=True)
+    world.topic("t")
+    recall = send("t", f"TIMER_DELAY_SEC\x0160\x02TIMER_DEL_UNIQKEY\x01victim\x02{more}")
+    if more:
+        reply = world.ask(recall)
+        physical = int(reply.msg_id[-16:], 16)
+        refused = refusal(world.ask, end_of(physical))
+    else:
+        refused = refusal(world.ask, recall)
+    assert refused == (FORBIDDEN, "recall failed, operation is forbidden")
+    assert world.stored("rmq_sys_wheel_timer") == []
