@@ -8,13 +8,16 @@ before a query and at an orderly close. Most messages have the layout that stock
 `index_keys.parse_common_message`, which takes a fraction of the time of `log_scan`. Any other message, and the end of
 a log file, take the general path.
 
-A file's header is written after each call of `MessageIndex.index_messages`. A crash before that leaves entries that
-the header does not count; the next call overwrites them. After a power cut, files that end later than the
-checkpoint's time, or refer to offsets beyond the end of the log, are deleted and built again from the log.
+A file's header is written after each call of `MessageIndex.index_messages`. A process killed before that leaves slots
+that lead to entries which the header does not count, and the older entries of these slots could no longer be found.
+Such files are deleted and built again from the log (`MessageIndex.load`); so are, after a power cut, files that may
+have changed since the checkpoint.
 """
 
 import struct
+import sys
 import time
+from array import array
 from collections.abc import Iterator
 
 from codec.hashing import index_hash
@@ -24,7 +27,7 @@ from storage.commit_log import CommitLog
 from storage.errors import StoreFull
 from storage.files import Files, MappedFile
 from storage.index_keys import key_hashes, parse_common_message
-from storage.log_scan import ScanEnd, scan_log
+from storage.log_scan import ScanEnd, ScannedMessage, scan_log
 
 _HEADER = struct.Struct(
     ">qqqqii"
@@ -131,6 +134,24 @@ class IndexFile:
         self._mapped.reserve(start_at, min(self._mapped.size_bytes, self._entry_at(end)))
         self._reserved = end
 
+    @property
+    def is_unfinished(self) -> bool:
+        """True if a slot leads to an entry that the header does not count. Takes 0.1 s for five million slots."""
+        slots = array("i", self._mapped.view[HEADER_BYTES : self._entry_at(0)].tobytes())
+        if sys.byteorder == "little":
+            slots.byteswap()
+        return max(slots) >= self.next_entry
+
+    def count_keys_at(self, physical_offset: int) -> int:
+        """Return the number of keys of one message among the newest entries."""
+        number = self.next_entry
+        while (
+            number > 1
+            and _ENTRY.unpack_from(self._mapped.buffer, self._entry_at(number - 1))[1] == physical_offset
+        ):
+            number -= 1
+        return self.next_entry - number
+
     def write_header(self) -> None:
         """Make the added keys visible to later readers of the file."""
         _HEADER.pack_into(
@@ -187,11 +208,13 @@ class MessageIndex:
     __slots__ = (
         "_clock",
         "_directory",
+        "_end_time",
         "_entries",
         "_files",
         "_log",
         "_max_keys",
         "_slots",
+        "_unflushed",
         "files",
         "next_offset",
     )
@@ -214,35 +237,59 @@ class MessageIndex:
         self._clock = clock
         self._max_keys = max_keys
         self.files: list[IndexFile] = []
-        self.next_offset = 0  # physical offset of the first message that is not indexed yet
+        # Physical offset of the first message that is not indexed yet, or not all of its keys.
+        self.next_offset = 0
+        self._unflushed: set[IndexFile] = set()
+        self._end_time = 0  # of the last message in the files, in ms, when their headers were written
 
-    def load(self, trusted_until_ms: int | None, trusted_end: int = 0) -> None:
+    def load(self, *, crashed: bool, unchanged_before_ms: int | None) -> None:
         """Open the existing files, and delete those that a crash may have damaged; they are then built again.
 
-        After an orderly end ``trusted_until_ms`` is None. After a crash, files that end later than that time are
-        deleted, and so are files that refer to messages from physical offset ``trusted_end`` on (0: unknown).
-
+        After a power cut, files whose last message is not older than ``unchanged_before_ms`` may have changed since the
+        checkpoint; otherwise it is None.
         Source: IndexService.load, 5.4.0.
         """
         for name in self._files.list(self._directory):
-            if not name.isdecimal():
-                continue
-            path = f"{self._directory}/{name}"
-            mapped = self._files.open_mapped(path, self._file_bytes())
-            mapped.read_single_pages()
-            opened = IndexFile(mapped, self._slots, self._entries)
-            beyond = opened.end_offset >= self._log.max_offset and opened.next_entry > 1
-            late = opened.end_time > (trusted_until_ms or 0) or 0 < trusted_end <= opened.end_offset
-            if beyond or (trusted_until_ms is not None and late):
-                opened.close()
-                self._files.delete(path)
-            else:
-                self.files.append(opened)
+            if name.isdecimal():
+                mapped = self._files.open_mapped(f"{self._directory}/{name}", self._file_bytes())
+                mapped.read_single_pages()
+                self.files.append(IndexFile(mapped, self._slots, self._entries))
+        while self.files and self._may_be_damaged(self.files[-1], crashed, unchanged_before_ms):
+            file = self.files.pop()
+            file.close()
+            self._files.delete(file.path)
+        if crashed:
+            self._unflushed = set(self.files)
+        self._end_time = self.files[-1].end_time if self.files else 0
         self.next_offset = self._log.first_base
-        used = [file for file in self.files if file.next_entry > 1]
-        if used and used[-1].end_offset >= self._log.first_base:
-            message = self._log.message_at(used[-1].end_offset)
-            self.next_offset = used[-1].end_offset + (len(message) if message is not None else 0)
+        if self.files and self.files[-1].end_offset >= self._log.first_base:
+            self.next_offset = self._end_of_message(self.files[-1].end_offset)
+
+    def _may_be_damaged(self, file: IndexFile, crashed: bool, unchanged_before_ms: int | None) -> bool:
+        if file.next_entry <= 1 or file.end_offset >= self._log.max_offset:
+            return True
+        if unchanged_before_ms is not None and file.end_time >= unchanged_before_ms:
+            return True
+        return crashed and file.is_unfinished
+
+    def _end_of_message(self, physical_offset: int) -> int:
+        """Return where the message behind an indexed one starts, or its own start if not all of its keys are indexed:
+        the file that held the others may have been deleted.
+        """
+        item = next(scan_log(self._log, physical_offset, self._log.max_offset, check_crc=False))
+        if isinstance(item, ScanEnd) or self._missing_keys(item):
+            return physical_offset
+        return physical_offset + item.size
+
+    def _missing_keys(self, message: ScannedMessage) -> list[int]:
+        """Return the hashes of a message's keys that the newest entries do not hold."""
+        indexed = 0
+        for file in reversed(self.files):
+            count = file.count_keys_at(message.physical_offset)
+            indexed += count
+            if count < file.next_entry - 1:
+                break
+        return key_hashes(message.topic, message.properties, self._max_keys)[indexed:]
 
     def _file_bytes(self) -> int:
         return HEADER_BYTES + self._slots * SLOT_BYTES + self._entries * ENTRY_BYTES
@@ -261,6 +308,8 @@ class MessageIndex:
         indexed = 0
         touched: set[IndexFile] = set()
         try:
+            if self.files and self.files[-1].end_offset == self.next_offset:
+                indexed = self._index_rest_of_message(touched)
             while indexed < limit_messages and self.next_offset < self._log.max_offset:
                 indexed += self._index_common_messages(limit_messages - indexed, touched)
                 if indexed < limit_messages:
@@ -269,9 +318,25 @@ class MessageIndex:
                         break
                     indexed += step
         finally:
-            for file in touched:
-                file.write_header()
+            self._publish(touched)
         return indexed
+
+    def _publish(self, touched: set[IndexFile]) -> None:
+        """Write the headers of changed files, oldest first: `load` looks for unfinished files from the newest on."""
+        for file in self.files:
+            if file in touched:
+                file.write_header()
+        self._unflushed |= touched
+        self._end_time = self.files[-1].end_time if self.files else 0
+
+    def _index_rest_of_message(self, touched: set[IndexFile]) -> int:
+        """Index the keys of the next message that are not indexed yet, because the disk was full or a file was lost."""
+        item = next(scan_log(self._log, self.next_offset, self._log.max_offset, check_crc=False))
+        if isinstance(item, ScanEnd) or item.sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
+            return 0
+        self._add_keys(self._missing_keys(item), item.physical_offset, item.store_timestamp, touched)
+        self.next_offset = item.physical_offset + item.size
+        return 1
 
     def _index_common_messages(self, limit: int, touched: set[IndexFile]) -> int:
         """Index consecutive messages of the common layout in one log file; return how many there were."""
@@ -393,16 +458,18 @@ class MessageIndex:
         dropped = 0
         while len(self.files) > 1 and self.files[0].end_offset < physical_offset:
             file = self.files.pop(0)
+            self._unflushed.discard(file)
             file.close()
             self._files.delete(file.path)
             dropped += 1
         return dropped
 
     def flush(self) -> int:
-        """Block until the newest files are on the disk; return the time of the last message in them, in ms."""
-        files = self.files[-2:]
-        until = files[-1].end_time if files else 0
-        for file in files:
+        """Block until the files are on the disk; return the time of the last message in them, in ms. Thread safe."""
+        until = self._end_time
+        for file in list(self._unflushed):
+            # Discard it before flushing: a file that changes meanwhile is added again.
+            self._unflushed.discard(file)
             self._files.flush(file.path)
         return until
 

@@ -123,7 +123,8 @@ class MessageStore:
         recovery = Recovery(self.config, self.files, self.commit_log, self._queue_set, known)
         recovery.run()
         if self.config.message_index_enable:
-            self.index.load(checkpoint.index_timestamp if crashed else None, checkpoint.confirm_offset)
+            unchanged_before_ms = checkpoint.index_timestamp if power_cut else None
+            self.index.load(crashed=crashed, unchanged_before_ms=unchanged_before_ms)
         if crashed or recovery.rebuilt:
             self.write_checkpoint()
         self._queue_set.creates_young = True
@@ -420,6 +421,8 @@ class MessageStore:
             # Read the time first: every message appended from here on has a later timestamp.
             until_ms = self._now_ms() - 1
             queued = self.commit_log.queued_until
+            if not queued:
+                until_ms = 0  # an offset of 0 means that it is not known, and would not limit what the time vouches for
             ends = [(queue, queue.next_offset) for queue in self._queue_set.queues()]
             self.flush()
             self._flush_queues([(queue, end) for queue, end in ends if queue.flushed_offset < end])

@@ -1,0 +1,125 @@
+"""The key index after a crash, a full disk, and the loss of its newest file."""
+
+import random
+
+import pytest
+
+from storage import index
+from storage.crash_files import CrashFiles, ProcessKilled
+from storage.errors import StoreFull
+from storage.store import MessageStore
+from storage.tests.support import FakeClock, small_config
+
+
+def open_store(files: CrashFiles, clock: FakeClock, **changes: object) -> MessageStore:
+    return MessageStore.open(small_config(commit_log_file_bytes=1 << 16, **changes), files, clock)
+
+
+def append_keys(store: MessageStore, count: int, keys: bytes = b"k", **options: int) -> list[int]:
+    return [store.append("t", 0, b"", b"KEYS\x01" + keys + b"\x02", **options)[1] for _ in range(count)]
+
+
+def find(store: MessageStore, key: str = "k") -> list[int]:
+    return store.query_by_key("t", key, 64, 0, 1 << 60)
+
+
+@pytest.mark.parametrize("entries", [8, 100])
+@pytest.mark.parametrize("headers", [0, 1])
+@pytest.mark.parametrize("lose_unflushed", [True, False])
+def test_a_process_killed_while_it_indexes(entries, headers, lose_unflushed, monkeypatch):
+    """Slots may then lead to entries that the header of the file does not count."""
+    files, clock = CrashFiles(), FakeClock()
+    store = open_store(files, clock, index_entries=entries)
+    places = append_keys(store, 5)
+    store.build_index()
+    places += append_keys(store, 6)
+    store.write_checkpoint()
+    written = []
+    original = index.IndexFile.write_header
+
+    def write_header(self):
+        if len(written) == headers:
+            raise ProcessKilled
+        written.append(self)
+        original(self)
+
+    monkeypatch.setattr(index.IndexFile, "write_header", write_header)
+    if entries == 8 or headers == 0:  # otherwise one header is all that is written
+        with pytest.raises(ProcessKilled):
+            store.build_index()
+    monkeypatch.undo()
+    store = open_store(files.crash(random.Random(1), lose_unflushed), clock, index_entries=entries)
+    assert find(store) == places[::-1]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_power_lost_after_indexing_messages_of_the_checkpoint_s_time(seed):
+    """The file's end time does not tell then that entries were added after the checkpoint."""
+    files, clock = CrashFiles(), FakeClock()
+    store = open_store(files, clock, index_entries=200)
+    places = append_keys(store, 50)
+    store.build_index(20)
+    store.write_checkpoint()
+    store.build_index()
+    store = open_store(files.crash(random.Random(seed)), clock, index_entries=200)
+    assert find(store) == places[::-1]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_power_lost_after_filling_several_files(seed):
+    files, clock = CrashFiles(), FakeClock()
+    store = open_store(files, clock, index_entries=8)
+    places = []
+    for _ in range(40):
+        places += append_keys(store, 1)
+        clock.advance(1000)
+    store.build_index()
+    store.write_checkpoint()
+    store = open_store(files.crash(random.Random(seed)), clock, index_entries=8)
+    assert find(store) == places[::-1]
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+def test_keys_of_a_message_whose_file_is_lost_are_added_again(lost):
+    files, clock = CrashFiles(), FakeClock()
+    store = open_store(files, clock, index_entries=4)
+    place = append_keys(store, 1, b"a b c d e f g h")[0]
+    store.close()
+    for name in files.list("/s/index")[-lost:]:
+        files.delete(f"/s/index/{name}")
+    store = open_store(files, clock, index_entries=4)
+    assert [find(store, key) for key in "abcdefgh"] == [[place]] * 8
+
+
+@pytest.mark.parametrize("reopen", [True, False])
+def test_a_disk_that_is_full_amid_the_keys_of_a_message(reopen, monkeypatch):
+    files, clock = CrashFiles(), FakeClock()
+    store = open_store(files, clock, index_entries=4)
+    place = append_keys(store, 1, b"a b c d e")[0]
+    original = index.MessageIndex._add_file
+
+    def add_file(self):
+        if self.files:
+            raise StoreFull("no room")
+        original(self)
+
+    monkeypatch.setattr(index.MessageIndex, "_add_file", add_file)
+    with pytest.raises(StoreFull):
+        store.build_index()
+    if reopen:
+        store.close()
+    monkeypatch.undo()
+    store = open_store(files, clock, index_entries=4) if reopen else store
+    assert [find(store, key) for key in "abcde"] == [[place]] * 5
+
+
+def test_a_killed_process_leaves_an_index_that_need_not_be_built_again():
+    files, clock = CrashFiles(), FakeClock()
+    store = open_store(files, clock, index_entries=100)
+    places = append_keys(store, 9)
+    store.build_index()
+    places += append_keys(store, 9)
+    store.build_index()
+    store = open_store(files.crash(random.Random(0), lose_unflushed=False), clock, index_entries=100)
+    assert store.index.unindexed_bytes == 0
+    assert store.query_by_key("t", "k", 64, 0, 1 << 60, catch_up=False) == places[::-1]
