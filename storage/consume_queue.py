@@ -154,6 +154,10 @@ class ConsumeQueue:
     def path(self, base: int) -> str:
         return f"{self.directory}/{mapped_file_name(base * QUEUE_ENTRY_BYTES)}"
 
+    def path_of(self, offset: int) -> str:
+        """Return the path of the file that holds the entry with number ``offset``."""
+        return self.path(offset - offset % self.file_entries)
+
     def detach_file(self, mapped: MappedFile) -> None:
         """Forget the written file because the pool closes it; the next append opens it again."""
         if self.buffer is mapped.buffer:
@@ -205,15 +209,16 @@ class ConsumeQueue:
             return
         if self.position >= self.limit or self.is_young:
             self._open_file()
-        over = self.position + size - self.file_bytes
-        if over > 0:
-            base = self.write_base + self.file_entries
+        over, base = self.position + size - self.file_bytes, self.write_base
+        while over > 0:
+            base += self.file_entries
             following = self._files.open_mapped(self.path(base), self.file_bytes)
             try:
-                following.reserve(0, over)
+                following.reserve(0, min(self.file_bytes, max(over, self._reserve_bytes)))
             finally:
                 following.close()
-        elif self.position + size > self.limit:
+            over -= self.file_bytes
+        if self.position + size > self.limit:
             self._reserve(self.position, size)
 
     def _reserve(self, position: int, size: int) -> None:
@@ -237,9 +242,11 @@ class ConsumeQueue:
 
     def delete_files(self) -> None:
         """Delete all files."""
-        if self.is_young:
-            with self._pool.young_lock:
-                self.is_young = False
+        # A thread that found the queue young may still be creating its file, even if the queue got it here meanwhile.
+        with self._pool.young_lock:
+            was_young, self.is_young = self.is_young, False
+        if was_young:
+            self._pool.close_file(self, 0)  # left open by an append that found the disk full
             self._files.delete(self.path(0))
             self.buffer, self.write_base = b"", -1  # type: ignore[assignment]
         while self.bases:
@@ -266,15 +273,14 @@ class ConsumeQueue:
     def erase_from(self, count: int, *, all_of_file: bool) -> None:
         """Turn entry number ``count`` and those behind it in its file into zeros, up to the first that is empty.
 
-        With ``all_of_file`` to the end of the file: after a power cut old entries may lie behind empty ones. That takes
-        a queue about 2 ms.
+        With ``all_of_file`` to the end of the file.
         """
         base = count - count % self.file_entries
         if base not in self.bases:
             return
         mapped = self._pool.mapped_file(self, base)
         position = (count - base) * QUEUE_ENTRY_BYTES
-        if all_of_file and QUEUE_ENTRY.unpack_from(mapped.buffer, position)[:2] != (0, 0):
+        if all_of_file:
             mapped.zero_from(position)
         while position < self.file_bytes and QUEUE_ENTRY.unpack_from(mapped.buffer, position)[:2] != (0, 0):
             mapped.buffer[position : position + QUEUE_ENTRY_BYTES] = _EMPTY_ENTRY
@@ -293,12 +299,13 @@ class ConsumeQueue:
                 high = middle
         return low
 
-    def make_holes(self, start: int, end: int) -> int:
-        """Turn the entries of messages in [start, end) of the log into holes, which reads skip; return their number.
+    def make_holes(self, start: int, end: int, known_until: int) -> range:
+        """Turn the entries of messages in [start, end) of the log into holes, which reads skip; return their numbers.
 
-        Only recovery may call this, before it has found next_offset: entries up to the first empty one are looked at.
+        Only recovery may call this, before it has found next_offset. Entries of messages below ``known_until`` are in
+        the file, whatever lies behind them.
         """
-        self.next_offset = self._count_written()
+        self.next_offset = self._count_before(known_until)
         number = first = self.first_entry_from(start)
         while number < self.next_offset and self.read_entry(number)[0] < end:
             base = number - number % self.file_entries
@@ -307,14 +314,15 @@ class ConsumeQueue:
             mapped.buffer[size_at : size_at + 12] = QUEUE_BLANK[8:]
             number += 1
         self.next_offset = self.bases[-1] + self.file_entries
-        return number - first
+        return range(first, number)
 
-    def _count_written(self) -> int:
-        """Return the number of the first empty entry."""
+    def _count_before(self, physical_offset: int) -> int:
+        """Return the number of the first entry that is empty or points to ``physical_offset`` or behind it."""
         low, high = self.bases[0], self.bases[-1] + self.file_entries
         while low < high:
             middle = (low + high) // 2
-            if self.read_entry(middle)[1] > 0:
+            place, size, _ = self.read_entry(middle)
+            if size > 0 and place < physical_offset:
                 low = middle + 1
             else:
                 high = middle

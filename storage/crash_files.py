@@ -15,6 +15,10 @@ from storage.files import Buffer
 _SECTOR = 512
 
 
+class ProcessKilled(BaseException):
+    """The process ends here, in the middle of what it does; see `CrashFiles.operations_left`."""
+
+
 class CrashMapping:
     """A mapped file that knows which of its content has been flushed."""
 
@@ -45,7 +49,8 @@ class CrashFiles:
     """Files in memory that can be crashed.
 
     ``capacity_bytes`` limits what can be reserved, like a disk's size. ``modified`` holds the modification times that
-    a test sets. ``unflushed_small`` names the small files that a power cut may truncate.
+    a test sets. ``unflushed_small`` names the small files that a power cut may truncate. With ``operations_left`` the
+    process is killed before the operation after that many: `ProcessKilled` is raised, and by all later ones.
     """
 
     def __init__(self, capacity_bytes: int = 1 << 62) -> None:
@@ -54,16 +59,24 @@ class CrashFiles:
         self.unflushed_small: set[str] = set()
         self.modified: dict[str, int] = {}
         self.capacity_bytes = capacity_bytes
+        self.operations_left: int | None = None
         self._reserved: dict[str, int] = {}
         self._boot = 1
 
     def reserve(self, path: str, end: int) -> None:
         """Count disk space up to ``end`` of a file. Raises StoreFull when all files together need too much."""
+        self._begin_operation()
         before = self._reserved.get(path, 0)
         if end > before:
             if sum(self._reserved.values()) + end - before > self.capacity_bytes:
                 raise StoreFull(f"no room for {path}")
             self._reserved[path] = end
+
+    def _begin_operation(self) -> None:
+        if self.operations_left is not None:
+            if self.operations_left == 0:
+                raise ProcessKilled
+            self.operations_left -= 1
 
     def crash(self, rng: random.Random, lose_unflushed: bool = True) -> Self:
         """Return the files as found after a power cut, or after a killed process with ``lose_unflushed`` False.
@@ -97,12 +110,14 @@ class CrashFiles:
     def open_mapped(self, path: str, size_bytes: int) -> CrashMapping:
         file = self.mapped.get(path)
         if file is None:
+            self._begin_operation()
             file = self.mapped[path] = CrashMapping(self, path, bytes(size_bytes), None)
         if file.size_bytes != size_bytes:
             raise CorruptionError(path, file.size_bytes, f"expected {size_bytes} bytes")
         return file
 
     def flush(self, path: str) -> None:
+        self._begin_operation()
         file = self.mapped.get(path)
         if file is not None:
             file.durable = bytes(file.buffer)
@@ -127,6 +142,7 @@ class CrashFiles:
         return len(self.small[path]) if path in self.small else None
 
     def delete(self, path: str) -> None:
+        self._begin_operation()
         self.mapped.pop(path, None)
         self.small.pop(path, None)
         self._reserved.pop(path, None)
@@ -140,10 +156,12 @@ class CrashFiles:
         return self.small.get(path)
 
     def write_small(self, path: str, data: bytes) -> None:
+        self._begin_operation()
         self.small[path] = data
         self.unflushed_small.discard(path)
 
     def replace_small(self, path: str, data: bytes, backup: str | None) -> None:
+        self._begin_operation()
         if backup is not None:
             self.small[backup] = self.small[path]
         self.small[path] = data

@@ -4,13 +4,13 @@ A flipped bit makes one message invalid; whatever lies behind it is whole. Cutti
 end, would lose all of it. `recovery.py` decides which of the two it is.
 
 1. `find_next_message` finds where the log is whole again.
-2. `set_aside` copies the damaged bytes durably to ``damaged/<first>-<end>`` in the store's folder, for examination.
-3. `write_filler` replaces them by fillers: valid messages without a queue entry, or the marker that ends a file. Any
-   broker can read across them.
-4. Entries of consume queues that point there become *holes* (`ConsumeQueue.make_holes`): they keep their queue offsets,
+2. Entries of consume queues that point there become *holes* (`ConsumeQueue.make_holes`): they keep their queue offsets,
    so that the messages behind them keep theirs, and reads skip them.
+3. `set_aside` copies the damaged bytes durably to ``damaged/<first>-<end>`` in the store's folder, for examination.
+4. `write_filler` replaces them by fillers: valid messages without a queue entry, or the marker that ends a file. Any
+   broker can read across them.
 
-A crash between these steps leaves either the damage, which the next start finds again, or the filler.
+A crash before the last step leaves the damage, which the next start finds again.
 """
 
 import logging

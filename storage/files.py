@@ -39,7 +39,7 @@ class MappedFile(Protocol):
         ...
 
     def zero_from(self, start: int) -> None:
-        """Turn everything from ``start`` on to zeros and give the disk space back."""
+        """Turn everything from ``start`` on to zeros."""
         ...
 
     def read_single_pages(self) -> None:
@@ -173,9 +173,26 @@ class DiskMapping(_Mapping):
             self.buffer.madvise(mmap.MADV_RANDOM)
 
     def zero_from(self, start: int) -> None:
-        # Shrinking and growing again frees the blocks; the map stays valid because it is not accessed in between.
-        os.truncate(self.path, start)
-        os.truncate(self.path, self.size_bytes)
+        page_end = min(self.size_bytes, start + -start % mmap.PAGESIZE)
+        if self._has_data_from(page_end):
+            # Shrinking and growing again takes about 2 ms. The map stays valid because it is not accessed in between.
+            os.truncate(self.path, start)
+            os.truncate(self.path, self.size_bytes)
+        elif any(self.view[start:page_end]):
+            self.buffer[start:page_end] = bytes(page_end - start)
+
+    def _has_data_from(self, start: int) -> bool:
+        """Return False if the file is a hole from ``start`` on."""
+        fd = os.open(self.path, os.O_RDONLY)
+        try:
+            os.lseek(fd, start, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            return False
+        finally:
+            os.close(fd)
+        return True
 
 
 def _flush_file_system(paths: "list[str]") -> bool:
@@ -184,16 +201,25 @@ def _flush_file_system(paths: "list[str]") -> bool:
     Return False where that is impossible.
     """
     syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
-    path = next(filter(os.path.exists, paths), None)
-    if syncfs is None or path is None:
+    fd = _open_first(paths)
+    if fd is None:
         return False
-    fd = os.open(path, os.O_RDONLY)
     try:
+        if syncfs is None:
+            return False
         if syncfs(fd) != 0:
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), path)
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     finally:
         os.close(fd)
     return True
+
+
+def _open_first(paths: "list[str]") -> int | None:
+    """Open the first path that exists; another thread may delete files meanwhile."""
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            return os.open(path, os.O_RDONLY)
+    return None
 
 
 def _fsync_path(path: str) -> None:
@@ -217,7 +243,7 @@ class DiskFiles:
 
     def open_mapped(self, path: str, size_bytes: int) -> DiskMapping:
         try:
-            fd = self._open(path)
+            fd = self._open(path, self._new_directories)
             try:
                 found = os.fstat(fd).st_size
                 if found == 0:
@@ -234,11 +260,16 @@ class DiskFiles:
                 raise StoreFull(f"no room on disk for {path}") from error
             raise
 
-    def _open(self, path: str) -> int:
+    def _open(self, path: str, new_directories: set[str]) -> int:
+        """Open a file, created if it is missing, and add the folders that get new folders to ``new_directories``."""
         try:
             return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         except FileNotFoundError:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
+            directory = parent = os.path.dirname(path)
+            while not os.path.isdir(parent):
+                parent = os.path.dirname(parent)
+                new_directories.add(parent)
+            os.makedirs(directory, exist_ok=True)
             return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
 
     def flush(self, path: str) -> None:
@@ -269,13 +300,12 @@ class DiskFiles:
 
     def write_start(self, path: str, size_bytes: int, data: bytes) -> None:
         with self._store_full_errors(path):
-            fd = self._open(path)
+            fd = self._open(path, self._started_directories)
             try:
                 if os.fstat(fd).st_size == 0:
                     os.ftruncate(fd, size_bytes)
                     directory = os.path.dirname(path)
-                    above = os.path.dirname(directory)
-                    self._started_directories |= {directory, above, os.path.dirname(above)}
+                    self._started_directories |= {directory, os.path.dirname(directory)}
                 # Not through a map: a page fault would hold the interpreter lock while the disk is busy.
                 if os.pwrite(fd, data, 0) != len(data):
                     raise StoreFull(f"no room on disk for {path}")

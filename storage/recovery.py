@@ -22,11 +22,12 @@ the queue entries of messages below physical offset ``queued_until`` are on the 
    was just created and is removed.
 2. Load the queues and drop queue files behind a gap. If any queue misses files, what the checkpoint says about queues
    is ignored, and the log is read from its beginning.
-3. Choose where to start reading the log. After an orderly end: behind the last message that any queue knows. After a
-   crash: at the last message that the checkpoint vouches for, or at the last file that begins with such a message.
-4. Read the part that the checkpoint covers. An invalid message in it is damage: it is set aside (`damage.py`), and its
-   queue entries become holes. Then truncate every queue to the entries of messages before that point (binary search by
-   `_is_valid_entry`).
+3. Find the end of every queue (`entry_search.py`), and choose where to start reading the log. After an orderly end:
+   behind the last message that any queue knows. After a crash: at the last message that the checkpoint vouches for, or
+   at the last file that begins with such a message. Earlier, if an entry that should be valid is not.
+4. Read the part that the checkpoint covers. An invalid message in it is damage: its queue entries become holes, and it
+   is set aside (`damage.py`). If an entry is still invalid, it is itself damaged, and entries from there on are derived
+   from the log. Then truncate every queue to the entries of messages before that point.
 5. Read the log from there to the first invalid message, append the missing queue entries, and cut the log at that
    point. If entries turn out to be missing from an earlier part of the log, start over from its beginning.
 6. Zero the bytes behind the cut and flush. Otherwise the remains of a torn message could be taken for a message once
@@ -37,10 +38,9 @@ A crash during recovery is harmless at every step: queues were only truncated or
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
 
 from codec.constants import MAGIC_V1, MAGIC_V2
 from codec.java_numbers import I32, parse_integer_or
@@ -51,6 +51,7 @@ from storage.config import StoreConfig
 from storage.consume_queue import ConsumeQueue
 from storage.damage import find_next_message, is_filler, set_aside, write_filler
 from storage.delay_levels import DelayLevels
+from storage.entry_search import NO_LIMIT, EntrySearch, FoundEntries
 from storage.errors import CorruptionError
 from storage.files import Files
 from storage.layout import (
@@ -63,13 +64,12 @@ from storage.layout import (
     mapped_file_name,
     mapped_file_offsets,
 )
-from storage.log_scan import ScanEnd, ScannedMessage, check_message, scan_log
+from storage.log_scan import ScanEnd, ScannedMessage, scan_log
 from storage.queue_set import QueueSet
 from storage.tags import tags_code_of
 
 log = logging.getLogger(__name__)
 
-_NO_LIMIT = 1 << 62
 # Queues in which a place to start is searched for: those with the latest messages have one just before the checkpoint.
 _MAX_SEARCHED_QUEUES = 64
 
@@ -88,26 +88,6 @@ class DurableState:
     power_cut: bool
     safe_timestamp: int
     queued_until: int
-
-
-class FoundEntries(NamedTuple):
-    """The end of a queue as found in its files.
-
-    ``entries`` is the number of its first invalid entry; ``last_place`` and ``last_size`` are those of the entry before
-    it (-1 and 0 if there is none). ``is_end``: nothing was ever written behind it.
-    """
-
-    entries: int
-    last_place: int
-    last_size: int
-    is_end: bool
-
-    @property
-    def end_of_last(self) -> int:
-        """The physical offset behind the last message; -1 if it is not known."""
-        if self.last_place < 0 or self.last_size == QUEUE_BLANK_SIZE:
-            return -1
-        return self.last_place + self.last_size
 
 
 class Recovery:
@@ -132,16 +112,19 @@ class Recovery:
         self._crashed = known.crashed
         self._sectors_lost = known.power_cut
         self._safe_timestamp = known.safe_timestamp
-        self._queued_until = known.queued_until
+        self._search = EntrySearch(
+            commit_log, known.queued_until, crashed=known.crashed, sectors_lost=known.power_cut
+        )
         self._confirmed_until = known.queued_until
         # The end of the log at the checkpoint's time. If the clock was set back after that, messages behind this end
         # have earlier timestamps than the checkpoint and are nevertheless not known to be on the disk.
-        self._safe_end = known.queued_until or _NO_LIMIT
+        self._safe_end = known.queued_until or NO_LIMIT
         self._delays = DelayLevels(config.delay_levels)
         self._queues: dict[tuple[bytes, int], ConsumeQueue] = {}
         self._lost_bytes = 0  # of the log, to damage: an upper limit of the messages that queues can lack
         self._found: dict[ConsumeQueue, FoundEntries] = {}
         self._queue_files_missing = False  # then only the whole log tells what was in them
+        self._erased_paths: list[str] = []
 
     def run(self) -> None:
         """Leave the store ready to append. Raises CorruptionError when messages known to be durable are damaged."""
@@ -150,6 +133,7 @@ class Recovery:
             # Without messages, queues and index point to nothing. Source: CommitLog.recoverNormally, 5.4.0.
             self._files.delete_tree(self._config.consume_queue_path)
             self._files.delete_tree(self._config.index_path)
+            self.rebuilt = True  # the checkpoint tells of another log
             self._log.start_at(self._initial_base(), self._initial_base())
             return
         self._log.first_base = bases[0]
@@ -164,21 +148,28 @@ class Recovery:
         self._load_queues()
         if self._queue_files_missing or "consumequeue" not in self._files.list(self._config.root):
             self._distrust_queues()  # an operator removed queues to have them built again
-        start = self._pass_confirmed(self._choose_start())
-        self._truncate_queues(max(start, self._queued_until))
-        end = self._rebuild_entries(start)
-        if end.physical_offset < self._queued_until:
+        start = self._choose_start()
+        behind = self._pass_confirmed(start)
+        if self._find_doubtful_end() is not None:
+            log.warning(
+                "queue entries are damaged, deriving them from the log", extra={"physical_offset": start}
+            )
+            self._search.queued_until, behind, self.rebuilt = start, start, True
+        self._truncate_queues(max(behind, self._search.queued_until))
+        end = self._rebuild_entries(behind)
+        if end.physical_offset < self._search.queued_until:
             log.warning("commit log ends before the checkpoint's offset", extra={"end": end.physical_offset})
             self._truncate_queues(end.physical_offset)
         self._truncate_log(bases, end)
         self._log.start_at(bases[0], end.physical_offset)
         if self._crashed:
             self._log.durable_offset = bases[0]  # the bytes that were read may be in the page cache only
+        self._files.flush_many(self._erased_paths)
         for queue in self._queues.values():
             queue.delete_before(self._log.first_base)
 
     def _distrust_queues(self) -> None:
-        self._queued_until = 0
+        self._search.queued_until = 0
         self.rebuilt = True
 
     def _initial_base(self) -> int:
@@ -273,21 +264,33 @@ class Recovery:
 
     def _choose_start(self) -> int:
         """Return the physical offset from which to read the log."""
-        self._find_entries(self._queued_until if self._crashed and self._queued_until else _NO_LIMIT)
+        if self.rebuilt:
+            return self._log.first_base
+        self._find_entries()
         start = self._start_after_crash() if self._crashed else self._start_after_clean_end()
-        if self._queue_files_missing and not self._crashed:
-            start = self._log.first_base
         if start is None:
             start = self._last_safe_file()
+        doubtful = self._find_doubtful_end()
+        if doubtful is not None:
+            log.warning("queue entries do not match the commit log, reading it", extra={"from": doubtful})
+            start = min(start, doubtful)
         return start
 
-    def _find_entries(self, before: int) -> None:
-        """Find the end of every queue: its first entry that is invalid, or points to ``before`` or behind it."""
+    def _find_doubtful_end(self) -> int | None:
+        """Return the end of the last message before an entry that is invalid although the checkpoint covers it, or
+        although the last run ended in order; None without such an entry.
+
+        Either the message is damaged, or the entry is.
+        """
+        ends = [found.end_of_last for found in self._found.values() if found.is_doubtful]
+        return max(min(ends), self._log.first_base) if ends else None
+
+    def _find_entries(self) -> None:
+        """Find the end of every queue: its first entry that is invalid or, after a crash, that the checkpoint does not
+        cover.
+        """
         for queue in self._queues.values():
-            count = self._find_end(queue, before)
-            last = queue.read_entry(count - 1) if count > queue.bases[0] else (-1, 0, 0)
-            is_end = count == queue.bases[-1] + queue.file_entries or queue.read_entry(count)[:2] == (0, 0)
-            self._found[queue] = FoundEntries(count, last[0], last[1], is_end)
+            self._found[queue] = self._search.find_entries(queue)
 
     def _truncate_queues(self, before: int) -> None:
         for queue in self._queues.values():
@@ -298,11 +301,14 @@ class Recovery:
             if found is not None and found.last_place < before:
                 count = found.entries
             else:
-                count, is_end = self._find_end(queue, before), False
+                count, is_end = self._search.find_end(queue, before), False
             if count == queue.bases[0] and self._log.first_base == 0:
                 count = 0  # nothing ever expired, so a queue without a valid entry starts at its beginning
-            if not is_end:
+            if not is_end or self._sectors_lost:
+                # After a power cut old entries may lie behind empty ones. The zeros are made durable: once the
+                # checkpoint covers the places of those entries, they could not be told from valid ones.
                 queue.erase_from(count, all_of_file=self._sectors_lost)
+                self._erased_paths.append(queue.path_of(count))
             queue.truncate_at(count)
 
     def _start_after_clean_end(self) -> int | None:
@@ -310,18 +316,7 @@ class Recovery:
 
         After an orderly end only messages without entries, such as half messages, can follow it.
         """
-        start, doubtful = -1, -1
-        for queue, found in self._found.items():
-            end = found.end_of_last if found.end_of_last >= 0 else self._log.first_base
-            start = max(start, end)
-            if not found.is_end:
-                log.warning(
-                    "queue entries do not match the commit log, reading it again",
-                    extra={"queue": queue.directory},
-                )
-                doubtful = end if doubtful < 0 else min(doubtful, end)
-        if doubtful >= 0:
-            return max(doubtful, self._log.first_base)
+        start = max((found.end_of_last for found in self._found.values()), default=-1)
         return start if start >= self._log.first_base else None
 
     def _start_after_crash(self) -> int | None:
@@ -332,7 +327,7 @@ class Recovery:
         if self._safe_timestamp > 0:
             by_place = sorted(self._found, key=lambda queue: self._found[queue].last_place, reverse=True)
             for queue in by_place[:_MAX_SEARCHED_QUEUES]:
-                count = self._first_invalid_entry(queue, self._safe_end, self._safe_timestamp)
+                count = self._search.first_invalid_entry(queue, self._safe_end, self._safe_timestamp)
                 if count > queue.bases[0]:
                     place, size, _ = queue.read_entry(count - 1)
                     best = max(best, place if size != QUEUE_BLANK_SIZE else -1)
@@ -356,59 +351,6 @@ class Recovery:
         end = base + self._log.file_bytes
         return next(scan_log(self._log, base, end, sectors_lost=self._sectors_lost))
 
-    def _find_end(self, queue: ConsumeQueue, before: int) -> int:
-        """Return the number of the first entry that is invalid or points to ``before`` or behind it.
-
-        Entries of messages that the checkpoint covers were on the disk, so that looking at the queue's file is enough;
-        only the last one is compared with its message. After a power cut entries that were cut off may have reappeared,
-        and all that are looked at are compared.
-        """
-        confirmed = self._queued_until
-
-        def looks_valid(number: int) -> bool:
-            place, size, _ = queue.read_entry(number)
-            if 0 <= place < confirmed:
-                return size > 0 and place < before
-            return self._is_valid_entry(queue, number, before, _NO_LIMIT)
-
-        if confirmed and not self._sectors_lost:
-            end = _first_failing(queue, looks_valid)
-            if end == queue.bases[0] or self._is_valid_entry(queue, end - 1, before, _NO_LIMIT):
-                return end
-        return self._first_invalid_entry(queue, before, _NO_LIMIT)
-
-    def _first_invalid_entry(self, queue: ConsumeQueue, before: int, until_ms: int) -> int:
-        """Return the number of the first entry that is invalid, or whose message is too late.
-
-        A message is too late if it lies at physical offset ``before`` or behind it, or was stored after ``until_ms``.
-        """
-        return _first_failing(queue, lambda number: self._is_valid_entry(queue, number, before, until_ms))
-
-    def _is_valid_entry(self, queue: ConsumeQueue, offset: int, before: int, until_ms: int) -> bool:
-        place, size, _ = queue.read_entry(offset)
-        if size == QUEUE_BLANK_SIZE:
-            return place < before
-        if size <= 0 or place < 0 or place >= before:
-            return False
-        if place < self._log.first_base:
-            return True  # its message was deleted by retention
-        base = place - (place - self._log.first_base) % self._log.file_bytes
-        if place + size > base + self._log.file_bytes or base > self._log.base:
-            return False
-        # A torn header may hold a wrong time, so the whole message is checked where it may be torn. Elsewhere a damaged
-        # body does not make its entry invalid.
-        check_crc = place >= self._queued_until
-        message = check_message(
-            self._log.mapped_file(base).view, place - base, place, check_crc, self._sectors_lost
-        )
-        return (
-            isinstance(message, ScannedMessage)
-            and message.size == size
-            and message.queue_id == queue.queue_id
-            and message.queue_offset == offset
-            and message.store_timestamp <= until_ms
-        )
-
     # -- reading the log --
 
     def _pass_confirmed(self, start: int) -> int:
@@ -417,17 +359,31 @@ class Recovery:
         They were on the disk with their queue entries. One that is invalid is damaged, and set aside.
         """
         offset = start
-        while offset < self._queued_until:
-            for item in self._scan(offset, self._queued_until):
+        damaged = False
+        while offset < self._search.queued_until:
+            for item in self._scan(offset, self._search.queued_until):
                 if isinstance(item, ScanEnd):
                     offset = item.physical_offset
-                    behind = self._find_message_behind(item) if offset < self._queued_until else None
+                    behind = self._find_message_behind(item) if offset < self._search.queued_until else None
                     if behind is not None:
+                        self._make_holes(offset, behind)
                         self._replace_damage(item, behind)
-                        lost = sum(queue.make_holes(offset, behind) for queue in self._queues.values())
-                        log.error("messages lost to damage of the commit log", extra={"messages": lost})
-                        offset = behind
+                        damaged, offset = True, behind
+        if damaged:
+            self._find_entries()
         return offset
+
+    def _make_holes(self, start: int, end: int) -> None:
+        """Turn the queue entries of messages in [start, end) into holes, durably.
+
+        Done before the filler is written: behind one, a later recovery would not look for entries that point into it.
+        """
+        lost = 0
+        for queue in self._queues.values():
+            numbers = queue.make_holes(start, end, self._search.queued_until)
+            self._files.flush_many(sorted({queue.path_of(number) for number in numbers}))
+            lost += len(numbers)
+        log.error("messages lost to damage of the commit log", extra={"messages": lost})
 
     def _find_message_behind(self, end: ScanEnd) -> int | None:
         """Return where whole messages continue behind the end of a scan; None if it may be the end of the log.
@@ -462,8 +418,8 @@ class Recovery:
                     offset = item.physical_offset
                 elif is_filler(item):
                     self._lost_bytes += item.size
-                elif item.physical_offset >= self._queued_until and not self._append_entry(
-                    item, start == self._log.first_base and self._queued_until == 0
+                elif item.physical_offset >= self._search.queued_until and not self._append_entry(
+                    item, start == self._log.first_base and self._search.queued_until == 0
                 ):
                     log.warning("queue entries missing, rebuilding them from the whole commit log")
                     self._distrust_queues()
@@ -565,20 +521,3 @@ class Recovery:
         if not self._crashed:
             return True
         return physical_offset < self._safe_end and 0 < store_timestamp <= self._safe_timestamp
-
-
-def _first_failing(queue: ConsumeQueue, is_valid: Callable[[int], bool]) -> int:
-    """Return the number of a queue's first entry that fails a test which all entries before it pass."""
-    for base in reversed(queue.bases):
-        if base != queue.bases[0] and not is_valid(base):
-            continue
-        # Most queues are short: probing 1, 2, 4… entries from the beginning stays in few pages of the file.
-        low, high, step = base, base + queue.file_entries, 1
-        while low < high:
-            middle = min(low + step - 1, (low + high) // 2)
-            if is_valid(middle):
-                low, step = middle + 1, 2 * step
-            else:
-                high, step = middle, queue.file_entries
-        return low
-    return queue.next_offset

@@ -2,6 +2,7 @@
 
 import os
 import random
+import threading
 
 import pytest
 
@@ -142,6 +143,39 @@ def test_a_file_that_is_created_while_its_topic_is_deleted_does_not_stay():
     store.append("u", 0, b"other")
     store.write_checkpoint()
     assert [path for path in queue_files(files) if "/t/" in path] == []
+
+
+def test_a_topic_is_not_deleted_while_a_thread_creates_a_file_of_it():
+    """Not even if the queue got its file meanwhile, so that the thread creates it a second time."""
+    deletion = threading.Thread(target=lambda: store.delete_topic("t"))
+
+    class Interfering(CrashFiles):
+        def write_start(self, path, size_bytes, data):
+            store.append("t", 0, b"x")
+            deletion.start()
+            deletion.join(0.2)
+            super().write_start(path, size_bytes, data)
+
+    files = Interfering()
+    store = open_store(files)
+    for _ in range(YOUNG_ENTRIES):
+        store.append("t", 0, b"x")
+    store.write_checkpoint()
+    deletion.join()
+    assert queue_files(files) == []
+
+
+def test_a_full_disk_leaves_no_file_of_a_deleted_topic_open():
+    files = CrashFiles()
+    store = open_store(files, reserve_queue_bytes=1 << 16)
+    for _ in range(YOUNG_ENTRIES):
+        store.append("t", 0, b"x")
+    files.capacity_bytes = 0
+    with pytest.raises(StoreFull):
+        store.append("t", 0, b"y")
+    store.delete_topic("t")
+    assert queue_files(files) == []
+    assert not store._queue_set._pool._open
 
 
 def test_a_full_disk_refuses_the_message_that_needs_the_file():

@@ -6,8 +6,9 @@ from zlib import crc32
 import pytest
 
 from codec.message import iter_messages
-from storage.crash_files import CrashFiles
+from storage.crash_files import CrashFiles, ProcessKilled
 from storage.errors import CorruptionError
+from storage.layout import QUEUE_ENTRY
 from storage.store import MessageStore
 from storage.tests.support import FakeClock, small_config
 
@@ -163,3 +164,164 @@ def test_a_search_by_time_looks_past_holes() -> None:
         assert store.offset_by_time("t", 0, began_ms + number) == number
     assert store.offset_by_time("t", 0, began_ms + 130) in range(120, 131)
     assert len(expected) == 200
+
+
+def ends(store: MessageStore) -> dict[tuple[str, int], int]:
+    return {key: store.max_offset(*key) for key in store.queue_keys()}
+
+
+def killed(files: CrashFiles) -> CrashFiles:
+    return files.crash(random.Random(0), lose_unflushed=False)
+
+
+def store_with_idle_queues(files: CrashFiles, clock: FakeClock) -> MessageStore:
+    """Write two queues over several log files; only one of them has messages in the last log file."""
+    store = open_store(files, clock)
+    fill(store, 17, "early")
+    for _ in range(40):
+        store.append("early", 0, bytes(1000), sys_flag=4)
+    store.append("other", 0, b"first")
+    clock.advance(10_000)
+    store.write_checkpoint()
+    store.append("other", 0, b"second")
+    clock.advance(10_000)
+    store.write_checkpoint()
+    return store
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize(
+    "missing", ["/s/consumequeue", "/s/consumequeue/early/0/00000000000000000100"], ids=["all", "one file"]
+)
+def test_missing_queue_files_are_built_again_from_the_whole_log(clean: bool, missing: str) -> None:
+    files, clock = CrashFiles(), FakeClock()
+    store = store_with_idle_queues(files, clock)
+    before = ends(store)
+    if clean:
+        store.close()
+    files = killed(files)
+    files.delete_tree(missing)
+    files.delete(missing)
+    again = open_store(files, clock)
+    assert ends(again) == before
+    assert bodies(again, "early") == [b"%d" % number for number in range(17)]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("byte", [3, 4, 30, 86], ids=["size", "magic", "offset", "body size"])
+def test_a_damaged_header_of_the_last_message_of_a_queue_keeps_its_offset(clean: bool, byte: int) -> None:
+    files, clock = CrashFiles(), FakeClock()
+    store = store_with_idle_queues(files, clock)
+    place = store.physical_offset_at("early", 0, 16)
+    store.close(clean)
+    files = killed(files)
+    files.mapped[LOG_FILE].buffer[place + byte] ^= 1
+    for _ in range(2):
+        again = open_store(files, clock)
+        assert readable(again, 17, "early") == [b"%d" % number for number in range(16)]
+        assert ends(again) == {("early", 0): 17, ("other", 0): 2}
+        again.close()
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("entry", [2, 16])
+def test_a_damaged_last_entry_is_derived_from_the_log(clean: bool, entry: int) -> None:
+    files, clock = CrashFiles(), FakeClock()
+    store = open_store(files, clock)
+    expected = fill(store, entry + 1)
+    fill(store, 3, "other")
+    store.write_checkpoint()
+    store.close(clean)
+    files = killed(files)
+    number, position = divmod(entry, 5)
+    files.mapped[f"/s/consumequeue/t/0/{number * 100:020d}"].buffer[position * 20 + 11] ^= 1
+    again = open_store(files, clock)
+    assert bodies(again) == expected
+    assert bodies(again, "other") == [b"0", b"1", b"2"]
+
+
+@pytest.mark.parametrize("lose_unflushed", [True, False])
+@pytest.mark.parametrize("numbers", [(3,), (19,), (5, 6, 19)])
+def test_a_crash_in_the_middle_of_handling_damage(numbers: tuple[int, ...], lose_unflushed: bool) -> None:
+    damaged, clock, expected = damaged_store(*numbers, count=20)
+    for file in damaged.mapped.values():
+        file.durable = bytes(file.buffer)
+    steps = 0
+    while True:
+        files = killed(damaged)
+        files.operations_left = steps
+        try:
+            open_store(files, clock)
+        except ProcessKilled:
+            files = files.crash(random.Random(steps), lose_unflushed)
+        else:
+            break
+        again = open_store(files, clock)
+        assert readable(again, 20) == without(expected, *numbers)
+        assert ends(again) == {("t", 0): 20, ("other", 0): 20}
+        steps += 1
+    assert steps > 10
+
+
+def test_a_checkpoint_of_a_lost_log_does_not_cover_the_new_one() -> None:
+    files, clock = CrashFiles(), FakeClock()
+    store = open_store(files, clock)
+    fill(store, 17)
+    store.close()
+    files.delete_tree("/s/commitlog")
+    store = open_store(files, clock)
+    fill(store, 5)
+    store.append("young", 0, b"first")
+    again = open_store(killed(files), clock)
+    assert ends(again) == {("t", 0): 5, ("young", 0): 1}
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_checkpoint_of_an_empty_store_vouches_for_nothing(seed: int) -> None:
+    """The clock is set back, and power fails: a torn message is older than the checkpoint, and not damaged."""
+    files, clock = CrashFiles(), FakeClock()
+    store = open_store(files, clock)
+    clock.advance(10_000)
+    store.write_checkpoint()
+    clock.advance(-3_600_000)
+    for _ in range(6):
+        store.append("t", 0, bytes(600))
+    again = open_store(files.crash(random.Random(seed)), clock)
+    assert ends(again).get(("t", 0), 0) <= 6
+
+
+def test_entries_behind_lost_ones_do_not_return() -> None:
+    """Power fails, and of the entries behind the checkpoint only later ones are on the disk."""
+    files, clock = CrashFiles(), FakeClock()
+    settings = {"consume_queue_file_entries": 400, "commit_log_file_bytes": 1 << 16}
+    store = open_store(files, clock, **settings)
+    fill(store, 26)
+    store.write_checkpoint()
+    end = store.max_physical_offset
+    fill(store, 300)
+    queue_file = "/s/consumequeue/t/0/00000000000000000000"
+    kept = files.mapped[queue_file].buffer[1024:]
+    log_durable = files.mapped[LOG_FILE].durable
+    files = killed(files)
+    files._boot += 1
+    assert log_durable is not None
+    files.mapped[LOG_FILE].buffer[:] = log_durable
+    files.mapped[queue_file].buffer[520:] = bytes(504) + kept
+    assert any(kept)
+    again = open_store(files, clock, **settings)
+    assert (again.max_offset("t", 0), again.max_physical_offset) == (26, end)
+    assert not any(files.mapped[queue_file].buffer[520:])
+    assert not any((files.mapped[queue_file].durable or b"x")[520:])
+
+
+def test_an_entry_of_another_topic_at_the_same_offset_is_not_valid() -> None:
+    files, clock = CrashFiles(), FakeClock()
+    store = open_store(files, clock)
+    fill(store, 4, "a")
+    fill(store, 5, "b")
+    entry = store.physical_offset_at("b", 0, 4), 93, 0
+    assert store.message_at(entry[0]).nbytes == entry[1]
+    store.close()
+    files.mapped["/s/consumequeue/a/0/00000000000000000000"].buffer[80:100] = QUEUE_ENTRY.pack(*entry)
+    again = open_store(files, clock)
+    assert ends(again) == {("a", 0): 4, ("b", 0): 5}

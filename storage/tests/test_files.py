@@ -1,0 +1,86 @@
+"""Files on disk: the durability of new folders, zeroing, files that vanish, and batches over several queue files."""
+
+import os
+
+import pytest
+
+from codec.batch import encode_batch
+from storage import files as files_module
+from storage.files import DiskFiles
+from storage.store import MessageStore
+from storage.tests.support import FakeClock, small_config
+
+PAGE = 4096
+
+
+def test_folders_that_get_a_new_folder_are_flushed(tmp_path, monkeypatch):
+    flushed = []
+    monkeypatch.setattr(DiskFiles, "_flush_directory", lambda self, directory: flushed.append(directory))
+    files = DiskFiles()
+    (tmp_path / "store").mkdir()
+    path = f"{tmp_path}/store/consumequeue/topic/0/file"
+    files.open_mapped(path, PAGE).close()
+    files.flush(path)
+    wanted = [f"{tmp_path}/store{below}" for below in ("", "/consumequeue", "/consumequeue/topic")]
+    assert sorted(flushed) == [*wanted, f"{tmp_path}/store/consumequeue/topic/0"]
+    flushed.clear()
+    files.write_start(f"{tmp_path}/store/consumequeue/other/0/file", PAGE, b"x")
+    files.flush(path)
+    assert flushed == []  # a flush of the commit log does not wait for the folders of new queues
+    files.flush_many([path])
+    assert sorted(flushed) == [f"{tmp_path}/store/consumequeue{below}" for below in ("", "/other", "/other/0")]
+
+
+@pytest.mark.parametrize("written", [[0], [0, PAGE - 1], [10, 5 * PAGE], [7 * PAGE]])
+@pytest.mark.parametrize("start", [0, 11, PAGE, 5 * PAGE, 8 * PAGE])
+def test_zeroing_the_end_of_a_file(tmp_path, written, start):
+    file = DiskFiles().open_mapped(str(tmp_path / "file"), 8 * PAGE)
+    for place in written:
+        file.buffer[place] = 1
+    file.zero_from(start)
+    assert bytes(file.view) == bytes(1 if at in written and at < start else 0 for at in range(8 * PAGE))
+    assert (tmp_path / "file").stat().st_size == 8 * PAGE
+    file.close()
+
+
+def test_zeroing_a_hole_needs_no_disk_space(tmp_path):
+    file = DiskFiles().open_mapped(str(tmp_path / "file"), 8 * PAGE)
+    file.zero_from(10)
+    assert (tmp_path / "file").stat().st_blocks == 0
+    file.close()
+
+
+def test_many_files_one_of_which_was_deleted_meanwhile(tmp_path):
+    files = DiskFiles()
+    paths = [f"{tmp_path}/{number}" for number in range(files_module._MAX_SINGLE_FLUSHES + 1)]
+    for path in paths[1:]:
+        files.open_mapped(path, PAGE).close()
+    files.flush_many(paths)
+    for path in paths:
+        files.delete(path)
+    files.flush_many(paths)
+
+
+def test_many_files_are_flushed_one_by_one_without_syncfs(tmp_path, monkeypatch):
+    monkeypatch.setattr("ctypes.CDLL", lambda *args, **kwargs: None)
+    flushed = []
+    monkeypatch.setattr("os.fdatasync", flushed.append)
+    files = DiskFiles()
+    paths = [f"{tmp_path}/{number}" for number in range(files_module._MAX_SINGLE_FLUSHES + 1)]
+    for path in paths:
+        files.open_mapped(path, PAGE).close()
+    files.flush_many(paths)
+    assert len(flushed) == len(paths)
+
+
+@pytest.mark.parametrize("count", [5, 9, 10, 11, 24])
+def test_a_batch_over_several_queue_files(tmp_path, count):
+    """Room for its entries is made in all of these files, and none gets longer than a queue file."""
+    config = small_config(root=str(tmp_path), message_index_enable=False)
+    for opened in range(3):
+        store = MessageStore.open(config, DiskFiles(), FakeClock())
+        assert store.append_batch("t", 0, encode_batch([(0, b"", b"")] * count))[0] == opened * count
+        store.close()
+    sizes = {path.stat().st_size for path in (tmp_path / "consumequeue" / "t" / "0").iterdir()}
+    assert sizes == {100}
+    assert len(os.listdir(tmp_path / "consumequeue" / "t" / "0")) >= -(-3 * count // 5)
