@@ -153,6 +153,7 @@ class CommitLog:
         self.position = 0
         self.buffer = mapped.buffer
         self.base = base
+        self.queued_until = base
         self._after_roll()
 
     def select(self, physical_offset: int, size: int) -> memoryview | None:
@@ -199,7 +200,8 @@ class CommitLog:
 
         May run in one thread while another thread appends.
         """
-        target = self.base + self.position
+        # One field, and not base and position, between whose reading another thread may start a new file.
+        target = self.queued_until
         start = max(self.durable_offset, self.first_base)
         base = start - (start - self.first_base) % self.file_bytes
         if target > start:

@@ -28,7 +28,9 @@ def test_folders_that_get_a_new_folder_are_flushed(tmp_path, monkeypatch):
     files.flush(path)
     assert flushed == []  # a flush of the commit log does not wait for the folders of new queues
     files.flush_many([path])
-    assert sorted(flushed) == [f"{tmp_path}/store/consumequeue{below}" for below in ("", "/other", "/other/0")]
+    assert sorted(flushed) == [
+        f"{tmp_path}/store/consumequeue{below}" for below in ("", "/other", "/other/0")
+    ]
 
 
 @pytest.mark.parametrize("written", [[0], [0, PAGE - 1], [10, 5 * PAGE], [7 * PAGE]])

@@ -1,0 +1,134 @@
+"""A checkpoint in another thread, at every instruction of an append, and the other way round.
+
+Threads may take turns at any instruction. A trace function stands for the other thread: it does the other thread's work
+in the middle of one instruction after another.
+"""
+
+import itertools
+import random
+import sys
+from collections.abc import Callable
+from functools import partial
+from types import FrameType
+
+import pytest
+
+from codec.batch import encode_batch
+from storage.crash_files import CrashFiles
+from storage.store import MessageStore
+from storage.tests.support import FakeClock, small_config
+
+TOPICS = ("a", "b")
+Work = Callable[[MessageStore], object]
+
+
+def run_interrupted(work: Callable[[], object], step: int, other: Callable[[], object]) -> bool:
+    """Run ``work``, and ``other`` before its instruction number ``step``; return False if it has not so many."""
+    left = step
+
+    def trace(frame: FrameType, event: str, argument: object) -> object:
+        nonlocal left
+        if "/storage/" not in frame.f_code.co_filename:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            left -= 1
+            if left == -1:
+                sys.settrace(None)
+                other()
+        return trace if left >= 0 else None
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return left < 0
+
+
+def append_one(store: MessageStore) -> None:
+    store.append("a", 0, b"one")
+
+
+def append_long(store: MessageStore) -> None:
+    store.append("a", 0, bytes(700))
+
+
+def append_batch(store: MessageStore) -> None:
+    store.append_batch("a", 0, encode_batch([(0, b"%d" % number, b"") for number in range(3)]))
+
+
+def create_queue(store: MessageStore) -> None:
+    store.append("b", 0, b"one")
+
+
+def recreate_topic(store: MessageStore) -> None:
+    store.delete_topic("a")
+    store.append("a", 0, b"new")
+
+
+CHANGES = [append_one, append_long, append_batch, create_queue, recreate_topic]
+CONFIG = {"commit_log_file_bytes": 1200, "max_message_bytes": 800, "message_index_enable": False}
+
+
+def prepare(messages: int) -> tuple[CrashFiles, FakeClock, MessageStore]:
+    files, clock = CrashFiles(), FakeClock()
+    store = MessageStore.open(small_config(**CONFIG), files, clock)
+    for number in range(messages):
+        store.append("a", 0, b"%d" % number)
+    return files, clock, store
+
+
+def contents(store: MessageStore) -> dict[str, list[bytes]]:
+    found: dict[str, list[bytes]] = {topic: [] for topic in TOPICS}
+    for topic, bodies in found.items():
+        while len(bodies) < store.max_offset(topic, 0):
+            bodies += map(bytes, store.read(topic, 0, len(bodies), 1).chunks)
+    return found
+
+
+def is_prefix(found: dict[str, list[bytes]], wanted: dict[str, list[bytes]]) -> bool:
+    return all(found[topic] == wanted[topic][: len(found[topic])] for topic in TOPICS)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("messages", [1, 4, 6], ids=["young", "gets its file", "has a file"])
+@pytest.mark.parametrize("outer", ["change", "checkpoint"])
+def test_a_checkpoint_and_a_change_at_the_same_time(change: Work, messages: int, outer: str) -> None:
+    """Then the process is killed, or power fails, before and after another flush."""
+    for step in itertools.count(0, 3):
+        files, clock, store = prepare(messages)
+
+        def do_change(store: MessageStore = store) -> None:
+            if not store._queue_set._pool.young_lock.locked():  # the other thread would wait here
+                change(store)
+
+        works = [do_change, store.write_checkpoint]
+        if outer == "checkpoint":
+            works.reverse()
+        if not run_interrupted(works[0], step, works[1]):
+            break
+        wanted, durable = contents(store), store.durable_offset
+        again = MessageStore.open(
+            small_config(**CONFIG), files.crash(random.Random(step), lose_unflushed=False), clock
+        )
+        assert contents(again) == wanted
+        again = MessageStore.open(small_config(**CONFIG), files.crash(random.Random(step)), clock)
+        assert again.max_physical_offset >= durable
+        if change is not recreate_topic:
+            assert is_prefix(contents(again), wanted)
+        store.flush()
+        again = MessageStore.open(small_config(**CONFIG), files.crash(random.Random(step)), clock)
+        assert contents(again) == wanted
+    assert step > 100
+
+
+@pytest.mark.parametrize("messages", range(1, 12))
+def test_a_flush_while_a_file_ends_covers_what_came_before(messages: int) -> None:
+    for step in itertools.count():
+        _, _, store = prepare(messages)
+        end = store.max_physical_offset
+        if not run_interrupted(store.flush, step, partial(append_long, store)):
+            break
+        assert end <= store.durable_offset <= store.max_physical_offset
