@@ -133,7 +133,7 @@ class Recovery:
             # Without messages, queues and index point to nothing. Source: CommitLog.recoverNormally, 5.4.0.
             self._files.delete_tree(self._config.consume_queue_path)
             self._files.delete_tree(self._config.index_path)
-            self.rebuilt = True  # the checkpoint tells of another log
+            self.rebuilt = self._confirmed_until > 0  # the checkpoint tells of another log
             self._log.start_at(self._initial_base(), self._initial_base())
             return
         self._log.first_base = bases[0]
