@@ -36,17 +36,21 @@ from gateway.tests.extreme_values import (
 )
 from gateway.tests.popping import pop_request
 from gateway.tests.transacting import COMMIT, ROLLBACK
+from remoting.bodies.groups import SubscriptionGroupConfig
 from remoting.bodies.heartbeat import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
 from remoting.bodies.registration import RegisterBrokerBody
+from remoting.connection import Connection
 from remoting.declare import REQUESTS, Request
 from remoting.errors import RemotingClosed, RemotingTimeout
 from remoting.requests.admin import UpdateBrokerConfig
 from remoting.requests.client import ConsumeMessageDirectly, HeartBeat
+from remoting.requests.groups import UpdateAndCreateSubscriptionGroup
 from remoting.requests.namesrv import RegisterBroker
 from remoting.requests.query import QueryMessage, ViewMessageById
 from remoting.requests.replication import PutMessagesAtOffsets
 from remoting.requests.send import ConsumerSendMsgBack, SendBatchMessage, SendMessageV2, SendReplyMessageV2
 from remoting.requests.staging import StageMessages
+from remoting.requests.topics import UpdateAndCreateTopic
 from remoting.requests.transaction import EndTransaction, ResumeCheckHalfMessage
 from storage.files import MemoryFiles
 
@@ -185,7 +189,10 @@ def name_of(code: int) -> str:
     return REQUESTS[code].__name__
 
 
-@pytest.mark.parametrize("code", sorted(all_routes().request_codes()), ids=name_of)
+ALL_CODES = sorted(all_routes().request_codes())
+
+
+@pytest.mark.parametrize("code", ALL_CODES, ids=name_of)
 @simulated
 async def test_a_broker_answers_and_goes_on(
     cluster: Cluster, code: int, caplog: pytest.LogCaptureFixture
@@ -224,10 +231,10 @@ async def test_whatever_is_stored_can_be_used(
     stored = [name for answer in answers for name in answer.ext.get("msgId", "0").split(",") if name != "0"]
     assert len(stored) > 100
     for request in uses_of_messages(node, stored):
-        await client.ask_command(request.to_command(), 30)
+        await answer_of(client, request)
     for _ in range(3):
         for request in uses_of_queues(node):
-            await client.ask_command(request.to_command(), 30)
+            await answer_of(client, request)
         await trio.sleep(20)
     assert failures(caplog) == []
     await check_served(cluster, node)
@@ -236,6 +243,55 @@ async def test_whatever_is_stored_can_be_used(
     await trio.sleep(400)
     await check_served(cluster, again)
     assert failures(caplog) == []
+
+
+SHAPES = [(0, 0), (0, 4), (4, 0), (-1, -1), (1, 1), (16, 2), (I32.high, I32.high), (I32.low, 4)]
+
+
+@pytest.mark.parametrize(("read", "write"), SHAPES)
+@simulated
+async def test_topics_and_groups_of_any_shape_serve_every_request(
+    cluster: Cluster, read: int, write: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = MemoryFiles()
+    node = await cluster.add_broker(files=files, **SETTINGS)
+    commands = [each for code in ALL_CODES for each in await usual_commands(cluster, node, code)]
+    client = cluster.dial(node.address)
+    retry = f"%RETRY%{GROUP}"
+    for topic in (TOPIC, "fresh", retry, f"{retry}+{TOPIC}", f"{retry}_{TOPIC}", f"%DLQ%{GROUP}"):
+        await answer_of(
+            client,
+            UpdateAndCreateTopic(
+                topic=topic,
+                default_topic="TBW102",
+                read_queue_nums=read,
+                write_queue_nums=write,
+                perm=6,
+                topic_filter_type="SINGLE_TAG",
+            ),
+        )
+    group = SubscriptionGroupConfig(group_name=GROUP, retry_queue_nums=write, retry_max_times=read)
+    await answer_of(client, UpdateAndCreateSubscriptionGroup(data=group))
+    for command in commands:
+        await answer_of(client, command)
+    for queue_id in (-1, 0, 3, I32.high, I32.low):
+        for topic in (TOPIC, "fresh", retry):
+            await answer_of(client, message(topic, queue_id=queue_id))
+        await answer_of(client, message(f"new-{queue_id}", queue_id=queue_id, default_topic_queue_nums=read))
+    for request in uses_of_queues(node):
+        await answer_of(client, request)
+    await trio.sleep(400)
+    assert failures(caplog) == []
+    await check_served(cluster, node)
+    await node.stop()
+    await cluster.add_broker(files=files, **SETTINGS)
+    await trio.sleep(10)
+    assert failures(caplog) == []
+
+
+async def answer_of(client: Connection, asked: Command | Request[Any]) -> Command:
+    """Return the answer, whatever it is."""
+    return await client.ask_command(asked if isinstance(asked, Command) else asked.to_command(), 60)
 
 
 def uses_of_messages(node: Node, message_ids: list[str]) -> Iterator[Request[Any]]:
@@ -271,7 +327,7 @@ def uses_of_messages(node: Node, message_ids: list[str]) -> Iterator[Request[Any
 def uses_of_queues(node: Node) -> Iterator[Request[Any]]:
     """Yield pulls with each kind of filter and pops of every queue of every topic."""
     for topic, config in list(node.broker.topics.table.items()):
-        for queue_id in range(config.read_queue_nums):
+        for queue_id in range(min(config.read_queue_nums, 4)):
             for kind, expression in (("TAG", "*"), ("TAG", "a || b"), ("SQL92", "a > 1 OR KEYS IS NOT NULL")):
                 yield pull(topic, queue_id=queue_id, group="READER", tags=expression, expression_type=kind)
         for order in (False, True):
