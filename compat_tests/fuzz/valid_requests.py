@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 import remoting.requests  # noqa: F401 - declares them all
 from codec.batch import encode_batch
+from codec.message import Message, encode_message
 from codec.properties import encode_properties
 from compat_tests.fuzz.json_mutations import RawJson
 from compat_tests.fuzz.values import (
@@ -27,6 +28,7 @@ from compat_tests.fuzz.world import (
     CLUSTER,
     GROUPS,
     KEPT_FACTS,
+    KEPT_TOPIC,
     PRODUCER_GROUPS,
     QUEUES,
     TOPICS,
@@ -168,7 +170,7 @@ class RequestSource:
         if kind < 0.75:
             return chance.pick(TOPICS)
         if kind < 0.93:
-            return f"fuzz_new_{chance.below(NEW_NAMES)}"
+            return self.new_topic()
         return chance.pick(INTERNAL_TOPICS)
 
     def group(self) -> str:
@@ -177,8 +179,16 @@ class RequestSource:
         if kind < 0.8:
             return chance.pick(GROUPS)
         if kind < 0.95:
-            return f"fuzz_group_{chance.below(NEW_NAMES)}"
+            return self.new_group()
         return chance.pick(INTERNAL_GROUPS)
+
+    def new_topic(self) -> str:
+        """Return a topic that walks may change and delete."""
+        return f"fuzz_new_{self.chance.below(NEW_NAMES)}"
+
+    def new_group(self) -> str:
+        """Return a group that walks may change and delete."""
+        return f"fuzz_group_{self.chance.below(NEW_NAMES)}"
 
     def place(self) -> int:
         """Return the index of one of the world's facts, the newest more often."""
@@ -228,7 +238,7 @@ class RequestSource:
         """Return a valid JSON object of a declared body."""
         value: dict[str, Any] = {}
         for item in kind.FIELDS:
-            if item.default is MISSING or self.chance.happens(0.6):
+            if item.default is MISSING or self.chance.happens(0.85):
                 value[item.wire] = self._json_value(item.name, item.type, 0)
         return value
 
@@ -314,7 +324,7 @@ def _attributes(source: RequestSource) -> str:
 
 FIELD_SOURCES: Final[dict[str, Source]] = {
     "topic": _topic,
-    "topic_name": _topic,
+    "topic_name": lambda source: source.new_topic(),
     "origin_topic": _topic,
     "parent_topic": _topic,
     "default_topic": _one_of("TBW102", "TBW102", "fuzz_normal"),
@@ -340,7 +350,7 @@ FIELD_SOURCES: Final[dict[str, Source]] = {
     "sys_flag": _one_of("0", "0", "0", "2", "4", "6", "7", "16"),
     "flag": _one_of("0", "1"),
     "born_timestamp": _now,
-    "born_time": _now,
+    "born_time": _one_of("0", "0", "4102444800000"),
     "timestamp": _one_of("0", "-1", "1700000000000", "4102444800000"),
     "begin_timestamp": _one_of("0", "1700000000000"),
     "end_timestamp": _one_of("9223372036854775807", "4102444800000"),
@@ -401,7 +411,7 @@ FIELD_SOURCES: Final[dict[str, Source]] = {
     "consume_from_where": _one_of(
         "CONSUME_FROM_LAST_OFFSET", "CONSUME_FROM_FIRST_OFFSET", "CONSUME_FROM_TIMESTAMP"
     ),
-    "writer": _one_of("fuzz_writer_1", "fuzz_writer_2"),
+    "writer": _one_of("fuzz-writer-1", "fuzz-writer-2"),
     "stage": _one_of("stage-0", "stage-1"),
     "name": _one_of("stage-0", "stage-1"),
     "pieces": _one_of("1", "2"),
@@ -496,8 +506,61 @@ def _at_stored_place(source: RequestSource, code: int) -> FuzzRequest:
 
 
 def _put_at_offsets(source: RequestSource, code: int) -> FuzzRequest:
-    request = source.declared(code, topic="fuzz_other")
-    request.body = b"".join(source.world.stored[: 1 + source.chance.below(2)])
+    """Return messages of a queue under the offsets that they have there, or that their queue expects next."""
+    first = source.chance.below(20)
+    request = source.declared(code, topic=KEPT_TOPIC, queue_id="0", first_offset=str(first), reset="false")
+    request.body = encode_kept_messages(0, first, 1 + source.chance.below(3))
+    return request
+
+
+def encode_kept_messages(queue_id: int, first: int, count: int) -> bytes:
+    """Return stored messages of `KEPT_TOPIC` with queue offsets from ``first`` on."""
+    host = ("127.0.0.1", 10911)
+    return b"".join(
+        encode_message(
+            Message(
+                topic=KEPT_TOPIC,
+                body=b"kept",
+                properties={"TAGS": "a"},
+                queue_id=queue_id,
+                queue_offset=offset,
+                born_timestamp=1_700_000_000_000,
+                born_host=host,
+                store_timestamp=1_700_000_000_000,
+                store_host=host,
+            )
+        )
+        for offset in range(first, first + count)
+    )
+
+
+def _pull(source: RequestSource, code: int) -> FuzzRequest:
+    """Return a pull, mostly with its subscription in the request."""
+    return source.declared(code, sys_flag=source.chance.pick(("4", "4", "4", "6", "5", "2", "0")))
+
+
+def _change_topic(source: RequestSource, code: int) -> FuzzRequest:
+    return source.declared(code, topic=source.new_topic())
+
+
+def _change_group(source: RequestSource, code: int) -> FuzzRequest:
+    request = source.declared(code, group_name=source.new_group())
+    if request.has_json_body and code == 200:
+        request.json_body["groupName"] = source.new_group()
+    return request
+
+
+def _recall(source: RequestSource, code: int) -> FuzzRequest:
+    return source.declared(
+        code, topic="fuzz_delay", recall_handle=source.world.recall_handles[source.place()]
+    )
+
+
+def _reply_message(source: RequestSource, code: int) -> FuzzRequest:
+    """Return a reply message to one of the world's clients."""
+    properties = f"REPLY_TO_CLIENT\x01{source.chance.pick(CLIENT_IDS)}\x02CORRELATION_ID\x01c-1\x02"
+    request = source.declared(code, properties=properties, batch="false", sys_flag="0")
+    request.body = _body(source.chance)
     return request
 
 
@@ -550,7 +613,12 @@ def _lock(source: RequestSource, code: int) -> FuzzRequest:
 
 
 _BUILDERS: Final[dict[int, Callable[[RequestSource, int], FuzzRequest]]] = {
-    **dict.fromkeys((10, 310, 324, 325), _send),
+    **dict.fromkeys((10, 310), _send),
+    **dict.fromkeys((324, 325), _reply_message),
+    **dict.fromkeys((11, 361), _pull),
+    **dict.fromkeys((17, 215), _change_topic),
+    **dict.fromkeys((200, 207), _change_group),
+    370: _recall,
     320: _batch,
     **dict.fromkeys((200051, 200053), _ack),
     200151: _batch_ack,

@@ -22,8 +22,9 @@ from compat_tests.fuzz.valid_requests import (
     NAMESRV_CODES,
     FuzzRequest,
     RequestSource,
+    encode_kept_messages,
 )
-from compat_tests.fuzz.values import Chance
+from compat_tests.fuzz.values import Chance, expression
 from compat_tests.fuzz.world import CLIENT_IDS, GROUPS, PRODUCER_GROUPS, TOPICS, FuzzWorld
 from remoting.declare import REQUESTS
 
@@ -249,13 +250,25 @@ def _number(value: object) -> int:
 
 
 def _consumer(builder: WalkBuilder) -> None:
-    """Appear as a consumer, pull and wait, change the subscription, and leave or vanish."""
+    """Appear as a consumer, pull and wait, be asked about itself, change the subscription, and leave or vanish."""
     chance = builder.chance
-    builder.add_request(34)
-    for _ in range(1 + chance.below(4)):
-        builder.add_request(chance.pick((11, 361, 14, 15, 38, 41, 400, 34)))
+    group, client, topic = chance.pick(GROUPS), chance.pick(CLIENT_IDS), chance.pick(TOPICS)
+    request = builder.source.request(34)
+    consumer = {"groupName": group, "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING"}
+    kind, expression_text = expression(chance)
+    subscription = {"topic": topic, "subString": expression_text, "expressionType": kind, "subVersion": 5}
+    consumer["consumeFromWhere"] = "CONSUME_FROM_FIRST_OFFSET"
+    consumers = [{**consumer, "subscriptionDataSet": [subscription]}]
+    producers = [{"groupName": PRODUCER_GROUPS[0]}]
+    request.json_body = {"clientID": client, "consumerDataSet": consumers, "producerDataSet": producers}
+    builder.add_built(request, 0.2)
+    ext = {"consumerGroup": group, "group": group, "topic": topic, "clientId": client, "clientAddr": client}
+    for _ in range(2 + chance.below(5)):
+        code = chance.pick((11, 361, 14, 15, 38, 41, 400, 34, 307, 309, 203, 204, 208, 223, 345, 300))
+        declared = {item.wire for item in REQUESTS[code].WIRE_FIELDS}
+        builder.add_request(code, {name: value for name, value in ext.items() if name in declared})
     if chance.happens(0.5):
-        builder.add_request(35, {"clientID": chance.pick(CLIENT_IDS)})
+        builder.add_request(35, {"clientID": client})
 
 
 def _transaction(builder: WalkBuilder) -> None:
@@ -301,16 +314,20 @@ def _locks(builder: WalkBuilder) -> None:
 
 
 def _staged(builder: WalkBuilder) -> None:
-    writer, batch = f"fuzz_writer_{builder.chance.below(4)}", builder.chance.below(6)
+    writer, batch = f"fuzz-writer-{builder.chance.below(4)}", builder.chance.below(6)
     for code in (770_003, 770_003, 770_004, 770_002, 770_003, 770_004):
         builder.add_request(code, {"writer": writer, "batch": str(batch)})
 
 
 def _put_at_offsets(builder: WalkBuilder) -> None:
-    for offset in (0, 1, 1, builder.chance.below(10)):
+    """Store messages with gaps, again, and after a reset."""
+    queue = builder.chance.below(2)
+    for offset in (0, 1, 1, builder.chance.below(10), 2):
+        request = builder.source.request(770_001)
         reset = builder.chance.pick(("false", "false", "true"))
-        ext = {"topic": "fuzz_other", "queueId": "0", "firstOffset": str(offset), "reset": reset}
-        builder.add_request(770_001, ext)
+        request.ext |= {"queueId": str(queue), "firstOffset": str(offset), "reset": reset}
+        request.body = encode_kept_messages(queue, offset, 1 + builder.chance.below(3))
+        builder.add_built(request, 0.2)
 
 
 def _send_back(builder: WalkBuilder) -> None:

@@ -22,7 +22,6 @@ from compat_tests.clients.typed import (
     create_group,
     has_route,
     heartbeat_request,
-    pull_request,
     send_request,
     topic_request,
 )
@@ -42,6 +41,8 @@ TOPIC_ATTRIBUTES: Final = {
     "fuzz_transaction": "+message.type=TRANSACTION",
 }
 TOPICS: Final = tuple(TOPIC_ATTRIBUTES)
+KEPT_TOPIC: Final = "fuzz_kept"
+"""A topic that messages are stored in under given offsets only."""
 GROUPS: Final = ("fuzz_group", "fuzz_group_2", "fuzz_ordered", "fuzz_broadcast", "fuzz_unknown")
 PRODUCER_GROUPS: Final = ("fuzz_producer", "fuzz_producer_2")
 CLIENT_IDS: Final = tuple(f"fuzz_client_{number}" for number in range(8))
@@ -88,8 +89,6 @@ class FuzzWorld:
     places: deque[StoredPlace] = field(default_factory=_facts(NO_PLACE))
     halves: deque[StoredPlace] = field(default_factory=_facts(NO_PLACE))
     recall_handles: deque[str] = field(default_factory=_facts(""))
-    stored: list[bytes] = field(default_factory=list)
-    """Whole stored messages, as a pull returns them."""
 
     def learn_send(self, topic: str, reply: Mapping[str, str], *, half: bool) -> None:
         """Take over the place of a message that a send stored; does nothing for an answer without one."""
@@ -145,6 +144,7 @@ def set_up_world(namesrv: str, broker: str) -> FuzzWorld:
 def _create_tables(client: BlockingClient) -> None:
     for topic, attributes in TOPIC_ATTRIBUTES.items():
         client.ask(topic_request(topic, QUEUES, attributes=attributes))
+    client.ask(topic_request(KEPT_TOPIC, QUEUES))
     for group in GROUPS[:-1]:
         create_group(client, group, consume_message_orderly=group == "fuzz_ordered")
     for topic in TOPICS[:2]:
@@ -169,20 +169,6 @@ def _store_messages(client: BlockingClient, world: FuzzWorld) -> None:
                 sys_flag=4 if half else 0,
             )
             world.learn_send(topic, client.ask(request).to_ext(), half=half)
-    stored = client.ask(pull_request(TOPICS[0], 0, queue_id=0))
-    world.stored = [_whole(stored.body, at) for at in _starts(stored.body)]
-
-
-def _starts(body: bytes) -> list[int]:
-    starts, at = [], 0
-    while at < len(body):
-        starts.append(at)
-        at += int.from_bytes(body[at : at + 4])
-    return starts
-
-
-def _whole(body: bytes, at: int) -> bytes:
-    return bytes(body[at : at + int.from_bytes(body[at : at + 4])])
 
 
 def _pop(client: BlockingClient, world: FuzzWorld, topic: str) -> None:

@@ -15,7 +15,7 @@ BOTH = (Port.BROKER, Port.NAMESRV)
 
 
 def walks(seed: int, count: int) -> list[Walk]:
-    world = FuzzWorld(stored=[b"stored message" * 10])
+    world = FuzzWorld()
     return [build_walk(seed, number, world, BOTH) for number in range(count)]
 
 
@@ -28,7 +28,7 @@ def test_a_seed_gives_the_same_bytes_again():
 
 
 def test_a_walk_does_not_depend_on_those_before_it():
-    world = FuzzWorld(stored=[b"stored"])
+    world = FuzzWorld()
     assert (
         build_walk(3, 500, world, BOTH) == [build_walk(3, number, world, BOTH) for number in range(501)][500]
     )
@@ -51,7 +51,7 @@ def test_most_frames_are_whole_and_due_an_answer():
 
 
 def test_valid_requests_are_what_they_declare():
-    world = FuzzWorld(stored=[b"stored"])
+    world = FuzzWorld()
     for code, request_type in REQUESTS.items():
         request = RequestSource(Chance(f"valid {code}"), world).request(code)
         if code not in (25, 318, 1009, 103):

@@ -232,7 +232,10 @@ class PullHandler:
             remark = "the consumer's subscription not latest"
             raise RequestError(ResponseCode.SUBSCRIPTION_NOT_LATEST, remark)
         if is_tag_type(subscription.expression_type):
-            return self._filter_cache.tag_filter(subscription.sub_string)
+            try:
+                return self._filter_cache.tag_filter(subscription.sub_string)
+            except ValueError as error:
+                raise subscription_refusal(error) from error
         data = self._filters.require_latest(topic, group, version)
         self._check_filter_enabled(subscription.expression_type)
         return self._filters.message_filter(data, retried=self._config.filter_support_retry)

@@ -127,6 +127,14 @@ async def test_expressions_other_than_tags_are_refused(cluster):
 
 
 @simulated
+async def test_a_subscription_of_a_heartbeat_without_a_tag_is_refused(cluster):
+    _, client = await started(cluster, 1)
+    await subscribe(client, SubscriptionData(topic="orders", sub_string="||", sub_version=10))
+    refusal = await refused(client, subscribed())
+    assert refusal[:2] == (PARSE_FAILED, "parse the consumer's subscription failed")
+
+
+@simulated
 async def test_pulls_go_by_the_subscription_of_heartbeats(cluster):
     _, client = await started(cluster, 4)
     code, remark, _ = await refused(client, subscribed())
