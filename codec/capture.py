@@ -27,7 +27,12 @@ MAX_PLAIN_BYTES: Final = 1 << 30
 """Largest uncompressed block: bounds what a damaged or hostile file may make a reader allocate."""
 MAX_BLOCK_TOPICS: Final = 1000
 """A block with more topics says "any topic" instead of listing them."""
+MAX_BLOCK_TEXTS: Final = 0x10000
+"""Texts of one block: records refer to them by numbers of 16 bits."""
 MAX_TEXT_BYTES: Final = 0xFFFF
+SEARCHES_PER_BYTE: Final = 4
+"""How often each byte of a damaged file may be checked as part of a block, on average."""
+MIN_SEARCHED_BYTES: Final = 64 * 1024 * 1024
 
 FILE_HEAD: Final = Struct(">8sHHqQ")
 BLOCK_HEAD: Final = Struct(">4sIQIBBHIIqqI")
@@ -306,6 +311,9 @@ def decode_index(data: Buffer, position: int) -> list[CaptureBlock] | None:
         block, kind = _parse_block(data, 0, len(data), position)
         if kind != _INDEX or block.size != len(data):
             return None
+        # Each block of the index is somewhere before it: a compressed index could claim millions of others.
+        if block.records > position // BLOCK_HEAD.size:
+            return None
         return _parse_index(decompress_payload(data, block), block.records)
     except CaptureError:
         return None
@@ -331,12 +339,46 @@ def iter_blocks(buffer: Buffer) -> Iterator[CaptureBlock | Damage]:
     yield from walk_blocks(buffer)
 
 
+class _Search:
+    """The search for blocks behind damage, with a bound on the bytes that are read for it.
+
+    A file may be full of beginnings of blocks that each claim the rest of the file.
+    """
+
+    def __init__(self, buffer: bytes | bytearray | mmap) -> None:
+        self._buffer = buffer
+        self._left_bytes = SEARCHES_PER_BYTE * len(buffer) + MIN_SEARCHED_BYTES
+
+    def find_block(self, start: int) -> int:
+        """Return the position of the next complete block or of the trailer; the end when there is none.
+
+        A block names its own position, so a copy of one inside a message is not mistaken for one.
+        """
+        data, end = self._buffer, len(self._buffer)
+        position = data.find(BLOCK_MAGIC, start)
+        while position >= 0:
+            if position + BLOCK_HEAD.size <= end and _POSITION_AT(data, position + 8)[0] == position:
+                try:
+                    self._left_bytes -= block_size(data[position : position + BLOCK_HEAD.size], position)
+                    if self._left_bytes < 0:
+                        return end
+                    _parse_block(data, position, end)
+                    return position
+                except CaptureError:
+                    pass
+            position = data.find(BLOCK_MAGIC, position + 1)
+        return end
+
+
 def walk_blocks(buffer: Buffer) -> Iterator[CaptureBlock | Damage]:
     """Yield all blocks of records in order without the index, checking every block; damage is yielded and skipped."""
+    if isinstance(buffer, memoryview):
+        buffer = bytes(buffer)
+    search = _Search(buffer)
     try:
         position = decode_header(buffer).size
     except CaptureError as error:
-        position = _find_block(buffer, 0)
+        position = search.find_block(0)
         yield Damage(0, position, error.reason)
     end = len(buffer)
     while position < end:
@@ -345,7 +387,7 @@ def walk_blocks(buffer: Buffer) -> Iterator[CaptureBlock | Damage]:
         try:
             block, kind = _parse_block(buffer, position, end)
         except CaptureError as error:
-            following = _find_block(buffer, position + 1)
+            following = search.find_block(position + 1)
             yield Damage(position, following - position, error.reason)
             position = following
             continue
@@ -432,11 +474,14 @@ def decompress_payload(data: Buffer, block: CaptureBlock) -> bytes:
     return stored
 
 
-def decode_payload_texts(payload: bytes) -> tuple[list[str], int]:
+def decode_payload_texts(payload: bytes, max_texts: int = MAX_BLOCK_TEXTS) -> tuple[list[str], int]:
     """Return the texts that records refer to by number, and the position of the first record. Raises CaptureError."""
     if len(payload) < _WORD.size:
         raise CaptureError(0, "a block has no text table")
-    return _parse_topics(payload, _WORD.size, _WORD.unpack_from(payload)[0])
+    count = _WORD.unpack_from(payload)[0]
+    if count > max_texts:
+        raise CaptureError(0, f"a block has {count} texts, more than {max_texts}")
+    return _parse_topics(payload, _WORD.size, count)
 
 
 def scan_records(
@@ -505,7 +550,7 @@ def _decompress(data: bytes, plain_bytes: int, position: int) -> bytes:
 
 
 def _parse_index(payload: bytes, count: int) -> list[CaptureBlock]:
-    names, at = decode_payload_texts(payload)
+    names, at = decode_payload_texts(payload, count * MAX_BLOCK_TOPICS)
     found = []
     try:
         for _ in range(count):
@@ -513,6 +558,8 @@ def _parse_index(payload: bytes, count: int) -> list[CaptureBlock]:
             at += INDEX_ENTRY.size
             topics = None
             if topic_count != _ANY_TOPIC:
+                if topic_count > MAX_BLOCK_TOPICS:
+                    raise CaptureError(0, f"a block of the index has {topic_count} topics")
                 numbers = Struct(f">{topic_count}I").unpack_from(payload, at)
                 topics = frozenset([names[number] for number in numbers])
                 at += 4 * topic_count
@@ -556,25 +603,6 @@ def _iter_records(payload: bytes, count: int) -> Iterator[CaptureRecord]:
             bool(flags & _REDACTED),
         )
         at += size
-
-
-def _find_block(buffer: Buffer, start: int) -> int:
-    """Return the position of the next complete block or of the trailer; the end when there is none.
-
-    A block names its own position, so a copy of one inside a message is not mistaken for one.
-    """
-    data = buffer if isinstance(buffer, bytes | bytearray | mmap) else bytes(buffer)
-    end = len(data)
-    position = data.find(BLOCK_MAGIC, start)
-    while position >= 0:
-        if position + BLOCK_HEAD.size <= end and _POSITION_AT(data, position + 8)[0] == position:
-            try:
-                _parse_block(data, position, end)
-                return position
-            except CaptureError:
-                pass
-        position = data.find(BLOCK_MAGIC, position + 1)
-    return end
 
 
 def _is_trailer(buffer: Buffer, position: int) -> bool:

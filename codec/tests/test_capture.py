@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from codec import layouts
+from codec import capture, layouts
 from codec.capture import (
     BLOCK_MAGIC,
     FATES,
@@ -286,3 +286,45 @@ def _index_agrees(block, known):
     for entry, block in zip(index.entries, known, strict=True):
         assert (entry.position, entry.size, entry.count, entry.min_ms, entry.max_ms) == block[:5]
         assert {index.topics[number].decode() for number in entry.topics} == block.topics
+
+
+def test_a_file_full_of_beginnings_of_blocks_is_given_up():
+    """Each claims the rest of the file: checking them all would read a gigabyte ten thousand times."""
+    header = encode_header(5, "gw", 7)
+    size = 1 << 20
+    data = bytearray(header)
+    while len(data) < size:
+        at = len(data)
+        data += capture.BLOCK_HEAD.pack(BLOCK_MAGIC, 1, at, size - at, 1, 0, 0, 1, 1, 0, 0, 0)
+    checked = 0
+    real = zlib.crc32
+
+    def counting(part, *more):
+        nonlocal checked
+        checked += len(part)
+        return real(part, *more)
+
+    with pytest.MonkeyPatch.context() as context:
+        context.setattr(capture, "_crc", counting)
+        context.setattr(capture, "MIN_SEARCHED_BYTES", 0)
+        found = list(walk_blocks(bytes(data)))
+    assert [type(each) for each in found] == [Damage]
+    assert found[0].position + found[0].size == len(data)
+    assert checked <= (capture.SEARCHES_PER_BYTE + 3) * len(data)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        (2**32 - 1).to_bytes(4),
+        (10**6).to_bytes(4) + bytes(2 * 10**6),
+        (0).to_bytes(4) + capture.INDEX_ENTRY.pack(0, 60, 1, 0, 0, 10**6) + bytes(4 * 10**6),
+    ],
+)
+def test_an_index_that_claims_too_much_is_no_index(payload):
+    position = 10_000
+    block = CaptureBlock(position, 0, 1, 0, 0, frozenset())
+    data = capture._encode_block(capture._INDEX, block, payload, 1)
+    assert capture.decode_index(data, position) is None
+    block = CaptureBlock(position, 0, 2**32 - 1, 0, 0, frozenset())
+    assert capture.decode_index(capture._encode_block(capture._INDEX, block, payload, 1), position) is None

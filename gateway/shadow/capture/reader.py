@@ -3,8 +3,8 @@
 import contextlib
 import mmap
 import os
+from collections import OrderedDict
 from collections.abc import Collection, Iterator, Sequence
-from functools import lru_cache
 
 from codec.capture import (
     Buffer,
@@ -22,6 +22,9 @@ from codec.errors import CaptureError
 from gateway.shadow.capture.files import SUFFIX
 
 _MAX_CACHED_BLOCKS = 64
+_MAX_CACHED_BYTES = 256 * 1024 * 1024
+"""Bytes of the records in the cache: a small compressed block can hold up to 1 GiB."""
+_RECORD_OVERHEAD_BYTES = 500
 
 
 class CaptureFileReader:
@@ -34,7 +37,8 @@ class CaptureFileReader:
         self.header: FileHeader | None = None
         with contextlib.suppress(CaptureError):
             self.header = decode_header(buffer)
-        self._cached_block = lru_cache(_MAX_CACHED_BLOCKS)(self._decode_block)
+        self._cached_blocks: OrderedDict[int, tuple[int, list[CaptureRecord]]] = OrderedDict()
+        self._cached_bytes = 0
 
     @property
     def size_bytes(self) -> int:
@@ -60,10 +64,28 @@ class CaptureFileReader:
 
     def read_record(self, block: CaptureBlock, number: int) -> CaptureRecord:
         """Return one record of a block; the blocks used last stay in memory."""
-        return self._cached_block(block)[number]
+        cached = self._cached_blocks.get(block.position)
+        if cached is None:
+            records = read_block(self.buffer, block)
+            self._cache_block(block, records)
+            return records[number]
+        self._cached_blocks.move_to_end(block.position)
+        return cached[1][number]
 
-    def _decode_block(self, block: CaptureBlock) -> list[CaptureRecord]:
-        return read_block(self.buffer, block)
+    def _cache_block(self, block: CaptureBlock, records: list[CaptureRecord]) -> None:
+        size = sum(map(_record_bytes, records))
+        self._cached_blocks[block.position] = size, records
+        self._cached_bytes += size
+        while len(self._cached_blocks) > _MAX_CACHED_BLOCKS or (
+            self._cached_bytes > _MAX_CACHED_BYTES and len(self._cached_blocks) > 1
+        ):
+            self._cached_bytes -= self._cached_blocks.popitem(last=False)[1][0]
+
+
+def _record_bytes(record: CaptureRecord) -> int:
+    return (
+        _RECORD_OVERHEAD_BYTES + len(record.request) + len(record.answer or b"") + len(record.target or b"")
+    )
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from typing import Final
 import trio
 
 from codec.command import Command
+from codec.errors import CaptureError, FrameError, MessageFormatError
 from codec.topics import DEFAULT_TOPIC, READ_WRITE
 from gateway.shadow.capture.reader import CaptureFileReader
 from gateway.shadow.capture.replay_plan import ReplayPlan, ReplayStep, to_exchange
@@ -28,6 +29,8 @@ from remoting.requests.topics import UpdateAndCreateTopic
 
 MAX_OPEN_STEPS: Final = 512
 """Steps started at a time, including those that wait for others."""
+MAX_REASONS: Final = 1_000
+"""Reasons of refusals that are counted apart: a target may give every message one of its own."""
 ANSWER_TIMEOUT_S: Final = 10.0
 MAX_BUSY_S: Final = 30.0
 """Longest time to retry a request that the target refuses because it is busy."""
@@ -124,6 +127,7 @@ class Replay:
         self._window = trio.Semaphore(MAX_OPEN_STEPS)
         self._started_count = 0
         self._open_steps: set[int] = set()
+        self._failed_steps: set[int] = set()
         self._sent: dict[int, trio.Event] = {}
         self._answered: dict[int, trio.Event] = {}
         self._idle = trio.Event()
@@ -171,14 +175,24 @@ class Replay:
             for each in step.after_answers:
                 if each in self._answered:
                     await self._answered[each].wait()
-            if not self.failure:
+            if self.failure:
+                self._failed_steps.add(number)
+            else:
                 await self._send_step(number, step)
+                self.finished_count += 1
         except CLUSTER_ERRORS as error:
             self.failure = self.failure or f"{type(error).__name__}: {error}"
+            self._failed_steps.add(number)
             self.stop()
+        except (CaptureError, FrameError, MessageFormatError, ValueError, LookupError, TypeError) as error:
+            # A record that no gateway wrote: the others can be replayed.
+            self.results.skipped[step.code, f"the record is malformed: {type(error).__name__}"] += 1
+            self.finished_count += 1
         finally:
             self._mark_sent(number)
             self._answered.pop(number).set()
+            self._open_steps.discard(number)
+            self._idle.set()
             self._window.release()
 
     def _mark_sent(self, number: int) -> None:
@@ -196,9 +210,6 @@ class Replay:
         else:
             self.results.sent[step.code] += 1
             self._count_answer(exchange, await self._ask_until_not_busy(number, target_broker, command))
-        self._open_steps.discard(number)
-        self.finished_count += 1
-        self._idle.set()
 
     async def _ask_until_not_busy(self, number: int, broker: str, command: Command) -> Command:
         """Return the target's answer, retrying with back-off while the target is busy. Raises CLUSTER_ERRORS."""
@@ -219,11 +230,16 @@ class Replay:
         code = exchange.code
         declared = REQUESTS.get(code)
         if answer.code not in (declared.ACCEPT_CODES if declared is not None else (0,)):
-            self.results.refused[code, f"code {answer.code}: {(answer.remark or '')[:200]}"] += 1
+            self._count_refusal(code, f"code {answer.code}: {(answer.remark or '')[:200]}")
         elif not try_learn_answer(self._retargeter, exchange, answer):
-            self.results.refused[code, "the answer does not contain the position of the message"] += 1
+            self._count_refusal(code, "the answer does not contain the position of the message")
         else:
             self.results.ok[code] += 1
+
+    def _count_refusal(self, code: int, reason: str) -> None:
+        refused = self.results.refused
+        known = (code, reason) in refused or len(refused) < MAX_REASONS
+        refused[code, reason if known else "another reason"] += 1
 
     @property
     def step_count(self) -> int:
@@ -235,7 +251,7 @@ class Replay:
 
         None when every step was done.
         """
-        left = [*self._open_steps, *range(self._started_count, len(self._steps))]
+        left = [*self._failed_steps, *self._open_steps, *range(self._started_count, len(self._steps))]
         if not left:
             return None
         from_ms = min(self._steps[number].wall_ms for number in left)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from codec.capture import CaptureBlock, CaptureRecord, Damage
 from codec.errors import FrameError
 from gateway.shadow.capture.reader import CaptureFileReader
+from gateway.shadow.clusters.cluster import MAX_QUEUES_PER_TOPIC
 from gateway.shadow.traffic.exchange import Exchange, Side
 from gateway.shadow.traffic.request_policy import (
     END_TRANSACTION,
@@ -34,6 +35,8 @@ from remoting.requests.namesrv import GetRouteInfoByTopic
 PULL_CODES = frozenset((11, 361))
 """Replayed only when selected by their codes, at mapped offsets and without long polling: pulls change nothing."""
 _MAX_KNOWN_ROUTES = 10_000
+_MAX_UNANSWERED = 1_000
+"""Unanswered requests of one client that later ones are ordered by; real clients have far fewer."""
 Lane = tuple[str, str, int]
 """Broker, topic and queue id; steps of one lane run one after the other."""
 
@@ -198,7 +201,8 @@ class _PlanBuilder:
                 return
             for queue in TopicRouteData.from_json(body).queue_datas or []:
                 place = (queue.broker_name, record.topic)
-                self._routes[place] = max(self._routes.get(place, 0), queue.write_queue_nums)
+                queues = min(queue.write_queue_nums, MAX_QUEUES_PER_TOPIC)
+                self._routes[place] = max(self._routes.get(place, 0), queues)
         except (FrameError, RequestError, ValueError):
             return
         if len(self._known_routes) < _MAX_KNOWN_ROUTES:
@@ -264,6 +268,8 @@ class _PlanBuilder:
         reason = topic_exclusion_reason(subject.topic)
         if reason:
             return reason
+        if not 0 <= subject.queue_id < MAX_QUEUES_PER_TOPIC:
+            return "its queue is none that a topic can have"
         step.lane = (exchange.broker, subject.topic, subject.queue_id)
         step.offset = subject.offset
         if subject.half or subject.delayed:
@@ -348,9 +354,9 @@ def _link_dependencies(steps: Sequence[ReplayStep]) -> None:
         if step.lane is not None and step.lane in last_of_lane:
             after.add(last_of_lane[step.lane])
         open_ones = unanswered.setdefault(step.connection, [])
-        known = [each for each in open_ones if steps[each].answered_us <= step.asked_us]
-        after.update(known)
-        unanswered[step.connection] = [each for each in open_ones if each not in known] + [number]
+        after.update(each for each in open_ones if steps[each].answered_us <= step.asked_us)
+        still_open = [each for each in open_ones if each not in after]
+        unanswered[step.connection] = [*still_open[-_MAX_UNANSWERED:], number]
         step.after_answers = tuple(sorted(after))
         step.after_sending = last_of_connection.get(step.connection, -1)
         last_of_connection[step.connection] = number

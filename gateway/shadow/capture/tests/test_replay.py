@@ -9,8 +9,8 @@ from codec.command import encode_command
 from codec.message import decode_message
 from codec.properties import encode_properties
 from codec.topics import SCHEDULE_TOPIC
-from gateway.shadow.capture.replay import Replay, ReplayError, prepare_target
-from gateway.shadow.capture.replay_plan import RecordFilter, plan_replay
+from gateway.shadow.capture.replay import MAX_REASONS, Replay, ReplayError, prepare_target
+from gateway.shadow.capture.replay_plan import RecordFilter, ReplayPlan, plan_replay
 from gateway.shadow.capture.tests.test_replay_plan import captured
 from gateway.shadow.tests.two_clusters import two_clusters
 from gateway.tests.cluster import EPOCH_MS, message, pull
@@ -339,3 +339,56 @@ async def test_brokers_of_other_names_are_paired(primary, target):
     with pytest.raises(RequestError):
         await target.ask_broker(BROKER, pull("orders", 0))
     assert (await target.ask_broker("broker-x", pull("orders", 0))).code == 0
+
+
+@two_clusters
+async def test_a_malformed_record_is_skipped_and_the_others_are_replayed(primary, target, monkeypatch):
+    clients = Clients(primary)
+    for number in range(6):
+        await clients.send(b"%d" % number, key=f"K{number}")
+    files = captured(clients.records)
+    plan = plan_replay(files, RecordFilter())
+    await prepare_target(target, plan, PAIRS)
+    replay = Replay(plan, files, target, PAIRS, speed=None, now_ms=primary.simulated.clock.now_ms)
+    real, count = replay._retargeter.retarget_request, 0
+
+    def fail_sometimes(exchange, broker):
+        nonlocal count
+        count += 1
+        if count in (2, 4):
+            raise ValueError("number")
+        return real(exchange, broker)
+
+    monkeypatch.setattr(replay._retargeter, "retarget_request", fail_sometimes)
+    await replay.run()
+    assert replay.results.ok.total() == 4
+    assert replay.results.skipped.total() == 2
+    assert replay.finished_count == 6
+    assert replay.find_resume_point() is None
+    assert not replay._open_steps
+
+
+@two_clusters
+async def test_steps_are_not_open_after_a_failure_and_the_replay_can_be_resumed(primary, target):
+    clients = Clients(primary)
+    for number in range(6):
+        await clients.send(b"%d" % number, key=f"K{number}", queue_id=number % 3)
+    files = captured(clients.records)
+    plan = plan_replay(files, RecordFilter())
+    await prepare_target(target, plan, PAIRS)
+    replay = Replay(plan, files, target, PAIRS, speed=None, now_ms=primary.simulated.clock.now_ms)
+    for node in list(target.simulated.nodes.values()):
+        await node.stop()
+    with trio.fail_after(600):
+        await replay.run()
+    assert replay.failure
+    assert not replay._open_steps
+    assert replay.find_resume_point() is not None
+
+
+def test_reasons_of_refusals_are_bounded():
+    replay = Replay(ReplayPlan(), [], None, {}, speed=None, now_ms=int)
+    for number in range(5000):
+        replay._count_refusal(310, f"reason {number}")
+    assert len(replay.results.refused) == MAX_REASONS + 1
+    assert replay.results.refused.total() == 5000

@@ -2,11 +2,13 @@
 
 import itertools
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from codec.capture import BlockBuilder, CaptureRecord, encode_header, encode_index
 from codec.command import Command, encode_command
+from gateway.shadow.capture import reader, replay_plan
 from gateway.shadow.capture.reader import CaptureFileReader
 from gateway.shadow.capture.replay_plan import RecordFilter, count_by_code, plan_replay
 from gateway.shadow.tests.capture_fakes import EPOCH_MS, frame, send_fields
@@ -221,3 +223,37 @@ def test_an_answer_in_the_microsecond_of_another_request_does_not_begin_the_queu
 def test_nothing_captured_is_nothing_to_do():
     plan = plan_replay(captured([]), RecordFilter())
     assert (plan.steps, plan.duration_s, plan.brokers) == ([], 0.0, [])
+
+
+def test_a_client_with_endless_unanswered_requests_takes_no_quadratic_time(monkeypatch):
+    monkeypatch.setattr(replay_plan, "_MAX_UNANSWERED", 10)
+    records = [send(n, n, queue_id=n, took_ms=100) for n in range(200)]
+    steps = plan_replay(captured(records), RecordFilter()).steps
+    assert len(steps) == 200
+    assert max(len(step.after_answers) for step in steps) <= 11
+
+
+@pytest.mark.parametrize("queue_id", [10_000, 2**31 - 1, 2**62])
+def test_a_queue_that_no_topic_has_is_left_out(queue_id):
+    """The target would have got a topic with as many queues."""
+    found = plan_replay(captured([send(0, queue_id=queue_id)]), RecordFilter())
+    assert not found.steps
+    assert not found.queue_counts
+
+
+def test_the_cache_of_blocks_is_bounded_in_bytes(monkeypatch):
+    monkeypatch.setattr(reader, "_MAX_CACHED_BYTES", 5_000)
+    (file,) = captured([send(0)])
+    data, blocks = bytearray(file.buffer), []
+    for number in range(20):
+        builder = BlockBuilder()
+        builder.add_record(send(number, topic="x" * 100))
+        block_data, block = builder.build(len(data))
+        data += block_data
+        blocks.append(block)
+    file = CaptureFileReader("file", bytes(data))
+    for _ in range(2):
+        for number, block in enumerate(blocks):
+            assert b"%d" % number in file.read_record(block, 0).request
+    assert file._cached_bytes <= 5_000
+    assert len(file._cached_blocks) < 10
