@@ -3,6 +3,7 @@
 Clients' traffic uses connections of its own, in the proxy.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 from urllib.parse import quote
@@ -22,6 +23,8 @@ from remoting.requests.namesrv import GetBrokerClusterInfo, GetRouteInfoByTopic
 from remoting.transport import Opener as Opener
 from remoting.transport import connect
 
+log = logging.getLogger(__name__)
+
 Reply = TypeVar("Reply", bound=Header | None)
 Sign = Callable[[Command], None]
 
@@ -36,6 +39,8 @@ MAX_QUEUES_PER_TOPIC: Final = 10_000
 """Queues of a topic on one broker beyond which it is left alone: official brokers accept any number up to 2^31."""
 LARGE_BODY_BYTES: Final = 64 * 1024
 """A larger table is decoded in a thread, as clients' requests would wait for it: 100,000 topics take a second."""
+MAX_INPUT_BYTES: Final = 256 * 1024 * 1024
+"""Unfinished answers of all connections of a cluster together: each alone may have 64 MiB."""
 MAX_DECODING_THREADS: Final = 2
 MAX_PORT = 65535
 _NO_CONSUMER = "no consumer for this group"
@@ -85,6 +90,7 @@ class Cluster:
         self._nursery: trio.Nursery | None = None
         self._connections: dict[str, Connection] = {}
         self._locks: dict[str, trio.Lock] = {}
+        self._grown_bytes = 0
         self._decoding = trio.CapacityLimiter(MAX_DECODING_THREADS)
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -190,9 +196,31 @@ class Cluster:
             transport = await self._opener(host, port)
         if limit.cancelled_caught:
             raise RemotingTimeout(f"no connection to {address} within {self._timeout_s} s")
-        connection = Connection(transport, self._handlers, self._nursery, CONNECTION_LIMITS)
+        connection = Connection(
+            transport,
+            self._handlers,
+            self._nursery,
+            CONNECTION_LIMITS,
+            on_large_input=self._count_large_input,
+        )
         self._nursery.start_soon(connection.run)
         return connection
+
+    def _count_large_input(self, size: int) -> None:
+        """Close the connections with the largest unfinished answers while all together hold too much."""
+        self._grown_bytes += size
+        if self._grown_bytes <= MAX_INPUT_BYTES // 8:
+            return
+        self._grown_bytes = 0
+        held = sorted(self._connections.values(), key=lambda each: each.input_bytes)
+        total = sum(each.input_bytes for each in held)
+        while held and total > MAX_INPUT_BYTES:
+            largest = held.pop()
+            total -= largest.input_bytes
+            log.warning(
+                "connection closed: unfinished answers hold too much", extra={"remote": largest.remote}
+            )
+            largest.close("unfinished answers over the limit")
 
 
 async def group_members(cluster: Cluster, broker: str, group: str) -> set[str]:

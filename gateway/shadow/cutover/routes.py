@@ -1,5 +1,6 @@
 """Console routes of the cut-over: functions from a dict to a dict, which the commands show as tables."""
 
+import math
 from typing import Any, Final
 
 from gateway.console.errors import HTTP_BAD_GATEWAY, HTTP_CONFLICT, ConsoleError, OperationRefused
@@ -10,6 +11,8 @@ from gateway.shadow.cutover.mover import ALLOWANCES, Mover, StepReport
 from gateway.shadow.cutover.moves import MoveState
 
 MAX_WAIT_S: Final = 3_600.0
+MAX_NAME_CHARS: Final = 255
+MAX_NAMES: Final = 1_000
 _STATE_ORDER: Final = (
     MoveState.MIRRORING,
     MoveState.CAUGHT_UP,
@@ -49,7 +52,8 @@ class CutoverRoutes:
         topics = parse_names(given.get("topic")) or [
             move.topic for move in self._mover.move_file if move.is_under_way
         ]
-        return {"topics": [await self._plan_topic(topic, given.get("group") or None) for topic in topics]}
+        group = _parse_name(given, "group") or None
+        return {"topics": [await self._plan_topic(topic, group) for topic in topics]}
 
     async def _plan_topic(self, topic: str, group: str | None) -> dict[str, Any]:
         move = self._mover.move_file.get_move(topic)
@@ -124,23 +128,44 @@ class CutoverRoutes:
 
 def _parse_step_request(given: dict[str, Any]) -> tuple[str, str | None, list[str], float]:
     """Return `topic`, `group`, `allow` (names with commas) and `wait_s`. Raises ConsoleError."""
-    topic, allow = str(given.get("topic") or ""), parse_names(given.get("allow"))
+    topic, allow = _parse_name(given, "topic"), parse_names(given.get("allow"))
     if not topic:
         raise ConsoleError("topic is missing")
     unknown = [each for each in allow if each not in ALLOWANCES]
     if unknown:
         raise ConsoleError(f"cannot allow {', '.join(unknown)}; pass one of {', '.join(ALLOWANCES)}")
+    return topic, _parse_name(given, "group") or None, allow, _parse_wait(given.get("wait_s") or 0)
+
+
+def _parse_name(given: dict[str, Any], name: str) -> str:
+    """Return the name of a topic or group, "" if there is none. Raises ConsoleError."""
+    value = given.get(name) or ""
+    if not isinstance(value, str) or len(value) > MAX_NAME_CHARS:
+        raise ConsoleError(f"{name} must be a name of at most {MAX_NAME_CHARS} characters")
+    return value
+
+
+def _parse_wait(value: Any) -> float:
+    """Return the seconds to wait, from a number or a text. Raises ConsoleError."""
     try:
-        wait_s = float(given.get("wait_s") or 0)
-    except (TypeError, ValueError) as problem:
-        raise ConsoleError("wait_s is not a number") from problem
-    return topic, given.get("group") or None, allow, min(max(0.0, wait_s), MAX_WAIT_S)
+        wait_s = float(value) if isinstance(value, int | float | str) and len(str(value)) < 64 else math.nan
+    except (ValueError, OverflowError):
+        wait_s = math.nan
+    if not wait_s >= 0:
+        raise ConsoleError("wait_s must be a number of seconds, 0 or more")
+    return min(wait_s, MAX_WAIT_S)
 
 
 def parse_names(given: Any) -> list[str]:
-    """Return names from a list, or from a text with commas."""
-    parts = given if isinstance(given, list) else str(given or "").split(",")
-    return [name for part in parts if (name := str(part).strip())]
+    """Return names from a list, or from a text with commas. Raises ConsoleError."""
+    parts = (
+        given if isinstance(given, list) else given.split(",") if isinstance(given, str) else [given or ""]
+    )
+    if not all(isinstance(part, str) and len(part) <= MAX_NAME_CHARS for part in parts):
+        raise ConsoleError(f"names must be texts of at most {MAX_NAME_CHARS} characters")
+    if len(parts) > MAX_NAMES:
+        raise ConsoleError(f"at most {MAX_NAMES} names can be given at a time")
+    return [name for part in parts if (name := part.strip())]
 
 
 def _parse_goal(given: Any) -> MoveState | None:

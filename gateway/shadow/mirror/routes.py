@@ -1,13 +1,14 @@
 """Console routes of the mirror: its status as JSON, and switching modes while the gateway runs."""
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Final
 
 from gateway.console.errors import HTTP_BAD_GATEWAY, HTTP_CONFLICT, ConsoleError, OperationRefused
 from gateway.console.server import RouteRegistry
 from gateway.shadow.clusters.cluster import CLUSTER_ERRORS
 from gateway.shadow.mirror.mirror import Mirror
 
+MAX_NAME_CHARS: Final = 255
 SwitchMode = Callable[[str, str], Awaitable[None]]
 """Sets the mode of a topic; the mode "" clears the override, so that the rule's mode applies again.
 
@@ -33,7 +34,7 @@ class MirrorRoutes:
     async def switch_mode(self, given: dict[str, Any]) -> dict[str, Any]:
         """Switch the mode of a topic from now on. Raises ConsoleError for an unknown mode and for a refused switch."""
         topic, mode = given.get("topic"), given.get("mode") or ""
-        if not isinstance(topic, str) or not topic or not isinstance(mode, str):
+        if not isinstance(topic, str) or not 0 < len(topic) <= MAX_NAME_CHARS or not isinstance(mode, str):
             raise ConsoleError("topic must be a topic name, and mode a mode name or empty")
         try:
             await self._switch_mode(topic, mode)

@@ -1,9 +1,13 @@
 """Requests to a cluster over real sockets: one connection per address, reopened after it broke."""
 
+import contextlib
+from functools import partial
+
 import pytest
 import trio
 
 from codec.command import encode_response
+from gateway.shadow.clusters import cluster as cluster_module
 from gateway.shadow.clusters.cluster import (
     MAX_BROKERS,
     MAX_KNOWN_CONNECTIONS,
@@ -156,3 +160,28 @@ def test_known_brokers_stay_known_among_made_up_ones():
 def test_names_that_no_broker_has():
     assert all(map(is_usable_name, ["broker-a", "rocketmq 北京", "a" * 200, "../../etc"]))
     assert not any(map(is_usable_name, ["", "a" * 201, "北" * 100, "a\nb", "a\0", "\udc80", "\x1b[31m"]))
+
+
+def test_unfinished_answers_of_all_connections_are_bounded(monkeypatch):
+    """Brokers that anybody registered could each make the gateway hold 64 MiB for every part that asks them."""
+    monkeypatch.setattr(cluster_module, "MAX_INPUT_BYTES", 8 << 20)
+
+    async def begin_frame(stream):
+        with contextlib.suppress(trio.BrokenResourceError):
+            await stream.send_all((60 << 20).to_bytes(4) + bytes(4 << 20))
+            await stream.receive_some()
+
+    async def main():
+        async with trio.open_nursery() as nursery:
+            cluster = Cluster(["127.0.0.1:1"])
+            await nursery.start(cluster.run)
+            for _ in range(8):
+                listeners = await nursery.start(partial(trio.serve_tcp, begin_frame, 0, host="127.0.0.1"))
+                await cluster.connection(f"127.0.0.1:{listeners[0].socket.getsockname()[1]}")
+            with trio.fail_after(30):
+                while sum(not each.closed for each in cluster._connections.values()) > 3:
+                    await trio.sleep(0.01)
+            assert sum(each.input_bytes for each in cluster._connections.values()) <= 12 << 20
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)

@@ -89,3 +89,43 @@ async def test_sync_with_and_without_dry_run(primary, target):
         assert broker(target).topics.get("new") is None
         await sync({"topics": ["new"]})
         assert broker(target).topics.get("new") is not None
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"topic": ["orders"]},
+        {"topic": {"a": 1}},
+        {"topic": 7},
+        {"topic": "x" * 300},
+        {"topic": "orders", "group": ["g"]},
+        {"topic": "orders", "group": "x" * 300},
+        {"topic": "orders", "allow": [{}]},
+        {"topic": "orders", "allow": {"delays": 1}},
+        {"topic": "orders", "allow": ["delays"] * 1001},
+        {"topic": "orders", "wait_s": -1},
+        {"topic": "orders", "wait_s": "nan"},
+        {"topic": "orders", "wait_s": float("nan")},
+        {"topic": "orders", "wait_s": 10**400},
+        {"topic": "orders", "wait_s": [1]},
+        {"topic": "orders", "to": ["drained"]},
+    ],
+)
+@two_clusters
+async def test_requests_without_sense_are_refused(primary, target, given):
+    async with serve_routes(primary, target) as (console, *_):
+        for path in ("/cutover/advance", "/cutover/rollback"):
+            if "to" in given and path.endswith("rollback"):
+                continue
+            with pytest.raises(ConsoleError) as error:
+                await console["POST", path](given)
+            assert error.value.status == 400
+
+
+@pytest.mark.parametrize("names", [[1], ["x" * 300], ["t"] * 1001, {"a": 1}, 7])
+@two_clusters
+async def test_lists_of_names_without_sense_are_refused(primary, target, names):
+    async with serve_routes(primary, target) as (console, *_):
+        for name in ("topics", "groups"):
+            with pytest.raises(ConsoleError):
+                await console["POST", "/cutover/sync"]({name: names, "dry_run": True})
