@@ -96,6 +96,7 @@ class ConsumeQueue:
         "bases",
         "buffer",
         "directory",
+        "expired_before",
         "file_bytes",
         "file_entries",
         "flushed_offset",
@@ -137,6 +138,7 @@ class ConsumeQueue:
         self.file_bytes = file_entries * QUEUE_ENTRY_BYTES
         self.bases: list[int] = []  # first entry number of every file, ascending
         self.min_offset = 0
+        self.expired_before = 0  # physical offset up to which `delete_before` has hidden entries
         self.next_offset = 0
         self.flushed_offset = 0
         self.position = 0
@@ -345,6 +347,7 @@ class ConsumeQueue:
             self._pool.close_file(self, base)
             self._files.delete(self.path(base))
         self.min_offset = self.first_entry_from(physical_offset)
+        self.expired_before = physical_offset
 
     def append_entry(self, physical_offset: int, size: int, tags_code: int) -> None:
         """Append the entry of the message at ``physical_offset``."""

@@ -12,6 +12,9 @@ from storage.layout import QUEUE_ENTRY_BYTES
 
 log = logging.getLogger(__name__)
 
+CHECKED_PER_SLICE: Final = 2000
+CHECKED_PER_EXPIRY: Final = 50
+"""Queues that can be looked at in the time it takes to hide the expired entries of one, about 10 us."""
 QUEUES_PER_SLICE: Final = 16
 """Queues whose files are deleted at once, which takes about a millisecond."""
 
@@ -91,10 +94,20 @@ class QueueSet:
                 self._being_deleted.discard(topic)
                 log.info("topic deleted", extra={"topic": topic})
 
-    def delete_before(self, physical_offset: int) -> None:
-        """Remove the files and hide the entries of messages before a physical offset."""
+    def delete_before(self, physical_offset: int) -> Iterator[None]:
+        """Remove the files and hide the entries of messages before a physical offset, in slices.
+
+        Other tasks may run at each yield; `MessageStore` looks after a queue itself before it reads from it.
+        """
+        looked_at = 0
         for queue in self.queues():
-            queue.delete_before(physical_offset)
+            if queue.expired_before < physical_offset:
+                queue.delete_before(physical_offset)
+                looked_at += CHECKED_PER_EXPIRY
+            looked_at += 1
+            if looked_at >= CHECKED_PER_SLICE:
+                looked_at = 0
+                yield
 
     def close(self) -> None:
         """Close all mapped files."""

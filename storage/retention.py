@@ -1,6 +1,7 @@
-"""Removes commit log files that have expired, and the queue and index entries that point into them.
+"""Removes commit log files that have expired, and the index files that point into them.
 
-The broker calls `Retention.delete_expired` about every ten seconds; it may be called at any time.
+`MessageStore.hide_expired_entries` does the same for consume queues, of which there may be a hundred thousand. The
+broker calls `Retention.delete_expired` about every ten seconds; it may be called at any time.
 """
 
 import time
@@ -12,7 +13,6 @@ from storage.commit_log import CommitLog, store_timestamp_of
 from storage.config import StoreConfig
 from storage.files import Files
 from storage.index import MessageIndex
-from storage.queue_set import QueueSet
 
 _HOUR_MS = 3_600_000
 
@@ -25,7 +25,6 @@ class Retention:
     files: Files
     clock: Clock
     commit_log: CommitLog
-    queues: QueueSet
     index: MessageIndex
 
     def disk_used_percent(self) -> float:
@@ -58,7 +57,7 @@ class Retention:
                     break
                 deleted += 1
         if deleted:
-            self._delete_references()
+            self.index.delete_before(self.commit_log.first_base)
         return deleted + self.keep_within_bytes()
 
     def keep_within_bytes(self) -> int:
@@ -74,7 +73,7 @@ class Retention:
                     break
                 deleted += 1
             if deleted:
-                self._delete_references()
+                self.index.delete_before(self.commit_log.first_base)
         return deleted
 
     def _is_delete_hour(self) -> bool:
@@ -95,8 +94,3 @@ class Retention:
             return False
         self.commit_log.delete_first()
         return True
-
-    def _delete_references(self) -> None:
-        first = self.commit_log.first_base
-        self.queues.delete_before(first)
-        self.index.delete_before(first)

@@ -88,7 +88,7 @@ class MessageStore:
         )  # fmt: skip
         self._queue_set = QueueSet(config, files)
         self._queues = self._queue_set.by_key
-        self._retention = Retention(config, files, clock, self.commit_log, self._queue_set, self.index)
+        self._retention = Retention(config, files, clock, self.commit_log, self.index)
         self._now_ms = clock.now_ms
         self._max_message_bytes = config.max_message_bytes
         self._flush_lock = threading.Lock()
@@ -221,7 +221,7 @@ class MessageStore:
         messages that fitted are stored.
         """
         messages = parse_stored_messages(body, topic, queue_id, offset)
-        queue = self._queues.get((topic, queue_id)) or self._queue_set.create(topic, queue_id)
+        queue = self._find_queue(topic, queue_id) or self._queue_set.create(topic, queue_id)
         new = [message for message in messages if message.queue_offset >= queue.next_offset]
         for message in messages[: len(messages) - len(new)]:
             check_not_diverged(self.commit_log, queue, message, body[message.physical_offset :])
@@ -235,6 +235,13 @@ class MessageStore:
             host = store_host or self.store_host
             time_ms = append_preserving_offset(self.commit_log, queue, host, message, stored, time_ms)
         return OffsetPreservingResult(queue.next_offset, len(new), sum(message.size for message in new))
+
+    def _find_queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """Return a queue for reading, after hiding the entries of deleted messages; None if it was never written to."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is not None and queue.expired_before < self.commit_log.first_base:
+            queue.delete_before(self.commit_log.first_base)
+        return queue
 
     def read(
         self,
@@ -252,7 +259,7 @@ class MessageStore:
         ``predicate`` tests the tags code of the queue entry, ``message_predicate`` the whole stored message.
         ``batch_predicate`` selects the same messages as ``message_predicate``, many at once. None lets all pass.
         """
-        queue = self._queues.get((topic, queue_id))
+        queue = self._find_queue(topic, queue_id)
         if queue is None:
             return ReadResult(ReadStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
         return read_queue(
@@ -270,7 +277,7 @@ class MessageStore:
 
     def read_tags_codes(self, topic: str, queue_id: int, start: int, end: int) -> list[int] | None:
         """Return the tag hashes of messages [start, end) of a queue; None if their entries are not all in one file."""
-        queue = self._queues.get((topic, queue_id))
+        queue = self._find_queue(topic, queue_id)
         if queue is None or start < queue.min_offset:
             return None
         if start == end:
@@ -282,7 +289,7 @@ class MessageStore:
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """Return the first readable queue offset, inclusive; 0 for an unknown queue."""
-        queue = self._queues.get((topic, queue_id))
+        queue = self._find_queue(topic, queue_id)
         return 0 if queue is None else queue.min_offset
 
     def max_offset(self, topic: str, queue_id: int) -> int:
@@ -310,12 +317,12 @@ class MessageStore:
         self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary = Boundary.LOWER
     ) -> int:
         """Return the queue offset for a store time, within [min, max]; see `time_search.offset_by_time`."""
-        queue = self._queues.get((topic, queue_id))
+        queue = self._find_queue(topic, queue_id)
         return 0 if queue is None else offset_by_time(self.commit_log, queue, timestamp_ms, boundary)
 
     def store_timestamp_at(self, topic: str, queue_id: int, offset: int) -> int:
         """Return the store timestamp in ms of the message at a queue offset; -1 when there is none."""
-        queue = self._queues.get((topic, queue_id))
+        queue = self._find_queue(topic, queue_id)
         if queue is None or not queue.min_offset <= offset < queue.next_offset:
             return -1
         return store_timestamp_at(self.commit_log, queue, offset)
@@ -326,7 +333,7 @@ class MessageStore:
 
     def physical_offset_at(self, topic: str, queue_id: int, offset: int) -> int:
         """Return the physical offset of the message at a queue offset; 0 when there is none, as officially."""
-        queue = self._queues.get((topic, queue_id))
+        queue = self._find_queue(topic, queue_id)
         if queue is None or not queue.min_offset <= offset < queue.next_offset:
             return 0
         return queue.read_entry(offset)[0]
@@ -379,8 +386,19 @@ class MessageStore:
         """
         return self._queue_set.delete_files(topic, self._queue_set.take_topic(topic))
 
-    def delete_expired(self, manual: bool = False, max_files: int | None = None) -> int:
+    def delete_expired(self, manual: bool = False) -> int:
         """Remove expired files; return the number of commit log files removed. See `Retention.delete_expired`."""
+        deleted = self.delete_expired_log_files(manual)
+        for _ in self.hide_expired_entries():
+            pass
+        return deleted
+
+    def hide_expired_entries(self) -> Iterator[None]:
+        """Remove queue files and hide queue entries whose messages were deleted; other tasks may run at each yield."""
+        return self._queue_set.delete_before(self.commit_log.first_base)
+
+    def delete_expired_log_files(self, manual: bool = False, max_files: int | None = None) -> int:
+        """Remove expired commit log files; return their number. `hide_expired_entries` should follow."""
         used_percent = self._retention.disk_used_percent()
         self._set_disk_full(self._retention.is_disk_full(used_percent))
         return self._retention.delete_expired(used_percent, manual, max_files)

@@ -244,3 +244,28 @@ def test_a_deletion_that_is_cancelled_is_finished_at_once():
     slices.close()
     assert queue_files(files) == []
     store.append("t", 3, b"new")
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_entries_of_deleted_messages_are_hidden_before_anybody_reads_them(checkpoint):
+    files = CrashFiles()
+    store = open_store(files, consume_queue_file_entries=10, retained_bytes=2 << 20)
+    topics = [f"t{number}" for number in range(500)]
+    for topic in topics:
+        store.append(topic, 0, b"old")
+    if checkpoint:
+        store.write_checkpoint()
+    for _ in range(4000):
+        store.append("filler", 0, bytes(1000))
+    assert store.min_physical_offset > 0, "the log has deleted its first file"
+    assert store.min_offset("t7", 0) == store.max_offset("t7", 0) == 1
+    assert store.read("t8", 0, 0, 1).status.name == "OFFSET_TOO_SMALL"
+    assert store.offset_by_time("t9", 0, 0) == 1
+    assert store.earliest_store_timestamp("t10", 0) == -1
+    first = store.min_offset("filler", 0)
+    assert decode_message(store.read("filler", 0, first, 1).chunks[0]).queue_offset == first
+    before = len(queue_files(files))
+    assert len(list(store.hide_expired_entries())) >= 10, "others have their turn in between"
+    assert all(queue.min_offset == 1 for queue in store._queue_set.queues() if queue.topic != "filler")
+    assert len(queue_files(files)) <= before
+    assert list(store.hide_expired_entries()) == []

@@ -209,8 +209,10 @@ class BrokerService:
     async def _remove_expired(self) -> None:
         """Delete expired files one at a time: freeing a gigabyte takes the system about 0.1 s."""
         for _ in range(self.broker.config.store.delete_files_max):
-            if not self.broker.store.delete_expired(max_files=1):
+            if not self.broker.store.delete_expired_log_files(max_files=1):
                 break
+            await trio.lowlevel.checkpoint()
+        for _ in self.broker.store.hide_expired_entries():
             await trio.lowlevel.checkpoint()
         if self.broker.timer_delivery is not None:
             self.broker.timer_delivery.remove_expired_files()

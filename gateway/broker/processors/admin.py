@@ -4,6 +4,8 @@ import logging
 import shutil
 from typing import Final
 
+import trio.lowlevel
+
 from codec.constants import CURRENT_VERSION, ResponseCode, version_name
 from codec.message import decode_message
 from gateway.broker.processors.broker import Broker
@@ -206,9 +208,11 @@ def _describe_timers(broker: Broker) -> dict[str, str]:
 
 
 @DeleteExpiredCommitlog.on(routes)
-def delete_expired_commit_log(broker: Broker, request: DeleteExpiredCommitlog) -> None:
+async def delete_expired_commit_log(broker: Broker, request: DeleteExpiredCommitlog) -> None:
     """Delete files past their retention now. Source: AdminBrokerProcessor.deleteExpiredCommitLog, 5.4.0."""
-    broker.store.delete_expired(manual=True)
+    broker.store.delete_expired_log_files(manual=True)
+    for _ in broker.store.hide_expired_entries():
+        await trio.lowlevel.checkpoint()
 
 
 @GetBrokerHaStatus.on(routes)

@@ -111,6 +111,8 @@ async def delete_group(broker: Broker, request: DeleteSubscriptionGroup) -> None
     broker.groups.delete(request.group_name)
     broker.stats.forget_group(request.group_name)
     if request.clean_offset:
+        for topic in broker.offsets.topics_of_group(request.group_name):
+            broker.pop.state.ordered_pops.forget_group(topic, request.group_name)
         broker.offsets.remove_group(request.group_name)
     await broker.groups.save_changes()
     log.info("group deleted", extra={"group": request.group_name, "offsets_too": request.clean_offset})

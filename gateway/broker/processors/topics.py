@@ -133,7 +133,11 @@ async def delete_topic(broker: Broker, request: DeleteTopicInBroker) -> None:
         gone += [name for name in pop_retry if name in broker.topics]
     for name in gone:
         broker.topics.delete(name)
+        for group in broker.offsets.groups_of_topic(name):
+            broker.pop.state.ordered_pops.forget_group(name, group)
         broker.offsets.remove_topic(name)
+        if broker.timer_delivery is not None:
+            broker.timer_delivery.metrics.remove_topic(name)
         broker.stats.forget_topic(name)
         for _ in broker.store.delete_topic_in_slices(name):
             await trio.lowlevel.checkpoint()
@@ -228,9 +232,11 @@ async def clean_unused_topics(broker: Broker, request: CleanUnusedTopic) -> None
 
 
 @CleanExpiredConsumequeue.on(routes)
-def clean_expired_queues(broker: Broker, request: CleanExpiredConsumequeue) -> None:
+async def clean_expired_queues(broker: Broker, request: CleanExpiredConsumequeue) -> None:
     """Delete queue files whose messages have expired.
 
     Source: AdminBrokerProcessor.cleanExpiredConsumeQueue, 5.4.0.
     """
-    broker.store.delete_expired()
+    broker.store.delete_expired_log_files()
+    for _ in broker.store.hide_expired_entries():
+        await trio.lowlevel.checkpoint()

@@ -137,7 +137,7 @@ async def test_old_files_are_removed(cluster):
         asked.append(max_files)
         return removed.pop(0)
 
-    node.broker.store.delete_expired = clean
+    node.broker.store.delete_expired_log_files = clean
     await trio.sleep(2.5)
     assert asked == [1] * 5, "until there is no more"
     await trio.sleep(1)
@@ -147,7 +147,7 @@ async def test_old_files_are_removed(cluster):
 @simulated
 async def test_a_background_task_that_fails_goes_on(cluster, caplog):
     node = await cluster.add_broker(clean_resource_interval_ms=1000)
-    node.broker.store.delete_expired = lambda max_files: 1 / 0
+    node.broker.store.delete_expired_log_files = lambda max_files: 1 / 0
     await trio.sleep(2.5)
     assert caplog.text.count("background task failed") == 2
     assert (await cluster.dial(node.address).ask(message())).queue_offset == 0
@@ -266,7 +266,7 @@ class Defect:
         (TrafficRates, "take_sample"),
         (BroadcastOffsets, "commit_and_expire"),
         (MessageStore, "build_index"),
-        (MessageStore, "delete_expired"),
+        (MessageStore, "delete_expired_log_files"),
         (MessageStore, "write_checkpoint"),
         (TimerDelivery, "next_due_ms"),
         (TimerDelivery, "read_topic"),

@@ -1,6 +1,6 @@
 import pytest
 
-from gateway.broker.pop.ordered_pops import NOT_POPPED, NOTHING_TO_COMMIT, OrderedPopTable
+from gateway.broker.pop.ordered_pops import NOT_POPPED, NOTHING_TO_COMMIT, POPS_PER_SLICE, OrderedPopTable
 from gateway.runtime.config_file import ConfigFile
 from gateway.tests.broker_fakes import FakeClock
 from storage.files import MemoryFiles
@@ -151,3 +151,20 @@ def test_times_beyond_a_long_are_saved_as_the_latest(world):
     world.orders.persist()
     world.start()
     assert world.orders.table["t@g"][0].visible_at == {5: (1 << 63) - 1}
+
+
+def test_many_pops_are_encoded_in_slices_and_go_with_their_group(world):
+    for number in range(3 * POPS_PER_SLICE):
+        world.orders.record_pop(None, f"t{number}", "g", 0, world.clock.now_ms(), 60_000, [1])
+    parts = list(world.orders.encode_slices())
+    assert len(parts) == 5
+    world.orders.forget_group("t7", "g")
+    world.orders.persist()
+    world.start()
+    assert len(world.orders.table) == 3 * POPS_PER_SLICE - 1
+    assert world.orders.table["t8@g"][0].offsets == [1]
+    for number in range(3 * POPS_PER_SLICE):
+        world.orders.forget_group(f"t{number}", "g")
+    world.orders.persist()
+    world.start()
+    assert world.orders.table == {}
