@@ -10,6 +10,7 @@ from codec.java_numbers import quoted
 from codec.topics import PERM_READ, RETRY_PREFIX
 from gateway.broker.pop.queue_assignment import STRATEGIES, assign_for_pop, assign_queues
 from gateway.broker.processors.broker import Broker
+from gateway.broker.processors.turns import check_listed_queues, end_turn
 from gateway.config.pop import POP, PULL
 from remoting.bodies.pop import (
     MessageQueueAssignment,
@@ -62,12 +63,16 @@ async def _readable_queues(broker: Broker, topic: str) -> list[MessageQueue] | N
     route = await broker.routes.find_route(topic)
     if route is None:
         return None
-    return [
-        MessageQueue(topic=topic, broker_name=data.broker_name, queue_id=queue_id)
-        for data in sorted(route.queue_datas, key=lambda data: data.broker_name)
-        if data.perm & PERM_READ
-        for queue_id in broker.topics.queue_ids(data.read_queue_nums)
-    ]
+    queues: list[MessageQueue] = []
+    for number, data in enumerate(sorted(route.queue_datas, key=lambda data: data.broker_name)):
+        if data.perm & PERM_READ:
+            queues += [
+                MessageQueue(topic=topic, broker_name=data.broker_name, queue_id=queue_id)
+                for queue_id in broker.topics.queue_ids(data.read_queue_nums)
+            ]
+        check_listed_queues(len(queues))
+        await end_turn(number, 1)
+    return queues
 
 
 def _assigned_queues(

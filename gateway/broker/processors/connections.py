@@ -1,11 +1,16 @@
 """Lists of connected clients for administrators, and requests that are forwarded to clients."""
 
+from collections.abc import Mapping
+
+from codec import fastjson
 from codec.command import Command
 from codec.constants import VERSION_NAMES, ResponseCode, version_name
 from codec.errors import MessageFormatError
 from codec.ids import decode_message_id
 from gateway.broker.client_registry import GroupMember
+from gateway.broker.encoded_entries import fill_empty
 from gateway.broker.processors.broker import Broker
+from gateway.broker.processors.turns import end_turn
 from gateway.broker.stored_messages import find_stored
 from remoting.bodies.groups import (
     ConnectedClient,
@@ -14,6 +19,7 @@ from remoting.bodies.groups import (
     ProducerInfo,
     ProducerTableInfo,
 )
+from remoting.connection import Connection
 from remoting.declare import Header
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
 from remoting.handler_table import Call, HandlerTable
@@ -45,7 +51,7 @@ def _describe_connection(client: GroupMember) -> ConnectedClient:
 
 
 @GetConsumerConnectionList.on(routes)
-def get_consumers(broker: Broker, request: GetConsumerConnectionList) -> GetConsumerConnectionListReply:
+async def get_consumers(broker: Broker, request: GetConsumerConnectionList) -> GetConsumerConnectionListReply:
     """Return online members and subscriptions of a group.
 
     Source: AdminBrokerProcessor.getConsumerConnectionList, 5.4.0.
@@ -55,32 +61,51 @@ def get_consumers(broker: Broker, request: GetConsumerConnectionList) -> GetCons
         remark = f"the consumer group[{request.consumer_group}] not online"
         raise RequestError(ResponseCode.CONSUMER_NOT_ONLINE, remark)
     body = ConsumerConnection(
-        connection_set=[_describe_connection(client) for client in group.clients.values()],
         subscription_table=group.subscriptions,
         consume_type=group.consume_type,
         message_model=group.message_model,
         consume_from_where=group.consume_from_where,
     )
-    return GetConsumerConnectionListReply(data=body)
+    reply = GetConsumerConnectionListReply(data=body)
+    reply.body = fill_empty(body, "connectionSet", await _describe_connections(group.clients))
+    return reply
+
+
+async def _describe_connections(members: Mapping[Connection, GroupMember]) -> list[bytes]:
+    """Return the JSON of a group's members, encoded in slices."""
+    described = []
+    for number, client in enumerate(list(members.values())):
+        described.append(_describe_connection(client).to_json())
+        await end_turn(number)
+    return described
 
 
 @GetProducerConnectionList.on(routes)
-def get_producers(broker: Broker, request: GetProducerConnectionList) -> GetProducerConnectionListReply:
+async def get_producers(broker: Broker, request: GetProducerConnectionList) -> GetProducerConnectionListReply:
     """Return online members of a producer group. Source: AdminBrokerProcessor.getProducerConnectionList, 5.4.0."""
     members = broker.clients.producers.get(request.producer_group)
     if members is None:
         remark = f"the producer group[{request.producer_group}] not exist"
         raise RequestError(ResponseCode.SYSTEM_ERROR, remark)
-    connections = [_describe_connection(client) for client in members.values()]
-    return GetProducerConnectionListReply(data=ProducerConnection(connection_set=connections))
+    reply = GetProducerConnectionListReply(data=ProducerConnection())
+    reply.body = fill_empty(reply.data, "connectionSet", await _describe_connections(members))
+    return reply
 
 
 @GetAllProducerInfo.on(routes)
-def get_all_producers(broker: Broker, request: GetAllProducerInfo) -> GetAllProducerInfoReply:
+async def get_all_producers(broker: Broker, request: GetAllProducerInfo) -> GetAllProducerInfoReply:
     """Return every online producer by group. Source: AdminBrokerProcessor.getAllProducerInfo, 5.4.0."""
-    groups = broker.clients.producers.items()
-    table = {group: [_describe_producer(client) for client in members.values()] for group, members in groups}
-    return GetAllProducerInfoReply(data=ProducerTableInfo(data=table))
+    groups, number = [], 0
+    for group in list(broker.clients.producers):
+        described = []
+        for client in list(broker.clients.producers.get(group, {}).values()):
+            described.append(_describe_producer(client).to_json())
+            number += 1
+            await end_turn(number)
+        groups.append(fastjson.dumps(group) + b":[" + b",".join(described) + b"]")
+    reply = GetAllProducerInfoReply(data=ProducerTableInfo())
+    reply.body = fill_empty(reply.data, "data", groups)
+    return reply
 
 
 def _describe_producer(client: GroupMember) -> ProducerInfo:
