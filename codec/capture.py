@@ -242,19 +242,9 @@ def _encode_block(kind: int, block: CaptureBlock, payload: bytes, level: int) ->
             stored, compression = squeezed, _ZLIB
     size = BLOCK_HEAD.size - 4 + len(topics) + len(stored)
     head = BLOCK_HEAD.pack(
-        BLOCK_MAGIC,
-        0,
-        block.position,
-        size,
-        kind,
-        compression,
-        0,
-        block.records,
-        len(payload),
-        block.min_ms,
-        block.max_ms,
-        _WORD.unpack_from(topics)[0],
-    )
+        BLOCK_MAGIC, 0, block.position, size, kind, compression, 0, block.records,
+        len(payload), block.min_ms, block.max_ms, _WORD.unpack_from(topics)[0],
+    )  # fmt: skip
     rest = b"".join((head[_CRC_FROM:], topics[4:], stored))
     return b"".join((BLOCK_MAGIC, _WORD.pack(_crc(rest)), rest))
 
