@@ -263,6 +263,8 @@ async def accept_transport(
         first = await transport.peek()
     if first is None:
         raise OSError(f"{transport.remote} was silent for {MAX_FIRST_BYTE_WAIT_S} s")
+    if not first:
+        raise OSError(f"{transport.remote} closed without a byte")
     if first == _HANDSHAKE_BYTE:
         secure = TlsTransport(transport, context, server_side=True)
         await secure.handshake()

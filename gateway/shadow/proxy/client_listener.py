@@ -22,6 +22,11 @@ DialUpstream = Callable[[str], Awaitable[Transport]]
 """Connects to an address of the primary. Raises OSError."""
 SWEEPS_PER_REMEMBERED_TIME: Final = 8
 """Searches for overdue requests during the time for which a request is remembered (`remembered_s`)."""
+MAX_CONCURRENT_DIALS: Final = 64
+"""Clients of a listener that are connected to its upstream at a time. When thousands come at once, the upstream and all
+other clients notice less of them."""
+MAX_DIAL_WAITS: Final = 4
+"""Time that a client may wait for its turn and its connection, in units of `connect_s`."""
 QUIET_S: Final = 0.1
 """Time without an answer after which a stopping listener expects no more of them."""
 _connection_numbers = itertools.count(1)
@@ -56,6 +61,7 @@ class ClientListener:
         self._dial = dial
         self._admit = admit
         self._connections = connections
+        self._dialing = trio.CapacityLimiter(MAX_CONCURRENT_DIALS)
         self._sessions: set[SessionDriver] = set()
         self.buffered_bytes = 0
         self.unfinished_bytes = 0
@@ -125,15 +131,17 @@ class ClientListener:
                 nursery.cancel_scope.cancel()
 
     async def _dial_upstream(self) -> Transport | None:
-        problem = "no address"
-        for address in self.addresses:
-            try:
-                transport = await self._dial(address)
-            except OSError as error:
-                problem = str(error) or type(error).__name__
-            else:
-                self._report_upstream_reachable(True)
-                return transport
+        problem = "too many clients wait for a connection"
+        with trio.move_on_after(MAX_DIAL_WAITS * self.context.settings.connect_s):
+            async with self._dialing:
+                for address in self.addresses:
+                    try:
+                        transport = await self._dial(address)
+                    except OSError as error:
+                        problem = str(error) or type(error).__name__
+                    else:
+                        self._report_upstream_reachable(True)
+                        return transport
         self.context.counters.unreachable += 1
         self._report_upstream_reachable(False, problem)
         return None

@@ -10,6 +10,7 @@ import trio
 
 from codec.command import encode_response
 from gateway.shadow.clusters.cluster import Cluster
+from gateway.shadow.proxy.client_listener import MAX_CONCURRENT_DIALS
 from gateway.shadow.proxy.forwarder import Forwarder
 from gateway.shadow.proxy.settings import ListenSettings
 from gateway.shadow.traffic.exchange import Hub
@@ -261,3 +262,48 @@ def test_the_largest_client_is_closed_above_the_memory_limit(reactor, caplog):
 
     trio.run(main)
     assert "buffers of all clients exceed kept_total_bytes" in caplog.text
+
+
+def test_a_storm_of_clients_reaches_the_primary_in_turns(reactor):
+    """Thousands of clients at once must not become thousands of dials at once, nor hold up another broker's."""
+
+    async def main():
+        async with trio.open_nursery() as nursery:
+            primary = FakePrimary(nursery)
+            slow, other = primary.broker(1), primary.broker(2)
+            primary.brokers = {"a": [slow.address], "b": [other.address]}
+            async with running(primary, reactor, refresh_s=3600.0) as forwarder:
+                routes = await fetch_route(forwarder)
+                assert await ask_max_offset(routes["a"][0]) == 1
+                check, dials, most = forwarder._broker_check, 0, 0
+                real = check.dial
+
+                async def dial(address):
+                    nonlocal dials, most
+                    if address != slow.address:
+                        return await real(address)
+                    dials += 1
+                    most = max(most, dials)
+                    try:
+                        await trio.sleep(0.05)
+                        return await real(address)
+                    finally:
+                        dials -= 1
+
+                for listener in forwarder.listeners:
+                    listener._dial = dial if listener.context.upstream.broker else listener._dial
+                results = []
+
+                async def ask():
+                    results.append(await ask_max_offset(routes["a"][0]))
+
+                async with trio.open_nursery() as asking:
+                    for _ in range(3 * MAX_CONCURRENT_DIALS):
+                        asking.start_soon(ask)
+                    await trio.sleep(0.01)
+                    assert await ask_max_offset(routes["b"][0]) == 2
+                assert results == [1] * (3 * MAX_CONCURRENT_DIALS)
+                assert most <= MAX_CONCURRENT_DIALS
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
