@@ -5,11 +5,10 @@ from codec.constants import ResponseCode
 from codec.errors import MessageFormatError
 from codec.ids import decode_message_id
 from codec.message import Message
-from codec.topics import TRANS_HALF_TOPIC
+from codec.topics import TRANS_CHECK_MAX_TOPIC, TRANS_HALF_TOPIC
 from gateway.broker.message_writer import NewMessage
 from gateway.broker.processors.broker import Broker
 from gateway.broker.stored_messages import find_in_queue, find_message
-from gateway.broker.transactions import HALF_TOPICS
 from remoting.connection import Handler
 from remoting.errors import RequestError
 from remoting.handler_table import HandlerTable
@@ -30,8 +29,8 @@ def end_transaction(broker: Broker) -> Handler:
 def resume_check(broker: Broker, request: ResumeCheckHalfMessage) -> None:
     """Write a given-up message to the half messages again, as if it had never been checked.
 
-    Source: AdminBrokerProcessor.resumeCheckHalfMessage, 5.4.0. Deviation: a message of a topic without half messages is
-    not found; the official broker makes a half message of any.
+    Source: AdminBrokerProcessor.resumeCheckHalfMessage, 5.4.0. Deviation: only a message that the broker gave up asking
+    about is found; the official broker makes a half message of any, and another of a half message that still waits.
     """
     message = _find_given_up(broker, request.msg_id)
     if message is None:
@@ -51,6 +50,6 @@ def _find_given_up(broker: Broker, message_id: str | None) -> Message | None:
     except MessageFormatError:
         return None
     queued = find_in_queue(broker.store, physical_offset)
-    if queued is None or queued.topic not in HALF_TOPICS:
+    if queued is None or queued.topic != TRANS_CHECK_MAX_TOPIC.encode():
         return None
     return find_message(broker.store, physical_offset)
