@@ -105,9 +105,12 @@ class Campaign:
         bounds: Bounds,
         on_finding: Callable[[Recording], None] = lambda recording: None,
         window: int = MAX_OUTSTANDING,
+        with_corpus: bool = True,
     ) -> None:
         self.result = CampaignResult(against, seed)
         self._window = window
+        self._corpus = {case.number: (name, case) for name, case in load_corpus(against)}
+        self._with_corpus = with_corpus
         self._bounds = bounds
         self._on_finding = on_finding
         self._seed = seed
@@ -158,17 +161,15 @@ class Campaign:
         walks: Iterable[int],
         max_frames: int | None,
     ) -> None:
-        for name, case in load_corpus(self._against):
-            self._recent = [case.number]
-            self._case = driver.context = f"corpus case {name}: "
-            driver.send_walk(case)
-            driver.wait_for_own()
-            self._next_check_s = 0.0
-            self._check(servers)
-        self._recent, self._case, driver.context = [], "", ""
+        if self._with_corpus:
+            for number in self._corpus:
+                self._send_case(servers, driver, number)
         for number in walks:
             if self.stopped or (max_frames is not None and driver.frames_sent >= max_frames):
                 break
+            if number < 0:
+                self._send_case(servers, driver, number)
+                continue
             self._recent.append(number)
             driver.send_walk(build_walk(self._seed, number, world, PORTS[self._against]))
             if time.monotonic() > self._next_check_s:
@@ -176,6 +177,17 @@ class Campaign:
                 self._check(servers)
         if not self.stopped:
             driver.drain(lambda: self._check(servers))
+
+    def _send_case(self, servers: ServersUnderTest, driver: Driver, number: int) -> None:
+        """Send one case of the corpus, and look at once for what it did."""
+        name, case = self._corpus[number]
+        self._recent = [number]
+        self._case = driver.context = f"corpus case {name}: "
+        driver.send_walk(case)
+        driver.wait_for_own()
+        self._next_check_s = 0.0
+        self._check(servers)
+        self._recent, self._case, driver.context = [], "", ""
 
     def _check(self, servers: ServersUnderTest) -> None:
         """Look at the processes and their logs, at most every CHECK_INTERVAL_S."""
@@ -201,10 +213,13 @@ class Campaign:
     def _report_new(self) -> None:
         found = self.result.findings.items()
         for finding in found[self._reported :]:
-            frames = self._driver.last_frames() if self._driver is not None else {}
-            self._on_finding(
-                Recording(self._against, self._seed, finding.walks, finding.title, finding.detail, frames)
-            )
+            recording = Recording(self._against, self._seed, finding.walks, finding.title, finding.detail)
+            if len(finding.walks) == 1 and finding.walks[0] >= 0:
+                recording.suspect = finding.walks[0]
+                recording.walks = [walk for walk in self._recent if walk <= recording.suspect]
+            if self._driver is not None:
+                recording.last_frames = self._driver.last_frames()
+            self._on_finding(recording)
         self._reported = len(found)
 
     # -- after the attack ---------------------------------------------------------------------------------------------

@@ -68,7 +68,9 @@ def main(
     save = partial(save_recording, findings)
     if replay is not None:
         recording = Recording.load(replay)
-        result = Campaign(recording.against, recording.seed, bounds, save).run(recording.walks)
+        result = Campaign(recording.against, recording.seed, bounds, save, with_corpus=False).run(
+            recording.walks
+        )
         click.echo(str(result))
         sys.exit(1 if len(result.findings) else 0)
     targets = TARGETS if against == "all" else (against,)
@@ -92,6 +94,8 @@ def _run_campaign(
 def _minimise(path: Path, bounds: Bounds, trials: int) -> None:
     recording = Recording.load(path)
     smallest = minimise_recording(recording, lambda each: repeats_finding(each, bounds), trials)
+    if smallest is None:
+        sys.exit(f"the finding does not repeat: {recording.title}")
     smallest.save(path)
     click.echo(f"{len(recording.walks)} walks → {len(smallest.walks)}: {smallest.walks[:20]}, in {path}")
 

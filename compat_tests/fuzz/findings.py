@@ -53,6 +53,8 @@ class Recording:
     walks: list[int]
     title: str = ""
     detail: str = ""
+    suspect: int | None = None
+    """The walk whose answer showed the defect; those before it may have prepared it."""
     last_frames: dict[str, list[str]] = field(default_factory=dict)
     """The last frames of each open connection, as text."""
 

@@ -12,11 +12,14 @@ from compat_tests.fuzz.campaign import Bounds, Campaign
 from compat_tests.fuzz.findings import Recording
 
 DEFAULT_TRIALS: Final = 60
+LAST_WALKS: Final = (1, 8, 64, 512)
+"""Numbers of walks, counted from the end, that are tried first: most findings need no more."""
 
 
 def repeats_finding(recording: Recording, bounds: Bounds) -> bool:
     """Send the walks of a recording to new servers; return whether the same finding is made."""
-    result = Campaign(recording.against, recording.seed, bounds).run(recording.walks)
+    campaign = Campaign(recording.against, recording.seed, bounds, with_corpus=False)
+    result = campaign.run(recording.walks)
     return any(finding.title == recording.title for finding in result.findings.items())
 
 
@@ -24,22 +27,17 @@ def minimise_recording(
     recording: Recording,
     repeats: Callable[[Recording], bool],
     max_trials: int = DEFAULT_TRIALS,
-) -> Recording:
-    """Return the recording with as few walks as at most ``max_trials`` trials can find.
-
-    The walks nearest to the finding are tried first, since most findings need only these.
-    """
-    best, trials = list(recording.walks), 0
+) -> Recording | None:
+    """Return the recording with as few walks as about ``max_trials`` trials can find; None if it does not repeat."""
+    search = _Search(recording, repeats, max_trials)
+    best = next(filter(search.repeats, (recording.walks[-count:] for count in LAST_WALKS)), None)
+    if best is None:
+        best = recording.walks
+        if not repeats(recording):
+            return None
     parts = 2
-    while len(best) > 1 and trials < max_trials:
-        smaller = None
-        for candidate in _candidates(best, parts):
-            if trials >= max_trials:
-                break
-            trials += 1
-            if repeats(replace(recording, walks=candidate)):
-                smaller = candidate
-                break
+    while len(best) > 1 and search.trials_left:
+        smaller = next(filter(search.repeats, _candidates(best, parts)), None)
         if smaller is not None:
             best, parts = smaller, 2
         elif parts >= len(best):
@@ -47,6 +45,22 @@ def minimise_recording(
         else:
             parts = min(2 * parts, len(best))
     return replace(recording, walks=best)
+
+
+class _Search:
+    """Tries sets of walks while there are trials left."""
+
+    def __init__(self, recording: Recording, repeats: Callable[[Recording], bool], max_trials: int) -> None:
+        self._recording = recording
+        self._repeats = repeats
+        self.trials_left = max_trials
+
+    def repeats(self, walks: list[int]) -> bool:
+        """Return whether these walks lead to the finding; False when no trial is left."""
+        if not self.trials_left:
+            return False
+        self.trials_left -= 1
+        return self._repeats(replace(self._recording, walks=walks))
 
 
 def _candidates(walks: Sequence[int], parts: int) -> list[list[int]]:

@@ -12,13 +12,13 @@ def minimise(needed: set[int], count: int = 500, max_trials: int = 200) -> tuple
         return needed <= set(recording.walks)
 
     smallest = minimise_recording(Recording("broker", 1, list(range(count))), repeats, max_trials)
-    return smallest.walks, len(trials)
+    return smallest.walks if smallest else [], len(trials)
 
 
 def test_one_walk_is_found_in_a_few_trials():
     walks, trials = minimise({499})
     assert walks == [499]
-    assert trials <= 10
+    assert trials == 1
 
 
 def test_walks_far_from_each_other_are_found():
@@ -26,10 +26,10 @@ def test_walks_far_from_each_other_are_found():
 
 
 def test_the_number_of_trials_is_bounded():
-    walks, trials = minimise({3, 250, 498}, max_trials=5)
-    assert trials == 5
+    walks, trials = minimise({3, 250, 498}, max_trials=8)
+    assert trials == 8
     assert {3, 250, 498} <= set(walks)
 
 
-def test_a_finding_that_does_not_repeat_keeps_its_walks():
-    assert minimise({1000}, count=8)[0] == list(range(8))
+def test_a_finding_that_does_not_repeat_has_no_smallest_set():
+    assert minimise({1000}, count=8)[0] == []
