@@ -86,7 +86,7 @@ class StagedBatches:
         return self._marks[writer]
 
     async def stage_part(self, writer: str, batch: int, stage: str, number: int, part: StagedPart) -> None:
-        """Store a part durably. Raises StoreFull."""
+        """Store a part durably, unless its batch is published meanwhile. Raises StoreFull."""
         data = part.encode()
         # A sender that gave up waiting may send a part again while the first request is still being processed.
         place = f"{writer}/{batch}/{stage}/{number}"
@@ -103,6 +103,9 @@ class StagedBatches:
             except StoreError:
                 self.staged_bytes -= more
                 raise
+            except FileNotFoundError:
+                # The end of a batch deletes all its files, also those that are being written.
+                self.staged_bytes -= more
             finally:
                 if not lock.statistics().tasks_waiting:
                     self._part_locks.pop(place, None)

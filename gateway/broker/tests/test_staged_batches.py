@@ -133,6 +133,22 @@ def test_a_batch_with_missing_pieces_is_not_published():
     assert publish(world, ("s", 1)) == 3
 
 
+def test_a_part_may_arrive_while_its_batch_ends(monkeypatch):
+    """The files of the batch are deleted at any time within the write of a part that was sent twice."""
+    world = staging_of()
+    staging = world.broker.staged_batches
+    stage(world, range(3))
+    before = staging.staged_bytes
+
+    def write_part(*_):
+        raise FileNotFoundError("0.s.0.tmp")
+
+    monkeypatch.setattr(staging._files, "write_part", write_part)
+    assert stage(world, range(3)) == -1
+    assert stage(world, range(3), name="other") == -1
+    assert staging.staged_bytes == before
+
+
 def test_writers_do_not_know_of_each_other():
     world = staging_of()
     stage(world, range(2), writer="one")
