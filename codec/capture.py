@@ -31,7 +31,7 @@ MAX_BLOCK_TEXTS: Final = 0x10000
 """Texts of one block: records refer to them by numbers of 16 bits."""
 MAX_TEXT_BYTES: Final = 0xFFFF
 SEARCHES_PER_BYTE: Final = 4
-"""How often each byte of a damaged file may be checked as part of a block, on average."""
+"""Limit of the checks of each byte of a damaged file as part of a block, on average."""
 MIN_SEARCHED_BYTES: Final = 64 * 1024 * 1024
 
 FILE_HEAD: Final = Struct(">8sHHqQ")

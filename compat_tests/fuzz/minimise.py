@@ -29,7 +29,7 @@ def minimise_recording(
     max_trials: int = DEFAULT_TRIALS,
 ) -> Recording | None:
     """Return the recording with as few walks as about ``max_trials`` trials can find; None if it does not repeat."""
-    search = _Search(recording, repeats, max_trials)
+    search = _FrameSearch(recording, repeats, max_trials)
     best = next(filter(search.repeats, (recording.walks[-count:] for count in LAST_WALKS)), None)
     if best is None:
         best = recording.walks
@@ -47,7 +47,7 @@ def minimise_recording(
     return replace(recording, walks=best)
 
 
-class _Search:
+class _FrameSearch:
     """Tries sets of walks while there are trials left."""
 
     def __init__(self, recording: Recording, repeats: Callable[[Recording], bool], max_trials: int) -> None:
