@@ -6,18 +6,24 @@ as soon as they have grown by an eighth of a limit together, so that a burst can
 """
 
 import logging
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator
 from operator import itemgetter
 from time import monotonic
 from typing import Final, Protocol
 
 import trio
 
+from gateway.runtime.allocator import give_back_free_memory
 from gateway.runtime.metrics import Metric
+from gateway.runtime.run_blocking import RunBlocking
 
 log = logging.getLogger(__name__)
 
 SUMS_PER_LIMIT: Final = 8
+TRIMMED_BYTES: Final = 16 * 1024 * 1024
+"""Memory is given back to the system when the sessions hold this much less than they did."""
+MIN_TRIM_INTERVAL_S: Final = 10.0
 LOG_INTERVAL_S: Final = 10.0
 SESSIONS_PER_TURN: Final = 256
 """Sessions summed up before other tasks have their turn: about half a millisecond."""
@@ -52,7 +58,17 @@ class SessionGroup(Protocol):
 class MemoryGuard:
     """Closes the largest sessions when all together hold too much."""
 
-    def __init__(self, max_bytes: float, max_unfinished_bytes: float) -> None:
+    def __init__(
+        self,
+        max_bytes: float,
+        max_unfinished_bytes: float,
+        give_back: Callable[[], object] = give_back_free_memory,
+        run_blocking: RunBlocking = trio.to_thread.run_sync,
+    ) -> None:
+        self._give_back = give_back
+        self._run_blocking = run_blocking
+        self._peak_bytes = 0
+        self._trimmed_s = -math.inf
         self._max_bytes = max_bytes
         self._max_unfinished_bytes = max_unfinished_bytes
         self._grown_limit = min(max_bytes, max_unfinished_bytes) / SUMS_PER_LIMIT
@@ -87,6 +103,15 @@ class MemoryGuard:
             group.buffered_bytes = sum(size for size, _, _ in held[first:])
             group.unfinished_bytes = sum(size for _, size, _ in held[first:])
         self._close_largest(held)
+        await self._give_back_memory(sum(size for size, _, _ in held))
+
+    async def _give_back_memory(self, total_bytes: int) -> None:
+        """Return memory to the system after a burst: the buffers of many sessions otherwise stay in the heap."""
+        self._peak_bytes = max(self._peak_bytes, total_bytes)
+        now_s = trio.current_time()
+        if self._peak_bytes - total_bytes > TRIMMED_BYTES and now_s - self._trimmed_s > MIN_TRIM_INTERVAL_S:
+            self._peak_bytes, self._trimmed_s = total_bytes, now_s
+            await self._run_blocking(self._give_back)
 
     def _close_largest(self, held: list[tuple[int, int, BufferingSession]]) -> None:
         unfinished = [(size, each) for _, size, each in held]

@@ -10,6 +10,7 @@ from gateway.shadow.proxy.peer_connection import LARGE_READ_BYTES
 from gateway.shadow.proxy.session import Session
 from gateway.shadow.proxy.session_driver import SessionDriver
 from gateway.shadow.tests.sessions import SessionBench, request, run_with_nursery
+from gateway.tests.cluster import inline
 from remoting.tests.virtual import settle, virtual
 
 MIB = 1 << 20
@@ -124,3 +125,24 @@ def test_large_frames_are_read_in_small_pieces():
         assert bench.client.read_sizes[-1] == MIB
 
     run_with_nursery(main)
+
+
+@virtual
+async def test_memory_is_given_back_after_a_burst_but_not_all_the_time():
+    calls = []
+    guard = MemoryGuard(1 << 40, 1 << 40, lambda: calls.append(trio.current_time()), inline)
+    session = FakeSession(buffered=100 * MIB)
+    for _ in range(5):
+        await guard.sweep([FakeGroup(session)])
+        await trio.sleep(1)
+    assert not calls
+    session.buffered_bytes = 0
+    for _ in range(5):
+        await guard.sweep([FakeGroup(session)])
+        await trio.sleep(1)
+    assert calls == [5]
+    for number in range(60):
+        session.buffered_bytes = 100 * MIB * (number % 2)
+        await guard.sweep([FakeGroup(session)])
+        await trio.sleep(1)
+    assert len(calls) <= 7
