@@ -140,9 +140,10 @@ def append_many(
     if queue.position + len(entries) > queue.limit:
         queue.make_room_for(len(entries))
     position, buffer = log.position, log.buffer
-    # The first size is written last, for the same reason as the header of a single message.
-    buffer[position + 4 : position + size] = memoryview(blob)[4:]
-    buffer[position : position + 4] = blob[:4]
+    # The first size and magic are written last, for the same reason as the header of a single message. Without them
+    # recovery takes the rest for what it is, and not for whole messages behind a damaged one.
+    buffer[position + 8 : position + size] = memoryview(blob)[8:]
+    buffer[position : position + 8] = blob[:8]
     log.position = position + size
     first = queue.next_offset
     queue.append_entries(entries)
@@ -151,9 +152,9 @@ def append_many(
 
 
 def _write_head(buffer: Buffer, position: int, head: bytes) -> None:
-    """Write a header, its size last."""
-    buffer[position + 4 : position + len(head)] = head[4:]
-    buffer[position : position + 4] = head[:4]
+    """Write a header, its size and magic last."""
+    buffer[position + 8 : position + len(head)] = head[8:]
+    buffer[position : position + 8] = head[:8]
 
 
 def check_message_parts(body_bytes: int, max_bytes: int, properties: bytes) -> None:
