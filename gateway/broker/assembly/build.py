@@ -1,6 +1,7 @@
 """Construction of a broker's parts from its configuration."""
 
 from collections.abc import Callable
+from contextlib import suppress
 
 from codec.topics import TIMER_TOPIC
 from gateway.broker.advertised_hosts import AdvertisedHosts
@@ -41,6 +42,7 @@ from gateway.config.process import BrokerConfig
 from gateway.runtime.config_file import ConfigFile
 from gateway.runtime.run_blocking import RunBlocking
 from storage.clock import Clock
+from storage.errors import StoreFull
 from storage.files import DiskFiles, Files, MemoryFiles
 from storage.staged_files import StagedFiles
 from storage.store import MessageStore
@@ -82,8 +84,10 @@ def _connect_parts(
     """Build the parts of a broker on its store, each from those it uses."""
     clock = store.clock
     tables = _tables(config, table_file, clock)
-    if store.lost_power:
-        tables.offsets.limit_to_queues(store.max_offset)
+    if store.lost_power and tables.offsets.limit_to_queues(store.max_offset):
+        # At once: if the process is killed soon, the next start does not know of the power cut.
+        with suppress(StoreFull, OSError):
+            tables.offsets.persist()
     restore_topics(tables.topics, store)
     services = _services(config, store, run_blocking, port)
     timer_delivery = _timer_delivery(config, services, table_file("timermetrics"))

@@ -83,6 +83,8 @@ def test_after_a_power_cut_no_group_skips_the_messages_that_come_next():
     assert after.store.max_offset("orders", 0) == 1
     assert after.offsets.query_offset("GID", "orders", 0) == 1
     assert after.offsets.query_offset("GID", "never flushed", 0) == 0
+    killed = after.store.files.crash(random.Random(0), lose_unflushed=False)
+    assert build(killed).offsets.query_offset("GID", "orders", 0) == 1
 
 
 def test_after_a_killed_process_offsets_are_as_they_were():
