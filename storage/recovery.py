@@ -35,6 +35,7 @@ the queue entries of messages below physical offset ``queued_until`` are on the 
 
 A crash during recovery is harmless at every step: queues were only truncated or extended with what the log says, the
 ``abort`` file is still there, and the checkpoint is rewritten by `MessageStore` only after recovery has finished.
+Before entries are derived again that the checkpoint covers, the ``abort`` file is made to say so (`_distrust_queues`).
 """
 
 import logging
@@ -70,6 +71,9 @@ from storage.tags import tags_code_of
 
 log = logging.getLogger(__name__)
 
+REBUILDING = b"rebuilding queues"
+"""Content of the abort file while queue entries that the checkpoint covers are derived from the log."""
+
 # Queues in which a place to start is searched for: those with the latest messages have one just before the checkpoint.
 _MAX_SEARCHED_QUEUES = 64
 
@@ -81,13 +85,14 @@ class DurableState:
     ``crashed``: the last run did not end in order. ``power_cut``: and the machine was started again since, or may have
     been, so that disk sectors can be lost. ``safe_timestamp``: messages stored up to this time, in ms, are on
     the disk even after a power cut. ``queued_until``: the queue entries of messages below this physical offset are on
-    the disk; 0 if unknown.
+    the disk; 0 if unknown. ``rebuilding``: the last run ended while it derived such entries from the log.
     """
 
     crashed: bool
     power_cut: bool
     safe_timestamp: int
     queued_until: int
+    rebuilding: bool = False
 
 
 class Recovery:
@@ -123,6 +128,7 @@ class Recovery:
         self._queues: dict[tuple[bytes, int], ConsumeQueue] = {}
         self._lost_bytes = 0  # of the log, to damage: an upper limit of the messages that queues can lack
         self._found: dict[ConsumeQueue, FoundEntries] = {}
+        self._rebuilding = known.rebuilding
         self._queue_files_missing = False  # then only the whole log tells what was in them
         self._erased_paths: list[str] = []
 
@@ -146,15 +152,19 @@ class Recovery:
                 f"the file is missing: the checkpoint covers the log up to {self._confirmed_until}",
             )
         self._load_queues()
-        if self._queue_files_missing or "consumequeue" not in self._files.list(self._config.root):
-            self._distrust_queues()  # an operator removed queues to have them built again
+        removed = "consumequeue" not in self._files.list(
+            self._config.root
+        )  # by an operator, to build them again
+        if self._rebuilding or removed or self._queue_files_missing:
+            self._distrust_queues(0)
         start = self._choose_start()
         behind = self._pass_confirmed(start)
         if self._find_doubtful_end() is not None:
             log.warning(
                 "queue entries are damaged, deriving them from the log", extra={"physical_offset": start}
             )
-            self._search.queued_until, behind, self.rebuilt = start, start, True
+            behind = start
+            self._distrust_queues(start)
         self._truncate_queues(max(behind, self._search.queued_until))
         end = self._rebuild_entries(behind)
         if end.physical_offset < self._search.queued_until:
@@ -168,8 +178,14 @@ class Recovery:
         for queue in self._queues.values():
             queue.delete_before(self._log.first_base)
 
-    def _distrust_queues(self) -> None:
-        self._search.queued_until = 0
+    def _distrust_queues(self, behind: int) -> None:
+        """Derive all queue entries of messages from this physical offset on from the log.
+
+        The abort file says so until the checkpoint is true again: after a power cut some of these entries would be
+        missing, before others.
+        """
+        self._files.write_small(self._config.abort_path, REBUILDING)
+        self._search.queued_until = behind
         self.rebuilt = True
 
     def _initial_base(self) -> int:
@@ -422,7 +438,7 @@ class Recovery:
                     item, start == self._log.first_base and self._search.queued_until == 0
                 ):
                     log.warning("queue entries missing, rebuilding them from the whole commit log")
-                    self._distrust_queues()
+                    self._distrust_queues(0)
                     self._truncate_queues(self._log.first_base)
                     return self._rebuild_entries(self._log.first_base)
 

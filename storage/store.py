@@ -53,7 +53,7 @@ from storage.queue_read import (
     read_queue,
 )
 from storage.queue_set import QueueSet
-from storage.recovery import DurableState, Recovery
+from storage.recovery import REBUILDING, DurableState, Recovery
 from storage.retention import Retention
 from storage.time_search import Boundary, offset_by_time, store_timestamp_at
 
@@ -119,7 +119,9 @@ class MessageStore:
         if crashed:
             log.warning("store was not closed cleanly, recovering", extra={"root": self.config.root})
         checkpoint = self._checkpoint
-        known = DurableState(crashed, power_cut, checkpoint.safe_timestamp, checkpoint.confirm_offset)
+        known = DurableState(
+            crashed, power_cut, checkpoint.safe_timestamp, checkpoint.confirm_offset, last_boot == REBUILDING
+        )
         recovery = Recovery(self.config, self.files, self.commit_log, self._queue_set, known)
         recovery.run()
         if self.config.message_index_enable:

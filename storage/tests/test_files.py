@@ -86,3 +86,22 @@ def test_a_batch_over_several_queue_files(tmp_path, count):
     sizes = {path.stat().st_size for path in (tmp_path / "consumequeue" / "t" / "0").iterdir()}
     assert sizes == {100}
     assert len(os.listdir(tmp_path / "consumequeue" / "t" / "0")) >= -(-3 * count // 5)
+
+
+def test_a_small_file_is_durable_before_it_replaces_the_old_one(tmp_path, monkeypatch):
+    events = []
+    fsync, replace = os.fsync, os.replace
+
+    def watch_fsync(fd):
+        events.append(os.readlink(f"/proc/self/fd/{fd}"))
+        fsync(fd)
+
+    def watch_replace(old, new):
+        events.append("replaced")
+        replace(old, new)
+
+    monkeypatch.setattr(os, "fsync", watch_fsync)
+    monkeypatch.setattr(os, "replace", watch_replace)
+    DiskFiles().write_small(f"{tmp_path}/file", b"content")
+    assert events == [f"{tmp_path}/file.tmp", "replaced", str(tmp_path)]
+    assert (tmp_path / "file").read_bytes() == b"content"

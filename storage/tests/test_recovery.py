@@ -1,6 +1,7 @@
 """Opening a store: files that do not fit the settings, files that are missing, damage."""
 
 import random
+import struct
 from zlib import crc32
 
 import pytest
@@ -325,3 +326,122 @@ def test_an_entry_of_another_topic_at_the_same_offset_is_not_valid() -> None:
     files.mapped["/s/consumequeue/a/0/00000000000000000000"].buffer[80:100] = QUEUE_ENTRY.pack(*entry)
     again = open_store(files, clock)
     assert ends(again) == {("a", 0): 4, ("b", 0): 5}
+
+
+def test_one_flush_makes_all_new_files_of_the_log_durable() -> None:
+    files, clock = CrashFiles(), FakeClock()
+    store = open_store(files, clock)
+    for _ in range(20):
+        store.append("t", 0, bytes(2000))
+    store.flush()
+    for seed in range(5):
+        assert ends(open_store(files.crash(random.Random(seed)), clock)) == {("t", 0): 20}
+
+
+@pytest.mark.parametrize("lose_unflushed", [True, False])
+def test_a_crash_while_the_store_closes(lose_unflushed: bool) -> None:
+    steps = 0
+    while True:
+        files, clock = CrashFiles(), FakeClock()
+        store = open_store(files, clock)
+        fill(store, 7)
+        store.append("young", 0, b"first", b"KEYS\x01k\x02")
+        store.flush()
+        files.operations_left = steps
+        try:
+            store.close()
+        except ProcessKilled:
+            files = files.crash(random.Random(steps), lose_unflushed)
+        else:
+            break
+        again = open_store(files, clock)
+        assert ends(again) == {("t", 0): 7, ("young", 0): 1}
+        assert len(again.query_by_key("young", "k", 9, 0, 1 << 60)) == 1
+        steps += 1
+    assert steps > 5
+
+
+def test_messages_of_the_last_seconds_before_the_checkpoint_may_be_torn() -> None:
+    """The official broker's times are those of the last flushed page, and it records no offset."""
+    files, clock = CrashFiles(), FakeClock()
+    store = open_store(files, clock)
+    fill(store, 3)
+    clock.advance(10_000)
+    end = store.append("t", 0, b"torn")[1]
+    clock.advance(2_900)
+    fields = [clock.now_ms()] * 2 + [0, 0, 0]
+    files.mapped["/s/checkpoint"].buffer[:40] = struct.pack(">5q", *fields)
+    store.flush()
+    files = killed(files)
+    files.small["/s/abort"] = b""
+    files.mapped[LOG_FILE].buffer[end + 89] ^= 1
+    again = open_store(files, clock)
+    assert (again.max_physical_offset, ends(again)) == (end, {("t", 0): 3})
+
+
+def test_the_filler_is_durable_after_an_orderly_end() -> None:
+    files, clock = CrashFiles(), FakeClock()
+    store = open_store(files, clock)
+    fill(store, 3)
+    place = store.physical_offset_at("t", 0, 2)
+    store.close()
+    files.mapped[LOG_FILE].buffer[place + 4] ^= 1
+    open_store(files, clock)
+    durable = files.mapped[LOG_FILE].durable
+    assert durable is not None
+    assert durable[place:] == files.mapped[LOG_FILE].buffer[place:]
+
+
+@pytest.mark.parametrize("last_boot", [b"boot 0", b"", b"4711"], ids=["earlier", "unknown", "official"])
+def test_another_boot_means_that_power_was_cut(last_boot: bytes) -> None:
+    """Properties have no CRC: only after a power cut zeros in them are taken for a lost sector."""
+    files, clock = CrashFiles(), FakeClock()
+    store = open_store(files, clock)
+    assert files.small["/s/abort"] == b"boot 1"
+    place = store.append("t", 0, b"", b"KEYS\x01" + b"k" * 2000)[1]
+    files.mapped[LOG_FILE].buffer[512:1024] = bytes(512)
+    files = killed(files)
+    assert ends(open_store(killed(files), clock)) == {("t", 0): 1}
+    files.small["/s/abort"] = last_boot
+    again = open_store(files, clock)
+    assert again.max_physical_offset == place
+    assert again.lost_power
+
+
+@pytest.mark.parametrize("lose_unflushed", [True, False])
+@pytest.mark.parametrize("cause", ["files", "entry", "deleted topic"])
+def test_a_crash_in_the_middle_of_building_queues_again(cause: str, lose_unflushed: bool) -> None:
+    """The checkpoint covers their messages, but after a power cut not all of the new entries are there."""
+    damaged, clock = CrashFiles(), FakeClock()
+    store = open_store(damaged, clock)
+    fill(store, 60)
+    store.append("other", 0, b"")
+    store.write_checkpoint()
+    wanted = {("t", 0): 60, ("other", 0): 1}
+    if cause == "files":
+        damaged.delete_tree("/s/consumequeue")
+    elif cause == "entry":
+        damaged.mapped["/s/consumequeue/t/0/00000000000000000000"].buffer[8:12] = bytes(4)
+        damaged.mapped["/s/consumequeue/t/0/00000000000000001100"].buffer[88:92] = bytes(4)
+    else:
+        fill(store, 1)
+        store.delete_topic("t")
+        fill(store, 2)
+        wanted["t", 0] = 2
+    for file in damaged.mapped.values():
+        file.durable = bytes(file.buffer)
+    steps = 0
+    while True:
+        files = killed(damaged)
+        files.operations_left = steps
+        try:
+            open_store(files, clock)
+        except ProcessKilled:
+            files = files.crash(random.Random(steps), lose_unflushed)
+        else:
+            break
+        again = open_store(files, clock)
+        assert ends(again) == wanted
+        assert bodies(again) == [b"%d" % number for number in range(wanted["t", 0])]
+        steps += 1
+    assert steps > 10

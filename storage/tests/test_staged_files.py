@@ -1,7 +1,11 @@
 """Files of staged messages are written whole or not at all, and deleted when they are old."""
 
+import random
+from contextlib import nullcontext
+
 import pytest
 
+from storage.crash_files import CrashFiles, ProcessKilled
 from storage.files import DiskFiles, MemoryFiles
 from storage.staged_files import PublishedMark, PublishIntent, StagedFiles, StagedPart
 
@@ -53,3 +57,19 @@ def test_old_parts_and_marks_are_deleted_except_marks_of_streams():
     assert staged.delete_abandoned(1_001) == 3
     assert staged.list_writers() == ["busy", "stream"]
     assert staged.delete_abandoned(1_001) == 0
+
+
+def test_a_process_killed_while_a_batch_is_finished_leaves_its_intent_or_its_mark():
+    intent, mark = PublishIntent(1, [("s", 1)], False), PublishedMark(1, False)
+    for steps in range(4):
+        files = CrashFiles()
+        staged = StagedFiles(files, "/s")
+        staged.write_part("w", 1, "s", 0, b"12345")
+        staged.write_intent("w", intent)
+        files.operations_left = steps
+        with pytest.raises(ProcessKilled) if steps < 3 else nullcontext():
+            staged.finish_batch("w", mark)
+        files = files.crash(random.Random(0))
+        found = StagedFiles(files, "/s")
+        assert found.read_mark("w") == mark or found.read_intent("w") == intent
+        assert found.read_part("w", 1, "s", 0) == (b"12345" if steps < 3 else None)
