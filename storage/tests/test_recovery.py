@@ -338,14 +338,25 @@ def test_one_flush_makes_all_new_files_of_the_log_durable() -> None:
         assert ends(open_store(files.crash(random.Random(seed)), clock)) == {("t", 0): 20}
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_power_lost_after_a_killed_process_was_started_again(seed: int) -> None:
+    """The messages found were in the page cache; opening makes them durable."""
+    files, clock = CrashFiles(), FakeClock()
+    store = open_store(files, clock)
+    fill(store, 30)
+    files = killed(files)
+    assert open_store(files, clock).durable_offset == store.max_physical_offset
+    assert ends(open_store(files.crash(random.Random(seed)), clock)) == {("t", 0): 30}
+
+
 @pytest.mark.parametrize("lose_unflushed", [True, False])
 def test_a_crash_while_the_store_closes(lose_unflushed: bool) -> None:
     steps = 0
     while True:
         files, clock = CrashFiles(), FakeClock()
         store = open_store(files, clock)
-        fill(store, 7)
         store.append("young", 0, b"first", b"KEYS\x01k\x02")
+        fill(store, 7)
         store.flush()
         files.operations_left = steps
         try:
