@@ -374,6 +374,10 @@ class BrokerListeners:
             log.exception("broker address cannot be checked", extra={"upstream": address})
             self._close_until_next_check(address, each, OSError("defect in the gateway"))
         else:
+            # Saved first: clients that connect may keep the port for longer than this process lives.
+            if address not in self._settings.ports:
+                self._saved_ports.assign_port(address, each.port)
+                await self._saved_ports.save()
             if self._known.get(address) is each:
                 self._serve(address, each)
         finally:
@@ -399,8 +403,6 @@ class BrokerListeners:
         each.state = PortState.SERVING
         self._closed.discard(address)
         each.failures = 0
-        if address not in self._settings.ports:
-            self._saved_ports.assign_port(address, each.port)
         self._note_store_host(address)
         extra = {"broker": each.upstream.broker, "upstream": address, "port": each.port}
         log.info("listening for a broker", extra=extra)

@@ -36,6 +36,7 @@ class ListenerPorts:
     ) -> None:
         self._file = StateFile(files, path, "ports", run_blocking)
         self._broker_port = broker_port
+        self._writing = trio.Lock()
         self._ports = self._saved_ports = self._file.read(self._parse) or {}
 
     def _parse(self, value: Any) -> dict[str, int]:
@@ -68,12 +69,13 @@ class ListenerPorts:
 
     async def save(self) -> None:
         """Write changes to the file. A failure is logged, and the next change is a new attempt."""
-        ports = self._ports
-        if ports == self._saved_ports:
-            return
-        self._saved_ports = ports
-        try:
-            await self._file.write(broker_port=self._broker_port, ports=ports)
-        except (OSError, StoreFull) as problem:
-            extra = {"path": self._file.path, "reason": str(problem)}
-            log.error("cannot save listener ports: they may differ after a restart", extra=extra)
+        async with self._writing:
+            ports = self._ports
+            if ports == self._saved_ports:
+                return
+            self._saved_ports = ports
+            try:
+                await self._file.write(broker_port=self._broker_port, ports=ports)
+            except (OSError, StoreFull) as problem:
+                extra = {"path": self._file.path, "reason": str(problem)}
+                log.error("cannot save listener ports: they may differ after a restart", extra=extra)
