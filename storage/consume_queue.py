@@ -3,16 +3,9 @@
 An entry holds physical offset, size and tags code of its message; the number of the entry is the queue offset. An entry
 whose size is `QUEUE_BLANK_SIZE` is a hole: its message was lost (`damage.py`), and reads skip it.
 
-A *young* queue has no file yet. Creating one takes some milliseconds on a busy disk, which a thousand sends to new
-topics would add up to seconds of a blocked event loop, and a mapped file takes a descriptor. The first entries of a
-queue are therefore kept in memory. `MessageStore.write_checkpoint` writes them to the file in a thread, before the
-checkpoint says that they are on the disk; after a crash, recovery derives later ones from the commit log. A queue with
-more than `MAX_YOUNG_BYTES` of entries gets its file at once.
-
 `append.py` writes entries for new messages, `recovery.py` restores missing ones. `queue_set.py` holds all queues.
 """
 
-import threading
 from collections import OrderedDict
 from typing import Final
 
@@ -27,24 +20,20 @@ from storage.layout import (
 )
 
 _EMPTY_ENTRY: Final = bytes(QUEUE_ENTRY_BYTES)
-FIRST_YOUNG_BYTES: Final = 16 * QUEUE_ENTRY_BYTES
-MAX_YOUNG_BYTES: Final = 256 * QUEUE_ENTRY_BYTES
 
 
 class QueueFilePool:
     """Keeps at most ``capacity`` consume queue files mapped, and closes the least recently used ones.
 
     Appends bypass the pool and only set the queue's ``recently_used`` flag. A file whose flag is set when it would be
-    closed gets a second chance. ``young_lock`` is held while a thread creates the file of a young queue, so that the
-    queue is not deleted meanwhile.
+    closed gets a second chance.
     """
 
-    __slots__ = ("_capacity", "_files", "_open", "young_lock")
+    __slots__ = ("_capacity", "_files", "_open")
 
     def __init__(self, files: Files, capacity: int) -> None:
         self._files = files
         self._capacity = max(4, capacity)
-        self.young_lock = threading.Lock()
         self._open: OrderedDict[tuple[ConsumeQueue, int], MappedFile] = OrderedDict()
 
     def mapped_file(self, queue: "ConsumeQueue", base: int) -> MappedFile:
@@ -100,7 +89,6 @@ class ConsumeQueue:
         "file_bytes",
         "file_entries",
         "flushed_offset",
-        "is_young",
         "limit",
         "min_offset",
         "next_offset",
@@ -121,8 +109,6 @@ class ConsumeQueue:
         reserve_bytes: int,
         pool: QueueFilePool,
         files: Files,
-        *,
-        is_young: bool = False,
     ) -> None:
         encoded = topic.encode()
         self.topic = topic
@@ -146,9 +132,6 @@ class ConsumeQueue:
         self.buffer: Buffer = b""  # type: ignore[assignment]
         self.write_base = -1  # of the file behind `buffer`; -1 while none is open
         self.recently_used = False
-        self.is_young = is_young
-        if is_young:
-            self.buffer, self.write_base = bytearray(), 0
         self._reserve_bytes = reserve_bytes
         self._pool = pool
         self._files = files
@@ -169,48 +152,20 @@ class ConsumeQueue:
 
     def make_room(self) -> None:
         """Open the file for the next entry and get disk space for it and for later ones. Raises StoreFull."""
-        if not (self.is_young and self._grow_young(QUEUE_ENTRY_BYTES)):
-            self._open_file()
-
-    def _open_file(self) -> None:
         base = self.next_offset - self.next_offset % self.file_entries
         mapped = self._pool.mapped_file(self, base)
         position = (self.next_offset - base) * QUEUE_ENTRY_BYTES
         end = min(self.file_bytes, position + self._reserve_bytes)
-        mapped.reserve(0 if self.is_young else position, end)
-        if self.is_young:
-            mapped.buffer[:position] = self.buffer[:position]
-            self.is_young = False
+        mapped.reserve(position, end)
         if not self.bases or self.bases[-1] < base:
             self.bases.append(base)
         self.buffer, self.write_base, self.recently_used = mapped.buffer, base, True
         self.position, self.limit = position, end
 
-    def _grow_young(self, size: int) -> bool:
-        """Get memory for ``size`` bytes of entries; return False if the queue has so many that it needs its file."""
-        most = min(MAX_YOUNG_BYTES, self.file_bytes - QUEUE_ENTRY_BYTES)
-        needed = self.position + size
-        if needed > most:
-            return False
-        self.limit = min(most, max(needed, 2 * self.limit, FIRST_YOUNG_BYTES))
-        self.buffer = bytearray(self.buffer[: self.position]) + bytes(self.limit - self.position)
-        return True
-
-    def write_young_file(self) -> None:
-        """Write the entries of a young queue to its file. Thread safe."""
-        with self._pool.young_lock:
-            buffer, position = self.buffer, self.position
-            if (
-                self.is_young
-            ):  # checked after the entries were taken, because the queue may get its file meanwhile
-                self._files.write_start(self.path(0), self.file_bytes, bytes(buffer[:position]))
-
     def make_room_for(self, size: int) -> None:
         """Get disk space for ``size`` bytes of entries, which may reach into the next file. Raises StoreFull."""
-        if self.is_young and self._grow_young(size):
-            return
-        if self.position >= self.limit or self.is_young:
-            self._open_file()
+        if self.position >= self.limit:
+            self.make_room()
         over, base = self.position + size - self.file_bytes, self.write_base
         while over > 0:
             base += self.file_entries
@@ -244,13 +199,6 @@ class ConsumeQueue:
 
     def delete_files(self) -> None:
         """Delete all files."""
-        # A thread that found the queue young may still be creating its file, even if the queue got it here meanwhile.
-        with self._pool.young_lock:
-            was_young, self.is_young = self.is_young, False
-        if was_young:
-            self._pool.close_file(self, 0)  # left open by an append that found the disk full
-            self._files.delete(self.path(0))
-            self.buffer, self.write_base = b"", -1  # type: ignore[assignment]
         while self.bases:
             base = self.bases.pop()
             self._pool.close_file(self, base)
@@ -290,8 +238,7 @@ class ConsumeQueue:
 
     def first_entry_from(self, physical_offset: int) -> int:
         """Return the first entry whose message starts at or after ``physical_offset``; next_offset if none does."""
-        first = 0 if self.is_young else self.next_offset
-        low, high = self.bases[0] if self.bases else first, self.next_offset
+        low, high = self.bases[0] if self.bases else self.next_offset, self.next_offset
         while low < high:
             middle = (low + high) // 2
             place, size, _ = self.read_entry(middle)

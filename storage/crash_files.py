@@ -122,11 +122,6 @@ class CrashFiles:
         if file is not None:
             file.durable = bytes(file.buffer)
 
-    def write_start(self, path: str, size_bytes: int, data: bytes) -> None:
-        mapped = self.open_mapped(path, size_bytes)
-        mapped.reserve(0, len(data))
-        mapped.buffer[: len(data)] = data
-
     def flush_many(self, paths: "list[str]") -> None:
         for path in paths:
             self.flush(path)

@@ -69,13 +69,6 @@ class Files(Protocol):
         """Block until everything written to ``path`` is on the disk. Thread safe; a deleted file is no error."""
         ...
 
-    def write_start(self, path: str, size_bytes: int, data: bytes) -> None:
-        """Write ``data`` at the beginning of a file of ``size_bytes``, created if it is missing. Thread safe.
-
-        Only `flush_many` makes it durable. Raises StoreFull when the disk has no room.
-        """
-        ...
-
     def flush_many(self, paths: "list[str]") -> None:
         """Block as `flush` does for each of the paths. Thread safe."""
         ...
@@ -222,6 +215,15 @@ def _open_first(paths: "list[str]") -> int | None:
     return None
 
 
+def _folders_of(path: str) -> list[str]:
+    """Return the folders above a file."""
+    folders = []
+    while (above := os.path.dirname(path)) != path:
+        folders.append(above)
+        path = above
+    return folders
+
+
 def _fsync_path(path: str) -> None:
     """Block until a file or a directory is on the disk."""
     fd = os.open(path, os.O_RDONLY)
@@ -234,16 +236,15 @@ def _fsync_path(path: str) -> None:
 class DiskFiles:
     """Files on the machine's file systems."""
 
-    __slots__ = ("_directories_lock", "_new_directories", "_started_directories")
+    __slots__ = ("_directories_lock", "_new_directories")
 
     def __init__(self) -> None:
         self._new_directories: set[str] = set()  # directories whose new entries a power cut could still lose
-        self._started_directories: set[str] = set()  # those of `write_start`, which only `flush_many` flushes
         self._directories_lock = threading.Lock()
 
     def open_mapped(self, path: str, size_bytes: int) -> DiskMapping:
         try:
-            fd = self._open(path, self._new_directories)
+            fd = self._open(path)
             try:
                 found = os.fstat(fd).st_size
                 if found == 0:
@@ -260,15 +261,15 @@ class DiskFiles:
                 raise StoreFull(f"no room on disk for {path}") from error
             raise
 
-    def _open(self, path: str, new_directories: set[str]) -> int:
-        """Open a file, created if it is missing, and add the folders that get new folders to ``new_directories``."""
+    def _open(self, path: str) -> int:
+        """Open a file, created if it is missing, and remember the folders that get new folders."""
         try:
             return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         except FileNotFoundError:
             directory = parent = os.path.dirname(path)
             while not os.path.isdir(parent):
                 parent = os.path.dirname(parent)
-                new_directories.add(parent)
+                self._new_directories.add(parent)
             os.makedirs(directory, exist_ok=True)
             return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
 
@@ -282,44 +283,31 @@ class DiskFiles:
             os.fdatasync(fd)
         finally:
             os.close(fd)
-        self._flush_directories(self._new_directories)
+        # Only its own folders: a flush of the commit log does not wait for those of thousands of new queues.
+        self._flush_directories(self._new_directories.intersection(_folders_of(path)))
 
     def _flush_directories(self, directories: set[str]) -> None:
         # One thread at a time, so that no thread takes a folder for durable while another still flushes it.
         with self._directories_lock:
-            for directory in list(directories):
+            for directory in directories:
                 # Discard it before flushing: a file created in it meanwhile adds the folder again.
-                directories.discard(directory)
+                self._new_directories.discard(directory)
                 try:
                     self._flush_directory(directory)
                 except FileNotFoundError:
                     pass
                 except OSError:
-                    directories.add(directory)
+                    self._new_directories.add(directory)
                     raise
 
-    def write_start(self, path: str, size_bytes: int, data: bytes) -> None:
-        with self._store_full_errors(path):
-            fd = self._open(path, self._started_directories)
-            try:
-                if os.fstat(fd).st_size == 0:
-                    os.ftruncate(fd, size_bytes)
-                    directory = os.path.dirname(path)
-                    self._started_directories |= {directory, os.path.dirname(directory)}
-                # Not through a map: a page fault would hold the interpreter lock while the disk is busy.
-                if os.pwrite(fd, data, 0) != len(data):
-                    raise StoreFull(f"no room on disk for {path}")
-            finally:
-                os.close(fd)
-
     def flush_many(self, paths: "list[str]") -> None:
-        started = set(self._started_directories)
-        if len(paths) + len(started) > _MAX_SINGLE_FLUSHES and _flush_file_system(paths):
-            self._started_directories -= started
+        new = set(self._new_directories)
+        if len(paths) + len(new) > _MAX_SINGLE_FLUSHES and _flush_file_system(paths):
+            self._new_directories -= new
             return
         for path in paths:
             self.flush(path)
-        self._flush_directories(self._started_directories)
+        self._flush_directories(new & self._new_directories)
 
     def list(self, directory: str) -> list[str]:
         try:
@@ -466,9 +454,6 @@ class MemoryFiles:
 
     def flush(self, path: str) -> None:
         pass
-
-    def write_start(self, path: str, size_bytes: int, data: bytes) -> None:
-        self.open_mapped(path, size_bytes).buffer[: len(data)] = data
 
     def flush_many(self, paths: "list[str]") -> None:
         pass

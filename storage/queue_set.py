@@ -22,8 +22,7 @@ QUEUES_PER_SLICE: Final = 16
 class QueueSet:
     """The consume queues of a store by topic and queue id, which share one pool of mapped files.
 
-    ``by_key`` is public because every append looks its queue up there. Recovery creates queues with files; after it,
-    ``creates_young`` is set, and new queues get their files later.
+    ``by_key`` is public because every append looks its queue up there.
     """
 
     def __init__(self, config: StoreConfig, files: Files) -> None:
@@ -34,7 +33,6 @@ class QueueSet:
         self.by_key: dict[tuple[str, int], ConsumeQueue] = {}
         self._ids: dict[str, set[int]] = {}
         self._being_deleted: set[str] = set()
-        self.creates_young = False
 
     def use_file_bytes(self, file_bytes: int) -> None:
         """Create queues with files of this size, which those on the disk have, whatever the settings say."""
@@ -54,7 +52,7 @@ class QueueSet:
         directory = f"{self._config.consume_queue_path}/{topic}/{queue_id}"
         queue = ConsumeQueue(
             topic, queue_id, directory, self._file_entries,
-            self._config.reserve_queue_bytes, self._pool, self._files, is_young=self.creates_young,
+            self._config.reserve_queue_bytes, self._pool, self._files,
         )  # fmt: skip
         self.by_key[topic, queue_id] = queue
         self._ids.setdefault(topic, set()).add(queue_id)

@@ -128,8 +128,7 @@ class MessageStore:
             unchanged_before_ms = checkpoint.index_timestamp if power_cut else None
             self.index.load(crashed=crashed, unchanged_before_ms=unchanged_before_ms)
         if crashed or recovery.rebuilt:
-            self.write_checkpoint()
-        self._queue_set.creates_young = True
+            self._write_checkpoint_if_room()
         self._mark_open()
         data = {"root": self.config.root, "end": self.max_physical_offset, "queues": len(self._queues)}
         log.info("store opened", extra=data)
@@ -453,11 +452,7 @@ class MessageStore:
             checkpoint.write()
 
     def _flush_queues(self, ends: list[tuple[ConsumeQueue, int]]) -> None:
-        paths = []
-        for queue, _ in ends:
-            queue.write_young_file()
-            paths += queue.unflushed_paths()
-        self.files.flush_many(paths)
+        self.files.flush_many([path for queue, _ in ends for path in queue.unflushed_paths()])
         for queue, end in ends:
             queue.flushed_offset = end
 
@@ -473,10 +468,24 @@ class MessageStore:
         try:
             if clean:
                 self._index_remaining(index_messages)
-                self.write_checkpoint()
-                self.files.delete(self.config.abort_path)
+                if self._write_checkpoint_if_room():
+                    self.files.delete(self.config.abort_path)
         finally:
             self._release()
+
+    def _write_checkpoint_if_room(self) -> bool:
+        """Write the checkpoint; return False on a full disk.
+
+        There the files of new queues cannot be created. The log holds their messages, and the next opening finds them.
+        """
+        try:
+            self.write_checkpoint()
+        except StoreFull as error:
+            log.warning(
+                "no checkpoint on a full disk, the log will be read again", extra={"reason": str(error)}
+            )
+            return False
+        return True
 
     def _index_remaining(self, limit_messages: int) -> None:
         try:

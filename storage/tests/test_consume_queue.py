@@ -1,22 +1,17 @@
-"""Queues whose first entries are in memory until a checkpoint, or until there are many of them."""
+"""Consume queues: many entries at once, deletion, expiry, and checkpoints amid appends."""
 
-import os
 import random
-import threading
 
 import pytest
 
 from codec.batch import encode_batch
 from codec.message import decode_message
 from storage.config import StoreConfig
-from storage.consume_queue import MAX_YOUNG_BYTES
 from storage.crash_files import CrashFiles
 from storage.errors import StoreFull
-from storage.files import DiskFiles
-from storage.layout import QUEUE_ENTRY_BYTES
 from storage.store import MessageStore
 
-YOUNG_ENTRIES = MAX_YOUNG_BYTES // QUEUE_ENTRY_BYTES
+MANY_ENTRIES = 256
 
 
 def open_store(files, **settings):
@@ -42,27 +37,12 @@ def queue_files(files):
     return [path for path in files.mapped if "/consumequeue/" in path]
 
 
-def test_the_first_messages_of_a_queue_create_no_file():
-    files = CrashFiles()
-    store = open_store(files)
-    for number in range(50):
-        store.append(f"t{number}", 0, b"x")
-    assert bodies(store, "t7") == [b"x"]
-    assert queue_files(files) == []
-    store.write_checkpoint()
-    assert len(queue_files(files)) == 50
-    store.append("t7", 0, b"y")
-    assert bodies(store, "t7") == [b"x", b"y"]
-    store.close()
-    assert bodies(open_store(files), "t7") == [b"x", b"y"]
-
-
 @pytest.mark.parametrize("file_entries", [1, 2, 3, 1000])
-@pytest.mark.parametrize("checkpoint_after", [0, 1, YOUNG_ENTRIES - 1, YOUNG_ENTRIES, YOUNG_ENTRIES + 1])
+@pytest.mark.parametrize("checkpoint_after", [0, 1, MANY_ENTRIES - 1, MANY_ENTRIES, MANY_ENTRIES + 1])
 def test_a_queue_that_grows_gets_its_file(file_entries, checkpoint_after):
     files = CrashFiles()
     store = open_store(files, consume_queue_file_entries=file_entries)
-    wanted = [b"%d" % number for number in range(YOUNG_ENTRIES + 5)]
+    wanted = [b"%d" % number for number in range(MANY_ENTRIES + 5)]
     for number, body in enumerate(wanted):
         if number == checkpoint_after:
             store.write_checkpoint()
@@ -73,7 +53,7 @@ def test_a_queue_that_grows_gets_its_file(file_entries, checkpoint_after):
     assert bodies(open_store(files, consume_queue_file_entries=file_entries), "t") == wanted
 
 
-@pytest.mark.parametrize("sizes", [(3, 4), (YOUNG_ENTRIES,), (YOUNG_ENTRIES - 1, 2), (1, 700), (999, 5)])
+@pytest.mark.parametrize("sizes", [(3, 4), (MANY_ENTRIES,), (MANY_ENTRIES - 1, 2), (1, 700), (999, 5)])
 def test_batches_fit_whatever_their_size(sizes):
     files = CrashFiles()
     store = open_store(files)
@@ -143,77 +123,6 @@ def test_a_file_that_is_created_while_its_topic_is_deleted_does_not_stay():
     store.append("u", 0, b"other")
     store.write_checkpoint()
     assert [path for path in queue_files(files) if "/t/" in path] == []
-
-
-def test_a_topic_is_not_deleted_while_a_thread_creates_a_file_of_it():
-    """Not even if the queue got its file meanwhile, so that the thread creates it a second time."""
-    deletion = threading.Thread(target=lambda: store.delete_topic("t"))
-
-    class Interfering(CrashFiles):
-        def write_start(self, path, size_bytes, data):
-            store.append("t", 0, b"x")
-            deletion.start()
-            deletion.join(0.2)
-            super().write_start(path, size_bytes, data)
-
-    files = Interfering()
-    store = open_store(files)
-    for _ in range(YOUNG_ENTRIES):
-        store.append("t", 0, b"x")
-    store.write_checkpoint()
-    deletion.join()
-    assert queue_files(files) == []
-
-
-def test_a_full_disk_leaves_no_file_of_a_deleted_topic_open():
-    files = CrashFiles()
-    store = open_store(files, reserve_queue_bytes=1 << 16)
-    for _ in range(YOUNG_ENTRIES):
-        store.append("t", 0, b"x")
-    files.capacity_bytes = 0
-    with pytest.raises(StoreFull):
-        store.append("t", 0, b"y")
-    store.delete_topic("t")
-    assert queue_files(files) == []
-    assert not store._queue_set._pool._open
-
-
-def test_a_full_disk_refuses_the_message_that_needs_the_file():
-    files = CrashFiles()
-    store = open_store(files, reserve_queue_bytes=1 << 16)
-    for _ in range(YOUNG_ENTRIES):
-        store.append("t", 0, b"x")
-    files.capacity_bytes = 0
-    with pytest.raises(StoreFull):
-        store.append("t", 0, b"y")
-    files.capacity_bytes = 1 << 40
-    store.append("t", 0, b"z")
-    assert bodies(store, "t")[-2:] == [b"x", b"z"]
-
-
-def test_many_files_are_flushed_with_their_file_system(tmp_path, monkeypatch):
-    flushed = []
-    monkeypatch.setattr("os.fdatasync", flushed.append)
-    store = open_store(DiskFiles(), root=str(tmp_path))
-    for number in range(100):
-        store.append(f"t{number}", 0, b"x")
-    assert not (tmp_path / "consumequeue").exists()
-    store.write_checkpoint()
-    assert len(os.listdir(tmp_path / "consumequeue")) == 100
-    assert len(flushed) < 10
-    flushed.clear()
-    for number in range(5):
-        store.append(f"t{number}", 0, b"y")
-    store.write_checkpoint()
-    assert len(flushed) >= 5
-    monkeypatch.setattr("storage.files._flush_file_system", lambda paths: False)
-    flushed.clear()
-    for number in range(50):
-        store.append(f"u{number}", 0, b"y")
-    store.write_checkpoint()
-    assert len(flushed) >= 50
-    store.close()
-    assert bodies(open_store(DiskFiles(), root=str(tmp_path)), "t3") == [b"x", b"y"]
 
 
 def test_a_topic_that_is_being_deleted_takes_no_messages_and_starts_anew_afterwards():

@@ -24,8 +24,8 @@ def test_folders_that_get_a_new_folder_are_flushed(tmp_path, monkeypatch):
     wanted = [f"{tmp_path}/store{below}" for below in ("", "/consumequeue", "/consumequeue/topic")]
     assert sorted(flushed) == [*wanted, f"{tmp_path}/store/consumequeue/topic/0"]
     flushed.clear()
-    files.write_start(f"{tmp_path}/store/consumequeue/other/0/file", PAGE, b"x")
-    files.flush(path)
+    files.open_mapped(f"{tmp_path}/store/consumequeue/other/0/file", PAGE).close()
+    files.flush(f"{tmp_path}/store/commitlog/file")
     assert flushed == []  # a flush of the commit log does not wait for the folders of new queues
     files.flush_many([path])
     assert sorted(flushed) == [
