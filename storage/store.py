@@ -6,10 +6,10 @@ Theory of operation
 queues), `index` (keys), `checkpoint`, `recovery` and `retention`.
 
 Appending writes the message into the commit log first and its 20-byte entry into the consume queue second, both into
-memory maps; the first entries of a new queue go into memory, and the next checkpoint creates its file. A message is
-readable as soon as its entry is written. Appending does not wait for the disk: `flush` makes the log durable (group
-commit and the flush interval live in `gateway/broker`), and `write_checkpoint` makes log, queues and index durable and
-then records up to where they are. The index is built later, in idle moments (`build_index`) or before a query.
+memory maps. A message is readable as soon as its entry is written. Appending does not wait for the disk: `flush`
+makes the log durable (group commit and the flush interval live in `gateway/broker`), and `write_checkpoint` makes log,
+queues and index durable and then records up to where they are. The index is built later, in idle moments
+(`build_index`) or before a query.
 
 A crash at each step leaves behind:
 
