@@ -10,7 +10,8 @@ answer's bytes, or None and answers later with `write`. All answers of one read 
 
 Turns. One read may hold thousands of small requests. After ``max_turn_s`` of them the rest stays in ``_input``, the
 socket is not read, and a task (`_continue_feeding`, or the read loop itself) goes on after every other task and peer
-had its turn. A single request is never interrupted: what one costs is bounded by its handler.
+had its turn. Connections that have such a rest share one turn: a hundred of them would otherwise take half a second
+before anybody else is served. A single request is never interrupted: what one costs is bounded by its handler.
 
 Back-pressure. `write` never waits: what the kernel does not take is buffered and sent by a task. Above
 ``output_high_watermark_bytes`` no more requests of this peer are decoded until its answers have been sent; above
@@ -28,7 +29,7 @@ Handlers are chosen in `remoting.handler_table`; sockets are opened in `remoting
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from time import monotonic
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 import trio
 
@@ -71,6 +72,9 @@ class Connection:
     ``on_batch`` is called after each batch of requests, ``on_large_input`` with the bytes added to a large unfinished
     frame.
     """
+
+    _sharing_turns: ClassVar[int] = 0
+    """Connections of this process that have a rest of a read to handle now."""
 
     __slots__ = (
         "_close_callbacks",
@@ -215,8 +219,12 @@ class Connection:
     async def _feed_rest(self) -> None:
         """Handle the rest of what was read, one turn at a time, each when the peer has read its answers."""
         while not self.closed:
-            await trio.lowlevel.checkpoint()
             await self._wait_drained()
+            Connection._sharing_turns += 1
+            try:
+                await trio.lowlevel.checkpoint()
+            finally:
+                Connection._sharing_turns -= 1
             self.idle_ticks = 0
             if self.closed or self._feed(b""):
                 return
@@ -247,7 +255,7 @@ class Connection:
                 if (
                     stop < end and not turn_end_s
                 ):  # A read of one request, the most frequent, pays for no clock.
-                    turn_end_s = monotonic() + self.limits.max_turn_s
+                    turn_end_s = monotonic() + self.limits.max_turn_s / (1 + Connection._sharing_turns)
                 command = decode_frame(buffer, position + 4, stop, header_bytes)
                 position = stop
                 answer = self._dispatch(command)

@@ -684,3 +684,24 @@ async def test_the_rest_of_a_large_frame_is_read_in_small_pieces():
     assert [answer.opaque for answer in answers] == [1, 2]
     usual = limits.read_bytes
     assert bench.kernel.read_sizes[:4] == [usual, usual, limits.large_read_bytes, usual]
+
+
+@virtual
+async def test_connections_with_a_rest_share_one_turn(monkeypatch):
+    """With fifty of them, each handles a fiftieth of a turn before the others are served."""
+    monkeypatch.setattr(Connection, "_sharing_turns", 49)
+    now_s = 0.0
+    handled = []
+
+    def handle(connection, command):
+        nonlocal now_s
+        now_s += 0.001
+        handled.append(command.opaque)
+        return encode_response(command.opaque, 0, None)
+
+    monkeypatch.setattr("remoting.connection.monotonic", lambda: now_s)
+    async with trio.open_nursery() as nursery:
+        bench: Bench = Bench(nursery, {ECHO: handle}, small(max_turn_s=0.1))
+        assert not bench.connection._feed(b"".join(frame(ECHO, opaque) for opaque in range(20)))
+        assert len(handled) <= 3
+        nursery.cancel_scope.cancel()
