@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from gateway.console.optional_packages import import_optional
 from gateway.runtime.metrics import Distribution, Metric, MetricRegistry
 
 if TYPE_CHECKING:
@@ -32,7 +31,8 @@ async def render_exposition(registry: MetricRegistry, prefix: str) -> bytes:
 
     There is a checkpoint after each source and each family, so that clients' requests do not wait for the whole text.
     """
-    client = import_optional("prometheus_client")
+    import prometheus_client as client  # only servers with a console need it
+
     families: dict[str, MetricFamily] = {}
     for source in registry.sources:
         for each in source():
@@ -52,7 +52,9 @@ async def render_exposition(registry: MetricRegistry, prefix: str) -> bytes:
 def _find_family(families: dict[str, "MetricFamily"], name: str, meaning: str, kind: str) -> "MetricFamily":
     family = families.get(name)
     if family is None:
-        family = families[name] = import_optional("prometheus_client.core").Metric(name, meaning, kind)
+        from prometheus_client.core import Metric as MetricFamily
+
+        family = families[name] = MetricFamily(name, meaning, kind)
     return family
 
 

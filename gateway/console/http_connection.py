@@ -2,7 +2,6 @@
 
 import logging
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -40,7 +39,9 @@ class HttpRequest:
 class HttpConnection:
     """Reads one request from a stream and sends its answer, using h11."""
 
-    def __init__(self, h11: ModuleType, stream: trio.abc.Stream, settings: ConsoleSettings) -> None:
+    def __init__(self, stream: trio.abc.Stream, settings: ConsoleSettings) -> None:
+        import h11  # only servers with a console need it
+
         self._h11 = h11
         self._stream = stream
         self._settings = settings
@@ -114,4 +115,4 @@ class HttpConnection:
             if self._http.they_are_waiting_for_100_continue:
                 go_on = self._h11.InformationalResponse(status_code=100, headers=[])
                 await self._stream.send_all(self._http.send(go_on))
-            self._http.receive_data(await self._stream.receive_some(RECEIVE_BUFFER_BYTES))
+            self._http.receive_data(bytes(await self._stream.receive_some(RECEIVE_BUFFER_BYTES)))

@@ -20,7 +20,6 @@ import trio
 from gateway.console.errors import ConsoleError
 from gateway.console.exposition import CONTENT_TYPE, render_exposition
 from gateway.console.http_connection import HttpConnection, HttpRequest, Page
-from gateway.console.optional_packages import import_optional
 from gateway.console.settings import ConsoleSettings
 from gateway.runtime.metrics import Metric, MetricRegistry
 from gateway.runtime.process import ListenError
@@ -108,9 +107,12 @@ class Console:
     async def run(self, task_status: trio.TaskStatus[tuple[str, int]] = trio.TASK_STATUS_IGNORED) -> None:
         """Listen until cancelled; report host and port when listening.
 
-        Raises OSError if the port is not available, ClickException without the libraries of the extra `shadow`.
+        Raises OSError if the port is not available.
         """
-        import_optional("h11")
+        # Loaded before the first request: it takes 0.1 s, for which everybody would wait.
+        import h11  # noqa: F401
+        import prometheus_client  # noqa: F401
+
         try:
             listeners = await trio.open_tcp_listeners(self.settings.port, host=self.settings.host)
         except OSError as error:
@@ -122,8 +124,9 @@ class Console:
 
     async def serve_connection(self, stream: trio.abc.Stream) -> None:
         """Answer one request of a connection, and close it."""
-        h11 = import_optional("h11")
-        connection = HttpConnection(h11, stream, self.settings)
+        import h11  # only servers with a console need it
+
+        connection = HttpConnection(stream, self.settings)
         async with stream:
             try:
                 page = await self._receive_and_work(connection)

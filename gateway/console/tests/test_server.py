@@ -4,11 +4,9 @@ import random
 import h11
 import pytest
 import trio
-from click import ClickException
 from prometheus_client.parser import text_string_to_metric_families
 from trio.testing import memory_stream_pair
 
-from gateway.console import optional_packages as needs
 from gateway.console.errors import ConsoleError
 from gateway.console.http_connection import Page
 from gateway.console.server import Console
@@ -441,8 +439,3 @@ def test_other_addresses_require_a_token():
         load_table(ConsoleSettings, {"host": "0.0.0.0"}, "console")
     load_table(ConsoleSettings, {"host": "0.0.0.0", "token": "t"}, "console")
     load_table(ConsoleSettings, {"host": "0.0.0.0", "enabled": False}, "console")
-
-
-def test_missing_library_names_its_extra():
-    with pytest.raises(ClickException, match=r"rocketmq-gateway\[shadow\]"):
-        needs.import_optional("no_such_library_of_ours")

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any, Final
 
-from gateway.console.optional_packages import import_optional
 from gateway.shadow.report import charts, tables
+from gateway.shadow.report.optional_packages import import_optional
 from gateway.shadow.report.snapshot import named_metrics
 from gateway.shadow.report.traffic_series import ALL_TOPICS, COUNT_NAMES, QUANTILE_PERCENTS, SIDES
 from toolkit.html_tables import format_number, render_cell, render_table

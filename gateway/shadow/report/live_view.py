@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from gateway.console.optional_packages import import_optional
 from gateway.shadow.console.client import ConsoleClient, ConsoleUnreachable
+from gateway.shadow.report.optional_packages import import_optional
 from gateway.shadow.report.tables import display_value, label_of
 from toolkit.html_tables import NO_VALUE
 

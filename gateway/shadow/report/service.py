@@ -12,7 +12,6 @@ from typing import Any, Final
 import orjson
 import trio
 
-from gateway.console.optional_packages import import_optional
 from gateway.console.server import Console
 from gateway.console.settings import ConsoleSettings
 from gateway.runtime.metrics import MetricRegistry
@@ -20,6 +19,7 @@ from gateway.runtime.supervise import TaskSupervisor
 from gateway.shadow.compare.service import ComparisonService
 from gateway.shadow.mirror.circuit_breaker import BreakerState
 from gateway.shadow.mirror.mirror import Mirror
+from gateway.shadow.report.optional_packages import import_optional
 from gateway.shadow.report.settings import ReportSettings
 from gateway.shadow.report.snapshot import EventLog, ReportSnapshot, without_secrets
 from gateway.shadow.report.traffic_series import TrafficSeries
@@ -30,8 +30,6 @@ log = logging.getLogger(__name__)
 NamedStates = Callable[[], dict[str, str]]
 CHECK_INTERVAL_S: Final = 1.0
 METRIC_PREFIX: Final = "rocketmq_shadow_"
-CONSOLE_PACKAGES = ("h11", "prometheus_client")
-PLOT_PACKAGES = ("matplotlib",)
 
 
 class ReportService:
@@ -48,8 +46,8 @@ class ReportService:
         hub: Hub,
         figures: MetricRegistry,
     ) -> None:
-        for name in (CONSOLE_PACKAGES if console.enabled else ()) + (PLOT_PACKAGES if report.file else ()):
-            import_optional(name)
+        if report.file:
+            import_optional("matplotlib")
         self.tasks = TaskSupervisor("report")
         self._settings = report
         self.console = Console(console, figures, METRIC_PREFIX)

@@ -3,12 +3,15 @@ import subprocess
 import sys
 
 import orjson
+import pytest
 import trio
+from click import ClickException
 from click.testing import CliRunner
 
 from gateway.console.settings import ConsoleSettings
 from gateway.runtime.metrics import MetricRegistry
 from gateway.shadow.commands.root import shadow
+from gateway.shadow.report.optional_packages import import_optional
 from gateway.shadow.report.service import ReportService, StateChanges
 from gateway.shadow.report.settings import ReportSettings
 from gateway.shadow.report.snapshot import EventLog
@@ -117,11 +120,16 @@ def test_servers_need_none_of_the_libraries():
 def test_a_gateway_without_the_extra_says_so():
     code = (
         "import sys\n"
-        "sys.modules['h11'] = None\n"
+        "sys.modules['matplotlib'] = None\n"
         "from gateway.cli import main\n"
-        "main(['shadow', '--set', 'primary.namesrv=[\"127.0.0.1:1\"]'])\n"
+        "main(['shadow', '--set', 'primary.namesrv=[\"127.0.0.1:1\"]', '--set', 'report.file=report.html'])\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert "rocketmq-gateway[shadow]" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_missing_library_names_its_extra():
+    with pytest.raises(ClickException, match=r"rocketmq-gateway\[shadow\]"):
+        import_optional("no_such_library_of_ours")

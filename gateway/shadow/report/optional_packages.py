@@ -1,4 +1,4 @@
-"""Imports libraries of the extra `shadow` when they are first needed: not every server has a console or a report."""
+"""Imports libraries of the extra `shadow` when they are first needed: not every gateway has a live view or a report."""
 
 import importlib
 from types import ModuleType
