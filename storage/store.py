@@ -128,7 +128,7 @@ class MessageStore:
             unchanged_before_ms = checkpoint.index_timestamp if power_cut else None
             self.index.load(crashed=crashed, unchanged_before_ms=unchanged_before_ms)
         if crashed or recovery.rebuilt:
-            self._write_checkpoint_if_room()
+            self.write_checkpoint()
         self._mark_open()
         data = {"root": self.config.root, "end": self.max_physical_offset, "queues": len(self._queues)}
         log.info("store opened", extra=data)
@@ -468,24 +468,10 @@ class MessageStore:
         try:
             if clean:
                 self._index_remaining(index_messages)
-                if self._write_checkpoint_if_room():
-                    self.files.delete(self.config.abort_path)
+                self.write_checkpoint()
+                self.files.delete(self.config.abort_path)
         finally:
             self._release()
-
-    def _write_checkpoint_if_room(self) -> bool:
-        """Write the checkpoint; return False on a full disk.
-
-        There the files of new queues cannot be created. The log holds their messages, and the next opening finds them.
-        """
-        try:
-            self.write_checkpoint()
-        except StoreFull as error:
-            log.warning(
-                "no checkpoint on a full disk, the log will be read again", extra={"reason": str(error)}
-            )
-            return False
-        return True
 
     def _index_remaining(self, limit_messages: int) -> None:
         try:
