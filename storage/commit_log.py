@@ -99,6 +99,13 @@ class CommitLog:
         """Return the path of the file that starts at a physical offset."""
         return f"{self.directory}/{mapped_file_name(base)}"
 
+    def base_of(self, physical_offset: int) -> int:
+        """Return the physical offset at which the file begins that holds another one.
+
+        The hot path (`select`, `storage.queue_read`) calculates it in place: a call would cost more than the work.
+        """
+        return physical_offset - (physical_offset - self.first_base) % self.file_bytes
+
     def bases(self) -> list[int]:
         """Return the first physical offset of every file, ascending."""
         return list(range(self.first_base, self.base + 1, self.file_bytes))
@@ -106,7 +113,7 @@ class CommitLog:
     def start_at(self, first_base: int, end: int) -> None:
         """Continue writing at physical offset ``end``; the file that holds it becomes the written one."""
         self.first_base = first_base
-        self.base = first_base + (end - first_base) // self.file_bytes * self.file_bytes
+        self.base = self.base_of(end)
         self.position = end - self.base
         self.buffer = self.mapped_file(self.base).buffer
         self.reserved = self.position
@@ -167,7 +174,7 @@ class CommitLog:
         """Return the file that holds a physical offset: its bytes, and the physical offsets of its first byte and of
         the end of its messages.
         """
-        base = physical_offset - (physical_offset - self.first_base) % self.file_bytes
+        base = self.base_of(physical_offset)
         return self.mapped_file(base).view, base, min(base + self.file_bytes, self.base + self.position)
 
     def message_at(self, physical_offset: int) -> memoryview | None:
@@ -192,8 +199,8 @@ class CommitLog:
 
     def corruption_error(self, physical_offset: int, reason: str) -> CorruptionError:
         """Build the error that names the damaged file and the byte in it."""
-        position = (physical_offset - self.first_base) % self.file_bytes
-        return CorruptionError(self.path(physical_offset - position), position, reason)
+        base = self.base_of(physical_offset)
+        return CorruptionError(self.path(base), physical_offset - base, reason)
 
     def flush(self) -> int:
         """Block until all bytes appended before the call are on the disk; return the physical offset at their end.
@@ -203,7 +210,7 @@ class CommitLog:
         # One field, and not base and position, between whose reading another thread may start a new file.
         target = self.queued_until
         start = max(self.durable_offset, self.first_base)
-        base = start - (start - self.first_base) % self.file_bytes
+        base = self.base_of(start)
         if target > start:
             while base < target:
                 self._files.flush(self.path(base))

@@ -45,7 +45,7 @@ def find_next_message(log_files: CommitLog, damaged_from: int, end: int, sectors
 
     A message is recognised by its magic number, by naming its own physical offset, and by its CRC.
     """
-    base = damaged_from - (damaged_from - log_files.first_base) % log_files.file_bytes
+    base = log_files.base_of(damaged_from)
     position = damaged_from + 1 - base
     while base < end:
         mapped = log_files.mapped_file(base)
@@ -106,7 +106,7 @@ def _parts_by_file(log_files: CommitLog, start: int, end: int) -> list[tuple[int
     """Split [start, end) at the ends of files; return for each part the file's base and the positions in it."""
     parts = []
     while start < end:
-        base = start - (start - log_files.first_base) % log_files.file_bytes
+        base = log_files.base_of(start)
         stop = min(end, base + log_files.file_bytes)
         parts.append((base, start - base, stop - base))
         start = stop

@@ -100,7 +100,7 @@ class EntrySearch:
             return False
         if place < self._log.first_base:
             return True  # its message was deleted by retention
-        base = place - (place - self._log.first_base) % self._log.file_bytes
+        base = self._log.base_of(place)
         if place + size > base + self._log.file_bytes or base > self._log.base:
             return False
         # A torn header may hold a wrong time, so the whole message is checked where it may be torn. Elsewhere a damaged

@@ -341,7 +341,7 @@ class MessageIndex:
     def _index_common_messages(self, limit: int, touched: set[IndexFile]) -> int:
         """Index consecutive messages of the common layout in one log file; return how many there were."""
         log, offset = self._log, self.next_offset
-        base = offset - (offset - log.first_base) % log.file_bytes
+        base = log.base_of(offset)
         end = min(log.file_bytes, log.max_offset - base)
         view = log.mapped_file(base).view
         position, indexed = offset - base, 0

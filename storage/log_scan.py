@@ -108,7 +108,7 @@ def scan_log(
     """
     offset = start
     while offset < end:
-        base = offset - (offset - log.first_base) % log.file_bytes
+        base = log.base_of(offset)
         view = log.mapped_file(base).view
         room = min(log.file_bytes, end - base)
         position = offset - base

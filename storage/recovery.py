@@ -521,7 +521,7 @@ class Recovery:
 
         Such a message is damaged, not torn.
         """
-        base = physical_offset - (physical_offset - self._log.first_base) % self._log.file_bytes
+        base = self._log.base_of(physical_offset)
         position = physical_offset - base
         if self._crashed and position // 512 != (position + HEADER.size) // 512:
             return False  # a header in two disk sectors may itself be torn
