@@ -11,8 +11,7 @@ from typing import Self
 
 from storage.errors import CorruptionError, StoreFull
 from storage.files import Buffer
-
-_SECTOR = 512
+from storage.layout import SECTOR_BYTES
 
 
 class ProcessKilled(BaseException):
@@ -180,7 +179,7 @@ class CrashFiles:
 
 def _mix(new: bytes, old: bytes, randomness: random.Random) -> bytes:
     sectors = []
-    for start in range(0, len(new), _SECTOR):
+    for start in range(0, len(new), SECTOR_BYTES):
         source = new if randomness.random() < 0.5 else old
-        sectors.append(source[start : start + _SECTOR])
+        sectors.append(source[start : start + SECTOR_BYTES])
     return b"".join(sectors)

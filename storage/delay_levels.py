@@ -5,9 +5,10 @@ Delivery lives in `gateway/broker/delay_service.py`.
 
 from codec.java_numbers import I32, parse_integer_or, quoted
 from codec.properties import DELAY_TIME_LEVEL, find_property
+from codec.topics import SCHEDULE_TOPIC
 
-SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"
 UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_SCHEDULE_TOPIC = SCHEDULE_TOPIC.encode()
 _DELAY = DELAY_TIME_LEVEL.encode()
 
 
@@ -43,7 +44,7 @@ class DelayLevels:
 
     def scheduled_deliver_ms(self, topic: bytes, properties: bytes, store_timestamp_ms: int) -> int | None:
         """Return the delivery time, which replaces a delayed message's tags code; None for other messages."""
-        if topic != SCHEDULE_TOPIC:
+        if topic != _SCHEDULE_TOPIC:
             return None
         text = find_property(properties, _DELAY)
         level = 0 if text is None else parse_integer_or(text.decode("utf-8", "replace"), 0, I32)

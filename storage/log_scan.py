@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from zlib import crc32
 
 from codec.constants import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+from codec.message import MIN_MESSAGE_BYTES
 from codec.sysflag import BORN_HOST_V6, STORE_HOST_V6
 from storage.commit_log import CommitLog
 from storage.layout import HEADER, LONG, REST, SECTOR_BYTES, SHORT, START
-
-_SMALLEST = HEADER.size + 3
 
 
 @dataclass(slots=True)
@@ -53,7 +52,7 @@ def check_message(
         return None if size == room else f"a blank marker of {size} bytes where {room} are left"
     if magic != MAGIC_V1 and magic != MAGIC_V2:
         return f"magic number {magic:#010x}" if size or magic else ""
-    if not _SMALLEST <= size <= room:
+    if not MIN_MESSAGE_BYTES <= size <= room:
         return f"a message of {size} bytes where {room} are left"
     (_, _, body_crc, queue_id, _, queue_offset, own_offset, sys_flag, *_) = HEADER.unpack_from(view, position)
     if own_offset != physical_offset:

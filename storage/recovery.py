@@ -61,6 +61,7 @@ from storage.layout import (
     PHYSICAL_OFFSET_AT,
     QUEUE_BLANK_SIZE,
     QUEUE_ENTRY_BYTES,
+    SECTOR_BYTES,
     START,
     mapped_file_name,
     mapped_file_offsets,
@@ -523,7 +524,7 @@ class Recovery:
         """
         base = self._log.base_of(physical_offset)
         position = physical_offset - base
-        if self._crashed and position // 512 != (position + HEADER.size) // 512:
+        if self._crashed and position // SECTOR_BYTES != (position + HEADER.size) // SECTOR_BYTES:
             return False  # a header in two disk sectors may itself be torn
         start = self._log.mapped_file(base).view[position:]
         if len(start) < 96 or LONG.unpack_from(start, PHYSICAL_OFFSET_AT)[0] != physical_offset:
