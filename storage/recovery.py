@@ -153,10 +153,9 @@ class Recovery:
                 f"the file is missing: the checkpoint covers the log up to {self._confirmed_until}",
             )
         self._load_queues()
-        removed = "consumequeue" not in self._files.list(
-            self._config.root
-        )  # by an operator, to build them again
-        if self._rebuilding or removed or self._queue_files_missing:
+        # An operator who wants the queues to be built again removes their folder.
+        folder_removed = "consumequeue" not in self._files.list(self._config.root)
+        if self._rebuilding or folder_removed or self._queue_files_missing:
             self._distrust_queues(0)
         start = self._choose_start()
         behind = self._pass_confirmed(start)
@@ -378,17 +377,20 @@ class Recovery:
         offset = start
         damaged = False
         while offset < self._search.queued_until:
-            for item in self._scan(offset, self._search.queued_until):
-                if isinstance(item, ScanEnd):
-                    offset = item.physical_offset
-                    behind = self._find_message_behind(item) if offset < self._search.queued_until else None
-                    if behind is not None:
-                        self._make_holes(offset, behind)
-                        self._replace_damage(item, behind)
-                        damaged, offset = True, behind
+            end = self._end_of_messages(offset, self._search.queued_until)
+            offset = end.physical_offset
+            behind = self._find_message_behind(end) if offset < self._search.queued_until else None
+            if behind is not None:
+                self._make_holes(offset, behind)
+                self._replace_damage(end, behind)
+                damaged, offset = True, behind
         if damaged:
             self._find_entries()
         return offset
+
+    def _end_of_messages(self, start: int, end: int) -> ScanEnd:
+        """Return where the messages that begin at ``start`` stop being valid, or the limit ``end``."""
+        return next(item for item in self._scan(start, end) if isinstance(item, ScanEnd))
 
     def _make_holes(self, start: int, end: int) -> None:
         """Turn the queue entries of messages in [start, end) into holes, durably.
