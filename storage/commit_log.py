@@ -100,7 +100,7 @@ class CommitLog:
         return f"{self.directory}/{mapped_file_name(base)}"
 
     def base_of(self, physical_offset: int) -> int:
-        """Return the physical offset at which the file begins that holds another one.
+        """Return the physical offset of the first byte of the file that holds ``physical_offset``.
 
         The hot path (`select`, `storage.queue_read`) calculates it in place: a call would cost more than the work.
         """

@@ -194,12 +194,12 @@ def _flush_file_system(paths: "list[str]") -> bool:
     Return False where that is impossible.
     """
     syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
+    if syncfs is None:
+        return False
     fd = _open_first(paths)
     if fd is None:
         return False
     try:
-        if syncfs is None:
-            return False
         if syncfs(fd) != 0:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     finally:

@@ -251,8 +251,7 @@ class MessageIndex:
         """
         for name in self._files.list(self._directory):
             if name.isdecimal():
-                mapped = self._files.open_mapped(f"{self._directory}/{name}", self._file_bytes())
-                mapped.read_single_pages()
+                mapped = self._map_file(f"{self._directory}/{name}")
                 self.files.append(IndexFile(mapped, self._slots, self._entries))
         while self.files and self._may_be_damaged(self.files[-1], crashed, unchanged_before_ms):
             file = self.files.pop()
@@ -291,8 +290,11 @@ class MessageIndex:
                 break
         return key_hashes(message.topic, message.properties, self._max_keys)[indexed:]
 
-    def _file_bytes(self) -> int:
-        return HEADER_BYTES + self._slots * SLOT_BYTES + self._entries * ENTRY_BYTES
+    def _map_file(self, path: str) -> MappedFile:
+        size = HEADER_BYTES + self._slots * SLOT_BYTES + self._entries * ENTRY_BYTES
+        mapped = self._files.open_mapped(path, size)
+        mapped.read_single_pages()
+        return mapped
 
     @property
     def unindexed_bytes(self) -> int:
@@ -399,8 +401,7 @@ class MessageIndex:
         taken = {file.path for file in self.files}
         while (path := f"{self._directory}/{_time_name(now_ms)}") in taken:
             now_ms += 1  # two full files within a millisecond
-        mapped = self._files.open_mapped(path, self._file_bytes())
-        mapped.read_single_pages()
+        mapped = self._map_file(path)
         try:
             # Reserve before the first read: on a full memory disk even reading a hole kills the process.
             mapped.reserve(0, HEADER_BYTES + self._slots * SLOT_BYTES)
