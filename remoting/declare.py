@@ -139,14 +139,21 @@ def _check_type(item: Field) -> None:
 
 
 def _parse_expression(kind: Any, item: Field, names: dict[str, Any]) -> str:
-    """Return the expression that converts the text ``v``; few digits skip the careful function."""
+    """Return the expression that converts the text ``v``; what it needs is added to ``names``."""
     if kind is str:
         return "v"
     if kind is bool:
         return "v.lower() == 'true'"
     if kind is float:
         return f"parse_float(v, {item.wire!r})"
-    limits = kind.__metadata__[0]
+    return integer_expression(item, kind.__metadata__[0], names)
+
+
+def integer_expression(item: Field, limits: JavaInteger, names: dict[str, Any]) -> str:
+    """Return the expression that converts the text ``v`` of a number; what it needs is added to ``names``.
+
+    Few digits skip the careful function, `parse_integer`, which ``names`` must hold.
+    """
     names[f"limits_{item.name}"] = limits
     safe_digits = len(str(limits.high)) - 1
     careful = f"parse_integer(v, {item.wire!r}, limits_{item.name})"

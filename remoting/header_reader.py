@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final, get_origin
 
 from codec.java_numbers import JavaInteger
-from remoting.declare import Header, parse_integer, without_optional
+from remoting.declare import Header, integer_expression, parse_integer, without_optional
 from remoting.fields import MISSING, Field, compile_function
 
 SMALL_NUMBERS: Final = {str(number): number for number in range(256)}
@@ -55,7 +55,7 @@ def _required_lines(item: Field, scope: dict[str, Any]) -> list[str]:
     limits = _limits(item)
     if limits is None:
         return [f"        {name} = {_convert_expression(item, text)}"]
-    number = _number_expression(item, limits, scope)
+    number = integer_expression(item, limits, scope)
     if limits.high >= _WIDE_NUMBER:
         return [f"        v = {text}", f"        {name} = {number}"]
     return [f"        {name} = small(v := {text})", f"        if {name} is None: {name} = {number}"]
@@ -65,17 +65,10 @@ def _optional_lines(item: Field, scope: dict[str, Any]) -> list[str]:
     """Return the statements that assign a field with a default to its name."""
     name, limits = _PREFIX + item.name, _limits(item)
     scope[f"default{name}"] = item.default
-    found = _convert_expression(item, "v") if limits is None else _number_expression(item, limits, scope)
+    found = _convert_expression(item, "v") if limits is None else integer_expression(item, limits, scope)
     if found == "v" and item.default is None:
         return [f"    {name} = get({item.wire!r})"]
     return [f"    v = get({item.wire!r})", f"    {name} = default{name} if v is None else {found}"]
-
-
-def _number_expression(item: Field, limits: JavaInteger, scope: dict[str, Any]) -> str:
-    scope[f"limits_{item.name}"] = limits
-    safe_digits = len(str(limits.high)) - 1
-    careful = f"parse_integer(v, {item.wire!r}, limits_{item.name})"
-    return f"int(v) if len(v) <= {safe_digits} and v.isdecimal() else {careful}"
 
 
 def _convert_expression(item: Field, text: str) -> str:
