@@ -25,6 +25,8 @@ Convert = Callable[[Any], Any]
 MAX_KEY_CHARS: Final = 4096
 """Longest text of a map key that holds an object as JSON, such as a queue."""
 _MAX_KEY_VALUES: Final = 100
+_ZEROS: Final = {Annotated: "0", bool: "False", float: "0.0", list: "[]", dict: "{}"}
+"""The expression that stands for null, as Java's zero does, by type; the other types have none."""
 
 
 class JsonBody(Declared):
@@ -167,9 +169,12 @@ def _absent_expression(item: Field, names: dict[str, Any]) -> str:
     if not item.required:
         names[f"default_{item.name}"] = item.default
         return f"default_{item.name}"
-    zeros = {Annotated: "0", bool: "False", float: "0.0", list: "[]", dict: "{}"}
-    kind, _, _ = _split(item.type)
-    return zeros.get(kind, "explain(cls, value)")
+    return "explain(cls, value)" if _must_be_present(item) else _ZEROS[_split(item.type)[0]]
+
+
+def _must_be_present(item: Field) -> bool:
+    """Return True for a field that has neither a default nor a value that stands for null."""
+    return item.required and item.factory is None and _split(item.type)[0] not in _ZEROS
 
 
 def _explain(cls: type[JsonBody], value: dict[Any, Any]) -> None:
@@ -177,7 +182,7 @@ def _explain(cls: type[JsonBody], value: dict[Any, Any]) -> None:
     for item, read, _ in cls._PLAN:
         given = value.get(item.wire)
         if given is None:
-            if _absent_expression(item, {}).startswith("explain"):
+            if _must_be_present(item):
                 raise _refuse(f"the field <{item.wire}> of the body {cls.__name__} is null")
             continue
         try:
