@@ -252,9 +252,8 @@ class Connection:
                     )
                 if stop > end:
                     break
-                if (
-                    stop < end and not turn_end_s
-                ):  # A read of one request, the most frequent, pays for no clock.
+                # A read of one request, the most frequent, pays for no clock.
+                if stop < end and not turn_end_s:
                     turn_end_s = monotonic() + self.limits.max_turn_s / (1 + Connection._sharing_turns)
                 command = decode_frame(buffer, position + 4, stop, header_bytes)
                 position = stop
