@@ -12,6 +12,7 @@ import trio
 from gateway.broker.broadcast_offsets import SCAN_INTERVAL_S
 from gateway.broker.processors import all_routes
 from gateway.broker.processors.broker import Broker
+from gateway.broker.processors.turns import run_in_slices
 from gateway.broker.timer_task import TimerTask, save_timers
 from gateway.broker.topic_table import SAVE_INTERVAL_S
 from gateway.broker.traffic_rates import SAMPLE_INTERVAL_S
@@ -157,8 +158,7 @@ class BrokerService:
             await self.tasks.attempt("check transactions", self._check_transactions_once)
 
     async def _check_transactions_once(self) -> None:
-        for _ in self.broker.transaction_checks.run_round():
-            await trio.lowlevel.checkpoint()
+        await run_in_slices(self.broker.transaction_checks.run_round())
         self.broker.long_polls.answer_marked()
         await (
             self._save_offsets()
@@ -170,14 +170,11 @@ class BrokerService:
             await self.tasks.attempt("write ends of transactions", self.broker.transactions.op_messages.flush)
 
     async def _close_expired_clients(self) -> None:
-        for _ in self.broker.clients.close_expired():
-            await trio.lowlevel.checkpoint()
-        for _ in self.broker.queue_locks.remove_expired():
-            await trio.lowlevel.checkpoint()
+        await run_in_slices(self.broker.clients.close_expired())
+        await run_in_slices(self.broker.queue_locks.remove_expired())
 
     async def _commit_broadcast_offsets(self) -> None:
-        for _ in self.broker.broadcasts.commit_and_expire():
-            await trio.lowlevel.checkpoint()
+        await run_in_slices(self.broker.broadcasts.commit_and_expire())
 
     async def _save_offsets(self) -> None:
         self.broker.pop.state.reviver.commit_offsets()
@@ -212,8 +209,7 @@ class BrokerService:
             if not self.broker.store.delete_expired_log_files(max_files=1):
                 break
             await trio.lowlevel.checkpoint()
-        for _ in self.broker.store.hide_expired_entries():
-            await trio.lowlevel.checkpoint()
+        await run_in_slices(self.broker.store.hide_expired_entries())
         if self.broker.timer_delivery is not None:
             self.broker.timer_delivery.remove_expired_files()
         if self.broker.staged_batches is not None:

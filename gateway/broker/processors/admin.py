@@ -4,12 +4,11 @@ import logging
 import shutil
 from typing import Final
 
-import trio.lowlevel
-
 from codec.constants import CURRENT_VERSION, ResponseCode, version_name
 from codec.message import decode_message
 from gateway.broker.processors.broker import Broker
 from gateway.broker.processors.live_config import apply_broker_config
+from gateway.broker.processors.turns import run_in_slices
 from gateway.broker.traffic_rates import DAY_S, HOUR_S, MINUTE_S, WindowCount
 from gateway.config.live import ForbiddenKey, PropertiesError, apply_update, list_values
 from gateway.config.properties_file import decode_text
@@ -211,8 +210,7 @@ def _describe_timers(broker: Broker) -> dict[str, str]:
 async def delete_expired_commit_log(broker: Broker, request: DeleteExpiredCommitlog) -> None:
     """Delete files past their retention now. Source: AdminBrokerProcessor.deleteExpiredCommitLog, 5.4.0."""
     broker.store.delete_expired_log_files(manual=True)
-    for _ in broker.store.hide_expired_entries():
-        await trio.lowlevel.checkpoint()
+    await run_in_slices(broker.store.hide_expired_entries())
 
 
 @GetBrokerHaStatus.on(routes)

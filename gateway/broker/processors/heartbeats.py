@@ -3,8 +3,6 @@
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-import trio
-
 from codec.command import Command
 from codec.constants import ResponseCode
 from codec.java_numbers import quoted
@@ -15,6 +13,7 @@ from gateway.broker.limit_errors import limit_error
 from gateway.broker.message_filter import is_tag_type
 from gateway.broker.name_validation import check_client_id
 from gateway.broker.processors.broker import Broker
+from gateway.broker.processors.turns import end_turn
 from gateway.broker.sql92 import SqlError
 from gateway.broker.topic_table import unit_flags
 from remoting.bodies.groups import GetConsumerListByGroupResponseBody
@@ -61,9 +60,8 @@ def choose_heartbeat_handler(broker: Broker) -> Handler:
 
 async def _register_in_slices(registration: "HeartbeatRegistration", call: Call) -> None:
     try:
-        for number in registration.register_groups():
-            if number % GROUPS_PER_SLICE == 0:
-                await trio.lowlevel.checkpoint()
+        for number, _ in enumerate(registration.register_groups()):
+            await end_turn(number, GROUPS_PER_SLICE)
         call.reply(registration.reply())
     except RequestError as error:
         call.fail(error)
@@ -93,17 +91,14 @@ class HeartbeatRegistration:
             raise limit_error("maxGroupsPerClient", most, "groups of one client", "use several clients")
         check_client_id(beat.client_id)
 
-    def register_groups(self) -> Iterator[int]:
-        """Register one group at a time; yield how many were registered so far."""
-        number = 0
+    def register_groups(self) -> Iterator[None]:
+        """Register one group at a time; yield after each."""
         for data in self._beat.consumer_data_set:
             self._try(self._register_consumer, data)
-            number += 1
-            yield number
+            yield
         for data in self._beat.producer_data_set:
             self._try(self._register_producer, data)
-            number += 1
-            yield number
+            yield
 
     def reply(self) -> HeartbeatReply:
         """Return the answer, or raise the first refusal, after all groups."""

@@ -7,6 +7,7 @@ import trio
 from codec.constants import ResponseCode
 from codec.message import decode_message
 from gateway.broker.processors.broker import Broker
+from gateway.broker.processors.turns import end_turn
 from gateway.broker.stored_messages import find_stored
 from remoting.bodies.progress import ConsumeQueueData, QueryConsumeQueueResponseBody
 from remoting.declare import Header
@@ -145,8 +146,7 @@ async def _queue_entries(
     found: list[ConsumeQueueData] = []
     for offset in range(first, end):
         found.append(_queue_entry(broker, topic, queue_id, offset))
-        if len(found) % ENTRIES_PER_SLICE == 0:
-            await trio.lowlevel.checkpoint()
+        await end_turn(offset - first, ENTRIES_PER_SLICE)
     return found
 
 

@@ -8,7 +8,7 @@ from gateway.broker.attributes import MESSAGE_TYPE, UNSUPPORTED_ATTRIBUTES, pars
 from gateway.broker.encoded_entries import encode_member, fill_empty
 from gateway.broker.name_validation import check_topic_name
 from gateway.broker.processors.broker import Broker
-from gateway.broker.processors.turns import ITEMS_PER_TURN, end_turn
+from gateway.broker.processors.turns import ITEMS_PER_TURN, end_turn, run_in_slices
 from gateway.broker.table_pages import select_page
 from remoting.bodies.groups import GroupList
 from remoting.bodies.queues import MessageQueue
@@ -139,8 +139,7 @@ async def delete_topic(broker: Broker, request: DeleteTopicInBroker) -> None:
         if broker.timer_delivery is not None:
             broker.timer_delivery.metrics.remove_topic(name)
         broker.stats.forget_topic(name)
-        for _ in broker.store.delete_topic_in_slices(name):
-            await trio.lowlevel.checkpoint()
+        await run_in_slices(broker.store.delete_topic_in_slices(name))
     await broker.topics.save_changes()
 
 
@@ -226,8 +225,7 @@ async def clean_unused_topics(broker: Broker, request: CleanUnusedTopic) -> None
     """
     for number, topic in enumerate(broker.store.topics()):
         if topic not in broker.topics and not broker.topics.is_system(topic):
-            for _ in broker.store.delete_topic_in_slices(topic):
-                await trio.lowlevel.checkpoint()
+            await run_in_slices(broker.store.delete_topic_in_slices(topic))
         await end_turn(number)
 
 
@@ -238,5 +236,4 @@ async def clean_expired_queues(broker: Broker, request: CleanExpiredConsumequeue
     Source: AdminBrokerProcessor.cleanExpiredConsumeQueue, 5.4.0.
     """
     broker.store.delete_expired_log_files()
-    for _ in broker.store.hide_expired_entries():
-        await trio.lowlevel.checkpoint()
+    await run_in_slices(broker.store.hide_expired_entries())

@@ -1,5 +1,6 @@
-"""Long work of a request in slices, between which other tasks run."""
+"""Long work in slices, between which other tasks run."""
 
+from collections.abc import Iterable
 from typing import Final
 
 import trio.lowlevel
@@ -15,6 +16,12 @@ MAX_LISTED_QUEUES: Final = 100_000
 async def end_turn(number: int, per_turn: int = ITEMS_PER_TURN) -> None:
     """Let other tasks run after every ``per_turn`` items; call it with the number of each item that is done."""
     if number % per_turn == per_turn - 1:
+        await trio.lowlevel.checkpoint()
+
+
+async def run_in_slices(slices: Iterable[object]) -> None:
+    """Run work that yields after each slice, and let other tasks run at each yield."""
+    for _ in slices:
         await trio.lowlevel.checkpoint()
 
 
