@@ -16,6 +16,7 @@ from gateway.broker.processors.turns import run_in_slices
 from gateway.broker.timer_task import TimerTask, save_timers
 from gateway.broker.topic_table import SAVE_INTERVAL_S
 from gateway.broker.traffic_rates import SAMPLE_INTERVAL_S
+from gateway.runtime.config_file import SettingsTable
 from gateway.runtime.run_blocking import RunBlocking
 from gateway.runtime.supervise import TaskSupervisor
 from remoting.connection import Connection, Handler
@@ -99,7 +100,7 @@ class BrokerService:
             self._keep_running(nursery, "staged batches", broker.staged_batches.run)
         save_s = config.flush_consumer_offset_interval_ms / 1000
         self._repeat(nursery, "save offsets", save_s, self._save_offsets)
-        self._repeat(nursery, "save topics and groups", SAVE_INTERVAL_S, self._save_settings)
+        self._repeat(nursery, "save settings", SAVE_INTERVAL_S, self._save_settings)
         self._repeat(nursery, "settle tables", SETTLE_INTERVAL_S, self._settle_tables)
         self._repeat(nursery, "expire clients", EXPIRY_INTERVAL_S, self._close_expired_clients)
         self._repeat(nursery, "sample rates", SAMPLE_INTERVAL_S, broker.rates.take_sample)
@@ -183,14 +184,19 @@ class BrokerService:
         await self.broker.pop.state.ordered_pops.save_changes()
         await self.broker.consumer_filters.save_changes()
 
+    @property
+    def _settings(self) -> tuple[SettingsTable, ...]:
+        broker = self.broker
+        return broker.groups, broker.topics, broker.pop.request_modes
+
     async def _save_settings(self) -> None:
-        await self.broker.topics.save_changes()
-        await self.broker.groups.save_changes()
+        for table in self._settings:
+            await table.save_changes()
 
     async def _settle_tables(self) -> None:
         """Flush tables that were written without waiting for the disk; waiting would have delayed all answers."""
-        await self.broker.topics.settle()
-        await self.broker.groups.settle()
+        for table in self._settings:
+            await table.settle()
 
     async def _build_index(self) -> None:
         """Index messages in short slices while none is appended, or when more than the limit are not indexed."""
@@ -237,8 +243,7 @@ class BrokerService:
             if broker.timer_delivery is not None:
                 stack.callback(broker.timer_delivery.close)
             for table in (
-                broker.groups,
-                broker.topics,
+                *self._settings,
                 broker.delay_service,
                 broker.consumer_filters,
                 broker.offsets,

@@ -18,8 +18,10 @@ from gateway.broker.transaction_checks import TransactionChecks
 from gateway.broker.transactions import OpMessageWriter
 from gateway.tests.cluster import EPOCH_MS, bodies, message, pull, settle, simulated
 from remoting.bodies.heartbeat import ConsumerData, HeartbeatData
+from remoting.bodies.pop import SetMessageRequestModeRequestBody
 from remoting.errors import RemotingTimeout
 from remoting.requests.client import HeartBeat
+from remoting.requests.pop import SetMessageRequestMode
 from storage.crash_files import CrashFiles
 from storage.files import MemoryFiles
 from storage.store import MessageStore
@@ -94,7 +96,48 @@ async def test_tables_are_settled_while_the_broker_runs(cluster, caplog):
     assert b'"three"' in files.small[path]
 
 
-def refuse(path):
+def set_mode(share):
+    body = SetMessageRequestModeRequestBody(
+        topic="orders", consumer_group="GID", mode="POP", pop_share_queue_num=share
+    )
+    return SetMessageRequestMode(data=body)
+
+
+@simulated
+async def test_request_modes_are_settled_while_the_broker_runs(cluster):
+    files = CrashFiles()
+    node = await cluster.add_broker(files=files)
+    client = cluster.dial(node.address)
+    await client.ask(message())
+    for share in (1, 2):
+        await client.ask(set_mode(share))
+    path = "/broker-a/config/messageRequestMode.json"
+    assert path in files.unflushed_small
+    await trio.sleep(7)
+    assert path not in files.unflushed_small
+
+
+@pytest.mark.parametrize("waits", [True, False], ids=["soon", "when the broker stops"])
+@simulated
+async def test_request_modes_that_could_not_be_written_are_written_later(cluster, caplog, waits):
+    files = CrashFiles()
+    node = await cluster.add_broker(files=files)
+    client = cluster.dial(node.address)
+    await client.ask(message())
+    write_small = files.write_small
+    files.write_small = refuse
+    await client.ask(set_mode(1))
+    assert "configuration file not written" in caplog.text
+    files.write_small = write_small
+    if waits:
+        await trio.sleep(2 * SAVE_INTERVAL_S)
+    else:
+        node.scope.cancel()
+        await node.ended.wait()
+    assert files.read_small("/broker-a/config/messageRequestMode.json")
+
+
+def refuse(path, data=b""):
     raise OSError("no room after all")
 
 
