@@ -157,8 +157,7 @@ class GroupTable(SettingsTable):
     def _count_forbidden(self) -> int:
         return sum(map(len, self.forbidden.values()))
 
-    def _store_configs(self, configs: Iterable[SubscriptionGroupConfig]) -> None:
-        configs = list(configs)
+    def _store_configs(self, configs: list[SubscriptionGroupConfig]) -> None:
         new = {config.group_name for config in configs if config.group_name not in self.table}
         if new and len(self.table) + len(new) > self.limits.max_groups:
             raise limit_error(

@@ -38,6 +38,7 @@ routes: HandlerTable[Broker] = HandlerTable()
 @UpdateAndCreateSubscriptionGroup.on(routes)
 async def update_group(broker: Broker, request: UpdateAndCreateSubscriptionGroup) -> None:
     """Create or change a group. Source: AdminBrokerProcessor.updateAndCreateSubscriptionGroup, 5.4.0."""
+    check_group_name(request.data.group_name)
     _update_groups(broker, [request.data])
     await broker.groups.save_changes()
 
@@ -60,10 +61,6 @@ async def update_groups(broker: Broker, request: UpdateAndCreateSubscriptionGrou
 
 
 def _update_groups(broker: Broker, configs: list[SubscriptionGroupConfig]) -> None:
-    for config in configs:
-        check_group_name(config.group_name)
-    if not configs:
-        return
     try:
         broker.groups.update(configs)
     except ValueError as error:
