@@ -21,7 +21,7 @@ from gateway.broker.advertised_hosts import AUTO
 from gateway.broker.processors.broker import Broker
 from gateway.broker.topic_table import TopicChange
 from gateway.namesrv.addresses import join_address
-from gateway.namesrv.registration import Registration, queue_data
+from gateway.namesrv.registration import MAX_PORT, Registration, queue_data
 from gateway.namesrv.route_table import RouteTable
 from remoting.bodies.registration import RegisterBrokerBody
 from remoting.bodies.routes import TopicRouteData
@@ -35,7 +35,6 @@ log = logging.getLogger(__name__)
 
 RETRY_INTERVAL_S: Final = 1.0
 UNREGISTER_TIMEOUT_S: Final = 1.0
-MAX_PORT: Final = 65_535
 UNHURRIED_TOPICS: Final = 1_000
 PAUSE_S_PER_TOPIC: Final = 20e-6
 """Encoding takes 2 us for each topic and decoding 4 us, so a broker whose topics change all the time spends a tenth of
