@@ -65,7 +65,6 @@ class FilterCache:
     def __init__(self, limits: BrokerLimits) -> None:
         self.limits = limits
         self._entries: dict[str, dict[str, _Entry]] = {_TAGS: {}, SQL92: {}}
-        self._tag_entries = self._entries[_TAGS]
         # The entries that may be dropped, the next one first.
         self._idle: OrderedDict[FilterKey, _Entry] = OrderedDict()
         self.size_bytes = 0
@@ -79,11 +78,7 @@ class FilterCache:
         """Return the filter of a list of tags. Raises ValueError for one without a tag, such as ``||``."""
         if not expression or expression == SUBSCRIBE_ALL:
             return EVERYTHING
-        entry = self._tag_entries.get(expression)
-        if entry is None:
-            entry = self._add_entry((_TAGS, expression))
-        else:
-            entry.was_used = True
+        entry = self._find_or_add_entry((_TAGS, expression))
         if entry.filter is None:
             raise ValueError(entry.refusal)
         return entry.filter
@@ -94,11 +89,7 @@ class FilterCache:
             raise SqlError(f"The broker does not support consumer to filter message by {expression_type}")
         if not expression:
             raise SqlError(f"Expression can't be null! {expression_type}")
-        entry = self._entries[SQL92].get(expression)
-        if entry is None:
-            entry = self._add_entry((SQL92, expression))
-        else:
-            entry.was_used = True
+        entry = self._find_or_add_entry((SQL92, expression))
         if entry.filter is None:
             raise SqlError(entry.refusal)
         return entry.filter
@@ -123,6 +114,14 @@ class FilterCache:
         tags, codes, limit = subscription.tags_set, subscription.code_set, self.limits.max_expression_bytes
         if sum(map(len, tags)) + len(tags) > limit or len(codes) > limit:
             raise ExpressionTooLong(f"tagsSet or codeSet has more than maxFilterExpressionBytes ({limit})")
+
+    def _find_or_add_entry(self, key: FilterKey) -> _Entry:
+        kind, expression = key
+        entry = self._entries[kind].get(expression)
+        if entry is None:
+            return self._add_entry(key)
+        entry.was_used = True
+        return entry
 
     def _add_entry(self, key: FilterKey) -> _Entry:
         """Compile an expression, and keep the result if it fits beside the held ones."""
