@@ -177,10 +177,6 @@ class LongPolls:
             self.remove(next(iter(requests)))
             yield
 
-    def count_pulls(self, queue: QueueKey) -> int:
-        """Return the number of pulls that wait for a queue."""
-        return len(self._queues.get(queue, ()))
-
     # -- marking ---------------------------------------------------------------------------------------------
 
     def mark_grown(self, topic: str, queue_id: int) -> None:

@@ -352,7 +352,7 @@ def test_removing_twice_and_unknown_pulls_does_nothing(world):
     world.polls.remove(first)
     world.polls.remove(Pull(world, "unknown", None, ANSWERED, world.peer, 0))
     assert (len(world.polls), world.peer.outstanding_requests, world.released) == (1, 1, ["first"])
-    assert world.polls.count_pulls(QUEUE) == 1
+    assert len(world.polls._queues[QUEUE]) == 1
     for _ in range(2):
         world.polls.drop_connection(world.peer)
     assert (world.peer.outstanding_requests, world.released) == (0, ["first", "second"])
