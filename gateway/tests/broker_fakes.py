@@ -7,9 +7,11 @@ from typing import Any
 import trio
 
 from codec.command import Command
+from codec.constants import ResponseCode
 from gateway.runtime.config_file import ConfigFile
 from remoting.connection import encode_failure
 from remoting.declare import Request
+from remoting.errors import RequestError
 from remoting.limits import ConnectionLimits
 from storage.files import Files, MemoryFiles
 
@@ -94,6 +96,38 @@ class FakeConnection:
 
     def on_close(self, callback: Callable[[], None]) -> None:
         pass
+
+
+class CountingPeer:
+    """A connection of which only the number of outstanding requests matters."""
+
+    def __init__(self, limit: int = 1 << 30) -> None:
+        self.closed = False
+        self.outstanding_requests = 0
+        self.limit = limit
+
+    def begin_request(self) -> None:
+        if self.outstanding_requests >= self.limit:
+            raise RequestError(ResponseCode.SYSTEM_BUSY, "too many")
+        self.outstanding_requests += 1
+
+    def end_request(self) -> None:
+        self.outstanding_requests -= 1
+
+
+class TagQueues:
+    """Queues of messages that have only tag hashes, for long polls."""
+
+    def __init__(self) -> None:
+        self.codes: dict[tuple[str, int], list[int]] = {}
+        self.read = 0
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        return len(self.codes.get((topic, queue_id), ()))
+
+    def read_tags_codes(self, topic: str, queue_id: int, start: int, end: int) -> list[int]:
+        self.read += end - start
+        return self.codes[topic, queue_id][start:end]
 
 
 def memory_config_file(name: str = "table.json", files: Files | None = None) -> ConfigFile:

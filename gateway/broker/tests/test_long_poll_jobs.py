@@ -14,47 +14,17 @@ from gateway.broker.long_poll import (
 )
 from gateway.broker.waiting_pulls import MAX_INDEXED_TAGS, WaitingPull
 from gateway.broker.waiting_request import WaitOutcome
-from gateway.tests.broker_fakes import FakeClock
+from gateway.tests.broker_fakes import CountingPeer, FakeClock, TagQueues
 from remoting.errors import RequestError
 
 ANSWERED, NOTHING, UNFINISHED = WaitOutcome.ANSWERED, WaitOutcome.NOTHING, WaitOutcome.UNFINISHED
 QUEUE = ("t", 0)
 
 
-class Queues:
-    """Queues of messages that have only tag hashes."""
-
-    def __init__(self):
-        self.codes = {}
-        self.read = 0
-
+class Queues(TagQueues):
     def append(self, polls, *codes, queue=QUEUE):
         self.codes.setdefault(queue, []).extend(codes)
         polls.mark_grown(*queue)
-
-    def max_offset(self, topic, queue_id):
-        return len(self.codes.get((topic, queue_id), ()))
-
-    def read_tags_codes(self, topic, queue_id, start, end):
-        self.read += end - start
-        return self.codes[topic, queue_id][start:end]
-
-
-class Peer:
-    """A connection that counts outstanding requests."""
-
-    def __init__(self, limit=1 << 30):
-        self.closed = False
-        self.outstanding_requests = 0
-        self.limit = limit
-
-    def begin_request(self):
-        if self.outstanding_requests >= self.limit:
-            raise RequestError(2, "too many")
-        self.outstanding_requests += 1
-
-    def end_request(self):
-        self.outstanding_requests -= 1
 
 
 class World:
@@ -67,7 +37,7 @@ class World:
         self.tried = []
         self.expired = []
         self.released = []
-        self.peer = Peer()
+        self.peer = CountingPeer()
 
     def hold(self, name, codes=None, outcome=ANSWERED, queue=QUEUE, peer=None, timeout_ms=60_000, cost_ms=0):
         pull = Pull(self, name, codes, outcome, peer or self.peer, cost_ms)
@@ -254,7 +224,7 @@ def test_messages_that_come_during_a_job_are_not_missed(world):
 
 
 def test_pulls_that_end_during_a_job_are_not_tried(world):
-    other = Peer()
+    other = CountingPeer()
     pulls = [world.hold(number, None, ANSWERED, peer=other if number % 2 else None) for number in range(600)]
     world.queues.append(world.polls, 1)
     world.polls.answer_marked()
@@ -361,7 +331,7 @@ def test_removing_twice_and_unknown_pulls_does_nothing(world):
 
 def test_a_pull_that_may_not_be_outstanding_is_released_and_leaves_nothing(world):
     with pytest.raises(RequestError):
-        world.hold("refused", {1}, peer=Peer(limit=0))
+        world.hold("refused", {1}, peer=CountingPeer(limit=0))
     assert world.released == ["refused"]
     world.polls.drop_connection(world.peer)
     assert len(world.polls) == 0
@@ -383,7 +353,7 @@ def test_the_many_requests_of_a_closed_connection_are_forgotten_in_slices(world)
 
 def test_a_client_that_polls_and_leaves_a_hundred_thousand_times_leaves_nothing(world):
     for number in range(100_000):
-        peer = Peer()
+        peer = CountingPeer()
         world.hold(number, {number % 7}, peer=peer, timeout_ms=MAX_HOLD_MS - number * 20)
         world.polls.drop_connection(peer)
     assert len(world.polls._ticks) < 5000

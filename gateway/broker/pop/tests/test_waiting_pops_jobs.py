@@ -5,28 +5,10 @@ import pytest
 from gateway.broker.long_poll import MAX_SLICE_STEPS, LongPolls
 from gateway.broker.pop.waiting_pops import ANSWER_EARLY_MS, WaitingPop, WaitingPops
 from gateway.broker.waiting_request import WaitOutcome
-from gateway.tests.broker_fakes import FakeClock
+from gateway.tests.broker_fakes import CountingPeer, FakeClock, TagQueues
 from gateway.tests.configs import broker_config
 
 ANSWERED, NOTHING, UNFINISHED = WaitOutcome.ANSWERED, WaitOutcome.NOTHING, WaitOutcome.UNFINISHED
-
-
-class NoQueues:
-    def max_offset(self, topic, queue_id):
-        return 0
-
-    def read_tags_codes(self, topic, queue_id, start, end):
-        return None
-
-
-class Peer:
-    closed = False
-
-    def begin_request(self):
-        pass
-
-    def end_request(self):
-        pass
 
 
 class World:
@@ -34,9 +16,9 @@ class World:
 
     def __init__(self):
         self.clock = FakeClock()
-        self.polls = LongPolls(self.clock, NoQueues())
+        self.polls = LongPolls(self.clock, TagQueues())
         self.waiting_pops = WaitingPops(broker_config(), self.clock, self.polls)
-        self.peer = Peer()
+        self.peer = CountingPeer()
         self.tried = []
         self.expired = []
 
