@@ -123,13 +123,14 @@ class LongPolls:
 
         Raises RequestError when the connection has too many outstanding requests; the request is released then.
         """
+        waiting_list.add(request)
         try:
             request.connection.begin_request()
         except BaseException:
+            waiting_list.discard(request)  # A list that was made for this request is forgotten with it.
             request.release()
             raise
         request.waiting_list = waiting_list
-        waiting_list.add(request)
         if not 0 < timeout_ms <= MAX_HOLD_MS:
             timeout_ms = 1 if timeout_ms <= 0 else MAX_HOLD_MS
         tick = request.tick = -(-(self._now_ms() + timeout_ms) // TICK_MS)

@@ -335,6 +335,7 @@ def test_a_pull_that_may_not_be_outstanding_is_released_and_leaves_nothing(world
     assert world.released == ["refused"]
     world.polls.drop_connection(world.peer)
     assert len(world.polls) == 0
+    world.assert_nothing_is_left()
 
 
 def test_the_many_requests_of_a_closed_connection_are_forgotten_in_slices(world):

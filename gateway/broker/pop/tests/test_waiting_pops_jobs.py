@@ -7,6 +7,7 @@ from gateway.broker.pop.waiting_pops import ANSWER_EARLY_MS, WaitingPop, Waiting
 from gateway.broker.waiting_request import WaitOutcome
 from gateway.tests.broker_fakes import CountingPeer, FakeClock, TagQueues
 from gateway.tests.configs import broker_config
+from remoting.errors import RequestError
 
 ANSWERED, NOTHING, UNFINISHED = WaitOutcome.ANSWERED, WaitOutcome.NOTHING, WaitOutcome.UNFINISHED
 
@@ -149,6 +150,14 @@ def test_groups_that_come_and_go_leave_nothing(world):
         world.hold(number, group=f"g{number}")
     world.polls.drop_connection(world.peer)
     world.assert_nothing_is_left()
+
+
+def test_a_pop_that_may_not_be_outstanding_leaves_nothing(world):
+    world.peer.limit = 0
+    for hold in (lambda: world.hold("pop"), lambda: world.hold_notification("notification", 1)):
+        with pytest.raises(RequestError):
+            hold()
+        world.assert_nothing_is_left()
 
 
 def test_pops_that_end_during_a_job_are_not_tried(world):
