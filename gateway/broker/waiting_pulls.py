@@ -33,9 +33,7 @@ class WaitingPull(WaitingRequest):
     __slots__ = ("serial", "tag_codes")
 
     def __init__(self, connection: Connection, tag_codes: frozenset[int] | None) -> None:
-        self.connection = connection
-        self.tick = 0
-        self.waiting_list = None
+        super().__init__(connection)
         self.serial = next(_serials)
         self.tag_codes = tag_codes
 
