@@ -5,6 +5,8 @@ Source: MessageDecoder.messageProperties2String, MessageDecoder.string2messagePr
 
 from collections.abc import Mapping
 
+from codec.java_numbers import I64, JavaInteger, parse_integer_or
+
 KEYS = "KEYS"
 TAGS = "TAGS"
 WAIT_STORE_MSG_OK = "WAIT"
@@ -185,3 +187,9 @@ def find_property(properties: bytes, name: bytes) -> bytes | None:
     # A pair without a value does not count; an earlier one of that name may.
     decoded = decode_properties(properties).get(str(name, "utf-8", "replace"))
     return None if decoded is None else decoded.encode()
+
+
+def find_integer(properties: bytes, name: bytes, default: int, limits: JavaInteger = I64) -> int:
+    """Return a property as `parse_integer_or` parses it; ``default`` when it is absent or not such a number."""
+    value = find_property(properties, name)
+    return default if value is None else parse_integer_or(str(value, "utf-8", "replace"), default, limits)

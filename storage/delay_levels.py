@@ -4,7 +4,7 @@ Delivery lives in `gateway/broker/delay_service.py`.
 """
 
 from codec.java_numbers import I32, parse_integer_or, quoted
-from codec.properties import DELAY_TIME_LEVEL, find_property
+from codec.properties import DELAY_TIME_LEVEL, find_integer
 from codec.topics import SCHEDULE_TOPIC
 
 UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -46,8 +46,7 @@ class DelayLevels:
         """Return the delivery time, which replaces a delayed message's tags code; None for other messages."""
         if topic != _SCHEDULE_TOPIC:
             return None
-        text = find_property(properties, _DELAY)
-        level = 0 if text is None else parse_integer_or(text.decode("utf-8", "replace"), 0, I32)
+        level = find_integer(properties, _DELAY, 0, I32)
         if level <= 0:
             return None
         return self.deliver_at_ms(min(level, len(self.delays_ms)), store_timestamp_ms)

@@ -3,7 +3,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codec import properties
-from codec.properties import decode_properties, encode_properties, find_property, properties_text
+from codec.java_numbers import I32
+from codec.properties import (
+    decode_properties,
+    encode_properties,
+    find_integer,
+    find_property,
+    properties_text,
+)
 from codec.tests.vectors import VECTORS
 
 MESSY = st.text(st.sampled_from("ab\x01\x02é"), max_size=30)
@@ -36,6 +43,13 @@ def test_find_property_is_not_fooled_by_names_that_end_alike():
     packed = encode_properties({"XTAGS": "no", "v": "TAGS\x01no", "TAGS": "yes"})
     assert find_property(packed, b"TAGS") == b"yes"
     assert find_property(b"XTAGS\x01no\x02", b"TAGS") is None
+
+
+def test_an_integer_is_found_or_its_default():
+    packed = encode_properties({"n": "-5", "text": "5s", "long": str(1 << 31)}) + b"odd\x01\xff\x02"
+    names = (b"n", b"text", b"long", b"odd", b"absent")
+    assert [find_integer(packed, name, 7, I32) for name in names] == [-5, 7, 7, 7, 7]
+    assert find_integer(packed, b"long", 7) == 1 << 31
 
 
 def test_bytes_that_are_not_utf8_are_replaced():

@@ -30,9 +30,9 @@ from typing import Final
 
 from codec.errors import MessageFormatError
 from codec.hashing import java_hash
-from codec.java_numbers import I32, parse_integer_or
+from codec.java_numbers import I32
 from codec.message import split_messages
-from codec.properties import find_property
+from codec.properties import find_integer, find_property
 from codec.topics import TIMER_TOPIC
 from gateway.broker.damaged_records import RecordKind, RecordPlace
 from gateway.broker.shared_parts import MessageServices
@@ -391,8 +391,7 @@ class TimerDelivery:
 
     def _write_rolled(self, stored: WaitingMessage, record: TimerRecord, now_ms: int) -> None:
         """Roll a message: write it to the timer topic again, to be chained into a later slot. Raises StoreFull."""
-        found = find_property(stored.properties, b"TIMER_ROLL_TIMES") or b""
-        times = 1 + parse_integer_or(found.decode("utf-8", "replace"), 0, I32)
+        times = 1 + find_integer(stored.properties, b"TIMER_ROLL_TIMES", 0, I32)
         properties = _with_stamps(_ROLL_TIMES.sub(b"", stored.properties), record.write_ms, now_ms)
         properties += b"TIMER_ROLL_TIMES\x01%d\x02" % times
         self._append_message(TIMER_TOPIC, stored.queue_id, stored, properties)
@@ -488,8 +487,7 @@ class TimerDelivery:
 
 def _parse_slot_ms(properties: bytes) -> int:
     """Return the time in TIMER_OUT_MS. Raises MessageFormatError."""
-    text = find_property(properties, b"TIMER_OUT_MS") or b""
-    out_ms = parse_integer_or(text.decode("utf-8", "replace"), -1)
+    out_ms = find_integer(properties, b"TIMER_OUT_MS", -1)
     if out_ms < 0:
         raise MessageFormatError("a timer message without a time")
     return out_ms

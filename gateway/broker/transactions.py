@@ -11,8 +11,7 @@ from codec.command import Command, encode_response
 from codec.constants import ResponseCode
 from codec.errors import MessageFormatError
 from codec.hosts import pack_host
-from codec.java_numbers import parse_integer_or
-from codec.properties import decode_properties, find_property
+from codec.properties import decode_properties, find_integer, find_property
 from codec.sysflag import TRANSACTION_COMMIT, TRANSACTION_NONE, TRANSACTION_ROLLBACK, with_transaction_type
 from codec.topics import ROCKSDB_TRANS_HALF_TOPIC, TRANS_CHECK_MAX_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_TOPIC
 from gateway.broker.advertised_hosts import AdvertisedHosts
@@ -221,8 +220,7 @@ class EndTransactionHandler:
         """
         if _IMMUNITY not in half.properties:
             return
-        text = find_property(half.properties, _IMMUNITY) or b""
-        immunity_s = parse_integer_or(text.decode("utf-8", "replace"), 0)
+        immunity_s = find_integer(half.properties, _IMMUNITY, 0)
         immunity_ms = max(immunity_s * 1000, self._config.transaction_timeout_ms)
         if self._clock.now_ms() - half.born_timestamp > immunity_ms:
             raise RequestError(ResponseCode.ILLEGAL_OPERATION, UNSET_REMARK)
