@@ -92,7 +92,7 @@ class PopCheckpoint:
         count = _parse_integer(fields, "n", I32)
         if not 0 <= count <= MAX_POP_MESSAGES:
             raise ValueError(f"a pop of {count} messages")
-        diffs = _parse_integers(fields.get("d") or list(range(count)), I32)[:count]
+        diffs = parse_pop_integers(fields.get("d") or list(range(count)), I32)[:count]
         if diffs and (min(diffs) < 0 or key.start_offset + max(diffs) > I64.high):
             raise ValueError("a message outside of any queue")
         bits = _parse_integer(fields, "bm", I32) & (1 << len(diffs)) - 1
@@ -129,7 +129,7 @@ class AckRecord:
         offsets = fields.get("aol", fields.get("ackOffsetList"))
         if offsets is None:
             offsets = [fields.get("ao", fields.get("ackOffset"))]
-        return cls(_parse_key(fields), _parse_integers(offsets, I64))
+        return cls(_parse_key(fields), parse_pop_integers(offsets, I64))
 
 
 def _key_to_value(key: PopKey) -> dict[str, Any]:
@@ -187,7 +187,8 @@ def _parse_integer(fields: dict[str, Any], name: str, limits: JavaInteger) -> in
     return 0 if value is None else read_json_integer(value, limits)
 
 
-def _parse_integers(values: object, limits: JavaInteger) -> list[int]:
+def parse_pop_integers(values: object, limits: JavaInteger) -> list[int]:
+    """Return one number for each message of a pop. Raises ValueError when there are more than one pop can have."""
     if not isinstance(values, list) or len(values) > MAX_POP_MESSAGES:
         raise ValueError("not a list of the messages of one pop")
     return [read_json_integer(value, limits) for value in values]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from codec.java_numbers import I32, I64, JavaInteger, quoted, read_json_integer
-from gateway.broker.pop.checkpoint import MAX_POP_MESSAGES
+from gateway.broker.pop.checkpoint import parse_pop_integers
 from gateway.broker.pop.receipts import retry_kind
 from gateway.runtime.config_file import ChangingTable, ConfigFile
 from gateway.runtime.saved_tables import dump_table, load_table, parse_entries, parse_name
@@ -209,7 +209,7 @@ def _parse_queue(queue_id: object, value: dict[str, Any]) -> tuple[int, OrderedP
 
 
 def _parse_info(value: dict[str, Any]) -> OrderedPopInfo:
-    first, *distances = _parse_offsets(value["o"])
+    first, *distances = parse_pop_integers(value["o"], I64)
     offsets = [first, *(first + each for each in distances)]
     if min(offsets) < 0 or max(offsets) > I64.high:
         raise ValueError("a message outside of any queue")
@@ -226,12 +226,6 @@ def _parse_info(value: dict[str, Any]) -> OrderedPopInfo:
         _parse_numbers(value.get("ot"), I64),
         _parse_numbers(value.get("oc"), I32),
     )
-
-
-def _parse_offsets(values: object) -> list[int]:
-    if not isinstance(values, list) or len(values) > MAX_POP_MESSAGES:
-        raise ValueError("not a list of the messages of one pop")
-    return [read_json_integer(value) for value in values]
 
 
 def _parse_numbers(values: dict[Any, Any] | None, limits: JavaInteger) -> dict[int, int]:
