@@ -8,6 +8,7 @@ from typing import Final, NamedTuple, Self
 from codec.constants import ResponseCode
 from codec.java_numbers import I32, parse_java_integer
 from codec.topics import RETRY_PREFIX, SYSTEM_GROUP_PREFIX, SYSTEM_PREFIX
+from gateway.broker.pop.checkpoint import MAX_NAME_CHARS
 from remoting.errors import RequestError
 
 ORDER_REVIVE_QUEUE: Final = 999
@@ -17,7 +18,6 @@ SEEN_GROUP: Final = f"{SYSTEM_GROUP_PREFIX}REVIVE_SEEN"
 """Private to this broker: a group whose offset in a revive queue says up to which pop record the saved consumer offsets
 of all groups are current.
 """
-MAX_BROKER_NAME_CHARS: Final = 255
 NORMAL, RETRY_V1, RETRY_V2 = "0", "1", "2"
 _SEPARATORS: Final = {RETRY_V1: "_", RETRY_V2: "+"}
 
@@ -56,8 +56,8 @@ def original_topic(topic: str, group: str) -> str:
 
 
 def _check_broker_name(name: str) -> str:
-    """Return a broker name of a receipt handle, which is kept with a pop. Raises ValueError for a long one."""
-    if len(name) > MAX_BROKER_NAME_CHARS:
+    """Return a broker name of a receipt handle, which is kept in a pop record. Raises ValueError for a long one."""
+    if len(name) > MAX_NAME_CHARS:
         raise ValueError(f"a broker name of {len(name)} characters")
     return name
 

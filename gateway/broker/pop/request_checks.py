@@ -6,6 +6,7 @@ from codec.topics import PERM_READ
 from gateway.broker.filter_cache import subscription_refusal
 from gateway.broker.message_filter import MessageFilter, is_tag_type
 from gateway.broker.name_validation import check_group_name, check_may_commit
+from gateway.broker.pop.checkpoint import MAX_POP_MESSAGES
 from gateway.broker.shared_parts import BrokerTables, MessageServices
 from gateway.config.process import BrokerConfig
 from remoting.bodies.groups import SubscriptionGroupConfig
@@ -14,7 +15,6 @@ from remoting.connection import Connection
 from remoting.errors import RequestError
 from remoting.requests.pop import PopMessage
 
-MAX_MESSAGES_PER_POP = 32
 DEFAULT_PRIORITY_FACTOR = 100
 MAX_ATTEMPT_ID_CHARS = 255
 """Stock clients send a UUID. The id is kept, and saved, with each ordered pop."""
@@ -49,7 +49,7 @@ class PopRequestChecks:
         host = self._hosts.address_for(connection)[0]
         if not self.config.broker_permission & PERM_READ:
             raise RequestError(ResponseCode.NO_PERMISSION, f"the broker[{host}] pop message is forbidden")
-        if request.max_msg_nums > MAX_MESSAGES_PER_POP:
+        if request.max_msg_nums > MAX_POP_MESSAGES:
             remark = f"the broker[{host}] pop message's num is greater than 32"
             raise RequestError(ResponseCode.INVALID_PARAMETER, remark)
         check_may_commit(request.consumer_group, request.topic)
