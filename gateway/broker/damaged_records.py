@@ -6,7 +6,7 @@ used is skipped and never stops the ones behind it.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from struct import Struct
@@ -82,6 +82,15 @@ class DamagedRecords:
             extra["unlogged_before"] = skipped.total - skipped.logged - 1
         log.error("stored record cannot be used and is skipped", extra=extra)
         skipped.logged, skipped.next_log_ms = skipped.total, now_ms + LOG_INTERVAL_MS
+
+    def decode_one(self, kind: RecordKind, topic: str, chunks: Iterable[memoryview]) -> Message | None:
+        """Return the message that a read of one message found; None without one, and for a damaged one."""
+        for stored in chunks:
+            try:
+                return decode_message(stored)
+            except MessageFormatError as error:
+                self.skip(kind, RecordPlace.of_stored(topic, stored), error)
+        return None
 
     def decode_readable(
         self, kind: RecordKind, topic: str, queue_id: int, offset: int, chunk: memoryview

@@ -11,7 +11,7 @@ from codec import properties as keys
 from codec.constants import ResponseCode
 from codec.errors import MessageFormatError
 from codec.java_numbers import I32, JavaNumberError, parse_java_integer, read_json_integer
-from codec.message import Message, decode_message
+from codec.message import Message
 from codec.sysflag import TRANSACTION_COMMIT, TRANSACTION_NONE, transaction_type
 from codec.topics import SCHEDULE_TOPIC
 from gateway.broker.damaged_records import DamagedRecords, RecordKind, RecordPlace
@@ -160,12 +160,9 @@ class DelayService(ChangingTable):
         while True:
             offset = self.offsets.get(level, 0)
             result = self._store.read(SCHEDULE_TOPIC, level - 1, offset, 1)
-            for chunk in result.chunks:
-                try:
-                    return decode_message(chunk, 0)
-                except MessageFormatError as error:
-                    place = RecordPlace.of_stored(SCHEDULE_TOPIC, chunk)
-                    self._damaged.skip(RecordKind.DELAYED_MESSAGE, place, error)
+            message = self._damaged.decode_one(RecordKind.DELAYED_MESSAGE, SCHEDULE_TOPIC, result.chunks)
+            if message is not None:
+                return message
             if (
                 not result.min_offset <= result.next_offset <= result.max_offset
                 or result.next_offset == offset

@@ -36,7 +36,7 @@ from codec import properties as keys
 from codec.constants import ResponseCode
 from codec.errors import MessageFormatError
 from codec.java_numbers import I32, parse_integer_or
-from codec.message import Message, decode_message, encode_message
+from codec.message import Message, encode_message
 from codec.sysflag import TRANSACTION_COMMIT, transaction_type
 from codec.topics import TRANS_CHECK_MAX_TOPIC, TRANS_GROUP, TRANS_HALF_TOPIC, TRANS_OP_TOPIC
 from gateway.broker.damaged_records import DamagedRecords, RecordKind, RecordPlace
@@ -345,13 +345,8 @@ class TransactionChecks:
         Without a message there, the offset to continue at is returned, which is the same one at the queue's end.
         """
         result = self._store.read(TRANS_HALF_TOPIC, queue_id, offset, 1)
-        for chunk in result.chunks:
-            try:
-                return decode_message(chunk), result.next_offset
-            except MessageFormatError as error:
-                place = RecordPlace.of_stored(TRANS_HALF_TOPIC, chunk)
-                self._damaged.skip(RecordKind.HALF_MESSAGE, place, error)
-        return None, result.next_offset if result.max_offset else offset
+        message = self._damaged.decode_one(RecordKind.HALF_MESSAGE, TRANS_HALF_TOPIC, result.chunks)
+        return message, result.next_offset if result.max_offset else offset
 
     # -- one half message ----------------------------------------------------------------------------------
 
