@@ -447,9 +447,8 @@ class TransactionChecks:
         config = TopicConfig(topic_name=TRANS_CHECK_MAX_TOPIC, read_queue_nums=1, write_queue_nums=1, perm=6)
         try:
             self._topics.create_if_absent(config)
-        except (
-            RequestError
-        ) as error:  # At the limit of queues: the message is stored, and seen when there is room.
+        except RequestError as error:
+            # At the limit of queues: the message is stored, and seen when there is room.
             log.error("topic of given-up half messages not created", extra={"reason": error.remark})
         self._appender.append(NewMessage.from_stored(message, TRANS_CHECK_MAX_TOPIC, 0))
 
