@@ -2,8 +2,8 @@
 
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import trio
@@ -36,6 +36,28 @@ def virtual(test: AsyncTest) -> Callable[..., None]:
 
     set_signature(run, inspect.signature(test).parameters.values())
     return run
+
+
+class TurnCounter:
+    """The number of turns that another task had."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    async def run(self) -> None:
+        while True:
+            self.count += 1
+            await trio.lowlevel.checkpoint()
+
+
+@asynccontextmanager
+async def counting_turns() -> AsyncIterator[TurnCounter]:
+    """Count the turns of another task during the block: none are added while the block keeps the event loop."""
+    turns = TurnCounter()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(turns.run)
+        yield turns
+        nursery.cancel_scope.cancel()
 
 
 class Kernel:

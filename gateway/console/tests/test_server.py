@@ -12,7 +12,7 @@ from gateway.console.http_connection import Page
 from gateway.console.server import Console
 from gateway.console.settings import ConsoleSettings, is_loopback
 from gateway.runtime.metrics import Distribution, LatencyHistogram, Metric, MetricRegistry
-from remoting.tests.virtual import virtual
+from remoting.tests.virtual import counting_turns, virtual
 from toolkit.settings import SettingsError
 from toolkit.toml_tables import load_table
 
@@ -413,22 +413,14 @@ async def test_a_body_in_tiny_chunks_yields_to_others():
     """Chunks of one byte cost the most; a receive must never carry so many that the loop stands still."""
     tiny = b"1\r\n \r\n" * 20_000
     head = b"POST /echo HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
-    served, turns = make_console(), 0
+    served = make_console()
     here, there = memory_stream_pair()
-
-    async def count_turns():
-        nonlocal turns
-        while True:
-            turns += 1
-            await trio.lowlevel.checkpoint()
-
-    async with trio.open_nursery() as nursery:
-        await here.send_all(head + tiny + b"2\r\n{}\r\n0\r\n\r\n")
-        nursery.start_soon(count_turns)
+    await here.send_all(head + tiny + b"2\r\n{}\r\n0\r\n\r\n")
+    async with counting_turns() as turns, trio.open_nursery() as nursery:
         nursery.start_soon(served.serve_connection, there)
         assert (await here.receive_some()).startswith(b"HTTP/1.1 200")
         nursery.cancel_scope.cancel()
-    assert turns >= len(tiny) / 8192
+    assert turns.count >= len(tiny) / 8192
 
 
 def test_other_addresses_require_a_token():

@@ -7,6 +7,7 @@ from gateway.tests.broker_fakes import FakeConnection
 from gateway.tests.broker_world import World
 from remoting.errors import RequestError
 from remoting.requests.query import QueryConsumeQueue, QueryMessage, ViewMessageById
+from remoting.tests.virtual import counting_turns
 
 
 @pytest.fixture
@@ -107,20 +108,12 @@ def test_others_have_their_turn_while_a_query_indexes(world):
 def test_others_have_their_turn_while_many_entries_are_read(world):
     for _ in range(500):
         world.put("t", 0)
-    turns = []
 
     async def main():
-        async def count_turns():
-            while True:
-                turns.append(None)
-                await trio.lowlevel.checkpoint()
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(count_turns)
+        async with counting_turns() as turns:
             request = QueryConsumeQueue(topic="t", queue_id=0, index=0, count=2**31 - 1)
             reply = await query_consume_queue(world.broker, request)
-            nursery.cancel_scope.cancel()
         assert len(reply.data.queue_data) == 500
+        assert turns.count >= 4
 
     trio.run(main)
-    assert len(turns) >= 4

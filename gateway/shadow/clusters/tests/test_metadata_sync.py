@@ -1,5 +1,4 @@
 import pytest
-import trio
 
 from gateway.shadow.clusters.metadata_sync import (
     NAMES_PER_TURN,
@@ -16,6 +15,7 @@ from remoting.bodies.groups import GroupRetryPolicy, SimpleSubscriptionData, Sub
 from remoting.bodies.topics import TopicConfig
 from remoting.errors import RequestError
 from remoting.requests.namesrv import GetKvConfig, PutKvConfig
+from remoting.tests.virtual import counting_turns
 
 A = ("broker-a", "broker-a")
 
@@ -158,17 +158,7 @@ def test_a_topic_with_absurdly_many_queues_is_left_out(queues):
 async def test_planning_for_many_topics_lets_others_run(primary, target):
     ours, _ = await brokers(primary, target)
     ours.topics.update([TopicConfig(topic_name=f"t{number}") for number in range(3000)])
-    turns = 0
-
-    async def count_turns():
-        nonlocal turns
-        while True:
-            turns += 1
-            await trio.lowlevel.checkpoint()
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(count_turns)
+    async with counting_turns() as turns:
         steps = await plan_topics(primary, target, *A)
-        nursery.cancel_scope.cancel()
     assert sum(step.action is SyncAction.CREATE for step in steps) == 3000
-    assert turns > 3000 // NAMES_PER_TURN
+    assert turns.count > 3000 // NAMES_PER_TURN

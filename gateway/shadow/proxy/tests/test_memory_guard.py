@@ -11,7 +11,7 @@ from gateway.shadow.proxy.session import Session
 from gateway.shadow.proxy.session_driver import SessionDriver
 from gateway.shadow.tests.sessions import SessionBench, request, run_with_nursery
 from gateway.tests.cluster import inline
-from remoting.tests.virtual import settle, virtual
+from remoting.tests.virtual import counting_turns, settle, virtual
 
 MIB = 1 << 20
 
@@ -68,19 +68,9 @@ def test_a_burst_is_stopped_before_the_next_sweep():
 
 @virtual
 async def test_a_sweep_of_many_sessions_lets_others_run():
-    turns = 0
-
-    async def count_turns():
-        nonlocal turns
-        while True:
-            turns += 1
-            await trio.lowlevel.checkpoint()
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(count_turns)
+    async with counting_turns() as turns:
         await MemoryGuard(1, 1).sweep([FakeGroup(*(FakeSession() for _ in range(10_000)))])
-        nursery.cancel_scope.cancel()
-    assert turns >= 30
+    assert turns.count >= 30
 
 
 def count_alive():

@@ -22,7 +22,7 @@ from gateway.shadow.tests.sessions import (
 )
 from gateway.shadow.traffic.exchange import Hub, Side
 from remoting.requests.namesrv import GetRouteInfoByTopic, RegisterBroker
-from remoting.tests.virtual import settle, virtual
+from remoting.tests.virtual import counting_turns, settle, virtual
 
 ROUTE = b'{"brokerDatas":[{"brokerAddrs":{0:"10.1.0.1:10911",1:"10.1.0.2:10911"},"brokerName":"a"}]}'
 
@@ -442,27 +442,18 @@ def test_many_frames_in_one_read_let_others_run(reactive):
     """A single client with 770 frames per read made all others wait for a quarter of a second."""
 
     async def main(nursery):
-        observer, turns = RecordingObserver(), 0
+        observer = RecordingObserver()
         hub = Hub()
         hub.add_observer(observer)
         bench = SessionBench(nursery, hub=hub, reactive=reactive)
         frames = [request(310, opaque) for opaque in range(10 * MAX_FRAMES_PER_TURN + 3)]
         answers = [answer(0, opaque) for opaque in range(len(frames))]
-
-        async def count_turns():
-            nonlocal turns
-            while True:
-                turns += 1
-                await trio.lowlevel.checkpoint()
-
         await settle()
         bench.client.arrive(b"".join(frames) + request(310, 9999)[:20])
-        async with trio.open_nursery() as counting:
-            counting.start_soon(count_turns)
+        async with counting_turns() as turns:
             while len(bench.upstream.sent) < len(b"".join(frames)):
                 await trio.lowlevel.checkpoint()
-            counting.cancel_scope.cancel()
-        assert turns >= 10
+        assert turns.count >= 10
         assert bytes(bench.upstream.sent) == b"".join(frames)
         await bench.send_from_client(request(310, 9999)[20:])
         assert bytes(bench.upstream.sent) == b"".join(frames) + request(310, 9999)
