@@ -15,6 +15,7 @@ from typing import Any, Final
 import trio
 
 from codec.errors import MessageFormatError
+from gateway.runtime.parallel import process_in_parallel
 from gateway.shadow.clusters.cluster import CLUSTER_ERRORS, MAX_QUEUES_PER_TOPIC, Cluster
 from gateway.shadow.compare.alignment import (
     AlignmentLedger,
@@ -221,17 +222,13 @@ async def compare_topics(
             queues.append(QueueParity(topic, "", -1, problem=problem))
             break
     rate_limiters = ReadRateLimiter(options.per_second), ReadRateLimiter(options.per_second)
-    waiting = iter(queues)
 
-    async def compare_queues() -> None:
-        for queue in waiting:
-            if not queue.problem:
-                comparison = QueueComparison(clusters, queue, options, now_ms, rate_limiters, on_progress)
-                await comparison.run(parity_range)
+    async def compare_queue(queue: QueueParity) -> None:
+        if not queue.problem:
+            comparison = QueueComparison(clusters, queue, options, now_ms, rate_limiters, on_progress)
+            await comparison.run(parity_range)
 
-    async with trio.open_nursery() as nursery:
-        for _ in range(min(options.parallel, len(queues))):
-            nursery.start_soon(compare_queues)
+    await process_in_parallel(queues, compare_queue, options.parallel)
     return ParityResult(queues, trio.current_time() - started)
 
 

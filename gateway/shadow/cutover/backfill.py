@@ -11,6 +11,7 @@ from typing import Final
 
 import trio
 
+from gateway.runtime.parallel import process_in_parallel
 from gateway.shadow.clusters.cluster import CLUSTER_ERRORS, MAX_QUEUES_PER_TOPIC, Cluster
 from gateway.shadow.clusters.metadata_sync import is_system_topic, topics_of
 from gateway.shadow.replication.feed_set import ensure_queue
@@ -136,15 +137,7 @@ class Backfill:
     async def run(self) -> None:
         """Copy all queues up to the offsets that the primary had in `find_queues`, several queues in parallel."""
         self._started_s, self._copied_before = trio.current_time(), self.copied_messages
-        waiting = iter(self.queues)
-
-        async def fill_queues() -> None:
-            for progress in waiting:
-                await self._fill_queue(progress)
-
-        async with trio.open_nursery() as nursery:
-            for _ in range(min(self._parallel, len(self.queues))):
-                nursery.start_soon(fill_queues)
+        await process_in_parallel(self.queues, self._fill_queue, self._parallel)
 
     def pause(self) -> None:
         """Stop after the reads that are under way."""

@@ -36,6 +36,7 @@ from codec.constants import STORED_CODES, ResponseCode
 from codec.ids import decode_message_id
 from codec.java_numbers import parse_integer_or, parse_java_integer
 from codec.sysflag import TRANSACTION_COMMIT
+from gateway.runtime.parallel import process_in_parallel
 from gateway.shadow.clusters.cluster import CLUSTER_ERRORS, MAX_QUEUES_PER_TOPIC, Cluster
 from gateway.shadow.clusters.metadata_sync import copy_topic
 from gateway.shadow.clusters.sync_steps import SyncAction
@@ -165,18 +166,14 @@ class ResendWriter:
                 await self._write_lane(lane)
             return
         problems: list[Exception] = []
-        waiting = iter(lanes)
 
-        async def run() -> None:
-            for lane in waiting:
-                try:
-                    await self._write_lane(lane)
-                except (*CLUSTER_ERRORS, LookupError) as problem:
-                    problems.append(problem)
+        async def try_lane(lane: Sequence[Exchange]) -> None:
+            try:
+                await self._write_lane(lane)
+            except (*CLUSTER_ERRORS, LookupError) as problem:
+                problems.append(problem)
 
-        async with trio.open_nursery() as nursery:
-            for _ in range(min(len(lanes), MAX_PARALLEL_LANES)):
-                nursery.start_soon(run)
+        await process_in_parallel(lanes, try_lane, MAX_PARALLEL_LANES)
         if problems:
             raise problems[0]
 

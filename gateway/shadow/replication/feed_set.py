@@ -11,6 +11,7 @@ import trio
 from codec.constants import ResponseCode
 from codec.topics import DLQ_PREFIX, RETRY_PREFIX
 from gateway.runtime.metrics import Metric
+from gateway.runtime.parallel import process_in_parallel
 from gateway.shadow.clusters.cluster import MAX_QUEUES_PER_TOPIC, Cluster
 from gateway.shadow.clusters.metadata_sync import copy_topic, is_system_topic, topics_of
 from gateway.shadow.replication.queue_copier import PullOptions, QueueCopier, QueuePlace
@@ -99,19 +100,15 @@ class FeedSet:
             return
         self._stop_feeds_of_gone_brokers()
         self.left_out = 0
-        waiting = iter(list(self._primary.brokers))
         problems: list[str] = []
 
-        async def ask_brokers() -> None:
-            for broker in waiting:
-                try:
-                    await self._adjust_feeds(nursery, broker, await topics_of(self._primary, broker))
-                except Exception as problem:  # noqa: BLE001 - as above
-                    problems.append(str(problem) or type(problem).__name__)
+        async def ask_broker(broker: str) -> None:
+            try:
+                await self._adjust_feeds(nursery, broker, await topics_of(self._primary, broker))
+            except Exception as problem:  # noqa: BLE001 - as above
+                problems.append(str(problem) or type(problem).__name__)
 
-        async with trio.open_nursery() as asking:
-            for _ in range(min(MAX_BROKERS_ASKED_AT_A_TIME, len(self._primary.brokers))):
-                asking.start_soon(ask_brokers)
+        await process_in_parallel(list(self._primary.brokers), ask_broker, MAX_BROKERS_ASKED_AT_A_TIME)
         if self.left_out:
             problems.append(f"{self.left_out} queues are more than [kept] queues, or than a topic may have")
         self._note_problem(problems[0] if problems else "")
