@@ -1,6 +1,5 @@
 import pytest
 import trio
-from trio.testing import RaisesGroup
 
 from gateway.runtime.parallel import process_in_parallel
 from remoting.tests.virtual import virtual
@@ -47,6 +46,6 @@ async def test_an_exception_ends_all():
         await trio.sleep(1)
         done.append(item)
 
-    with RaisesGroup(ValueError):
+    with pytest.RaisesGroup(ValueError):
         await process_in_parallel(range(10), work, 4)
     assert done == []
