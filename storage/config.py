@@ -16,6 +16,18 @@ def _physical_memory_bytes() -> int:
         return 8 << 30
 
 
+LIVE_SETTINGS = (
+    "max_message_bytes",
+    "file_reserved_hours",
+    "disk_max_used_percent",
+    "disk_warning_percent",
+    "disk_clean_forcibly_percent",
+    "clean_forcibly_enable",
+    "max_query_messages",
+)
+"""Settings that `MessageStore.reconfigure` may change while the store is open."""
+
+
 @dataclass(frozen=True, slots=True)
 class StoreConfig:
     """Settings of one store. The comment behind each names the official broker.conf key.

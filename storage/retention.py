@@ -17,9 +17,12 @@ from storage.index import MessageIndex
 _HOUR_MS = 3_600_000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Retention:
-    """The retention rules of one store. Source: DefaultMessageStore.CleanCommitLogService, 5.4.0."""
+    """The retention rules of one store; ``config`` is replaced when its settings change.
+
+    Source: DefaultMessageStore.CleanCommitLogService, 5.4.0.
+    """
 
     config: StoreConfig
     files: Files

@@ -25,13 +25,14 @@ read only fields whose stale value is harmless (an end that is too low).
 import logging
 import threading
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Self
 
 from storage.append import Appended, BatchAppended, append_many, append_message
 from storage.checkpoint import StoreCheckpoint
 from storage.clock import Clock, SystemClock
 from storage.commit_log import CommitLog
-from storage.config import StoreConfig
+from storage.config import LIVE_SETTINGS, StoreConfig
 from storage.consume_queue import ConsumeQueue
 from storage.errors import OffsetGap, StoreFull
 from storage.files import DiskFiles, Files
@@ -146,6 +147,12 @@ class MessageStore:
 
     def _keep_within_bytes(self) -> None:
         self._retention.keep_within_bytes()
+
+    def reconfigure(self, config: StoreConfig) -> None:
+        """Apply changed `LIVE_SETTINGS`; all others stay as they were when the store was opened."""
+        changed = {name: getattr(config, name) for name in LIVE_SETTINGS}
+        self.config = self._retention.config = replace(self.config, **changed)
+        self._max_message_bytes = self.config.max_message_bytes
 
     def append(
         self,

@@ -111,15 +111,14 @@ def store_refusal(error: Exception, max_message_bytes: int) -> RequestError:
 class MessageAppender:
     """Appends messages to the queues they name at once, even if they request a delay."""
 
-    def __init__(self, store: MessageStore, long_polls: LongPolls, max_message_bytes: int) -> None:
+    def __init__(self, store: MessageStore, long_polls: LongPolls) -> None:
         self._store = store
         self._long_polls = long_polls
-        self._max_message_bytes = max_message_bytes
 
     def append(self, message: NewMessage) -> Appended:
         """Store a message and mark the pulls that wait for it. Raise RequestError when the store refuses it."""
         if self._store.disk_full:
-            raise store_refusal(StoreFull("nearly full"), self._max_message_bytes)
+            raise store_refusal(StoreFull("nearly full"), self._store.config.max_message_bytes)
         try:
             appended = self._store.append(
                 message.topic,
@@ -136,7 +135,7 @@ class MessageAppender:
                 prepared_transaction_offset=message.prepared_transaction_offset,
             )
         except (MessageIllegal, StoreFull) as error:
-            raise store_refusal(error, self._max_message_bytes) from error
+            raise store_refusal(error, self._store.config.max_message_bytes) from error
         self._long_polls.mark_grown(message.topic, message.queue_id)
         return appended
 
@@ -144,10 +143,8 @@ class MessageAppender:
 class MessageWriter(MessageAppender):
     """Stores messages; those that request a delay go to the topic in which they wait."""
 
-    def __init__(
-        self, store: MessageStore, long_polls: LongPolls, max_message_bytes: int, scheduler: MessageScheduler
-    ) -> None:
-        super().__init__(store, long_polls, max_message_bytes)
+    def __init__(self, store: MessageStore, long_polls: LongPolls, scheduler: MessageScheduler) -> None:
+        super().__init__(store, long_polls)
         self.scheduler = scheduler
 
     def write(self, message: NewMessage) -> Appended:

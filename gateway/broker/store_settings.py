@@ -16,6 +16,11 @@ def build_store_config(config: BrokerConfig, *, memory: bool) -> StoreConfig:
     return _with_memory_limits(settings) if memory else settings
 
 
+def changed_store_config(current: StoreConfig, config: BrokerConfig) -> StoreConfig:
+    """Return the settings of an open store after a change of the broker's configuration."""
+    return build_store_config(config, memory=current.retained_bytes > 0)
+
+
 def _with_memory_limits(settings: StoreConfig) -> StoreConfig:
     """Return the settings with small files, of which the oldest are dropped beyond a fixed total size."""
     bounded = memory_config()

@@ -103,13 +103,17 @@ def initial_system_topics(settings: TopicDefaults) -> list[TopicConfig]:
         _topic_config(topic_names.ROCKSDB_TRANS_OP_TOPIC),
     ]
     if settings.auto_create:
-        default_perm = topic_names.PERM_INHERIT | topic_names.READ_WRITE
-        topics.append(_topic_config(topic_names.DEFAULT_TOPIC, settings.default_queues, default_perm))
+        topics.append(_default_topic(settings.default_queues))
     if settings.trace_topic is not None:
         topics.append(_topic_config(settings.trace_topic))
     if settings.timer_topic:
         topics.append(_topic_config(topic_names.TIMER_TOPIC))
     return topics
+
+
+def _default_topic(queues: int) -> TopicConfig:
+    perm = topic_names.PERM_INHERIT | topic_names.READ_WRITE
+    return _topic_config(topic_names.DEFAULT_TOPIC, queues, perm)
 
 
 def _topic_config(name: str, queues: int = 1, perm: int = topic_names.READ_WRITE, **more: Any) -> TopicConfig:
@@ -299,6 +303,15 @@ class TopicTable(SettingsTable):
             config.order = True
         if changed:
             self._store_configs(changed)
+
+    def set_auto_create(self, auto_create: bool, default_queues: int) -> None:
+        """Set whether a send creates its topic. The default topic, after which it is made, is added if it is missing.
+
+        Deviation: the official broker adds the default topic at its start only.
+        """
+        self.auto_create = auto_create
+        if auto_create and topic_names.DEFAULT_TOPIC not in self.table:
+            self._store_configs([_default_topic(default_queues)])
 
     def bump_version(self) -> None:
         """Count a change that no topic shows, such as the broker's permission, so that namesrvs are updated."""

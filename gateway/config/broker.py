@@ -68,10 +68,9 @@ class BrokerConfig:
     default_topic_queue_nums: int = key(
         "defaultTopicQueueNums",
         8,
-        "maximum number of queues of a topic created by its first send",
+        "maximum number of queues of a topic created by its first send, at the first start",
         low=1,
         high=65535,
-        live=True,
     )
     auto_create_topic_enable: bool = key(
         "autoCreateTopicEnable", True, "whether a send creates its topic (through TBW102)", live=True
@@ -130,7 +129,7 @@ class BrokerConfig:
         live=True,
     )
     enable_register_producer: bool = key(
-        "enableRegisterProducer", True, "whether producers' heartbeats are recorded", live=True
+        "enableRegisterProducer", True, "whether producers' heartbeats are recorded"
     )
     enable_property_filter: bool = key(
         "enablePropertyFilter", False, "whether SQL92 filters on message properties are served", live=True
@@ -244,12 +243,8 @@ class BrokerConfig:
         "whether recalls are allowed without write permission",
         live=True,
     )
-    force_register: bool = key(
-        "forceRegister", True, "register each time, not only when topics changed", live=True
-    )
-    compressed_register: bool = key(
-        "compressedRegister", False, "whether registrations are deflated", live=True
-    )
+    force_register: bool = key("forceRegister", True, "register each time, not only when topics changed")
+    compressed_register: bool = key("compressedRegister", False, "whether registrations are deflated")
     register_nameserver_period_ms: int = key(
         "registerNameServerPeriod", 30_000, "time between registrations", low=10_000, high=60_000
     )

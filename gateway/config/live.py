@@ -6,8 +6,10 @@ The admin processors answer the requests and write the files.
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
+from codec.java_numbers import quoted
 from gateway.config.keys import Value, keys_of, values_of, with_values
 from gateway.config.properties_file import PropertiesError, format_properties, parse_properties
+from gateway.config.unsupported import UNUSED, UNUSED_REASON, reason_for
 
 C = TypeVar("C")
 
@@ -21,10 +23,14 @@ class ForbiddenKey(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ConfigUpdate(Generic[C]):
-    """A changed configuration, and the given keys that had no effect: unknown, or read at start only."""
+    """A changed configuration, and the given keys that had no effect: unknown, or read at start only.
+
+    ``refusal`` says so for each of them, with what to do; it is empty if all had an effect.
+    """
 
     config: C
     without_effect: tuple[str, ...]
+    refusal: str = ""
 
 
 def apply_update(config: C, text: str, black_list: set[str]) -> ConfigUpdate[C]:
@@ -45,7 +51,19 @@ def apply_update(config: C, text: str, black_list: set[str]) -> ConfigUpdate[C]:
         if entry.key in declared and declared[entry.key].is_live:
             values[entry.key] = declared[entry.key].setting.parse(entry.value, entry.key)
     ignored = tuple(entry.key for entry in entries if entry.key not in values)
-    return ConfigUpdate(with_values(config, values), ignored)
+    return ConfigUpdate(with_values(config, values), ignored, _refusal_of(ignored, set(declared)))
+
+
+def _refusal_of(names: tuple[str, ...], declared: set[str]) -> str:
+    """Return why these keys cannot be changed by request; empty without any."""
+    at_start = [name for name in names if name in declared and name not in UNUSED]
+    reasons = [f"cannot be changed while the server runs: {', '.join(at_start)}; change the file and restart"]
+    reasons = reasons if at_start else []
+    for name in names:
+        if name in UNUSED or name not in declared:
+            reason = UNUSED_REASON if name in UNUSED else reason_for(name) or "is not a key of this server"
+            reasons.append(f"{quoted(name)} {reason}")
+    return "; ".join(reasons)
 
 
 def list_values(*configs: Any) -> str:

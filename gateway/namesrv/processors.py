@@ -313,7 +313,8 @@ def _namespace_body(namesrv: Namesrv, namespace: str) -> bytes | None:
 def update_config(namesrv: Namesrv, request: ask.UpdateNamesrvConfig, call: Call) -> AnswersLater | None:
     """Change live settings and write all of them to configStorePath.
 
-    Deviation: an invalid value is refused; the official namesrv ignores it and answers with success.
+    Deviation: an invalid value and a key that has no effect are refused; the official namesrv ignores them and answers
+    with success.
     """
     _check_room(namesrv.settings_file, call)
     black_list = UNCHANGEABLE_KEYS | set(namesrv.config.config_black_list.split(";"))
@@ -323,13 +324,10 @@ def update_config(namesrv: Namesrv, request: ask.UpdateNamesrvConfig, call: Call
         raise RequestError(ResponseCode.NO_PERMISSION, "Can not update config in black list.") from None
     except ValueError as problem:
         raise RequestError(ResponseCode.SYSTEM_ERROR, f"string2Properties error: {problem}") from problem
+    if change.refusal:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, change.refusal)
     apply_config(namesrv, change.config)
-    _log_change(
-        namesrv,
-        call,
-        "configuration changed by request",
-        without_effect=quoted(",".join(change.without_effect)),
-    )
+    _log_change(namesrv, call, "configuration changed by request")
     return _answer_when_stored(namesrv.settings_file, call)
 
 

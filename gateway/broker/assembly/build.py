@@ -92,7 +92,7 @@ def _connect_parts(
     services = _services(config, store, run_blocking, port)
     timer_delivery = _timer_delivery(config, services, table_file("timermetrics"))
     delay_service = _delay_service(config, table_file("delayOffset.json"), services, timer_delivery)
-    writer = MessageWriter(store, services.long_polls, config.store.max_message_size_bytes, delay_service)
+    writer = MessageWriter(store, services.long_polls, delay_service)
     queue_locks = QueueLocks(clock, limits=config.limits)
     retry_rules = RetryRules(tables.topics, tables.groups, queue_locks)
     transactions = EndTransactionHandler(config, tables.topics, services, writer)
@@ -200,7 +200,7 @@ def _delay_service(
         scheduler = timers.scheduler
     else:
         scheduler = TimerScheduler(config, store.clock, lambda slot_ms: 0, WakeSignal())
-    appender = MessageAppender(store, services.long_polls, config.store.max_message_size_bytes)
+    appender = MessageAppender(store, services.long_polls)
     return DelayService(
         file,
         store.clock,

@@ -83,9 +83,8 @@ def update_broker_config(broker: Broker, request: UpdateBrokerConfig) -> None:
         raise RequestError(ResponseCode.SYSTEM_ERROR, "string2Properties error") from error
     except ValueError as error:
         raise RequestError(ResponseCode.INVALID_PARAMETER, str(error)) from error
-    if update.without_effect:
-        remark = f"cannot be changed while the broker runs: {', '.join(update.without_effect)}"
-        raise RequestError(ResponseCode.INVALID_PARAMETER, remark)
+    if update.refusal:
+        raise RequestError(ResponseCode.INVALID_PARAMETER, update.refusal)
     apply_broker_config(broker, update.config)
     log.info("broker configuration changed by request", extra={"broker": broker.config.broker_name})
 

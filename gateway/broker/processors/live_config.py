@@ -1,6 +1,7 @@
 """Application of changed settings to a running broker. `gateway/config/live.py` decides which settings may change."""
 
 from gateway.broker.processors.broker import Broker
+from gateway.broker.store_settings import changed_store_config
 from gateway.config.process import BrokerConfig
 
 
@@ -8,6 +9,7 @@ def apply_broker_config(broker: Broker, config: BrokerConfig) -> None:
     """Pass the new settings to every part, and notify namesrvs when the broker's permission changed."""
     permission_changed = config.broker_permission != broker.config.broker_permission
     broker.config = config
+    broker.store.reconfigure(changed_store_config(broker.store.config, config))
     broker.send_handler.reconfigure(config)
     broker.pull_handler.reconfigure(config)
     broker.flow_control.reconfigure(config)
@@ -20,7 +22,7 @@ def apply_broker_config(broker: Broker, config: BrokerConfig) -> None:
     broker.topics.limits = broker.groups.limits = broker.clients.limits = config.limits
     broker.queue_locks.limits = broker.offsets.limits = config.limits
     broker.consumer_filters.limits = broker.filter_cache.limits = config.limits
-    broker.topics.auto_create = config.auto_create_topic_enable
+    broker.topics.set_auto_create(config.auto_create_topic_enable, config.default_topic_queue_nums)
     broker.groups.auto_create = config.auto_create_subscription_group
     broker.groups.create_system_groups = config.enable_create_sys_group
     broker.offsets.server_side_reset = config.use_server_side_reset_offset

@@ -44,12 +44,12 @@ class World:
         polls = LongPolls(self.clock, self.store)
         self.earlier = Earlier()
         file = memory_config_file("delayOffset.json", self.files)
-        appender = MessageAppender(self.store, polls, 4 << 20)
+        appender = MessageAppender(self.store, polls)
         self.damaged = DamagedRecords("b1", self.clock)
         self.delay = DelayService(
             file, self.clock, self.store, appender, self.damaged, self.earlier, levels=self.levels
         )
-        self.put = MessageWriter(self.store, polls, 4 << 20, self.delay)
+        self.put = MessageWriter(self.store, polls, self.delay)
 
     def send(self, body=b"hello", level="1", topic="orders", queue_id=3, **more):
         properties = {"TAGS": "A", "UNIQ_KEY": "U1", **({"DELAY": level} if level else {})}

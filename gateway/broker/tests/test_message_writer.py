@@ -35,7 +35,7 @@ def world():
     config = StoreConfig(root="/s", commit_log_file_bytes=1 << 16, max_message_bytes=1000)
     store = MessageStore.open(config, MemoryFiles(), clock)
     polls = Marks(store)
-    return store, polls, MessageWriter(store, polls, 1000, NoDelays())
+    return store, polls, MessageWriter(store, polls, NoDelays())
 
 
 def test_all_fields_are_stored_and_the_queue_is_marked(world):
@@ -66,7 +66,7 @@ def test_the_scheduler_may_send_it_elsewhere_and_put_now_does_not_ask(world):
         def schedule(self, message):
             return message.with_changes(topic="later", queue_id=9)
 
-    put = MessageWriter(store, polls, 1000, Scheduler())
+    put = MessageWriter(store, polls, Scheduler())
     put.write(NewMessage("t", 0, b"x", {}))
     put.append(NewMessage("t", 0, b"x", {}))
     assert polls.grown == [("later", 9), ("t", 0)]

@@ -402,13 +402,23 @@ class Kept:
 def test_the_configuration_by_request(clock: Clock) -> None:
     kept = Kept()
     asker = Asker(assemble_namesrv(NamesrvConfig(), clock, (Kept(), kept), inline))
-    asker(update("enableTopicList=false\ndeleteTopicWithBrokerRegistration=true\nunknown=1\nlistenPort=1"))
+    asker(update("enableTopicList=false\ndeleteTopicWithBrokerRegistration=true"))
     assert asker.namesrv.config == NamesrvConfig(
         enable_topic_list=False, delete_topic_with_broker_registration=True
     )
     listed = bytes(asker.command(ask.GetNamesrvConfig()).body)
     assert b"\nenableTopicList=false\n" in listed
     assert kept.data == listed
+
+
+def test_keys_that_have_no_effect_are_refused(asker: Asker) -> None:
+    before = asker.namesrv.config
+    assert asker.refusal(update("enableTopicList=false\nunknown=1\nlistenPort=1")) == (
+        1,
+        "cannot be changed while the server runs: listenPort; change the file and restart; "
+        "unknown is not a key of this server",
+    )
+    assert asker.namesrv.config == before
 
 
 @pytest.mark.parametrize("key", ["configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"])

@@ -46,8 +46,14 @@ def test_settings_are_shown_and_changed(world):
     ("text", "code", "remark"),
     [
         ("configBlackList=x", 16, "Can not update config in black list."),
-        ("listenPort=1", 29, "cannot be changed while the broker runs: listenPort"),
-        ("noSuchKey=1", 29, "cannot be changed while the broker runs: noSuchKey"),
+        (
+            "listenPort=1",
+            29,
+            "cannot be changed while the server runs: listenPort; change the file and restart",
+        ),
+        ("noSuchKey=1", 29, "noSuchKey is not a key of this server"),
+        ("forceRegister=false", 29, "forceRegister has no effect yet"),
+        ("aclEnable=true", 29, "aclEnable belongs to access control"),
         ("brokerPermission=ten", 29, "brokerPermission"),
         ("a=\\u12", 1, "string2Properties error"),
     ],
