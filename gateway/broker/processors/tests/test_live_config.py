@@ -53,7 +53,10 @@ HOLDERS = {
     "transaction_checks.py": "transaction_checks._config",
     "transactions.py": "transactions._config",
 }
-"""The place where a running broker holds the configuration that a module reads. Request processors read the broker's own."""
+"""The place where a running broker holds the configuration that a module reads.
+
+Request processors read the broker's own.
+"""
 START_ONLY = {"assembly/build.py", "store_settings.py", "quotas.py", "topic_recovery.py"}
 """Modules that copy values; `COPIES` names where to."""
 COPIES = {
