@@ -67,9 +67,8 @@ class MessageStore:
     """Commit log, consume queues, index and checkpoint of one broker, in the official file formats.
 
     Create one with `open`; the constructor alone does not recover. ``store_host`` is the packed address that stored
-    messages name as their broker. ``lost_power``: the last run ended with a power cut, or may have, so that messages
-    which were read but not yet flushed are gone. ``disk_full`` is set by `delete_expired`; while it is True the broker
-    refuses messages.
+    messages name as their broker. ``crashed``: the last run did not end in order, so that messages which were read but
+    not yet flushed may be gone. ``disk_full`` is set by `delete_expired`; while it is True the broker refuses messages.
     """
 
     def __init__(self, config: StoreConfig, files: Files, clock: Clock) -> None:
@@ -78,7 +77,7 @@ class MessageStore:
         self.clock = clock
         self.store_host = _DEFAULT_STORE_HOST
         self.disk_full = False
-        self.lost_power = False
+        self.crashed = False
         self.commit_log = CommitLog(
             files, config.commit_log_path, config.commit_log_file_bytes, config.reserve_commit_log_bytes,
             after_roll=self._keep_within_bytes,
@@ -114,9 +113,9 @@ class MessageStore:
 
     def _recover(self) -> None:
         last_boot = self.files.read_small(self.config.abort_path)
-        crashed = last_boot is not None
+        self.crashed = crashed = last_boot is not None
         boot = self.files.boot_id().encode()
-        self.lost_power = power_cut = crashed and (not boot or last_boot != boot)
+        power_cut = crashed and (not boot or last_boot != boot)
         if crashed:
             log.warning("store was not closed cleanly, recovering", extra={"root": self.config.root})
         checkpoint = self._checkpoint

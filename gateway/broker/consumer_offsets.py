@@ -80,7 +80,7 @@ class ConsumerOffsets(ChangingTable):
         self._keys_of_group.setdefault(group, set()).add(key)
 
     def limit_to_queues(self, end_of_queue: Callable[[str, int], int]) -> int:
-        """Move offsets beyond the end of their queue back to it, and return their number. Done after a power cut.
+        """Move offsets beyond the end of their queue back to it, and return their number. Done after a crash.
 
         A consumer may have read and committed a message that was not yet on the disk. The next message gets its queue
         offset, and the group would skip it.

@@ -416,7 +416,7 @@ def test_another_boot_means_that_power_was_cut(last_boot: bytes) -> None:
     files.small["/s/abort"] = last_boot
     again = open_store(files, clock)
     assert again.max_physical_offset == place
-    assert again.lost_power
+    assert again.crashed
 
 
 @pytest.mark.parametrize("lose_unflushed", [True, False])

@@ -84,8 +84,9 @@ def _connect_parts(
     """Build the parts of a broker on its store, each from those it uses."""
     clock = store.clock
     tables = _tables(config, table_file, clock)
-    if store.lost_power and tables.offsets.limit_to_queues(store.max_offset):
-        # At once: if the process is killed soon, the next start does not know of the power cut.
+    # After every crash: a disk may have gone away, and come back without its last writes, in the same boot.
+    if store.crashed and tables.offsets.limit_to_queues(store.max_offset):
+        # At once, because the next messages get the queue offsets that such a group would skip.
         with suppress(StoreFull, OSError):
             tables.offsets.persist()
     restore_topics(tables.topics, store)

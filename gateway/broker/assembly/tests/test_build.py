@@ -67,7 +67,9 @@ def test_what_cannot_be_built_leaves_the_store_closed(tmp_path):
     build(DiskFiles(), **settings).store.close()
 
 
-def test_after_a_power_cut_no_group_skips_the_messages_that_come_next():
+@pytest.mark.parametrize("same_boot", [False, True])
+def test_after_lost_writes_no_group_skips_the_messages_that_come_next(same_boot):
+    """Also when a disk went away and came back while the machine stayed up."""
     files = CrashFiles()
     broker = build(files)
     for body in (b"flushed", b"lost"):
@@ -79,7 +81,10 @@ def test_after_a_power_cut_no_group_skips_the_messages_that_come_next():
     broker.offsets.persist()
     files.unflushed_small.clear()
     # Seed 2 loses the second message.
-    after = build(files.crash(random.Random(2)))
+    lost = files.crash(random.Random(2))
+    if same_boot:
+        lost.small["/b/abort"] = lost.boot_id().encode()
+    after = build(lost)
     assert after.store.max_offset("orders", 0) == 1
     assert after.offsets.query_offset("GID", "orders", 0) == 1
     assert after.offsets.query_offset("GID", "never flushed", 0) == 0
@@ -90,6 +95,8 @@ def test_after_a_power_cut_no_group_skips_the_messages_that_come_next():
 def test_after_a_killed_process_offsets_are_as_they_were():
     files = CrashFiles()
     broker = build(files)
+    for body in (b"one", b"two"):
+        broker.store.append("orders", 0, body)
     broker.offsets.commit_offset("GID", "orders", 0, 2)
     broker.offsets.persist()
     after = build(files.crash(random.Random(2), lose_unflushed=False))
