@@ -3,6 +3,7 @@
 #   make serve ARGS="--memory"         flags for the server
 #   make run RUN=compat-ours ARGS="-k pull"   one run of the test matrix; `make runs` lists them
 #   make fuzz SEED=7 FRAMES=1000000    mutated requests against namesrv, broker and shadow gateway
+#   make power-cut ROUNDS=10           power cuts under a broker that is sent messages (as root)
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -12,6 +13,7 @@ PACKAGES := codec remoting storage toolkit gateway compat_tests spark
 ARGS ?=
 SEED ?= 1
 FRAMES ?= 100000
+ROUNDS ?= 5
 AGAINST ?= all
 # IMAGE=no leaves out the cases against the official container image.
 IMAGE ?= yes
@@ -19,7 +21,7 @@ IMAGE ?= yes
 COMPILE := $(BIN)/python -m compileall -q $(PACKAGES)
 MORE = $(if $(ARGS),-- $(ARGS))
 
-.PHONY: serve test check runs run unit types lint format compat compat-official compat-image spark-delta spark-env fuzz \
+.PHONY: serve test check runs run unit types lint format compat compat-official compat-image spark-delta spark-env fuzz power-cut \
   bench bench-shadow bench-isolation bench-spark docs docs-serve clean
 
 serve: $(VENV)/serve
@@ -55,6 +57,10 @@ compat-official compat-image: $(VENV)/dev
 # What must never happen, whatever arrives: docs/how-to/fuzz.md
 fuzz: $(VENV)/dev
 	$(BIN)/python -m compat_tests.fuzz --seed $(SEED) --frames $(FRAMES) --against $(AGAINST) $(ARGS)
+
+# Power cuts under our broker and the official one, on a loop device; needs Linux and root
+power-cut: $(VENV)/dev
+	$(BIN)/python -m compat_tests.power_cut --rounds $(ROUNDS) $(ARGS)
 
 # Delta tables through delta-spark, which needs an older pyspark: an environment of its own, not part of `make test`.
 spark-delta: $(DELTA)/dev

@@ -1,0 +1,129 @@
+"""Threads that send and commit until they are stopped, and note what the broker acknowledged.
+
+They use the suite's minimal client, which shares no code with the server's.
+"""
+
+import random
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+
+from compat_tests.endpoints.probe import SEND_MESSAGE, Probe, ProbeRefused
+
+TOPIC: Final = "PowerCut"
+GROUP: Final = "power-cut-readers"
+QUEUES: Final = 4
+READ_QUEUE: Final = 0
+MAX_BODY_BYTES: Final = 3000
+ANSWER_TIMEOUT_S: Final = 10.0
+IDLE_S: Final = 0.002
+PULL_MESSAGE, QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET = 11, 14, 15
+PULL_NOT_FOUND: Final = 19
+_HAS_SUBSCRIPTION: Final = 4
+
+
+class Acknowledged(NamedTuple):
+    """A message that was answered with SEND_OK: its place, its body, and when its answer came (monotonic, ns)."""
+
+    queue_id: int
+    queue_offset: int
+    body: bytes
+    at_ns: int
+
+
+@dataclass(slots=True)
+class Notes:
+    """Everything that clients know, over all rounds: bodies they tried to send, and acknowledged messages."""
+
+    attempted: set[bytes] = field(default_factory=set)
+    acknowledged: list[Acknowledged] = field(default_factory=list)
+    refused: int = 0
+    committed: int = 0
+
+
+class Traffic:
+    """Senders and one committing reader, running while the context is open; they end with the connection."""
+
+    def __init__(self, broker: str, notes: Notes, senders: int, name: str, seed: int) -> None:
+        self._broker = broker
+        self._notes = notes
+        self._stopped = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._send, args=(number, f"{name}-{number}", seed + number), daemon=True)
+            for number in range(senders)
+        ]
+        self._threads.append(threading.Thread(target=self._read_and_commit, daemon=True))
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopped.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _send(self, number: int, name: str, seed: int) -> None:
+        rng = random.Random(seed)
+        queue_id, count = number % QUEUES, 0
+        with suppress(OSError), Probe(self._broker, ANSWER_TIMEOUT_S) as probe:
+            while not self._stopped.is_set():
+                count += 1
+                body = f"{name}-{count}:".encode()
+                body += rng.randbytes(rng.randint(0, MAX_BODY_BYTES))
+                self._notes.attempted.add(body)
+                try:
+                    answer, _ = probe.ask(SEND_MESSAGE, _send_fields(queue_id), body)
+                except ProbeRefused:
+                    self._notes.refused += 1
+                    continue
+                place = int(answer["queueId"]), int(answer["queueOffset"])
+                self._notes.acknowledged.append(Acknowledged(*place, body, time.monotonic_ns()))
+
+    def _read_and_commit(self) -> None:
+        """Commit whatever a reader was given, so that the group is at the end of its queue when power fails."""
+        offset = self._notes.committed
+        with suppress(OSError), Probe(self._broker, ANSWER_TIMEOUT_S) as probe:
+            while not self._stopped.is_set():
+                try:
+                    offset = pull(probe, READ_QUEUE, offset)[0]
+                    fields = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": str(READ_QUEUE)}
+                    probe.ask(UPDATE_CONSUMER_OFFSET, fields | {"commitOffset": str(offset)})
+                except ProbeRefused:
+                    time.sleep(IDLE_S)
+
+
+def pull(probe: Probe, queue_id: int, offset: int) -> tuple[int, bytes]:
+    """Return the next offset and the messages from an offset on. Raises ProbeRefused (code 19) at the end."""
+    fields = {
+        "consumerGroup": GROUP, "topic": TOPIC, "queueId": str(queue_id), "queueOffset": str(offset),
+        "maxMsgNums": "32", "sysFlag": str(_HAS_SUBSCRIPTION), "commitOffset": "0", "suspendTimeoutMillis": "0",
+        "subscription": "*", "subVersion": "0", "expressionType": "TAG",
+    }  # fmt: skip
+    answer, body = probe.ask(PULL_MESSAGE, fields)
+    return int(answer["nextBeginOffset"]), body
+
+
+def committed_offset(probe: Probe) -> int:
+    """Return the group's offset in the queue it reads; 0 if the broker knows none."""
+    try:
+        fields = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": str(READ_QUEUE)}
+        answer, _ = probe.ask(QUERY_CONSUMER_OFFSET, fields)
+    except ProbeRefused:
+        return 0
+    return int(answer["offset"])
+
+
+def _send_fields(queue_id: int) -> dict[str, str]:
+    return {
+        "producerGroup": "power-cut", "topic": TOPIC, "defaultTopic": "TBW102",
+        "defaultTopicQueueNums": str(QUEUES), "queueId": str(queue_id), "sysFlag": "0",
+        "bornTimestamp": str(time.time_ns() // 1_000_000), "flag": "0", "properties": "", "reconsumeTimes": "0",
+        "unitMode": "false", "batch": "false",
+    }  # fmt: skip
