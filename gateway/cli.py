@@ -225,6 +225,7 @@ def namesrv_files(directory: str) -> list[Any]:
 def start_servers(role: Any, given: dict[str, Any]) -> None:
     """Build the configuration and run the servers until a signal stops them."""
     from gateway.config.sources import ConfigError, GivenValue, load_config
+    from toolkit.exit_codes import ConfigurationError
 
     refuse_foreign_packages()
     flags = [
@@ -237,7 +238,7 @@ def start_servers(role: Any, given: dict[str, Any]) -> None:
     try:
         configuration = load_config(role, given["files"], os.environ, given["sets"], flags)
     except ConfigError as problem:
-        raise click.ClickException(str(problem)) from problem
+        raise ConfigurationError(str(problem)) from problem
     run_configuration(configuration)
 
 

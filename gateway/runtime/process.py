@@ -14,8 +14,9 @@ import trio
 from gateway.runtime.allocator import give_back_large_blocks
 from gateway.runtime.file_limit import raise_file_limit
 from storage.errors import StoreError
+from toolkit.exit_codes import ExitCode
+from toolkit.settings import SettingsError
 
-EXIT_CANNOT_START: Final = 1
 # Requests make no reference cycles: after start-up the collector finds little and should rarely run.
 _GC_THRESHOLDS: Final = (50_000, 20, 100)
 
@@ -49,11 +50,13 @@ def run_process(build: Callable[[], Runnable]) -> int:
     try:
         trio.run(build().run)
     except* (OSError, StoreError, ValueError) as problems:
-        for problem in _leaves(problems):
-            print(f"Error: {problem}", file=sys.stderr, flush=True)
-        return_code = EXIT_CANNOT_START
+        causes = list(_leaves(problems))
+        for cause in causes:
+            print(f"Error: {cause}", file=sys.stderr, flush=True)
+        is_usage = all(isinstance(cause, SettingsError) for cause in causes)
+        return_code = ExitCode.USAGE if is_usage else ExitCode.FAILED
     else:
-        return_code = 0
+        return_code = ExitCode.DONE
     return return_code
 
 

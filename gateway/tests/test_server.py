@@ -8,7 +8,6 @@ import trio
 from codec.topics import DEFAULT_TOPIC
 from gateway.config.process import ListenerLimits, NamesrvConfig, ProcessConfig, ServeConfig
 from gateway.runtime import process as process_module
-from gateway.runtime.process import EXIT_CANNOT_START
 from gateway.runtime.stop_signals import StopSignals
 from gateway.server import Server, format_address, run, run_in_thread
 from gateway.tests.cluster import bodies, message, pull
@@ -18,6 +17,7 @@ from remoting.client import open_client
 from remoting.errors import RemotingClosed
 from remoting.requests.namesrv import GetRouteInfoByTopic
 from remoting.server import open_listeners
+from toolkit.exit_codes import ExitCode
 
 
 @pytest.fixture(autouse=True)
@@ -156,7 +156,7 @@ def test_a_taken_port_ends_the_process_with_its_status(tmp_path, capsys):
     (taken,) = open_listeners("127.0.0.1", 0)
     with taken:
         port = taken.getsockname()[1]
-        assert run(config(tmp_path, namesrv=port)) == EXIT_CANNOT_START
+        assert run(config(tmp_path, namesrv=port)) == ExitCode.FAILED
     assert capsys.readouterr().err == (
         f"Error: cannot listen on 127.0.0.1:{port} (namesrv.listenPort): address already in use. "
         "Use another port, or 0 for a free one.\n"
@@ -165,7 +165,7 @@ def test_a_taken_port_ends_the_process_with_its_status(tmp_path, capsys):
 
 def test_wrong_settings_of_the_store_end_the_process_with_its_status(tmp_path, capsys):
     (tmp_path / "0").write_text("a file where the store should be")
-    assert run(config(tmp_path, memory=False)) == EXIT_CANNOT_START
+    assert run(config(tmp_path, memory=False)) == ExitCode.FAILED
     assert capsys.readouterr().err.startswith("Error: ")
 
 
@@ -180,7 +180,7 @@ def test_addresses_are_shown_as_clients_dial_them(host, shown):
 
 def test_nobody_is_told_that_it_is_ready_when_the_ready_file_cannot_be_written(tmp_path, capsys):
     (tmp_path / "ready.part").mkdir()
-    assert run(config(tmp_path)) == EXIT_CANNOT_START
+    assert run(config(tmp_path)) == ExitCode.FAILED
     output = capsys.readouterr()
     assert "ready.part" in output.err
     assert not output.out

@@ -16,6 +16,7 @@ from spark.errors import OptionError, SparkRocketmqError
 from spark.pipelines.config import Config, example_file, load_config
 from spark.pipelines.job import Job, Pipeline, Summary
 from spark.pipelines.sessions import open_session, session_conf
+from toolkit.exit_codes import ConfigurationError
 
 INSTALL_COMMAND = "pip install 'rocketmq-gateway[spark]'"
 
@@ -75,19 +76,7 @@ def find_pipeline(name: str) -> Pipeline:
 def _missing_dependency(missing: ModuleNotFoundError) -> click.ClickException:
     if (missing.name or "").partition(".")[0] in ("spark", "codec", "toolkit", "remoting"):
         raise missing
-    return _UsageError(f"{missing.name} is not installed: {INSTALL_COMMAND}")
-
-
-class _UsageError(click.ClickException):
-    """Wrong flags or configuration, or a missing dependency. (Exit code 1 is a pipeline's own verdict.)"""
-
-    exit_code = 2
-
-
-class _RunFailure(click.ClickException):
-    """A run that failed."""
-
-    exit_code = 3
+    return ConfigurationError(f"{missing.name} is not installed: {INSTALL_COMMAND}")
 
 
 def _pipeline_command(name: str, help_line: str, find: Callable[[], Pipeline]) -> click.Command:
@@ -125,7 +114,7 @@ def run_pipeline(
     try:
         config = load_config(pipeline.tables, file, sets)
     except OptionError as error:
-        raise _UsageError(str(error)) from error
+        raise ConfigurationError(str(error)) from error
     flags = {"master": master, "remote": remote, **dict(map(_parse_conf, conf))}
     given = {key: value for key, value in flags.items() if value is not None}
     try:
@@ -134,7 +123,7 @@ def run_pipeline(
     except ModuleNotFoundError as missing:
         raise _missing_dependency(missing) from missing
     except OptionError as error:
-        raise _UsageError(config.redact_secrets(str(error))) from error
+        raise ConfigurationError(config.redact_secrets(str(error))) from error
     _print_summary(summary, as_json)
     return summary.exit_code
 
@@ -152,7 +141,7 @@ def _run_in_session(
         raise
     except (SparkRocketmqError, PySparkException) as error:
         said = error_text(error)
-        kind = _UsageError if said.startswith("OptionError: ") else _RunFailure
+        kind = ConfigurationError if said.startswith("OptionError: ") else click.ClickException
         raise kind(config.redact_secrets(said.removeprefix("OptionError: "))) from None
     finally:
         if session is not None:
@@ -171,7 +160,7 @@ def error_text(error: Exception) -> str:
 def _parse_conf(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals:
-        raise _UsageError(f"--conf {text}: expected KEY=VALUE")
+        raise ConfigurationError(f"--conf {text}: expected KEY=VALUE")
     return key.strip(), value
 
 

@@ -24,6 +24,7 @@ from spark.source.options import OPTIONS as SOURCE_OPTIONS
 from spark.source.options import SOURCE, read_spec, source_options
 from spark.tables import FORMATS, AppendResult, Table, open_table
 from spark.tables.layout import by_day
+from toolkit.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -248,7 +249,8 @@ def build_summary(
         Section("topics", ("topic", "rows", "quarantined"), topics),
         Section("tables", ("table", "rows", "format", "path"), tables),
     )
-    return Summary("ingest", figures, sections, int(fail_on_bad and bad.total() > 0))
+    refused = fail_on_bad and bad.total() > 0
+    return Summary("ingest", figures, sections, ExitCode.REFUSED if refused else ExitCode.DONE)
 
 
 PIPELINE: Final = Pipeline(

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from spark.pipelines.config import Config, Tables
 from spark.pipelines.query_progress import QueryTotals
+from toolkit.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,13 +60,13 @@ class Section:
 class Summary:
     """Result of a run. `figures` are names and JSON values, in display order.
 
-    Exit codes: 0 success, 1 the pipeline's verdict is negative, 4 it cannot tell; 2 usage error, 3 failure.
+    `exit_code` is REFUSED when the pipeline's verdict is negative, NOTHING when it cannot tell.
     """
 
     title: str
     figures: Mapping[str, Any] = field(default_factory=dict)
     sections: Sequence[Section] = ()
-    exit_code: int = 0
+    exit_code: ExitCode = ExitCode.DONE
 
     def as_json(self) -> str:
         """Return everything as one JSON object."""

@@ -1,6 +1,6 @@
 """The pipeline `readiness`: judge from the results of `reconcile` and `profile` whether topics can move to the target.
 
-The verdict is READY (exit code 0), NOT READY (1) or UNKNOWN (4), for each topic and for all of them, with reasons.
+The verdict is READY (exit code 0), NOT READY (3) or UNKNOWN (4), for each topic and for all of them, with reasons.
 Both JSON formats are described in docs/how-to/spark/reconcile.md and docs/how-to/spark/readiness.md.
 """
 
@@ -16,10 +16,11 @@ from spark.errors import OptionError
 from spark.options import Option, integer, names, text
 from spark.pipelines.job import Job, Pipeline, Section, Summary
 from spark.reconciling.result import KIND, VERSION, iso_time
+from toolkit.exit_codes import ExitCode
 from toolkit.values import Number
 
 READY, NOT_READY, UNKNOWN = "READY", "NOT READY", "UNKNOWN"
-EXIT_CODES: Final = {READY: 0, NOT_READY: 1, UNKNOWN: 4}
+EXIT_CODES: Final = {READY: ExitCode.DONE, NOT_READY: ExitCode.REFUSED, UNKNOWN: ExitCode.NOTHING}
 PROFILE: Final = "profile"
 PROFILE_FORMAT: Final = 1
 ALL_TRAFFIC: Final = "(all traffic)"
@@ -282,7 +283,7 @@ def judge_files(wanted: Mapping[str, Any], clock_ms: Callable[[], int]) -> Summa
 
 PIPELINE = Pipeline(
     "readiness",
-    "Judge whether topics are ready for a cut-over: READY (exit code 0), NOT READY (1) or UNKNOWN (4), with reasons.",
+    "Judge whether topics are ready for a cut-over: READY (exit code 0), NOT READY (3) or UNKNOWN (4), with reasons.",
     {"readiness": READINESS},
     run,
     on_spark=False,

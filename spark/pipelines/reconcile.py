@@ -24,6 +24,7 @@ from spark.reconciling.order_sequences import MAX_RUN_MESSAGES, find_reordered
 from spark.reconciling.pairs import KINDS, ComparisonRules, classify_pairs, drop_expired, pair_messages
 from spark.reconciling.result import ReconcileResult, iso_time
 from spark.reconciling.sides import SIDE, ComparisonSide, ReadWindow
+from toolkit.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -101,7 +102,7 @@ OUTPUT: Final = (
         "failIf",
         conditions_parser(COUNTED),
         conditions_parser(COUNTED)(FAIL_IF),
-        f"Conditions for exit code 1, separated by commas. Default: `{FAIL_IF}`.",
+        f"Conditions for exit code 3, separated by commas. Default: `{FAIL_IF}`.",
     ),
 )
 
@@ -237,12 +238,14 @@ def build_summary(result: ReconcileResult) -> Summary:
         **{name: result.count_totals[name] for name in COUNTED},
         "failed": "; ".join(result.failed) or "none",
     }
+    if not result.count_totals["primary"] and not result.finding_count:
+        return Summary("Nothing was compared", figures, sections, ExitCode.NOTHING)
     title = (
         "Primary and target are the same"
         if not result.finding_count
         else f"{result.finding_count:,} findings"
     )
-    return Summary(title, figures, sections, 1 if result.failed else 0)
+    return Summary(title, figures, sections, ExitCode.REFUSED if result.failed else ExitCode.DONE)
 
 
 def _example_rows(samples: list[dict[str, Any]]) -> list[list[str]]:

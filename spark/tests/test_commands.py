@@ -91,7 +91,7 @@ def test_mistakes_and_failures_have_exit_codes_and_tell_no_secret(
     before = FakeSession.stopped
     secret = ["--set", "source.secretKey=hush-hush"]
     failed = invoke(monkeypatch, *secret, "--set", "toy.rows=97")
-    assert failed.exit_code == 3
+    assert failed.exit_code == 1
     assert "nobody at home" in failed.output
     wrong = invoke(monkeypatch, *secret, "--set", "toy.rows=98")
     assert wrong.exit_code == 2

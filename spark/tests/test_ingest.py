@@ -102,7 +102,7 @@ def test_the_summary_counts_by_topic_and_table(tmp_path: Path) -> None:
     ingest.tally.add_result("quarantine", 0, AppendResult({"b": 2}, 1, 0))
     session: Any = Session()
     told = build_summary(ingest, QueryTotals(), session, True)
-    assert told.exit_code == 1
+    assert told.exit_code == 3
     assert build_summary(ingest, QueryTotals(), session, False).exit_code == 0
     figures = dict(told.figures)
     assert (figures["rows"], figures["quarantined"], figures["appended before"]) == (10, 2, 1)

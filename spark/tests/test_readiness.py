@@ -147,7 +147,7 @@ def test_what_is_wrong_weighs_more_than_what_is_not_known() -> None:
     assert overall_verdict(topics) == NOT_READY
     assert overall_verdict(topics[1:]) == UNKNOWN
     assert overall_verdict([]) == UNKNOWN
-    assert EXIT_CODES == {READY: 0, NOT_READY: 1, UNKNOWN: 4}  # 2 and 3 are mistakes and failures
+    assert EXIT_CODES == {READY: 0, NOT_READY: 3, UNKNOWN: 4}
 
 
 def test_the_command_needs_no_spark(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_the_command_needs_no_spark(tmp_path: Path) -> None:
     sets = {"reconcile": source, "json": result, "maxAgeS": 10**9}
     arguments = [word for key, value in sets.items() for word in ("--set", f"readiness.{key}={value}")]
     done = CliRunner().invoke(spark, ["readiness", *arguments])
-    assert done.exit_code == 1, done.output
+    assert done.exit_code == 3, done.output
     assert "NOT READY" in done.output
     verdicts = json.loads(result.read_text())
     assert verdicts["verdict"] == verdicts["topics"]["Orders"]["verdict"] == NOT_READY

@@ -36,7 +36,7 @@ def test_any_fault_fails_and_says_how_many() -> None:
         }
     ]  # fmt: skip
     found = build_summary(wrong)
-    assert (found.exit_code, found.title) == (1, "3 findings")
+    assert (found.exit_code, found.title) == (3, "3 findings")
     assert found.figures["failed"] == "missing>0 (it is 2); late>0 (it is 1)"
     by_topic, hours, examples = found.sections
     assert by_topic.columns == ["topic", "primary", "target", "same", "missing", "late"]
@@ -48,7 +48,7 @@ def test_any_fault_fails_and_says_how_many() -> None:
 
 
 def test_nothing_to_compare_is_no_success() -> None:
-    assert build_summary(result()).exit_code == 1
+    assert build_summary(result()).exit_code == 4
 
 
 def test_times_are_read_in_utc() -> None:

@@ -1,13 +1,12 @@
-"""The command `rmq-gateway shadow backfill`: copies history to the target, with a progress bar.
-
-Exit codes: 0 everything was copied, 1 it was not possible or not complete.
-"""
+"""The command `rmq-gateway shadow backfill`: copies history to the target, with a progress bar."""
 
 import re
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+
+from toolkit.exit_codes import ConfigurationError, ExitCode
 
 if TYPE_CHECKING:
     from gateway.shadow.cutover.backfill import Backfill
@@ -63,7 +62,7 @@ def backfill(context: click.Context, /, file: str | None, topics: str, quiet: bo
     outer = context.obj or {}
     config = read_config(file or outer.get("file"), outer.get("sets", ()))
     if not config.target.namesrv:
-        raise click.ClickException("target.namesrv must be set")
+        raise ConfigurationError("target.namesrv must be set")
     names = {name.strip() for name in topics.split(",") if name.strip()}
     try:
         problems = trio.run(_run_backfill, config, names, limits, quiet)
@@ -72,7 +71,7 @@ def backfill(context: click.Context, /, file: str | None, topics: str, quiet: bo
     for problem in problems:
         click.echo(problem, err=True)
     if problems:
-        sys.exit(1)
+        sys.exit(ExitCode.FAILED)
 
 
 async def _run_backfill(config: Any, topics: set[str], limits: dict[str, Any], quiet: bool) -> list[str]:

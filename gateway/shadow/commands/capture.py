@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from toolkit.exit_codes import ConfigurationError, ExitCode
+
 if TYPE_CHECKING:
     from gateway.shadow.capture.reader import CaptureFileReader
     from gateway.shadow.capture.replay import Replay
     from gateway.shadow.capture.replay_plan import RecordFilter, ReplayPlan
     from gateway.shadow.clusters.cluster import Cluster, Sign
-
-EXIT_DAMAGED = EXIT_REFUSED = 1
-EXIT_INTERRUPTED = 3
 
 
 class _TimeType(click.ParamType):  # type: ignore[type-arg]
@@ -109,7 +108,7 @@ def capture() -> None:
 @_files_argument
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per file.")
 def info(files: tuple[str, ...], as_json: bool) -> None:
-    """Show times, counts by code and topic, and damage; exit code 1 when there is any damage."""
+    """Show times, counts by code and topic, and damage; exit code 3 when there is any damage."""
     from gateway.shadow.capture.summary import format_file_summary, summarize_file
 
     damaged = False
@@ -118,7 +117,7 @@ def info(files: tuple[str, ...], as_json: bool) -> None:
             facts = summarize_file(file)
             damaged = damaged or bool(facts["damage"])
             click.echo(json.dumps(facts) if as_json else "\n".join(format_file_summary(facts)))
-    sys.exit(EXIT_DAMAGED if damaged else 0)
+    sys.exit(ExitCode.REFUSED if damaged else ExitCode.DONE)
 
 
 @capture.command()
@@ -147,7 +146,7 @@ def dump(files: tuple[str, ...], bodies: bool, **given: Any) -> None:
                 for record in found[1]:
                     if matches_filter(record, wanted):
                         click.echo(json.dumps(record_to_json(record, bodies=bodies)))
-    sys.exit(EXIT_DAMAGED if damaged else 0)
+    sys.exit(ExitCode.REFUSED if damaged else ExitCode.DONE)
 
 
 @click.command()
@@ -180,7 +179,7 @@ def dump(files: tuple[str, ...], bodies: bool, **given: Any) -> None:
 def replay(files: tuple[str, ...], **given: Any) -> None:
     """Replay captured requests against another cluster.
 
-    Exit code 1: a request was refused; 3: the replay was interrupted, or the target did not answer.
+    Exit code 3: a request was refused; 5: the replay was interrupted, or the target did not answer.
     """
     from gateway.shadow.capture.replay_plan import plan_replay
     from gateway.shadow.capture.summary import format_damage, format_plan
@@ -220,8 +219,8 @@ def _replay_plan(plan: "ReplayPlan", files: "list[CaptureFileReader]", given: di
             "it does not know earlier transactions, offsets and recalls",
             err=True,
         )
-        return EXIT_INTERRUPTED
-    return EXIT_REFUSED if done.results.refused else 0
+        return ExitCode.INTERRUPTED
+    return ExitCode.REFUSED if done.results.refused else ExitCode.DONE
 
 
 async def _run_replay(
@@ -240,7 +239,7 @@ async def _run_replay(
         sign = _make_signer(given)
         policy = AddressPolicy([given["namesrv"]], given["networks"], "--broker-network")
     except ValueError as error:
-        return error
+        raise ConfigurationError(f"cannot replay: {error}") from error
     opener = policy.guard_opener(connect)
     target = Cluster([given["namesrv"]], sign=sign, opener=opener)
     async with trio.open_nursery() as nursery:

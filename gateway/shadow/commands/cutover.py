@@ -1,8 +1,6 @@
 """The commands `rmq-gateway shadow status|plan|advance|rollback|sync`.
 
-They use the console of the running gateway; `sync` works directly between the clusters if no gateway runs. Exit
-codes: 0 done, 1 not possible (no answer from the console or a cluster, or not in this state), 2 wrong usage, 3
-refused by a check.
+They use the console of the running gateway; `sync` works directly between the clusters if no gateway runs.
 """
 
 import sys
@@ -12,8 +10,8 @@ from typing import Any, Final
 import click
 
 from gateway.shadow.console.client import ConsoleUnreachable, console_from_options, console_options
+from toolkit.exit_codes import ExitCode
 
-EXIT_REFUSED: Final = 3
 MOVE_COLUMNS: Final = ("topic", "group", "state", "producers", "consumers")
 CHECK_COLUMNS: Final = ("check", "ok", "measured", "reason")
 SYNC_COLUMNS: Final = ("kind", "name", "broker", "action", "detail")
@@ -102,7 +100,7 @@ def _show_answer(answer: dict[str, Any]) -> None:
     _show_steps(answer["steps"])
     click.echo(f"{answer['topic']}: {answer['state']}")
     if not answer["done"]:
-        sys.exit(EXIT_REFUSED)
+        sys.exit(ExitCode.REFUSED)
 
 
 def _show_steps(steps: Sequence[dict[str, Any]], *, planned: bool = False) -> None:
@@ -133,7 +131,7 @@ def sync(
         rows = _sync_without_gateway(f"{console.host}:{console.port}", given)
     click.echo(render_table(SYNC_COLUMNS, rows) if rows else "No topic, group, offset or order to copy.")
     if any(row["action"] == "failed" for row in rows):
-        sys.exit(EXIT_REFUSED)
+        sys.exit(ExitCode.REFUSED)
 
 
 def _sync_without_gateway(address: str, given: dict[str, Any]) -> list[dict[str, str]]:

@@ -12,6 +12,7 @@ import click
 
 from gateway.shadow.report.conditions import exit_if, fail_if_option
 from toolkit.conditions import Condition, parse_condition
+from toolkit.exit_codes import ConfigurationError
 
 DEFAULT_CONDITIONS: Final = ("wrong>0", "problems>0")
 PROGRESS_INTERVAL_S: Final = 1.0
@@ -86,7 +87,7 @@ def parity(
 
     config = read_config(context.obj["file"], context.obj["sets"])
     if not config.target.namesrv:
-        raise click.ClickException("target.namesrv must be set")
+        raise ConfigurationError("target.namesrv must be set")
     result = trio.run(_compare_clusters, config, topics, begin, end, ParityProgress(quiet))
     value = result.to_value()
     click.echo(

@@ -2,15 +2,14 @@
 
 from typing import Any
 
-import click
-
 
 def read_config(file: str | None, sets: tuple[str, ...]) -> Any:
     """Return the ShadowConfig of a file and of ``--set`` options; end the command with the reason if it is invalid."""
     from gateway.shadow.config import load_config
+    from toolkit.exit_codes import ConfigurationError
     from toolkit.settings import SettingsError
 
     try:
         return load_config(file, sets)
     except SettingsError as problem:
-        raise click.ClickException(str(problem)) from problem
+        raise ConfigurationError(str(problem)) from problem

@@ -13,6 +13,7 @@ from gateway.shadow.clusters.sync_steps import SyncStep
 from gateway.shadow.config import ShadowConfig, load_config
 from gateway.shadow.cutover.assembly import open_move_file, pair_clusters
 from gateway.shadow.cutover.routes import parse_names
+from toolkit.exit_codes import ConfigurationError
 from toolkit.settings import SettingsError
 
 
@@ -21,9 +22,11 @@ def sync_once(file: str, sets: Sequence[str], given: dict[str, Any]) -> list[dic
     try:
         config = load_config(file, sets)
         if not config.target.namesrv:
-            raise click.ClickException(f"{file}: target.namesrv must be set")
+            raise ConfigurationError(f"{file}: target.namesrv must be set")
         steps: list[SyncStep] = trio.run(_run_sync, config, given)
-    except* (*CLUSTER_ERRORS, LookupError, SettingsError) as problems:
+    except* SettingsError as problems:
+        raise ConfigurationError("; ".join(map(str, problems.exceptions))) from None
+    except* (*CLUSTER_ERRORS, LookupError) as problems:
         raise click.ClickException("; ".join(map(str, problems.exceptions))) from None
     return [step.to_dict() for step in steps]
 

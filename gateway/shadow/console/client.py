@@ -11,6 +11,7 @@ import orjson
 
 from gateway.console.settings import ConsoleSettings
 from gateway.shadow.clusters.cluster import split_address
+from toolkit.exit_codes import ConfigurationError
 from toolkit.toml_tables import load_table
 
 WILDCARD_HOSTS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
@@ -67,7 +68,7 @@ def make_console_client(
 ) -> ConsoleClient:
     """Return a client for the gateway that runs with a configuration file.
 
-    ``address`` ("host:port") replaces the configured one. Raises ClickException if the file cannot be used,
+    ``address`` ("host:port") replaces the configured one. Raises ConfigurationError if the file cannot be used,
     UsageError if neither is given.
     """
     if not file and not address:
@@ -77,9 +78,11 @@ def make_console_client(
         settings = load_table(ConsoleSettings, table, "console")
         host, port = split_address(address) if address else (settings.host, settings.port)
     except (OSError, ValueError) as error:
-        raise click.ClickException(f"{file or address}: {error}") from error
+        raise ConfigurationError(f"{file or address}: {error}") from error
     if not settings.enabled and not address:
-        raise click.ClickException(f"{file}: [console] enabled = false")
+        raise ConfigurationError(
+            f"{file}: [console] enabled = false; set it to true, or pass --console HOST:PORT"
+        )
     return ConsoleClient(host, port, settings.token, timeout_s)
 
 

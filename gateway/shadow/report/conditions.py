@@ -5,15 +5,13 @@ The grammar of conditions is that of `toolkit.conditions`.
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Any
 
 import click
 
 from toolkit.conditions import Condition, parse_condition
+from toolkit.exit_codes import ExitCode
 from toolkit.suggestions import suggest_name
-
-FAILED_EXIT: Final = 3
-"""Exit code when a condition holds, or cannot be judged because its metric has no value."""
 
 
 def failed_conditions(conditions: Iterable[Condition], metrics: Mapping[str, float]) -> list[str]:
@@ -56,12 +54,12 @@ def fail_if_option(function: Callable[..., Any]) -> Callable[..., Any]:
         multiple=True,
         callback=_parse_all,
         metavar="CONDITION",
-        help=f'Condition that makes the exit code {FAILED_EXIT}, such as "diff_rate>0.001"; repeatable.',
+        help=f'Condition that makes the exit code {ExitCode.REFUSED}, such as "diff_rate>0.001"; repeatable.',
     )(function)
 
 
 def exit_if(conditions: Iterable[Condition], metrics: Mapping[str, float]) -> None:
-    """Print which conditions hold, and end the command with `FAILED_EXIT` if any does.
+    """Print which conditions hold, and end the command with `ExitCode.REFUSED` if any does.
 
     Raises UsageError (exit code 2) for an unknown metric.
     """
@@ -72,4 +70,4 @@ def exit_if(conditions: Iterable[Condition], metrics: Mapping[str, float]) -> No
     for line in found:
         click.echo(f"failed: {line}", err=True)
     if found:
-        raise click.exceptions.Exit(FAILED_EXIT)
+        raise click.exceptions.Exit(ExitCode.REFUSED)

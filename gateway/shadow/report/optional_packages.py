@@ -3,15 +3,15 @@
 import importlib
 from types import ModuleType
 
-import click
+from toolkit.exit_codes import ConfigurationError
 
 
 def import_optional(name: str) -> ModuleType:
-    """Return a module of the extra `shadow`. Raises ClickException, which names the extra, if it is not installed."""
+    """Return a module of the extra `shadow`. Raises ConfigurationError, which names the extra, if it is missing."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise click.ClickException(
+        raise ConfigurationError(
             f"{name.split('.')[0]} is not installed; it belongs to the extra `shadow`: "
             "pip install 'rocketmq-gateway[shadow]'"
         ) from error

@@ -121,7 +121,7 @@ def test_bodies_by_schema(spark: SparkSession, server: ServerUnderTest, tmp_path
     }
     summary = run(spark, write_toml(tmp_path / "ingest.toml", config))
 
-    assert summary.exit_code == 1
+    assert summary.exit_code == 3
     assert (summary.figures["rows"], summary.figures["quarantined"]) == (13, 9)
     assert {row[0]: row[1] for row in summary.sections[1].rows} == {
         "messages": 1,

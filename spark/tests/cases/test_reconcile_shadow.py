@@ -108,7 +108,7 @@ def test_exactly_what_was_planted_is_found_and_the_verdict_says_so(
     assert samples == {(topic, kind, each) for (topic, kind), ids in wrong.items() for each in ids}
     names = {each["msgId"]: each["detail"] for each in content["samples"] if "detail" in each}
     assert names == dict(zip(traffic.planted.changed_properties, ("region", "added,region"), strict=True))
-    assert summary.exit_code == 1
+    assert summary.exit_code == 3
     assert "missing>0 (it is 8)" in content["failed"]
     summary.print_tables(Console(quiet=True))
     not_ready(spark, result)
@@ -132,7 +132,7 @@ def not_ready(spark: SparkSession, result: Path) -> None:
     summary = run(
         spark, READINESS, readiness__reconcile=result, readiness__json=verdict, readiness__lateShareMax=1
     )
-    assert (summary.title, summary.exit_code) == ("NOT READY", 1)
+    assert (summary.title, summary.exit_code) == ("NOT READY", 3)
     topics = json.loads(verdict.read_text())["topics"]
     assert {name: each["verdict"] for name, each in topics.items()} == {
         ORDERS: "NOT READY",

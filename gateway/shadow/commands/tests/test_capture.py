@@ -57,10 +57,10 @@ def test_info_of_an_intact_file(file):
 
 def test_info_reports_damage(file):
     damage(file)
-    text = run("capture", "info", file, code=1).output
+    text = run("capture", "info", file, code=3).output
     assert "damage at byte" in text
     assert "does not match its CRC" in text
-    result = run("capture", "dump", file, code=1)
+    result = run("capture", "dump", file, code=3)
     assert len([line for line in result.output.splitlines() if line.startswith("{")]) == 3
     assert "does not match its CRC" in result.output
     assert "does not match its CRC" in run("replay", file, "--dry-run").output
@@ -68,11 +68,11 @@ def test_info_reports_damage(file):
 
 def test_info_of_a_truncated_file(file):
     file.write_bytes(file.read_bytes()[:-300])
-    text = run("capture", "info", file, code=1).output
+    text = run("capture", "info", file, code=3).output
     assert "not closed" in text
     assert "torn" in text
     file.write_bytes(b"")
-    assert "not a capture file" in run("capture", "info", file, code=1).output
+    assert "not a capture file" in run("capture", "info", file, code=3).output
 
 
 def dump_lines(*arguments):
@@ -126,7 +126,7 @@ def test_unreadable_file_or_unreachable_target_is_reported(file, tmp_path):
     text = run("replay", file, "--to", "127.0.0.1:1", code=1).output
     assert "cannot replay" in text
     assert "Traceback" not in text
-    assert "host:port" in run("replay", file, "--to", "somewhere", code=1).output
+    assert "host:port" in run("replay", file, "--to", "somewhere", code=2).output
 
 
 def test_help_names_the_commands():

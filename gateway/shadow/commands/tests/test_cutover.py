@@ -115,8 +115,8 @@ def test_sync_without_a_gateway_uses_the_clusters(run, tmp_path):
     file = tmp_path / "shadow.toml"
     file.write_text('[primary]\nnamesrv = ["127.0.0.1:9"]\n')
     result, _ = run(gone, "-c", str(file), "sync")
-    assert (result.exit_code, "target.namesrv must be set" in result.output) == (1, True)
-    file.write_text('[primary]\nnamesrv = ["127.0.0.1:9"]\n[target]\nnamesrv = ["127.0.0.1:9"]\n')
+    assert (result.exit_code, "target.namesrv must be set" in result.output) == (2, True)
+    file.write_text('[primary]\nnamesrv = ["127.0.0.1:9"]\n[target]\nnamesrv = ["127.0.0.1:7"]\n')
     result, _ = run(gone, "-c", str(file), "sync")
     assert result.exit_code == 1
     assert "No gateway is running at 127.0.0.1:9880; copying directly between the clusters." in result.output

@@ -41,7 +41,7 @@ def test_example_file():
 )
 def test_mistakes_are_reported(arguments, reason):
     done = CliRunner().invoke(main, ["shadow", *arguments])
-    assert done.exit_code == 1
+    assert done.exit_code == 2
     assert reason in done.output
 
 
