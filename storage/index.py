@@ -3,10 +3,11 @@
 Theory of operation
 -------------------
 Appending a message does not index it, because indexing costs more than storing and only queries need it.
-`MessageIndex` remembers up to where the log is indexed (``next_offset``) and catches up when the broker is idle,
-before a query and at an orderly close. Most messages have the layout that stock clients produce; these are parsed by
-`index_keys.parse_common_message`, which takes a fraction of the time of `log_scan`. Any other message, and the end of
-a log file, take the general path.
+`MessageIndex` remembers up to where the log is indexed (``next_offset``) and follows in small steps
+(`gateway.broker.index_builder`), at once when the broker is idle and at an orderly close. Queries search what is not
+indexed yet by its bytes (`storage.unindexed_search`). Most messages have the layout that stock clients produce; these
+are parsed by `index_keys.parse_common_message`, which takes a fraction of the time of `log_scan`. Any other message,
+and the end of a log file, take the general path.
 
 A file's header is written after each call of `MessageIndex.index_messages`. A process killed before that leaves slots
 that lead to entries which the header does not count, and the older entries of these slots could no longer be found.
@@ -422,12 +423,19 @@ class MessageIndex:
         return [offset for offset in found if offset is not None]
 
     def find_offsets_in_slices(
-        self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int, key_type: str = ""
+        self,
+        topic: str,
+        key: str,
+        limit: int,
+        begin_ms: int,
+        end_ms: int,
+        key_type: str = "",
+        before: int = sys.maxsize,
     ) -> Iterator[int | None]:
         """Yield what `find_offsets` returns, and None where other tasks may run; the index may change meanwhile.
 
-        With ``key_type`` "T" the key is a tag. Source: IndexService.queryOffset, 5.4.0. Deviation: after
-        MAX_EXAMINED_ENTRIES entries the search ends.
+        With ``key_type`` "T" the key is a tag. Messages from physical offset ``before`` on are left out.
+        Source: IndexService.queryOffset, 5.4.0. Deviation: after MAX_EXAMINED_ENTRIES entries the search ends.
         """
         hashed = index_hash(f"{topic}#{key_type}#{key}" if key_type else f"{topic}#{key}")
         found = slices = 0
@@ -443,7 +451,7 @@ class MessageIndex:
                         if slices * EXAMINED_PER_SLICE >= MAX_EXAMINED_ENTRIES:
                             return
                         yield None
-                    elif physical_offset >= self._log.first_base:
+                    elif self._log.first_base <= physical_offset < before:
                         found += 1
                         yield physical_offset
                         if found == limit:

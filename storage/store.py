@@ -8,8 +8,8 @@ queues), `index` (keys), `checkpoint`, `recovery` and `retention`.
 Appending writes the message into the commit log first and its 20-byte entry into the consume queue second, both into
 memory maps. A message is readable as soon as its entry is written. Appending does not wait for the disk: `flush`
 makes the log durable (group commit and the flush interval live in `gateway/broker`), and `write_checkpoint` makes log,
-queues and index durable and then records up to where they are. The index is built later, in idle moments
-(`build_index`) or before a query.
+queues and index durable and then records up to where they are. The index is built later, in the
+background (`build_index`); queries search what it lacks (`unindexed_search`).
 
 A crash at each step leaves behind:
 
@@ -57,6 +57,7 @@ from storage.queue_set import QueueSet
 from storage.recovery import REBUILDING, DurableState, Recovery
 from storage.retention import Retention
 from storage.time_search import Boundary, offset_by_time, store_timestamp_at
+from storage.unindexed_search import find_unindexed
 
 log = logging.getLogger(__name__)
 
@@ -346,15 +347,38 @@ class MessageStore:
         return queue.read_entry(offset)[0]
 
     def build_index(self, limit_messages: int = 1000) -> int:
-        """Index at most ``limit_messages`` more messages; return the number read. Call it in idle moments."""
+        """Index at most ``limit_messages`` more messages; return the number read."""
         return self.index.index_messages(limit_messages) if self.config.message_index_enable else 0
 
     def query_in_slices(
         self, topic: str, key: str, max_messages: int, begin_ms: int, end_ms: int, key_type: str = ""
     ) -> Iterator[int | None]:
-        """Yield what `query_by_key` returns without catching up, and None where other tasks may run."""
+        """Yield what `query_by_key` returns, and None where other tasks may run.
+
+        It does not wait for the index: messages that are not indexed yet are searched by `find_unindexed`.
+        """
         limit = min(max_messages, self.config.max_query_messages)
-        return self.index.find_offsets_in_slices(topic, key, limit, begin_ms, end_ms, key_type)
+        if not self.config.message_index_enable or limit <= 0:
+            return
+        indexed_until, found = self.index.next_offset, 0
+        for place in find_unindexed(
+            self.commit_log,
+            indexed_until,
+            topic,
+            key,
+            key_type,
+            begin_ms,
+            end_ms,
+            self.config.max_keys_per_message,
+        ):
+            yield place
+            if place is not None:
+                found += 1
+                if found == limit:
+                    return
+        yield from self.index.find_offsets_in_slices(
+            topic, key, limit - found, begin_ms, end_ms, key_type, before=indexed_until
+        )
 
     def query_by_key(
         self,

@@ -10,6 +10,7 @@ from math import inf
 import trio
 
 from gateway.broker.broadcast_offsets import SCAN_INTERVAL_S
+from gateway.broker.index_builder import IndexBuilder
 from gateway.broker.processors import all_routes
 from gateway.broker.processors.broker import Broker
 from gateway.broker.processors.turns import run_in_slices
@@ -28,14 +29,10 @@ log = logging.getLogger(__name__)
 
 EXPIRY_INTERVAL_S = 10.0
 SETTLE_INTERVAL_S = 1.0
-INDEX_INTERVAL_S = 0.5
 DRAIN_POLL_S = 0.01
 DELIVERY_PAUSE_S = 1.0
 # Longest sleep, so that a change of the wall clock, or a suspended machine, is noticed soon.
 MAX_SLEEP_S = 5.0
-INDEX_SLICE_MESSAGES = 100
-# Bytes of messages that may wait for their index entries while the broker is busy.
-MAX_INDEX_BACKLOG_BYTES = 256 * 1024 * 1024
 
 
 class BrokerService:
@@ -65,7 +62,6 @@ class BrokerService:
             on_open=self._handle_open,
             reactor=reactor,
         )
-        self._last_log_end = 0
         self._checkpoint_end = broker.store.max_physical_offset
 
     def _handle_open(self, connection: Connection) -> None:
@@ -105,7 +101,8 @@ class BrokerService:
         self._repeat(nursery, "expire clients", EXPIRY_INTERVAL_S, self._close_expired_clients)
         self._repeat(nursery, "sample rates", SAMPLE_INTERVAL_S, broker.rates.take_sample)
         self._repeat(nursery, "broadcast offsets", SCAN_INTERVAL_S, self._commit_broadcast_offsets)
-        self._repeat(nursery, "index", INDEX_INTERVAL_S, self._build_index)
+        if store.message_index_enable:
+            self._keep_running(nursery, "index", IndexBuilder(broker.store).run)
         self._repeat(nursery, "expire files", store.clean_resource_interval_ms / 1000, self._remove_expired)
         checkpoint_s = store.flush_interval_consume_queue_ms / 1000
         self._repeat(nursery, "checkpoint", checkpoint_s, self._write_checkpoint)
@@ -197,17 +194,6 @@ class BrokerService:
         """Flush tables that were written without waiting for the disk; waiting would have delayed all answers."""
         for table in self._settings:
             await table.settle()
-
-    async def _build_index(self) -> None:
-        """Index messages in short slices while none is appended, or when more than the limit are not indexed."""
-        store = self.broker.store
-        end = store.max_physical_offset
-        quiet, self._last_log_end = end == self._last_log_end, end
-        while quiet or store.index.unindexed_bytes > MAX_INDEX_BACKLOG_BYTES:
-            if not store.build_index(INDEX_SLICE_MESSAGES):
-                return
-            await trio.lowlevel.checkpoint()
-            quiet = quiet and store.max_physical_offset == end
 
     async def _remove_expired(self) -> None:
         """Delete expired files one at a time: freeing a gigabyte takes the system about 0.1 s."""

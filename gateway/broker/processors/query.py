@@ -28,6 +28,11 @@ TAG: Final = "T"
 MAX_QUEUE_ENTRIES: Final = 10_000
 ENTRIES_PER_SLICE: Final = 100
 INDEX_SLICE_MESSAGES: Final = 100
+MAX_UNINDEXED_SEARCH_BYTES: Final = 512 * 1024 * 1024
+"""Bytes of messages without index entries that a query searches, in about half a second of slices.
+
+More than that waits for its index entries only after the index was lost or a load outran it.
+"""
 MAX_ANSWER_BYTES: Final = 15 * 1024 * 1024
 """Largest total size of the messages in an answer; a stock client reads no frame of more than 16 MiB."""
 
@@ -39,7 +44,7 @@ async def query_message(broker: Broker, request: QueryMessage) -> QueryMessageRe
     Source: QueryMessageProcessor.queryMessage, DefaultMessageStore.queryMessage, 5.4.0. Deviation: the index knows
     hashes only; the official broker also answers with messages whose keys merely share the hash.
     """
-    await _index_stored_messages(broker)
+    await _index_old_messages(broker)
     unique = request.unique_key_query or request.index_type == UNIQUE_KEY
     max_messages = broker.config.store.default_query_max if request.unique_key_query else request.max_num
     key_type = UNIQUE_KEY if unique else request.index_type or ""
@@ -55,12 +60,12 @@ async def query_message(broker: Broker, request: QueryMessage) -> QueryMessageRe
     return reply
 
 
-async def _index_stored_messages(broker: Broker) -> None:
-    """Index all messages stored so far, in slices between which other tasks run: there may be hundreds of MiB."""
-    store, end = broker.store, broker.store.max_physical_offset
-    while store.max_physical_offset - store.index.unindexed_bytes < end and store.build_index(
-        INDEX_SLICE_MESSAGES
-    ):
+async def _index_old_messages(broker: Broker) -> None:
+    """Index until at most MAX_UNINDEXED_SEARCH_BYTES of what is stored now are left, in slices between which other
+    tasks run.
+    """
+    index, target = broker.store.index, broker.store.max_physical_offset - MAX_UNINDEXED_SEARCH_BYTES
+    while index.next_offset < target and broker.store.build_index(INDEX_SLICE_MESSAGES):
         await trio.lowlevel.checkpoint()
 
 

@@ -1,0 +1,61 @@
+"""Builds the message index in the background, in steps that grow with what is left to index.
+
+Theory of operation
+-------------------
+Indexing a message takes 5 to 6 µs, more than storing it, so it does not happen in a send. This task follows the log
+instead. Every `STEP_S` it indexes one slice of `SLICE_MESSAGES`, and one more for every `BYTES_PER_SLICE` that wait;
+other tasks run between slices. So the index keeps up with any constant load at the backlog where steps are as long as
+needed: about 3 MiB at 10,000 messages per second, 13 MiB at 50,000. When nothing was stored since the last step, all
+that is left is indexed at once.
+
+A loop that is overloaded is back here less often than every `STEP_S`. If more than `MAX_BACKLOG_BYTES` wait, slices
+become as long as the turns of others, up to `MAX_SLICES_PER_TURN`. If even that is too slow, the backlog grows, and
+queries become slower but stay complete: they search what is not indexed (`storage.unindexed_search`).
+"""
+
+from typing import Final
+
+import trio
+
+from storage.store import MessageStore
+
+STEP_S: Final = 0.1
+IDLE_S: Final = 0.5
+"""Time between two looks while everything is indexed."""
+SLICE_MESSAGES: Final = 100
+BYTES_PER_SLICE: Final = 256 * 1024
+MAX_BACKLOG_BYTES: Final = 64 * 1024 * 1024
+MAX_SLICES_PER_TURN: Final = 10
+"""Longest turn of an overloaded broker: 1,000 messages, about 6 ms."""
+
+
+class IndexBuilder:
+    """Keeps the index of one store close to the end of its log."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+        self._last_end = 0
+
+    async def run(self) -> None:
+        """Index until cancelled. Raises StoreFull when the disk has no room for the index."""
+        while True:
+            await trio.sleep(STEP_S if self._store.index.unindexed_bytes else IDLE_S)
+            await self.run_step()
+
+    async def run_step(self) -> None:
+        """Index a part of what is left, or all of it if nothing was stored since the last step."""
+        store = self._store
+        end = store.max_physical_offset
+        is_quiet, self._last_end = end == self._last_end, end
+        slices_left = 1 + store.index.unindexed_bytes // BYTES_PER_SLICE
+        while slices_left > 0 or (is_quiet and store.max_physical_offset == end):
+            turn = self._slices_per_turn()
+            for _ in range(turn):
+                if not store.build_index(SLICE_MESSAGES):
+                    return
+            slices_left -= turn
+            await trio.lowlevel.checkpoint()
+
+    def _slices_per_turn(self) -> int:
+        excess = self._store.index.unindexed_bytes - MAX_BACKLOG_BYTES
+        return 1 if excess <= 0 else min(MAX_SLICES_PER_TURN, 2 + excess // BYTES_PER_SLICE)
