@@ -106,11 +106,12 @@ def broker_options(function: Function) -> Function:
 class _Commands(click.Group):
     """Imports the commands of other packages on demand, so that servers start without them.
 
-    Those of the shadow gateway are in MODULES; other packages register theirs as entry points of this group.
+    Those in MODULES are ours; other packages register theirs as entry points of this group.
     """
 
     ENTRY_POINTS = "rmq_gateway.commands"
     MODULES: ClassVar = {
+        "cert": "gateway.cert_command",
         "shadow": "gateway.shadow.commands.root",
         "capture": "gateway.shadow.commands.capture",
         "replay": "gateway.shadow.commands.capture",

@@ -4,6 +4,7 @@ import logging
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import trio
@@ -20,10 +21,14 @@ from gateway.runtime.loop_watchdog import LoopWatchdog
 from gateway.runtime.metrics import Metric, MetricRegistry
 from gateway.runtime.process import ListenError, announce_ready, run_process, tune_garbage_collector
 from gateway.runtime.run_blocking import RunBlocking
+from gateway.runtime.server_tls import build_acceptor, build_opener
 from gateway.runtime.stop_signals import StopSignals
 from gateway.runtime.supervise import TaskSupervisor
+from remoting.client import open_client
 from remoting.reactor import Reactor
-from remoting.server import RemotingServer, ServerLimits, open_listeners
+from remoting.server import AcceptTransport, RemotingServer, ServerLimits, open_listeners
+from remoting.tls_acceptor import RELOAD_INTERVAL_S
+from remoting.transport import connect
 from storage.clock import SystemClock
 
 log = logging.getLogger(__name__)
@@ -55,6 +60,9 @@ class Server:
             backlog=config.limits.backlog,
             max_drain_s=float(config.limits.drain_s),
         )
+        self._tasks = TaskSupervisor("process")
+        self._acceptor = build_acceptor(config.tls, float(config.limits.idle_close_s))
+        self._dial_namesrv = partial(open_client, opener=build_opener(config.tls, connect))
         self._namesrv: NamesrvService | None = None
         self._brokers: list[BrokerService] = []
         self._registrars: list[Registrar] = []
@@ -73,6 +81,9 @@ class Server:
             if self._reactor is not None:
                 nursery.start_soon(self._reactor.run)
             nursery.start_soon(self._watchdog.run)
+            if self._acceptor is not None:
+                reload = self._acceptor.reload_if_changed
+                nursery.start_soon(self._tasks.repeat, "reload certificates", RELOAD_INTERVAL_S, reload)
             namesrv_address = self._start_namesrv(nursery)
             addresses = {
                 config.broker_name: self._start_broker(nursery, config) for config in self._config.brokers
@@ -90,6 +101,7 @@ class Server:
         log.info("stopped")
 
     def _supervisors(self) -> Iterator[TaskSupervisor]:
+        yield self._tasks
         if self._namesrv is not None:
             yield self._namesrv.tasks
         for service in self._brokers:
@@ -116,6 +128,7 @@ class Server:
             memory=self._config.memory,
             run_blocking=self._run_blocking,
             reactor=self._reactor,
+            accept_transport=self._accept_transport,
         )
         nursery.start_soon(self._namesrv.run, listeners)
         return format_address(listeners[0])
@@ -135,14 +148,26 @@ class Server:
                 port=lambda: port,
             )
             opened.pop_all()
-        service = BrokerService(broker, self._limits, self._server_limits, self._run_blocking, self._reactor)
-        registrar = Registrar(broker, port, self._namesrv.routes if self._namesrv else None)
+        service = BrokerService(
+            broker,
+            self._limits,
+            self._server_limits,
+            self._run_blocking,
+            self._reactor,
+            self._accept_transport,
+        )
+        local = self._namesrv.routes if self._namesrv else None
+        registrar = Registrar(broker, port, local, self._dial_namesrv)
         registrar.register_locally()
         nursery.start_soon(service.run, listeners)
         nursery.start_soon(service.tasks.keep_running, "registration", registrar.run)
         self._brokers.append(service)
         self._registrars.append(registrar)
         return format_address(listeners[0])
+
+    @property
+    def _accept_transport(self) -> AcceptTransport | None:
+        return None if self._acceptor is None else self._acceptor.accept
 
     def _listen(self, port: int, setting: str) -> list[socket.socket]:
         """Open a port. Raises ListenError, which names the setting."""

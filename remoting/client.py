@@ -10,7 +10,7 @@ import trio
 
 from remoting.connection import Connection, Handler
 from remoting.limits import ConnectionLimits
-from remoting.transport import Transport, connect
+from remoting.transport import Opener, Transport, connect
 
 
 @asynccontextmanager
@@ -20,9 +20,13 @@ async def open_client(
     handlers: Mapping[int, Handler] | None = None,
     *,
     limits: ConnectionLimits | None = None,
+    opener: Opener = connect,
 ) -> AsyncIterator[Connection]:
-    """Open a connection for the length of the block; ``handlers`` serve the server's requests. Raises OSError."""
-    async with open_client_over(await connect(host, port), handlers, limits=limits) as connection:
+    """Open a connection for the length of the block; ``handlers`` serve the server's requests. Raises OSError.
+
+    ``opener`` connects, by default without TLS.
+    """
+    async with open_client_over(await opener(host, port), handlers, limits=limits) as connection:
         yield connection
 
 

@@ -7,7 +7,7 @@ import errno
 import logging
 import math
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 import trio
@@ -16,6 +16,9 @@ from remoting.connection import Connection, Handler
 from remoting.limits import ConnectionLimits
 from remoting.reactor import Reactor
 from remoting.transport import SocketTransport, Transport
+
+AcceptTransport = Callable[[SocketTransport], Awaitable[Transport]]
+"""Turns an accepted socket into a transport, such as TLS over it. Raises OSError for a peer that is not served."""
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +91,10 @@ async def _accept_failed(error: OSError) -> None:
 
 
 class RemotingServer:
-    """Serves the remoting protocol on any number of listening sockets with one table of handlers."""
+    """Serves the remoting protocol on any number of listening sockets with one table of handlers.
+
+    ``accept_transport`` may wait for the peer; connections count as open meanwhile. Without it all are plain.
+    """
 
     def __init__(
         self,
@@ -98,6 +104,7 @@ class RemotingServer:
         on_batch: Callable[[], None] | None = None,
         on_open: Callable[[Connection], None] | None = None,
         reactor: Reactor | None = None,
+        accept_transport: AcceptTransport | None = None,
     ) -> None:
         self._handlers = handlers
         self._limits = limits or ConnectionLimits()
@@ -105,6 +112,8 @@ class RemotingServer:
         self._on_batch = on_batch
         self._on_open = on_open
         self._reactor = reactor
+        self._accept_transport = accept_transport
+        self._handshakes: set[trio.CancelScope] = set()
         self._accepting = trio.CancelScope()
         self._stopped = False
         self._grown_bytes = 0
@@ -120,6 +129,8 @@ class RemotingServer:
                     for listener in listeners:
                         accepting.start_soon(accept_connections, listener, self._accepted, nursery)
             self._stopped = True
+            for handshake in self._handshakes:
+                handshake.cancel()
             for connection in list(self.connections):
                 connection.close("server stopped")
 
@@ -129,13 +140,43 @@ class RemotingServer:
         except OSError:  # The peer has already disconnected.
             sock.close()
         else:
-            nursery.start_soon(self.serve_transport, transport)
+            if self._accept_transport is None:
+                nursery.start_soon(self.serve_transport, transport)
+            else:
+                nursery.start_soon(self._accept_and_serve, transport, self._accept_transport)
+
+    async def _accept_and_serve(self, socket_transport: SocketTransport, accept: AcceptTransport) -> None:
+        if self._refuse_if_full(socket_transport):
+            return
+        transport, scope = None, trio.CancelScope()
+        self._handshakes.add(scope)
+        try:
+            with scope:
+                transport = await accept(socket_transport)
+        except OSError as problem:
+            extra = {"remote": socket_transport.remote, "reason": str(problem)}
+            log.debug("connection not accepted", extra=extra)
+        except Exception:
+            log.exception("connection not accepted", extra={"remote": socket_transport.remote})
+        finally:
+            self._handshakes.discard(scope)
+            if transport is None:
+                socket_transport.close()
+        if transport is not None:
+            await self.serve_transport(transport)
+
+    def _refuse_if_full(self, transport: Transport) -> bool:
+        """Close a new connection and return True if there are as many as allowed, or the server stops."""
+        count = len(self.connections) + len(self._handshakes)
+        if not self._stopped and count < self._server_limits.max_connections:
+            return False
+        log.warning("connection refused", extra={"connections": count})
+        transport.close()
+        return True
 
     async def serve_transport(self, transport: Transport) -> None:
         """Run one connection until it ends. Never raises: a defect of one connection must not end the others."""
-        if self._stopped or len(self.connections) >= self._server_limits.max_connections:
-            log.warning("connection refused", extra={"connections": len(self.connections)})
-            transport.close()
+        if self._refuse_if_full(transport):
             return
         try:
             async with trio.open_nursery() as nursery:

@@ -1,40 +1,23 @@
-"""TLS over any transport: contexts for either side, the handshake, and the choice between TLS and plain connections.
+"""TLS over any transport: contexts for either side, and the handshake. The transport below sees only bytes.
 
-The underlying transport sees only bytes.
+`tls_acceptor.py` chooses between TLS and plain connections.
 """
 
-import datetime
 import ssl
-import tempfile
 from collections.abc import Callable
 from contextlib import suppress
-from enum import Enum
 from pathlib import Path
 from typing import Final
 
 import trio
 
-from remoting.transport import Address, Buffer, Opener, SocketTransport, Transport
+from remoting.transport import Address, Buffer, Opener, Transport
 
 MAX_HANDSHAKE_S: Final = 10.0
 """Maximum duration of a handshake. Source: SslHandler's default, Netty 4.1."""
-MAX_FIRST_BYTE_WAIT_S: Final = 120.0
-"""Maximum wait for a peer's first byte. Source: NettyServerConfig.serverChannelMaxIdleTimeSeconds, 5.4.0."""
 MAX_UNSENT_REPLY_BYTES: Final = 64 * 1024
 """TLS answers each key update by itself. A peer that reads none of so many answers is disconnected."""
-_HANDSHAKE_BYTE: Final = b"\x16"
 _READ_BYTES: Final = 64 * 1024
-
-
-class TlsMode(Enum):
-    """The connections that a listener accepts. Source: TlsMode, NettyRemotingServer.TlsModeHandler, 5.4.0."""
-
-    DISABLED = "disabled"
-    """Plain connections only."""
-    PERMISSIVE = "permissive"
-    """Both; the first byte shows which."""
-    ENFORCING = "enforcing"
-    """TLS only."""
 
 
 def server_context(
@@ -51,6 +34,7 @@ def server_context(
     certificates are required but cannot be verified.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.load_cert_chain(certificate_file, key_file, _password(key_password))
     if client_ca_file is not None:
         context.load_verify_locations(client_ca_file)
@@ -75,6 +59,7 @@ def client_context(
     the stock client does by default). Raises OSError for files that cannot be read or do not match.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname = verify and check_host
     context.verify_mode = ssl.CERT_REQUIRED if verify else ssl.CERT_NONE
     if ca_file is not None:
@@ -248,32 +233,6 @@ class TlsTransport:
         self._below.close()
 
 
-async def accept_transport(
-    transport: SocketTransport, mode: TlsMode, context: ssl.SSLContext | None
-) -> Transport:
-    """Return the transport for a new peer: the given one, or TLS over it. Waits for its first byte.
-
-    Without a context every mode is DISABLED. Raises OSError when the peer is silent, does what the mode forbids or
-    fails the handshake; the caller closes the transport then.
-    """
-    if mode is TlsMode.DISABLED or context is None:
-        return transport
-    first = None
-    with trio.move_on_after(MAX_FIRST_BYTE_WAIT_S):
-        first = await transport.peek()
-    if first is None:
-        raise OSError(f"{transport.remote} was silent for {MAX_FIRST_BYTE_WAIT_S} s")
-    if not first:
-        raise OSError(f"{transport.remote} closed without a byte")
-    if first == _HANDSHAKE_BYTE:
-        secure = TlsTransport(transport, context, server_side=True)
-        await secure.handshake()
-        return secure
-    if mode is TlsMode.ENFORCING:
-        raise OSError(f"{transport.remote} does not use TLS")
-    return transport
-
-
 def tls_opener(context: ssl.SSLContext, open_plain: Opener) -> Opener:
     """Return an opener of TLS connections over ``open_plain``; it raises OSError also when TLS fails."""
 
@@ -288,37 +247,3 @@ def tls_opener(context: ssl.SSLContext, open_plain: Opener) -> Opener:
         return secure
 
     return open_secure
-
-
-def self_signed_context() -> ssl.SSLContext:
-    """Build a context for listeners without a certificate: traffic is encrypted, but clients cannot verify the
-    server.
-
-    Source: TlsHelper.buildSslContext with tls.test.mode.enable, 5.4.0.
-    """
-    with tempfile.TemporaryDirectory() as directory:
-        file = Path(directory) / "self-signed.pem"
-        file.touch(0o600)
-        file.write_bytes(_self_signed())
-        return server_context(file, file)
-
-
-def _self_signed() -> bytes:
-    """Create a key and its certificate in PEM. The import is local because it is slow and few need it."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "rocketmq-gateway")])
-    now = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=3650))
-        .sign(key, hashes.SHA256())
-    )
-    secret = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    return secret + certificate.public_bytes(serialization.Encoding.PEM)

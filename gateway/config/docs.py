@@ -16,6 +16,7 @@ TITLES = {
     "broker": "Broker (broker.conf)",
     "namesrv": "Namesrv (namesrv.conf)",
     "listener": "Connections (both files)",
+    "tls": "TLS (both files)",
     "process": "Process (both files)",
 }
 UNITS = "Times are milliseconds where neither key nor text says otherwise."
@@ -44,7 +45,7 @@ def example_file(table: str) -> str:
         f"# Every line shows a default. {UNITS}",
     ]
     lines += ["# Reference with ranges: rmq-gateway config", ""]
-    for name in (table, "listener", "process"):
+    for name in (table, "listener", "tls", "process"):
         if name != table:
             lines += [f"# --- {TITLES[name]}", ""]
         for each in keys_of(TABLES[name]).values():

@@ -21,6 +21,8 @@ C = TypeVar("C")
 
 LIVE, OURS = "live", "ours"
 ENVIRONMENT_PREFIX = "RMQ_GATEWAY_"
+JAVA_PACKAGE = "com.rocketmq.remoting."
+"""Prefix of official keys that are system properties."""
 _WORD_STARTS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
@@ -36,11 +38,13 @@ def key(
     path: bool = False,
     live: bool = False,
     ours: bool = False,
+    secret: bool = False,
 ) -> T:
     """Declare a dataclass field that is read from the key `name`.
 
     `pattern` must match a text as a whole; `description` says it to people. `path`: a leading ~ is the home
     directory. `live`: may be changed while the server runs. `ours`: the official server does not have the key.
+    `secret`: never printed.
     """
     tags = [tag for tag, applies in ((OURS, ours), (LIVE, live)) if applies]
     field: Any = setting(
@@ -52,6 +56,7 @@ def key(
         choices=choices,
         pattern=pattern,
         is_path=path,
+        secret=secret,
         tags=tuple(tags),
     )
     return field  # type: ignore[no-any-return]
@@ -75,8 +80,9 @@ class Key:
 
     @property
     def environment(self) -> str:
-        """The environment variable: RMQ_GATEWAY_ and the key in upper snake case, without a dotted prefix."""
-        return ENVIRONMENT_PREFIX + upper_snake(self.name.rsplit(".", 1)[-1])
+        """The environment variable: RMQ_GATEWAY_ and the key in upper snake case, without a Java package."""
+        name = self.name.removeprefix(JAVA_PACKAGE)
+        return ENVIRONMENT_PREFIX + "_".join(map(upper_snake, name.split(".")))
 
 
 _KNOWN_KEYS: dict[type[Any], dict[str, Key]] = {}

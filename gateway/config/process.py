@@ -10,6 +10,7 @@ from gateway.config.broker import AUTO, BrokerConfig
 from gateway.config.keys import key
 from gateway.config.limits import NamesrvLimits
 from gateway.config.store import MIB, StoreSettings
+from gateway.config.tls import TlsConfig
 
 if TYPE_CHECKING:
     from remoting.limits import ConnectionLimits
@@ -23,6 +24,7 @@ __all__ = [
     "ProcessConfig",
     "ServeConfig",
     "StoreSettings",
+    "TlsConfig",
 ]
 
 NAMESRV_PORT = 9876
@@ -232,6 +234,7 @@ class ServeConfig:
 
     process: ProcessConfig = field(default_factory=ProcessConfig)
     limits: ListenerLimits = field(default_factory=ListenerLimits)
+    tls: TlsConfig = field(default_factory=TlsConfig)
     namesrv: NamesrvConfig | None = field(default_factory=NamesrvConfig)
     brokers: tuple[BrokerConfig, ...] = field(default_factory=lambda: (BrokerConfig(),))
     notices: tuple[str, ...] = ()
@@ -249,5 +252,6 @@ TABLES = {
     "namesrv": NamesrvConfig,
     "broker": BrokerConfig,
     "listener": ListenerLimits,
+    "tls": TlsConfig,
     "process": ProcessConfig,
 }

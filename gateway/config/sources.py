@@ -16,6 +16,7 @@ from gateway.config.process import (
     NamesrvConfig,
     ProcessConfig,
     ServeConfig,
+    TlsConfig,
 )
 from gateway.config.properties_file import PropertiesError, decode_text, parse_properties
 from gateway.config.unsupported import REASONS, UNUSED, UNUSED_REASON, reason_for
@@ -26,8 +27,8 @@ Role = Literal["serve", "namesrv", "broker"]
 
 BROKER_PORT_STEP = 10
 _SEARCH = {
-    "namesrv": ("namesrv", "listener", "process", "broker"),
-    "broker": ("broker", "listener", "process", "namesrv"),
+    "namesrv": ("namesrv", "listener", "tls", "process", "broker"),
+    "broker": ("broker", "listener", "tls", "process", "namesrv"),
 }
 
 
@@ -82,7 +83,7 @@ def values_of_environment(environment: Mapping[str, str], role: Role) -> list[Gi
     A broker on its own also takes the official NAMESRV_ADDR, below RMQ_GATEWAY_NAMESRV_ADDR.
     """
     names = {each.environment: ("broker", name) for name, each in keys_of(BrokerConfig).items()}
-    for table in (ListenerLimits, ProcessConfig):
+    for table in (ListenerLimits, TlsConfig, ProcessConfig):
         names |= {each.environment: ("broker", name) for name, each in keys_of(table).items()}
     for name in keys_of(NamesrvConfig):
         names[f"{ENVIRONMENT_PREFIX}NAMESRV_{upper_snake(name)}"] = ("namesrv", name)
@@ -137,7 +138,8 @@ def assemble(role: Role, all_given: Iterable[GivenValue]) -> ServeConfig:
     limits = with_values(ListenerLimits(), values["listener"])
     if role == "broker" and not broker.namesrv_addr:
         notices["namesrvAddr is empty: clients cannot find this broker through a namesrv"] = None
-    return ServeConfig(process, limits, namesrv, brokers, tuple(notices))
+    tls = with_values(TlsConfig(), values["tls"])
+    return ServeConfig(process, limits, tls, namesrv, brokers, tuple(notices))
 
 
 def _parse(key: Key, given: GivenValue) -> Value:

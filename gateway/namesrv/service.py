@@ -16,7 +16,7 @@ from gateway.runtime.run_blocking import RunBlocking
 from gateway.runtime.supervise import TaskSupervisor
 from remoting.limits import ConnectionLimits
 from remoting.reactor import Reactor
-from remoting.server import RemotingServer, ServerLimits
+from remoting.server import AcceptTransport, RemotingServer, ServerLimits
 from storage.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -35,11 +35,16 @@ class NamesrvService:
         memory: bool = False,
         run_blocking: RunBlocking = trio.to_thread.run_sync,
         reactor: Reactor | None = None,
+        accept_transport: AcceptTransport | None = None,
     ) -> None:
         self.namesrv = build_namesrv(config, clock, memory=memory, run_blocking=run_blocking)
         self.tasks = TaskSupervisor("namesrv")
         self.server = RemotingServer(
-            namesrv_routes.bind(self.namesrv), limits, server_limits, reactor=reactor
+            namesrv_routes.bind(self.namesrv),
+            limits,
+            server_limits,
+            reactor=reactor,
+            accept_transport=accept_transport,
         )
 
     @property

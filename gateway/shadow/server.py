@@ -18,7 +18,7 @@ from gateway.shadow.capture.build import build_capture
 from gateway.shadow.clusters.cluster import Cluster
 from gateway.shadow.clusters.embedded_target import EmbeddedTarget
 from gateway.shadow.clusters.endpoints import make_cluster, make_upstream_dialer
-from gateway.shadow.clusters.security import listener_context, make_signer
+from gateway.shadow.clusters.security import listener_acceptor, make_signer
 from gateway.shadow.compare.build import build_comparison
 from gateway.shadow.compare.service import ComparisonService
 from gateway.shadow.config import ShadowConfig
@@ -27,14 +27,13 @@ from gateway.shadow.mirror.routes import MirrorRoutes
 from gateway.shadow.mirror.service import MirrorService
 from gateway.shadow.proxy.address_book import format_address
 from gateway.shadow.proxy.broker_check import BrokerCheck
-from gateway.shadow.proxy.forwarder import Forwarder, make_admission
+from gateway.shadow.proxy.forwarder import Forwarder
 from gateway.shadow.proxy.listener_context import TargetDialer
 from gateway.shadow.proxy.target_dialer import make_target_dialer
 from gateway.shadow.replication.service import ReplicationService
 from gateway.shadow.report.service import ReportService
 from gateway.shadow.traffic.exchange import Hub, Side
 from remoting.reactor import Reactor
-from remoting.tls import TlsMode
 from storage.clock import SystemClock
 
 log = logging.getLogger(__name__)
@@ -73,7 +72,7 @@ class ShadowServer:
             SystemClock(),
             dialer=dialer,
             sign=sign,
-            admit=make_admission(self._reactor, TlsMode(listen.tls.mode), listener_context(listen.tls)),
+            acceptor=listener_acceptor(listen.tls),
             dial_target=self._make_target_dialer(),
         )
         self.metrics.register(self.forwarder.figures)

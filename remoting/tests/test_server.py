@@ -109,6 +109,79 @@ def test_more_connections_than_allowed_are_closed_at_once():
     run_served(test, server)
 
 
+class Gate:
+    """Accepts a connection when it is opened; `error` is raised then."""
+
+    def __init__(self, error=None):
+        self.waiting = 0
+        self.opened = trio.Event()
+        self.error = error
+
+    async def accept(self, transport):
+        self.waiting += 1
+        await self.opened.wait()
+        if self.error is not None:
+            raise self.error
+        return transport
+
+
+def test_connections_that_are_being_accepted_count():
+    gate = Gate()
+    server = RemotingServer(
+        HANDLERS, server_limits=ServerLimits(max_connections=2), accept_transport=gate.accept
+    )
+
+    async def test(dial):
+        first, second = [await dial() for _ in range(2)]
+        while gate.waiting < 2:
+            await trio.lowlevel.checkpoint()
+        third = await dial()
+        assert await third.receive_some() == b""
+        gate.opened.set()
+        for stream in (first, second):
+            assert (await ask(stream, frame(ECHO, 1))).opaque == 1
+        await first.aclose()
+        while len(server.connections) == 2:
+            await trio.lowlevel.checkpoint()
+        assert (await ask(await dial(), frame(ECHO, 3))).opaque == 3
+
+    run_served(test, server)
+
+
+@pytest.mark.parametrize("error", [OSError("not served"), ZeroDivisionError("by hand")])
+def test_a_connection_that_is_not_accepted_is_closed_and_ends_no_other(error, caplog):
+    caplog.set_level("DEBUG")
+    gate = Gate()
+    gate.opened.set()
+    server = RemotingServer(HANDLERS, accept_transport=gate.accept)
+
+    async def test(dial):
+        first = await dial()
+        assert (await ask(first, frame(ECHO, 1))).opaque == 1
+        gate.error = error
+        assert await (await dial()).receive_some() == b""
+        gate.error = None
+        assert (await ask(first, frame(ECHO, 2))).opaque == 2
+
+    run_served(test, server)
+    assert "connection not accepted" in caplog.text
+    assert ("Traceback" in caplog.text) == isinstance(error, ZeroDivisionError)
+
+
+def test_a_stop_does_not_wait_for_connections_that_are_being_accepted():
+    gate = Gate()
+    server = RemotingServer(HANDLERS, accept_transport=gate.accept)
+
+    async def test(dial):
+        stream = await dial()
+        while not gate.waiting:
+            await trio.lowlevel.checkpoint()
+        await server.drain()
+        assert await stream.receive_some() == b""
+
+    run_served(test, server)
+
+
 @pytest.mark.parametrize("where", ["open", "task"])
 def test_a_defect_of_one_connection_ends_no_other(where, caplog):
     opened = []

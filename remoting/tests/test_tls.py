@@ -18,11 +18,8 @@ from remoting.tests.virtual import Kernel, transports, virtual
 from remoting.tls import (
     MAX_HANDSHAKE_S,
     MAX_UNSENT_REPLY_BYTES,
-    TlsMode,
     TlsTransport,
-    accept_transport,
     client_context,
-    self_signed_context,
     server_context,
     tls_opener,
 )
@@ -222,7 +219,8 @@ def test_connections_ask_and_answer_over_tls(listening):
 
             async def serve():
                 sock, _ = listener.accept()
-                transport = await accept_transport(SocketTransport(sock), TlsMode.ENFORCING, listening)
+                transport = TlsTransport(SocketTransport(sock), listening, server_side=True)
+                await transport.handshake()
                 await Connection(transport, {}, nursery, ConnectionLimits()).run()
 
             nursery.start_soon(serve)
@@ -231,49 +229,6 @@ def test_connections_ask_and_answer_over_tls(listening):
                 with pytest.raises(RequestError, match="not supported"):
                     await client.ask(GetBrokerClusterInfo())
             listener.close()
-
-    trio.run(main)
-
-
-@pytest.mark.parametrize(
-    ("mode", "secure", "allowed"),
-    [
-        (TlsMode.DISABLED, False, True),
-        (TlsMode.PERMISSIVE, False, True),
-        (TlsMode.PERMISSIVE, True, True),
-        (TlsMode.ENFORCING, True, True),
-        (TlsMode.ENFORCING, False, False),
-    ],
-)
-def test_modes(mode, secure, allowed, listening, ends):
-    async def main():
-        here, there = ends()
-        other = TlsTransport(there, ANYBODY, server_side=False) if secure else there
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(other.handshake if secure else trio.sleep, *(() if secure else (0,)))
-            if not secure:
-                there.send_now(b"\x00\x00")
-            if not allowed:
-                with pytest.raises(OSError, match="does not use TLS"):
-                    await accept_transport(here, mode, listening)
-                return
-            accepted = await accept_transport(here, mode, listening)
-        other.send_now(b"x")
-        assert isinstance(accepted, TlsTransport) == secure
-        assert (await accepted.receive(100)).endswith(b"x" if secure else b"\x00\x00x")
-        accepted.close()
-        other.close()
-
-    trio.run(main)
-
-
-def test_a_peer_that_leaves_at_once(listening, ends):
-    async def main():
-        here, there = ends()
-        there.close()
-        with pytest.raises(OSError, match="closed without a byte"):
-            await accept_transport(here, TlsMode.PERMISSIVE, listening)
-        here.close()
 
     trio.run(main)
 
@@ -349,17 +304,19 @@ def test_clients_with_and_without_a_certificate(authority, tmp_path, ends):
     strict = server_context(*files, client_ca_file=own.file, client_required=True)
     optional = server_context(*files, client_ca_file=own.file)
 
-    def client(from_whom):
-        certificate, key = from_whom.issue(f"of-{id(from_whom)}", password="locked")
+    def client(issuer, name):
+        certificate, key = issuer.issue(name, password="locked")
         return client_context(verify=False, certificate_file=certificate, key_file=key, key_password="locked")
+
+    friend, enemy = client(own, "friend"), client(stranger, "enemy")
 
     async def main():
         for server, peer, welcome in (
-            (strict, client(own), True),
-            (strict, client(stranger), False),
+            (strict, friend, True),
+            (strict, enemy, False),
             (strict, ANYBODY, False),
             (optional, ANYBODY, True),
-            (optional, client(stranger), False),
+            (optional, enemy, False),
         ):
             *_, errors = await shaken(ends, server, peer)
             assert bool(errors) != welcome
@@ -381,22 +338,12 @@ def test_requiring_certificates_without_a_ca_is_refused(authority):
         server_context(*authority.issue("nobody"), client_required=True)
 
 
-def test_a_certificate_made_on_the_spot(ends):
-    async def main():
-        *_, errors = await shaken(ends, self_signed_context())
-        assert not errors
-        *_, errors = await shaken(ends, self_signed_context(), client_context())
-        assert errors
-
-    trio.run(main)
-
-
 def test_garbage_instead_of_a_handshake_and_later(listening, ends):
     async def main():
         here, there = ends()
         there.send_now(b"\x16 and no more sense")
         with pytest.raises(ssl.SSLError):
-            await accept_transport(here, TlsMode.PERMISSIVE, listening)
+            await TlsTransport(here, listening, server_side=True).handshake()
         here.close()
         near, far, _ = await shaken(ends, listening)
         far._below.send_now(b"\x17\x03\x03\x00\x05wrong")

@@ -23,7 +23,7 @@ from gateway.runtime.supervise import TaskSupervisor
 from remoting.connection import Connection, Handler
 from remoting.limits import ConnectionLimits
 from remoting.reactor import Reactor
-from remoting.server import RemotingServer, ServerLimits
+from remoting.server import AcceptTransport, RemotingServer, ServerLimits
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +45,7 @@ class BrokerService:
         server_limits: ServerLimits,
         run_blocking: RunBlocking,
         reactor: Reactor | None = None,
+        accept_transport: AcceptTransport | None = None,
     ) -> None:
         self.broker = broker
         self._run_blocking = run_blocking
@@ -61,6 +62,7 @@ class BrokerService:
             on_batch=broker.long_polls.answer_marked,
             on_open=self._handle_open,
             reactor=reactor,
+            accept_transport=accept_transport,
         )
         self._checkpoint_end = broker.store.max_physical_offset
 

@@ -115,9 +115,16 @@ def test_environment_names(name: str, snake: str) -> None:
     assert upper_snake(name) == snake
 
 
-def test_a_dotted_key_gives_its_last_part_to_the_environment() -> None:
-    declared = Setting("com.rocketmq.frameMax", WholeNumber(), 1, "")
-    assert Key(declared, "x").environment == "RMQ_GATEWAY_FRAME_MAX"
+@pytest.mark.parametrize(
+    ("name", "variable"),
+    [
+        ("com.rocketmq.remoting.frameMax", "RMQ_GATEWAY_FRAME_MAX"),
+        ("tls.server.keyPath", "RMQ_GATEWAY_TLS_SERVER_KEY_PATH"),
+    ],
+)
+def test_a_dotted_key_keeps_its_parts_but_a_java_package_in_the_environment(name: str, variable: str) -> None:
+    declared = Setting(name, WholeNumber(), 1, "")
+    assert Key(declared, "x").environment == variable
 
 
 def test_values_go_out_and_in(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from codec.command import Command
 from remoting import acl, tls
 from remoting.acl import Credentials
-from remoting.tls import TlsMode
+from remoting.tls_acceptor import TlsAcceptor, TlsMode, self_signed_context
 from remoting.transport import Opener
 from toolkit.settings import SettingsError, setting
 
@@ -64,22 +64,27 @@ class CredentialSettings:
     security_token: str = setting("", "security token, for servers that require one", secret=True)
 
 
-def listener_context(settings: ListenTls, where: str = "listen.tls") -> ssl.SSLContext | None:
-    """Return the TLS context of listeners; None for plain connections only. Raises SettingsError."""
-    if TlsMode(settings.mode) is TlsMode.DISABLED:
-        return None
+def listener_acceptor(settings: ListenTls, where: str = "listen.tls") -> TlsAcceptor:
+    """Return the acceptor of a listener's connections. Raises SettingsError."""
+    mode = TlsMode(settings.mode)
     if not settings.certificate:
-        if settings.client_ca or settings.client_required:
+        if mode is not TlsMode.DISABLED and (settings.client_ca or settings.client_required):
             raise SettingsError(f"{where}: certificate must be set when clients' certificates are verified")
-        return tls.self_signed_context()
-    try:
+        return TlsAcceptor(mode, self_signed_context)
+    certificate, key = Path(settings.certificate), Path(settings.key or settings.certificate)
+    client_ca = Path(settings.client_ca) if settings.client_ca else None
+
+    def load() -> ssl.SSLContext:
         return tls.server_context(
-            Path(settings.certificate),
-            Path(settings.key or settings.certificate),
+            certificate,
+            key,
             key_password=settings.key_password,
-            client_ca_file=Path(settings.client_ca) if settings.client_ca else None,
+            client_ca_file=client_ca,
             client_required=settings.client_required,
         )
+
+    try:
+        return TlsAcceptor(mode, load, [file for file in (certificate, key, client_ca) if file is not None])
     except (OSError, ValueError) as error:
         raise SettingsError(f"{where}: {error}") from error
 

@@ -1,7 +1,6 @@
 """All listeners of a gateway: one for each namesrv and each broker address of the primary."""
 
 import socket
-import ssl
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Final
@@ -18,17 +17,16 @@ from gateway.shadow.clusters.endpoints import UpstreamDialer
 from gateway.shadow.proxy.address_book import format_address
 from gateway.shadow.proxy.broker_check import BrokerCheck, is_local_host
 from gateway.shadow.proxy.broker_listeners import BrokerListeners
-from gateway.shadow.proxy.client_listener import AdmitSocket, ClientListener, ConnectionCount, DialUpstream
+from gateway.shadow.proxy.client_listener import ClientListener, ConnectionCount, DialUpstream
 from gateway.shadow.proxy.listener_context import ListenerContext, TargetDialer, UpstreamAddress
 from gateway.shadow.proxy.listener_counters import ListenerCounters
 from gateway.shadow.proxy.listener_ports import ListenerPorts
 from gateway.shadow.proxy.memory_guard import MemoryGuard
 from gateway.shadow.proxy.settings import ListenSettings
 from gateway.shadow.traffic.exchange import Hub
-from remoting import tls
 from remoting.reactor import Reactor
 from remoting.server import open_listeners
-from remoting.tls import TlsMode
+from remoting.tls_acceptor import RELOAD_INTERVAL_S, TlsAcceptor
 from remoting.transport import SocketTransport, Transport, connect
 from storage.clock import Clock
 from storage.files import DiskFiles
@@ -36,21 +34,11 @@ from storage.files import DiskFiles
 MEMORY_CHECK_INTERVAL_S: Final = 1.0
 
 
-def make_admission(
-    reactor: Reactor | None, mode: TlsMode = TlsMode.DISABLED, context: ssl.SSLContext | None = None
-) -> AdmitSocket:
-    """Return a function that turns an accepted socket into a transport, plain or with TLS as ``mode`` allows."""
-
-    async def admit_socket(sock: socket.socket) -> Transport:
-        return await tls.accept_transport(SocketTransport(sock, reactor), mode, context)
-
-    return admit_socket
-
-
 class Forwarder:
     """Opens listeners as the primary's brokers become known, and runs them.
 
     ``dialer`` opens connections to the primary, by default without TLS; ``sign`` signs the questions to its brokers.
+    ``acceptor`` chooses between TLS and plain connections of clients, by default plain ones only.
     """
 
     def __init__(
@@ -63,7 +51,7 @@ class Forwarder:
         *,
         dialer: UpstreamDialer | None = None,
         sign: Sign | None = None,
-        admit: AdmitSocket | None = None,
+        acceptor: TlsAcceptor | None = None,
         dial_target: TargetDialer | None = None,
         tasks: TaskSupervisor | None = None,
     ) -> None:
@@ -75,7 +63,8 @@ class Forwarder:
             policy = AddressPolicy(primary.namesrvs)
             dialer = UpstreamDialer(policy, policy.guard_opener(partial(connect, reactor=reactor)))
         self._opener = dialer.opener
-        self._admit = admit or make_admission(reactor)
+        self._reactor = reactor
+        self._acceptor = acceptor
         self._dial_target = dial_target
         self.tasks = tasks or TaskSupervisor("forwarder")
         self._nursery: trio.Nursery | None = None
@@ -94,6 +83,11 @@ class Forwarder:
             tasks=self.tasks,
         )
         self.namesrv_ports: list[int] = []
+
+    async def _admit(self, sock: socket.socket) -> Transport:
+        """Turn an accepted socket into a transport, plain or with TLS as the acceptor allows."""
+        transport = SocketTransport(sock, self._reactor)
+        return transport if self._acceptor is None else await self._acceptor.accept(transport)
 
     def is_own_endpoint(self, endpoint: Endpoint) -> bool:
         """Tell whether one of this gateway's own listeners has an address."""
@@ -116,6 +110,13 @@ class Forwarder:
                 MEMORY_CHECK_INTERVAL_S,
                 self._limit_memory,
             )
+            if self._acceptor is not None:
+                self._nursery.start_soon(
+                    self.tasks.repeat,
+                    "reload certificates",
+                    RELOAD_INTERVAL_S,
+                    self._acceptor.reload_if_changed,
+                )
             task_status.started()
             await self.broker_listeners.run()
 

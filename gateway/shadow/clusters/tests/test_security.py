@@ -5,14 +5,14 @@ from gateway.shadow.clusters.security import (
     CredentialSettings,
     ListenTls,
     UpstreamTls,
-    listener_context,
+    listener_acceptor,
     load_credentials,
     upstream_opener,
 )
 from remoting.acl import Credentials
 from remoting.tests.certificates import Authority
-from remoting.tests.virtual import transports
-from remoting.tls import TlsTransport
+from remoting.tests.test_transport import pair
+from remoting.transport import SocketTransport
 from toolkit.settings import SettingsError
 from toolkit.toml_tables import load_table
 
@@ -24,29 +24,6 @@ def files(tmp_path_factory):
     return {"certificate": str(certificate), "key": str(key), "key_password": "open sesame"}, authority
 
 
-def connect_both(listener, open_upstream, far):
-    """Return a function that performs a handshake, and the list of errors on both ends."""
-    errors = []
-
-    async def listen():
-        try:
-            await listener.handshake()
-        except OSError as error:
-            errors.append(error)
-            listener.close()
-
-    async def main():
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(listen)
-            try:
-                await open_upstream("127.0.0.1", 1)
-            except OSError as error:
-                errors.append(error)
-                far.close()
-
-    return main, errors
-
-
 @pytest.mark.parametrize(
     ("upstream", "welcome"), [({}, False), ({"verify": False}, True), ({"ca": "?"}, True)]
 )
@@ -54,16 +31,31 @@ def test_listener_and_upstream_settings(files, upstream, welcome):
     table, authority = files
     if "ca" in upstream:
         upstream = {"ca": str(authority.file)}
-    near, far = transports()
+    sockets = pair()
+    near, far = (SocketTransport(sock) for sock in sockets)
+    acceptor = listener_acceptor(load_table(ListenTls, table, "listen.tls"))
+    settings = load_table(UpstreamTls, {"enabled": True, **upstream}, "primary.tls")
+    errors = []
 
     async def plain(host, port):
         return far
 
-    context = listener_context(load_table(ListenTls, table, "listen.tls"))
-    settings = load_table(UpstreamTls, {"enabled": True, **upstream}, "primary.tls")
-    listener = TlsTransport(near, context, server_side=True)
-    main, errors = connect_both(listener, upstream_opener(settings, plain, "primary.tls"), far)
+    async def attempt(transport, work):
+        try:
+            await work()
+        except OSError as error:
+            errors.append(error)
+            transport.close()
+
+    async def main():
+        open_upstream = upstream_opener(settings, plain, "primary.tls")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(attempt, near, lambda: acceptor.accept(near))
+            nursery.start_soon(attempt, far, lambda: open_upstream("127.0.0.1", 1))
+
     trio.run(main)
+    for sock in sockets:
+        sock.close()
     assert bool(errors) != welcome
 
 
@@ -72,11 +64,10 @@ def test_tls_is_off_by_default():
         raise AssertionError
 
     assert upstream_opener(UpstreamTls(), plain, "primary.tls") is plain
-    assert listener_context(ListenTls(mode="disabled")) is None
 
 
-def test_listener_generates_a_certificate():
-    assert listener_context(ListenTls()) is not None
+def test_disabled_listeners_need_no_files():
+    listener_acceptor(ListenTls(mode="disabled", certificate="missing.pem"))
 
 
 @pytest.mark.parametrize(
@@ -90,13 +81,13 @@ def test_listener_generates_a_certificate():
 )
 def test_invalid_listener_settings(table, reason):
     with pytest.raises(SettingsError, match=reason):
-        listener_context(load_table(ListenTls, table, "listen.tls"))
+        listener_acceptor(load_table(ListenTls, table, "listen.tls"))
 
 
 def test_wrong_password_and_missing_authority(files):
     table, _ = files
     with pytest.raises(SettingsError, match=r"listen\.tls") as refused:
-        listener_context(load_table(ListenTls, {**table, "key_password": "guess"}, "listen.tls"))
+        listener_acceptor(load_table(ListenTls, {**table, "key_password": "guess"}, "listen.tls"))
     assert "guess" not in str(refused.value)
     with pytest.raises(SettingsError, match=r"target\.tls: .*No such file"):
         upstream_opener(UpstreamTls(enabled=True, ca="missing.pem"), None, "target.tls")

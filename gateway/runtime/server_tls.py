@@ -1,0 +1,76 @@
+"""Builds TLS of the server's listeners and of its brokers' connections to namesrvs from the configured keys."""
+
+import ssl
+from pathlib import Path
+
+from gateway.config.tls import TlsConfig
+from remoting.tls import client_context, server_context, tls_opener
+from remoting.tls_acceptor import TlsAcceptor, TlsMode, self_signed_context
+from remoting.transport import Opener
+
+
+class TlsError(ValueError):
+    """Certificates or keys that cannot be used; the text names the setting."""
+
+
+def build_acceptor(config: TlsConfig, max_first_byte_wait_s: float) -> TlsAcceptor | None:
+    """Return what chooses between TLS and plain connections on the ports; None if all are plain. Raises TlsError."""
+    if config.mode == "disabled":
+        return None
+    mode = TlsMode(config.mode)
+    verifies = config.verify_clients or config.client_certificates == "require"
+    if not config.certificate:
+        if not config.test_mode or verifies:
+            what = "clients are verified" if verifies else "tls.test.mode.enable=false"
+            raise TlsError(
+                f"tls.server.certPath is not set, although {what}. Set it and tls.server.keyPath "
+                "(`rmq-gateway cert` creates both for development), or tls.server.mode=disabled"
+            )
+        return TlsAcceptor(mode, self_signed_context, (), max_first_byte_wait_s)
+    if verifies and not config.client_authority:
+        raise TlsError(
+            "tls.server.trustCertPath is not set, although clients' certificates are verified by it"
+        )
+    certificate, private_key = Path(config.certificate), Path(config.private_key or config.certificate)
+    client_authority = Path(config.client_authority) if verifies else None
+
+    def load() -> ssl.SSLContext:
+        return server_context(
+            certificate,
+            private_key,
+            key_password=config.key_password,
+            client_ca_file=client_authority,
+            client_required=config.client_certificates == "require",
+        )
+
+    files = [file for file in (certificate, private_key, client_authority) if file is not None]
+    try:
+        return TlsAcceptor(mode, load, files, max_first_byte_wait_s)
+    except (OSError, ValueError) as problem:
+        raise TlsError(f"TLS cannot be set up: {_describe(problem, files)}") from problem
+
+
+def build_opener(config: TlsConfig, open_plain: Opener) -> Opener:
+    """Return what connects brokers to namesrvs: ``open_plain``, with TLS over it if configured. Raises TlsError."""
+    if not config.use_client_tls:
+        return open_plain
+    authority, certificate = config.server_authority, config.client_certificate
+    files = [Path(name) for name in (authority, certificate, config.client_key) if name]
+    try:
+        context = client_context(
+            ca_file=Path(authority) if authority else None,
+            verify=config.verify_servers,
+            certificate_file=Path(certificate) if certificate else None,
+            key_file=Path(config.client_key) if config.client_key else None,
+            key_password=config.client_key_password,
+        )
+    except (OSError, ValueError) as problem:
+        raise TlsError(f"TLS to namesrvs cannot be set up: {_describe(problem, files)}") from problem
+    return tls_opener(context, open_plain)
+
+
+def _describe(problem: Exception, files: list[Path]) -> str:
+    """Return what is wrong, with the files: OpenSSL names none of them."""
+    if isinstance(problem, OSError) and problem.filename is not None:
+        return str(problem)
+    return f"{problem} (files: {', '.join(map(str, files))})"

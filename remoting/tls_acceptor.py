@@ -1,0 +1,148 @@
+"""Accepts plain and TLS connections on one port, with certificates that may change while the server runs.
+
+The first byte of a connection shows which it is. Source: NettyRemotingServer.TlsModeHandler, TlsHelper and
+FileWatchService, 5.4.0. Deviation: a certificate that does not match its key yet, because only one of the files was
+replaced, is tried again after the next change; the official server reloads when both have changed.
+"""
+
+import logging
+import ssl
+import tempfile
+from collections.abc import Callable, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from remoting.tls import TlsTransport, server_context
+from remoting.transport import SocketTransport, Transport
+
+log = logging.getLogger(__name__)
+
+MAX_FIRST_BYTE_WAIT_S: Final = 120.0
+"""Maximum wait for a peer's first byte. Source: NettyServerConfig.serverChannelMaxIdleTimeSeconds, 5.4.0."""
+RELOAD_INTERVAL_S: Final = 1.0
+"""Time between looks at the certificate's files; the official server looks every 0.5 s."""
+_HANDSHAKE_BYTE: Final = b"\x16"
+
+LoadContext = Callable[[], ssl.SSLContext]
+"""Reads certificates. Raises OSError (also ssl.SSLError) or ValueError. Blocks, so it runs in a thread."""
+
+
+class TlsMode(Enum):
+    """The connections that a listener accepts. Source: TlsMode, NettyRemotingServer.TlsModeHandler, 5.4.0."""
+
+    DISABLED = "disabled"
+    """Plain connections only."""
+    PERMISSIVE = "permissive"
+    """Both; the first byte shows which."""
+    ENFORCING = "enforcing"
+    """TLS only."""
+
+
+class TlsAcceptor:
+    """Turns accepted sockets into transports.
+
+    ``files`` hold the certificate, its key and the authority of clients. They are loaded here, so that a server with
+    a wrong file does not start (raises what ``load`` raises), and again by `reload_if_changed`, which is to be called
+    every RELOAD_INTERVAL_S. Without files the context is built for the first TLS connection, which most servers never
+    see.
+    """
+
+    def __init__(
+        self,
+        mode: TlsMode,
+        load: LoadContext,
+        files: Sequence[Path] = (),
+        max_first_byte_wait_s: float = MAX_FIRST_BYTE_WAIT_S,
+    ) -> None:
+        self._mode = mode
+        self._load = load
+        self._files = tuple(files)
+        self._max_first_byte_wait_s = max_first_byte_wait_s
+        self._context = load() if files and mode is not TlsMode.DISABLED else None
+        self._loaded = self._file_states()
+        self._loading = trio.Lock()
+
+    async def accept(self, transport: SocketTransport) -> Transport:
+        """Return the transport for a new peer: the given one, or TLS over it. Waits for its first byte.
+
+        Raises OSError when the peer is silent, does what the mode forbids or fails the handshake; the caller closes
+        the transport then.
+        """
+        if self._mode is TlsMode.DISABLED:
+            return transport
+        first = None
+        with trio.move_on_after(self._max_first_byte_wait_s):
+            first = await transport.peek()
+        if first is None:
+            raise OSError(f"{transport.remote} was silent for {self._max_first_byte_wait_s} s")
+        if not first:
+            raise OSError(f"{transport.remote} closed without a byte")
+        if first == _HANDSHAKE_BYTE:
+            return await self._accept_tls(transport)
+        if self._mode is TlsMode.ENFORCING:
+            log.info("connection without TLS refused", extra={"remote": transport.remote})
+            raise OSError(f"{transport.remote} does not use TLS")
+        return transport
+
+    async def _accept_tls(self, transport: SocketTransport) -> TlsTransport:
+        secure = TlsTransport(transport, await self._present_context(), server_side=True)
+        try:
+            await secure.handshake()
+        except OSError as problem:
+            log.info("TLS handshake failed", extra={"remote": transport.remote, "reason": str(problem)})
+            raise
+        return secure
+
+    async def _present_context(self) -> ssl.SSLContext:
+        async with self._loading:
+            if self._context is None:
+                self._context = await trio.to_thread.run_sync(self._load)
+            return self._context
+
+    async def reload_if_changed(self) -> None:
+        """Load the files again if one has changed. Files that cannot be used are logged, and the present ones stay."""
+        states = self._file_states()
+        if states == self._loaded:
+            return
+        self._loaded = states
+        names = [str(file) for file in self._files]
+        try:
+            context = await trio.to_thread.run_sync(self._load)
+        except (OSError, ValueError) as problem:
+            log.warning(
+                "changed certificate not loaded, the present one stays in use",
+                extra={"files": names, "reason": str(problem)},
+            )
+        else:
+            self._context = context
+            log.info("certificate loaded again", extra={"files": names})
+
+    def _file_states(self) -> tuple[object, ...]:
+        """Return values that differ when a file was changed or replaced; None for one that is not there."""
+        return tuple(map(_state_of, self._files))
+
+
+def _state_of(file: Path) -> object:
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+def self_signed_context() -> ssl.SSLContext:
+    """Build a context for listeners without a certificate: traffic is encrypted, but clients cannot verify the
+    server.
+
+    Source: TlsHelper.buildSslContext with tls.test.mode.enable, 5.4.0.
+    """
+    from remoting.certificates import self_signed_pem  # slow to import, and few servers need it
+
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory) / "self-signed.pem"
+        file.touch(0o600)
+        file.write_bytes(self_signed_pem())
+        return server_context(file, file)
