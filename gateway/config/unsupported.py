@@ -108,6 +108,9 @@ REASONS: dict[str, str] = {
         indexFileReadEnable logicalDiskSpaceCleanForciblyThreshold enableRunningFlagsInFlush
         enableCleanExpiredOffset
     """,
+    "has no effect here: the keys tls.* decide": """
+        useTLS tls.config.file
+    """,
     "is not configurable yet": """
         fetchNameSrvAddrByDnsLookup fetchNamesrvAddrByAddressServer fetchNamesrvAddrInterval
         updateNameServerAddrPeriod accountStatsEnable accountStatsPrintZeroValues maxStatsIdleTimeInMinutes
@@ -130,7 +133,7 @@ REASONS: dict[str, str] = {
         timerSkipUnknownError
         timerMetricSmallThreshold disappearTimeAfterStart
         enableScheduleMessageStats enableScheduleAsyncDeliver
-        scheduleAsyncDeliverMaxPendingLimit scheduleAsyncDeliverMaxResendNum2Blocked useTLS
+        scheduleAsyncDeliverMaxPendingLimit scheduleAsyncDeliverMaxResendNum2Blocked
     """,
 }
 
