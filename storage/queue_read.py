@@ -17,6 +17,7 @@ from storage.commit_log import CommitLog
 from storage.config import StoreConfig
 from storage.consume_queue import ConsumeQueue
 from storage.layout import QUEUE_BLANK_SIZE, QUEUE_ENTRY, QUEUE_ENTRY_BYTES
+from storage.tags import MAX_EXTENSION_ADDRESS, stored_tags_code
 
 TagsPredicate = Callable[[int], bool]
 MessagePredicate = Callable[[memoryview], bool]
@@ -359,7 +360,13 @@ class _FilteredRead:
             offset, last = offset + 1, physical_offset
             if size == QUEUE_BLANK_SIZE:
                 continue
-            if physical_offset < skip_to or (tags_match is not None and not tags_match(tags_code)):
+            if physical_offset < skip_to:
+                continue
+            if (
+                tags_match is not None
+                and not tags_match(tags_code)
+                and (tags_code > MAX_EXTENSION_ADDRESS or not self._has_matching_tags(physical_offset, size))
+            ):
                 continue
             if not base <= physical_offset <= end - size:
                 whole = log.select(physical_offset, size)
@@ -383,6 +390,15 @@ class _FilteredRead:
                 break
         result.next_offset, self._last = offset, last
         return has_room
+
+    def _has_matching_tags(self, physical_offset: int, size: int) -> bool:
+        """Tell whether a message passes the test of tags, by its own tags. What cannot be read passes, as officially:
+        the client tests the tags again.
+        """
+        assert self._tags_match is not None
+        message = self._log.select(physical_offset, size)
+        tags_code = None if message is None else stored_tags_code(message)
+        return tags_code is None or self._tags_match(tags_code)
 
     def _test_batch(self, max_entries: int, batch_match: BatchPredicate) -> bool:
         """Test the next messages as one batch; return False when the result is full."""

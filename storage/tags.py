@@ -1,11 +1,18 @@
 """Computes the tags code of a message: the hash of its tags, which its queue entry holds for filtering.
 
-A delayed message's queue entry holds its delivery time instead; see `delay_levels.py`.
+A delayed message's queue entry holds its delivery time instead; see `delay_levels.py`. With ``enableConsumeQueueExt``
+an official broker keeps the tags code in a file of its own, and the entry holds an address in it. This broker does not
+read that file: the message has its tags as well.
 """
 
+from struct import error as StructError
+
 from codec.hashing import tags_code
+from codec.message import stored_properties
 
 TAGS = b"TAGS\x01"
+MAX_EXTENSION_ADDRESS = -(1 << 31) - 1
+"""Largest value of an entry's tags code that is such an address. Source: ConsumeQueueExt.MAX_ADDR, 5.4.0."""
 
 
 def tags_code_of(properties: bytes) -> int:
@@ -20,3 +27,11 @@ def tags_code_of(properties: bytes) -> int:
     end = properties.find(b"\x02", start)
     tags = properties[start:] if end < 0 else properties[start:end]
     return tags_code(tags.decode("utf-8", "replace"))
+
+
+def stored_tags_code(message: memoryview) -> int | None:
+    """Return the tags code of a stored message; None if its properties are damaged."""
+    try:
+        return tags_code_of(stored_properties(message))
+    except (IndexError, StructError):
+        return None
