@@ -6,7 +6,7 @@ least once if it crashes, without holding them in memory.
 1. `TimerScheduler` turns a message with a delivery time into one that is stored in the timer topic.
 2. `read_topic` chains each message of the topic into the slot of its time: a record in the timer log, linked from the
    wheel. A time beyond the wheel's window goes into a nearer slot, from which it is written to the topic again
-   (rolled). A message that is already due is delivered without a slot.
+   (rolled). A message that is already due is delivered without a slot, unless older ones still wait.
 3. `deliver_due` opens the first slot whose time has come, loads its records and delivers them in the order of their
    due times. A recall in the slot suppresses the message that it names.
 4. After each message the timer store records how far the slot is delivered. Then the next slot follows.
@@ -132,7 +132,8 @@ class TimerDelivery:
     def read_topic(self, max_messages: int) -> int:
         """Put about ``max_messages`` messages of the timer topic into their slots, and return their number.
 
-        Messages that are already due are delivered at once. When the disk is full, the rest is read at a later call.
+        Messages that are already due are delivered at once, unless older ones wait. When the disk is full, the rest is
+        read at a later call.
         Source: TimerMessageStore.enqueue, doEnqueue and TimerEnqueuePutService, 5.4.0.
         """
         done, now_ms = 0, self._clock.now_ms()
@@ -185,12 +186,20 @@ class TimerDelivery:
             return
         due_ms = due_time_ms(properties, store_ms, slot_ms, timers.precision_ms)
         recalls = b"TIMER_DEL_UNIQKEY\x01" in properties
-        if due_ms <= now_ms and not recalls:
+        if due_ms <= now_ms and not recalls and not self._older_messages_wait(slot_ms):
             self._deliver_at_once(view, now_ms)
         elif slot_ms < timers.read_ms and recalls:
             log.warning("recall of a timer message came too late", extra={"topic": topic})
         else:
             self._chain_message((physical_offset, len(view), topic, recalls), slot_ms, due_ms, now_ms)
+
+    def _older_messages_wait(self, slot_ms: int) -> bool:
+        """Return True if a slot before this one is still to be delivered, as after a start: its messages come first.
+
+        An official broker's acks of popped messages are timer messages, and mean nothing before their checkpoint.
+        """
+        first_ms = self._timer_store.next_slot_ms()
+        return first_ms is not None and first_ms < slot_ms
 
     def _deliver_at_once(self, view: memoryview, now_ms: int) -> None:
         self._deliver_to_real_queue(WaitingMessage.parse(view), LONG_MAX, now_ms)

@@ -129,6 +129,15 @@ def test_what_cannot_be_is_refused(world, asked):
     )
 
 
+def test_after_a_pause_older_messages_go_first(world):
+    """A message read from the topic after its time waits for those that are in slots before its own."""
+    world.later(NOW + 1500, "first")
+    world.turn()
+    world.later(NOW + 2500, "second")
+    world.later(NOW + 9500, "third")
+    assert world.again().at(NOW + 9000) == ["first", "second"]
+
+
 def test_without_the_wheel_it_is_refused():
     world = World(timer_wheel_enable=False)
     with pytest.raises(RequestError) as refused:
