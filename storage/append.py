@@ -21,8 +21,8 @@ from codec.sysflag import (
 from storage.batch_encoding import check_no_lost_sector, encode_batch
 from storage.commit_log import CommitLog
 from storage.consume_queue import ConsumeQueue
+from storage.disk_mapping import Buffer
 from storage.errors import MessageIllegal, PropertiesTooLong
-from storage.files import Buffer
 from storage.layout import (
     HEADER,
     MAX_PROPERTIES_BYTES,

@@ -25,8 +25,9 @@ from collections.abc import Callable
 
 from codec.constants import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from codec.message import MIN_MESSAGE_BYTES
+from storage.disk_mapping import Buffer
 from storage.errors import CorruptionError, MessageIllegal
-from storage.files import Buffer, Files, MappedFile
+from storage.files import Files, MappedFile
 from storage.layout import BLANK_BYTES, LONG, PHYSICAL_OFFSET_AT, START, mapped_file_name
 
 log = logging.getLogger(__name__)
@@ -153,7 +154,9 @@ class CommitLog:
         """
         base = self.base + self.file_bytes
         mapped = self.mapped_file(base)
-        self._reserve(mapped, 0, size)  # First, because it may fail.
+        # First, because it may fail. After an opening no room for the marker is reserved, either.
+        self.mapped_file(self.base).reserve(self.position, self.position + BLANK_BYTES)
+        self._reserve(mapped, 0, size)
         START.pack_into(self.buffer, self.position, self.file_bytes - self.position, MAGIC_BLANK)
         # In this order: a flush in another thread that reads the fields in between sees an end that is too low,
         # never one that is too high.

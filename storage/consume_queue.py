@@ -9,8 +9,9 @@ whose size is `QUEUE_BLANK_SIZE` is a hole: its message was lost (`damage.py`), 
 from collections import OrderedDict
 from typing import Final
 
+from storage.disk_mapping import Buffer
 from storage.errors import CorruptionError
-from storage.files import Buffer, Files, MappedFile
+from storage.files import Files, MappedFile, read_written
 from storage.layout import (
     QUEUE_BLANK,
     QUEUE_BLANK_SIZE,
@@ -232,7 +233,8 @@ class ConsumeQueue:
         position = (count - base) * QUEUE_ENTRY_BYTES
         if all_of_file:
             mapped.zero_from(position)
-        while position < self.file_bytes and QUEUE_ENTRY.unpack_from(mapped.buffer, position)[:2] != (0, 0):
+        end = mapped.readable_until(position) - QUEUE_ENTRY_BYTES
+        while position <= end and QUEUE_ENTRY.unpack_from(mapped.buffer, position)[:2] != (0, 0):
             mapped.buffer[position : position + QUEUE_ENTRY_BYTES] = _EMPTY_ENTRY
             position += QUEUE_ENTRY_BYTES
 
@@ -323,7 +325,7 @@ class ConsumeQueue:
         end = min(self.file_bytes, start + count * QUEUE_ENTRY_BYTES)
         if base == self.write_base:
             return bytes(self.buffer[start:end])
-        return bytes(self._pool.mapped_file(self, base).buffer[start:end])
+        return read_written(self._pool.mapped_file(self, base), start, end)
 
     def read_entry(self, offset: int) -> tuple[int, int, int]:
         """Return (physical offset, size, tags code) of one message."""

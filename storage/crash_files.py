@@ -9,8 +9,8 @@ import random
 from collections.abc import Callable
 from typing import Self
 
+from storage.disk_mapping import Buffer
 from storage.errors import CorruptionError, StoreFull
-from storage.files import Buffer
 from storage.layout import SECTOR_BYTES
 
 
@@ -33,6 +33,9 @@ class CrashMapping:
 
     def reserve(self, start: int, end: int) -> None:
         self._owner.reserve(self.path, end)
+
+    def readable_until(self, start: int) -> int:
+        return self.size_bytes
 
     def read_single_pages(self) -> None:
         pass

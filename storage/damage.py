@@ -49,7 +49,7 @@ def find_next_message(log_files: CommitLog, damaged_from: int, end: int, sectors
     position = damaged_from + 1 - base
     while base < end:
         mapped = log_files.mapped_file(base)
-        limit = min(end - base, log_files.file_bytes)
+        limit = min(end - base, log_files.file_bytes, mapped.readable_until(position))
         for magic in _MAGIC.finditer(mapped.buffer, position + MAGIC_AT, limit):
             start = magic.start() - MAGIC_AT
             found = check_message(mapped.view, start, base + start, True, sectors_lost)
@@ -60,11 +60,13 @@ def find_next_message(log_files: CommitLog, damaged_from: int, end: int, sectors
 
 
 def set_aside(files: Files, root: str, log_files: CommitLog, start: int, end: int, reason: str) -> None:
-    """Copy the bytes [start, end) of the log to a file of their own, durably, and report it."""
+    """Copy the bytes [start, end) of the log to a file of their own, durably, and report it. Raises StoreFull."""
     path = f"{root}/damaged/{start:020d}-{end:020d}"
     parts = []
     for base, first, last in _parts_by_file(log_files, start, end):
-        parts.append(bytes(log_files.mapped_file(base).view[first:last]))
+        mapped = log_files.mapped_file(base)
+        mapped.reserve(first, last)  # a part of it may never have been written
+        parts.append(bytes(mapped.view[first:last]))
     files.write_small(path, b"".join(parts))
     log.error(
         "commit log is damaged: the bytes were set aside, and what lies behind them stays readable",

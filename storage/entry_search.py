@@ -106,9 +106,10 @@ class EntrySearch:
         # A torn header may hold a wrong time, so the whole message is checked where it may be torn. Elsewhere a damaged
         # body does not make its entry invalid.
         check_crc = place >= self.queued_until
-        message = check_message(
-            self._log.mapped_file(base).view, place - base, place, check_crc, self._sectors_lost
-        )
+        mapped, position = self._log.mapped_file(base), place - base
+        if mapped.readable_until(position) < position + size:
+            return False
+        message = check_message(mapped.view, position, place, check_crc, self._sectors_lost)
         return (
             isinstance(message, ScannedMessage)
             and message.size == size

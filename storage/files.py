@@ -5,7 +5,6 @@
 
 import contextlib
 import ctypes
-import errno
 import fcntl
 import mmap
 import os
@@ -14,16 +13,13 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
+from storage.disk_mapping import DISK_FULL_ERRNOS, Buffer, DiskMapping, Mapping, is_in_memory
 from storage.errors import CorruptionError, StoreFull, StoreInUse
-
-# A writable buffer. bytearray serves tests that simulate crashes.
-Buffer = mmap.mmap | bytearray
 
 NEW_SUFFIX = ".tmp"
 """Suffix of a small file's new content until it replaces the old."""
 _MAX_SINGLE_FLUSHES = 32
 """More files are flushed with their file system: a thousand new files took 5.5 s one by one and 0.2 s together."""
-_DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class MappedFile(Protocol):
@@ -42,6 +38,14 @@ class MappedFile(Protocol):
         """Turn everything from ``start`` on to zeros."""
         ...
 
+    def readable_until(self, start: int) -> int:
+        """Return the end of the bytes from ``start`` on that may be read; those behind it were never written.
+
+        This is the end of the file, except on disks where reading takes room: there a read behind it can end the
+        process. It must be asked for before bytes are read of which it is not known that they were written.
+        """
+        ...
+
     def read_single_pages(self) -> None:
         """Read only the touched pages of the file from now on, not their neighbours.
 
@@ -53,6 +57,11 @@ class MappedFile(Protocol):
     def close(self) -> None:
         """Close the map. Slices of ``view`` that readers still hold stay readable until they are dropped."""
         ...
+
+
+def read_written(mapped: MappedFile, start: int, end: int) -> bytes:
+    """Return bytes of which it is not known that they were written; zeros if they, or some of them, were not."""
+    return bytes(end - start if mapped.readable_until(start) < end else mapped.view[start:end])
 
 
 class Files(Protocol):
@@ -127,67 +136,6 @@ class Files(Protocol):
         ...
 
 
-class _Mapping:
-    """A shared memory map of one file."""
-
-    __slots__ = ("buffer", "path", "size_bytes", "view")
-
-    def __init__(self, path: str, buffer: mmap.mmap, size_bytes: int) -> None:
-        self.path = path
-        self.size_bytes = size_bytes
-        self.buffer: Buffer = buffer
-        self.view = memoryview(buffer)
-
-    def close(self) -> None:
-        self.view.release()
-        # Readers may still hold slices; the map is then closed when the last slice is dropped.
-        with contextlib.suppress(BufferError):
-            self.buffer.close()  # type: ignore[union-attr]
-
-
-class DiskMapping(_Mapping):
-    """A mapped file on disk, sparse until reserved."""
-
-    __slots__ = ()
-
-    def reserve(self, start: int, end: int) -> None:
-        fd = os.open(self.path, os.O_RDWR)
-        try:
-            os.posix_fallocate(fd, start, end - start)
-        except OSError as error:
-            if error.errno in _DISK_FULL_ERRNOS:
-                raise StoreFull(f"no room on disk for {self.path}") from error
-            raise
-        finally:
-            os.close(fd)
-
-    def read_single_pages(self) -> None:
-        if isinstance(self.buffer, mmap.mmap):
-            self.buffer.madvise(mmap.MADV_RANDOM)
-
-    def zero_from(self, start: int) -> None:
-        page_end = min(self.size_bytes, start + -start % mmap.PAGESIZE)
-        if self._has_data_from(page_end):
-            # Shrinking and growing again takes about 2 ms. The map stays valid because it is not accessed in between.
-            os.truncate(self.path, start)
-            os.truncate(self.path, self.size_bytes)
-        elif any(self.view[start:page_end]):
-            self.buffer[start:page_end] = bytes(page_end - start)
-
-    def _has_data_from(self, start: int) -> bool:
-        """Return False if the file is a hole from ``start`` on."""
-        fd = os.open(self.path, os.O_RDONLY)
-        try:
-            os.lseek(fd, start, os.SEEK_DATA)
-        except OSError as error:
-            if error.errno != errno.ENXIO:
-                raise
-            return False
-        finally:
-            os.close(fd)
-        return True
-
-
 def _flush_file_system(paths: "list[str]") -> bool:
     """Block until everything on the file system of the first existing path is on the disk.
 
@@ -253,11 +201,11 @@ class DiskFiles:
                     self._new_directories |= {parent, os.path.dirname(parent)}
                 elif found != size_bytes:
                     raise CorruptionError(path, found, f"the file has {found} bytes, expected {size_bytes}")
-                return DiskMapping(path, mmap.mmap(fd, size_bytes), size_bytes)
+                return DiskMapping(path, mmap.mmap(fd, size_bytes), size_bytes, is_in_memory(fd))
             finally:
                 os.close(fd)
         except OSError as error:
-            if error.errno in _DISK_FULL_ERRNOS:
+            if error.errno in DISK_FULL_ERRNOS:
                 raise StoreFull(f"no room on disk for {path}") from error
             raise
 
@@ -373,7 +321,7 @@ class DiskFiles:
         try:
             yield
         except OSError as error:
-            if error.errno in _DISK_FULL_ERRNOS:
+            if error.errno in DISK_FULL_ERRNOS:
                 raise StoreFull(f"no room on disk for {path}") from error
             raise
 
@@ -412,13 +360,16 @@ class DiskFiles:
         return 1.0 - usage.free / usage.total if usage.total else 0.0
 
 
-class MemoryMapping(_Mapping):
+class MemoryMapping(Mapping):
     """An anonymous map: its pages cost memory only once they are written."""
 
     __slots__ = ()
 
     def reserve(self, start: int, end: int) -> None:
         pass
+
+    def readable_until(self, start: int) -> int:
+        return self.size_bytes
 
     def read_single_pages(self) -> None:
         pass
@@ -477,7 +428,7 @@ class MemoryFiles:
     def delete(self, path: str) -> None:
         mapped = self._mapped.pop(path, None)
         if mapped is not None:
-            _Mapping.close(mapped)
+            Mapping.close(mapped)
         self._small.pop(path, None)
 
     def delete_tree(self, directory: str) -> None:

@@ -248,11 +248,13 @@ class MessageIndex:
 
         After a power cut, files whose last message is not older than ``unchanged_before_ms`` may have changed since the
         checkpoint; otherwise it is None.
-        Source: IndexService.load, 5.4.0.
+        Raises StoreFull where even reading them takes room. Source: IndexService.load, 5.4.0.
         """
         for name in self._files.list(self._directory):
             if name.isdecimal():
                 mapped = self._map_file(f"{self._directory}/{name}")
+                if mapped.readable_until(0) < (used := HEADER_BYTES + self._slots * SLOT_BYTES):
+                    mapped.reserve(0, used)
                 self.files.append(IndexFile(mapped, self._slots, self._entries))
         while self.files and self._may_be_damaged(self.files[-1], crashed, unchanged_before_ms):
             file = self.files.pop()

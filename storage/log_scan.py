@@ -98,6 +98,19 @@ def _has_lost_sector(properties: bytes, position: int) -> bool:
     return False
 
 
+def _describe_unwritten(view: memoryview, position: int, readable: int) -> str | None:
+    """Return the reason why a message of which a part was never written is none, None if all of it was written.
+
+    The reason is the empty string where nothing was written. ``readable`` is the end of the bytes that may be read.
+    """
+    if position + START.size > readable:
+        return ""
+    size, magic = START.unpack_from(view, position)
+    if magic == MAGIC_BLANK or position + size <= readable:
+        return None
+    return f"a message of {size} bytes where {readable - position} were written"
+
+
 def scan_log(
     log: CommitLog, start: int, end: int, check_crc: bool = True, sectors_lost: bool = False
 ) -> Iterator[ScannedMessage | ScanEnd]:
@@ -108,10 +121,17 @@ def scan_log(
     offset = start
     while offset < end:
         base = log.base_of(offset)
-        view = log.mapped_file(base).view
+        mapped = log.mapped_file(base)
+        view = mapped.view
         room = min(log.file_bytes, end - base)
         position = offset - base
+        readable = mapped.readable_until(position)
         while position < room:
+            if readable < log.file_bytes:
+                unwritten = _describe_unwritten(view, position, readable)
+                if unwritten is not None:
+                    yield ScanEnd(base + position, unwritten, not unwritten)
+                    return
             found = check_message(view, position, base + position, check_crc, sectors_lost)
             if found is None:
                 position = log.file_bytes

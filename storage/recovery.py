@@ -528,7 +528,8 @@ class Recovery:
         position = physical_offset - base
         if self._crashed and position // SECTOR_BYTES != (position + HEADER.size) // SECTOR_BYTES:
             return False  # a header in two disk sectors may itself be torn
-        start = self._log.mapped_file(base).view[position:]
+        mapped = self._log.mapped_file(base)
+        start = mapped.view[position : mapped.readable_until(position)]
         if len(start) < 96 or LONG.unpack_from(start, PHYSICAL_OFFSET_AT)[0] != physical_offset:
             return False
         if START.unpack_from(start)[1] not in (MAGIC_V1, MAGIC_V2):

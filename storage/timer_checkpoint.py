@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Final, NamedTuple
 
-from storage.files import Files
+from storage.files import Files, read_written
 
 POSITION_FIELDS: Final = Struct(">7q")
 _FILE_BYTES: Final = 4096
@@ -66,17 +66,18 @@ class TimerCheckpoint:
     def __init__(self, files: Files, path: str) -> None:
         self._files = files
         self._path = path
-        self._is_reserved = files.size(path) is not None
+        self._is_reserved = False
         self._file = files.open_mapped(path, _FILE_BYTES)
-        self.position = TimerPosition(*POSITION_FIELDS.unpack_from(self._file.buffer))
+        self.position = TimerPosition(*POSITION_FIELDS.unpack(self._read(0, POSITION_FIELDS.size)))
+
+    def _read(self, start: int, end: int) -> bytes:
+        return read_written(self._file, start, end)
 
     def load_progress(self) -> TimerProgress | None:
         """Return the progress saved last; None when there is none or another server has used the store since."""
-        progress = TimerProgress(*_PROGRESS.unpack_from(self._file.buffer, _PROGRESS_AT))
-        if (
-            self._file.view[: POSITION_FIELDS.size]
-            != self._file.view[POSITION_FIELDS.size : 2 * POSITION_FIELDS.size]
-        ):
+        size = POSITION_FIELDS.size
+        progress = TimerProgress(*_PROGRESS.unpack(self._read(_PROGRESS_AT, _PROGRESS_AT + _PROGRESS.size)))
+        if self._read(0, size) != self._read(size, 2 * size):
             return None
         return progress if any(progress) else None
 

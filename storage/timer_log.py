@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from struct import Struct
 from typing import Final, NamedTuple
 
-from storage.files import Files, MappedFile
+from storage.files import Files, MappedFile, read_written
 from storage.layout import mapped_file_name, mapped_file_offsets
 
 RECORD: Final = Struct(">iqiqiqiiq")
@@ -97,7 +97,9 @@ class TimerLog:
     def _roll(self, base: int) -> int:
         """End the written file and return where the next begins."""
         following = base + self._file_bytes
-        self._reserve(following, RECORD.size)  # First, because it may fail.
+        # First, because it may fail. After an opening no room for the blank record is reserved, either.
+        self._file(base).reserve(self.end - base, self.end - base + _BLANK.size)
+        self._reserve(following, RECORD.size)
         _BLANK.pack_into(self._file(base).buffer, self.end - base, following - self.end, 0, BLANK_MAGIC)
         self.end = following
         return following
@@ -144,7 +146,7 @@ class TimerLog:
         if base in self._bases:
             file = self._file(base)
             at = self.end - base
-            if at + RECORD.size <= self._file_bytes and any(file.view[at : at + RECORD.size]):
+            if at + RECORD.size <= self._file_bytes and any(read_written(file, at, at + RECORD.size)):
                 file.zero_from(at)
         self._reserved = self.end
 
@@ -154,13 +156,14 @@ class TimerLog:
         if not bases:
             return self.first
         inside = min(start - bases[-1], self._file_bytes) // RECORD.size * RECORD.size
-        if (
-            inside
-            and _SIZE_AND_MAGIC.unpack_from(self._file(bases[-1]).buffer, inside - RECORD.size)[0]
-            != RECORD.size
-        ):
+        if inside and self._size_and_magic(bases[-1], inside - RECORD.size)[0] != RECORD.size:
             return bases[-1]  # No record ends here: scan the whole file.
         return bases[-1] + inside
+
+    def _size_and_magic(self, base: int, at: int) -> tuple[int, int]:
+        """Return the first and the third field of what may be a record or a blank; zeros if nothing was written."""
+        size, magic = _SIZE_AND_MAGIC.unpack(read_written(self._file(base), at, at + _SIZE_AND_MAGIC.size))
+        return size, magic
 
     def _record_ends(self, position: int) -> Iterator[int]:
         """Yield the ends of valid records from a position on, that position first."""
@@ -170,7 +173,7 @@ class TimerLog:
             if at + _BLANK.size > self._file_bytes:
                 position = base + self._file_bytes
                 continue
-            size, magic = _SIZE_AND_MAGIC.unpack_from(self._file(base).buffer, at)
+            size, magic = self._size_and_magic(base, at)
             if magic == BLANK_MAGIC:
                 position = base + self._file_bytes
             elif size == RECORD.size and 0 <= magic <= 15 and at + RECORD.size <= self._file_bytes:

@@ -7,13 +7,15 @@ from collections.abc import Iterator
 from struct import Struct
 from typing import Final, NamedTuple
 
-from storage.files import Files, MappedFile
+from storage.files import Files, MappedFile, read_written
 
 SLOT: Final = Struct(">qqqii")  # time in units of the precision, first record, last record, count, magic
 DEFAULT_WHEEL_SLOTS: Final = 7 * 86_400 * 2
 """Slots of the file, whatever the precision. Source: TimerMessageStore.TIMER_WHEEL_TTL_DAY, TimerWheel, 5.4.0."""
 _CHUNK_SLOTS: Final = 2048
 _CHUNK_BYTES: Final = _CHUNK_SLOTS * SLOT.size
+_PAGE_BYTES: Final = 4096
+"""Smallest page of a file system, so that none is skipped."""
 
 
 class WheelSlot(NamedTuple):
@@ -51,7 +53,8 @@ class TimerWheel:
         if self._file is None:
             return None
         number = time_ms // self._precision_ms
-        found, first, last, count, _ = SLOT.unpack_from(self._file.buffer, number % self._slots * SLOT.size)
+        at = number % self._slots * SLOT.size
+        found, first, last, count, _ = SLOT.unpack(read_written(self._file, at, at + SLOT.size))
         return WheelSlot(number * self._precision_ms, first, last, count) if found == number else None
 
     def write_slot(self, slot: WheelSlot) -> None:
@@ -75,9 +78,15 @@ class TimerWheel:
         """Yield every slot in the file, in no particular order, even delivered ones that were not overwritten yet."""
         if self._file is None:
             return
-        blank = bytes(_CHUNK_BYTES)
-        for at in range(0, self._file.size_bytes, _CHUNK_BYTES):
-            chunk = bytes(self._file.view[at : at + _CHUNK_BYTES])
+        size, blank, at = self._file.size_bytes, bytes(_CHUNK_BYTES), 0
+        while at < size:
+            # A page that was never written must not be read on some disks; it holds a whole number of slots.
+            end = min(at + _CHUNK_BYTES, size, self._file.readable_until(at))
+            if end <= at:
+                at += _PAGE_BYTES
+                continue
+            chunk = bytes(self._file.view[at:end])
+            at = end
             if chunk == blank[: len(chunk)]:
                 continue
             for number, first, last, count, _ in SLOT.iter_unpack(chunk):

@@ -204,11 +204,21 @@ def test_new_topics_on_a_full_disk(disk: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("end", ["kill", "stop"])
 def test_restart_on_a_full_disk(disk: Path, tmp_path: Path, end: str) -> None:
+    restart_on_a_full_disk(disk, tmp_path, end)
+
+
+@pytest.mark.parametrize("end", ["kill", "stop"])
+def test_restart_on_a_full_memory_disk(memory_disk: Path, tmp_path: Path, end: str) -> None:
+    restart_on_a_full_disk(memory_disk, tmp_path, end)
+
+
+def restart_on_a_full_disk(disk: Path, tmp_path: Path, end: str) -> None:
     sender = Sender()
     with serve(disk, tmp_path) as gateway, gateway.connect() as client:
         create_group(client, GROUP)
         for _ in range(50):
             sender.send(client)
+        client.ask(send_request("t2", b"late", properties={"TIMER_DELAY_SEC": "3600"}))
         client.ask(commit_request("t", 7))
         eventually(lambda: (disk / "store" / "config" / "consumerOffset.json").exists())
         fill(disk)

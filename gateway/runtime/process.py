@@ -1,6 +1,7 @@
 """The common frame of every server process: limits, garbage collector, the ready line, and errors at the start."""
 
 import errno
+import faulthandler
 import gc
 import json
 import os
@@ -45,6 +46,8 @@ def run_process(build: Callable[[], Runnable]) -> int:
 
     What prevents the start or ends the servers is printed as one line for each cause, without a trace.
     """
+    # A disk that cannot read a page of a mapped file ends the process: print where, instead of ending without a word.
+    faulthandler.enable()
     raise_file_limit()
     give_back_large_blocks()
     try:

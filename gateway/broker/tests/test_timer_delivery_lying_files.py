@@ -6,7 +6,8 @@ from struct import Struct
 import pytest
 
 from gateway.broker.tests.test_timer_delivery import NOW, World
-from storage.files import Buffer, MemoryFiles
+from storage.disk_mapping import Buffer
+from storage.files import MemoryFiles
 from storage.timer_log import RECORD
 from storage.timer_wheel import DEFAULT_WHEEL_SLOTS, SLOT
 
