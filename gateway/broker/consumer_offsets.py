@@ -79,17 +79,18 @@ class ConsumerOffsets(ChangingTable):
         self._keys_of_topic.setdefault(topic, set()).add(key)
         self._keys_of_group.setdefault(group, set()).add(key)
 
-    def limit_to_queues(self, end_of_queue: Callable[[str, int], int]) -> int:
+    def limit_to_queues(self, end_of_queue: Callable[[str, int], int], last_done_group: str = "") -> int:
         """Move offsets beyond the end of their queue back to it, and return their number. Done after a crash.
 
         A consumer may have read and committed a message that was not yet on the disk. The next message gets its queue
-        offset, and the group would skip it.
+        offset, and the group would skip it. An offset of ``last_done_group`` is not that of the next message but of
+        the last one that is done, which must exist.
         """
         moved = 0
         for key, queues in self.table.items():
-            topic = key.partition("@")[0]
+            topic, _, group = key.partition("@")
             for queue_id, offset in queues.items():
-                end = end_of_queue(topic, queue_id)
+                end = end_of_queue(topic, queue_id) - (group == last_done_group)
                 if offset > end:
                     queues[queue_id] = end
                     moved += 1

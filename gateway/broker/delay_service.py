@@ -5,6 +5,7 @@ The task in `assembly/service.py` sleeps until `next_due_ms`, or until the `earl
 """
 
 import logging
+from contextlib import suppress
 from typing import Final
 
 from codec import properties as keys
@@ -27,7 +28,7 @@ from remoting.errors import RequestError
 from storage.clock import Clock
 from storage.config import DEFAULT_DELAY_LEVELS
 from storage.delay_levels import parse_levels
-from storage.errors import CorruptionError
+from storage.errors import CorruptionError, StoreFull
 from storage.store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -220,7 +221,11 @@ class DelayService(ChangingTable):
     # -- the file ------------------------------------------------------------------------------------------
 
     def _load(self) -> None:
-        """Load the delivered offsets and clamp them to the queues' ranges. Source: correctDelayOffset, 5.4.0."""
+        """Load the delivered offsets and clamp them to the queues' ranges. Source: correctDelayOffset, 5.4.0.
+
+        A correction is saved at once. Otherwise, if the process were killed before the next delivery, the next start
+        would skip the messages that got the offsets in between.
+        """
         saved = self.file.load(_parse_file)
         if saved is not None:
             self.offsets, self.version = saved
@@ -235,8 +240,11 @@ class DelayService(ChangingTable):
                     extra={"level": level, "from": offset, "to": right},
                 )
                 self.offsets[level] = right
+                self._dirty = True
             if right < high:
                 self._due[level] = 0
+        with suppress(StoreFull, OSError):
+            self.persist()
 
     def to_json(self) -> bytes:
         """Return the content of delayOffset.json."""

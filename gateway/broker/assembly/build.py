@@ -17,6 +17,7 @@ from gateway.broker.group_commit import GroupCommit
 from gateway.broker.group_table import GroupTable
 from gateway.broker.long_poll import LongPolls
 from gateway.broker.message_writer import MessageAppender, MessageWriter
+from gateway.broker.pop.receipts import REVIVE_GROUP
 from gateway.broker.pop.service import build_pop
 from gateway.broker.processors.broker import Broker
 from gateway.broker.pull_handler import PullHandler
@@ -85,7 +86,7 @@ def _connect_parts(
     clock = store.clock
     tables = _tables(config, table_file, clock)
     # After every crash: a disk may have gone away, and come back without its last writes, in the same boot.
-    if store.crashed and tables.offsets.limit_to_queues(store.max_offset):
+    if store.crashed and tables.offsets.limit_to_queues(store.max_offset, REVIVE_GROUP):
         # At once, because the next messages get the queue offsets that such a group would skip.
         with suppress(StoreFull, OSError):
             tables.offsets.persist()

@@ -216,6 +216,12 @@ def test_an_offset_beyond_the_queue_is_corrected(world):
     world.start()
     assert world.delay.offsets == {1: 1, 2: 0}
     assert world.delay.next_due_ms() is None
+    for body in (b"b", b"c"):
+        world.send(body, level="2")
+    world.start()  # after a kill: nothing was delivered meanwhile, and nothing saved because of it
+    world.clock.pass_ms(5000)
+    world.delay.deliver_due(world.clock.ms)
+    assert [message.body for message in world.read()] == [b"b", b"c"]
 
 
 def test_a_clock_set_back_does_not_make_messages_wait_longer_than_their_level(world):

@@ -406,6 +406,23 @@ async def test_offsets_of_the_broker_that_cannot_be_are_corrected(cluster):
 
 
 @simulated
+async def test_a_pop_recorded_after_records_were_lost_survives_another_crash(cluster):
+    """The saved offset names a record that the log lost in a power cut; the next pop's record takes its place."""
+    files = MemoryFiles()
+    node = await cluster.add_broker(files=files, revive_queue_num=1)
+    await Client(cluster, node).send(b"a")
+    node.broker.offsets.commit_offset(REVIVE_GROUP, REVIVE, 0, 5)
+    node.broker.offsets.persist()
+    await node.crash()
+    node = await cluster.add_broker(host="10.0.1.8", files=files, revive_queue_num=1)
+    assert bodies(await Client(cluster, node).pop(invisible_time=10_000)) == [b"a"]
+    await trio.sleep(6)  # until the consumer offsets are saved
+    await node.crash()
+    node = await cluster.add_broker(host="10.0.1.9", files=files, revive_queue_num=1)
+    assert bodies(await Client(cluster, node).pop(poll_time=60_000)) == [b"a"]
+
+
+@simulated
 async def test_acks_of_unknown_pops_leave_nothing_in_memory(cluster):
     node = await cluster.add_broker()
     put_records(node, *(("ack", checkpoint(ao=number, so=number)) for number in range(100)))
