@@ -53,7 +53,7 @@ def run_process(build: Callable[[], Runnable]) -> int:
     try:
         trio.run(build().run)
     except* (OSError, StoreError, ValueError) as problems:
-        causes = list(_leaves(problems))
+        causes = list(leaves(problems))
         for cause in causes:
             print(f"Error: {cause}", file=sys.stderr, flush=True)
         is_usage = all(isinstance(cause, SettingsError) for cause in causes)
@@ -63,11 +63,11 @@ def run_process(build: Callable[[], Runnable]) -> int:
     return return_code
 
 
-def _leaves(problem: BaseException) -> Iterator[BaseException]:
+def leaves(problem: BaseException) -> Iterator[BaseException]:
     """Yield the exceptions within nested groups."""
     if isinstance(problem, BaseExceptionGroup):
         for each in problem.exceptions:
-            yield from _leaves(each)
+            yield from leaves(each)
     else:
         yield problem
 

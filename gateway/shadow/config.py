@@ -11,6 +11,7 @@ from typing import Any
 
 from gateway.console.settings import ConsoleSettings
 from gateway.shadow.capture.settings import CaptureSettings
+from gateway.shadow.clusters.cluster import split_address
 from gateway.shadow.clusters.endpoints import PrimarySettings, TargetSettings
 from gateway.shadow.compare.settings import CompareSettings
 from gateway.shadow.cutover.settings import CutoverSettings
@@ -49,9 +50,25 @@ class ShadowConfig:
         MirrorRules(self.mirror)
         if self.mirror and not self.target.namesrv:
             raise SettingsError("[[mirror]] needs a target: set target.namesrv")
+        _check_different_clusters(self.primary.namesrv, self.target.namesrv)
         if self.target.kind == "ours":
             for index, rule in enumerate(self.mirror):
                 _check_whole_queues(rule, f"mirror[{index}]")
+
+
+def _check_different_clusters(primary: Sequence[str], target: Sequence[str]) -> None:
+    """Raise SettingsError if the target has an address of the primary; aliases are found out at start."""
+    for address in target:
+        if _plain_address(address) in map(_plain_address, primary):
+            raise SettingsError(
+                f"target.namesrv: {address} is also in primary.namesrv: every message would be stored twice. "
+                "Set the namesrv of another cluster"
+            )
+
+
+def _plain_address(address: str) -> tuple[str, int]:
+    host, port = split_address(address)
+    return ("127.0.0.1" if host in ("localhost", "::1") else host.lower()), port
 
 
 def _check_whole_queues(rule: MirrorRule, name: str) -> None:

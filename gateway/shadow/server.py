@@ -17,8 +17,15 @@ from gateway.runtime.supervise import TaskSupervisor
 from gateway.shadow.capture.build import build_capture
 from gateway.shadow.clusters.cluster import Cluster
 from gateway.shadow.clusters.embedded_target import EmbeddedTarget
-from gateway.shadow.clusters.endpoints import make_cluster, make_upstream_dialer
+from gateway.shadow.clusters.endpoints import (
+    PrimarySettings,
+    TargetSettings,
+    make_cluster,
+    make_upstream_dialer,
+)
+from gateway.shadow.clusters.loop_guard import LoopGuard
 from gateway.shadow.clusters.security import listener_acceptor, make_signer
+from gateway.shadow.clusters.target_check import TargetCheck
 from gateway.shadow.compare.build import build_comparison
 from gateway.shadow.compare.service import ComparisonService
 from gateway.shadow.config import ShadowConfig
@@ -33,6 +40,7 @@ from gateway.shadow.proxy.target_dialer import make_target_dialer
 from gateway.shadow.replication.service import ReplicationService
 from gateway.shadow.report.service import ReportService
 from gateway.shadow.traffic.exchange import Hub, Side
+from remoting.connection import Handler
 from remoting.reactor import Reactor
 from storage.clock import SystemClock
 
@@ -52,9 +60,11 @@ class ShadowServer:
         self._ready_file = ready_file
         self._signals = StopSignals()
         self._watchdog = LoopWatchdog()
+        self._target_tasks = TaskSupervisor("target")
         self._reactor = Reactor() if Reactor.is_available() else None
-        self._make_cluster = partial(make_cluster, reactor=self._reactor)
+        self._guard = LoopGuard()
         self.hub = Hub()
+        self.hub.ignore_exchanges(self._guard.is_own_request)
         self.metrics = MetricRegistry()
         self.metrics.register(self._watchdog.metrics)
         self.report = ReportService(config.console, config.report, config, self.hub, self.metrics)
@@ -64,7 +74,9 @@ class ShadowServer:
         dialer = make_upstream_dialer(primary, "primary", self._reactor)
         sign = make_signer(primary.credentials, "primary.credentials")
         self.primary = Cluster(primary.namesrv, opener=dialer.opener, sign=sign)
-        self.target = self._make_cluster(config.target, "target") if config.target.namesrv else None
+        self.target = (
+            make_cluster(config.target, "target", reactor=self._reactor) if config.target.namesrv else None
+        )
         self.forwarder = Forwarder(
             listen,
             self.primary,
@@ -82,6 +94,7 @@ class ShadowServer:
             # Before the mirror: the capture must know an exchange before the target's answer arrives.
             self.hub.add_observer(self.capture)
             self.metrics.register(self.capture.figures)
+        self.target_check = self._build_target_check(self.target) if self.target is not None else None
         self.mirror = self._build_mirror() if config.target.namesrv else None
         self.cutover = self._build_cutover(self.mirror) if self.mirror else None
         self.comparison = (
@@ -89,6 +102,25 @@ class ShadowServer:
         )
         self.report.add_section("tasks", self._task_rows)
         self.metrics.register(self._task_metrics)
+
+    def _make_cluster(
+        self,
+        settings: PrimarySettings | TargetSettings,
+        table: str,
+        handlers: dict[int, Handler] | None = None,
+    ) -> Cluster:
+        """Return a cluster for requests of the gateway's parts; those to the target pass the loop guard."""
+        guard = self._guard if table == "target" else None
+        return make_cluster(settings, table, handlers, reactor=self._reactor, guard=guard)
+
+    def _build_target_check(self, target: Cluster) -> TargetCheck:
+        return TargetCheck(
+            self.primary,
+            target,
+            self._guard,
+            self.forwarder.is_own_address,
+            preserves_offsets=self._config.target.kind == "ours",
+        )
 
     def _make_target_dialer(self) -> TargetDialer | None:
         """Return the dialer for clients' requests that are directed to the target; None without a target."""
@@ -155,7 +187,7 @@ class ShadowServer:
         return comparison
 
     def _supervisors(self) -> Iterator[TaskSupervisor]:
-        yield from (self.forwarder.tasks, self.report.tasks)
+        yield from (self.forwarder.tasks, self.report.tasks, self._target_tasks)
         if self.capture is not None:
             yield self.capture.tasks
         if self.mirror is not None:
@@ -183,6 +215,9 @@ class ShadowServer:
                 await nursery.start(self.capture.run)
             if self.target is not None:
                 await nursery.start(self.target.run)
+            if self.target_check is not None:
+                await self.target_check.check_at_start()
+                nursery.start_soon(self._target_tasks.keep_running, "check the target", self.target_check.run)
             if self.mirror is not None:
                 await nursery.start(self.mirror.run)
             if self.comparison is not None:

@@ -6,6 +6,7 @@ from functools import partial
 from gateway.shadow.clusters.address_policy import AddressPolicy, parse_networks
 from gateway.shadow.clusters.cluster import Cluster, split_address
 from gateway.shadow.clusters.embedded_target import EmbeddedSettings
+from gateway.shadow.clusters.loop_guard import LoopGuard
 from gateway.shadow.clusters.security import CredentialSettings, UpstreamTls, make_signer, upstream_opener
 from remoting.connection import Handler
 from remoting.reactor import Reactor
@@ -115,11 +116,16 @@ def make_cluster(
     handlers: dict[int, Handler] | None = None,
     *,
     reactor: Reactor | None = None,
+    guard: LoopGuard | None = None,
 ) -> Cluster:
-    """Return one of the two clusters for the gateway's own requests. Raises SettingsError, which names the table."""
+    """Return one of the two clusters for the gateway's own requests. Raises SettingsError, which names the table.
+
+    ``guard`` marks the requests, and may stop them.
+    """
+    sign = make_signer(settings.credentials, f"{table}.credentials")
     return Cluster(
         settings.namesrv,
         opener=make_upstream_dialer(settings, table, reactor).opener,
-        sign=make_signer(settings.credentials, f"{table}.credentials"),
+        sign=sign if guard is None else guard.sign_with(sign),
         handlers=handlers,
     )

@@ -66,7 +66,9 @@ def backfill(context: click.Context, /, file: str | None, topics: str, quiet: bo
     names = {name.strip() for name in topics.split(",") if name.strip()}
     try:
         problems = trio.run(_run_backfill, config, names, limits, quiet)
-    except* (*CLUSTER_ERRORS, LookupError, SettingsError, ValueError) as failures:
+    except* SettingsError as failures:
+        raise ConfigurationError("; ".join(map(str, failures.exceptions))) from None
+    except* (*CLUSTER_ERRORS, LookupError, ValueError) as failures:
         raise click.ClickException("; ".join(map(str, failures.exceptions))) from None
     for problem in problems:
         click.echo(problem, err=True)
@@ -80,6 +82,7 @@ async def _run_backfill(config: Any, topics: set[str], limits: dict[str, Any], q
 
     from gateway.shadow.clusters.broker_pairs import find_counterpart
     from gateway.shadow.clusters.endpoints import make_cluster
+    from gateway.shadow.clusters.same_cluster import refuse_same_cluster
     from gateway.shadow.cutover.backfill import Backfill
     from gateway.shadow.replication.queue_copier import PullOptions
 
@@ -92,6 +95,7 @@ async def _run_backfill(config: Any, topics: set[str], limits: dict[str, Any], q
     async with trio.open_nursery() as nursery:
         await nursery.start(primary.run)
         await nursery.start(target.run)
+        await refuse_same_cluster(primary, target)
         filling = Backfill(primary, target, target_of, kind=config.target.kind, reader=reader, **limits)
         await filling.find_queues(topics)
         await _run_with_progress(filling, quiet)

@@ -107,8 +107,10 @@ async def _compare_clusters(
     import trio
 
     from gateway.shadow.clusters.cluster import CLUSTER_ERRORS
+    from gateway.shadow.clusters.same_cluster import refuse_same_cluster
     from gateway.shadow.compare.build import build_comparison
     from gateway.shadow.compare.parity import ParityRange
+    from toolkit.settings import SettingsError
 
     given = [("from", begin), ("until", end)]
     window = ParityRange(**{f"{name}_{place[0]}": place[1] for name, place in given if place is not None})
@@ -118,11 +120,13 @@ async def _compare_clusters(
         try:
             for cluster in (comparing.primary, comparing.target):
                 await nursery.start(cluster.run)
-                await cluster.refresh()
+            await refuse_same_cluster(comparing.primary, comparing.target)
             found.append(await comparing.check_parity(topics, window, shown))
-        except CLUSTER_ERRORS as error:
+        except (SettingsError, *CLUSTER_ERRORS) as error:
             found.append(error)
         nursery.cancel_scope.cancel()
+    if isinstance(found[0], SettingsError):
+        raise ConfigurationError(str(found[0]))
     if isinstance(found[0], Exception):
         raise click.ClickException(f"a cluster cannot be read: {found[0]}")
     return found[0]

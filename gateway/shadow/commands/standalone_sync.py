@@ -9,6 +9,7 @@ import trio
 from gateway.shadow.clusters.cluster import CLUSTER_ERRORS
 from gateway.shadow.clusters.endpoints import make_cluster
 from gateway.shadow.clusters.full_sync import FullSync
+from gateway.shadow.clusters.same_cluster import refuse_same_cluster
 from gateway.shadow.clusters.sync_steps import SyncStep
 from gateway.shadow.config import ShadowConfig, load_config
 from gateway.shadow.cutover.assembly import open_move_file, pair_clusters
@@ -36,6 +37,7 @@ async def _run_sync(config: ShadowConfig, given: dict[str, Any]) -> list[SyncSte
     async with trio.open_nursery() as nursery:
         await nursery.start(primary.run)
         await nursery.start(target.run)
+        await refuse_same_cluster(primary, target)
         syncing = FullSync(pair_clusters(primary, target, config.target.brokers, config.target.kind))
         topics, groups = parse_names(given["topics"]) or None, parse_names(given["groups"]) or None
         moving = [move.topic for move in open_move_file(config.cutover) if not move.is_mirrored]

@@ -101,6 +101,9 @@ class ClientListener:
         except OSError as error:  # The peer has left already, or the TLS handshake failed.
             log.debug("connection refused", extra={"reason": str(error)})
             sock.close()
+        except trio.Cancelled:
+            sock.close()
+            raise
         else:
             await self._serve_safely(transport)
         finally:
@@ -117,7 +120,11 @@ class ClientListener:
     async def serve_client(self, client: Transport) -> None:
         """Run the session of one client until it ends. A client whose upstream cannot be reached is closed."""
         self.context.counters.connections += 1
-        upstream = await self._dial_upstream()
+        try:
+            upstream = await self._dial_upstream()
+        except trio.Cancelled:
+            client.close()
+            raise
         if upstream is None:
             client.close()
             return

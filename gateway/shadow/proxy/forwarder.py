@@ -32,6 +32,7 @@ from storage.clock import Clock
 from storage.files import DiskFiles
 
 MEMORY_CHECK_INTERVAL_S: Final = 1.0
+WILDCARD_HOSTS: Final = frozenset({"", "0.0.0.0", "::"})
 
 
 class Forwarder:
@@ -94,6 +95,28 @@ class Forwarder:
         host, port = endpoint
         own = port in self.namesrv_ports or self.broker_listeners.is_own_port(port)
         return own and is_local_host(host)
+
+    async def is_own_address(self, address: str) -> bool:
+        """Tell whether "host:port" leads to one of this gateway's ports, also to those that are not open yet."""
+        host, port = split_address(address)
+        first = self._settings.namesrv_port
+        planned = range(first, first + len(self._primary.namesrvs)) if first else ()
+        if (
+            port not in planned
+            and port not in self.namesrv_ports
+            and not self.broker_listeners.is_own_port(port)
+        ):
+            return False
+        try:
+            with trio.fail_after(self._settings.connect_s):
+                found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError, trio.TooSlowError):
+            return False
+        own_host = self._settings.host
+        return any(
+            is_local_host(str(place[0])) and (own_host in WILDCARD_HOSTS or own_host == place[0])
+            for *_, place in found
+        )
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run until cancelled.

@@ -184,6 +184,7 @@ class Hub:
         self._director: Director | None = None
         self._holder: Holder | None = None
         self._after_decision: list[Callable[[], None]] = []
+        self._is_ignored: Callable[[Exchange], bool] | None = None
         self.observer_failures: Counter[str] = Counter()
         self.interests: dict[int, Interest] = _InterestTable(self._compute_interest)
         """By request code; every code has an entry."""
@@ -210,6 +211,10 @@ class Hub:
             raise ValueError("there is a holder already")
         self._holder = holder
         self.refresh_interests()
+
+    def ignore_exchanges(self, is_ignored: Callable[[Exchange], bool]) -> None:
+        """Publish no exchange for which ``is_ignored`` is true."""
+        self._is_ignored = is_ignored
 
     def refresh_interests(self) -> None:
         """Ask every part again which codes it cares about, at the next request."""
@@ -254,6 +259,8 @@ class Hub:
 
         Without ``release`` (oneway, reverse, connection ended) no answer can be held.
         """
+        if self._is_ignored is not None and self._is_ignored(exchange):
+            return False
         interest = self.interests[exchange.code]
         for observer in interest.observers:
             try:

@@ -7,7 +7,7 @@ from gateway.shadow.commands.root import shadow
 
 
 def run(*arguments):
-    tables = ('primary.namesrv=["127.0.0.1:1"]', 'target.namesrv=["127.0.0.1:1"]', 'target.kind="ours"')
+    tables = ('primary.namesrv=["127.0.0.1:1"]', 'target.namesrv=["127.0.0.1:2"]', 'target.kind="ours"')
     sets = [word for table in tables for word in ("--set", table)]
     return CliRunner().invoke(shadow, [*sets, "backfill", *arguments])
 
@@ -35,7 +35,7 @@ def test_topics_must_be_named():
 
 
 def test_other_target_kind_is_refused():
-    tables = ('primary.namesrv=["127.0.0.1:1"]', 'target.namesrv=["127.0.0.1:1"]')
+    tables = ('primary.namesrv=["127.0.0.1:1"]', 'target.namesrv=["127.0.0.1:2"]')
     sets = [word for table in tables for word in ("--set", table)]
     result = CliRunner().invoke(shadow, [*sets, "backfill", "-t", "orders"])
     assert (result.exit_code, "offsets of its own" in result.output) == (1, True)

@@ -1,0 +1,138 @@
+"""Checks that the target is another cluster than the primary, and that brokers of kind "ours" accept a mirror.
+
+The gateway refuses to start with such a target. If the target first answers later, or is replaced by the primary, the
+`LoopGuard` is closed. A missing `mirrorTarget` does not stop anything: it may be set while the gateway runs.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import trio
+
+from gateway.config.properties_file import PropertiesError, decode_text, parse_properties
+from gateway.shadow.clusters.cluster import CLUSTER_ERRORS, Cluster
+from gateway.shadow.clusters.loop_guard import LoopGuard
+from gateway.shadow.clusters.same_cluster import MAX_COMPARED_BROKERS, find_shared_broker
+from remoting.requests.admin import GetBrokerConfig
+from toolkit.settings import SettingsError
+
+log = logging.getLogger(__name__)
+
+FIRST_CHECK_S: Final = 5.0
+"""Longest time that the start waits for the first check."""
+RETRY_S: Final = 1.0
+RECHECK_S: Final = 30.0
+MAX_NAMED_BROKERS: Final = 5
+IsOwnAddress = Callable[[str], Awaitable[bool]]
+"""Tells whether "host:port" is one of the gateway's own listeners."""
+
+
+class TargetCheck:
+    """Compares both clusters at start and then every `RECHECK_S` seconds.
+
+    ``preserves_offsets``: the target's kind is "ours". ``is_own_address`` recognises the gateway's own listeners.
+    """
+
+    def __init__(
+        self,
+        primary: Cluster,
+        target: Cluster,
+        guard: LoopGuard,
+        is_own_address: IsOwnAddress,
+        *,
+        preserves_offsets: bool,
+    ) -> None:
+        self._primary = primary
+        self._target = target
+        self._guard = guard
+        self._is_own_address = is_own_address
+        self._preserves_offsets = preserves_offsets
+        self._failure = ""
+        self._refusing_brokers = ""
+
+    @property
+    def problem(self) -> str:
+        """What an operator has to change before the target can be mirrored to; "" while there is nothing."""
+        if self._guard.problem:
+            return self._guard.problem
+        if self._refusing_brokers:
+            return self._refusing_brokers
+        return f"{self._failure}. Nothing is mirrored until then" if not self._guard.is_checked else ""
+
+    async def check_at_start(self) -> None:
+        """Check once, for at most `FIRST_CHECK_S`. Raises SettingsError if the target is the primary or the gateway."""
+        with trio.move_on_after(FIRST_CHECK_S):
+            await self._check()
+        if self._guard.problem:
+            raise SettingsError(self._guard.problem)
+
+    async def run(self) -> None:
+        """Repeat the check until the target is refused for good."""
+        while True:
+            await trio.sleep(RECHECK_S if self._guard.is_checked else RETRY_S)
+            if self._guard.problem:
+                return
+            await self._check()
+
+    async def _check(self) -> None:
+        reason = await self._find_own_address()
+        if not reason:
+            try:
+                reason = await find_shared_broker(self._primary, self._target)
+            except CLUSTER_ERRORS as error:
+                return self._note_failure(f"the target could not be compared with the primary: {error}")
+        if reason:
+            return self._guard.refuse(reason)
+        self._failure = ""
+        self._guard.allow()
+        if self._preserves_offsets:
+            await self._find_refusing_brokers()
+        return None
+
+    def _note_failure(self, reason: str) -> None:
+        if reason != self._failure and not self._guard.is_checked:
+            log.warning("target is not checked yet", extra={"reason": reason})
+        self._failure = reason
+
+    async def _find_own_address(self) -> str:
+        for address in self._target.namesrvs:
+            if await self._is_own_address(address):
+                return (
+                    f"target.namesrv: {address} is a port of this gateway: every message would be mirrored to itself. "
+                    "Set the namesrv of the target cluster"
+                )
+        return ""
+
+    # -- brokers that do not accept messages at given offsets ------------------------------------------------------
+
+    async def _find_refusing_brokers(self) -> None:
+        refusing = []
+        for broker in list(self._target.brokers)[:MAX_COMPARED_BROKERS]:
+            try:
+                reply = await self._target.ask_broker(broker, GetBrokerConfig())
+            except (*CLUSTER_ERRORS, LookupError):
+                continue  # a broker that does not tell is found out by the first message
+            if not _accepts_mirror(reply.body):
+                refusing.append(broker)
+        text = ""
+        if refusing:
+            some = ", ".join(refusing[:MAX_NAMED_BROKERS]) + (
+                " …" if len(refusing) > MAX_NAMED_BROKERS else ""
+            )
+            text = (
+                f'target.kind is "ours", but mirrorTarget is not set at the target\'s broker {some}: it stores nothing '
+                "at the primary's offsets. Restart it with --set mirrorTarget=true; for brokers of other servers set "
+                'target.kind = "any"'
+            )
+            if text != self._refusing_brokers:
+                log.error("target does not accept a mirror", extra={"reason": text})
+        self._refusing_brokers = text
+
+
+def _accepts_mirror(properties: bytes) -> bool:
+    try:
+        values = {line.key: line.value for line in parse_properties(decode_text(properties))}
+    except PropertiesError:
+        return False
+    return values.get("mirrorTarget") == "true"
