@@ -5,6 +5,7 @@ It reads from the clusters itself, so no gateway needs to run.
 
 import sys
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -12,7 +13,7 @@ import click
 
 from gateway.shadow.report.conditions import exit_if, fail_if_option
 from toolkit.conditions import Condition, parse_condition
-from toolkit.exit_codes import ConfigurationError
+from toolkit.exit_codes import ConfigurationError, ExitCode
 
 DEFAULT_CONDITIONS: Final = ("wrong>0", "problems>0")
 PROGRESS_INTERVAL_S: Final = 1.0
@@ -41,12 +42,15 @@ def _parse_bound(
 
 @click.command()
 @click.option(
+    "-c", "--config", "file", metavar="FILE", help="Configuration file, if it was not given to `shadow`."
+)
+@click.option(
     "-t",
     "--topics",
     "topics",
     multiple=True,
     default=("*",),
-    help="Topic or shell pattern; repeatable (default: all topics).",
+    help="Topic or shell pattern, upper and lower case as they are; repeatable (default: all topics).",
 )
 @click.option(
     "--from",
@@ -68,6 +72,7 @@ def _parse_bound(
 @click.pass_context
 def parity(
     context: click.Context,
+    file: str | None,
     topics: tuple[str, ...],
     begin: QueueBound | None,
     end: QueueBound | None,
@@ -78,14 +83,15 @@ def parity(
     """Compare the messages of both clusters, queue by queue.
 
     Metrics for --fail-if: missing, extra, duplicated, reordered, order_broken, changed, wrong (their sum),
-    problems, primary, target, same. Without it the command fails on any difference or problem.
+    problems, primary, target, same, sent_again. Without it the command fails on any difference or problem. The exit
+    code is 4 when nothing was compared.
     """
     import orjson
     import trio
 
     from gateway.shadow.commands.read_config import read_config
 
-    config = read_config(context.obj["file"], context.obj["sets"])
+    config = read_config(file or context.obj["file"], context.obj["sets"])
     if not config.target.namesrv:
         raise ConfigurationError("target.namesrv must be set")
     result = trio.run(_compare_clusters, config, topics, begin, end, ParityProgress(quiet))
@@ -93,8 +99,11 @@ def parity(
     click.echo(
         orjson.dumps(value, option=orjson.OPT_INDENT_2).decode() if as_json else describe_parity(value)
     )
-    figures = {name: float(number) for name, number in value.items() if name not in ("queues", "holds")}
+    figures = {name: float(number) for name, number in value.items() if isinstance(number, int | float)}
     exit_if(conditions or [parse_condition(text) for text in DEFAULT_CONDITIONS], figures)
+    if value["empty"]:
+        click.echo(describe_empty(value), err=True)
+        raise click.exceptions.Exit(ExitCode.NOTHING)
 
 
 async def _compare_clusters(
@@ -161,11 +170,13 @@ def describe_parity(value: dict[str, Any]) -> str:
         if wrong or queue["problem"]:
             place = f"{queue['topic']} {queue['broker']} {queue['queue_id']}"
             lines.append(f"{place}: {', '.join(filter(None, (queue['problem'], wrong)))}")
-            lines += [f"    {_describe_finding(fault)}" for fault in queue["faults"]]
+            lines += [f"    {line}" for fault in queue["faults"] for line in _describe_finding(fault)]
     sums = (
         f"{value['primary']} messages of the primary, {value['target']} of the target, {value['same']} equal"
     )
-    wrong = _describe_counts(value) or "nothing is wrong"
+    wrong = _describe_counts(value) or ("nothing was compared" if value["empty"] else "nothing is wrong")
+    if value["sent_again"]:
+        sums += f", {value['sent_again']} of them sent again with another born host"
     lines.append(f"{len(value['queues'])} queues in {value['seconds']:g} s: {sums}; {wrong}")
     return "\n".join(lines)
 
@@ -175,10 +186,25 @@ def _describe_counts(value: dict[str, Any]) -> str:
     return ", ".join(f"{value[name]} {name.replace('_', ' ')}" for name in names if value.get(name))
 
 
-def _describe_finding(fault: dict[str, Any]) -> str:
+def describe_empty(value: dict[str, Any]) -> str:
+    """Return why there is no verdict, and what to do."""
+    reasons = []
+    for each in value["unmatched"]:
+        there = f"; there is {', '.join(each['similar'])}" if each["similar"] else ""
+        reasons.append(f'the primary has no topic that matches "{each["name"]}"{there}')
+    if not reasons:
+        reasons.append(
+            f"{len(value['queues'])} queues have no message in the range; check --from and --until"
+        )
+    return f"No verdict: {'; '.join(reasons)}."
+
+
+def _describe_finding(fault: dict[str, Any]) -> Iterator[str]:
     at = f"primary {fault['primary_offset']}, target {fault['target_offset']}".replace("None", "-")
     part = f" ({fault['part']})" if fault["part"] else ""
-    return f"{fault['kind']}{part} {fault['key']}: {at}"
+    yield f"{fault['kind']}{part} {fault['key']}: {at}"
+    for each in fault["differences"]:
+        yield f"    {each['name']}: {each['primary']} at the primary, {each['target']} at the target"
 
 
 COMMANDS: Final = (parity,)

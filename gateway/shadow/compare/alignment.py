@@ -13,7 +13,7 @@ from enum import Enum
 from itertools import islice
 from typing import Final, NamedTuple
 
-from gateway.shadow.compare.entries import ComparedMessage, changed_part
+from gateway.shadow.compare.entries import ComparedMessage, Difference, changed_part, find_differences
 from toolkit.subsequences import longest_chain_from_end
 
 MIN_AGREEING_MESSAGES: Final = 8
@@ -48,6 +48,8 @@ class ParityFinding(NamedTuple):
     primary_offset: int | None
     target_offset: int | None
     part: str = ""
+    differences: tuple[Difference, ...] = ()
+    """With `CHANGED`: the fields that differ."""
     order_broken: bool = False
     """With `REORDERED`: it changed places with a message of its own sharding key."""
 
@@ -58,12 +60,13 @@ class AlignmentLedger:
     A message without a partner waits for ``window`` further messages of either side: its partner may come late, which
     means that it was reordered. Memory is bounded by ``window``. `equal_count` counts equal messages below the
     primary's offset `primary_end`; `delivered_later_count` counts matched ones whose place in the queue is arbitrary
-    (see `ComparedMessage`).
+    (see `ComparedMessage`); `sent_again_count` the equal messages with another born host.
     `first_matched` and `last_matched` are offsets of the target, None before the first pair.
     """
 
     def __init__(self, window: int, report: Callable[[ParityFinding], None]) -> None:
         self.equal_count = 0
+        self.sent_again_count = 0
         self.delivered_later_count = 0
         self.primary_end = 0
         self.first_matched: int | None = None
@@ -120,11 +123,19 @@ class AlignmentLedger:
     def _compare_content(self, primary: ComparedMessage, target: ComparedMessage) -> None:
         self.delivered_later_count += primary.delivered_later
         if primary.digest == target.digest:
-            self.equal_count += primary.offset < self.primary_end
+            counts = primary.offset < self.primary_end
+            self.equal_count += counts
+            self.sent_again_count += counts and primary.born_host != target.born_host
             return
-        part = changed_part(primary, target)
         self._report(
-            ParityFinding(FindingKind.CHANGED, primary.identity, primary.offset, target.offset, part)
+            ParityFinding(
+                FindingKind.CHANGED,
+                primary.identity,
+                primary.offset,
+                target.offset,
+                changed_part(primary, target),
+                tuple(find_differences(primary, target)),
+            )
         )
 
     def _expire_unmatched(self, before: int) -> None:

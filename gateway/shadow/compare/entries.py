@@ -1,5 +1,6 @@
-"""A stored message reduced to what content parity compares: identity, digest, and place."""
+"""A stored message reduced to what content parity compares: identity, digest, and place; and the differences of two."""
 
+import socket
 from collections.abc import Iterator
 from hashlib import blake2b
 from struct import Struct
@@ -25,15 +26,23 @@ _DELIVERED_LATER_MARKS: Final = (
     b"%b\x01" % names.REAL_TOPIC.encode(),
 )
 _SHARDING_KEY = names.SHARDING_KEY.encode()
+MAX_REMEMBERED_PROPERTIES_BYTES: Final = 2_048
+"""Larger properties are compared but not remembered: differences in them have no names."""
+MAX_VALUE_CHARS: Final = 100
+MAX_DIFFERENCES: Final = 8
+"""Fields named for one message."""
 
 
 class ComparedMessage(NamedTuple):
     """One message of a queue. `identity` is its unique key, or its digest if it has none (`keyed` is False).
 
     `digest` is a stable hash of topic, body, flag, sys flag (`COMPARED_SYS_FLAG_BITS`), born time, reconsume times,
-    properties (sorted, without `EXPECTED_PROPERTY_NAMES`), and born host if the target has the primary's offsets.
-    The checksums tell which part changed. Times are ms since 1970. `delivered_later`: the broker put the message into
-    this queue later than it was sent (transactions, delays), so its place there is arbitrary.
+    and properties (sorted, without `EXPECTED_PROPERTY_NAMES`). `born_host` is kept if the target has the primary's
+    offsets; it is not part of the digest, because a message that is sent again, by a roll-back for instance, gets
+    another one. `flags` are flag, sys flag and reconsume times; `properties` are those compared, empty if they are
+    larger than `MAX_REMEMBERED_PROPERTIES_BYTES`. Times are ms since 1970.
+    `delivered_later`: the broker put the message into this queue later than it was sent (transactions, delays), so its
+    place there is arbitrary.
     """
 
     offset: int
@@ -46,6 +55,18 @@ class ComparedMessage(NamedTuple):
     body_crc: int
     properties_crc: int
     delivered_later: bool = False
+    born_host: bytes = b""
+    flags: tuple[int, int, int] = (0, 0, 0)
+    body_bytes: int = 0
+    properties: bytes = b""
+
+
+class Difference(NamedTuple):
+    """One field that differs, with the values of both sides as text; "-" where a side lacks the field."""
+
+    name: str
+    primary: str
+    target: str
 
 
 def parse_entries(body: bytes, *, same_offsets: bool) -> Iterator[ComparedMessage]:
@@ -78,8 +99,9 @@ def _parse_entry(body: bytes, position: int, end: int, same_offsets: bool) -> Co
         sorted([pair for pair in properties.split(b"\x02") if pair and not pair.startswith(masked)])
     )
     hashed = blake2b(body[body_at:topic_end], digest_size=12)
-    hashed.update(_HEAD.pack(values[4], values[7] & COMPARED_SYS_FLAG_BITS, values[8], values[12]))
-    hashed.update(values[9] + compared if same_offsets else compared)
+    flags = values[4], values[7] & COMPARED_SYS_FLAG_BITS, values[12]
+    hashed.update(_HEAD.pack(flags[0], flags[1], values[8], flags[2]))
+    hashed.update(compared)
     digest = hashed.digest()
     key = find_property(properties, _UNIQUE_KEY)
     return ComparedMessage(
@@ -93,6 +115,10 @@ def _parse_entry(body: bytes, position: int, end: int, same_offsets: bool) -> Co
         values[2],
         crc32(compared),
         any(mark in properties for mark in _DELIVERED_LATER_MARKS),
+        values[9] if same_offsets else b"",
+        flags,
+        values[14],
+        compared if len(compared) <= MAX_REMEMBERED_PROPERTIES_BYTES else b"",
     )
 
 
@@ -101,3 +127,54 @@ def changed_part(primary: ComparedMessage, target: ComparedMessage) -> str:
     if primary.body_crc != target.body_crc:
         return "body"
     return "properties" if primary.properties_crc != target.properties_crc else "header"
+
+
+def find_differences(primary: ComparedMessage, target: ComparedMessage) -> list[Difference]:
+    """Return the fields in which two messages differ, at most `MAX_DIFFERENCES`."""
+    found = [
+        Difference(name, str(ours), str(theirs))
+        for name, ours, theirs in (
+            *zip(("flag", "sysFlag", "reconsumeTimes"), primary.flags, target.flags, strict=True),
+            ("bornTimestamp", primary.born_ms, target.born_ms),
+        )
+        if ours != theirs
+    ]
+    if primary.born_host != target.born_host:
+        found.append(Difference("bornHost", _host_text(primary.born_host), _host_text(target.born_host)))
+    if primary.body_crc != target.body_crc or primary.body_bytes != target.body_bytes:
+        found.append(Difference("body", _body_text(primary), _body_text(target)))
+    if primary.properties_crc != target.properties_crc:
+        found += _differing_properties(primary.properties, target.properties)
+    return found[:MAX_DIFFERENCES]
+
+
+def _differing_properties(ours: bytes, theirs: bytes) -> Iterator[Difference]:
+    tables = [
+        dict(pair.partition(b"\x01")[::2] for pair in each.split(b"\x02") if pair) for each in (ours, theirs)
+    ]
+    for name in sorted(tables[0].keys() | tables[1].keys()):
+        if tables[0].get(name) != tables[1].get(name):
+            texts = [_value_text(table[name]) if name in table else "-" for table in tables]
+            yield Difference(f"property {_value_text(name)}", *texts)
+
+
+def _value_text(value: bytes) -> str:
+    text = value.decode("utf-8", "replace")
+    return text if len(text) <= MAX_VALUE_CHARS else text[: MAX_VALUE_CHARS - 1] + "…"
+
+
+def _body_text(message: ComparedMessage) -> str:
+    return f"{message.body_bytes} bytes, CRC {message.body_crc:08x}"
+
+
+def _host_text(host: bytes) -> str:
+    """Format an address and a port of 4 bytes."""
+    if len(host) not in (8, 20):
+        return "-"
+    family = socket.AF_INET if len(host) == 8 else socket.AF_INET6
+    address = socket.inet_ntop(family, host[:-4])
+    return (
+        f"{address}:{int.from_bytes(host[-4:])}"
+        if len(host) == 8
+        else f"[{address}]:{int.from_bytes(host[-4:])}"
+    )

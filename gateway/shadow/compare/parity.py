@@ -74,8 +74,9 @@ class QueueParity:
     """The result for one queue. Offsets are the primary's; `problem` says why the queue could not be compared.
 
     `same` counts equal messages; `order_broken` the `reordered` messages that changed places with a message of their
-    own sharding key; `waited` the messages whose place in the queue is arbitrary: ends of transactions and delayed
-    messages. `faults` are example findings. The field names are JSON keys.
+    own sharding key; `sent_again` those of `same` with another born host, as after a roll-back; `waited` the messages
+    whose place in the queue is arbitrary: ends of transactions and delayed messages. `faults` are example findings. The
+    field names are JSON keys.
     """
 
     topic: str
@@ -90,6 +91,7 @@ class QueueParity:
     reordered: int = 0
     order_broken: int = 0
     changed: int = 0
+    sent_again: int = 0
     waited: int = 0
     problem: str = ""
     faults: list[ParityFinding] = field(default_factory=list)
@@ -132,16 +134,21 @@ COUNT_NAMES: Final = (
     "same",
     *(kind.value for kind in FindingKind),
     "order_broken",
+    "sent_again",
 )
 """The counts of `QueueParity` that `ParityResult` adds up."""
 
 
 @dataclass
 class ParityResult:
-    """The results of all compared queues; `seconds` is how long the check took."""
+    """The results of all compared queues; `seconds` is how long the check took.
+
+    `unmatched` are the names and patterns of topics that the primary does not have, each with similar names it has.
+    """
 
     queues: list[QueueParity] = field(default_factory=list)
     seconds: float = 0.0
+    unmatched: dict[str, list[str]] = field(default_factory=dict)
 
     def total(self, name: str) -> int:
         """Return the sum of one of `COUNT_NAMES`, or of "wrong", over all queues; "problems" counts queues with a
@@ -152,16 +159,24 @@ class ParityResult:
 
     @property
     def holds(self) -> bool:
-        """True when every queue could be compared and has no finding."""
-        return not any(each.wrong or each.problem for each in self.queues)
+        """True when something was compared, and every queue could be compared and has no finding."""
+        return not self.is_empty and not any(each.wrong or each.problem for each in self.queues)
+
+    @property
+    def is_empty(self) -> bool:
+        """True when no message was compared, or topics were named that do not exist: there is no verdict."""
+        compared = any(each.primary or each.target or each.wrong or each.problem for each in self.queues)
+        return bool(self.unmatched) or not compared
 
     def to_value(self) -> dict[str, Any]:
         """Return the result as a JSON object."""
         totals = {name: self.total(name) for name in (*COUNT_NAMES, "wrong", "problems")}
         return {
             "holds": self.holds,
+            "empty": self.is_empty,
             "seconds": round(self.seconds, 3),
             **totals,
+            "unmatched": [{"name": name, "similar": similar} for name, similar in self.unmatched.items()],
             "queues": [_queue_value(each) for each in self.queues],
         }
 
@@ -176,6 +191,7 @@ def _queue_value(queue: QueueParity) -> dict[str, Any]:
             "primary_offset": fault.primary_offset,
             "target_offset": fault.target_offset,
             "part": fault.part,
+            "differences": [each._asdict() for each in fault.differences],
             "order_broken": fault.order_broken,
         }
         for fault in queue.faults
@@ -397,4 +413,5 @@ class QueueComparison:
 
     def _publish_counts(self) -> None:
         self._queue.same, self._queue.waited = self._ledger.equal_count, self._ledger.delivered_later_count
+        self._queue.sent_again = self._ledger.sent_again_count
         self._on_progress(self._queue)

@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 import orjson
 import trio
 
+from codec.constants import ResponseCode
 from codec.java_numbers import I64, JavaInteger
 from gateway.console.errors import HTTP_BAD_GATEWAY, ConsoleError
 from gateway.runtime.metrics import Distribution, Metric
@@ -35,6 +36,7 @@ from gateway.shadow.compare.parity import (
 from gateway.shadow.compare.read_repeater import ReadRepeater, send_reads_to
 from gateway.shadow.compare.repeatable_reads import MapOffset
 from gateway.shadow.compare.settings import CompareSettings
+from remoting.errors import RequestError
 from remoting.requests.namesrv import GetAllTopicListFromNameserver, GetSystemTopicListFromNs
 
 log = logging.getLogger(__name__)
@@ -46,6 +48,7 @@ MATCHES_PER_TURN: Final = 2_000
 """Names that are matched with a pattern before other tasks have their turn: about 2 ms."""
 MAX_PATTERNS: Final = 1000
 MAX_PATTERN_CHARS: Final = 255
+MAX_SIMILAR_TOPICS: Final = 3
 MAX_QUEUES_PER_CHECK: Final = 20_000
 """Queues that a running gateway compares at a time: their results are one answer, and stay in memory."""
 REPLY_TOPIC_SUFFIX: Final = "_REPLY_TOPIC"
@@ -74,26 +77,47 @@ def parity_options(
     )
 
 
-async def match_topics(primary: Cluster, patterns: Iterable[str]) -> list[str]:
-    """Return the user topics of a cluster that match shell patterns; plain names are returned as they are.
+async def match_topics(primary: Cluster, patterns: Iterable[str]) -> tuple[list[str], dict[str, list[str]]]:
+    """Return the user topics of a cluster that match names or shell patterns, and those that match nothing.
+
+    With each pattern that matches nothing come a few topics that it matches regardless of case.
 
     Retry and dead-letter topics match only patterns that begin with "%": their content depends on consumers. Raises
     CLUSTER_ERRORS.
     """
     patterns = list(patterns)
-    if all(not set(each) & set("*?[") for each in patterns):
-        return patterns
+    if all(not set(each) & set("*?[") for each in patterns) and all(
+        [await _has_topic(primary, each) for each in patterns]
+    ):
+        return patterns, {}
     known = (await primary.ask_namesrv(GetAllTopicListFromNameserver())).data.topic_list
     system = (await primary.ask_namesrv(GetSystemTopicListFromNs())).data.topic_list
     found = []
+    matched: set[str] = set()
+    similar: dict[str, list[str]] = {each: [] for each in patterns}
     for number, name in enumerate(sorted(set(known) - set(system))):
         if not number % max(1, MATCHES_PER_TURN // len(patterns)):
             await trio.lowlevel.checkpoint()
         if is_system_topic(name) or name.endswith(REPLY_TOPIC_SUFFIX):
             continue
-        if any(_matches_pattern(name, each) for each in patterns):
+        matching = [each for each in patterns if _matches_pattern(name, each)]
+        if matching:
             found.append(name)
-    return found
+            matched.update(matching)
+        for each in patterns:
+            if _matches_pattern(name.lower(), each.lower()) and len(similar[each]) < MAX_SIMILAR_TOPICS:
+                similar[each].append(name)
+    return found, {each: similar[each] for each in patterns if each not in matched}
+
+
+async def _has_topic(primary: Cluster, topic: str) -> bool:
+    try:
+        await primary.route(topic)
+    except RequestError as refused:
+        if refused.code == ResponseCode.TOPIC_NOT_EXIST:
+            return False
+        raise
+    return True
 
 
 def _is_topic_pattern(text: Any) -> bool:
@@ -207,9 +231,10 @@ class ComparisonService:
     ) -> ParityResult:
         """Compare the content of topics; one check at a time. `run` must be running. Raises CLUSTER_ERRORS."""
         async with self._parity_limiter:
+            names, unmatched = await match_topics(self.primary, topics)
             found = await compare_topics(
                 ComparedClusters(self.primary, self.target, self._counterpart),
-                await match_topics(self.primary, topics),
+                names,
                 parity_options(
                     self._settings,
                     same_offsets=self._terms.same_offsets,
@@ -219,6 +244,7 @@ class ComparisonService:
                 parity_range or ParityRange(),
                 on_progress,
             )
+        found.unmatched = unmatched
         self.last_parity = {"at_ms": self._now_ms(), **found.to_value()}
         return found
 

@@ -273,6 +273,11 @@ def _format_range(value: Any) -> Any:
     return f"{value[0]} to {value[1]}" if isinstance(value, list) and len(value) == 2 else value
 
 
+def _format_differences(differences: list[Mapping[str, Any]]) -> str:
+    """Format the fields that differ as one text, the primary's value first."""
+    return "; ".join(f"{each['name']}: {each['primary']} / {each['target']}" for each in differences)
+
+
 def _parity_section(section: Mapping[str, Any]) -> str:
     if not section:
         return (
@@ -288,6 +293,7 @@ def _parity_section(section: Mapping[str, Any]) -> str:
             "broker": queue.get("broker"),
             "queue_id": queue.get("queue_id"),
             **fault,
+            "differences": _format_differences(fault.get("differences", [])),
         }
         for queue in queues
         for fault in queue.get("faults", [])

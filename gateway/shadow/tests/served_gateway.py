@@ -2,8 +2,10 @@
 
 import contextlib
 import json
-from collections.abc import AsyncIterator
-from typing import Any
+import queue
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any, TypeVar
 
 import trio
 
@@ -20,6 +22,7 @@ from remoting.requests.topics import GetTopicStatsInfo
 
 START_S = 20.0
 Facts = dict[str, Any]
+T = TypeVar("T")
 
 
 def address(text: str) -> tuple[str, int]:
@@ -91,6 +94,39 @@ async def _running(server: Server | ShadowServer, ready: Any) -> AsyncIterator[F
                 nursery.cancel_scope.cancel()
     for failure in failures:
         raise next(leaves(failure))
+
+
+@contextlib.contextmanager
+def in_thread(open_servers: Callable[[], contextlib.AbstractAsyncContextManager[T]]) -> Iterator[T]:
+    """Run servers in a trio program of another thread, for tests of commands; yield what ``open_servers`` yields."""
+    started: queue.Queue[tuple[T, trio.lowlevel.TrioToken, trio.Event]] = queue.Queue()
+    failures: list[BaseException] = []
+
+    async def main() -> None:
+        async with open_servers() as facts:
+            stop = trio.Event()
+            started.put((facts, trio.lowlevel.current_trio_token(), stop))
+            await stop.wait()
+
+    def run() -> None:
+        try:
+            trio.run(main)
+        except BaseException as error:  # noqa: BLE001 - raised by the test
+            failures.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    while thread.is_alive():
+        with contextlib.suppress(queue.Empty):
+            facts, token, stop = started.get(timeout=0.05)
+            try:
+                yield facts
+            finally:
+                token.run_sync_soon(stop.set)
+                thread.join()
+            break
+    for failure in failures:
+        raise failure
 
 
 def without_signals(monkeypatch: Any) -> None:

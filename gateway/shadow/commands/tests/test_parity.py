@@ -1,15 +1,18 @@
+import contextlib
 import json
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+from gateway.shadow.clusters import same_cluster
 from gateway.shadow.commands.root import shadow
 from gateway.shadow.compare import build
 from gateway.shadow.compare.parity import ParityRange, compare_topics
 from gateway.shadow.compare.service import ComparisonService
 from gateway.shadow.compare.tests.test_parity import LATER_MS
 from gateway.shadow.tests.fake_queues import BORN_MS, FakeQueues, stored
+from gateway.shadow.tests.served_gateway import in_thread, send_messages, served_cluster, without_signals
 
 CONFIG = ("--set", 'primary.namesrv=["127.0.0.1:1"]', "--set", 'target.namesrv=["127.0.0.1:2"]')
 
@@ -47,6 +50,11 @@ def queues(monkeypatch):
     real = build.build_comparison
     monkeypatch.setattr(build, "build_comparison", made)
     monkeypatch.setattr(ComparisonService, "check_parity", look)
+
+    async def are_different(*_sides):
+        pass
+
+    monkeypatch.setattr(same_cluster, "refuse_same_cluster", are_different)
     return *sides, seen
 
 
@@ -98,3 +106,80 @@ def test_progress(queues):
     primary, target, _ = queues
     primary.queue, target.queue = [stored(1)], [stored(1)]
     assert "1 queues, 1 messages, 0 wrong" in run().stderr
+
+
+def test_changed_fields_are_named_with_their_values(queues):
+    primary, target, _ = queues
+    primary.queue = [stored(1, properties={"UNIQ_KEY": "U1", "KEYS": "a"}), stored(2)]
+    target.queue = [stored(1, properties={"UNIQ_KEY": "U1", "KEYS": "b", "TAGS": "t"}), stored(2, flag=7)]
+    output = run("--quiet").output
+    assert "changed (properties) U1: primary 0, target 0" in output
+    assert "property KEYS: a at the primary, b at the target" in output
+    assert "property TAGS: - at the primary, t at the target" in output
+    assert "flag: 0 at the primary, 7 at the target" in output
+
+
+TOPIC = "Orders"
+
+
+@pytest.fixture(scope="module")
+def two_real_clusters(tmp_path_factory):
+    """Two clusters with the topic Orders, in which the primary has three messages and the target as many."""
+
+    @contextlib.asynccontextmanager
+    async def open_both():
+        here = tmp_path_factory.mktemp("clusters")
+        async with served_cluster(here / "primary") as primary, served_cluster(here / "target") as target:
+            for side in (primary, target):
+                await send_messages(side["brokers"]["broker-a"], TOPIC, 3)
+            yield primary["namesrv"], target["namesrv"]
+
+    with pytest.MonkeyPatch.context() as patched:
+        without_signals(patched)
+        with in_thread(open_both) as addresses:
+            yield addresses
+
+
+def compare(two_real_clusters, *arguments):
+    primary, target = two_real_clusters
+    given = ["--set", f"primary.namesrv=['{primary}']", "--set", f"target.namesrv=['{target}']"]
+    return CliRunner().invoke(shadow, [*given, "--set", "compare.lag_ms=0", "parity", "--quiet", *arguments])
+
+
+def test_topics_that_exist_are_compared(two_real_clusters):
+    done = compare(two_real_clusters, "-t", "Orders*")
+    assert (done.exit_code, "3 messages of the primary, 3 of the target, 3 equal" in done.output) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("nope*", 'no topic that matches "nope*".'),
+        ("orders*", 'no topic that matches "orders*"; there is Orders.'),
+        ("orders", 'no topic that matches "orders"; there is Orders.'),
+    ],
+)
+def test_a_name_that_matches_no_topic_is_no_verdict(two_real_clusters, name, advice):
+    """It said "nothing is wrong", with exit code 0."""
+    done = compare(two_real_clusters, "-t", name)
+    assert done.exit_code == 4
+    assert f"No verdict: the primary has {advice}" in done.stderr
+    assert "nothing is wrong" not in done.output
+
+
+def test_one_wrong_name_among_right_ones_is_no_verdict(two_real_clusters):
+    assert compare(two_real_clusters, "-t", TOPIC, "-t", "Bills").exit_code == 4
+    assert compare(two_real_clusters, "-t", TOPIC, "--fail-if", "same>0", "-t", "Bills").exit_code == 3
+
+
+def test_a_range_without_messages_is_no_verdict(two_real_clusters):
+    done = compare(two_real_clusters, "--from", "2000-01-01", "--until", "2000-01-02")
+    assert (done.exit_code, "have no message in the range" in done.stderr) == (4, True)
+
+
+def test_the_configuration_may_follow_the_name(two_real_clusters, tmp_path):
+    primary, target = two_real_clusters
+    file = tmp_path / "shadow.toml"
+    file.write_text(f"[primary]\nnamesrv = ['{primary}']\n[target]\nnamesrv = ['{target}']\n")
+    done = CliRunner().invoke(shadow, ["parity", "-c", str(file), "-q", "--set", "compare.lag_ms=0"][:4])
+    assert done.exit_code == 0
