@@ -95,8 +95,8 @@ async def _run_backfill(config: Any, topics: set[str], limits: dict[str, Any], q
     async with trio.open_nursery() as nursery:
         await nursery.start(primary.run)
         await nursery.start(target.run)
-        await refuse_same_cluster(primary, target)
         filling = Backfill(primary, target, target_of, kind=config.target.kind, reader=reader, **limits)
+        await refuse_same_cluster(primary, target)
         await filling.find_queues(topics)
         await _run_with_progress(filling, quiet)
         nursery.cancel_scope.cancel()
