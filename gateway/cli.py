@@ -115,6 +115,7 @@ class _Commands(click.Group):
         "shadow": "gateway.shadow.commands.root",
         "capture": "gateway.shadow.commands.capture",
         "replay": "gateway.shadow.commands.capture",
+        "store": "gateway.store_commands.root",
     }
 
     def list_commands(self, context: click.Context) -> list[str]:

@@ -56,6 +56,7 @@ from storage.queue_read import (
 from storage.queue_set import QueueSet
 from storage.recovery import REBUILDING, DurableState, Recovery
 from storage.retention import Retention
+from storage.rocksdb import refuse_rocksdb
 from storage.time_search import Boundary, offset_by_time, store_timestamp_at
 from storage.unindexed_search import find_unindexed
 
@@ -102,9 +103,12 @@ class MessageStore:
     def open(cls, config: StoreConfig, files: Files | None = None, clock: Clock | None = None) -> Self:
         """Open or create the store in ``config.root``, and recover it if it was not closed in order.
 
-        Raises StoreInUse while another process has it open, CorruptionError when durable messages are damaged.
+        Raises StoreInUse while another process has it open, CorruptionError when durable messages are damaged,
+        RocksDBStore for queues or tables in RocksDB.
         """
-        store = cls(config, files or DiskFiles(), clock or SystemClock())
+        files = files or DiskFiles()
+        refuse_rocksdb(files, config.root)
+        store = cls(config, files, clock or SystemClock())
         try:
             store._recover()
         except BaseException:

@@ -1,0 +1,1 @@
+"""The commands `rmq-gateway store …`; what they show and do is in `storage/tools`."""

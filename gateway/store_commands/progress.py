@@ -1,0 +1,30 @@
+"""A progress bar on standard error: on a terminal only."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import click
+
+_UPDATES = 200
+"""The bar is drawn at most this many times."""
+
+
+@contextmanager
+def show_progress(label: str, total_bytes: Callable[[], int]) -> Iterator[Callable[[int], None]]:
+    """Show a bar until the block ends; its value is called with the number of bytes done since the last call.
+
+    ``total_bytes`` is called only if a bar is shown.
+    """
+    if not sys.stderr.isatty():
+        yield _ignore
+        return
+    total = max(1, total_bytes())
+    with click.progressbar(
+        length=total, label=label, file=sys.stderr, update_min_steps=total // _UPDATES + 1
+    ) as bar:
+        yield bar.update
+
+
+def _ignore(done: int) -> None:
+    """Show nothing."""

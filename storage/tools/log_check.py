@@ -1,0 +1,175 @@
+"""Checks every byte of the commit log, and collects what the queues must hold according to it.
+
+A message that is invalid does not end the check: it goes on at the next whole message of the same file, since none
+crosses the end of a file.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from codec.sysflag import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
+from storage.damage import find_next_message, is_filler
+from storage.log_scan import ScanEnd, ScannedMessage, scan_log
+from storage.tools.findings import Finding, Part, damage, note
+from storage.tools.read_only_files import end_of_data
+from storage.tools.store_reader import StoreReader
+
+_REPORTED_BYTES: Final = 1 << 20
+"""Progress is reported each time this many more bytes of the log were read."""
+
+Progress = Callable[[int], object]
+"""Is told how many more bytes were read."""
+
+
+@dataclass(slots=True)
+class QueueRun:
+    """The last unbroken sequence of a queue's messages in the log: queue offsets [first, end).
+
+    Where a topic was deleted and created again, or a queue restarted, a new sequence begins.
+    """
+
+    first: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedRange:
+    """Bytes [start, end) of the log that are not whole messages. ``is_missing``: because the file is missing."""
+
+    start: int
+    end: int
+    reason: str
+    is_missing: bool = False
+
+
+class LogCheck:
+    """One pass over the commit log. The attributes are complete once `run` has been exhausted.
+
+    ``end``: where the log ends. ``damaged``: what `repair` must replace. ``torn_end``: bytes behind the end that are
+    no message, as a crash leaves them.
+    """
+
+    def __init__(self, reader: StoreReader, confirmed_until: int, progress: Progress) -> None:
+        self._reader = reader
+        self._log = reader.log
+        self._confirmed_until = confirmed_until
+        self._progress = progress
+        self._lost_starts: list[
+            int
+        ] = []  # of ranges without readable messages: damage, fillers, ends of files
+        self._lost_ends: list[int] = []
+        self.queues: dict[tuple[bytes, int], QueueRun] = {}
+        self.messages = 0
+        self.fillers = 0
+        self.first_store_ms = 0
+        self.last_store_ms = 0
+        self.end = reader.bases[0] if reader.bases else 0
+        self.damaged: list[DamagedRange] = []
+        self.torn_end: DamagedRange | None = None
+
+    def run(self) -> Iterator[Finding]:
+        """Read the whole log; yield damage in the order of its physical offset."""
+        bases = self._log.bases() if self._reader.bases else []
+        for base in bases:
+            if base in self._reader.missing:
+                self.end = base + self._log.file_bytes
+                yield self._add_damage(DamagedRange(base, self.end, "the file is missing", is_missing=True))
+            else:
+                yield from self._check_file(base, is_last=base == bases[-1])
+        if self.end < self._confirmed_until:
+            reason = f"the log ends here, but the checkpoint covers it up to {self._confirmed_until}"
+            yield self._add_damage(DamagedRange(self.end, self._confirmed_until, reason))
+
+    def is_lost(self, physical_offset: int) -> bool:
+        """Return True if a physical offset lies in damaged bytes, or in those that replaced damaged ones."""
+        number = bisect_right(self._lost_starts, physical_offset) - 1
+        return number >= 0 and physical_offset < self._lost_ends[number]
+
+    def _check_file(self, base: int, *, is_last: bool) -> Iterator[Finding]:
+        path = self._log.path(base)
+        file_end = base + self._log.file_bytes
+        size = self._reader.files.size(path) or 0
+        if size != self._log.file_bytes:
+            yield damage(Part.LOG, path, size, f"the file has {size} bytes, not {self._log.file_bytes}")
+        offset = base
+        while offset < file_end:
+            stop = self._read_messages(offset, file_end)
+            self.end = stop.physical_offset
+            if stop.physical_offset >= file_end:
+                return
+            behind = self._find_message_behind(stop, base)
+            if behind is None and is_last:
+                yield from self._check_tail(stop, path, base)
+                return
+            offset = file_end if behind is None else behind
+            yield self._add_damage(DamagedRange(self.end, offset, stop.reason or "zeros"))
+            self.end = offset
+
+    def _read_messages(self, start: int, end: int) -> ScanEnd:
+        """Read messages until one is invalid; return where that is."""
+        reported = start
+        for item in scan_log(self._log, start, end):
+            if isinstance(item, ScanEnd):
+                self._progress(item.physical_offset - reported)
+                return item
+            self._count(item)
+            if item.physical_offset - reported > _REPORTED_BYTES:
+                self._progress(item.physical_offset - reported)
+                reported = item.physical_offset
+        raise AssertionError("a scan ends with its end")
+
+    def _count(self, message: ScannedMessage) -> None:
+        if is_filler(message):
+            self.fillers += 1
+            self._add_lost(message.physical_offset, message.physical_offset + message.size)
+            return
+        self.messages += 1
+        self.last_store_ms = message.store_timestamp
+        self.first_store_ms = self.first_store_ms or message.store_timestamp
+        if not has_queue_entry(message):
+            return
+        run = self.queues.get((message.topic, message.queue_id))
+        if run is None:
+            run = self.queues[message.topic, message.queue_id] = QueueRun(0, -1)
+        if message.queue_offset != run.end:
+            run.first = message.queue_offset
+        run.end = message.queue_offset + 1
+
+    def _find_message_behind(self, stop: ScanEnd, base: int) -> int | None:
+        """Return where whole messages continue in the same file."""
+        limit = min(base + end_of_data(self._log.path(base), stop.physical_offset - base),
+                    base + self._log.file_bytes)  # fmt: skip
+        return find_next_message(self._log, stop.physical_offset, limit, False)
+
+    def _check_tail(self, stop: ScanEnd, path: str, base: int) -> Iterator[Finding]:
+        """Judge what lies behind the last whole message: nothing, a message that a crash tore, or damage."""
+        if stop.zeros or self._reader.state.may_change:
+            return  # zeros, or a message that is being written this moment
+        end = max(base + end_of_data(path, stop.physical_offset - base), stop.physical_offset + 1)
+        self.torn_end = DamagedRange(stop.physical_offset, end, stop.reason)
+        if stop.physical_offset < self._confirmed_until:
+            return  # `run` reports it
+        place, size = stop.physical_offset - base, end - stop.physical_offset
+        if self._reader.state.is_end_settled:
+            yield damage(Part.LOG, path, place, stop.reason, bytes=size)
+        else:
+            reason = f"the log ends in a torn message, which the next start cuts off: {stop.reason}"
+            yield note(Part.LOG, path, place, reason, bytes=size)
+
+    def _add_damage(self, found: DamagedRange) -> Finding:
+        self.damaged.append(found)
+        self._add_lost(found.start, found.end)
+        base = self._log.base_of(found.start)
+        size = found.end - found.start
+        return damage(Part.LOG, self._log.path(base), found.start - base, found.reason, bytes=size)
+
+    def _add_lost(self, start: int, end: int) -> None:
+        self._lost_starts.append(start)
+        self._lost_ends.append(end)
+
+
+def has_queue_entry(message: ScannedMessage) -> bool:
+    """Return True unless the message is prepared or rolled back, which no queue holds."""
+    return message.sys_flag & TRANSACTION_MASK not in (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)

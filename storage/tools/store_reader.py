@@ -1,0 +1,191 @@
+"""A store folder opened for reading only: its commit log, consume queues and tables, of our broker or an official one.
+
+A broker may have the store open. Maps share its memory, so appended messages are visible at once; a file that the
+broker deletes stays readable as long as it is mapped.
+"""
+
+import os
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+from typing import Final
+
+from codec.java_numbers import I32, parse_integer_or
+from storage.commit_log import CommitLog
+from storage.config import StoreConfig
+from storage.consume_queue import ConsumeQueue, QueueFilePool
+from storage.errors import CorruptionError, StoreError
+from storage.layout import QUEUE_BLANK_SIZE, QUEUE_ENTRY_BYTES, mapped_file_offsets
+from storage.log_scan import ScanEnd, ScannedMessage, scan_log
+from storage.rocksdb import refuse_rocksdb
+from storage.tools.open_state import find_open_state
+from storage.tools.read_only_files import ReadOnlyFiles
+
+QueueKey = tuple[str, int]
+"""Topic and queue id."""
+_MAX_SIZED_QUEUES: Final = 64
+"""Queues whose files are looked at to find the size that all of them have."""
+
+
+class NotAStore(StoreError):
+    """The folder holds no commit log."""
+
+
+class StoreReader:
+    """The files of one store.
+
+    ``state`` is taken once, at the beginning. ``bases`` are the physical offsets at which the log's files begin;
+    ``missing`` those of files that lie between them but do not exist. ``config`` has the sizes that the files have.
+    Raises NotAStore, RocksDBStore, OSError.
+    """
+
+    def __init__(self, config: StoreConfig) -> None:
+        self.files = ReadOnlyFiles()
+        if not os.path.isdir(config.root):
+            raise NotAStore(f"{config.root} is not a folder")
+        refuse_rocksdb(self.files, config.root)
+        self.state = find_open_state(config.root)
+        self.bases = self._list_log_files(config.commit_log_path)
+        if not self.bases and not os.path.isdir(config.commit_log_path):
+            raise NotAStore(f"{config.root} is no store: it has no folder {config.commit_log_path}")
+        self.config = self._with_sizes_of_files(config)
+        file_bytes = self.config.commit_log_file_bytes
+        self.log = CommitLog(self.files, config.commit_log_path, file_bytes, 0, after_roll=_never_rolls)
+        self.missing: list[int] = []
+        if self.bases:
+            self.log.first_base, self.log.base = self.bases[0], self.bases[-1]
+            self.log.position = file_bytes  # all of the last file may be read
+            present = set(self.bases)
+            self.missing = [base for base in self.log.bases() if base not in present]
+        self._pool = QueueFilePool(self.files, self.config.max_open_queue_files)
+
+    def _list_log_files(self, directory: str) -> list[int]:
+        bases = mapped_file_offsets(self.files.list(directory))
+        while bases and not self.files.size(f"{directory}/{bases[-1]:020d}"):
+            bases.pop()  # created just before a broker was killed, or by it this moment
+        return bases
+
+    def _with_sizes_of_files(self, config: StoreConfig) -> StoreConfig:
+        """Return the settings with the file sizes that the store has; damaged files are shorter than whole ones."""
+        log_sizes = [self.files.size(f"{config.commit_log_path}/{base:020d}") or 0 for base in self.bases]
+        queue_sizes: Counter[int] = Counter()
+        queues = list_queue_files(self.files, config.consume_queue_path)
+        for topic, queue_id, offsets in islice(queues, _MAX_SIZED_QUEUES):
+            folder = f"{config.consume_queue_path}/{topic}/{queue_id}"
+            queue_sizes.update(self.files.size(f"{folder}/{offset:020d}") or 0 for offset in offsets)
+        usual = [size for size, _ in queue_sizes.most_common() if size and size % QUEUE_ENTRY_BYTES == 0]
+        return replace(
+            config,
+            commit_log_file_bytes=max(log_sizes, default=config.commit_log_file_bytes),
+            consume_queue_file_entries=(
+                usual[0] // QUEUE_ENTRY_BYTES if usual else config.consume_queue_file_entries
+            ),
+        )
+
+    # -- queues --
+
+    def queues(self) -> Iterator[ConsumeQueue]:
+        """Yield every queue that has files, with the files it has; see `find_ends` for what can be read."""
+        for topic, queue_id, offsets in list_queue_files(self.files, self.config.consume_queue_path):
+            yield self._queue_of_files(topic, queue_id, offsets)
+
+    def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """Return one queue; None if it has no files."""
+        directory = f"{self.config.consume_queue_path}/{topic}/{queue_id}"
+        offsets = mapped_file_offsets(self.files.list(directory))
+        return self._queue_of_files(topic, queue_id, offsets) if offsets else None
+
+    def _queue_of_files(self, topic: str, queue_id: int, offsets: list[int]) -> ConsumeQueue:
+        directory = f"{self.config.consume_queue_path}/{topic}/{queue_id}"
+        queue = ConsumeQueue(
+            topic, queue_id, directory, self.config.consume_queue_file_entries, 0, self._pool, self.files
+        )
+        queue.bases = [offset // QUEUE_ENTRY_BYTES for offset in offsets]
+        return queue
+
+    def find_ends(self, queue: ConsumeQueue, before: int | None = None) -> None:
+        """Set the queue's ``min_offset`` and ``next_offset``, counting entries of messages below offset ``before``.
+
+        Only entries are looked at, by bisection. Raises CorruptionError for files that are missing or of a wrong size,
+        FileNotFoundError if a broker has deleted the queue meanwhile.
+        """
+        self._check_files(queue)
+        count = queue.file_entries
+        queue.next_offset = queue.bases[0]
+        for base in reversed(queue.bases):
+            numbers = range(base, base + count)
+            inside = bisect_left(numbers, True, key=lambda number: _is_end(queue.read_entry(number), before))
+            if inside or base == queue.bases[0]:
+                queue.next_offset = base + inside
+                break
+        queue.min_offset = queue.first_entry_from(self.log.first_base)
+
+    def _check_files(self, queue: ConsumeQueue) -> None:
+        for number, base in enumerate(queue.bases):
+            if base != queue.bases[0] + number * queue.file_entries:
+                raise CorruptionError(queue.path(base), 0, "a file before this one is missing")
+            size = os.stat(queue.path(base)).st_size
+            if size != queue.file_bytes and not (size == 0 and self.state.may_change):
+                raise CorruptionError(queue.path(base), size, f"it has {size} bytes, not {queue.file_bytes}")
+        if queue.bases and not self.files.size(queue.path(queue.bases[-1])):
+            queue.bases.pop()  # being created this moment
+        if not queue.bases:
+            raise FileNotFoundError(queue.directory)
+
+    # -- messages --
+
+    def message_at(self, physical_offset: int) -> memoryview | None:
+        """Return the whole message that starts at a physical offset; None when none does.
+
+        Raises CorruptionError, FileNotFoundError.
+        """
+        if not self.bases:
+            return None
+        return self.log.message_at(physical_offset)
+
+    def find_log_end(self, known_until: int) -> tuple[int, ScannedMessage | None]:
+        """Return where the log ends, and its last message, without checking CRCs.
+
+        ``known_until``: the end of some message, such as the last one that a queue knows; the search starts there if
+        that is in the last file. The message is None if none lies behind that point.
+        """
+        if not self.bases:
+            return 0, None
+        base = self.bases[-1]
+        start = known_until if base <= known_until <= base + self.log.file_bytes else base
+        last = None
+        for item in scan_log(self.log, start, base + self.log.file_bytes, check_crc=False):
+            if isinstance(item, ScanEnd):
+                return item.physical_offset, last
+            last = item
+        return start, last
+
+    def close(self) -> None:
+        """Close the maps."""
+        self._pool.close()
+        self.log.close()
+
+
+def list_queue_files(files: ReadOnlyFiles, root: str) -> Iterator[tuple[str, int, list[int]]]:
+    """Yield topic, queue id and the first byte of each file, ascending, of every queue below ``root``."""
+    for topic in files.list(root):
+        for name in files.list(f"{root}/{topic}"):
+            queue_id = parse_integer_or(name, -1, I32)
+            offsets = mapped_file_offsets(files.list(f"{root}/{topic}/{name}")) if queue_id >= 0 else []
+            if offsets:
+                yield topic, queue_id, offsets
+
+
+def _is_end(entry: tuple[int, int, int], before: int | None) -> bool:
+    place, size, _ = entry
+    if size <= 0:
+        return True
+    if before is None or (size == QUEUE_BLANK_SIZE and place == 0):
+        return False
+    return place >= before
+
+
+def _never_rolls() -> None:
+    """Stand for what a store does when its log starts a new file."""
