@@ -15,6 +15,7 @@ A crash before the last step leaves the damage, which the next start finds again
 
 import logging
 import re
+from typing import Final
 from zlib import crc32
 
 from codec.constants import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
@@ -30,7 +31,9 @@ log = logging.getLogger(__name__)
 FILLER_TOPIC = b"!"
 """As short as the shortest topic, so that a filler fits into the bytes of any message; no topic may be named so."""
 _TOPIC_PART = bytes((len(FILLER_TOPIC),)) + FILLER_TOPIC
-_FILLER_FRAME_BYTES = HEADER.size + len(_TOPIC_PART) + 2
+FILLER_FRAME_BYTES: Final = HEADER.size + len(_TOPIC_PART) + 2
+MAX_FILLER_BYTES: Final = 1 << 20
+"""A longer range gets several fillers: the official broker reads a whole message into its heap when it recovers."""
 _NO_HOST = bytes(8)
 _MAGIC = re.compile(b"|".join(re.escape(magic.to_bytes(4, "big")) for magic in (MAGIC_V1, MAGIC_V2)))
 
@@ -81,22 +84,27 @@ def write_filler(files: Files, log_files: CommitLog, start: int, end: int) -> No
     """
     for base, first, last in _parts_by_file(log_files, start, end):
         size = last - first
-        if size < _FILLER_FRAME_BYTES and (last < log_files.file_bytes or size < BLANK_BYTES):
+        if size < FILLER_FRAME_BYTES and (last < log_files.file_bytes or size < BLANK_BYTES):
             raise log_files.corruption_error(base + first, f"{size} damaged bytes between two messages")
     for base, first, last in _parts_by_file(log_files, start, end):
-        mapped = log_files.mapped_file(base)
+        buffer = log_files.mapped_file(base).buffer
         if last == log_files.file_bytes:
-            mapped.buffer[first:last] = START.pack(last - first, MAGIC_BLANK) + bytes(
-                last - first - BLANK_BYTES
-            )
-        else:
-            mapped.buffer[first:last] = _filler(base + first, last - first)
+            # Fillers up to the marker: recovery tells by them how many messages a queue can lack.
+            marker = last - BLANK_BYTES if last - first >= FILLER_FRAME_BYTES + BLANK_BYTES else first
+            buffer[marker:last] = START.pack(last - marker, MAGIC_BLANK) + bytes(last - marker - BLANK_BYTES)
+            last = marker
+        while first < last:
+            size = min(MAX_FILLER_BYTES, last - first)
+            if 0 < last - first - size < FILLER_FRAME_BYTES:
+                size -= FILLER_FRAME_BYTES  # which leaves enough for the next one
+            buffer[first : first + size] = _filler(base + first, size)
+            first += size
         files.flush(log_files.path(base))
 
 
 def _filler(physical_offset: int, size: int) -> bytes:
     """Return a message of ``size`` bytes without queue entry: a half message that nobody ends."""
-    body = bytes(size - _FILLER_FRAME_BYTES)
+    body = bytes(size - FILLER_FRAME_BYTES)
     head = HEADER.pack(
         size, MAGIC_V1, crc32(body) & 0x7FFFFFFF, 0, 0, 0, physical_offset, TRANSACTION_PREPARED,
         0, _NO_HOST, 0, _NO_HOST, 0, 0, len(body),

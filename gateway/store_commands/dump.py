@@ -42,13 +42,13 @@ def dump(
     be read.
     """
     from storage.tools.dump import DumpFilter, dump_messages, message_value
-    from storage.tools.findings import Finding
+    from storage.tools.findings import StoreFinding
 
     printed = 0
     is_damaged = False
     with open_reader(directory, files, sets) as reader:
         for found in dump_messages(reader, DumpFilter(**given)):
-            if isinstance(found, Finding):
+            if isinstance(found, StoreFinding):
                 is_damaged = True
                 click.echo(f"{found.file} at byte {found.offset}: {found.reason}", err=True)
                 continue

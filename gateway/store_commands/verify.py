@@ -10,7 +10,7 @@ from gateway.store_commands.progress import show_progress
 from toolkit.exit_codes import ExitCode
 
 if TYPE_CHECKING:
-    from storage.tools.findings import Finding
+    from storage.tools.findings import StoreFinding
     from storage.tools.verify import Verification
 
 
@@ -39,7 +39,7 @@ def verify(directory: str, files: tuple[str, ...], sets: tuple[str, ...], as_jso
     sys.exit(ExitCode.REFUSED if verification.damage_count else ExitCode.DONE)
 
 
-def print_finding(found: "Finding", as_json: bool) -> None:
+def print_finding(found: "StoreFinding", as_json: bool) -> None:
     """Print one finding, as soon as it is made."""
     if as_json:
         print_json({"kind": "finding", **found.to_value()})

@@ -456,3 +456,20 @@ def test_a_crash_in_the_middle_of_building_queues_again(cause: str, lose_unflush
         assert bodies(again) == [b"%d" % number for number in range(wanted["t", 0])]
         steps += 1
     assert steps > 10
+
+
+def test_damage_at_the_end_of_a_log_file_does_not_shorten_queues_that_are_built_again() -> None:
+    """What replaces damaged bytes tells how much was lost, also where a marker ends the file."""
+    files, clock = CrashFiles(), FakeClock()
+    store = open_store(files, clock)
+    expected = fill(store, 200)
+    places = [store.physical_offset_at("t", 0, number) for number in range(200)]
+    last_of_file = max(number for number in range(200) if places[number] < 8192)
+    store.write_checkpoint()
+    files.mapped[LOG_FILE].buffer[places[last_of_file] + 89] ^= 4
+    files = files.crash(random.Random(0), lose_unflushed=False)
+    open_store(files, clock).close()
+    files.delete_tree("/s/consumequeue")
+    store = open_store(files, clock)
+    assert (store.min_offset("t", 0), store.max_offset("t", 0)) == (0, 200)
+    assert readable(store, 200) == without(expected, last_of_file)

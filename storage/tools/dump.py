@@ -16,7 +16,7 @@ from storage.damage import find_next_message
 from storage.errors import CorruptionError
 from storage.layout import QUEUE_BLANK_SIZE, QUEUE_ENTRY
 from storage.log_scan import ScanEnd, scan_log
-from storage.tools.findings import Finding, Part, damage
+from storage.tools.findings import Part, StoreFinding, damage
 from storage.tools.read_only_files import end_of_data
 from storage.tools.store_reader import StoreReader, list_queue_files
 
@@ -51,7 +51,7 @@ class DumpFilter:
         )
 
 
-def dump_messages(reader: StoreReader, wanted: DumpFilter) -> Iterator[Message | Finding]:
+def dump_messages(reader: StoreReader, wanted: DumpFilter) -> Iterator[Message | StoreFinding]:
     """Yield the messages that match, and a finding for each place that cannot be read."""
     if wanted.topic:
         for topic, queue_id, _ in list(list_queue_files(reader.files, reader.config.consume_queue_path)):
@@ -67,7 +67,9 @@ def dump_messages(reader: StoreReader, wanted: DumpFilter) -> Iterator[Message |
             yield from _dump_file(reader, base, wanted)
 
 
-def _dump_queue(reader: StoreReader, queue: ConsumeQueue, wanted: DumpFilter) -> Iterator[Message | Finding]:
+def _dump_queue(
+    reader: StoreReader, queue: ConsumeQueue, wanted: DumpFilter
+) -> Iterator[Message | StoreFinding]:
     try:
         reader.find_ends(queue)
     except CorruptionError as error:
@@ -87,7 +89,7 @@ def _dump_queue(reader: StoreReader, queue: ConsumeQueue, wanted: DumpFilter) ->
 
 def _dump_entry(
     reader: StoreReader, queue: ConsumeQueue, number: int, place: int, wanted: DumpFilter
-) -> Iterator[Message | Finding]:
+) -> Iterator[Message | StoreFinding]:
     details: dict[str, Any] = {"topic": queue.topic, "queue_id": queue.queue_id, "queue_offset": number}
     try:
         stored = reader.message_at(place)
@@ -102,7 +104,7 @@ def _dump_entry(
         yield message
 
 
-def _dump_file(reader: StoreReader, base: int, wanted: DumpFilter) -> Iterator[Message | Finding]:
+def _dump_file(reader: StoreReader, base: int, wanted: DumpFilter) -> Iterator[Message | StoreFinding]:
     log, path = reader.log, reader.log.path(base)
     end = base + log.file_bytes
     offset = base

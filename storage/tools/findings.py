@@ -23,7 +23,7 @@ class Severity(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class StoreFinding:
     """``offset`` is the byte in ``file``, and ``bytes`` the length of the damaged part, 0 where that means nothing.
 
     ``topic``, ``queue_id`` and ``queue_offset`` say which message is concerned; None where no single one is.
@@ -48,11 +48,11 @@ class Finding:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
-def damage(part: Part, file: str, offset: int, reason: str, **details: Any) -> Finding:
+def damage(part: Part, file: str, offset: int, reason: str, **details: Any) -> StoreFinding:
     """Build a finding of damage."""
-    return Finding(Severity.DAMAGE, part, file, offset, reason, **details)
+    return StoreFinding(Severity.DAMAGE, part, file, offset, reason, **details)
 
 
-def note(part: Part, file: str, offset: int, reason: str, **details: Any) -> Finding:
+def note(part: Part, file: str, offset: int, reason: str, **details: Any) -> StoreFinding:
     """Build a finding that is no damage."""
-    return Finding(Severity.NOTE, part, file, offset, reason, **details)
+    return StoreFinding(Severity.NOTE, part, file, offset, reason, **details)

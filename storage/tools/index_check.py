@@ -7,7 +7,7 @@ from codec.java_numbers import I32
 from storage.index import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
 from storage.index_keys import key_hashes
 from storage.log_scan import ScannedMessage, check_message
-from storage.tools.findings import Finding, Part, damage, note
+from storage.tools.findings import Part, StoreFinding, damage, note
 from storage.tools.index_file import ENTRY, IndexView
 from storage.tools.log_check import LogCheck, Progress
 from storage.tools.store_reader import StoreReader
@@ -34,7 +34,7 @@ class IndexCheck:
         self.files = 0
         self.entries = 0
 
-    def run(self) -> Iterator[Finding]:
+    def run(self) -> Iterator[StoreFinding]:
         """Check all files, oldest first."""
         directory = self._reader.config.index_path
         for name in self._reader.files.list(directory):
@@ -42,7 +42,7 @@ class IndexCheck:
                 self.files += 1
                 yield from self._limit_findings(f"{directory}/{name}")
 
-    def _limit_findings(self, path: str) -> Iterator[Finding]:
+    def _limit_findings(self, path: str) -> Iterator[StoreFinding]:
         """Yield the first findings of a file and the number of the others: one wrong slot spoils many entries."""
         left_out = 0
         for count, found in enumerate(self._check_file(path)):
@@ -53,7 +53,7 @@ class IndexCheck:
         if left_out:
             yield damage(Part.INDEX, path, 0, f"{left_out} more findings in this file")
 
-    def _check_file(self, path: str) -> Iterator[Finding]:
+    def _check_file(self, path: str) -> Iterator[StoreFinding]:
         try:
             size = self._reader.files.size(path) or 0
             if size < HEADER_BYTES:
@@ -75,11 +75,11 @@ class IndexCheck:
         finally:
             mapped.close()
 
-    def _short_file(self, path: str, size: int) -> Finding:
+    def _short_file(self, path: str, size: int) -> StoreFinding:
         settled = self._reader.state.is_end_settled
         return (damage if settled else note)(Part.INDEX, path, size, f"the file has only {size} bytes")
 
-    def _check_header(self, path: str, index: IndexView) -> Iterator[Finding]:
+    def _check_header(self, path: str, index: IndexView) -> Iterator[StoreFinding]:
         header = index.header
         if not 0 <= header.next_entry <= index.max_entries + 1:
             reason = (
@@ -90,7 +90,7 @@ class IndexCheck:
             reason = f"its first time, {header.begin_ms}, is behind its last, {header.end_ms}"
             yield damage(Part.INDEX, path, 0, reason)
 
-    def _check_entries(self, path: str, index: IndexView) -> Iterator[Finding]:
+    def _check_entries(self, path: str, index: IndexView) -> Iterator[StoreFinding]:
         """Check every entry, and that following the slots finds each: build the slots again from the entries."""
         heads = array("i", bytes(4 * index.slots))
         end = max(1, min(index.header.next_entry, index.max_entries))
@@ -114,7 +114,9 @@ class IndexCheck:
             self._progress((stop - start) * ENTRY_BYTES)
         yield from self._check_slots(path, index, heads, end)
 
-    def _check_slots(self, path: str, index: IndexView, heads: "array[int]", end: int) -> Iterator[Finding]:
+    def _check_slots(
+        self, path: str, index: IndexView, heads: "array[int]", end: int
+    ) -> Iterator[StoreFinding]:
         values = index.slot_values()
         if values == heads:
             return

@@ -12,7 +12,7 @@ from typing import Final
 from codec.sysflag import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from storage.damage import find_next_message, is_filler
 from storage.log_scan import ScanEnd, ScannedMessage, scan_log
-from storage.tools.findings import Finding, Part, damage, note
+from storage.tools.findings import Part, StoreFinding, damage, note
 from storage.tools.read_only_files import end_of_data
 from storage.tools.store_reader import StoreReader
 
@@ -69,7 +69,7 @@ class LogCheck:
         self.damaged: list[DamagedRange] = []
         self.torn_end: DamagedRange | None = None
 
-    def run(self) -> Iterator[Finding]:
+    def run(self) -> Iterator[StoreFinding]:
         """Read the whole log; yield damage in the order of its physical offset."""
         bases = self._log.bases() if self._reader.bases else []
         for base in bases:
@@ -87,7 +87,7 @@ class LogCheck:
         number = bisect_right(self._lost_starts, physical_offset) - 1
         return number >= 0 and physical_offset < self._lost_ends[number]
 
-    def _check_file(self, base: int, *, is_last: bool) -> Iterator[Finding]:
+    def _check_file(self, base: int, *, is_last: bool) -> Iterator[StoreFinding]:
         path = self._log.path(base)
         file_end = base + self._log.file_bytes
         size = self._reader.files.size(path) or 0
@@ -143,7 +143,7 @@ class LogCheck:
                     base + self._log.file_bytes)  # fmt: skip
         return find_next_message(self._log, stop.physical_offset, limit, False)
 
-    def _check_tail(self, stop: ScanEnd, path: str, base: int) -> Iterator[Finding]:
+    def _check_tail(self, stop: ScanEnd, path: str, base: int) -> Iterator[StoreFinding]:
         """Judge what lies behind the last whole message: nothing, a message that a crash tore, or damage."""
         if stop.zeros or self._reader.state.may_change:
             return  # zeros, or a message that is being written this moment
@@ -158,7 +158,7 @@ class LogCheck:
             reason = f"the log ends in a torn message, which the next start cuts off: {stop.reason}"
             yield note(Part.LOG, path, place, reason, bytes=size)
 
-    def _add_damage(self, found: DamagedRange) -> Finding:
+    def _add_damage(self, found: DamagedRange) -> StoreFinding:
         self.damaged.append(found)
         self._add_lost(found.start, found.end)
         base = self._log.base_of(found.start)

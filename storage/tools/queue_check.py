@@ -14,7 +14,7 @@ from storage.errors import CorruptionError
 from storage.layout import QUEUE_BLANK_SIZE, QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from storage.log_scan import ScannedMessage, check_message
 from storage.tags import tags_code_of
-from storage.tools.findings import Finding, Part, damage, note
+from storage.tools.findings import Part, StoreFinding, damage, note
 from storage.tools.log_check import LogCheck, Progress
 from storage.tools.store_reader import StoreReader
 
@@ -53,7 +53,7 @@ class QueueCheck:
         self.holes = 0
         self.unreadable = 0
 
-    def run(self) -> Iterator[Finding]:
+    def run(self) -> Iterator[StoreFinding]:
         """Check all queues; yield findings queue by queue."""
         seen = set()
         for queue in self._reader.queues():
@@ -69,7 +69,7 @@ class QueueCheck:
                     raise
         yield from self._check_missing(seen)
 
-    def _check_missing(self, seen: set[tuple[bytes, int]]) -> Iterator[Finding]:
+    def _check_missing(self, seen: set[tuple[bytes, int]]) -> Iterator[StoreFinding]:
         """Report queues of which the log has messages, but which have no files."""
         batch_topics = set(self._reader.files.list(f"{self._reader.config.root}/batchconsumequeue"))
         for (topic, queue_id), run in self._log_check.queues.items():
@@ -87,7 +87,7 @@ class QueueCheck:
             else:
                 yield note(Part.QUEUE, path, 0, "messages of a deleted topic are still in the log", **details)
 
-    def _check_queue(self, queue: ConsumeQueue) -> Iterator[Finding]:
+    def _check_queue(self, queue: ConsumeQueue) -> Iterator[StoreFinding]:
         bad: BadEntries | None = None
         extension = f"{self._reader.config.root}/consumequeue_ext/{queue.topic}/{queue.queue_id}"
         lowest_code = _MIN_TAGS_CODE if self._reader.files.list(extension) else I64.low
@@ -158,7 +158,7 @@ class QueueCheck:
             return f"no message starts at {place}: {message or 'nothing is there'}"
         return _compare(queue, number, size, code if code >= lowest_code else None, message)
 
-    def _check_ends(self, queue: ConsumeQueue, first: int) -> Iterator[Finding]:
+    def _check_ends(self, queue: ConsumeQueue, first: int) -> Iterator[StoreFinding]:
         """Compare a queue's ends with those of its messages in the log."""
         run = self._log_check.queues.get((queue.topic.encode(), queue.queue_id))
         if run is None:
@@ -202,7 +202,7 @@ def _named(queue: ConsumeQueue) -> dict[str, object]:
     return {"topic": queue.topic, "queue_id": queue.queue_id}
 
 
-def _report(queue: ConsumeQueue, bad: BadEntries) -> Finding:
+def _report(queue: ConsumeQueue, bad: BadEntries) -> StoreFinding:
     base = bad.first - bad.first % queue.file_entries
     count = bad.end - bad.first
     more = f" (and {count - 1} entries behind it)" if count > 1 else ""

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from codec import fastjson
 from codec.errors import JsonError
-from storage.tools.findings import Finding, Part, damage, note
+from storage.tools.findings import Part, StoreFinding, damage, note
 from storage.tools.read_only_files import ReadOnlyFiles
 
 CHECKPOINT_FIELDS: Final = struct.Struct(">qqqqq")
@@ -59,7 +59,7 @@ class Checkpoint:
         fields = CHECKPOINT_FIELDS.unpack_from(content) if whole else (0, 0, 0, 0, 0)
         self.log_ms, self.queues_ms, self.index_ms, self.master_offset, self.confirmed_until = fields
 
-    def check(self, log_begin: int) -> Iterator[Finding]:
+    def check(self, log_begin: int) -> Iterator[StoreFinding]:
         """Yield what is wrong with the file itself; the end of the log is checked by `LogCheck`."""
         if not self.file_bytes:
             if log_begin:
@@ -74,7 +74,7 @@ class Checkpoint:
             yield damage(Part.CHECKPOINT, self.path, 32, reason)
 
 
-def check_tables(files: ReadOnlyFiles, config_path: str) -> Iterator[Finding]:
+def check_tables(files: ReadOnlyFiles, config_path: str) -> Iterator[StoreFinding]:
     """Yield the tables that cannot be read."""
     for name in TABLES:
         path = table_path(config_path, name)

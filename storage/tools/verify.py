@@ -8,7 +8,7 @@ together.
 import os
 from collections.abc import Iterator
 
-from storage.tools.findings import Finding, Part, note
+from storage.tools.findings import Part, StoreFinding, note
 from storage.tools.index_check import IndexCheck
 from storage.tools.log_check import LogCheck, Progress
 from storage.tools.queue_check import QueueCheck
@@ -35,7 +35,7 @@ class Verification:
         self.damage_count = 0
         self.note_count = 0
 
-    def run(self) -> Iterator[Finding]:
+    def run(self) -> Iterator[StoreFinding]:
         """Read everything; yield findings as they are made."""
         for found in self._run_parts():
             if found.is_damage:
@@ -44,7 +44,7 @@ class Verification:
                 self.note_count += 1
             yield found
 
-    def _run_parts(self) -> Iterator[Finding]:
+    def _run_parts(self) -> Iterator[StoreFinding]:
         config = self._reader.config
         yield from self.checkpoint.check(self.log_check.end)
         yield from check_tables(self._reader.files, config.config_path)

@@ -10,7 +10,7 @@ from storage.config import StoreConfig
 from storage.files import DiskFiles
 from storage.store import MessageStore
 from storage.tests.support import FakeClock, small_config
-from storage.tools.findings import Finding
+from storage.tools.findings import StoreFinding
 from storage.tools.store_reader import StoreReader
 from storage.tools.verify import Verification
 
@@ -77,7 +77,7 @@ def index_file(root: Path) -> Path:
     return next((root / "index").iterdir())
 
 
-def verify(root: Path, **changes: object) -> tuple[Verification, list[Finding]]:
+def verify(root: Path, **changes: object) -> tuple[Verification, list[StoreFinding]]:
     """Verify a store and return the check with its findings."""
     reader = StoreReader(disk_config(root, **changes))
     try:
@@ -87,7 +87,7 @@ def verify(root: Path, **changes: object) -> tuple[Verification, list[Finding]]:
         reader.close()
 
 
-def damage_of(root: Path, **changes: object) -> list[Finding]:
+def damage_of(root: Path, **changes: object) -> list[StoreFinding]:
     return [found for found in verify(root, **changes)[1] if found.is_damage]
 
 

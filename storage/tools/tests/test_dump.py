@@ -8,7 +8,7 @@ import pytest
 from codec.message import Message
 from codec.sysflag import COMPRESSED, COMPRESSION_ZLIB, TRANSACTION_PREPARED
 from storage.tools.dump import DumpFilter, dump_messages, message_value
-from storage.tools.findings import Finding
+from storage.tools.findings import StoreFinding
 from storage.tools.store_reader import StoreReader
 from storage.tools.tests.stores import (
     COUNT,
@@ -23,7 +23,7 @@ from storage.tools.tests.stores import (
 START_MS = 1_700_000_000_000
 
 
-def dump(root: Path, **given: object) -> list[Message | Finding]:
+def dump(root: Path, **given: object) -> list[Message | StoreFinding]:
     reader = StoreReader(disk_config(root))
     try:
         return list(dump_messages(reader, DumpFilter(**given)))
@@ -70,7 +70,7 @@ def test_damage_is_passed_over_and_reported(root: Path, given: dict[str, object]
     base = place - place % LOG_FILE_BYTES
     flip_bit(root / "commitlog" / f"{base:020d}", place - base + 90)
     found = dump(root, **given)
-    (damage,) = [each for each in found if isinstance(each, Finding)]
+    (damage,) = [each for each in found if isinstance(each, StoreFinding)]
     assert (damage.offset, damage.file) == (place - base, f"{root}/commitlog/{base:020d}")
     assert 90 not in numbers(root, **given)
     assert len(found) == (COUNT if not given else 67)
@@ -79,7 +79,7 @@ def test_damage_is_passed_over_and_reported(root: Path, given: dict[str, object]
 def test_a_missing_log_file_is_passed_over(root: Path) -> None:
     log_file(root, 1).unlink()
     found = dump(root)
-    assert [each.reason for each in found if isinstance(each, Finding)] == ["the file is missing"]
+    assert [each.reason for each in found if isinstance(each, StoreFinding)] == ["the file is missing"]
     assert numbers(root)[-1] == COUNT - 1
 
 
