@@ -404,6 +404,14 @@ class MessageStore:
         limit = min(max_messages, self.config.max_query_messages)
         return self.index.find_offsets(topic, key, limit, begin_ms, end_ms, key_type)
 
+    def skip_offsets(self, topic: str, queue_id: int, next_offset: int) -> None:
+        """Give the next message of a queue at least this offset; holes stand for the messages before that are lost.
+
+        Raises StoreFull.
+        """
+        queue = self._find_queue(topic, queue_id) or self._queue_set.create(topic, queue_id)
+        queue.append_holes(next_offset - queue.next_offset, max(0, self.commit_log.max_offset - 1))
+
     def delete_topic(self, topic: str) -> int:
         """Remove all queues of a topic; return their number. Its messages stay in the log until they expire.
 

@@ -66,21 +66,29 @@ def read_store_config(directory: str, files: tuple[str, ...], sets: tuple[str, .
 
 
 @contextmanager
-def open_reader(directory: str, files: tuple[str, ...], sets: tuple[str, ...]) -> "Iterator[StoreReader]":
-    """Open a store for reading; an error of the store or the system ends the command with exit code 1."""
+def report_store_errors() -> Iterator[None]:
+    """End the command with exit code 1 and one line for an error of the store or the system."""
     from storage.errors import StoreError
-    from storage.tools.store_reader import StoreReader
 
     try:
+        yield
+    except BrokenPipeError:
+        raise  # click ends quietly
+    except (StoreError, OSError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+@contextmanager
+def open_reader(directory: str, files: tuple[str, ...], sets: tuple[str, ...]) -> "Iterator[StoreReader]":
+    """Open a store for reading; errors end the command as `report_store_errors` says."""
+    from storage.tools.store_reader import StoreReader
+
+    with report_store_errors():
         reader = StoreReader(read_store_config(directory, files, sets))
         try:
             yield reader
         finally:
             reader.close()
-    except (StoreError, OSError) as error:
-        if isinstance(error, BrokenPipeError):
-            raise  # click ends quietly
-        raise click.ClickException(str(error)) from error
 
 
 def format_time(time_ms: int) -> str:

@@ -4,6 +4,7 @@ import click
 
 from gateway.store_commands.dump import dump
 from gateway.store_commands.inspect import inspect
+from gateway.store_commands.repair import repair
 from gateway.store_commands.verify import verify
 
 
@@ -12,5 +13,5 @@ def store() -> None:
     """Inspect, verify, dump, repair and back up the store folder of this broker or an official one."""
 
 
-for _command in (inspect, verify, dump):
+for _command in (inspect, verify, dump, repair):
     store.add_command(_command)

@@ -26,6 +26,11 @@ def verify(directory: str, files: tuple[str, ...], sets: tuple[str, ...], as_jso
 
     Exit code 0: no damage; 3: damage was found; 1: the store cannot be read.
     """
+    sys.exit(verify_store(directory, files, sets, as_json))
+
+
+def verify_store(directory: str, files: tuple[str, ...], sets: tuple[str, ...], as_json: bool) -> ExitCode:
+    """Verify a store, print findings and totals, and return the exit code."""
     from storage.tools.verify import Verification, bytes_to_read
 
     with (
@@ -36,7 +41,7 @@ def verify(directory: str, files: tuple[str, ...], sets: tuple[str, ...], as_jso
         for found in verification.run():
             print_finding(found, as_json)
         print_totals(verification, reader.state.may_change, as_json)
-    sys.exit(ExitCode.REFUSED if verification.damage_count else ExitCode.DONE)
+    return ExitCode.REFUSED if verification.damage_count else ExitCode.DONE
 
 
 def print_finding(found: "StoreFinding", as_json: bool) -> None:

@@ -54,7 +54,7 @@ ROOMS: Mapping[str, set[str]] = {
         "gateway.broker",
         "gateway.broker.assembly",
     },
-    "gateway.store_commands": {"gateway.config", "gateway.broker"},
+    "gateway.store_commands": {"gateway.config", "gateway.runtime", "gateway.broker"},
     # The shadow gateway, from the traffic it sees up to its commands.
     "gateway.shadow.traffic": {"gateway.runtime"},
     "gateway.shadow.clusters": {"gateway.config", "gateway.shadow.traffic"},

@@ -80,7 +80,8 @@ class LogCheck:
                 yield from self._check_file(base, is_last=base == bases[-1])
         if self.end < self._confirmed_until:
             reason = f"the log ends here, but the checkpoint covers it up to {self._confirmed_until}"
-            yield self._add_damage(DamagedRange(self.end, self._confirmed_until, reason))
+            is_missing = self.end == (bases[-1] + self._log.file_bytes if bases else 0)
+            yield self._add_damage(DamagedRange(self.end, self._confirmed_until, reason, is_missing))
 
     def is_lost(self, physical_offset: int) -> bool:
         """Return True if a physical offset lies in damaged bytes, or in those that replaced damaged ones."""

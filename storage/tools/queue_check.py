@@ -16,7 +16,7 @@ from storage.log_scan import ScannedMessage, check_message
 from storage.tags import tags_code_of
 from storage.tools.findings import Part, StoreFinding, damage, note
 from storage.tools.log_check import LogCheck, Progress
-from storage.tools.store_reader import StoreReader
+from storage.tools.store_reader import QueueKey, StoreReader
 
 _ENTRIES_PER_READ: Final = 4096
 _LITE_PREFIX: Final = "%LMQ%"
@@ -37,7 +37,8 @@ class QueueCheck:
     """One pass over all queues. The counts are complete once `run` has been exhausted.
 
     ``holes``: entries of messages lost to damage that was mended before. ``unreadable``: entries of messages that lie
-    in damaged bytes, which the log's own findings report.
+    in damaged bytes, which the log's own findings report. ``ends``: where queues without damage end. ``topics``: those
+    that have queues.
     """
 
     def __init__(
@@ -52,6 +53,8 @@ class QueueCheck:
         self.entries = 0
         self.holes = 0
         self.unreadable = 0
+        self.ends: dict[QueueKey, int] = {}
+        self.topics: frozenset[str] = frozenset()
 
     def run(self) -> Iterator[StoreFinding]:
         """Check all queues; yield findings queue by queue."""
@@ -59,15 +62,25 @@ class QueueCheck:
         for queue in self._reader.queues():
             self.queues += 1
             seen.add((queue.topic.encode(), queue.queue_id))
-            try:
-                self._reader.find_ends(queue)
-                yield from self._check_queue(queue)
-            except CorruptionError as error:
-                yield damage(Part.QUEUE, error.file, error.offset, error.reason, **_named(queue))
-            except FileNotFoundError:
-                if not self._reader.state.may_change:
-                    raise
+            is_whole = True
+            for found in self._check_or_skip(queue):
+                is_whole &= not found.is_damage
+                yield found
+            if is_whole:
+                self.ends[queue.topic, queue.queue_id] = queue.next_offset
+        self.topics = frozenset(topic.decode() for topic, _ in seen)
         yield from self._check_missing(seen)
+
+    def _check_or_skip(self, queue: ConsumeQueue) -> Iterator[StoreFinding]:
+        """Check a queue, unless the broker deletes it meanwhile."""
+        try:
+            self._reader.find_ends(queue)
+            yield from self._check_queue(queue)
+        except CorruptionError as error:
+            yield damage(Part.QUEUE, error.file, error.offset, error.reason, **_named(queue))
+        except FileNotFoundError:
+            if not self._reader.state.may_change:
+                raise
 
     def _check_missing(self, seen: set[tuple[bytes, int]]) -> Iterator[StoreFinding]:
         """Report queues of which the log has messages, but which have no files."""

@@ -26,11 +26,11 @@ class Verification:
         config = reader.config
         # The tables first: they must not name what is in no queue yet.
         topics = load_table(reader.files, config.config_path, "topics").get("topicConfigTable")
-        known = frozenset(topics) if isinstance(topics, dict) else frozenset()
+        self.known_topics = frozenset(topics) if isinstance(topics, dict) else frozenset()
         self._reader = reader
         self.checkpoint = Checkpoint(reader.files, config.checkpoint_path)
         self.log_check = LogCheck(reader, self.checkpoint.confirmed_until, progress)
-        self.queue_check = QueueCheck(reader, self.log_check, known, progress)
+        self.queue_check = QueueCheck(reader, self.log_check, self.known_topics, progress)
         self.index_check = IndexCheck(reader, self.log_check, progress)
         self.damage_count = 0
         self.note_count = 0

@@ -1,0 +1,275 @@
+"""Repairs a store that no broker has open: first a plan from the findings of `verify`, then its steps.
+
+Theory of operation
+-------------------
+The commit log is the truth; queues and index can always be built again from it. A repair therefore mends the log so
+that it is readable from its beginning to its end, moves whatever else is damaged out of the way, and lets recovery,
+which runs whenever a store is opened, build that again. Nothing is thrown away: every byte that is cut or replaced is
+kept below ``damaged/`` in the store.
+
+1. Damaged bytes of the log are copied to ``damaged/<first>-<end>`` and become fillers (`storage.damage`). Log files
+   that are missing or too short get their size back first.
+2. Files of the index, of tables and of the checkpoint that are damaged are moved to ``damaged/repair-<time>/``; an
+   index file together with all that follow it, because the index continues behind its last file.
+3. If the log or a queue is damaged, the folder ``consumequeue`` is moved there as well.
+4. The store is opened and closed: recovery builds the queues from the log, then the index is brought up to date.
+5. Queues that had more offsets than messages in the log get holes at their end, so that no offset is used twice.
+   Queues of topics that had been deleted, which come back when all are built again, are deleted.
+
+A crash in between leaves a store that a later repair, or the next start of a broker, completes: moved folders are
+built again, and damage that is still there is found again.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+from codec.topics import SYSTEM_PREFIX, SYSTEM_TOPICS
+from storage.commit_log import CommitLog
+from storage.config import StoreConfig
+from storage.damage import FILLER_FRAME_BYTES, set_aside, write_filler
+from storage.errors import StoreError
+from storage.files import DiskFiles
+from storage.index import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
+from storage.store import MessageStore
+from storage.tools.findings import Part, StoreFinding
+from storage.tools.log_check import DamagedRange, LogCheck, Progress
+from storage.tools.open_state import StoreState
+from storage.tools.store_reader import QueueKey, StoreReader
+from storage.tools.verify import Verification
+
+_INDEXED_PER_CALL = 10_000
+
+
+class StoreIsOpen(StoreError):
+    """A broker has the store open."""
+
+
+@dataclass(frozen=True, slots=True)
+class RepairPlan:
+    """The steps of one repair. ``ranges`` of the log become fillers; ``torn`` is kept and cut off by recovery.
+
+    ``bases`` are the first offsets of the log's files, ``short`` those of files that are too short. ``moved`` files and
+    folders go to ``damaged/repair-<time>/``. ``ends`` are the ends of undamaged queues before the repair, ``topics``
+    all topics that were known then; None if nothing tells.
+    """
+
+    config: StoreConfig
+    bases: list[int]
+    short: list[int]
+    ranges: list[DamagedRange]
+    torn: DamagedRange | None
+    moved: list[str]
+    rebuilds_queues: bool
+    recovers: bool
+    ends: dict[QueueKey, int] = field(default_factory=dict)
+    topics: frozenset[str] | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """True if nothing has to be done."""
+        return not (
+            self.short or self.ranges or self.torn or self.moved or self.rebuilds_queues or self.recovers
+        )
+
+    def describe(self) -> Iterator[str]:
+        """Yield what the repair will do, one sentence for each step."""
+        for base in self.short:
+            yield f"log, file {base:020d}: give it the size of the others"
+        for found in self.ranges:
+            size = found.end - found.start
+            kept = "" if found.is_missing else "keep a copy in damaged/ and "
+            yield (
+                f"log, {size:,} bytes from physical offset {found.start:,} ({found.reason}): {kept}replace them by "
+                "fillers, which readers skip"
+            )
+        if self.torn:
+            size = self.torn.end - self.torn.start
+            yield f"log, {size:,} bytes from {self.torn.start:,} on: keep a copy in damaged/ and cut off the torn end"
+        for path in self.moved:
+            yield f"move to damaged/: {path}"
+        if self.rebuilds_queues:
+            yield "build all consume queues again from the log"
+        elif self.recovers:
+            yield "recover, as the next start would: add missing queue entries behind the checkpoint"
+
+
+def plan_repair(
+    reader: StoreReader,
+    progress: Progress,
+    report: Callable[[StoreFinding], object],
+    *,
+    index_sizes_known: bool,
+) -> RepairPlan:
+    """Verify a store and return what its repair takes; ``report`` is called with each finding.
+
+    ``index_sizes_known``: the reader's settings have the broker's own maxHashSlotNum. Without that, an index file that
+    does not fit the default is no damage, but a reason to ask.
+    Raises StoreIsOpen, StoreError, OSError.
+    """
+    if reader.state.may_change:
+        raise StoreIsOpen(_describe_open(reader))
+    verification = Verification(reader, progress)
+    findings = []
+    for found in verification.run():
+        report(found)
+        findings.append(found)
+    return _make_plan(reader, verification, findings, index_sizes_known)
+
+
+def _make_plan(
+    reader: StoreReader, verification: Verification, findings: list[StoreFinding], index_sizes_known: bool
+) -> RepairPlan:
+    config = reader.config
+    broken = {part: [each.file for each in findings if each.is_damage and each.part is part] for part in Part}
+    short = [
+        base for base in reader.bases if reader.files.size(reader.log.path(base)) != reader.log.file_bytes
+    ]
+    ranges, torn = _damaged_ranges(reader, verification.log_check)
+    index_files = _index_files(reader)
+    if broken[Part.INDEX] and not index_sizes_known and not _index_fits(reader, index_files):
+        raise StoreError(
+            "The index files have another size than expected. If the broker sets maxHashSlotNum, pass its "
+            f"broker.conf with -c; if not, pass --set maxHashSlotNum={config.index_slots}"
+        )
+    first_index = min(broken[Part.INDEX], default="")
+    moved = [path for path in index_files if first_index and path >= first_index]
+    moved += sorted({*broken[Part.TABLE], *broken[Part.CHECKPOINT]})
+    rebuilds = bool(ranges or broken[Part.QUEUE])
+    had_queues = os.path.isdir(config.consume_queue_path)
+    if rebuilds and had_queues:
+        moved.append(config.consume_queue_path)
+    return RepairPlan(
+        replace(config, index_entries=_index_entries(reader, index_files)),
+        reader.bases,
+        short,
+        ranges,
+        torn,
+        moved,
+        rebuilds_queues=rebuilds,
+        recovers=reader.state.state is StoreState.CRASHED,
+        ends=dict(verification.queue_check.ends),
+        topics=verification.known_topics | verification.queue_check.topics if had_queues else None,
+    )
+
+
+def _damaged_ranges(
+    reader: StoreReader, log_check: LogCheck
+) -> tuple[list[DamagedRange], DamagedRange | None]:
+    """Return the parts of the log that become fillers, and a torn end for recovery to cut off."""
+    ranges, torn = list(log_check.damaged), log_check.torn_end
+    if torn is not None:
+        base = reader.log.base_of(torn.start)
+        is_cut_at_end = torn.start - base >= (reader.files.size(reader.log.path(base)) or 0)
+        if is_cut_at_end or any(found.start == torn.start for found in ranges):
+            torn = None
+        elif reader.state.is_end_settled:
+            ranges.append(torn)  # not torn by a crash, so it was whole
+            torn = None
+    return [_with_room_for_filler(reader, found) for found in ranges], torn
+
+
+def _with_room_for_filler(reader: StoreReader, found: DamagedRange) -> DamagedRange:
+    """Return a range into which a filler fits: only at the end of the log can it be too short."""
+    file_end = reader.log.base_of(found.start) + reader.log.file_bytes
+    end = max(found.end, found.start + FILLER_FRAME_BYTES)
+    return replace(found, end=file_end if found.end <= file_end < end else end)
+
+
+def _index_files(reader: StoreReader) -> list[str]:
+    directory = reader.config.index_path
+    return [f"{directory}/{name}" for name in reader.files.list(directory) if name.isdecimal()]
+
+
+def _index_fits(reader: StoreReader, paths: list[str]) -> bool:
+    config = reader.config
+    expected = HEADER_BYTES + config.index_slots * SLOT_BYTES + config.index_entries * ENTRY_BYTES
+    return all(reader.files.size(path) == expected for path in paths)
+
+
+def _index_entries(reader: StoreReader, paths: list[str]) -> int:
+    """Return the entries that the index files have room for, so that new ones get the same size."""
+    for path in paths:
+        room = (reader.files.size(path) or 0) - HEADER_BYTES - reader.config.index_slots * SLOT_BYTES
+        if room > 0 and room % ENTRY_BYTES == 0:
+            return room // ENTRY_BYTES
+    return reader.config.index_entries
+
+
+def _describe_open(reader: StoreReader) -> str:
+    state = reader.state
+    holder = f"process {state.pid} ({state.command})" if state.pid else "another process"
+    return f"{reader.config.root} is open: {holder} has locked it. Stop that broker first."
+
+
+def carry_out(plan: RepairPlan) -> None:
+    """Repair a store. Raises StoreInUse, StoreFull, CorruptionError, OSError; then it can be repaired again."""
+    files = DiskFiles()
+    config = plan.config
+    unlock = files.lock(f"{config.root}/lock")
+    try:
+        _mend_log(plan, files)
+        _move_aside(plan)
+        # Opening locks again: the same process may, and closing unlocks.
+        store = MessageStore.open(config, files)
+        try:
+            _delete_forgotten_topics(plan, store)
+            _keep_offsets(plan, store)
+            while store.build_index(_INDEXED_PER_CALL):
+                pass
+        finally:
+            store.close()
+    finally:
+        unlock()
+
+
+def _mend_log(plan: RepairPlan, files: DiskFiles) -> None:
+    """Give the log's files their size, keep what is damaged, and put fillers in its place."""
+    config = plan.config
+    log = CommitLog(files, config.commit_log_path, config.commit_log_file_bytes, 0, after_roll=_never_rolls)
+    log.first_base = plan.bases[0] if plan.bases else 0
+    try:
+        for base in plan.short:
+            os.truncate(log.path(base), log.file_bytes)
+        for found in [*plan.ranges, *([plan.torn] if plan.torn else [])]:
+            for base in range(log.base_of(found.start), found.end, log.file_bytes):
+                first, last = max(0, found.start - base), min(log.file_bytes, found.end - base)
+                log.mapped_file(base).reserve(first, last)  # creates a missing file
+            if not found.is_missing:
+                set_aside(files, config.root, log, found.start, found.end, found.reason)
+            if found is not plan.torn:
+                write_filler(files, log, found.start, found.end)
+    finally:
+        log.close()
+
+
+def _move_aside(plan: RepairPlan) -> None:
+    """Move damaged files and folders below ``damaged/``, keeping their paths."""
+    if not plan.moved:
+        return
+    root = plan.config.root
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    target = f"{root}/damaged/repair-{stamp}"
+    for path in plan.moved:
+        place = f"{target}/{os.path.relpath(path, root)}"
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        os.rename(path, place)
+
+
+def _delete_forgotten_topics(plan: RepairPlan, store: MessageStore) -> None:
+    """Delete queues that were not there before: their topics had been deleted, but not yet their messages."""
+    if plan.rebuilds_queues and plan.topics is not None:
+        for topic in store.topics() - plan.topics - SYSTEM_TOPICS:
+            if not topic.startswith(SYSTEM_PREFIX):
+                store.delete_topic(topic)
+
+
+def _keep_offsets(plan: RepairPlan, store: MessageStore) -> None:
+    if plan.rebuilds_queues:
+        for (topic, queue_id), end in plan.ends.items():
+            store.skip_offsets(topic, queue_id, end)
+
+
+def _never_rolls() -> None:
+    """Stand for what a store does when its log starts a new file; a repair starts none."""
