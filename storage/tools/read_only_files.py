@@ -5,8 +5,9 @@ import os
 from collections.abc import Callable
 from typing import Never
 
+from storage.disk_mapping import DiskMapping, is_in_memory
 from storage.errors import StoreError
-from storage.files import DiskFiles, DiskMapping
+from storage.files import DiskFiles
 
 
 class ReadOnlyFiles(DiskFiles):
@@ -23,10 +24,11 @@ class ReadOnlyFiles(DiskFiles):
         try:
             present = min(os.fstat(fd).st_size, size_bytes)
             if not present:  # the system refuses to map an empty file
-                empty = DiskMapping(path, mmap.mmap(-1, 1), 0)
+                empty = DiskMapping(path, mmap.mmap(-1, 1), 0, in_memory=False)
                 empty.view = empty.view[:0]
                 return empty
-            return DiskMapping(path, mmap.mmap(fd, present, access=mmap.ACCESS_READ), present)
+            mapped = mmap.mmap(fd, present, access=mmap.ACCESS_READ)
+            return DiskMapping(path, mapped, present, is_in_memory(fd))
         finally:
             os.close(fd)
 

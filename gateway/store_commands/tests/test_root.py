@@ -1,10 +1,12 @@
 """The store commands as a user runs them: what they print, and their exit codes."""
 
 import json
+import logging
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,16 @@ from toolkit.exit_codes import ExitCode
 
 SIZES = ("--set", "maxHashSlotNum=64")
 MAX_START_S = 0.3
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Iterator[None]:
+    """Undo what commands do to the loggers of the process, in which other tests run."""
+    logger = logging.getLogger()
+    handlers, level = logger.handlers[:], logger.level
+    yield
+    logger.handlers[:] = handlers
+    logger.setLevel(level)
 
 
 @pytest.fixture
