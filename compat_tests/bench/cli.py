@@ -9,11 +9,12 @@ import platform
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -21,6 +22,7 @@ from compat_tests.bench.loads import (
     LOADS,
     OPT_IN_LOADS,
     QUICK,
+    SYNC_SENDS,
     WARM_UP,
     Load,
     LoadDurations,
@@ -51,6 +53,14 @@ from compat_tests.endpoints.official import FULL_SPEED, OfficialEndpoint
     is_flag=True,
     help="Run short loads on cold JVMs. Flatters our server: do not quote the figures.",
 )
+@click.option(
+    "--flush",
+    type=click.Choice(["async", "sync"]),
+    default="async",
+    show_default=True,
+    help="flushDiskType of both servers. With sync only the send loads sync-1t, sync-4t and sync-64t are run: each "
+    "answer waits for the disk.",
+)
 @click.option("--subject", default="ours", show_default=True, help=f"Server to measure: {ENDPOINT_KINDS}.")
 @click.option(
     "--baseline", default="official", show_default=True, help=f"Server to compare with: {ENDPOINT_KINDS}."
@@ -65,6 +75,7 @@ def main(
     rounds: int | None,
     only: Sequence[str],
     quick: bool,
+    flush: str,
     subject: str,
     baseline: str,
     out: Path | None,
@@ -73,10 +84,11 @@ def main(
     """Compare our server with the official one, side by side, with stock clients."""
     exit_on_sigterm()
     report = ComparisonReport((subject, "official 5.4.0" if baseline == "official" else baseline))
-    makers = [_endpoint_factory(text) for text in (subject, baseline)]
-    bench = ComparisonRun(
-        report, makers, QUICK if quick else LoadDurations(), rounds or (1 if quick else 3), only
-    )
+    is_sync = flush == "sync"
+    makers = [_endpoint_factory(text, SYNC_FLUSH if is_sync else {}) for text in (subject, baseline)]
+    durations = QUICK if quick else LoadDurations()
+    loads = SYNC_SENDS if is_sync else (*LOADS, *(load for load in OPT_IN_LOADS if only))
+    bench = ComparisonRun(report, makers, durations, rounds or (1 if quick else 3), loads, only)
     try:
         with ExitStack() as stack:
             bench.run(stack)
@@ -93,9 +105,12 @@ def main(
     sys.exit(1 if report.problems else 0)
 
 
-def _endpoint_factory(text: str) -> Callable[[], Endpoint]:
+SYNC_FLUSH: Final = {"flushDiskType": "SYNC_FLUSH"}
+
+
+def _endpoint_factory(text: str, settings: Mapping[str, str]) -> Callable[[], Endpoint]:
     def make() -> Endpoint:
-        endpoint = choose_endpoint(text)
+        endpoint = choose_endpoint(text, settings)
         if isinstance(endpoint, OfficialEndpoint):
             endpoint.jvm = FULL_SPEED
         return endpoint
@@ -112,26 +127,26 @@ class ComparisonRun:
         makers: Sequence[Callable[[], Endpoint]],
         durations: LoadDurations,
         rounds: int,
+        loads: Sequence[Load],
         only: Sequence[str],
     ) -> None:
         self._report, self._makers, self._durations, self._rounds = report, makers, durations, rounds
         self._only = tuple(only)
+        self._loads = [load for load in loads if self._is_selected(load.name)]
         self._begin = time.monotonic()
 
     def run(self, stack: ExitStack) -> None:
         """Fill the report; the endpoints end with the stack."""
         endpoints = self._measure_start_ups(stack)
-        loads = [load for load in LOADS if self._is_selected(load.name)]
-        loads += [load for load in OPT_IN_LOADS if self._only and self._is_selected(load.name)]
-        if loads:
+        if self._loads:
             warm_up = replace(self._durations, warm_up_s=self._durations.server_warm_up_s)
             for endpoint in endpoints:
                 # The official server's JVM is slow until it has compiled the code path of a send.
                 self._run_or_note_failure("warm-up", partial(WARM_UP.run, endpoint, warm_up))
-                if any(load.reads_backlog for load in loads):
+                if any(load.reads_backlog for load in self._loads):
                     fill_backlog(endpoint, self._durations)
         for number in range(self._rounds):
-            for load in loads:
+            for load in self._loads:
                 for side in _side_order(number):
                     with _paused(endpoints[1 - side]):
                         self._run_load(load, endpoints[side], side, number)

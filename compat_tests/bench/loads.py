@@ -305,6 +305,8 @@ SENDS = tuple(
     for size in (128, 1024)
     for threads in (1, 4, 64)
 )
+SYNC_SENDS = tuple(send_load(f"sync-{threads}t-128B", "Producer", threads, 128) for threads in (1, 4, 64))
+"""Sends to servers with SYNC_FLUSH."""
 BATCH = send_load("batch16-4t-128B", "BatchProducer", 4, 128, "-b", "16")
 WARM_UP = send_load("warm-up", "Producer", 64, 128)
 LOADS = (

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from compat_tests.bench.loads import BATCH, FILTERED, SENDS, TIMER, TRANSACTION, Figures
+from compat_tests.bench.loads import BATCH, FILTERED, SENDS, SYNC_SENDS, TIMER, TRANSACTION, Figures
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,10 @@ def _report_lines() -> list[ReportLine]:
     for load in SENDS:
         threads = int(load.name.split("-")[1].removesuffix("t"))
         lines += _send_lines(load.name, rates.get(threads), Bar(1 / 3))
+    sync_rates = {1: Bar(1.3, at_least=True), 64: Bar(2.0, at_least=True)}
+    for load in SYNC_SENDS:
+        threads = int(load.name.split("-")[1].removesuffix("t"))
+        lines += _send_lines(load.name, sync_rates.get(threads), None)
     lines += _send_lines(BATCH.name, Bar(1.5, at_least=True), Bar(1 / 2))
     for load in (TIMER, TRANSACTION):
         lines += _send_lines(load.name, Bar(1.5, at_least=True), None)

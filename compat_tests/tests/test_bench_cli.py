@@ -1,7 +1,7 @@
 """The order of a benchmark run, with fake loads and endpoints."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,9 @@ from compat_tests.endpoints import Endpoint, Unavailable
 
 
 class Fake:
-    def __init__(self, name: str, journal: list[str]) -> None:
+    def __init__(self, name: str, journal: list[str], settings: Mapping[str, str]) -> None:
         self.name, self._journal = name, journal
+        journal.append(f"{name} {settings.get('flushDiskType', 'default flush')}")
 
     def pids(self) -> list[int]:
         return []
@@ -43,9 +44,10 @@ def journal(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return endpoint, {"start_ms": 1.0}
 
     monkeypatch.setattr(cli, "LOADS", (load("catch-up"), load("latency")))
+    monkeypatch.setattr(cli, "SYNC_SENDS", (load("sync-1t"),))
     monkeypatch.setattr(cli, "WARM_UP", load("warm"))
     monkeypatch.setattr(cli, "measure_start_up", start_up)
-    monkeypatch.setattr(cli, "choose_endpoint", lambda text: Fake(text, lines))
+    monkeypatch.setattr(cli, "choose_endpoint", lambda text, settings: Fake(text, lines, settings))
     monkeypatch.setattr(
         cli, "fill_backlog", lambda endpoint, durations: lines.append(f"{endpoint.name} fill")
     )
@@ -68,6 +70,16 @@ def test_sides_take_turns(journal: list[str]) -> None:
         "b latency",
         "a latency",
     ]
+
+
+def test_flush_sync_runs_other_loads_on_servers_with_that_setting(journal: list[str]) -> None:
+    assert run("--subject", "a", "--baseline", "b", "--rounds", "1", "--flush", "sync").exit_code == 0
+    assert {"a SYNC_FLUSH", "b SYNC_FLUSH", "a sync-1t", "b sync-1t"} <= set(journal)
+    assert not [line for line in journal if "latency" in line or "default" in line]
+    journal.clear()
+    assert run("--subject", "a", "--baseline", "b", "--rounds", "1").exit_code == 0
+    assert "a default flush" in journal
+    assert not [line for line in journal if "ync" in line]
 
 
 def test_each_round_starts_afresh_and_all_is_closed(journal: list[str]) -> None:
