@@ -146,6 +146,7 @@ class Server:
                 clock=self._clock,
                 run_blocking=self._run_blocking,
                 port=lambda: port,
+                reactor=self._reactor,
             )
             opened.pop_all()
         service = BrokerService(

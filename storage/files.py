@@ -231,8 +231,9 @@ class DiskFiles:
             os.fdatasync(fd)
         finally:
             os.close(fd)
-        # Only its own folders: a flush of the commit log does not wait for those of thousands of new queues.
-        self._flush_directories(self._new_directories.intersection(_folders_of(path)))
+        if self._new_directories:
+            # Only its own folders: a flush of the commit log does not wait for those of thousands of new queues.
+            self._flush_directories(self._new_directories.intersection(_folders_of(path)))
 
     def _flush_directories(self, directories: set[str]) -> None:
         # One thread at a time, so that no thread takes a folder for durable while another still flushes it.

@@ -3,16 +3,20 @@
 With SYNC_FLUSH an answer may leave only after its message is durable. Flushing once per message would limit the
 broker to the disk's rate of flushes, so answers queue up and share flushes:
 
-1. `hold_answer` queues the encoded answer and requests a flush.
-2. `run` flushes the store in a thread. Answers that are queued during a flush wait for the next one, because the
-   running flush may not cover their bytes.
-3. When a flush succeeds, all answers that were queued before it began are written, in order.
+1. `hold_answer` queues the encoded answer and starts a flush, unless one is running.
+2. The flush runs in a thread. At its beginning it notes how many answers have been queued; answers that are queued
+   later wait for the next flush, because the running one may not cover their bytes.
+3. When a flush succeeds, the answers noted at its beginning are written: in order, and all of a connection at once.
+   If more are queued by then, the next flush starts.
 4. An answer that waits longer than the time limit is sent with FLUSH_DISK_TIMEOUT: stored, perhaps not durable.
 
 Invariant: a SUCCESS answer is sent only after a flush that began after the append it reports. A crash before step 3
 loses answers, never messages whose answers were sent; the producer sends again. After a failed flush the answers stay
 queued, and the flush is repeated after a second. With ASYNC_FLUSH no answer is held and the store is flushed at
 intervals.
+
+Where there is a `Reactor`, the thread is a `FlushThread`, and no step passes through trio's scheduler. Otherwise
+`run` hands each flush to a worker thread.
 """
 
 import logging
@@ -23,8 +27,10 @@ import trio
 
 from codec.command import decode_frame, encode_command
 from codec.constants import ResponseCode
+from gateway.broker.flush_thread import FlushThread
 from gateway.runtime.run_blocking import RunBlocking
 from remoting.connection import Connection
+from remoting.reactor import Reactor
 from storage.store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -54,6 +60,7 @@ class GroupCommit:
         interval_ms: int,
         timeout_ms: int,
         run_blocking: RunBlocking,
+        reactor: Reactor | None = None,
     ) -> None:
         self.synchronous = synchronous
         self._store = store
@@ -61,10 +68,15 @@ class GroupCommit:
         self._timeout_s = timeout_ms / 1000
         self._run_blocking = run_blocking
         self._held: deque[HeldAnswer] = deque()
+        # Answers ever queued; of these, those that have left, and those that the last flush covers.
+        self._queued = 0
         self._released = 0
+        self._covered = 0
+        self._is_flush_wanted = False
         self._flush_started_s: float | None = None
         self._flush_requested = trio.Event()
-        self._some_held = trio.Event()
+        self._flush_failed = trio.Event()
+        self._thread = FlushThread(self._flush, self._end_flush, reactor) if synchronous and reactor else None
 
     @property
     def held_count(self) -> int:
@@ -83,11 +95,47 @@ class GroupCommit:
             # Counted directly, without the limit: the message is stored, so its answer must not be refused.
             connection.outstanding_requests += 1
             self._held.append(HeldAnswer(connection, answer, trio.current_time() + self._timeout_s))
-            self._some_held.set()
-        self._flush_requested.set()
+            self._queued += 1
+        self._is_flush_wanted = True  # Last: from here on the thread may cover the answer.
+        if self._thread is None:
+            self._flush_requested.set()
+        elif self._flush_started_s is None and not self._flush_failed.is_set():
+            self._start_thread(self._thread)
+
+    def _start_thread(self, thread: FlushThread) -> None:
+        self._flush_started_s = trio.current_time()
+        thread.start()
+
+    def _flush(self) -> None:
+        """Flush for all answers that are queued now. Runs in a thread."""
+        self._is_flush_wanted = False
+        self._covered = self._queued
+        self._store.flush()
+
+    def _end_flush(self, error: Exception | None) -> None:
+        """Write the covered answers after a flush of the thread, and start the next flush."""
+        self._flush_started_s = None
+        if error is not None:
+            log.error("flush failed; answers wait for the next attempt", exc_info=error)
+            self._flush_failed.set()
+            return
+        self._write_covered()
+        if self._is_flush_wanted and self._thread is not None:
+            self._start_thread(self._thread)
+
+    def _write_covered(self) -> None:
+        """Write the answers that the last flush covers, those of one connection in one call."""
+        answers: dict[Connection, list[bytes]] = {}
+        while self._held and self._released < self._covered:
+            held = self._pop_oldest()
+            answers.setdefault(held.connection, []).append(held.answer)
+        for connection, parts in answers.items():
+            connection.write(parts[0] if len(parts) == 1 else b"".join(parts))
 
     async def run(self) -> None:
         """Flush until cancelled. `watch_deadlines` runs beside it."""
+        if self._thread is not None:
+            return await self._repeat_failed(self._thread)
         while True:
             if self.synchronous:
                 await self._flush_requested.wait()
@@ -95,15 +143,21 @@ class GroupCommit:
                 await trio.sleep(self._interval_s)
             await self._flush_once()
 
+    async def _repeat_failed(self, thread: FlushThread) -> None:
+        while True:
+            await self._flush_failed.wait()
+            await trio.sleep(FLUSH_RETRY_S)
+            self._flush_failed = trio.Event()
+            self._start_thread(thread)
+
     async def _flush_once(self) -> None:
         """Flush for all answers that are held now."""
-        last = self._released + len(self._held)
         self._flush_requested = trio.Event()
         if not self._held and self._store.durable_offset >= self._store.max_physical_offset:
             return
         self._flush_started_s = trio.current_time()
         try:
-            await self._run_blocking(self._store.flush)
+            await self._run_blocking(self._flush)
         except Exception:
             log.exception("flush failed; answers wait for the next attempt")
             await trio.sleep(FLUSH_RETRY_S)
@@ -111,9 +165,7 @@ class GroupCommit:
             return
         finally:
             self._flush_started_s = None
-        while self._held and self._released < last:
-            held = self._pop_oldest()
-            held.connection.write(held.answer)
+        self._write_covered()
 
     def _pop_oldest(self) -> HeldAnswer:
         self._released += 1
@@ -121,16 +173,20 @@ class GroupCommit:
         held.connection.outstanding_requests -= 1
         return held
 
+    def close(self) -> None:
+        """End the thread, after the flush that is running. Idempotent."""
+        if self._thread is not None:
+            self._thread.close()
+
     async def watch_deadlines(self) -> None:
         """Write answers whose deadline has passed, until cancelled.
 
-        All have the same time limit, so the oldest is due first.
+        All have the same time limit, so the oldest is due first, and an answer that is queued during the sleep is not
+        due before its end. An event of the first answer would cost each single send a pass through the scheduler.
         """
         while True:
-            if not self._held:
-                self._some_held = trio.Event()
-                await self._some_held.wait()
-            await trio.sleep_until(self._held[0].deadline if self._held else trio.current_time())
+            next_s = trio.current_time() + self._timeout_s
+            await trio.sleep_until(self._held[0].deadline if self._held else next_s)
             while self._held and self._held[0].deadline <= trio.current_time():
                 held = self._pop_oldest()
                 log.warning("flush timed out, answering before it", extra={"remote": held.connection.remote})

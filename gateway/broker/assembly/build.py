@@ -42,6 +42,7 @@ from gateway.broker.wake_signal import WakeSignal
 from gateway.config.process import BrokerConfig
 from gateway.runtime.config_file import ConfigFile
 from gateway.runtime.run_blocking import RunBlocking
+from remoting.reactor import Reactor
 from storage.clock import Clock
 from storage.errors import StoreFull
 from storage.files import DiskFiles, Files, MemoryFiles
@@ -58,6 +59,7 @@ def build_broker(
     run_blocking: RunBlocking,
     port: Callable[[], int],
     files: Files | None = None,
+    reactor: Reactor | None = None,
 ) -> Broker:
     """Open the store, recovering it if needed, and connect the parts.
 
@@ -71,6 +73,7 @@ def build_broker(
         store,
         run_blocking,
         port,
+        reactor,
         lambda name: ConfigFile(files, f"{settings.config_path}/{name}", run_blocking),
     )
 
@@ -80,6 +83,7 @@ def _connect_parts(
     store: MessageStore,
     run_blocking: RunBlocking,
     port: Callable[[], int],
+    reactor: Reactor | None,
     table_file: Callable[[str], ConfigFile],
 ) -> Broker:
     """Build the parts of a broker on its store, each from those it uses."""
@@ -91,7 +95,7 @@ def _connect_parts(
         with suppress(StoreFull, OSError):
             tables.offsets.persist()
     restore_topics(tables.topics, store)
-    services = _services(config, store, run_blocking, port)
+    services = _services(config, store, run_blocking, port, reactor)
     timer_delivery = _timer_delivery(config, services, table_file("timermetrics"))
     delay_service = _delay_service(config, table_file("delayOffset.json"), services, timer_delivery)
     writer = MessageWriter(store, services.long_polls, delay_service)
@@ -137,12 +141,16 @@ def _connect_parts(
 
 
 def _services(
-    config: BrokerConfig, store: MessageStore, run_blocking: RunBlocking, port: Callable[[], int]
+    config: BrokerConfig,
+    store: MessageStore,
+    run_blocking: RunBlocking,
+    port: Callable[[], int],
+    reactor: Reactor | None,
 ) -> MessageServices:
     return MessageServices(
         store,
         LongPolls(store.clock, store),
-        _group_commit(config, store, run_blocking),
+        _group_commit(config, store, run_blocking, reactor),
         AdvertisedHosts(config.broker_ip, port),
         BrokerStats(),
         DamagedRecords(config.broker_name, store.clock),
@@ -241,13 +249,16 @@ def _group_table(config: BrokerConfig, file: ConfigFile, clock: Clock) -> GroupT
     )
 
 
-def _group_commit(config: BrokerConfig, store: MessageStore, run_blocking: RunBlocking) -> GroupCommit:
+def _group_commit(
+    config: BrokerConfig, store: MessageStore, run_blocking: RunBlocking, reactor: Reactor | None
+) -> GroupCommit:
     return GroupCommit(
         store,
         synchronous=config.store.is_sync_flush,
         interval_ms=config.store.flush_interval_commit_log_ms,
         timeout_ms=config.store.sync_flush_timeout_ms,
         run_blocking=run_blocking,
+        reactor=reactor,
     )
 
 

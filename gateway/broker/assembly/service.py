@@ -228,6 +228,7 @@ class BrokerService:
         broker = self.broker
         with ExitStack() as stack:
             stack.callback(broker.store.close)
+            stack.callback(broker.group_commit.close)
             if broker.timer_delivery is not None:
                 stack.callback(broker.timer_delivery.close)
             for table in (
