@@ -124,13 +124,15 @@ INDEX_ENTRY = Struct(
     "key_hash" / Int32sb, "physical_offset" / Int64sb, "seconds" / Int32sb, "previous_entry" / Int32sb
 )
 
-# Checkpoint: the first bytes of a 4 KiB file. Everything up to these store timestamps (ms) is on disk.
+# Checkpoint: the first bytes of a 4 KiB file. Everything up to these store timestamps (ms) is on disk. The last is
+# ours; what the times of the index mean is described in docs/reference/store-format.md.
 CHECKPOINT = Struct(
     "commit_log_timestamp" / Int64sb,
     "consume_queue_timestamp" / Int64sb,
     "index_timestamp" / Int64sb,
     "master_flushed_offset" / Int64sb,
     "confirm_physical_offset" / Int64sb,
+    "index_flushed_until" / Int64sb,
 )
 
 # A capture file of the shadow gateway (docs/reference/capture-format.md). CRC-32 of all bytes before it.

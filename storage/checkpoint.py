@@ -4,15 +4,26 @@ import struct
 
 from storage.files import Files
 
-_FIELDS = struct.Struct(">qqqqq")
+_TIMES = struct.Struct(">qq")
+_OFFSETS = struct.Struct(">qq")
+_TIME = struct.Struct(">q")
+_INDEX_TIME_AT = 16
+_OFFSETS_AT = 24
+_INDEX_FLUSHED_AT = 40
 _FILE_BYTES = 4096
 _MARGIN_MS = 3000
 
 
 class StoreCheckpoint:
-    """Five 64-bit numbers at the start of a 4 KiB file. Source: StoreCheckpoint, 5.4.0.
+    """Numbers at the start of a 4 KiB file: five official ones, and one of ours. Source: StoreCheckpoint, 5.4.0.
 
-    ``confirm_offset`` is used here for the physical offset below which queue entries are on the disk.
+    ``log_timestamp`` and ``queues_timestamp``: messages stored up to this time, in ms, are on the disk, and an official
+    broker that recovers the store need not index them. ``confirm_offset`` is used here for the physical offset below
+    which queue entries are on the disk.
+
+    ``index_timestamp`` is the end time of the index files, whether they are on the disk or not: after a crash an
+    official broker deletes each file that ends later. ``index_flushed_until`` is ours: the time up to which they are on
+    the disk. An official broker knows nothing of it, so after one it is too low, which is harmless.
     """
 
     __slots__ = (
@@ -20,6 +31,7 @@ class StoreCheckpoint:
         "_files",
         "_path",
         "confirm_offset",
+        "index_flushed_until",
         "index_timestamp",
         "log_timestamp",
         "master_offset",
@@ -31,9 +43,12 @@ class StoreCheckpoint:
         self._path = path
         self._file = files.open_mapped(path, _FILE_BYTES)
         self._file.reserve(0, _FILE_BYTES)
-        fields = _FIELDS.unpack_from(self._file.buffer)
-        self.log_timestamp, self.queues_timestamp, self.index_timestamp = fields[:3]
-        self.master_offset, self.confirm_offset = fields[3:]
+        buffer = self._file.buffer
+        self.log_timestamp, self.queues_timestamp = _TIMES.unpack_from(buffer)
+        (self.index_timestamp,) = _TIME.unpack_from(buffer, _INDEX_TIME_AT)
+        self.master_offset, self.confirm_offset = _OFFSETS.unpack_from(buffer, _OFFSETS_AT)
+        (flushed_until,) = _TIME.unpack_from(buffer, _INDEX_FLUSHED_AT)
+        self.index_flushed_until = flushed_until or self.index_timestamp
 
     @property
     def safe_timestamp(self) -> int:
@@ -44,17 +59,21 @@ class StoreCheckpoint:
         safe: int = min(self.log_timestamp, self.queues_timestamp) - _MARGIN_MS
         return max(0, safe)
 
+    def announce_index_end(self, end_ms: int) -> None:
+        """Raise ``index_timestamp`` before an index file says that it ends at this time, without waiting for the disk.
+
+        It is the only field that the thread which indexes writes.
+        """
+        if end_ms > self.index_timestamp:
+            self.index_timestamp = end_ms
+            _TIME.pack_into(self._file.buffer, _INDEX_TIME_AT, end_ms)
+
     def write(self) -> None:
         """Block until the numbers are on the disk. They share one disk sector, so they change together."""
-        _FIELDS.pack_into(
-            self._file.buffer,
-            0,
-            self.log_timestamp,
-            self.queues_timestamp,
-            self.index_timestamp,
-            self.master_offset,
-            self.confirm_offset,
-        )
+        buffer = self._file.buffer
+        _TIMES.pack_into(buffer, 0, self.log_timestamp, self.queues_timestamp)
+        _OFFSETS.pack_into(buffer, _OFFSETS_AT, self.master_offset, self.confirm_offset)
+        _TIME.pack_into(buffer, _INDEX_FLUSHED_AT, self.index_flushed_until)
         self._files.flush(self._path)
 
     def close(self) -> None:

@@ -13,21 +13,28 @@ A file's header is written after each call of `MessageIndex.index_messages`. A p
 that lead to entries which the header does not count, and the older entries of these slots could no longer be found.
 Such files are deleted and built again from the log (`MessageIndex.load`); so are, after a power cut, files that may
 have changed since the checkpoint.
+
+An official broker that opens the store after a crash deletes index files that end after the checkpoint's index time,
+and indexes only messages behind the checkpoint's other times. So that time is raised before a file's header is written
+(``announce_end``), and `MessageStore.write_checkpoint` keeps the other times within ``indexed_until_ms``.
 """
 
 import struct
 import sys
 import time
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+from codec.constants import MAGIC_V1, MAGIC_V2
 from codec.hashing import index_hash
+from codec.message import MIN_MESSAGE_BYTES
 from codec.sysflag import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from storage.clock import Clock
-from storage.commit_log import CommitLog
+from storage.commit_log import CommitLog, store_timestamp_of
 from storage.errors import StoreFull
 from storage.files import Files, MappedFile
 from storage.index_keys import key_hashes, parse_common_message
+from storage.layout import START
 from storage.log_scan import ScanEnd, ScannedMessage, scan_log
 
 _HEADER = struct.Struct(
@@ -207,6 +214,7 @@ class MessageIndex:
     """All index files of a store, oldest first."""
 
     __slots__ = (
+        "_announce_end",
         "_clock",
         "_directory",
         "_end_time",
@@ -217,6 +225,7 @@ class MessageIndex:
         "_slots",
         "_unflushed",
         "files",
+        "indexed_until_ms",
         "next_offset",
     )
 
@@ -229,7 +238,9 @@ class MessageIndex:
         entries: int,
         clock: Clock,
         max_keys: int,
+        announce_end: Callable[[int], None],
     ) -> None:
+        """``announce_end`` is called with the new end time, in ms, before headers say that the index ends there."""
         self._files = files
         self._directory = directory
         self._log = log
@@ -237,9 +248,12 @@ class MessageIndex:
         self._entries = entries
         self._clock = clock
         self._max_keys = max_keys
+        self._announce_end = announce_end
         self.files: list[IndexFile] = []
         # Physical offset of the first message that is not indexed yet, or not all of its keys.
         self.next_offset = 0
+        # All messages stored up to this time, in ms, were indexed when the last step ended.
+        self.indexed_until_ms = 0
         self._unflushed: set[IndexFile] = set()
         self._end_time = 0  # of the last message in the files, in ms, when their headers were written
 
@@ -266,6 +280,17 @@ class MessageIndex:
         self.next_offset = self._log.first_base
         if self.files and self.files[-1].end_offset >= self._log.first_base:
             self.next_offset = self._end_of_message(self.files[-1].end_offset)
+        self._announce_end(self._end_time)
+        self._note_indexed_time()
+
+    def _note_indexed_time(self) -> None:
+        """Set ``indexed_until_ms``; it stays as it was where the next message cannot be read, as at a file's end."""
+        if self.next_offset >= self._log.max_offset:
+            self.indexed_until_ms = self._clock.now_ms() - 1
+            return
+        message = self._log.select(self.next_offset, MIN_MESSAGE_BYTES)
+        if message is not None and START.unpack_from(message)[1] in (MAGIC_V1, MAGIC_V2):
+            self.indexed_until_ms = store_timestamp_of(message) - 1
 
     def _may_be_damaged(self, file: IndexFile, crashed: bool, unchanged_before_ms: int | None) -> bool:
         if file.next_entry <= 1 or file.end_offset >= self._log.max_offset:
@@ -324,10 +349,13 @@ class MessageIndex:
                     indexed += step
         finally:
             self._publish(touched)
+            self._note_indexed_time()
         return indexed
 
     def _publish(self, touched: set[IndexFile]) -> None:
         """Write the headers of changed files, oldest first: `load` looks for unfinished files from the newest on."""
+        if touched:
+            self._announce_end(self.files[-1].end_time)
         for file in self.files:
             if file in touched:
                 file.write_header()

@@ -62,6 +62,8 @@ from storage.unindexed_search import find_unindexed
 
 log = logging.getLogger(__name__)
 
+MAX_COVERED_BACKLOG_BYTES = 256 << 20
+"""Bytes of the log without index that a checkpoint takes into account: reading them again takes a few seconds."""
 _DEFAULT_STORE_HOST = bytes((127, 0, 0, 1)) + (10911).to_bytes(4, "big")
 
 
@@ -84,9 +86,11 @@ class MessageStore:
             files, config.commit_log_path, config.commit_log_file_bytes, config.reserve_commit_log_bytes,
             after_roll=self._keep_within_bytes,
         )  # fmt: skip
+        self._unlock_folder = files.lock(config.root + "/lock")
+        self._checkpoint = StoreCheckpoint(files, config.checkpoint_path)
         self.index = MessageIndex(
             files, config.index_path, self.commit_log, config.index_slots, config.index_entries, clock,
-            config.max_keys_per_message,
+            config.max_keys_per_message, self._checkpoint.announce_index_end,
         )  # fmt: skip
         self._queue_set = QueueSet(config, files)
         self._queues = self._queue_set.by_key
@@ -95,8 +99,6 @@ class MessageStore:
         self._max_message_bytes = config.max_message_bytes
         self._flush_lock = threading.Lock()
         self._checkpoint_lock = threading.Lock()
-        self._unlock_folder = files.lock(config.root + "/lock")
-        self._checkpoint = StoreCheckpoint(files, config.checkpoint_path)
         self._closed = False
 
     @classmethod
@@ -130,7 +132,7 @@ class MessageStore:
         recovery = Recovery(self.config, self.files, self.commit_log, self._queue_set, known)
         recovery.run()
         if self.config.message_index_enable:
-            unchanged_before_ms = checkpoint.index_timestamp if power_cut else None
+            unchanged_before_ms = checkpoint.index_flushed_until if power_cut else None
             self.index.load(crashed=crashed, unchanged_before_ms=unchanged_before_ms)
         if crashed or recovery.rebuilt:
             self.write_checkpoint()
@@ -488,10 +490,22 @@ class MessageStore:
             self.flush()
             self._flush_queues([(queue, end) for queue, end in ends if queue.flushed_offset < end])
             checkpoint = self._checkpoint
-            checkpoint.index_timestamp = self.index.flush()
-            checkpoint.log_timestamp = checkpoint.queues_timestamp = until_ms
+            checkpoint.index_flushed_until = self.index.flush()
+            checkpoint.log_timestamp = checkpoint.queues_timestamp = self._limit_to_indexed(until_ms, queued)
             checkpoint.confirm_offset = queued
             checkpoint.write()
+
+    def _limit_to_indexed(self, until_ms: int, queued: int) -> int:
+        """Return the time up to which all messages below a physical offset are indexed, or ``until_ms`` if it is less.
+
+        An official broker that recovers the store indexes only what the checkpoint does not cover. More than
+        MAX_COVERED_BACKLOG_BYTES are not waited for, as recovery would have to read them.
+        """
+        index = self.index
+        backlog_bytes = queued - index.next_offset if self.config.message_index_enable else 0
+        if 0 < backlog_bytes <= MAX_COVERED_BACKLOG_BYTES:
+            return min(until_ms, index.indexed_until_ms)
+        return until_ms
 
     def _flush_queues(self, ends: list[tuple[ConsumeQueue, int]]) -> None:
         self.files.flush_many([path for queue, _ in ends for path in queue.unflushed_paths()])

@@ -20,7 +20,7 @@ I64 = st.integers(-(2**63), 2**63 - 1)
         (layouts.INDEX_HEADER, ">qqqqii"),
         (layouts.INDEX_SLOT, ">i"),
         (layouts.INDEX_ENTRY, ">iqii"),
-        (layouts.CHECKPOINT, ">qqqqq"),
+        (layouts.CHECKPOINT, ">qqqqqq"),
     ],
 )
 @given(data=st.data())

@@ -79,6 +79,24 @@ def test_power_lost_after_filling_several_files(seed):
     assert find(store) == places[::-1]
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_power_lost_after_announcing_the_end_of_files_that_were_not_flushed(seed):
+    """The checkpoint's page may reach the disk before the files do."""
+    files, clock = CrashFiles(), FakeClock()
+    store = open_store(files, clock, index_entries=8)
+    places = append_keys(store, 2)
+    store.build_index()
+    store.write_checkpoint()
+    for _ in range(40):
+        clock.advance(1000)
+        places += append_keys(store, 1)
+    store.build_index()
+    store.flush()
+    files.flush("/s/checkpoint")
+    store = open_store(files.crash(random.Random(seed)), clock, index_entries=8)
+    assert find(store) == places[::-1]
+
+
 @pytest.mark.parametrize("lost", [1, 2])
 def test_keys_of_a_message_whose_file_is_lost_are_added_again(lost):
     files, clock = CrashFiles(), FakeClock()
