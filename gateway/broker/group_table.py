@@ -3,8 +3,8 @@
 Online members are in `client_registry.py`, consumer offsets in `consumer_offsets.py`.
 
 A change takes effect at once, in memory. An administrator's change is in the file before its answer leaves; a group
-that was created automatically is written within `topic_table.SAVE_INTERVAL_S`. If the process is killed before that,
-the group is created again by its next heartbeat.
+that was created automatically is written right after it, at most every `topic_table.SAVE_INTERVAL_S`. If the process
+is killed before that, the group is created again by its next heartbeat.
 """
 
 import logging
@@ -171,7 +171,7 @@ class GroupTable(SettingsTable):
 
     def _commit_change(self) -> None:
         count_change(self.version, self._clock.now_ms())
-        self._dirty = True
+        self.note_change()
 
     def encode_slices(self) -> Iterator[bytes]:
         """Yield the content of subscriptionGroup.json."""

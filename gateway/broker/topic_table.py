@@ -6,8 +6,9 @@ Listeners are called after each change; one of them registers the topics with na
 A change takes effect at once, in memory. What survives a killed process:
 
 - A topic that an administrator created, changed or deleted: the answer waits until the file is written.
-- A topic that a send or a heartbeat created: the file is written within `SAVE_INTERVAL_S`. If the process is killed
-  before that, `restore_topics` finds the topic by its messages when the broker starts again.
+- A topic that a send or a heartbeat created: the file is written as soon as the answer is sent, but not more often than
+  every `SAVE_INTERVAL_S`. If the process is killed before that, `restore_topics` finds the topic by its messages when
+  the broker starts again.
 
 A power failure in the second after that may undo a change. Deviation: the official broker writes the whole file, on
 the thread of the request, whenever a send creates a topic; a thousand new topics take it a thousand such writes.
@@ -33,7 +34,7 @@ from storage.clock import Clock
 log = logging.getLogger(__name__)
 
 SAVE_INTERVAL_S: Final = 0.25
-"""Longest time until a topic or group that was created automatically is written."""
+"""Shortest time between two writes of topics or groups that were created automatically."""
 
 
 MAX_COUNTED_QUEUES: Final = 65_536
@@ -337,7 +338,7 @@ class TopicTable(SettingsTable):
 
     def _commit_change(self, change: TopicChange) -> None:
         count_change(self.version, self._clock.now_ms())
-        self._dirty = True
+        self.note_change()
         for listener in self._listeners:
             listener(change)
 

@@ -226,6 +226,21 @@ class SettingsTable(ChangingTable):
     and the change takes effect all the same; the next save tries again. Source: ConfigManager.persist, 5.4.0.
     """
 
+    def __init__(self, file: ConfigFile) -> None:
+        super().__init__(file)
+        self._changed = trio.Event()
+
+    def note_change(self) -> None:
+        """Record that the table differs from its file."""
+        self._dirty = True
+        self._changed.set()
+
+    async def wait_until_dirty(self) -> None:
+        """Wait until there is something to save."""
+        while not self._dirty:
+            self._changed = trio.Event()
+            await self._changed.wait()
+
     def _write(self, data: bytes) -> None:
         self.file.replace(data)
         self.file.is_behind = False
@@ -255,5 +270,5 @@ class SettingsTable(ChangingTable):
         try:
             yield
         except (StoreFull, OSError) as error:
-            self._dirty = True
+            self.note_change()
             self.file.report_failure(error)

@@ -98,7 +98,8 @@ class BrokerService:
             self._keep_running(nursery, "staged batches", broker.staged_batches.run)
         save_s = config.flush_consumer_offset_interval_ms / 1000
         self._repeat(nursery, "save offsets", save_s, self._save_offsets)
-        self._repeat(nursery, "save settings", SAVE_INTERVAL_S, self._save_settings)
+        for table in self._settings:
+            nursery.start_soon(self._save_settings, table)
         self._repeat(nursery, "settle tables", SETTLE_INTERVAL_S, self._settle_tables)
         self._repeat(nursery, "expire clients", EXPIRY_INTERVAL_S, self._close_expired_clients)
         self._repeat(nursery, "sample rates", SAMPLE_INTERVAL_S, broker.rates.take_sample)
@@ -188,9 +189,12 @@ class BrokerService:
         broker = self.broker
         return broker.groups, broker.topics, broker.pop.request_modes
 
-    async def _save_settings(self) -> None:
-        for table in self._settings:
-            await table.save_changes()
+    async def _save_settings(self, table: SettingsTable) -> None:
+        """Save a table as soon as it changes: an official broker that takes over does not know what is not in it."""
+        while True:
+            await table.wait_until_dirty()
+            await self.tasks.attempt("save settings", table.save_changes)
+            await trio.sleep(SAVE_INTERVAL_S)
 
     async def _settle_tables(self) -> None:
         """Flush tables that were written without waiting for the disk; waiting would have delayed all answers."""

@@ -28,7 +28,7 @@ class RequestModes(SettingsTable):
                 raise limit_error("maxRequestModes", self.limits.max_request_modes, "request modes of groups")
             self._count += 1
         self.table.setdefault(topic, {})[group] = mode
-        self._dirty = True
+        self.note_change()
 
     def find_mode(self, topic: str, group: str) -> SetMessageRequestModeRequestBody | None:
         """Return the mode that was set for a group and topic."""

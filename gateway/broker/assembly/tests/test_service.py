@@ -77,6 +77,28 @@ async def test_offsets_are_written_while_the_broker_runs(cluster):
 
 
 @simulated
+async def test_a_created_topic_is_written_at_once_and_further_ones_together(cluster):
+    files = MemoryFiles()
+    node = await cluster.add_broker(files=files)
+    client = cluster.dial(node.address)
+
+    def written():
+        return files.read_small("/broker-a/config/topics.json") or b""
+
+    await trio.sleep(10)
+    await client.ask(message(topic="one"))
+    await trio.sleep(0.01)
+    assert b'"one"' in written()
+    for topic in ("two", "three"):
+        await client.ask(message(topic=topic))
+    await trio.sleep(0.01)
+    assert b'"two"' not in written()
+    await trio.sleep(SAVE_INTERVAL_S)
+    assert b'"two"' in written()
+    assert b'"three"' in written()
+
+
+@simulated
 async def test_tables_are_settled_while_the_broker_runs(cluster, caplog):
     files = CrashFiles()
     node = await cluster.add_broker(files=files)
