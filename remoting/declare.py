@@ -47,7 +47,7 @@ from codec.command import Command
 from codec.constants import ResponseCode
 from codec.fastjson import MAX_TRUSTED_VALUES, MAX_VALUES
 from codec.java_numbers import I64, JavaInteger, JavaNumberError, parse_java_float, parse_java_integer
-from remoting.errors import RequestError
+from remoting.errors import RemotingClosed, RequestError
 from remoting.fields import MISSING, Declared, Field, compile_function, field, i16, i32, i64
 from remoting.json_body import JsonBody
 
@@ -335,8 +335,11 @@ class Request(Header, Generic[Reply]):
     def read_reply(self, command: Command, max_json_values: int = MAX_TRUSTED_VALUES) -> Reply:
         """Parse the typed reply of an answer, by default of a server that is trusted with large tables.
 
-        Raises RequestError unless its code is 0 or in ``accept_codes``.
+        Raises RequestError unless its code is 0 or in ``accept_codes``; RemotingClosed for that of a server that stops,
+        which asks its clients to connect again.
         """
+        if command.code == ResponseCode.GO_AWAY:
+            raise RemotingClosed(f"the server stops: {command.remark}")
         if command.code not in self.ACCEPT_CODES:
             raise RequestError(command.code, command.remark)
         if self.REPLY is None:

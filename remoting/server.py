@@ -115,6 +115,7 @@ class RemotingServer:
         self._accept_transport = accept_transport
         self._handshakes: set[trio.CancelScope] = set()
         self._accepting = trio.CancelScope()
+        self._drained = trio.Event()
         self._stopped = False
         self._grown_bytes = 0
         self.connections: set[Connection] = set()
@@ -122,15 +123,18 @@ class RemotingServer:
     async def serve(self, listeners: list[socket.socket]) -> None:
         """Accept connections until cancelled or `drain`; return when every connection has ended."""
         async with trio.open_nursery() as nursery:
-            with self._accepting:
-                async with trio.open_nursery() as accepting:
-                    accepting.start_soon(self._close_idle_periodically)
-                    accepting.start_soon(self._limit_memory_periodically)
-                    for listener in listeners:
-                        accepting.start_soon(accept_connections, listener, self._accepted, nursery)
-            self._stopped = True
-            for handshake in self._handshakes:
-                handshake.cancel()
+            async with trio.open_nursery() as housekeeping:
+                housekeeping.start_soon(self._close_idle_periodically)
+                housekeeping.start_soon(self._limit_memory_periodically)
+                with self._accepting:
+                    async with trio.open_nursery() as accepting:
+                        for listener in listeners:
+                            accepting.start_soon(accept_connections, listener, self._accepted, nursery)
+                        await trio.sleep_forever()
+                for handshake in self._handshakes:
+                    handshake.cancel()
+                await self._drained.wait()
+                housekeeping.cancel_scope.cancel()
             for connection in list(self.connections):
                 connection.close("server stopped")
 
@@ -250,16 +254,22 @@ class RemotingServer:
             self._grown_bytes = 0
             self.close_largest_inputs()
 
+    def stop_accepting(self) -> None:
+        """Close the listeners; connections go on until `drain`, so a successor can listen on the port meanwhile."""
+        self._stopped = True
+        self._accepting.cancel()
+
     async def drain(self) -> None:
         """Let running requests finish within ``max_drain_s``, let their answers leave, and end `serve`.
 
         Peers that do not read their answers delay it by at most MAX_UNREAD_DRAIN_S.
         """
+        self.stop_accepting()
         with trio.move_on_after(self._server_limits.max_drain_s):
             await self._until_none(lambda connection: connection.has_running_tasks)
             with trio.move_on_after(MAX_UNREAD_DRAIN_S):
                 await self._until_none(lambda connection: connection.is_sending)
-        self._accepting.cancel()
+        self._drained.set()
 
     async def _until_none(self, is_so: Callable[[Connection], bool]) -> None:
         while any(map(is_so, self.connections)):  # noqa: ASYNC110 - see below

@@ -23,8 +23,8 @@ Reply = TypeVar("Reply", bound=Header | None)
 Address = tuple[str, int]
 
 _MASTER_ID: Final = 0
-TRANSIENT_CODES: Final = frozenset({1, 2, 14, 215})
-"""Refusals worth a retry: SYSTEM_ERROR, SYSTEM_BUSY, SERVICE_NOT_AVAILABLE, FLOW_CONTROL."""
+TRANSIENT_CODES: Final = frozenset({1, 2, 14, 215, 1500})
+"""Refusals worth a retry: SYSTEM_ERROR, SYSTEM_BUSY, SERVICE_NOT_AVAILABLE, FLOW_CONTROL, GO_AWAY."""
 
 OPTIONS: Final = (
     Option(

@@ -1,20 +1,37 @@
 """Consumers whose broker is killed under them: ordered consumption, and retries; these cases run last."""
 
+import time
 from collections import Counter
+from contextlib import ExitStack
 
+from codec.constants import ResponseCode
 from compat_tests.cases.test_ordered import by_key, send_all
 from compat_tests.cases.test_restart import restart
 from compat_tests.clients.driver import JavaClientError
 from compat_tests.clients.java_api import JavaClient, JavaPushConsumer
-from compat_tests.clients.typed import committed_messages, connect, create_topic, messages, pull
+from compat_tests.clients.typed import (
+    committed_messages,
+    connect,
+    create_topic,
+    messages,
+    pull,
+    pull_request,
+    send_readable,
+    send_request,
+)
 from compat_tests.endpoints import Endpoint
-from compat_tests.marks import case
+from compat_tests.marks import case, differs
 from compat_tests.server import ServerUnderTest, eventually
+from remoting.blocking import BlockingClient
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
+from remoting.requests.offsets import GetMaxOffset
 
 # A message that was waiting for its next attempt when the broker was killed may wait a second time.
 PATIENCE_S = 180.0
+CLIENT_TIMEOUT_S = 31.0
+"""Client 4.x gives a waiting pull up this long after it was sent, even if the connection has closed."""
 COUNT = 60
+QUEUES = 4
 
 
 def distinct(consumer: JavaPushConsumer, *, times: int = 1) -> set[str]:
@@ -59,6 +76,51 @@ def test_ordered(endpoint: Endpoint, server: ServerUnderTest, java5: JavaClient)
     assert (
         min(Counter(delivery["body"] for delivery in received).values()) >= 2
     )  # the listener fails each message once
+
+
+@case(
+    "restart", "Java: idle consumers receive from every queue again after the broker was stopped and started"
+)
+def test_stop(endpoint: Endpoint, server: ServerUnderTest, java: JavaClient) -> None:
+    topic = server.topic_name()
+    create_topic(server, topic, QUEUES)
+    groups = [server.unique_name("group") for _ in range(3)]
+    with ExitStack() as running:
+        consumers = [running.enter_context(java.push(group, topic)) for group in groups]
+        fill_queues(server, topic, "before")
+        for consumer in consumers:
+            consumer.received(QUEUES, 60)
+        restart(endpoint, endpoint.stop)
+        fill_queues(server, topic, "after")
+        began = time.monotonic()
+        wanted = {f"after {queue}" for queue in range(QUEUES)}
+        for consumer in consumers:
+            eventually(lambda: wanted <= distinct(consumer), CLIENT_TIMEOUT_S + 20, every_s=0.1)  # noqa: B023
+        print(f"client {java.version}: all queues are received from after {time.monotonic() - began:.1f} s")
+
+
+def fill_queues(server: ServerUnderTest, topic: str, text: str) -> None:
+    """Send one message to each queue, so that every queue's pull is seen to work."""
+    with connect(server.broker) as broker:
+        for queue in range(QUEUES):
+            broker.ask(send_request(topic, f"{text} {queue}".encode(), queue_id=queue))
+
+
+@differs(reason="the official broker closes the connection; Java clients 4.x and Go then wait for 30 s")
+@case("restart", "a pull that waits is answered when the broker stops")
+def test_waiting_pull(
+    endpoint: Endpoint, server: ServerUnderTest, broker: BlockingClient, topic: str
+) -> None:
+    send_readable(broker, topic)
+    requests = pull_request(topic, 1, suspend_ms=30_000), GetMaxOffset(topic=topic, queue_id=0)
+    broker.start_commands([request.to_command() for request in requests])
+    assert broker.receive_next_answer().ext.get("offset") == "1", "the pull waits by now"
+    restart(endpoint, endpoint.stop)
+    try:
+        code = broker.receive_next_answer().code
+    except RemotingClosed:
+        code = None
+    assert code == ResponseCode.PULL_NOT_FOUND
 
 
 @case("retry", "Java: SIGKILL of the broker while messages wait for their next attempt: each comes again")

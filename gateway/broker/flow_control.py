@@ -22,6 +22,7 @@ from codec.batch import ENTRY_HEAD
 from codec.command import Command, encode_response
 from codec.constants import ResponseCode
 from codec.java_numbers import parse_integer_or
+from gateway.broker.go_away import GoAway
 from gateway.broker.group_commit import GroupCommit
 from gateway.broker.quotas import PULL, SEND, Quotas
 from gateway.config.process import BrokerConfig
@@ -99,10 +100,16 @@ class FlowControl:
         self._handlers: MutableMapping[int, Handler] = {}
         self._unguarded: dict[int, Handler] = {}
         self._guarded_quotas = (False, False)
+        self._go_away: GoAway | None = None
 
     def guard_handlers(self, handlers: MutableMapping[int, Handler], waited_s: Callable[[], float]) -> None:
         """Guard these handlers from now on. ``waited_s`` returns how long the current request has waited."""
         self._handlers, self._unguarded, self._waited_s = handlers, dict(handlers), waited_s
+        self.refresh_guards()
+
+    def begin_stop(self, go_away: GoAway) -> None:
+        """Send clients away from now on, because the broker stops."""
+        self._go_away = go_away
         self.refresh_guards()
 
     def reconfigure(self, config: BrokerConfig) -> None:
@@ -123,7 +130,7 @@ class FlowControl:
             self._handlers[code] = self._wrap_in_guards(code, handler)
 
     def _wrap_in_guards(self, code: int, handler: Handler) -> Handler:
-        """Wrap a handler in its guards, from the innermost: quotas, sends that wait for the disk, waiting time."""
+        """Wrap a handler in its guards, from the innermost: quotas, waiting for the disk, waiting time, stop."""
         if code in SENDS and self.quotas.sending:
             handler = self._within_send_quota(handler)
         if code in PULLS and self.quotas.pulling:
@@ -132,6 +139,8 @@ class FlowControl:
             handler = self._within_capacity(handler)
         if self._config.flow.broker_fast_failure_enable and code not in UNLIMITED:
             handler = self._within_wait_limit(code, handler)
+        if self._go_away is not None:
+            handler = self._go_away.guard(code, handler)
         return handler
 
     # -- overload -----------------------------------------------------------------------------------------------

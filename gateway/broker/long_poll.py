@@ -58,6 +58,7 @@ MAX_CODES_READ: Final = 1024
 """Largest number of new messages whose tags are looked at; after more of them every waiting pull is tried."""
 _MAX_STALE_TICKS: Final = 1024
 _EXPIRY: Final = "expiry"
+_ALL: Final = "all requests"
 
 
 class QueueTags(Protocol):
@@ -356,16 +357,30 @@ class LongPolls:
             self.mark_work(_EXPIRY, self._expiry_steps)
             self.answer_marked()
 
+    def answer_all(self) -> None:
+        """Start to answer every request as at its deadline; `run` continues. For a broker that stops."""
+        self.mark_work(_ALL, self._all_steps)
+        self.answer_marked()
+        self._work_left.set()
+
+    def _all_steps(self) -> Steps:
+        while self._by_connection:
+            requests = next(iter(self._by_connection.values()))
+            self._expire(next(iter(requests)))
+            yield
+
+    def _expire(self, request: WaitingRequest) -> None:
+        self.remove(request)
+        if not request.connection.closed:
+            request.expire()
+
     def _expiry_steps(self) -> Steps:
         while self._ticks and self._ticks[0] <= self._now_tick():
             requests = self._by_tick.get(self._ticks[0])
             if requests is None:
                 heappop(self._ticks)
                 continue
-            request = next(iter(requests))
-            self.remove(request)
-            if not request.connection.closed:
-                request.expire()
+            self._expire(next(iter(requests)))
             yield
 
     async def run(self) -> None:

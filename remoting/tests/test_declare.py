@@ -8,7 +8,7 @@ import pytest
 from codec.command import Command
 from codec.constants import ResponseCode
 from remoting.declare import REQUESTS, Header, Request, TopicRequest, field, i16, i32, i64
-from remoting.errors import RequestError
+from remoting.errors import RemotingClosed, RequestError
 from remoting.json_body import JsonBody
 
 
@@ -153,6 +153,8 @@ def test_replies_and_refusals_are_distinguished(declared: Callable[..., Any]) ->
     with pytest.raises(RequestError) as caught:
         request.read_reply(Command(17, remark="no such topic"))
     assert (caught.value.code, caught.value.remark) == (17, "no such topic")
+    with pytest.raises(RemotingClosed, match="the server stops: please go away"):
+        request.read_reply(Command(1500, remark="please go away"))
 
 
 def test_a_request_without_reply_gives_none(declared: Callable[..., Any]) -> None:

@@ -10,6 +10,7 @@ from math import inf
 import trio
 
 from gateway.broker.broadcast_offsets import SCAN_INTERVAL_S
+from gateway.broker.go_away import GoAway
 from gateway.broker.index_builder import IndexBuilder
 from gateway.broker.processors import all_routes
 from gateway.broker.processors.broker import Broker
@@ -221,10 +222,21 @@ class BrokerService:
             self._checkpoint_end = end
 
     async def stop(self) -> None:
-        """End `run` after the outstanding requests are answered, including those that wait for the disk."""
+        """Send clients away (`go_away.py`), and end `run` after the outstanding requests are answered.
+
+        That includes requests that wait for a message, or for the disk.
+        """
+        broker = self.broker
+        go_away = GoAway(broker.clock)
+        self.server.stop_accepting()
+        broker.flow_control.begin_stop(go_away)
         with trio.move_on_after(self._drain_s):
-            while self.broker.group_commit.held_count:  # noqa: ASYNC110 - an event would be set on the path of every send
+            while broker.group_commit.held_count or len(broker.long_polls):
+                # Again and again: a pull that waited for its quota begins to wait for a message.
+                broker.long_polls.answer_all()
                 await trio.sleep(DRAIN_POLL_S)
+            if self.server.connections:
+                await go_away.wait_quiet()
         await self.server.drain()
 
     def close(self) -> None:

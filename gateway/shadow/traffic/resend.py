@@ -17,7 +17,12 @@ CREDENTIALS: Final = ("AccessKey", "Signature", "SecurityToken")
 """Header fields of a client's signature. Source: SessionCredentials, 5.4.0."""
 _BUSY: Final = "busy"
 _TEMPORARY_CODES: Final = frozenset(
-    {ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.FLOW_CONTROL}
+    {
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.FLOW_CONTROL,
+        ResponseCode.GO_AWAY,
+    }
 )
 
 

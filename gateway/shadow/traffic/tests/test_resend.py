@@ -53,5 +53,7 @@ def test_recall_handle_names_the_targets_broker():
 
 def test_temporary_refusals():
     busy = "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
-    assert all(is_temporary_refusal(*each) for each in ((2, None), (14, "no room"), (215, ""), (1, busy)))
+    assert all(
+        is_temporary_refusal(*each) for each in ((2, None), (14, "no room"), (215, ""), (1500, ""), (1, busy))
+    )
     assert not any(is_temporary_refusal(*each) for each in ((1, "no"), (16, "busy"), (0, None)))
