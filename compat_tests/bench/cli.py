@@ -85,7 +85,7 @@ def main(
     exit_on_sigterm()
     report = ComparisonReport((subject, "official 5.4.0" if baseline == "official" else baseline))
     is_sync = flush == "sync"
-    makers = [_endpoint_factory(text, SYNC_FLUSH if is_sync else {}) for text in (subject, baseline)]
+    makers = [endpoint_factory(text, SYNC_FLUSH if is_sync else {}) for text in (subject, baseline)]
     durations = QUICK if quick else LoadDurations()
     loads = SYNC_SENDS if is_sync else (*LOADS, *(load for load in OPT_IN_LOADS if only))
     bench = ComparisonRun(report, makers, durations, rounds or (1 if quick else 3), loads, only)
@@ -108,7 +108,9 @@ def main(
 SYNC_FLUSH: Final = {"flushDiskType": "SYNC_FLUSH"}
 
 
-def _endpoint_factory(text: str, settings: Mapping[str, str]) -> Callable[[], Endpoint]:
+def endpoint_factory(text: str, settings: Mapping[str, str]) -> Callable[[], Endpoint]:
+    """Return a function that builds an endpoint for measurements, which is not tuned for quick starts."""
+
     def make() -> Endpoint:
         endpoint = choose_endpoint(text, settings)
         if isinstance(endpoint, OfficialEndpoint):
