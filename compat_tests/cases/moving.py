@@ -112,7 +112,8 @@ class ShadowProcess:
 
     def run_step(self, way: str, topic: str, *words: str, state: str) -> str:
         """Run `advance` or `rollback` (`way`), waiting for its checks, and assert the topic's state afterwards."""
-        text = self.run_command(way, topic, "--wait", str(STEP_TIMEOUT_S // 2), *words)
+        confirmed = ("--yes",) if way == "advance" else ()
+        text = self.run_command(way, topic, "--wait", str(STEP_TIMEOUT_S // 2), *confirmed, *words)
         assert text.splitlines()[-1] == f"{topic}: {state}", text
         return text
 

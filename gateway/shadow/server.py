@@ -38,6 +38,7 @@ from gateway.shadow.proxy.forwarder import Forwarder
 from gateway.shadow.proxy.listener_context import TargetDialer
 from gateway.shadow.proxy.target_dialer import make_target_dialer
 from gateway.shadow.replication.service import ReplicationService
+from gateway.shadow.report.problems import mirror_problems, queue_problems, task_problems
 from gateway.shadow.report.service import ReportService
 from gateway.shadow.traffic.exchange import Hub, Side
 from remoting.connection import Handler
@@ -100,6 +101,7 @@ class ShadowServer:
         self.comparison = (
             self._build_comparison(self.mirror) if self.mirror and config.compare.enabled else None
         )
+        self._collect_problems()
         self.report.add_section("tasks", self._task_rows)
         self.metrics.register(self._task_metrics)
 
@@ -163,7 +165,15 @@ class ShadowServer:
     def _build_cutover(self, mirror: MirrorService) -> Cutover:
         """Build the cut-over and resume its moves."""
         target = self._config.target
-        cutover = Cutover(self._config.cutover, self.hub, mirror, target.brokers, target.kind)
+        check = self.target_check
+        cutover = Cutover(
+            self._config.cutover,
+            self.hub,
+            mirror,
+            target.brokers,
+            target.kind,
+            lambda: check.problem if check is not None else "",
+        )
         cutover.register_metrics(self.metrics)
         self.report.show_moves(cutover.routes.moves_status)
         cutover.routes.register_routes(self.report.console)
@@ -185,6 +195,20 @@ class ShadowServer:
         self.report.show_comparison(comparison)
         comparison.register_routes(self.report.console)
         return comparison
+
+    def _collect_problems(self) -> None:
+        """Let each part say what an operator has to look at; the causes come before their consequences."""
+        problems, check, mirror = self.report.problems, self.target_check, self.mirror
+        listeners = self.forwarder.broker_listeners
+        problems.add_source("primary", lambda: [listeners.problem] if listeners.problem else [])
+        if check is not None and mirror is not None:
+            problems.add_source("target", lambda: [check.problem] if check.problem else [])
+            # While the target cannot be used at all, streams and queues only repeat that.
+            problems.add_source("mirror", lambda: mirror_problems(mirror.mirror) if not check.problem else [])
+            if mirror.replication is not None:
+                status = mirror.replication.status
+                problems.add_source("mirror", lambda: queue_problems(status()) if not check.problem else [])
+        problems.add_source("tasks", lambda: task_problems(self._supervisors()))
 
     def _supervisors(self) -> Iterator[TaskSupervisor]:
         yield from (self.forwarder.tasks, self.report.tasks, self._target_tasks)

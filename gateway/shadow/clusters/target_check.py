@@ -21,7 +21,8 @@ log = logging.getLogger(__name__)
 
 FIRST_CHECK_S: Final = 5.0
 """Longest time that the start waits for the first check."""
-RETRY_S: Final = 1.0
+RETRY_S: Final = 0.5
+MAX_RETRY_S: Final = 5.0
 RECHECK_S: Final = 30.0
 MAX_NAMED_BROKERS: Final = 5
 IsOwnAddress = Callable[[str], Awaitable[bool]]
@@ -69,10 +70,10 @@ class TargetCheck:
 
     async def run(self) -> None:
         """Repeat the check until the target is refused for good."""
-        while True:
-            await trio.sleep(RECHECK_S if self._guard.is_checked else RETRY_S)
-            if self._guard.problem:
-                return
+        pause_s = RETRY_S
+        while not self._guard.problem:
+            pause_s = RECHECK_S if self._guard.is_checked else min(2 * pause_s, MAX_RETRY_S)
+            await trio.sleep(pause_s)
             await self._check()
 
     async def _check(self) -> None:
@@ -81,7 +82,9 @@ class TargetCheck:
             try:
                 reason = await find_shared_broker(self._primary, self._target)
             except CLUSTER_ERRORS as error:
-                return self._note_failure(f"the target could not be compared with the primary: {error}")
+                return self._note_failure(
+                    f"the target could not be compared with the primary: {str(error) or type(error).__name__}"
+                )
         if reason:
             return self._guard.refuse(reason)
         self._failure = ""

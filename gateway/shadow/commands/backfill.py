@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from gateway.shadow.commands.run_async import run_async
 from toolkit.exit_codes import ConfigurationError, ExitCode
 
 if TYPE_CHECKING:
@@ -53,23 +54,14 @@ def backfill(context: click.Context, /, file: str | None, topics: str, quiet: bo
 
     It can be interrupted at any time: the same command continues where it stopped.
     """
-    import trio
-
-    from gateway.shadow.clusters.cluster import CLUSTER_ERRORS
     from gateway.shadow.commands.read_config import read_config
-    from toolkit.settings import SettingsError
 
     outer = context.obj or {}
     config = read_config(file or outer.get("file"), outer.get("sets", ()))
     if not config.target.namesrv:
         raise ConfigurationError("target.namesrv must be set")
     names = {name.strip() for name in topics.split(",") if name.strip()}
-    try:
-        problems = trio.run(_run_backfill, config, names, limits, quiet)
-    except* SettingsError as failures:
-        raise ConfigurationError("; ".join(map(str, failures.exceptions))) from None
-    except* (*CLUSTER_ERRORS, LookupError, ValueError) as failures:
-        raise click.ClickException("; ".join(map(str, failures.exceptions))) from None
+    problems = run_async(_run_backfill, config, names, limits, quiet)
     for problem in problems:
         click.echo(problem, err=True)
     if problems:

@@ -3,29 +3,44 @@
 They use the console of the running gateway; `sync` works directly between the clusters if no gateway runs.
 """
 
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import click
 
-from gateway.shadow.console.client import ConsoleUnreachable, console_from_options, console_options
+from gateway.shadow.console.client import (
+    ConsoleClient,
+    ConsoleUnreachable,
+    console_from_options,
+    console_options,
+)
 from toolkit.exit_codes import ExitCode
 
 MOVE_COLUMNS: Final = ("topic", "group", "state", "producers", "consumers")
-CHECK_COLUMNS: Final = ("check", "ok", "measured", "reason")
+CHECK_COLUMNS: Final = ("check", "ok", "measured")
 SYNC_COLUMNS: Final = ("kind", "name", "broker", "action", "detail")
 
 
 @click.command()
 @console_options
 def status(file: str | None, address: str | None) -> None:
-    """Show the state of every topic and group that is being moved."""
-    moves = console_from_options(file, address).get("/cutover")["moves"]
+    """Show the gateway's problems, and the state of every topic and group that is being moved."""
+    console = console_from_options(file, address)
+    show_problems(console)
+    moves = console.get("/cutover")["moves"]
     if not moves:
         click.echo("No topic is being moved. To see what a move needs: rmq-gateway shadow plan TOPIC")
         return
     click.echo(render_table(MOVE_COLUMNS, [row for move in moves for row in _move_rows(move)]))
+
+
+def show_problems(console: ConsoleClient) -> None:
+    """Print what keeps the gateway from its work, in red."""
+    for each in console.get("/status").get("problems", ()):
+        click.secho(f"Problem ({each['part']}): {each['problem']}", fg="red")
 
 
 def _move_rows(move: dict[str, Any]) -> Iterable[dict[str, str]]:
@@ -45,7 +60,9 @@ def _move_rows(move: dict[str, Any]) -> Iterable[dict[str, str]]:
 def plan(topics: tuple[str, ...], group: str | None, file: str | None, address: str | None) -> None:
     """Show the checks for each topic's next step. Without TOPICS, show all topics being moved."""
     query = {"topic": ",".join(topics), "group": group or ""}
-    answer = console_from_options(file, address).get("/cutover/plan", **query)
+    console = console_from_options(file, address)
+    show_problems(console)
+    answer = console.get("/cutover/plan", **query)
     for each in answer["topics"]:
         click.echo(f"{each['topic']}: {each['state']}")
         if each["reason"]:
@@ -80,10 +97,28 @@ def _step_options(function: Any) -> Any:
 
 @click.command()
 @click.option("--to", "goal", metavar="STATE", help="Take all steps up to this state.")
+@click.option(
+    "-y", "--yes", is_flag=True, help="Take the step to DONE, which cannot be undone, without asking."
+)
 @_step_options
-def advance(file: str | None, address: str | None, goal: str | None, **given: Any) -> None:
-    """Take the next step of TOPIC, or of its groups. The exit code is 3 if a check refuses it."""
-    answer = console_from_options(file, address).post("/cutover/advance", {**given, "to": goal})
+def advance(file: str | None, address: str | None, goal: str | None, yes: bool, **given: Any) -> None:
+    """Take the next step of TOPIC, or of its groups. The exit code is 3 if a check refuses it.
+
+    The step to DONE cannot be undone; the command asks before it.
+    """
+    console = console_from_options(file, address)
+    asked = {**given, "to": goal}
+    answer = console.post("/cutover/advance", {**asked, "confirmed": yes})
+    if answer.get("confirm"):
+        _show_steps(answer["steps"])
+        click.echo(f"{answer['topic']}: {answer['state']}")
+        click.secho(f"{answer['confirm']}.", fg="yellow")
+        if not is_interactive():
+            click.echo("The step was not taken. Pass --yes to take it.", err=True)
+            sys.exit(ExitCode.REFUSED)
+        if not click.confirm("Take this step?"):
+            sys.exit(ExitCode.REFUSED)
+        answer = console.post("/cutover/advance", {**asked, "confirmed": True})
     _show_answer(answer)
 
 
@@ -94,6 +129,11 @@ def rollback(file: str | None, address: str | None, whole: bool, **given: Any) -
     """Undo the last step of TOPIC, or of one group. The exit code is 3 if a check refuses it."""
     answer = console_from_options(file, address).post("/cutover/rollback", {**given, "all": whole})
     _show_answer(answer)
+
+
+def is_interactive() -> bool:
+    """Tell whether somebody can answer a question."""
+    return sys.stdin.isatty()
 
 
 def _show_answer(answer: dict[str, Any]) -> None:
@@ -110,8 +150,20 @@ def _show_steps(steps: Sequence[dict[str, Any]], *, planned: bool = False) -> No
         name = f"group {step['group']}: " if step["group"] else ""
         click.echo(f"  {name}{step['from']} -> {step['to']}: {words[0] if ready else words[1]}")
         if step["checks"]:
-            rows = [{**check, "ok": "yes" if check["ok"] else "NO"} for check in step["checks"]]
-            click.echo(render_table(CHECK_COLUMNS, rows, indent=4))
+            _show_checks(step["checks"])
+
+
+def _show_checks(checks: Sequence[dict[str, Any]]) -> None:
+    """Print a row for each check, and below it the reason why it does not hold: a narrow terminal shows all of it."""
+    rows = [{**check, "ok": "yes" if check["ok"] else "NO"} for check in checks]
+    heading, *lines = render_table(CHECK_COLUMNS, rows, indent=4).split("\n")
+    click.echo(heading)
+    width = max(40, shutil.get_terminal_size().columns)
+    for check, line in zip(checks, lines, strict=True):
+        click.secho(line, fg=None if check["ok"] else "red")
+        if check["reason"]:
+            indent = " " * 8
+            click.echo(textwrap.fill(check["reason"], width, initial_indent=indent, subsequent_indent=indent))
 
 
 @click.command()

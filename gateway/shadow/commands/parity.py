@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import click
 
+from gateway.shadow.commands.run_async import run_async
 from gateway.shadow.report.conditions import exit_if, fail_if_option
 from toolkit.conditions import Condition, parse_condition
 from toolkit.exit_codes import ConfigurationError, ExitCode
@@ -87,14 +88,13 @@ def parity(
     code is 4 when nothing was compared.
     """
     import orjson
-    import trio
 
     from gateway.shadow.commands.read_config import read_config
 
     config = read_config(file or context.obj["file"], context.obj["sets"])
     if not config.target.namesrv:
         raise ConfigurationError("target.namesrv must be set")
-    result = trio.run(_compare_clusters, config, topics, begin, end, ParityProgress(quiet))
+    result = run_async(_compare_clusters, config, topics, begin, end, ParityProgress(quiet))
     value = result.to_value()
     click.echo(
         orjson.dumps(value, option=orjson.OPT_INDENT_2).decode() if as_json else describe_parity(value)
@@ -115,30 +115,20 @@ async def _compare_clusters(
 ) -> Any:
     import trio
 
-    from gateway.shadow.clusters.cluster import CLUSTER_ERRORS
     from gateway.shadow.clusters.same_cluster import refuse_same_cluster
     from gateway.shadow.compare.build import build_comparison
     from gateway.shadow.compare.parity import ParityRange
-    from toolkit.settings import SettingsError
 
     given = [("from", begin), ("until", end)]
     window = ParityRange(**{f"{name}_{place[0]}": place[1] for name, place in given if place is not None})
     comparing = build_comparison(config)
-    found: list[Any] = []
     async with trio.open_nursery() as nursery:
-        try:
-            for cluster in (comparing.primary, comparing.target):
-                await nursery.start(cluster.run)
-            await refuse_same_cluster(comparing.primary, comparing.target)
-            found.append(await comparing.check_parity(topics, window, shown))
-        except (SettingsError, *CLUSTER_ERRORS) as error:
-            found.append(error)
+        for cluster in (comparing.primary, comparing.target):
+            await nursery.start(cluster.run)
+        await refuse_same_cluster(comparing.primary, comparing.target)
+        found = await comparing.check_parity(topics, window, shown)
         nursery.cancel_scope.cancel()
-    if isinstance(found[0], SettingsError):
-        raise ConfigurationError(str(found[0]))
-    if isinstance(found[0], Exception):
-        raise click.ClickException(f"a cluster cannot be read: {found[0]}")
-    return found[0]
+    return found
 
 
 class ParityProgress:

@@ -3,33 +3,26 @@
 from collections.abc import Sequence
 from typing import Any
 
-import click
 import trio
 
-from gateway.shadow.clusters.cluster import CLUSTER_ERRORS
 from gateway.shadow.clusters.endpoints import make_cluster
 from gateway.shadow.clusters.full_sync import FullSync
 from gateway.shadow.clusters.same_cluster import refuse_same_cluster
 from gateway.shadow.clusters.sync_steps import SyncStep
-from gateway.shadow.config import ShadowConfig, load_config
+from gateway.shadow.commands.read_config import read_config
+from gateway.shadow.commands.run_async import run_async
+from gateway.shadow.config import ShadowConfig
 from gateway.shadow.cutover.assembly import open_move_file, pair_clusters
 from gateway.shadow.cutover.routes import parse_names
 from toolkit.exit_codes import ConfigurationError
-from toolkit.settings import SettingsError
 
 
 def sync_once(file: str, sets: Sequence[str], given: dict[str, Any]) -> list[dict[str, str]]:
     """Return the rows of the steps taken, or planned with `dry_run`. Raises ClickException."""
-    try:
-        config = load_config(file, sets)
-        if not config.target.namesrv:
-            raise ConfigurationError(f"{file}: target.namesrv must be set")
-        steps: list[SyncStep] = trio.run(_run_sync, config, given)
-    except* SettingsError as problems:
-        raise ConfigurationError("; ".join(map(str, problems.exceptions))) from None
-    except* (*CLUSTER_ERRORS, LookupError) as problems:
-        raise click.ClickException("; ".join(map(str, problems.exceptions))) from None
-    return [step.to_dict() for step in steps]
+    config = read_config(file, tuple(sets))
+    if not config.target.namesrv:
+        raise ConfigurationError(f"{file}: target.namesrv must be set")
+    return [step.to_dict() for step in run_async(_run_sync, config, given)]
 
 
 async def _run_sync(config: ShadowConfig, given: dict[str, Any]) -> list[SyncStep]:

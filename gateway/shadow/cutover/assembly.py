@@ -131,6 +131,7 @@ class Cutover:
         service: MirrorService,
         declared: Mapping[str, str],
         kind: str,
+        target_problem: Callable[[], str] = lambda: "",
     ) -> None:
         clock = SystemClock()
         traffic = MoveTraffic()
@@ -140,7 +141,13 @@ class Cutover:
         clusters = pair_clusters(service.primary, service.target, declared, kind)
         parity = ParityCheck(clusters, settings, service.mirror, clock.now_ms) if settings.parity_s else None
         checks = MoveChecks(
-            clusters, traffic, ModeMirrorControl(service.mirror), settings, clock.now_ms, parity
+            clusters,
+            traffic,
+            ModeMirrorControl(service.mirror),
+            settings,
+            clock.now_ms,
+            parity,
+            target_problem,
         )
         self.mover = Mover(open_move_file(settings), self.director, checks, settings, clock.now_ms)
         self.mode_switch = ModeSwitch(

@@ -83,7 +83,10 @@ def _describe_lag(lag: int, total: int) -> str:
 
 
 class MoveChecks:
-    """Makes the checks of moves on both clusters."""
+    """Makes the checks of moves on both clusters.
+
+    ``target_problem`` returns why nothing can be mirrored to the target; "" if it can.
+    """
 
     def __init__(
         self,
@@ -93,6 +96,7 @@ class MoveChecks:
         settings: CutoverSettings,
         now_ms: Callable[[], int],
         parity: ParityFunction | None = None,
+        target_problem: Callable[[], str] = lambda: "",
     ) -> None:
         self.clusters = clusters
         self.traffic = traffic
@@ -100,6 +104,7 @@ class MoveChecks:
         self._settings = settings
         self._now_ms = now_ms
         self._parity = parity
+        self._target_problem = target_problem
 
     # -- the target has all messages of the primary ----------------------------------------------------------------
 
@@ -110,6 +115,8 @@ class MoveChecks:
         have another born host there.
         """
         topic, since_ms = move.topic, move.since_ms
+        if problem := self._target_problem():
+            return [MoveCheck("target", False, "cannot be mirrored to", problem)]
         if self.mirror.is_led_by_target(topic):
             reason = f"the target leads the topic; first run: rmq-gateway shadow mode {topic} async"
             return [MoveCheck("mode", False, TARGET_PRIMARY, reason)]

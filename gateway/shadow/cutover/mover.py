@@ -45,8 +45,16 @@ ALLOWANCES: Final = {
     "apart": ("together",),
 }
 """Refusals that the operator may allow, and the checks that each of them covers."""
+DONE_IS_FINAL: Final = (
+    "DONE cannot be undone: afterwards rollback refuses {topic}, its producers and consumers stay at the target, and "
+    "nothing that the target stores is copied back to the primary"
+)
 RETRY_INTERVAL_S: Final = 0.5
 MAX_COPY_ROUNDS: Final = 5
+
+
+class ConfirmationNeeded(OperationRefused):
+    """The next step cannot be undone; the text says what that means."""
 
 
 @dataclass(slots=True)
@@ -127,10 +135,26 @@ class Mover:
     # -- operations of the console ---------------------------------------------------------------------------------
 
     async def advance(
-        self, topic: str, group: str | None = None, allow: Collection[str] = (), wait_s: float = 0.0
+        self,
+        topic: str,
+        group: str | None = None,
+        allow: Collection[str] = (),
+        wait_s: float = 0.0,
+        *,
+        confirmed: bool = True,
     ) -> list[StepReport]:
-        """Take the next step of a topic, or of its groups. Raises OperationRefused; see `_try_step`."""
-        return await self._take_steps(lambda move: move.forward_steps(group), topic, allow, wait_s)
+        """Take the next step of a topic, or of its groups. Raises OperationRefused; see `_try_step`.
+
+        Raises ConfirmationNeeded instead of taking a step that cannot be undone, unless it is ``confirmed``.
+        """
+
+        def forward_steps(move: Move) -> list[MoveStep]:
+            steps = move.forward_steps(group)
+            if not confirmed and any(step.goal is MoveState.DONE for step in steps):
+                raise ConfirmationNeeded(DONE_IS_FINAL.format(topic=topic))
+            return steps
+
+        return await self._take_steps(forward_steps, topic, allow, wait_s)
 
     async def rollback(
         self, topic: str, group: str | None = None, allow: Collection[str] = (), wait_s: float = 0.0

@@ -1,13 +1,14 @@
 """Console routes of the cut-over: functions from a dict to a dict, which the commands show as tables."""
 
 import math
+from functools import partial
 from typing import Any, Final
 
 from gateway.console.errors import HTTP_BAD_GATEWAY, HTTP_CONFLICT, ConsoleError, OperationRefused
 from gateway.console.server import RouteRegistry
 from gateway.shadow.clusters.cluster import CLUSTER_ERRORS
 from gateway.shadow.clusters.full_sync import FullSync
-from gateway.shadow.cutover.mover import ALLOWANCES, Mover, StepReport
+from gateway.shadow.cutover.mover import ALLOWANCES, ConfirmationNeeded, Mover, StepReport
 from gateway.shadow.cutover.moves import MoveState
 
 MAX_WAIT_S: Final = 3_600.0
@@ -69,13 +70,18 @@ class CutoverRoutes:
     async def serve_advance(self, given: dict[str, Any]) -> dict[str, Any]:
         """Take the next step of `topic` (and `group`); with `to`, all steps up to that state.
 
-        `_parse_step_request` lists the other parameters.
+        The step to DONE is taken only if `confirmed` is true; without it the answer says under `confirm` what cannot
+        be undone. `_parse_step_request` lists the other parameters.
         """
         topic, group, allow, wait_s = _parse_step_request(given)
         goal = _parse_goal(given.get("to"))
+        take = partial(self._mover.advance, confirmed=given.get("confirmed") is True)
         reports: list[StepReport] = []
         while True:
-            reports += await self._take_steps(self._mover.advance, topic, group, allow, wait_s)
+            try:
+                reports += await self._take_steps(take, topic, group, allow, wait_s)
+            except ConfirmationNeeded as needed:
+                return {**self._steps_answer(topic, reports), "done": False, "confirm": str(needed)}
             reached = self._mover.move_file.get_move(topic)
             state = reached.groups.get(group, reached.state) if group else reached.overall_state
             if (
@@ -101,6 +107,8 @@ class CutoverRoutes:
     ) -> list[StepReport]:
         try:
             reports: list[StepReport] = await take(topic, group, allow, wait_s)
+        except ConfirmationNeeded:
+            raise
         except OperationRefused as refused:
             raise ConsoleError(str(refused), HTTP_CONFLICT) from refused
         except (*CLUSTER_ERRORS, LookupError) as problem:

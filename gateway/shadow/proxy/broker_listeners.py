@@ -32,6 +32,7 @@ from typing import Final, Protocol
 import trio
 
 from gateway.runtime.metrics import Metric
+from gateway.runtime.process import ListenError
 from gateway.runtime.supervise import TaskSupervisor
 from gateway.shadow.clusters.address_policy import AddressRefused, Endpoint
 from gateway.shadow.clusters.cluster import CLUSTER_ERRORS, MAX_PORT, Cluster, split_address
@@ -136,7 +137,9 @@ class BrokerListeners:
         """Addresses in state CLOSED."""
         self._refused: OrderedDict[str, float] = OrderedDict()
         self._taken_ports: set[int] = set()
-        self._lookup_failed = False
+        self._failed_lookups = 0
+        self.problem = ""
+        """Why the primary's brokers are not known at the moment; "" while they are."""
         self._unknown_address_seen = trio.Event()
         self._check_due = trio.Event()
         self._log_until_s = -math.inf
@@ -194,11 +197,11 @@ class BrokerListeners:
         try:
             await self._cluster.refresh()
         except CLUSTER_ERRORS as error:
-            if not self._lookup_failed:
-                log.warning("cannot look up the primary's brokers", extra={"reason": str(error)})
-            self._lookup_failed = True
+            self._note_failed_lookup(str(error) or type(error).__name__)
             return False
-        self._lookup_failed = False
+        if self._failed_lookups:
+            log.info("primary answers again", extra={"failed_attempts": self._failed_lookups})
+        self._failed_lookups, self.problem = 0, ""
         names = {
             address: name
             for name, addresses in sorted(self._cluster.brokers.items())
@@ -213,6 +216,19 @@ class BrokerListeners:
             self.port_for(address, names[address])
         self._forget_vanished(now_s)
         return True
+
+    def _note_failed_lookup(self, reason: str) -> None:
+        """Log the 1st, 2nd, 4th, 8th… failure in a row: a primary may be gone for hours."""
+        self._failed_lookups += 1
+        self.problem = f"the primary does not answer at {', '.join(self._cluster.namesrvs)}: {reason}"
+        if self._failed_lookups.bit_count() == 1:
+            extra = {
+                "namesrv": ",".join(self._cluster.namesrvs),
+                "reason": reason,
+                "attempts": self._failed_lookups,
+                "next_attempt_in_s": self._settings.refresh_s,
+            }
+            log.warning("primary does not answer: check primary.namesrv", extra=extra)
 
     def _choose_new(self, new: set[str], names: dict[str, str]) -> list[str]:
         """Return new addresses in the order in which they get ports; a random choice if there are too many.
@@ -264,7 +280,7 @@ class BrokerListeners:
             split_address(address)
             sockets = self._listen_for(address)
         except (OSError, OverflowError, ValueError) as error:
-            self._refuse(address, f"cannot open a listener for a broker: {error}", MAX_BACKOFF_S)
+            self._refuse(address, f"clients reach it past the gateway: {error}", MAX_BACKOFF_S)
             return 0
         port: int = sockets[0].getsockname()[1]
         self._release_port(port)
@@ -311,7 +327,10 @@ class BrokerListeners:
         """Listen on the configured port of an address, else on its saved port, else on the next free one."""
         host, configured = self._settings.host, self._settings.ports.get(address)
         if configured is not None:
-            return self._listen(host, configured)
+            try:
+                return self._listen(host, configured)
+            except (OSError, OverflowError) as error:
+                raise ListenError(host, configured, "listen.ports", error) from error
         saved = self._saved_ports.find_port(address)
         if saved is not None and saved not in self._settings.ports.values():
             try:
@@ -339,7 +358,8 @@ class BrokerListeners:
                 return self._listen(host, port)
             except OSError as error:
                 self._taken_ports.add(port)
-                log.warning("port is in use", extra={"port": port, "reason": str(error)})
+                extra = {"port": port, "setting": "listen.broker_port", "reason": str(error)}
+                log.warning("port is in use: trying the next one", extra=extra)
         self._taken_ports.clear()
         raise OSError("no free port from listen.broker_port on")
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 ALL_TOPICS: Final = "(all)"
+PROBLEMS: Final = "problems"
+"""The section that is shown first, and in full."""
 MAX_TOPICS: Final = 12
 MAX_CELL_CHARS: Final = 30
 """Longer text is truncated so that later columns still fit."""
@@ -76,10 +78,11 @@ def format_line(live: LiveState) -> str:
     when = time.strftime("%H:%M:%S", time.gmtime(live["at_ms"] / 1000)) if "at_ms" in live else NO_VALUE
     if "problem" in live:
         return f"{when} {live['problem']}"
+    problems = [f"PROBLEM: {each['problem']}" for each in _problems_of(live)]
     everything = live.get("topics", {}).get(ALL_TOPICS, {})
     numbers = [f"{name}={format_number(everything.get(name))}" for name in COLUMN_LABELS]
     states = [f"{name}: {text}" for name, text in _section_texts(live)]
-    return " ".join([when, *numbers, *states])
+    return " ".join([when, *problems, *numbers, *states])
 
 
 def format_number(value: float | None) -> str:
@@ -95,10 +98,11 @@ def format_number(value: float | None) -> str:
 def render_page(live: LiveState, width: int) -> "RenderableType":
     """Return one refresh as rich shows it in a terminal of this width."""
     console = import_optional("rich.console")
-    parts = [_render_heading(live)]
+    parts = [_render_heading(live), *_render_problems(live)]
     if live.get("topics"):
         parts.append(_render_topics(live["topics"], width))
-    parts += [_render_section(name, value, width) for name, value in live.get("sections", {}).items()]
+    sections = {name: value for name, value in live.get("sections", {}).items() if name != PROBLEMS}
+    parts += [_render_section(name, value, width) for name, value in sections.items()]
     drawn: RenderableType = console.Group(*parts)
     return drawn
 
@@ -155,6 +159,19 @@ def _render_heading(live: LiveState) -> "RenderableType":
         text.append(f"\n{live['problem']}", style="bold red")
     heading: RenderableType = text
     return heading
+
+
+def _problems_of(live: LiveState) -> list[Mapping[str, str]]:
+    found: list[Mapping[str, str]] = live.get("sections", {}).get(PROBLEMS, [])
+    return found
+
+
+def _render_problems(live: LiveState) -> "Iterator[RenderableType]":
+    """Yield the problems in red, each as long as it is."""
+    for each in _problems_of(live):
+        yield import_optional("rich.text").Text(
+            f"Problem ({each['part']}): {each['problem']}", style="bold red"
+        )
 
 
 def _render_topics(topics: Mapping[str, Mapping[str, float | None]], width: int) -> "RenderableType":
@@ -276,6 +293,8 @@ def _format_cell(value: Any) -> str:
 def _section_texts(live: LiveState) -> Iterator[tuple[str, str]]:
     """Yield the values of each section that fit a line."""
     for name, value in live.get("sections", {}).items():
+        if name == PROBLEMS:
+            continue
         plain, rows = _split_section(value)
         texts = [
             f"{key}={_format_cell(each)}" for key, each in plain.items() if each not in (None, "", [], {})

@@ -20,6 +20,7 @@ from gateway.shadow.compare.service import ComparisonService
 from gateway.shadow.mirror.circuit_breaker import BreakerState
 from gateway.shadow.mirror.mirror import Mirror
 from gateway.shadow.report.optional_packages import import_optional
+from gateway.shadow.report.problems import Problems
 from gateway.shadow.report.settings import ReportSettings
 from gateway.shadow.report.snapshot import EventLog, ReportSnapshot, without_secrets
 from gateway.shadow.report.traffic_series import TrafficSeries
@@ -62,6 +63,9 @@ class ReportService:
             configuration=without_secrets(configuration),
         )
         self.snapshot.register_routes(self.console)
+        self.problems = Problems()
+        self.add_section("problems", self.problems.to_json)
+        self.watch_states(self._problem_states, "solved")
         if self.series is not None:
             hub.add_observer(self.series)
             figures.register(self.series.figures)
@@ -73,6 +77,9 @@ class ReportService:
         """
         self.console.add_section(name, function)
         self.snapshot.add_section(name, function)
+
+    def _problem_states(self) -> dict[str, str]:
+        return {f"problem: {each['problem']}": "appeared" for each in self.problems.to_json()}
 
     def show_mirror(self, mirror: Mirror) -> None:
         """Count outcomes, show streams and diverged queues, and note changes of modes and circuit breakers."""

@@ -37,10 +37,10 @@ class FakeConsole:
 
 @pytest.fixture
 def run(monkeypatch):
-    def run(answer, *words):
+    def run(answer, *words, stdin=None):
         console = FakeConsole(answer)
         monkeypatch.setattr(commands, "console_from_options", lambda file, address: console)
-        return CliRunner().invoke(main, ["shadow", *words]), console.asked
+        return CliRunner().invoke(main, ["shadow", *words], input=stdin), console.asked
 
     return run
 
@@ -66,7 +66,7 @@ def test_plan_shows_readiness(run):
         {"topic": "bills", "state": "DONE", "reason": "there is nothing left to do", "steps": []},
     ]
     result, asked = run({"topics": topics}, "plan", "orders", "bills")
-    assert asked == [("/cutover/plan", {"topic": "orders,bills", "group": ""})]
+    assert asked == [("/status", {}), ("/cutover/plan", {"topic": "orders,bills", "group": ""})]
     assert "MIRRORING -> CAUGHT_UP: ready" in result.output
     assert "group GID: MIRRORING -> CAUGHT_UP: not ready" in result.output
     assert "no next step: there is nothing left to do" in result.output
@@ -75,11 +75,40 @@ def test_plan_shows_readiness(run):
 def test_advance_shows_its_checks(run):
     answer = {"topic": "orders", "state": "CAUGHT_UP", "done": True, "steps": [STEP]}
     result, asked = run(answer, "advance", "orders", "--allow", "delays", "--wait", "5", "--to", "DRAINED")
-    given = {"topic": "orders", "group": None, "allow": ("delays",), "wait_s": 5.0, "to": "DRAINED"}
+    given = {
+        "topic": "orders", "group": None, "allow": ("delays",), "wait_s": 5.0, "to": "DRAINED", "confirmed": False,
+    }  # fmt: skip
     assert asked == [("/cutover/advance", given)]
     assert result.exit_code == 0
     assert "lag    yes  0 of 7 messages" in result.output
     assert result.output.endswith("orders: CAUGHT_UP\n")
+
+
+FINAL = {
+    "topic": "orders",
+    "state": "CONSUMERS_SWITCHED",
+    "done": False,
+    "steps": [STEP],
+    "confirm": "No way back",
+}
+
+
+def test_a_final_step_without_a_terminal_needs_yes(run):
+    result, asked = run(FINAL, "advance", "orders", "--to", "Done")
+    assert (result.exit_code, len(asked)) == (3, 1)
+    assert "No way back." in result.output
+    assert "Pass --yes to take it" in result.stderr
+    _, asked = run({**FINAL, "confirm": ""}, "advance", "orders", "--yes")
+    assert asked[0][1]["confirmed"] is True
+
+
+@pytest.mark.parametrize(("answer", "code", "requests"), [("n\n", 3, 1), ("y\n", 3, 2)])
+def test_a_final_step_is_asked_for_in_a_terminal(run, monkeypatch, answer, code, requests):
+    monkeypatch.setattr(commands, "is_interactive", lambda: True)
+    result, asked = run(FINAL, "advance", "orders", stdin=answer)
+    assert "Take this step? [y/N]" in result.output
+    assert (result.exit_code, len(asked)) == (code, requests)
+    assert [body["confirmed"] for _, body in asked] == [False, True][:requests]
 
 
 def test_refused_step_has_its_exit_code(run):
@@ -87,7 +116,7 @@ def test_refused_step_has_its_exit_code(run):
     result, asked = run(answer, "rollback", "orders", "--all")
     assert asked[0][1]["all"] is True
     assert result.exit_code == 3
-    assert "drained  NO  3 left    GID is slow" in result.output
+    assert "drained  NO  3 left\n        GID is slow\n" in result.output
     result, _ = run(ConsoleRefused("there is nothing to undo", 409), "rollback", "orders")
     assert result.exit_code == 1
     assert run({}, "advance")[0].exit_code == 2

@@ -59,6 +59,21 @@ async def test_move_through_the_console(primary, target):
 
 
 @two_clusters
+async def test_the_step_that_cannot_be_undone_has_to_be_confirmed(primary, target):
+    """`advance Orders --to Done` walked through it without asking."""
+    async with serve_routes(primary, target) as (console, gateway, nursery), load(gateway, nursery):
+        advance = console["POST", "/cutover/advance"]
+        answer = await advance({"topic": "orders", "to": "Done", "wait_s": 30})
+        assert (answer["state"], answer["done"]) == ("CONSUMERS_SWITCHED", False)
+        assert "rollback refuses orders" in answer["confirm"]
+        assert len(answer["steps"]) == 4, "those before it were taken"
+        for confirmed in (None, False, "yes", 1):
+            assert "confirm" in await advance({"topic": "orders", "confirmed": confirmed})
+        answer = await advance({"topic": "orders", "wait_s": 30, "confirmed": True})
+        assert (answer["state"], answer["done"], "confirm" in answer) == ("DONE", True, False)
+
+
+@two_clusters
 async def test_errors_have_http_statuses(primary, target):
     async with serve_routes(primary, target) as (console, gateway, _):
         for given, status in (

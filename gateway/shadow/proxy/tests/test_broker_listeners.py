@@ -200,7 +200,7 @@ async def test_an_address_whose_listener_cannot_be_opened(caplog):
     assert await bench.look_up() == {}
     assert bench.translate(A) == A
     assert caplog.text.count("broker address is refused") == 2
-    assert "cannot open a listener" in caplog.records[0].reason
+    assert "clients reach it past the gateway" in caplog.records[0].reason
 
 
 @virtual
@@ -213,7 +213,7 @@ async def test_vip_ports():
 
 
 @virtual
-async def test_brokers_are_looked_up_regularly_and_a_failure_is_logged_once(caplog):
+async def test_brokers_are_looked_up_regularly_and_failures_are_logged_ever_more_rarely(caplog):
     caplog.set_level(logging.INFO)
     bench = ListenersBench(FakeCluster(a={0: A}), refresh_s=5.0)
     bench.brokers.problem = OSError("refused")
@@ -221,7 +221,7 @@ async def test_brokers_are_looked_up_regularly_and_a_failure_is_logged_once(capl
         nursery.start_soon(bench.listeners.run)
         await trio.sleep(26)
         assert (bench.brokers.lookups, bench.listeners.ports) == (5, {})
-        assert caplog.text.count("cannot look up the primary's brokers") == 1
+        assert caplog.text.count("primary does not answer") == 3, "the 1st, 2nd and 4th of five"
         bench.brokers.problem = None
         await trio.sleep(5)
         assert bench.listeners.ports == {A: 10911}

@@ -42,7 +42,7 @@ def test_a_run_from_traffic_to_files_and_commands(tmp_path):
     assert "<h1>A run</h1>" in (tmp_path / "end.html").read_text()
     ended = json.loads((tmp_path / "end.json").read_text())
     assert ended["series"]["totals"]["Orders"]["sends"] == 1
-    assert ended["sections"] == {"mirror": {"streams": 0}}
+    assert ended["sections"] == {"problems": [], "mirror": {"streams": 0}}
     assert "t0ken" not in (tmp_path / "end.html").read_text() + (tmp_path / "end.json").read_text()
 
 

@@ -1,0 +1,39 @@
+"""What prevents the start of a gateway is one line: address, key and remedy."""
+
+import pytest
+
+from gateway.runtime import process
+from gateway.shadow.server import run
+from gateway.shadow.tests.served_gateway import gateway_config, without_signals
+from remoting.server import open_listeners
+
+
+@pytest.fixture(autouse=True)
+def untouched_process(monkeypatch):
+    without_signals(monkeypatch)
+    for name in ("give_back_large_blocks", "raise_file_limit", "tune_garbage_collector"):
+        monkeypatch.setattr(process, name, lambda: None)
+    monkeypatch.setattr(process.faulthandler, "enable", lambda: None)
+
+
+@pytest.mark.parametrize("key", ["listen.namesrv_port", "console.port"])
+def test_a_busy_port_is_named_with_its_key_and_a_remedy(key, capsys):
+    """It said "Exceptions from Trio nursery (1 sub-exception)"."""
+    (taken,) = open_listeners("127.0.0.1", 0)
+    with taken:
+        port = taken.getsockname()[1]
+        code = run(gateway_config("primary.namesrv=['127.0.0.1:1']", f"{key}={port}"))
+    assert code == 1
+    assert capsys.readouterr().err == (
+        f"Error: cannot listen on 127.0.0.1:{port} ({key}): address already in use. "
+        "Use another port, or 0 for a free one.\n"
+    )
+
+
+def test_a_target_that_is_the_primary_is_a_wrong_configuration(capsys):
+    port = 29_876
+    config = gateway_config(
+        "primary.namesrv=['127.0.0.1:1']", f"listen.namesrv_port={port}", f"target.namesrv=['127.0.0.1:{port}']"
+    )  # fmt: skip
+    assert run(config) == 2
+    assert f"Error: target.namesrv: 127.0.0.1:{port} is a port of this gateway" in capsys.readouterr().err
