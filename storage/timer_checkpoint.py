@@ -8,8 +8,8 @@ from storage.files import Files, read_written
 
 POSITION_FIELDS: Final = Struct(">7q")
 _FILE_BYTES: Final = 4096
-_PROGRESS: Final = Struct(">6q")
-_PROGRESS_AT: Final = 128
+PROGRESS: Final = Struct(">6q")
+PROGRESS_AT: Final = 128
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ class TimerCheckpoint:
     def load_progress(self) -> TimerProgress | None:
         """Return the progress saved last; None when there is none or another server has used the store since."""
         size = POSITION_FIELDS.size
-        progress = TimerProgress(*_PROGRESS.unpack(self._read(_PROGRESS_AT, _PROGRESS_AT + _PROGRESS.size)))
+        progress = TimerProgress(*PROGRESS.unpack(self._read(PROGRESS_AT, PROGRESS_AT + PROGRESS.size)))
         if self._read(0, size) != self._read(size, 2 * size):
             return None
         return progress if any(progress) else None
@@ -89,7 +89,7 @@ class TimerCheckpoint:
         if not self._is_reserved:
             self._file.reserve(0, _FILE_BYTES)
             self._is_reserved = True
-        _PROGRESS.pack_into(self._file.buffer, _PROGRESS_AT, *progress)
+        PROGRESS.pack_into(self._file.buffer, PROGRESS_AT, *progress)
 
     def write_position(self, position: TimerPosition) -> None:
         """Block until a position is on the disk."""

@@ -2,6 +2,7 @@
 
 import click
 
+from gateway.store_commands.backup import backup
 from gateway.store_commands.dump import dump
 from gateway.store_commands.inspect import inspect
 from gateway.store_commands.repair import repair
@@ -13,5 +14,5 @@ def store() -> None:
     """Inspect, verify, dump, repair and back up the store folder of this broker or an official one."""
 
 
-for _command in (inspect, verify, dump, repair):
+for _command in (inspect, verify, dump, repair, backup):
     store.add_command(_command)

@@ -459,7 +459,7 @@ def test_a_crash_in_the_middle_of_building_queues_again(cause: str, lose_unflush
 
 
 def test_damage_at_the_end_of_a_log_file_does_not_shorten_queues_that_are_built_again() -> None:
-    """What replaces damaged bytes tells how much was lost, also where a marker ends the file."""
+    """Fillers tell how much was lost, also where a marker ends the file."""
     files, clock = CrashFiles(), FakeClock()
     store = open_store(files, clock)
     expected = fill(store, 200)

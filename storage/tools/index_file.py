@@ -64,6 +64,13 @@ class IndexView:
             values.byteswap()
         return values
 
+    def write_slots(self, values: "array[int]") -> None:
+        """Replace the numbers that `slot_values` returns."""
+        stored = array("i", values)
+        if sys.byteorder == "little":
+            stored.byteswap()
+        self.view[HEADER_BYTES : self.entries_at] = stored.tobytes()
+
     def first_entry_behind(self, physical_offset: int) -> int:
         """Return the number of the first counted entry of a message at or behind a physical offset."""
         numbers = range(1, max(1, min(self.header.next_entry, self.max_entries)))

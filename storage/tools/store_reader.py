@@ -57,6 +57,10 @@ class StoreReader:
         if self.bases:
             self.log.first_base, self.log.base = self.bases[0], self.bases[-1]
             self.log.position = file_bytes  # all of the last file may be read
+            # Listing a folder may leave out files that are created meanwhile, and yet name later ones.
+            self.bases = [
+                base for base in self.log.bases() if self.files.size(self.log.path(base)) is not None
+            ]
             present = set(self.bases)
             self.missing = [base for base in self.log.bases() if base not in present]
         self._pool = QueueFilePool(self.files, self.config.max_open_queue_files)
@@ -123,6 +127,11 @@ class StoreReader:
         queue.min_offset = queue.first_entry_from(self.log.first_base)
 
     def _check_files(self, queue: ConsumeQueue) -> None:
+        if self.state.may_change:
+            whole = range(queue.bases[0], queue.bases[-1] + 1, queue.file_entries)
+            queue.bases = [base for base in whole if os.path.exists(queue.path(base))]
+            if not queue.bases:
+                raise FileNotFoundError(queue.directory)
         for number, base in enumerate(queue.bases):
             if base != queue.bases[0] + number * queue.file_entries:
                 raise CorruptionError(queue.path(base), 0, "a file before this one is missing")

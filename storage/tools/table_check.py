@@ -11,6 +11,8 @@ from storage.tools.read_only_files import ReadOnlyFiles
 
 CHECKPOINT_FIELDS: Final = struct.Struct(">qqqqq")
 """Times of log, queues and index (ms), master flushed offset, confirmed physical offset."""
+_CONFIRMED: Final = struct.Struct(">q")
+_CONFIRMED_AT: Final = 32
 TABLES: Final = (
     "topics", "subscriptionGroup", "consumerOffset", "delayOffset", "consumerFilter", "consumerOrderInfo",
     "messageRequestMode", "timermetrics", "lmqConsumerOffset", "broadcastOffset",
@@ -52,12 +54,20 @@ class Checkpoint:
     """The checkpoint file; zeros where it is missing or too short."""
 
     def __init__(self, files: ReadOnlyFiles, path: str) -> None:
-        content = files.read_small(path) or b""
+        self._content = content = files.read_small(path) or b""
         self.path = path
         self.file_bytes = len(content)
         whole = len(content) >= CHECKPOINT_FIELDS.size
         fields = CHECKPOINT_FIELDS.unpack_from(content) if whole else (0, 0, 0, 0, 0)
         self.log_ms, self.queues_ms, self.index_ms, self.master_offset, self.confirmed_until = fields
+
+    def encode(self, confirmed_until: int) -> bytes:
+        """Return the content of the file with another confirmed offset."""
+        return (
+            self._content[:_CONFIRMED_AT]
+            + _CONFIRMED.pack(confirmed_until)
+            + self._content[CHECKPOINT_FIELDS.size :]
+        )
 
     def check(self, log_begin: int) -> Iterator[StoreFinding]:
         """Yield what is wrong with the file itself; the end of the log is checked by `LogCheck`."""

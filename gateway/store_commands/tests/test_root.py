@@ -201,3 +201,26 @@ def test_no_store_command_imports_the_servers(root: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_backup(root: Path, tmp_path: Path) -> None:
+    target = tmp_path / "backup"
+    with open_elsewhere(root):
+        result = run("backup", root, target, *SIZES)
+    assert result.exit_code == ExitCode.DONE
+    assert result.output.startswith(f"{target}: log from 0 to ")
+    assert run("verify", target, *SIZES).exit_code == ExitCode.DONE
+    again = run("backup", root, target, *SIZES)
+    assert (again.exit_code, f"Error: {target} exists already" in again.output) == (ExitCode.FAILED, True)
+    (line,) = json_lines("backup", root, tmp_path / "second", *SIZES, "--json")
+    assert (line["kind"], line["target"], line["first_offset"]) == ("backup", str(tmp_path / "second"), 0)
+    assert run("backup", root).exit_code == ExitCode.USAGE
+
+
+def test_a_backup_is_restored_by_a_plain_copy(root: Path, tmp_path: Path) -> None:
+    run("backup", root, tmp_path / "backup", *SIZES)
+    command = ["cp", "-r", "--sparse=always", str(tmp_path / "backup"), str(tmp_path / "restored")]
+    subprocess.run(command, check=True)
+    store = open_store(tmp_path / "restored")
+    assert [store.max_offset(*key) for key in (("t", 0), ("t", 1), ("other", 0))] == [67, 67, 66]
+    store.close()

@@ -1,0 +1,363 @@
+"""Copies a store so that a broker can open the copy, while another one goes on writing to the store.
+
+Theory of operation
+-------------------
+The copy shows the store as if its broker had been stopped at one moment, when the log ended at physical offset E.
+
+1. What says how far something has been processed is copied first: checkpoint, offsets of groups, delays and timers,
+   staged batches. They are not ahead of anything that is copied later. At worst the copy delivers again what was
+   delivered during the backup, as after a killed broker.
+2. E is taken. Every message acknowledged before the backup began lies before it.
+3. The log is copied up to E, every queue up to its last message before E, and the index likewise. Files are copied from
+   the newest to the oldest, because a broker deletes expired ones at the other end: the copy never has a gap.
+4. Tables of settings are copied again: topics and groups that were created meanwhile are in them.
+5. Entries that queues lack are looked for. Our broker writes them with the message, the official one a moment later.
+   If some are missing, the copy gets an ``abort`` file, so that the broker that opens it adds them.
+
+The copy is made in ``<target>.partial``. Only when everything is on the disk, that folder is renamed to the target: a
+backup that was interrupted is never taken for a whole one.
+
+A restore is a plain copy of the target to the place of a store, because the target must stay as it is.
+"""
+
+import os
+import shutil
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from storage.consume_queue import ConsumeQueue
+from storage.damage import find_next_message
+from storage.errors import StoreError
+from storage.layout import QUEUE_BLANK_SIZE, QUEUE_ENTRY_BYTES, mapped_file_name
+from storage.log_scan import ScanEnd, scan_log
+from storage.tools.backup_target import COPIED, PARTIAL_SUFFIX, check_space, check_target
+from storage.tools.file_copy import FileCopier, Progress, flush_folders
+from storage.tools.index_copy import settle_index_copy
+from storage.tools.log_check import has_queue_entry
+from storage.tools.open_state import StoreState
+from storage.tools.read_only_files import end_of_data
+from storage.tools.store_reader import StoreReader, list_queue_files
+from storage.tools.table_check import Checkpoint
+from storage.tools.timer_copy import TimerCopy, log_end_of
+
+_SETTINGS_TABLES: Final = (
+    "topics.json",
+    "subscriptionGroup.json",
+    "consumerFilter.json",
+    "messageRequestMode.json",
+)
+_NOT_WORTH_A_WORD: Final = frozenset({"damaged", "rocksdbstore"})
+_TRIES: Final = 200
+_PAUSE_S: Final = 0.01
+"""A file that is being replaced is missing for a moment; a message may be half written for as long."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackupResult:
+    """``first_offset`` and ``end_offset``: the part of the log that the copy has. ``bytes``: how many were copied.
+
+    ``needs_recovery``: queue entries are missing, which the opening broker adds. ``left_out``: names in the store's
+    folder that are not copied.
+    """
+
+    target: str
+    first_offset: int
+    end_offset: int
+    bytes: int
+    needs_recovery: bool
+    left_out: list[str]
+
+
+def back_up(reader: StoreReader, target: str, progress: Progress) -> BackupResult:
+    """Copy a store to ``target``, a folder that does not exist yet.
+
+    Raises BackupRefused, StoreFull, CorruptionError for a damaged store, OSError; then there is no target.
+    """
+    target = os.path.abspath(target)
+    check_target(reader.config.root, target)
+    partial = target + PARTIAL_SUFFIX
+    os.mkdir(partial)
+    try:
+        check_space(reader, partial)
+        result = Backup(reader, partial, progress).run(target)
+        flush_folders(partial)
+        os.rename(partial, target)
+        flush_folders(target)
+        return result
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+class Backup:
+    """One backup, made in the folder ``partial``."""
+
+    def __init__(self, reader: StoreReader, partial: str, progress: Progress) -> None:
+        self._reader = reader
+        self._files = reader.files
+        self._config = reader.config
+        self._partial = partial
+        self._report = progress
+        self._copier = FileCopier(self._count)
+        self._checkpoint = Checkpoint(reader.files, reader.config.checkpoint_path)
+        self._bytes = 0
+        self._end = 0
+
+    def _count(self, copied: int) -> None:
+        self._bytes += copied
+        self._report(copied)
+
+    def run(self, target: str) -> BackupResult:
+        """Copy everything, in the order that the theory of operation gives."""
+        root = self._config.root
+        timer_end = self._copy_tables()
+        self._copy_staged()
+        known_until = self._ends_of_queues()
+        self._end = self._find_end(known_until)
+        first = self._copy_log()
+        covered = self._copy_queues()
+        self._copy_settings()
+        self._copy_index()
+        if timer_end is not None:
+            TimerCopy(self._files, self._copier, root, self._partial, timer_end).copy()
+        needs_recovery = self._mark_if_incomplete(max(covered, first))
+        if self._checkpoint.file_bytes:
+            confirmed = min(self._checkpoint.confirmed_until, covered if needs_recovery else self._end)
+            self._copier.write(f"{self._partial}/checkpoint", self._checkpoint.encode(max(confirmed, 0)))
+        left_out = [name for name in self._files.list(root) if name not in COPIED | _NOT_WORTH_A_WORD]
+        return BackupResult(target, first, self._end, self._bytes, needs_recovery, left_out)
+
+    # -- tables --
+
+    def _copy_tables(self) -> int | None:
+        """Copy the tables; return where the timer log ends in the copy, None if the store has no timer."""
+        directory = self._config.config_path
+        timer_end = None
+        for name in self._files.list(directory):
+            path = f"{directory}/{name}"
+            if name.endswith((".bak", ".tmp")) or not os.path.isfile(path):
+                continue
+            content = self._read_replaced(path)
+            if name == "timercheck":
+                content = self._read_steady(path)
+                timer_end = log_end_of(content)
+            self._copier.write(f"{self._partial}/config/{name}", content)
+        return timer_end
+
+    def _copy_settings(self) -> None:
+        for name in _SETTINGS_TABLES:
+            if self._files.size(f"{self._config.config_path}/{name}"):
+                content = self._read_replaced(f"{self._config.config_path}/{name}")
+                copy = f"{self._partial}/config/{name}"
+                if os.path.exists(copy):
+                    os.unlink(copy)
+                self._copier.write(copy, content)
+
+    def _read_replaced(self, path: str) -> bytes:
+        """Read a file that a broker replaces: it moves the old one away before the new one gets its name."""
+        for _ in range(_TRIES):
+            content = self._files.read_small(path)
+            if content is not None:
+                return content
+            time.sleep(_PAUSE_S)
+        return self._files.read_small(path + ".bak") or b""
+
+    def _read_steady(self, path: str) -> bytes:
+        """Read a file whose fields a broker changes in place, between two changes."""
+        content = self._files.read_small(path) or b""
+        for _ in range(_TRIES):
+            again = self._files.read_small(path) or b""
+            if again == content:
+                return content
+            content = again
+        return content
+
+    def _copy_staged(self) -> None:
+        """Copy the staged batches as they are at one moment: none of their files may be replaced meanwhile."""
+        folder = f"{self._config.root}/staged"
+        for _ in range(_TRIES):
+            before = _file_marks(folder)
+            if not before:
+                return
+            try:
+                for path in before:
+                    self._copier.copy_whole(path, self._partial + path.removeprefix(self._config.root))
+            except FileNotFoundError:
+                pass
+            if _file_marks(folder) == before:
+                return
+            shutil.rmtree(f"{self._partial}/staged", ignore_errors=True)
+            time.sleep(_PAUSE_S)
+        raise StoreError(
+            f"{folder} changes all the time; make the backup when no batches are being published"
+        )
+
+    # -- the log --
+
+    def _ends_of_queues(self) -> int:
+        """Return the end of a message in the last log file that is known to be whole, to search from there."""
+        best = -1
+        limit = self._reader.log.max_offset  # the broker may have started a new file
+        for queue in self._reader.queues():
+            try:
+                self._reader.find_ends(queue, before=limit)
+            except FileNotFoundError:
+                continue  # deleted meanwhile
+            last = self._last_entry(queue)
+            if last is not None:
+                best = max(best, sum(last))
+        return best
+
+    def _last_entry(self, queue: ConsumeQueue) -> tuple[int, int] | None:
+        """Return physical offset and size of a queue's last message, if it can be read."""
+        if queue.next_offset <= queue.min_offset:
+            return None
+        place, size, _ = queue.read_entry(queue.next_offset - 1)
+        if size == QUEUE_BLANK_SIZE:
+            return None
+        message = self._reader.message_at(place)
+        return (place, size) if message is not None and len(message) == size else None
+
+    def _find_end(self, known_until: int) -> int:
+        """Return E. Raises StoreError if the log is damaged in its last file."""
+        if not self._reader.bases:
+            return 0
+        stop = self._scan_end(known_until)
+        if self._reader.state.may_change:
+            # The last message may be only partly there: its writer copies it front to back.
+            time.sleep(_PAUSE_S)
+            stop = stop if stop.zeros else self._scan_end(known_until)
+        if not self._is_log_end(stop):
+            reason = f"{stop.reason or 'zeros'}; run `store repair` before a backup"
+            raise self._reader.log.corruption_error(stop.physical_offset, reason)
+        return stop.physical_offset
+
+    def _is_log_end(self, stop: ScanEnd) -> bool:
+        """Return False if messages end because of damage."""
+        log, base = self._reader.log, self._reader.bases[-1]
+        if stop.physical_offset < self._checkpoint.confirmed_until:
+            return False
+        if stop.zeros or stop.physical_offset == base + log.file_bytes:
+            return True
+        written = base + end_of_data(log.path(base), stop.physical_offset - base)
+        limit = min(written, base + log.file_bytes)
+        behind = find_next_message(log, stop.physical_offset, limit, False)
+        return behind is None and not self._reader.state.is_end_settled
+
+    def _scan_end(self, known_until: int) -> ScanEnd:
+        log, base = self._reader.log, self._reader.bases[-1]
+        start = known_until if base <= known_until <= base + log.file_bytes else base
+        items = scan_log(log, start, base + log.file_bytes)
+        return next(item for item in items if isinstance(item, ScanEnd))
+
+    def _copy_log(self) -> int:
+        """Copy the log up to E; return its first physical offset in the copy."""
+        log = self._reader.log
+        first = self._end
+        for base in reversed(self._reader.bases):
+            if base > self._end:
+                continue
+            target = f"{self._partial}/commitlog/{mapped_file_name(base)}"
+            try:
+                if self._end < base + log.file_bytes:
+                    self._copier.copy_start(log.path(base), target, max(0, self._end - base), log.file_bytes)
+                else:
+                    self._copier.copy_whole(log.path(base), target)
+            except FileNotFoundError:
+                break  # expired meanwhile, with all older ones
+            first = base
+        return first
+
+    # -- queues and index --
+
+    def _copy_queues(self) -> int:
+        """Copy all queues up to E; return the end of the last message that one of them knows."""
+        covered = -1
+        names = list(list_queue_files(self._files, self._config.consume_queue_path))
+        for topic, queue_id, _ in names:
+            for _ in range(_TRIES):
+                queue = self._reader.queue(topic, queue_id)
+                if queue is None:
+                    break  # deleted meanwhile
+                try:
+                    covered = max(covered, self._copy_queue(queue))
+                    break
+                except FileNotFoundError:  # its oldest file, or all of them: look again
+                    shutil.rmtree(f"{self._partial}/consumequeue/{topic}/{queue_id}", ignore_errors=True)
+        os.makedirs(f"{self._partial}/consumequeue", exist_ok=True)
+        extensions = f"{self._config.root}/consumequeue_ext"
+        for path in _file_marks(extensions):
+            self._copier.copy_whole(path, self._partial + path.removeprefix(self._config.root))
+        return covered
+
+    def _copy_queue(self, queue: ConsumeQueue) -> int:
+        """Copy one queue; return the end of its last message, -1 without one. Raises FileNotFoundError."""
+        self._reader.find_ends(queue, before=self._end)
+        if queue.next_offset == queue.bases[0]:
+            return -1
+        for base in queue.bases:
+            if base >= queue.next_offset:
+                continue
+            source = queue.path(base)
+            target = (
+                f"{self._partial}/consumequeue/{queue.topic}/{queue.queue_id}/{source.rpartition('/')[2]}"
+            )
+            entries = queue.next_offset - base
+            if entries < queue.file_entries:
+                self._copier.copy_start(source, target, entries * QUEUE_ENTRY_BYTES, queue.file_bytes)
+            else:
+                self._copier.copy_whole(source, target)
+        last = self._last_entry(queue)
+        return sum(last) if last is not None else -1
+
+    def _copy_index(self) -> None:
+        directory = self._config.index_path
+        for name in self._files.list(directory):
+            if not name.isdecimal():
+                continue
+            copy = f"{self._partial}/index/{name}"
+            try:
+                self._copier.copy_whole(f"{directory}/{name}", copy)
+            except FileNotFoundError:
+                continue  # expired meanwhile
+            try:
+                if not settle_index_copy(copy, self._config.index_slots, self._end):
+                    os.unlink(copy)
+            except ValueError as error:
+                raise StoreError(
+                    f"{directory}/{name}: {error}; pass the broker's broker.conf with -c"
+                ) from error
+
+    def _mark_if_incomplete(self, covered: int) -> bool:
+        """Write an abort file if a message before E has no queue entry; return True then.
+
+        Queues know the messages before ``covered``, which is where one starts, or the log ends.
+        """
+        state = self._reader.state.state
+        if state is StoreState.CRASHED:
+            self._copier.write(
+                f"{self._partial}/abort", self._files.read_small(self._config.abort_path) or b""
+            )
+            return True
+        if not self._reader.bases:
+            return False
+        missing = any(not isinstance(item, ScanEnd) and has_queue_entry(item)
+                      for item in scan_log(self._reader.log, covered, self._end, check_crc=False))  # fmt: skip
+        if missing:
+            self._copier.write(f"{self._partial}/abort", b"")
+        return missing
+
+
+def _file_marks(folder: str) -> dict[str, tuple[int, int, int]]:
+    """Return inode, size and time of change of all files below a folder: any change of one changes its mark."""
+    marks = {}
+    for directory, _, names in os.walk(folder):
+        for name in names:
+            path = f"{directory}/{name}"
+            try:
+                found = os.stat(path)
+            except FileNotFoundError:
+                continue
+            marks[path] = (found.st_ino, found.st_size, found.st_mtime_ns)
+    return marks
