@@ -63,6 +63,7 @@ def common_options(function: Function) -> Function:
             metavar="KEY=VALUE",
             help="Set one key listed by `rmq-gateway config`; repeatable.",
         ),
+        _option("--strict", is_flag=True, help="Refuse unknown keys in configuration files, too."),
         _option("--host", metavar="ADDRESS", help="Address to listen on (default: 0.0.0.0)."),
         _option(
             "--log-level",
@@ -238,7 +239,9 @@ def start_servers(role: Any, given: dict[str, Any]) -> None:
     if role == "serve" and given.get("store"):
         flags[:0] = namesrv_files(os.path.join(given["store"], "namesrv"))
     try:
-        configuration = load_config(role, given["files"], os.environ, given["sets"], flags)
+        configuration = load_config(
+            role, given["files"], os.environ, given["sets"], flags, strict=given["strict"]
+        )
     except ConfigError as problem:
         raise ConfigurationError(str(problem)) from problem
     run_configuration(configuration)

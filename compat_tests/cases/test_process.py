@@ -239,8 +239,7 @@ def test_sigkill_with_a_waiting_pull_closes_its_connection(tmp_path: Path) -> No
 
 
 def test_memory_leaves_nothing_behind(tmp_path: Path) -> None:
-    store = tmp_path / "store"
-    with Gateway(tmp_path, "--memory", "--store", str(store)) as gateway:
+    with Gateway(tmp_path, "--memory") as gateway:
         with Workload(gateway.broker, "memory") as load:
             load.wait_for_more(500)
         with gateway.connect() as client:

@@ -1,9 +1,14 @@
 """Read configuration from files, environment and flags into one checked ServeConfig.
 
 Later sources win: defaults < files (-c, in the order given) < environment < flags (--set before the named flags).
+
+A key that nobody declares is an error on the command line and in the environment, where only a typing error can be the
+reason: a misspelt flushDiskType would start with weaker durability. Official files may name keys of other versions, so
+there it is a notice, unless the caller is strict.
 """
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -19,13 +24,19 @@ from gateway.config.process import (
     TlsConfig,
 )
 from gateway.config.properties_file import PropertiesError, decode_text, parse_properties
-from gateway.config.unsupported import REASONS, UNUSED, UNUSED_REASON, reason_for
+from gateway.config.unsupported import ACCESS_CONTROL_SWITCHES, REASONS, UNUSED, UNUSED_REASON, reason_for
 from toolkit.settings import SettingsError
 from toolkit.suggestions import nearest_name
 
 Role = Literal["serve", "namesrv", "broker"]
 
 BROKER_PORT_STEP = 10
+_KUBERNETES_VARIABLE = re.compile(
+    ENVIRONMENT_PREFIX + r"(?:SERVICE_HOST|SERVICE_PORT(?:_\w+)?|PORT(?:_\d+_(?:TCP|UDP|SCTP)(?:_\w+)?)?)"
+)
+"""Variables that Kubernetes sets in every pod beside a service called rmq-gateway."""
+_IN_MEMORY_WITHOUT = ("storePathRootDir", "storePathCommitLog", "kvConfigPath", "configStorePath")
+"""Keys that name files, which a server in memory does not have."""
 _SEARCH = {
     "namesrv": ("namesrv", "listener", "tls", "process", "broker"),
     "broker": ("broker", "listener", "tls", "process", "namesrv"),
@@ -38,12 +49,17 @@ class ConfigError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class GivenValue:
-    """One value from a source: `origin` names the source in messages; `scope` is namesrv or broker."""
+    """One value from a source: `origin` names the source in messages; `scope` is namesrv or broker.
+
+    `strict`: an unknown key is an error. `from_flags`: it was given on the command line.
+    """
 
     name: str
     text: str
     origin: str
     scope: str = "broker"
+    strict: bool = True
+    from_flags: bool = True
 
 
 def load_config(
@@ -52,19 +68,24 @@ def load_config(
     environment: Mapping[str, str] | None = None,
     sets: Iterable[str] = (),
     flags: Iterable[GivenValue] = (),
+    *,
+    strict: bool = False,
 ) -> ServeConfig:
-    """Return the configuration of a process of this role. Raises ConfigError."""
+    """Return the configuration of a process of this role. ``strict`` refuses unknown keys in files too.
+
+    Raises ConfigError.
+    """
     scope = "namesrv" if role == "namesrv" else "broker"
     given: list[GivenValue] = []
     for path in files:
-        given += values_of_file(path, "namesrv" if "namesrv" in os.path.basename(path) else scope)
+        given += values_of_file(path, "namesrv" if "namesrv" in os.path.basename(path) else scope, strict)
     given += values_of_environment(environment or {}, role)
     given += [_value_of_set(text, scope) for text in sets]
     given += flags
     return assemble(role, given)
 
 
-def values_of_file(path: str, scope: str) -> list[GivenValue]:
+def values_of_file(path: str, scope: str, strict: bool = False) -> list[GivenValue]:
     """Read every property of a file in official syntax. Raises ConfigError."""
     try:
         with open(path, "rb") as file:
@@ -74,7 +95,10 @@ def values_of_file(path: str, scope: str) -> list[GivenValue]:
         raise ConfigError(f"cannot read {path}: {problem.strerror}") from problem
     except PropertiesError as problem:
         raise ConfigError(f"{path}:{problem.line}: {problem.reason}") from problem
-    return [GivenValue(each.key, each.value, f"{path}:{each.line}", scope) for each in entries]
+    return [
+        GivenValue(each.key, each.value, f"{path}:{each.line}", scope, strict, from_flags=False)
+        for each in entries
+    ]
 
 
 def values_of_environment(environment: Mapping[str, str], role: Role) -> list[GivenValue]:
@@ -90,11 +114,12 @@ def values_of_environment(environment: Mapping[str, str], role: Role) -> list[Gi
         names.setdefault(ENVIRONMENT_PREFIX + upper_snake(name), ("namesrv", name))
     given = []
     if role == "broker" and environment.get("NAMESRV_ADDR"):
-        given.append(GivenValue("namesrvAddr", environment["NAMESRV_ADDR"], "environment NAMESRV_ADDR"))
+        official = environment["NAMESRV_ADDR"]
+        given.append(GivenValue("namesrvAddr", official, "environment NAMESRV_ADDR", from_flags=False))
     for variable, text in sorted(environment.items()):
-        if variable.startswith(ENVIRONMENT_PREFIX):
+        if variable.startswith(ENVIRONMENT_PREFIX) and not _KUBERNETES_VARIABLE.fullmatch(variable):
             scope, name = names.get(variable, ("broker", variable))
-            given.append(GivenValue(name, text, f"environment {variable}", scope))
+            given.append(GivenValue(name, text, f"environment {variable}", scope, from_flags=False))
     return given
 
 
@@ -119,17 +144,23 @@ def resolve_key(name: str, scope: str) -> tuple[str, Key] | None:
 
 def assemble(role: Role, all_given: Iterable[GivenValue]) -> ServeConfig:
     """Check the given values, later ones winning, and shape them into one process. Raises ConfigError."""
+    all_given = list(all_given)
     values: dict[str, dict[str, Value]] = {table: {} for table in TABLES}
     notices: dict[str, None] = {}
     for given in all_given:
         found = resolve_key(given.name, given.scope)
         if found is None:
-            notices[_notice_of_unknown(given)] = None
+            _check_security(given)
+            notice = _notice_of_unknown(given)
+            if given.strict and reason_for(given.name) is None:
+                raise ConfigError(notice)
+            notices[notice] = None
         else:
             table, key = found
             value = values[table][key.name] = _parse(key, given)
             if key.name in UNUSED and value != key.setting.default_value:
                 notices[f"{given.origin}: {given.name} {UNUSED_REASON}"] = None
+    _check_contradictions(all_given, in_memory=bool(values["process"].get("memoryStore")))
     broker = with_values(BrokerConfig(), values["broker"])
     process = with_values(ProcessConfig(), values["process"])
     namesrv = None if role == "broker" else with_values(NamesrvConfig(), values["namesrv"])
@@ -149,6 +180,26 @@ def _parse(key: Key, given: GivenValue) -> Value:
     except SettingsError as problem:
         raise ConfigError(str(problem)) from problem
     return value
+
+
+def _check_security(given: GivenValue) -> None:
+    """Refuse access control that would not be enforced: everyone could do everything."""
+    if given.name in ACCESS_CONTROL_SWITCHES and given.text.strip().lower() == "true":
+        raise ConfigError(
+            f"{given.origin}: {given.name}=true cannot be enforced: this server has no access control yet, and "
+            "everyone could do everything. Remove the key or set it to false, and run the server on a trusted network"
+        )
+
+
+def _check_contradictions(all_given: Iterable[GivenValue], *, in_memory: bool) -> None:
+    """Refuse flags that cannot both be meant; a file or variable may be overruled by a flag."""
+    flags = {given.name.rpartition(".")[2]: given for given in all_given if given.from_flags}
+    for name in _IN_MEMORY_WITHOUT if in_memory and "memoryStore" in flags else ():
+        if name in flags:
+            raise ConfigError(
+                f"{flags['memoryStore'].origin} and {flags[name].origin} contradict each other: in memory nothing is "
+                "written to disk. Pass one of them"
+            )
 
 
 def _notice_of_unknown(given: GivenValue) -> str:

@@ -11,6 +11,8 @@ _UNUSED = """
 UNUSED = frozenset(_UNUSED.split())
 """Declared keys that nothing reads yet; a test keeps this true."""
 
+ACCESS_CONTROL_SWITCHES = frozenset({"aclEnable", "authenticationEnabled", "authorizationEnabled"})
+"""Keys that must not be ignored when they are true: whoever sets them relies on them."""
 UNUSED_REASON = "has no effect yet"
 REASONS: dict[str, str] = {
     IGNORED: """

@@ -80,6 +80,23 @@ def test_environment_and_files(
 
 
 @pytest.mark.usefixtures("started")
+@pytest.mark.parametrize("role", ["serve", "broker"])
+def test_flags_that_contradict_each_other_are_refused(role: str, tmp_path: Path) -> None:
+    output = refused(role, "--memory", "--store", str(tmp_path))
+    assert output == (
+        "Error: --memory and --store contradict each other: in memory nothing is written to disk. "
+        "Pass one of them\n"
+    )
+
+
+@pytest.mark.usefixtures("started")
+def test_strict_refuses_unknown_keys_of_files(tmp_path: Path) -> None:
+    (tmp_path / "broker.conf").write_text("flushDisk=SYNC_FLUSH\n")
+    invoke("serve", "-c", str(tmp_path / "broker.conf"))
+    assert "did you mean flushDiskType?" in refused("serve", "--strict", "-c", str(tmp_path / "broker.conf"))
+
+
+@pytest.mark.usefixtures("started")
 def test_mistakes_are_one_line() -> None:
     output = refused("serve", "--port", "http")
     assert (

@@ -95,7 +95,8 @@ def test_the_store_of_one_broker_is_not_taken_by_several(tmp_path: Path) -> None
     sets = ["brokers=2", f"storePathRootDir={tmp_path}"]
     with pytest.raises(ConfigError, match="holds the store of a single broker"):
         load_config("serve", sets=sets)
-    assert len(load_config("serve", sets=[*sets, "memoryStore=true"]).brokers) == 2
+    in_memory = {"RMQ_GATEWAY_MEMORY_STORE": "true"}
+    assert len(load_config("serve", environment=in_memory, sets=sets).brokers) == 2
 
 
 @pytest.mark.parametrize(
@@ -137,16 +138,80 @@ def test_an_error_in_a_file_names_file_and_line(tmp_path: Path) -> None:
         load_config("serve", [str(tmp_path / "missing")])
 
 
-def test_unknown_and_unsupported_keys_are_named_once(tmp_path: Path) -> None:
-    path = written(tmp_path / "broker.conf", "aclEnable=true\nfileReservedTim=3\nzzzzzz=1\n")
-    notices = load_config(
-        "serve", [path], {"RMQ_GATEWAY_BROKERZ": "1"}, ["aclEnable=true", "aclEnable=true"]
-    ).notices
-    assert len(notices) == 5
+def test_unknown_and_unsupported_keys_of_files_are_named_once(tmp_path: Path) -> None:
+    path = written(tmp_path / "broker.conf", "aclEnable=false\nfileReservedTim=3\nzzzzzz=1\n")
+    notices = load_config("serve", [path], {}, ["aclEnable=false", "aclEnable=false"]).notices
+    assert len(notices) == 4
     assert notices[0].startswith(f"{path}:1: aclEnable belongs to access control")
     assert notices[1] == f"{path}:2: unknown key fileReservedTim; did you mean fileReservedTime?"
     assert notices[2] == f"{path}:3: unknown key zzzzzz"
-    assert notices[3].endswith("did you mean RMQ_GATEWAY_BROKERS?")
+    assert notices[3].startswith("--set aclEnable: aclEnable belongs to access control")
+
+
+@pytest.mark.parametrize(
+    ("environment", "sets", "message"),
+    [
+        (
+            {},
+            ["flushDisk=SYNC_FLUSH"],
+            "--set flushDisk: unknown key flushDisk; did you mean flushDiskType.$",
+        ),
+        ({}, ["zzzzzz=1"], "--set zzzzzz: unknown key zzzzzz$"),
+        (
+            {"RMQ_GATEWAY_BROKERZ": "1"},
+            [],
+            r"unknown key RMQ_GATEWAY_BROKERZ; did you mean RMQ_GATEWAY_BROKERS.$",
+        ),
+    ],
+)
+def test_unknown_keys_of_flags_and_variables_are_errors(
+    environment: dict[str, str], sets: list[str], message: str
+) -> None:
+    """They were warnings, and the server started with weaker durability than was asked for."""
+    with pytest.raises(ConfigError, match=message):
+        load_config("serve", [], environment, sets)
+
+
+def test_strict_makes_unknown_keys_of_files_errors(tmp_path: Path) -> None:
+    path = written(tmp_path / "broker.conf", "brokerRole=ASYNC_MASTER\nflushDisk=SYNC_FLUSH\n")
+    assert len(load_config("serve", [path]).notices) == 2
+    with pytest.raises(
+        ConfigError, match=r"broker\.conf:2: unknown key flushDisk; did you mean flushDiskType"
+    ):
+        load_config("serve", [path], strict=True)
+
+
+def test_variables_of_a_kubernetes_service_are_not_ours() -> None:
+    names = (
+        "SERVICE_HOST",
+        "SERVICE_PORT",
+        "SERVICE_PORT_NAMESRV",
+        "PORT",
+        "PORT_9876_TCP",
+        "PORT_9876_TCP_ADDR",
+    )
+    environment = {f"RMQ_GATEWAY_{name}": "tcp://10.0.0.1:9876" for name in names}
+    assert load_config("serve", environment=environment).notices == ()
+
+
+@pytest.mark.parametrize("key", ["aclEnable", "authenticationEnabled", "authorizationEnabled"])
+def test_access_control_that_cannot_be_enforced_is_refused(key: str, tmp_path: Path) -> None:
+    path = written(tmp_path / "broker.conf", f"{key}=TRUE\n")
+    with pytest.raises(ConfigError, match=rf"broker\.conf:1: {key}=true cannot be enforced"):
+        load_config("serve", [path])
+    with pytest.raises(ConfigError, match="no access control yet, and everyone could do everything"):
+        load_config("serve", sets=[f"{key}=true"])
+    assert len(load_config("serve", sets=[f"{key}=false"]).notices) == 1
+
+
+@pytest.mark.parametrize("key", ["storePathRootDir", "kvConfigPath", "namesrv.configStorePath"])
+def test_files_of_a_server_in_memory_contradict_it(key: str, tmp_path: Path) -> None:
+    memory = GivenValue("memoryStore", "true", "--memory")
+    with pytest.raises(ConfigError, match=f"--memory and --set {key} contradict each other"):
+        load_config("serve", sets=[f"{key}={tmp_path}"], flags=[memory])
+    assert load_config("serve", sets=[f"{key}={tmp_path}", "memoryStore=false"]).notices == ()
+    path = written(tmp_path / "namesrv.conf", f"{key}={tmp_path}\n")
+    assert load_config("serve", [path], flags=[memory]).memory, "a flag overrules a file"
 
 
 def test_a_declared_key_without_effect_is_named_when_it_is_changed() -> None:
