@@ -41,6 +41,7 @@ from gateway.shadow.replication.service import ReplicationService
 from gateway.shadow.report.problems import mirror_problems, queue_problems, task_problems
 from gateway.shadow.report.service import ReportService
 from gateway.shadow.traffic.exchange import Hub, Side
+from gateway.shadow.writable_paths import check_writable_paths
 from remoting.connection import Handler
 from remoting.reactor import Reactor
 from storage.clock import SystemClock
@@ -50,7 +51,12 @@ log = logging.getLogger(__name__)
 
 def run(config: ShadowConfig, ready_file: str = "") -> int:
     """Run a gateway until SIGTERM or SIGINT; return the exit status of the process."""
-    return run_process(lambda: ShadowServer(config, ready_file))
+
+    def build() -> ShadowServer:
+        check_writable_paths(config, ready_file)
+        return ShadowServer(config, ready_file)
+
+    return run_process(build)
 
 
 class ShadowServer:
