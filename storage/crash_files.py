@@ -19,16 +19,21 @@ class ProcessKilled(BaseException):
 
 
 class CrashMapping:
-    """A mapped file that knows which of its content has been flushed."""
+    """A mapped file that knows which of its content has been flushed.
 
-    __slots__ = ("_owner", "buffer", "durable", "path", "size_bytes", "view")
+    ``durable`` is the content at the last flush; None without one, and then a crash may lose the whole file.
+    ``written`` is what the disk holds beyond that, because the kernel wrote sectors back by itself; None if nothing.
+    """
+
+    __slots__ = ("_owner", "buffer", "durable", "path", "size_bytes", "view", "written")
 
     def __init__(self, owner: "CrashFiles", path: str, content: bytes, durable: bytes | None) -> None:
         self._owner = owner
         self.path = path
         self.size_bytes = len(content)
         self.buffer: Buffer = bytearray(content)
-        self.durable = durable  # None: never flushed, a crash may lose the whole file
+        self.durable = durable
+        self.written: bytes | None = None
         self.view = memoryview(self.buffer)
 
     def reserve(self, start: int, end: int) -> None:
@@ -45,6 +50,14 @@ class CrashMapping:
 
     def close(self) -> None:
         pass
+
+    def on_disk(self) -> bytes:
+        """Return the content that a power cut certainly leaves, if it leaves the file."""
+        return self.written or self.durable or bytes(self.size_bytes)
+
+    def after_power_cut(self, rng: random.Random) -> bytes:
+        """Return a mixture of the sectors on the disk and those in memory, as the kernel may have written them."""
+        return _mix(bytes(self.buffer), self.on_disk(), rng)
 
 
 class CrashFiles:
@@ -63,6 +76,8 @@ class CrashFiles:
         self.capacity_bytes = capacity_bytes
         self.operations_left: int | None = None
         self._reserved: dict[str, int] = {}
+        # Created and deleted files, in order, that no flush has made durable: the path, and what was deleted there.
+        self._pending: list[tuple[str, CrashMapping | bytes | None]] = []
         self._boot = 1
 
     def reserve(self, path: str, end: int) -> None:
@@ -83,37 +98,56 @@ class CrashFiles:
     def crash(self, rng: random.Random, lose_unflushed: bool = True) -> Self:
         """Return the files as found after a power cut, or after a killed process with ``lose_unflushed`` False.
 
-        After a power cut each unflushed sector is old or new by chance and unflushed small files are truncated. A
-        killed process loses nothing.
+        After a power cut each unflushed sector is old or new by chance, unflushed small files are truncated, and the
+        last files that were created or deleted may be missing, or there again. A killed process loses nothing.
+
+        File systems persist the creation and deletion of files in order: a flushed file proves that all files created
+        before it survive as well.
         """
         after = type(self)(self.capacity_bytes)
         after._boot = self._boot + 1 if lose_unflushed else self._boot
         after.small = dict(self.small)
+        if not lose_unflushed:
+            after.unflushed_small = set(self.unflushed_small)
+            after._pending = list(self._pending)
+            for path, file in self.mapped.items():
+                after.mapped[path] = CrashMapping(after, path, bytes(file.buffer), file.durable)
+                after.mapped[path].written = file.written
+            return after
         for path in sorted(self.unflushed_small):
-            if lose_unflushed:
-                after.small[path] = self.small[path][: rng.randint(0, len(self.small[path]))]
+            after.small[path] = self.small[path][: rng.randint(0, len(self.small[path]))]
+        mapped = dict(self.mapped)
+        for path, deleted in reversed(self._pending[rng.randint(0, len(self._pending)) :]):
+            if deleted is None:
+                mapped.pop(path, None)
+            elif isinstance(deleted, CrashMapping):
+                mapped[path] = deleted
             else:
-                after.unflushed_small.add(path)
-        # File systems persist the creation of files in order: a flushed file proves that all files created before it
-        # survive as well.
-        flushed = [number for number, file in enumerate(self.mapped.values(), 1) if file.durable is not None]
-        kept = rng.randint(max(flushed, default=0), len(self.mapped))
-        for number, (path, file) in enumerate(self.mapped.items()):
-            if lose_unflushed and number >= kept:
-                break
-            content = bytes(file.buffer)
-            if lose_unflushed:
-                content = _mix(content, file.durable or bytes(file.size_bytes), rng)
-            after.mapped[path] = CrashMapping(
-                after, path, content, content if lose_unflushed else file.durable
-            )
+                after.small[path] = deleted
+        for path, file in mapped.items():
+            content = file.after_power_cut(rng)
+            after.mapped[path] = CrashMapping(after, path, content, content)
         return after
+
+    def settle(self) -> None:
+        """Let the kernel write everything, as it does after half a minute."""
+        for file in self.mapped.values():
+            file.durable, file.written = bytes(file.buffer), None
+        self.unflushed_small.clear()
+        self._pending.clear()
+
+    def write_back(self, rng: random.Random) -> None:
+        """Let the kernel write some sectors of some files, which it may do at any time."""
+        for file in self.mapped.values():
+            if rng.random() < 0.5:
+                file.written = file.after_power_cut(rng)
 
     def open_mapped(self, path: str, size_bytes: int) -> CrashMapping:
         file = self.mapped.get(path)
         if file is None:
             self._begin_operation()
             file = self.mapped[path] = CrashMapping(self, path, bytes(size_bytes), None)
+            self._pending.append((path, None))
         if file.size_bytes != size_bytes:
             raise CorruptionError(path, file.size_bytes, f"expected {size_bytes} bytes")
         return file
@@ -122,7 +156,9 @@ class CrashFiles:
         self._begin_operation()
         file = self.mapped.get(path)
         if file is not None:
-            file.durable = bytes(file.buffer)
+            file.durable, file.written = bytes(file.buffer), None
+            created = [number for number, pending in enumerate(self._pending, 1) if pending == (path, None)]
+            del self._pending[: max(created, default=0)]
 
     def flush_many(self, paths: "list[str]") -> None:
         for path in paths:
@@ -140,8 +176,10 @@ class CrashFiles:
 
     def delete(self, path: str) -> None:
         self._begin_operation()
-        self.mapped.pop(path, None)
-        self.small.pop(path, None)
+        for found in (self.mapped.pop(path, None), self.small.pop(path, None)):
+            if found is not None:
+                self._pending.append((path, found))
+        self.unflushed_small.discard(path)
         self._reserved.pop(path, None)
 
     def delete_tree(self, directory: str) -> None:
@@ -156,6 +194,7 @@ class CrashFiles:
         self._begin_operation()
         self.small[path] = data
         self.unflushed_small.discard(path)
+        self._pending = [pending for pending in self._pending if pending[0] != path]
 
     def replace_small(self, path: str, data: bytes, backup: str | None) -> None:
         self._begin_operation()

@@ -379,7 +379,8 @@ class MemoryMapping(Mapping):
         step = 1 << 20
         for position in range(start, self.size_bytes, step):
             end = min(position + step, self.size_bytes)
-            self.buffer[position:end] = bytes(end - position)
+            if bytes(self.view[position:end]).strip(b"\0"):  # zeros that were never written take no memory
+                self.buffer[position:end] = bytes(end - position)
 
 
 class MemoryFiles:

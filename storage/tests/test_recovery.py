@@ -245,8 +245,7 @@ def test_a_damaged_last_entry_is_derived_from_the_log(clean: bool, entry: int) -
 @pytest.mark.parametrize("numbers", [(3,), (19,), (5, 6, 19)])
 def test_a_crash_in_the_middle_of_handling_damage(numbers: tuple[int, ...], lose_unflushed: bool) -> None:
     damaged, clock, expected = damaged_store(*numbers, count=20)
-    for file in damaged.mapped.values():
-        file.durable = bytes(file.buffer)
+    damaged.settle()
     steps = 0
     while True:
         files = killed(damaged)
@@ -439,8 +438,7 @@ def test_a_crash_in_the_middle_of_building_queues_again(cause: str, lose_unflush
         store.delete_topic("t")
         fill(store, 2)
         wanted["t", 0] = 2
-    for file in damaged.mapped.values():
-        file.durable = bytes(file.buffer)
+    damaged.settle()
     steps = 0
     while True:
         files = killed(damaged)

@@ -69,7 +69,26 @@ def test_a_process_killed_while_a_batch_is_finished_leaves_its_intent_or_its_mar
         files.operations_left = steps
         with pytest.raises(ProcessKilled) if steps < 3 else nullcontext():
             staged.finish_batch("w", mark)
-        files = files.crash(random.Random(0))
+        files = files.crash(random.Random(0), lose_unflushed=False)
         found = StagedFiles(files, "/s")
         assert found.read_mark("w") == mark or found.read_intent("w") == intent
         assert found.read_part("w", 1, "s", 0) == (b"12345" if steps < 3 else None)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_power_lost_while_a_batch_is_finished_leaves_all_that_publishing_needs(seed):
+    """Deleted files may be there again. Without the mark, the intent and all parts are."""
+    intent, mark = PublishIntent(1, [("s", 2)], False), PublishedMark(1, False)
+    for steps in range(5):
+        files = CrashFiles()
+        staged = StagedFiles(files, "/s")
+        for number in range(2):
+            staged.write_part("w", 1, "s", number, b"12345")
+        staged.write_intent("w", intent)
+        files.operations_left = steps
+        with pytest.raises(ProcessKilled) if steps < 4 else nullcontext():
+            staged.finish_batch("w", mark)
+        found = StagedFiles(files.crash(random.Random(seed)), "/s")
+        if found.read_mark("w") != mark:
+            assert found.read_intent("w") == intent
+            assert [found.read_part("w", 1, "s", number) for number in range(2)] == [b"12345"] * 2
