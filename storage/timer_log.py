@@ -3,7 +3,7 @@
 `timer_wheel.py` points to the newest record of each chain.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -131,13 +131,16 @@ class TimerLog:
 
     # -- opening -------------------------------------------------------------------------------------------
 
-    def recover(self, start: int) -> None:
+    def recover(self, start: int, durable_until: int, is_whole: Callable[[TimerRecord], bool]) -> None:
         """Find the last valid record from ``start`` on, set ``end`` behind it, and zero everything after it.
 
-        Source: TimerMessageStore.recoverAndRevise, 5.4.0.
+        Records from ``durable_until`` on may be torn, or name messages that the commit log lost with them in a power
+        cut; ``is_whole`` tells. Source: TimerMessageStore.recoverAndRevise, 5.4.0.
         """
         self._flushed = self._record_boundary(start)
         for end in self._record_ends(self._flushed):
+            if end - RECORD.size >= durable_until and not self._is_whole_before(end, is_whole):
+                break
             self.end = end
         for base in [base for base in self._bases if base > self.end]:
             self._bases.remove(base)
@@ -145,10 +148,20 @@ class TimerLog:
         base = self.end // self._file_bytes * self._file_bytes
         if base in self._bases:
             file = self._file(base)
-            at = self.end - base
-            if at + RECORD.size <= self._file_bytes and any(read_written(file, at, at + RECORD.size)):
-                file.zero_from(at)
+            # Records behind lost ones would be taken for new ones as soon as the log reaches up to them. The zeros are
+            # flushed, because a power cut could bring these records back.
+            file.zero_from(self.end - base)
+            self._files.flush(self._path(base))
         self._reserved = self.end
+
+    def _is_whole_before(self, end: int, is_whole: Callable[[TimerRecord], bool]) -> bool:
+        """Return False if the record that ends here is not whole; a blank at the end of a file is."""
+        position = end - RECORD.size
+        return end % self._file_bytes == 0 or is_whole(self._unpack(position))
+
+    def _unpack(self, position: int) -> TimerRecord:
+        base = position // self._file_bytes * self._file_bytes
+        return TimerRecord(position, *RECORD.unpack_from(self._file(base).buffer, position - base)[1:])
 
     def _record_boundary(self, start: int) -> int:
         """Return the end of a record at or before a position, in a file that exists."""

@@ -16,7 +16,8 @@ from heapq import heapify, heappop, heappush
 from typing import Final
 
 from codec.java_numbers import I32, I64
-from codec.message import QUEUE_OFFSET_AT
+from codec.message import MIN_MESSAGE_BYTES, QUEUE_OFFSET_AT
+from storage.errors import CorruptionError
 from storage.layout import LONG
 from storage.store import MessageStore
 from storage.timer_checkpoint import TimerCheckpoint, TimerPosition, TimerProgress
@@ -92,11 +93,12 @@ class TimerStore:
         """
         position, progress = self._checkpoint.position, self._checkpoint.load_progress()
         ours = progress is not None
-        self._log.recover(position.log_position - (0 if ours else self._config.log_file_bytes))
+        start = position.log_position - (0 if ours else self._config.log_file_bytes)
+        self._log.recover(start, position.log_position, self._is_message_stored)
         if progress is not None and not self._logs_reach(progress):
             log.warning("timer progress lost, some timer messages may be delivered twice")
             progress = None
-        self._repair_wheel(position.log_position - (0 if ours else self._config.log_file_bytes))
+        self._repair_wheel(start)
         self._restore_progress(position, progress)
         now_ms = self._store.clock.now_ms()
         oldest = self.slot_start_ms(now_ms) - self.wheel_span_ms + _BLANK_SLOTS * self.precision_ms
@@ -107,6 +109,24 @@ class TimerStore:
             self.read_ms, self.delivered_up_to = self.slot_start_ms(now_ms), _NOT_DELIVERED
         self._load_slots()
         self._flushed = self._progress()
+
+    def _is_message_stored(self, record: TimerRecord) -> bool:
+        """Return False for a torn record, and for one of a message that the commit log lost.
+
+        The message's place would be another message's later, which would count as chained already.
+        """
+        end = record.physical_offset + record.size
+        if (
+            record.size < MIN_MESSAGE_BYTES
+            or not 0 <= record.physical_offset <= end <= self._store.max_physical_offset
+        ):
+            return False
+        try:
+            message = self._store.message_at(record.physical_offset)
+        except CorruptionError:
+            return False
+        # There is none where it expired, or where damage was replaced.
+        return message is None or len(message) == record.size
 
     def _logs_reach(self, progress: TimerProgress) -> bool:
         return self._log.end >= progress.log_end and self._store.max_physical_offset >= progress.commit_end

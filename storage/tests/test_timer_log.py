@@ -27,7 +27,7 @@ def files():
 
 def opened(files, start=0):
     log = TimerLog(files, "/timerlog", FILE_BYTES)
-    log.recover(start)
+    log.recover(start, 0, lambda record: True)
     return log
 
 

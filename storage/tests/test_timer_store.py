@@ -171,3 +171,41 @@ def test_the_end_of_the_machine_loses_nothing_that_was_durable(steps, seed):
     world.read()
     found = set(world.deliver_all())
     assert set(places) <= found | delivered
+
+
+def test_a_record_of_a_lost_message_does_not_stand_for_the_next_one():
+    """Power fails when the record is on the disk and its message is not; another message gets its place."""
+    world = World()
+    world.send(1)
+    world.read()
+    world.flush()
+    world.send(2)
+    world.read()
+    for path, file in world.files.mapped.items():
+        if "/timer" in path:
+            world.files.flush(path)
+        elif file.durable is not None:
+            file.buffer[:] = file.durable
+    world = world.crash(lose_unflushed=True)
+    assert world.store.max_offset(TOPIC, 0) == 1
+    world.send(300)
+    world.read()
+    place = world.store.physical_offset_at(TOPIC, 0, 1)
+    (record,) = [each for each in world.timers.pending_records(NOW + 1000) if each.physical_offset == place]
+    assert record.size == len(world.store.message_at(place))
+
+
+@pytest.mark.parametrize("lost", [0, 20, 40])
+def test_records_behind_lost_ones_never_come_back(lost):
+    """A sector of the timer log is lost; the records behind it are not taken for new ones when the log reaches them."""
+    world = World()
+    for number in range(60):
+        world.send(number)
+    world.read()
+    world.store.write_checkpoint()
+    log_file = world.files.mapped["/store/timerlog/00000000000000000000"]
+    log_file.buffer[lost * 52 : lost * 52 + 104] = bytes(104)
+    world.files.settle()
+    world = World(world.files)
+    assert world.timers._log.end == lost * 52
+    assert not any(world.files.mapped["/store/timerlog/00000000000000000000"].on_disk()[lost * 52 :])
