@@ -76,8 +76,9 @@ def write_and_die(disk: str) -> None:
     store.build_index()
     now_ms = int(time.time() * 1000)
     due_ms = timers.slot_start_ms(now_ms + 3_600_000)
+    size = len(store.message_at(0) or b"")
     timers.chain_message(
-        due_ms, magic=1, write_ms=now_ms, physical_offset=0, size=100, topic_hash=0, due_ms=due_ms
+        due_ms, magic=1, write_ms=now_ms, physical_offset=0, size=size, topic_hash=0, due_ms=due_ms
     )
     timers.save_progress()
     os._exit(0)
