@@ -214,6 +214,8 @@ class ShadowServer:
             if mirror.replication is not None:
                 status = mirror.replication.status
                 problems.add_source("mirror", lambda: queue_problems(status()) if not check.problem else [])
+        if self.cutover is not None:
+            problems.add_source("moves", self.cutover.bypass.problems)
         problems.add_source("tasks", lambda: task_problems(self._supervisors()))
 
     def _supervisors(self) -> Iterator[TaskSupervisor]:
@@ -222,6 +224,8 @@ class ShadowServer:
             yield self.capture.tasks
         if self.mirror is not None:
             yield from self.mirror.supervisors()
+        if self.cutover is not None:
+            yield self.cutover.bypass.tasks
         if self.comparison is not None:
             yield self.comparison.tasks
 
@@ -250,6 +254,8 @@ class ShadowServer:
                 nursery.start_soon(self._target_tasks.keep_running, "check the target", self.target_check.run)
             if self.mirror is not None:
                 await nursery.start(self.mirror.run)
+            if self.cutover is not None:
+                nursery.start_soon(self.cutover.bypass.run)
             if self.comparison is not None:
                 await nursery.start(self.comparison.run)
             await nursery.start(self.forwarder.run)

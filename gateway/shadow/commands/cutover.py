@@ -77,9 +77,10 @@ def _step_options(function: Any) -> Any:
         click.option(
             "--allow",
             multiple=True,
-            type=click.Choice(["transactions", "delays", "apart"]),
-            help="Continue although the primary holds back half messages, or delayed ones, or although the group's "
-            "other topics have not got as far; repeatable. See docs/reference/cutover-guarantees.md.",
+            type=click.Choice(["transactions", "delays", "apart", "bypass"]),
+            help="Continue although the primary holds back half messages, or delayed ones, although the group's other "
+            "topics have not got as far, or although messages were sent past the gateway; repeatable. See "
+            "docs/reference/cutover-guarantees.md.",
         ),
         click.option(
             "--wait",

@@ -16,6 +16,7 @@ from gateway.shadow.compare.parity import (
     ParityResult,
     compare_topics,
 )
+from gateway.shadow.cutover.bypass_watch import BypassWatch
 from gateway.shadow.cutover.checks import MoveCheck, MoveChecks
 from gateway.shadow.cutover.director import MoveDirector
 from gateway.shadow.cutover.mode_switch import ModeSwitch
@@ -149,7 +150,9 @@ class Cutover:
             parity,
             target_problem,
         )
-        self.mover = Mover(open_move_file(settings), self.director, checks, settings, clock.now_ms)
+        moves = open_move_file(settings)
+        self.bypass = BypassWatch(clusters, lambda: moves)
+        self.mover = Mover(moves, self.director, checks, settings, clock.now_ms, self.bypass)
         self.mode_switch = ModeSwitch(
             service.mirror, self.mover, self.director, service.open_mode_overrides()
         )

@@ -15,6 +15,7 @@ suffice the step is refused and sends continue as before.
 measurements in `checks`.
 """
 
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
@@ -26,7 +27,8 @@ from codec.topics import dlq_topic
 from gateway.console.errors import OperationRefused
 from gateway.runtime.metrics import Metric
 from gateway.shadow.clusters.cluster_pair import LOOKUP_ERRORS
-from gateway.shadow.cutover.checks import MoveCheck, MoveChecks
+from gateway.shadow.cutover.bypass_watch import BypassWatch
+from gateway.shadow.cutover.checks import MoveCheck, MoveChecks, run_check
 from gateway.shadow.cutover.copy_back import CopyBack
 from gateway.shadow.cutover.director import MoveDirector
 from gateway.shadow.cutover.group_transfer import GroupTransfer
@@ -43,6 +45,7 @@ ALLOWANCES: Final = {
     "transactions": ("transactions",),
     "delays": ("delays", "timers"),
     "apart": ("together",),
+    "bypass": ("bypass",),
 }
 """Refusals that the operator may allow, and the checks that each of them covers."""
 DONE_IS_FINAL: Final = (
@@ -85,7 +88,10 @@ class StepReport:
 
 
 class Mover:
-    """Moves topics and groups. `step_lock` is held during each step."""
+    """Moves topics and groups. `step_lock` is held during each step.
+
+    ``bypass`` finds producers that still send to the primary itself; without it they are not looked for.
+    """
 
     def __init__(
         self,
@@ -94,8 +100,10 @@ class Mover:
         checks: MoveChecks,
         settings: CutoverSettings,
         now_ms: Callable[[], int],
+        bypass: BypassWatch | None = None,
     ) -> None:
         self.move_file = book
+        self._bypass = bypass
         self.checks = checks
         self._director = director
         self._settings = settings
@@ -255,11 +263,19 @@ class Mover:
                 await checks.check_lag(move.topic),
                 *await checks.check_held_back(move.topic, Side.PRIMARY),
             ]
+        bypass = await self._check_bypass(move)
         if step.group is not None:
             drained = await checks.check_drained(move, step.group)
             together = await checks.check_other_topics(move, step.group, self._moves_by_topic())
-            return drained if step.goal is MoveState.DRAINED else [*drained, together]
-        return await checks.check_held_back(move.topic, Side.PRIMARY)
+            return [*bypass, *drained] if step.goal is MoveState.DRAINED else [*bypass, *drained, together]
+        return [*bypass, *await checks.check_held_back(move.topic, Side.PRIMARY)]
+
+    async def _check_bypass(self, move: Move) -> list[MoveCheck]:
+        """Check that no producer of a switched topic sends to the primary past the gateway."""
+        bypass = self._bypass
+        if bypass is None or move.producer_side is not Side.TARGET:
+            return []
+        return [await run_check("bypass", lambda: bypass.check(move))]
 
     def _moves_by_topic(self) -> dict[str, Move]:
         return {move.topic: move for move in self.move_file}
@@ -272,7 +288,8 @@ class Mover:
         return await self._complete_step(step)
 
     async def _mark_drained(self, step: MoveStep, checks: list[MoveCheck], allowed: set[str]) -> bool:
-        checks += await self._check_forward_step(self.move_file.get_move(step.topic), step)
+        found = await self._check_forward_step(self.move_file.get_move(step.topic), step)
+        checks += excuse_allowed(found, allowed & {"bypass"})
         return all_hold(checks) and await self._complete_step(step)
 
     async def _finish_move(self, step: MoveStep, checks: list[MoveCheck], allowed: set[str]) -> bool:
@@ -350,12 +367,19 @@ class Mover:
         if not all_hold(checks):
             return False
         copy = await CopyBack.start(self.checks.clusters, topic, move.ends)
-        for _ in range(MAX_COPY_ROUNDS):  # copies most messages while producers still send
-            if await copy.copy_new() <= self._settings.max_lag:
-                break
-        return await self.run_while_sends_held(
-            topic, checks, lambda: self._return_producers_while_held(step, copy, checks)
-        )
+        done = False
+        try:
+            for _ in range(MAX_COPY_ROUNDS):  # copies most messages while producers still send
+                if await copy.copy_new() <= self._settings.max_lag:
+                    break
+            done = await self.run_while_sends_held(
+                topic, checks, lambda: self._return_producers_while_held(step, copy, checks)
+            )
+        finally:
+            if not done and copy.copied_messages and self._bypass is not None:
+                with contextlib.suppress(*LOOKUP_ERRORS):
+                    await self._bypass.skip_copies(topic)
+        return done
 
     async def _return_producers_while_held(
         self, step: MoveStep, copy: CopyBack, checks: list[MoveCheck]
@@ -374,6 +398,8 @@ class Mover:
         move, group = self.move_file.get_move(step.topic), step.group or ""
         if step.source is MoveState.DRAINED and step.is_backward:
             return await self._complete_step(step)
+        if not step.is_backward:
+            checks += excuse_allowed(await self._check_bypass(move), allowed)
         checks += await self.checks.check_drained(move, group)
         if not step.is_backward:
             checks += excuse_allowed(

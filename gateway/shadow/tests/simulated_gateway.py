@@ -11,6 +11,7 @@ import trio
 
 from codec.command import Command, encode_command
 from gateway.shadow.clusters.cluster_pair import ClusterPair
+from gateway.shadow.cutover.bypass_watch import BypassWatch
 from gateway.shadow.cutover.checks import MoveChecks
 from gateway.shadow.cutover.director import MoveDirector
 from gateway.shadow.cutover.move_file import MoveFile
@@ -100,7 +101,8 @@ class SimulatedGateway:
         clock = self.primary.simulated.clock
         self.checks = MoveChecks(sides, self.traffic, self.mirror, self.settings, clock.now_ms)
         book = MoveFile(self.files, self.settings.state_file, inline)
-        self.mover = Mover(book, self.director, self.checks, self.settings, clock.now_ms)
+        self.bypass = BypassWatch(sides, lambda: book)
+        self.mover = Mover(book, self.director, self.checks, self.settings, clock.now_ms, self.bypass)
         self.mover.resume_moves()
 
     async def ask(self, request: Request[Any]) -> tuple[Any, Side]:

@@ -1,5 +1,7 @@
 """What prevents the start of a gateway is one line: address, key and remedy."""
 
+import faulthandler
+
 import pytest
 
 from gateway.runtime import process
@@ -13,7 +15,7 @@ def untouched_process(monkeypatch):
     without_signals(monkeypatch)
     for name in ("give_back_large_blocks", "raise_file_limit", "tune_garbage_collector"):
         monkeypatch.setattr(process, name, lambda: None)
-    monkeypatch.setattr(process.faulthandler, "enable", lambda: None)
+    monkeypatch.setattr(faulthandler, "enable", lambda: None)
 
 
 @pytest.mark.parametrize("key", ["listen.namesrv_port", "console.port"])

@@ -1,5 +1,6 @@
 """Paths that cannot be written are refused at start, with their setting."""
 
+import faulthandler
 import os
 
 import pytest
@@ -34,7 +35,9 @@ def test_a_path_below_a_file_is_refused(setting, tmp_path):
     )
     if setting == "mirroring.spill_dir":
         config = configured("mirroring.spill", "disk", f"mirroring.spill_dir={tmp_path / 'file' / 'x'}")
-    with pytest.raises(SettingsError, match=rf"{setting}: cannot write to .*/file/x: a part of the path is a file"):
+    with pytest.raises(
+        SettingsError, match=rf"{setting}: cannot write to .*/file/x: a part of the path is a file"
+    ):
         check_writable_paths(config)
 
 
@@ -70,7 +73,7 @@ def test_the_gateway_does_not_start(tmp_path, monkeypatch, capsys):
     without_signals(monkeypatch)
     for name in ("give_back_large_blocks", "raise_file_limit"):
         monkeypatch.setattr(process, name, lambda: None)
-    monkeypatch.setattr(process.faulthandler, "enable", lambda: None)
+    monkeypatch.setattr(faulthandler, "enable", lambda: None)
     (tmp_path / "file").write_text("")
     assert run(configured("capture.directory", tmp_path / "file")) == 2
     said = capsys.readouterr().err

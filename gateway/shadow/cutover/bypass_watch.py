@@ -1,0 +1,168 @@
+"""Finds messages that producers send to the primary past the gateway, after their topic was switched to the target.
+
+Theory of operation. When producers are switched, the move records where each of the primary's queues ended. From then
+on the primary stores nothing more of the topic, except what it delivers later (transactions, delays), which is marked.
+Any other message beyond those ends was sent by a client that still dials the primary itself: consumers that were
+switched never get it. The watch reads these messages, counts them by the address they were born at, and asks the
+primary which producers have connections from there. It remembers how far it read, so each message is read once.
+
+A roll-back copies messages to the primary itself. One that fails leaves copies beyond the recorded ends, so
+`skip_copies` makes the watch go on behind them.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Final
+
+import trio
+
+from codec import properties as names
+from codec.message import Message
+from codec.sysflag import TRANSACTION_COMMIT
+from gateway.runtime.supervise import TaskSupervisor
+from gateway.shadow.clusters.cluster_pair import LOOKUP_ERRORS, ClusterPair, queue_name
+from gateway.shadow.cutover.checks import MoveCheck
+from gateway.shadow.cutover.moves import Move, QueueEnds
+from gateway.shadow.traffic.exchange import Side
+from remoting.requests.client import GetAllProducerInfo
+
+WATCH_INTERVAL_S: Final = 5.0
+MAX_READ_PER_QUEUE: Final = 256
+"""Messages of a queue that are read at a time; of more of them only the number is known."""
+MAX_NAMED_CONNECTIONS: Final = 5
+MAX_COUNTED_CONNECTIONS: Final = 100
+
+
+@dataclass(slots=True)
+class BypassedTopic:
+    """The messages of one topic that came past the gateway since its producers were switched."""
+
+    ends: dict[str, QueueEnds]
+    next_offsets: dict[str, int] = field(default_factory=dict)
+    message_count: int = 0
+    connections: dict[str, int] = field(default_factory=dict)
+    """Messages by the "host:port" that they were born at."""
+    producers: dict[str, str] = field(default_factory=dict)
+    """Producer group and client id by "host:port", as far as the primary knows them."""
+
+    def describe(self, topic: str) -> str:
+        """Return the finding and what to do as a sentence; "" if there is nothing."""
+        if not self.message_count:
+            return ""
+        named = [
+            f"{address} ({self.producers[address]})" if address in self.producers else address
+            for address in sorted(self.connections, key=lambda each: -self.connections[each])
+        ]
+        some = ", ".join(named[:MAX_NAMED_CONNECTIONS]) + (" …" if len(named) > MAX_NAMED_CONNECTIONS else "")
+        return (
+            f"{self.message_count} messages of {topic} were sent to the primary past the gateway since its producers "
+            f"were switched, by {some}: consumers at the target do not get them. Give these producers the gateway's "
+            "address; once they use it, go on with --allow bypass"
+        )
+
+
+class BypassWatch:
+    """Looks at all topics whose producers were switched; ``moves`` returns the moves."""
+
+    def __init__(self, clusters: ClusterPair, moves: Callable[[], Iterable[Move]]) -> None:
+        self.tasks = TaskSupervisor("moves")
+        self._clusters = clusters
+        self._moves = moves
+        self._topics: dict[str, BypassedTopic] = {}
+        self._reading = trio.Lock()
+
+    async def run(self) -> None:
+        """Look regularly until cancelled; a cluster that does not answer is asked again."""
+        await self.tasks.repeat("watch switched topics", WATCH_INTERVAL_S, self.look_at_all)
+
+    async def look_at_all(self) -> None:
+        """Look at every switched topic once."""
+        switched = [move for move in self._moves() if move.producer_side is Side.TARGET]
+        for topic in self._topics.keys() - {move.topic for move in switched}:
+            del self._topics[topic]
+        for move in switched:
+            try:
+                await self.look_at(move)
+            except LOOKUP_ERRORS:
+                continue  # reported by the parts that need the primary
+
+    def problems(self) -> Iterator[str]:
+        """Yield a sentence for each topic with such messages."""
+        for topic, found in self._topics.items():
+            if sentence := found.describe(topic):
+                yield sentence
+
+    async def check(self, move: Move) -> MoveCheck:
+        """Return the check called bypass. Raises CLUSTER_ERRORS, LookupError."""
+        found = await self.look_at(move)
+        measured = f"{found.message_count} messages past the gateway"
+        return MoveCheck("bypass", not found.message_count, measured, found.describe(move.topic))
+
+    async def skip_copies(self, topic: str) -> None:
+        """Go on behind what the primary has now. Raises CLUSTER_ERRORS."""
+        async with self._reading:
+            known = self._topics.get(topic)
+            if known is None:
+                return
+            for broker in await self._clusters.brokers_of(topic):
+                for queue_id, each in (
+                    await self._clusters.queue_ranges(Side.PRIMARY, broker, topic)
+                ).items():
+                    known.next_offsets[queue_name(broker, queue_id)] = each.high
+
+    async def look_at(self, move: Move) -> BypassedTopic:
+        """Read what is new in the primary's queues of a switched topic. Raises CLUSTER_ERRORS, LookupError."""
+        async with self._reading:
+            return await self._read_topic(move)
+
+    async def _read_topic(self, move: Move) -> BypassedTopic:
+        topic = move.topic
+        known = self._topics.get(topic)
+        if known is None or known.ends != dict(move.ends):
+            known = self._topics[topic] = BypassedTopic(dict(move.ends))
+        before = known.message_count
+        for broker in await self._clusters.brokers_of(topic):
+            for queue_id, each in (await self._clusters.queue_ranges(Side.PRIMARY, broker, topic)).items():
+                name = queue_name(broker, queue_id)
+                end = move.ends.get(name)
+                start = known.next_offsets.get(name, each.low if end is None else max(end.primary, each.low))
+                if each.high > start:
+                    await self._read_queue(known, broker, topic, queue_id, start, each.high)
+                known.next_offsets[name] = max(start, each.high)
+            if known.message_count > before:
+                await self._learn_producers(known, broker)
+        return known
+
+    async def _read_queue(
+        self, known: BypassedTopic, broker: str, topic: str, queue_id: int, start: int, stop: int
+    ) -> None:
+        unread = max(0, stop - start - MAX_READ_PER_QUEUE)
+        known.message_count += unread
+        read = self._clusters.read_messages(Side.PRIMARY, broker, topic, queue_id, start + unread, stop)
+        async with aclosing(read) as messages:
+            async for message in messages:
+                if not _is_delivered_later(message):
+                    known.message_count += 1
+                    address = "{}:{}".format(*message.born_host)
+                    if address in known.connections or len(known.connections) < MAX_COUNTED_CONNECTIONS:
+                        known.connections[address] = known.connections.get(address, 0) + 1
+
+    async def _learn_producers(self, known: BypassedTopic, broker: str) -> None:
+        """Ask a broker of the primary which producers have the connections; a broker may not know or not tell."""
+        try:
+            groups = (await self._clusters.primary.ask_broker(broker, GetAllProducerInfo())).data.data
+        except LOOKUP_ERRORS:
+            return
+        for group, clients in groups.items():
+            for client in clients:
+                address = (client.remote_ip or "").rpartition("/")[2]
+                if address in known.connections:
+                    known.producers[address] = f"group {group}, client {client.client_id}"
+                await trio.lowlevel.checkpoint()
+
+
+def _is_delivered_later(message: Message) -> bool:
+    """Tell whether the primary delivered a message that it had before: a transaction, or a delayed message."""
+    marks = (names.REAL_TOPIC, names.TRANSACTION_PREPARED)
+    return bool(message.sys_flag & TRANSACTION_COMMIT) or any(mark in message.properties for mark in marks)

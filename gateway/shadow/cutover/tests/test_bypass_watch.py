@@ -1,0 +1,82 @@
+"""Messages that reach the primary past the gateway after their topic was switched: found, named, and refused."""
+
+import trio
+
+from gateway.shadow.cutover.tests.test_mover import DONE, C, P, refusal_reason, take_step, world
+from gateway.shadow.tests.two_clusters import two_clusters
+from gateway.tests.cluster import message
+from remoting.bodies.heartbeat import HeartbeatData, ProducerData
+from remoting.requests.client import HeartBeat
+
+
+async def send_past_the_gateway(primary, count=1):
+    """Send as a producer that still has the primary's address."""
+    data = HeartbeatData(client_id="shop@1", producer_data_set=[ProducerData(group_name="Shop")])
+    await primary.ask_broker("broker-a", HeartBeat(data=data))
+    for number in range(count):
+        await primary.ask_broker("broker-a", message("orders", b"lost", queue_id=1, key=f"{number:032X}"))
+
+
+async def never(*_):
+    await trio.sleep_forever()
+
+
+@two_clusters
+async def test_the_next_step_is_refused_and_names_the_producer(primary, target):
+    """Such messages reached nobody, and nothing said so."""
+    async with world(primary, target) as (gateway, _):
+        for wanted in (C, P):
+            assert await take_step(gateway, "orders") is wanted
+        await gateway.bypass.look_at_all()
+        assert list(gateway.bypass.problems()) == []
+        await send_past_the_gateway(primary, 3)
+        await trio.sleep(1)
+        await gateway.bypass.look_at_all()
+        (problem,) = gateway.bypass.problems()
+        assert problem.startswith("3 messages of orders were sent to the primary past the gateway")
+        assert "by 10.9.0.1:" in problem
+        assert "(group Shop, client shop@1)" in problem
+        reason = await refusal_reason(gateway, "orders")
+        assert reason.startswith("3 messages of orders were sent")
+        (plan,) = await gateway.mover.plan_steps("orders")
+        assert plan.checks[0].name == "bypass"
+        assert await take_step(gateway, "orders", allow=["bypass"]) is DONE
+
+
+@two_clusters
+async def test_messages_are_counted_once(primary, target):
+    async with world(primary, target) as (gateway, _):
+        for wanted in (C, P):
+            assert await take_step(gateway, "orders") is wanted
+        await send_past_the_gateway(primary, 2)
+        for _ in range(3):
+            await gateway.bypass.look_at_all()
+        await send_past_the_gateway(primary, 400)
+        await gateway.bypass.look_at_all()
+        assert next(gateway.bypass.problems()).startswith("402 messages of orders")
+
+
+@two_clusters
+async def test_a_topic_that_came_back_is_forgotten(primary, target):
+    async with world(primary, target) as (gateway, _):
+        for wanted in (C, P):
+            assert await take_step(gateway, "orders") is wanted
+        await send_past_the_gateway(primary)
+        await gateway.bypass.look_at_all()
+        assert list(gateway.bypass.problems())
+        await take_step(gateway, "orders", way="rollback")
+        await gateway.bypass.look_at_all()
+        assert list(gateway.bypass.problems()) == []
+
+
+@two_clusters
+async def test_copies_of_a_roll_back_that_failed_are_no_finding(primary, target):
+    async with world(primary, target) as (gateway, _):
+        for wanted in (C, P):
+            assert await take_step(gateway, "orders") is wanted
+        await gateway.bypass.look_at_all()
+        await target.ask_broker("broker-a", message("orders", b"new", queue_id=0))
+        gateway.checks.check_copied_back = never
+        assert "sends must not wait longer" in await refusal_reason(gateway, "orders", way="rollback")
+        await gateway.bypass.look_at_all()
+        assert list(gateway.bypass.problems()) == []
