@@ -11,6 +11,7 @@ import trio
 from gateway.config.live import list_values
 from gateway.config.process import NamesrvConfig
 from gateway.namesrv.answer_cache import AnswerCache
+from gateway.namesrv.child_broker import ChildBrokers
 from gateway.namesrv.kv_config import KvConfig
 from gateway.namesrv.large_registrations import LargeRegistrations
 from gateway.namesrv.limited_log import LimitedLog
@@ -30,6 +31,7 @@ class Namesrv:
     config: NamesrvConfig
     clock: Clock
     routes: RouteTable
+    child_brokers: ChildBrokers
     answers: AnswerCache
     kv_answers: AnswerCache
     kv_config: KvConfig
@@ -67,10 +69,12 @@ def assemble_namesrv(
 ) -> Namesrv:
     """Build a namesrv on the files of the KV configuration and of the settings, if there are any."""
     kv = KvConfig(files[0].read() if files else None)
+    routes = RouteTable(clock.monotonic)
     namesrv = Namesrv(
         config=config,
         clock=clock,
-        routes=RouteTable(clock.monotonic),
+        routes=routes,
+        child_brokers=ChildBrokers(routes),
         answers=AnswerCache(),
         kv_answers=AnswerCache(),
         kv_config=kv,

@@ -11,9 +11,11 @@ from codec.constants import FAQ, VERSION_NAMES, ResponseCode
 from codec.hashing import crc32
 from codec.java_numbers import quoted
 from gateway.config.live import ForbiddenKey, apply_update, list_values
+from gateway.namesrv.child_broker import ChildBroker
 from gateway.namesrv.context import Namesrv, apply_config
 from gateway.namesrv.kv_config import ORDER_TOPIC_CONFIG
 from gateway.namesrv.registration import Registration, check_name, checked_queues, read_registration, refused
+from gateway.namesrv.route_table import RegistrationResult
 from gateway.namesrv.text_file import CoalescedFile, PendingWrite, StoreFailed
 from remoting.bodies.routes import GetBrokerMemberGroupResponseBody
 from remoting.bodies.topics import KVTable
@@ -79,10 +81,19 @@ def _refusals_logged(namesrv: Namesrv, request: ask.RegisterBroker, call: Call) 
 
 
 def _accept(namesrv: Namesrv, given: Registration, call: Call) -> ask.RegisterBrokerReply:
+    child = ChildBroker.behind(call.connection)
+    if child is not None:
+        child.register(given)
+        return _registered(namesrv, RegistrationResult())
+    namesrv.child_brokers.check_not_reserved(given)
     taken = namesrv.routes.register(given, call.connection, _local_host(call))
     if "namesrv" not in call.connection.state:
         call.connection.state["namesrv"] = namesrv
         call.connection.on_close(namesrv.routes.unregister_owned_by)
+    return _registered(namesrv, taken)
+
+
+def _registered(namesrv: Namesrv, taken: RegistrationResult) -> ask.RegisterBrokerReply:
     reply = ask.RegisterBrokerReply(ha_server_addr=taken.ha_address, master_addr=taken.master_address)
     if namesrv.config.return_order_topic_config_to_broker:
         reply.body = _namespace_body(namesrv, ORDER_TOPIC_CONFIG) or b""
@@ -96,6 +107,10 @@ def _zone_of(command: Command) -> str | None:
 @ask.UnregisterBroker.on(routes)
 def unregister_broker(namesrv: Namesrv, request: ask.UnregisterBroker, call: Call) -> None:
     """Remove a broker. As officially, any peer may do that, but not to a broker of this process."""
+    child = ChildBroker.behind(call.connection)
+    if child is not None:
+        child.unregister()
+        return
     namesrv.routes.unregister(request.broker_name, request.broker_addr, _local_host(call))
 
 

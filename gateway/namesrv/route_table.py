@@ -16,6 +16,7 @@ Invariants, which hold between any two calls and which `tests/test_route_table.p
    brokers of this process make them exceed the limits.
 4. A broker of this process (a local member) is in the table from its first registration until it unregisters itself.
    No request can remove it, renew it, or give it another address, and its topics have the queues that it registered.
+   A broker process of this server is a local member while it runs (`child_broker.py`).
 
 Requests can still delete a local broker's topics and its write permission, as officially. The deleted topics come back
 with its next registration, which asks `missing_topics`; the permission comes back by request or when a topic changes.

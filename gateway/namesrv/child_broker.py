@@ -1,0 +1,94 @@
+"""A broker process of the namesrv's own server: it registers by request, but counts as a broker of this process.
+
+Theory of operation
+-------------------
+A broker process has a control channel to its supervisor, which runs the namesrv. The channel is a socket pair, made
+before the process and inherited by it, so whoever sends a request through it is that process: no secret is needed. The
+supervisor puts a `ChildBroker` into the state of the channel's connection, where the handlers of registrations find it.
+
+Like every remote broker it sends its whole topic table each time. Registered anew are only the topics that changed
+since its previous registration and those that the namesrv lacks, as by brokers of the same process; otherwise the write
+permission that an administrator removed in the namesrv would come back with the next registration.
+
+While a process runs, the route table protects its name as that of any local broker. While it is started again, nobody
+is registered, so that clients use other brokers, and `ChildBrokers` keeps others from taking the name.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+import trio
+
+from gateway.namesrv.registered_broker import MASTER_ID
+from gateway.namesrv.registration import Registration, refused
+from gateway.namesrv.route_table import RouteTable
+from remoting.bodies.routes import QueueData
+from remoting.connection import Connection
+
+_STATE_KEY: Final = "child broker"
+
+
+class ChildBroker:
+    """The registration of one broker process, which comes by one connection and ends with it."""
+
+    def __init__(self, routes: RouteTable, broker_name: str, broker_id: int) -> None:
+        self._routes = routes
+        self._broker_name = broker_name
+        self._broker_id = broker_id
+        self._registered: Mapping[str, QueueData] = {}
+        self.registered = trio.Event()
+        """Set while it is registered; replaced when it no longer is."""
+
+    def attach(self, connection: Connection) -> None:
+        """Treat the registrations of this connection as those of the broker, which is removed when it closes."""
+        connection.state[_STATE_KEY] = self
+        connection.on_close(lambda _: self.unregister())
+
+    @staticmethod
+    def behind(connection: Connection) -> "ChildBroker | None":
+        """Return the broker process behind a connection; None for every connection from elsewhere."""
+        child: ChildBroker | None = connection.state.get(_STATE_KEY)
+        return child
+
+    def register(self, given: Registration) -> None:
+        """Add or renew the broker as a local one. Raises RequestError for another broker's name or id."""
+        if (given.broker_name, given.broker_id) != (self._broker_name, self._broker_id):
+            raise refused(f"this channel belongs to {self._broker_name} with broker id {self._broker_id}")
+        missing = self._routes.missing_topics(given.broker_name, given.queues)
+        news = {
+            topic: queues
+            for topic, queues in given.queues.items()
+            if topic in missing or queues != self._registered.get(topic)
+        }
+        self._registered = given.queues
+        self._routes.register_local(replace(given, queues=news, ha_address=""), given.queues)
+        self.registered.set()
+
+    def unregister(self) -> None:
+        """Remove the broker; its name stays reserved."""
+        self._registered = {}
+        self.registered = trio.Event()
+        self._routes.unregister_local(self._broker_name, self._broker_id)
+
+
+class ChildBrokers:
+    """All broker processes of the namesrv's server, registered or not."""
+
+    def __init__(self, routes: RouteTable) -> None:
+        self._routes = routes
+        self._children: dict[str, ChildBroker] = {}
+
+    def add(self, broker_name: str, broker_id: int) -> ChildBroker:
+        """Reserve a name for a broker process, until the namesrv ends."""
+        child = self._children[broker_name] = ChildBroker(self._routes, broker_name, broker_id)
+        return child
+
+    def check_not_reserved(self, given: Registration) -> None:
+        """Raise RequestError for the master of a name whose process is not registered at the moment."""
+        child = self._children.get(given.broker_name)
+        if child is not None and not child.registered.is_set() and given.broker_id == MASTER_ID:
+            raise refused(
+                f"{given.broker_name} is a broker process of this namesrv's server, which is being started; "
+                f"{given.address} needs another brokerName"
+            )

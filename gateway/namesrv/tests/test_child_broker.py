@@ -1,0 +1,153 @@
+"""Broker processes register over their control channel as local brokers do, and nobody takes their names."""
+
+from typing import Any
+
+import pytest
+
+from codec.hashing import crc32
+from gateway.config.process import NamesrvConfig
+from gateway.namesrv.child_broker import ChildBroker
+from gateway.namesrv.context import Namesrv, build_namesrv
+from gateway.namesrv.processors import routes
+from gateway.namesrv.tests.test_processors import Clock, Peer
+from remoting.bodies.queues import DataVersion
+from remoting.bodies.registration import RegisterBrokerBody
+from remoting.bodies.topics import TopicConfig, TopicConfigAndMappingSerializeWrapper
+from remoting.errors import RequestError
+from remoting.requests.namesrv import RegisterBroker, UnregisterBroker
+
+AUTO_ADDRESS = "auto:10911"
+
+
+@pytest.fixture
+def namesrv() -> Namesrv:
+    return build_namesrv(NamesrvConfig(), Clock(), memory=True)
+
+
+@pytest.fixture
+def child(namesrv: Namesrv) -> ChildBroker:
+    return namesrv.child_brokers.add("broker-a", 0)
+
+
+@pytest.fixture
+def control(child: ChildBroker) -> Peer:
+    """The supervisor's end of the control channel."""
+    peer = Peer()
+    child.attach(peer)
+    return peer
+
+
+def register(
+    namesrv: Namesrv, peer: Peer, address: str = AUTO_ADDRESS, name: str = "broker-a", **topics: int
+) -> None:
+    """Register a broker; ``topics`` are permissions by topic."""
+    table = {
+        topic: TopicConfig(topic_name=topic, read_queue_nums=4, write_queue_nums=4, perm=perm)
+        for topic, perm in (topics or {"T": 6, "U": 6}).items()
+    }
+    wrapper = TopicConfigAndMappingSerializeWrapper(
+        data_version=DataVersion(counter=1, timestamp=1), topic_config_table=table
+    )
+    body = RegisterBrokerBody(topic_config_serialize_wrapper=wrapper, filter_server_list=[]).to_json()
+    request = RegisterBroker(
+        broker_name=name,
+        broker_addr=address,
+        cluster_name="C",
+        ha_server_addr="auto:10912",
+        broker_id=0,
+        body_crc32=crc32(body),
+    )
+    request.body = body
+    handle(namesrv, peer, request)
+
+
+def handle(namesrv: Namesrv, peer: Peer, request: Any) -> None:
+    """Pass a request to its handler. Raises RequestError for a refusal."""
+    command = request.to_command(1)
+    routes.bind(namesrv)[request.code](peer, command)
+
+
+def seen(namesrv: Namesrv, topic: str = "T") -> tuple[str, int] | None:
+    """Return address and permission of broker-a in a topic's route, for a client that dialled 10.0.0.1."""
+    route = namesrv.routes.topic_route(topic, "10.0.0.1")
+    if route is None:
+        return None
+    return route.broker_datas[0].broker_addrs[0], route.queue_datas[0].perm
+
+
+def test_clients_get_the_address_by_which_they_came(namesrv: Namesrv, control: Peer) -> None:
+    register(namesrv, control)
+    assert seen(namesrv) == ("10.0.0.1:10911", 6)
+
+
+def test_a_stranger_with_the_word_auto_gets_no_such_address(namesrv: Namesrv) -> None:
+    register(namesrv, Peer(), name="broker-x")
+    assert seen(namesrv) == (AUTO_ADDRESS, 6)
+
+
+def test_a_broker_process_never_expires(namesrv: Namesrv, control: Peer) -> None:
+    register(namesrv, control)
+    namesrv.clock.seconds += 10_000  # type: ignore[attr-defined]
+    assert namesrv.routes.expire_silent_brokers() == []
+    assert seen(namesrv)
+
+
+def test_a_stranger_displaces_it_neither_while_it_runs_nor_while_it_does_not(
+    namesrv: Namesrv, child: ChildBroker, control: Peer
+) -> None:
+    with pytest.raises(RequestError, match="broker-a is a broker process of this namesrv's server"):
+        register(namesrv, Peer(), "6.6.6.6:1")
+    register(namesrv, control)
+    with pytest.raises(RequestError, match="broker-a with broker id 0 is a broker of this namesrv's process"):
+        register(namesrv, Peer(), "6.6.6.6:1")
+    with pytest.raises(RequestError, match="it unregisters when it stops"):
+        handle(
+            namesrv,
+            Peer("10.0.0.1"),
+            UnregisterBroker(
+                broker_name="broker-a", broker_addr="10.0.0.1:10911", cluster_name="C", broker_id=0
+            ),
+        )
+    assert seen(namesrv) == ("10.0.0.1:10911", 6)
+    child.unregister()
+    with pytest.raises(RequestError, match="needs another brokerName"):
+        register(namesrv, Peer(), "6.6.6.6:1")
+    assert seen(namesrv) is None
+
+
+def test_it_leaves_when_its_channel_closes_and_returns(
+    namesrv: Namesrv, child: ChildBroker, control: Peer
+) -> None:
+    register(namesrv, control)
+    for callback in control.callbacks:
+        callback(control)
+    assert seen(namesrv) is None
+    again = Peer()
+    child.attach(again)
+    register(namesrv, again, "auto:10911", T=6)
+    assert seen(namesrv) == ("10.0.0.1:10911", 6)
+
+
+def test_it_unregisters_itself(namesrv: Namesrv, control: Peer) -> None:
+    register(namesrv, control)
+    request = UnregisterBroker(
+        broker_name="broker-a", broker_addr=AUTO_ADDRESS, cluster_name="C", broker_id=0
+    )
+    handle(namesrv, control, request)
+    assert seen(namesrv) is None
+
+
+def test_the_channel_serves_one_broker_only(namesrv: Namesrv, control: Peer) -> None:
+    with pytest.raises(RequestError, match="this channel belongs to broker-a"):
+        register(namesrv, control, name="broker-b")
+
+
+def test_only_changed_and_missing_topics_are_registered_anew(namesrv: Namesrv, control: Peer) -> None:
+    register(namesrv, control, T=6, U=6)
+    namesrv.routes.set_writable("broker-a", False)
+    namesrv.routes.delete_topic("U")
+    register(namesrv, control, T=6, U=6)
+    assert seen(namesrv, "T") == ("10.0.0.1:10911", 4), "an administrator removed its write permission"
+    assert seen(namesrv, "U") == ("10.0.0.1:10911", 6), "a deleted topic comes back, as officially"
+    register(namesrv, control, T=2, U=6)
+    assert seen(namesrv, "T") == ("10.0.0.1:10911", 2)
