@@ -9,11 +9,13 @@ import pytest
 from gateway.runtime.logs import KeyValueFormatter, render, set_up_logging
 
 
-def formatted(message: str, *args: object, **extra: object) -> str:
+def formatted(
+    message: str, *args: object, formatter: KeyValueFormatter | None = None, **extra: object
+) -> str:
     record = logging.LogRecord("x.y", logging.WARNING, "", 0, message, args, None)
     record.created, record.msecs = 86_400.25, 250.0
     vars(record).update(extra)
-    return KeyValueFormatter().format(record)
+    return (formatter or KeyValueFormatter()).format(record)
 
 
 def test_time_level_logger_message_and_data() -> None:
@@ -48,6 +50,12 @@ def test_tracebacks_follow() -> None:
     except ValueError:
         record = logging.LogRecord("x", logging.ERROR, "", 0, "failed", (), sys.exc_info())
     assert KeyValueFormatter().format(record).endswith("ValueError: boom")
+
+
+def test_a_process_with_one_broker_names_it_in_every_line() -> None:
+    formatter = KeyValueFormatter("broker-b")
+    assert formatted("opened", formatter=formatter, size=5).endswith(" opened broker=broker-b size=5")
+    assert formatted("seen", formatter=formatter, broker="other").endswith(" seen broker=other")
 
 
 @pytest.fixture
