@@ -17,10 +17,14 @@ STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 class StopSignals:
     """The first signal asks for an orderly stop, the second for one that does not wait for peers; more do nothing.
 
+    A broker process does not count: its supervisor does, and a Ctrl-C reaches both. There ``counts_signals`` is False,
+    and only `request_stop` ends the waiting for peers.
+
     The handlers stay for the rest of the process's life, so that no signal interrupts the closing of a store.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, counts_signals: bool = True) -> None:
+        self._counts_signals = counts_signals
         self.first = trio.Event()
         self.second = trio.Event()
         self.names: list[str] = []
@@ -31,6 +35,8 @@ class StopSignals:
         self._token = trio.lowlevel.current_trio_token()
         for number in STOP_SIGNALS:
             signal.signal(number, self._handle)
+        # A supervisor blocks them in its broker processes until somebody handles them.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
     def _handle(self, number: int, _: FrameType | None) -> None:
         # The loop may have ended already.
@@ -40,8 +46,17 @@ class StopSignals:
 
     def record_signal(self, number: int) -> None:
         """Record one signal and set the event for it."""
-        self.names.append(signal.Signals(number).name)
-        (self.second if self.first.is_set() else self.first).set()
+        self.request_stop(signal.Signals(number).name, at_once=self._counts_signals and self.first.is_set())
+
+    def request_stop(self, reason: str, *, at_once: bool) -> None:
+        """Act as the first signal or, with ``at_once``, as two of them, unless those came before.
+
+        ``reason`` stands for the signal in the log.
+        """
+        for event in (self.first, self.second) if at_once else (self.first,):
+            if not event.is_set():
+                self.names.append(reason)
+                event.set()
 
     async def run_until_second_signal(self, stop: Callable[[], Awaitable[None]]) -> None:
         """Run the orderly stop after the first signal; cancel it when the second one arrives."""
