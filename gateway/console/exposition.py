@@ -41,6 +41,9 @@ async def render_exposition(registry: MetricRegistry, prefix: str) -> bytes:
             else:
                 _add_distribution(families, each, prefix)
         await trio.lowlevel.checkpoint()
+    for remote_source in registry.remote_sources:
+        for metric in await remote_source():
+            _add_metric(families, metric, prefix)
     process = client.ProcessCollector(registry=None).collect()
     texts = []
     for family in (*families.values(), *process):

@@ -2,7 +2,7 @@
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -103,6 +103,8 @@ class Distribution:
 
 
 MetricSource = Callable[[], Iterable[Metric | Distribution]]
+RemoteMetricSource = Callable[[], Awaitable[Iterable[Metric]]]
+"""Asks other processes for their metrics. It must end soon, whatever they do."""
 
 
 class MetricRegistry:
@@ -110,10 +112,20 @@ class MetricRegistry:
 
     def __init__(self) -> None:
         self._sources: list[MetricSource] = []
+        self._remote_sources: list[RemoteMetricSource] = []
 
     def register(self, source: MetricSource) -> None:
         """Add a function that returns metrics; it is called at each scrape."""
         self._sources.append(source)
+
+    def register_remote(self, source: RemoteMetricSource) -> None:
+        """Add a function that asks other processes; only `/metrics` shows what it returns."""
+        self._remote_sources.append(source)
+
+    @property
+    def remote_sources(self) -> tuple[RemoteMetricSource, ...]:
+        """The sources that `collect` leaves out, because they have to wait."""
+        return tuple(self._remote_sources)
 
     @property
     def sources(self) -> tuple[MetricSource, ...]:

@@ -265,6 +265,12 @@ async def test_metrics_can_be_parsed():
             Distribution("forward_share_seconds", latencies, "The gateway's share.", {"code": "10"}),
         ]
     )
+
+    async def ask_other_process():
+        await trio.sleep(0.5)
+        return [Metric("mirror_waiting_messages", 9, "Waiting.", "gauge", {"broker": "broker-b"})]
+
+    figures.register_remote(ask_other_process)
     status, headers, body = await send_request(make_console(figures), build_request("GET", "/metrics"))
     assert status == 200
     assert headers[b"content-type"].startswith(b"text/plain; version=0.0.4")
@@ -272,7 +278,8 @@ async def test_metrics_can_be_parsed():
     dropped = families["rocketmq_test_mirror_dropped"]
     assert (dropped.type, dropped.documentation) == ("counter", "Dropped.")
     assert {each.labels["stream"]: each.value for each in dropped.samples} == {'a"b\n': 3, "c": 4}
-    assert families["rocketmq_test_mirror_waiting_messages"].samples[0].value == 7
+    waiting = families["rocketmq_test_mirror_waiting_messages"].samples
+    assert [(each.labels, each.value) for each in waiting] == [({}, 7), ({"broker": "broker-b"}, 9)]
     shares = families["rocketmq_test_forward_share_seconds"]
     assert shares.type == "histogram"
     buckets = {float(each.labels["le"]): each.value for each in shares.samples if "le" in each.labels}
