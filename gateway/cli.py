@@ -148,10 +148,16 @@ def main() -> None:
     "--broker-port", metavar="PORT", help="Port of the first broker (default: 10911); 0 for free ones."
 )
 @click.option("--brokers", metavar="N", help="Number of brokers (default: 1); their ports are 10 apart.")
+@click.option(
+    "--processes",
+    is_flag=True,
+    default=None,
+    help="Run each broker in a process of its own, to use more than one core.",
+)
 @broker_options
 @common_options
 def serve(**given: Any) -> None:
-    """Run a namesrv and brokers in one process."""
+    """Run a namesrv and brokers, in one process unless --processes is given."""
     start_servers("serve", given)
 
 
@@ -203,6 +209,7 @@ FLAG_KEYS = {
     "port": "namesrv.listenPort",
     "namesrv_addr": "broker.namesrvAddr",
     "brokers": "brokers",
+    "processes": "brokerProcesses",
     "memory": "memoryStore",
     "store": "storePathRootDir",
     "advertise": "brokerIP1",

@@ -3,7 +3,7 @@
 The HTTP server itself is in `gateway.console`; the shadow gateway has more routes on its own.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
 
 from gateway.config.process import ProcessConfig
@@ -18,26 +18,43 @@ METRIC_PREFIX: Final = "rocketmq_gateway_"
 NO_PORT: Final = -1
 
 Supervisors = Callable[[], Iterable[TaskSupervisor]]
+FindTroubles = Callable[[], Awaitable[list[str]]]
+"""Returns what is wrong in broker processes, as text, and soon."""
+
+
+def failing_tasks(supervisors: Iterable[TaskSupervisor]) -> list[str]:
+    """Return the failing background tasks, as text."""
+    return [
+        f"{tasks.part}: {health.name} ({health.failures_in_a_row} times in a row: {health.last_error})"
+        for tasks in supervisors
+        for health in tasks.failing
+    ]
+
+
+async def no_troubles() -> list[str]:
+    """Return nothing, for a server without broker processes."""
+    return []
 
 
 class Readiness:
-    """The answer of `/readyz`: clients may be sent to a process that is not stopping and none of whose tasks fails."""
+    """The answer of `/readyz`: clients may be sent to a server that is not stopping and none of whose tasks fails.
 
-    def __init__(self, supervisors: Supervisors) -> None:
+    Broker processes must run, too.
+    """
+
+    def __init__(self, supervisors: Supervisors, find_troubles: FindTroubles = no_troubles) -> None:
         self._supervisors = supervisors
+        self._find_troubles = find_troubles
         self.is_stopping = False
 
-    def report(self, _: dict[str, Any]) -> dict[str, Any]:
-        """Return the answer of `/readyz`. Raises ConsoleError (503), which names the failing background tasks."""
+    async def report(self, _: dict[str, Any]) -> dict[str, Any]:
+        """Return the answer of `/readyz`. Raises ConsoleError (503), which names failing tasks and broker processes."""
         if self.is_stopping:
             raise ConsoleError("stopping", 503)
-        failing = [
-            f"{tasks.part}: {health.name} ({health.failures_in_a_row} times in a row: {health.last_error})"
-            for tasks in self._supervisors()
-            for health in tasks.failing
-        ]
-        if failing:
+        if failing := failing_tasks(self._supervisors()):
             raise ConsoleError(f"background tasks fail: {'; '.join(failing)}", 503)
+        if troubles := await self._find_troubles():
+            raise ConsoleError(f"broker processes are not ready: {'; '.join(troubles)}", 503)
         return {"ready": True}
 
 

@@ -191,7 +191,13 @@ class ProcessConfig:
         "bindAddress", "0.0.0.0", "address to listen on; :: for IPv6 and, where the system supports it, IPv4"
     )
     brokers: int = key(
-        "brokers", 1, "number of brokers in this process; their ports are 10 apart", low=1, high=26, ours=True
+        "brokers", 1, "number of brokers of this server; their ports are 10 apart", low=1, high=26, ours=True
+    )
+    processes: bool = key(
+        "brokerProcesses",
+        False,
+        "whether each broker runs in a process of its own, and so uses a core of its own",
+        ours=True,
     )
     memory: bool = key(
         "memoryStore", False, "whether everything stays in memory and is lost at the end", ours=True

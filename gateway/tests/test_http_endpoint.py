@@ -24,18 +24,18 @@ def fail():
 async def test_a_process_is_ready_while_no_task_fails():
     tasks = TaskSupervisor("broker-a")
     readiness = Readiness(lambda: [tasks])
-    assert readiness.report({}) == {"ready": True}
+    assert await readiness.report({}) == {"ready": True}
     await tasks.attempt("save offsets", fail)
     with pytest.raises(
         ConsoleError, match=r"broker-a: save offsets .1 times in a row: OSError: no space left"
     ) as refused:
-        readiness.report({})
+        await readiness.report({})
     assert refused.value.status == 503
     await tasks.attempt("save offsets", lambda: None)
-    assert readiness.report({}) == {"ready": True}
+    assert await readiness.report({}) == {"ready": True}
     readiness.is_stopping = True
     with pytest.raises(ConsoleError, match="stopping"):
-        readiness.report({})
+        await readiness.report({})
 
 
 def test_without_a_port_there_is_no_endpoint():

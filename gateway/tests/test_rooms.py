@@ -46,9 +46,11 @@ ROOMS: Mapping[str, set[str]] = {
     "gateway.broker.processors": BROKER_ROOMS | {"gateway.config", "gateway.namesrv", "gateway.broker.sql92"},
     "gateway.broker.assembly": BROKER_ROOMS
     | {"gateway.config", "gateway.runtime", "gateway.namesrv", "gateway.broker.processors"},
+    "gateway.processes": {"gateway.config", "gateway.runtime", "gateway.namesrv"},
     "gateway": {
         "gateway.config",
         "gateway.console",
+        "gateway.processes",
         "gateway.runtime",
         "gateway.namesrv",
         "gateway.broker",

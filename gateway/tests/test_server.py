@@ -1,3 +1,4 @@
+import faulthandler
 import gc
 import json
 import os
@@ -7,9 +8,10 @@ import trio
 
 from codec.topics import DEFAULT_TOPIC
 from gateway.config.process import ListenerLimits, NamesrvConfig, ProcessConfig, ServeConfig
+from gateway.process_parts import format_address
 from gateway.runtime import process as process_module
 from gateway.runtime.stop_signals import StopSignals
-from gateway.server import Server, format_address, run, run_in_thread
+from gateway.server import Server, run, run_in_thread
 from gateway.tests.cluster import bodies, message, pull
 from gateway.tests.configs import broker_config
 from gateway.tests.test_http_endpoint import fetch
@@ -27,6 +29,7 @@ def process(monkeypatch):
     for name in ("freeze", "set_threshold"):
         monkeypatch.setattr(gc, name, lambda *values: None)
     monkeypatch.setattr(StopSignals, "install", lambda self: None)
+    monkeypatch.setattr(faulthandler, "enable", lambda: None)
     for name in ("give_back_large_blocks", "raise_file_limit"):
         monkeypatch.setattr(process_module, name, lambda: None)
 
@@ -140,7 +143,7 @@ def test_a_second_signal_ends_the_waiting_for_a_disk_that_does_not_answer(tmp_pa
         async with open_client(*address(broker)) as client:
             client.send_oneway(message())
             nursery.start_soon(lost, client)
-            commit = server._brokers[0].broker.group_commit
+            commit = server._brokers.services[0].broker.group_commit
             while not commit.held_count:
                 await trio.sleep(0.002)
             server._signals.record_signal(15)

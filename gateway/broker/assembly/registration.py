@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from copy import copy
+from functools import partial
 from typing import Final
 
 import trio
@@ -40,6 +41,7 @@ PAUSE_S_PER_TOPIC: Final = 20e-6
 """Encoding takes 2 us for each topic and decoding 4 us, so a broker whose topics change all the time spends a tenth of
 its time on registrations, not all of it."""
 Dial = Callable[[str, int], AbstractAsyncContextManager[Connection]]
+OpenConnection = Callable[[], AbstractAsyncContextManager[Connection]]
 FAILURES: Final = (OSError, RemotingClosed, RemotingTimeout, RequestError)
 
 
@@ -74,19 +76,29 @@ def masked_topics(topics: Mapping[str, TopicConfig], mask: int) -> dict[str, Top
 class Registrar:
     """Registers one broker, renews the registration, and unregisters the broker at the end.
 
-    ``local`` is the route table of the namesrv in this process, if there is one.
+    ``local`` is the route table of the namesrv in this process, if there is one. ``open_supervisor`` opens the
+    connection to a supervisor that runs a namesrv, as further one.
     """
 
-    def __init__(self, broker: Broker, port: int, local: RouteTable | None, dial: Dial = open_client) -> None:
-        self.dial = dial
+    def __init__(
+        self,
+        broker: Broker,
+        port: int,
+        local: RouteTable | None,
+        dial: Dial = open_client,
+        open_supervisor: OpenConnection | None = None,
+    ) -> None:
         self._leaving = False
         self._registered_permission: int | None = None
         self._broker = broker
         self._port = port
         self._local = local
         self._connections = [
-            NamesrvConnection(self, address) for address in split_addresses(broker.config.namesrv_addr)
+            NamesrvConnection(self, join_address(*address), partial(dial, *address))
+            for address in split_addresses(broker.config.namesrv_addr)
         ]
+        if open_supervisor is not None:
+            self._connections.insert(0, NamesrvConnection(self, "supervisor", open_supervisor))
         broker.topics.add_listener(self._topics_changed)
         broker.routes.add_source(self.find_route)
 
@@ -224,11 +236,12 @@ class Registrar:
 
 
 class NamesrvConnection:
-    """The connection to one namesrv."""
+    """The connection to one namesrv, whose ``name`` is its address or "supervisor"."""
 
-    def __init__(self, registrar: Registrar, address: tuple[str, int]) -> None:
+    def __init__(self, registrar: Registrar, name: str, open_connection: OpenConnection) -> None:
         self._registrar = registrar
-        self._address = address
+        self._name = name
+        self._open_connection = open_connection
         self._connection: Connection | None = None
         self._reachable = True
         self._left = False
@@ -238,7 +251,7 @@ class NamesrvConnection:
         """Stay connected and registered until `unregister`: register after each change, period and failure."""
         while not self._left:
             try:
-                async with self._registrar.dial(*self._address) as connection:
+                async with self._open_connection() as connection:
                     self._connection = connection
                     await self._keep_registered(connection)
             except* FAILURES as problems:
@@ -259,13 +272,13 @@ class NamesrvConnection:
     def _note_failure(self, problem: BaseException) -> None:
         if self._reachable:
             log.warning(
-                "registration with namesrv failed", extra={"namesrv": self._address, "reason": str(problem)}
+                "registration with namesrv failed", extra={"namesrv": self._name, "reason": str(problem)}
             )
         self._reachable = False
 
     def _note_success(self) -> None:
         if not self._reachable:
-            log.info("registration with namesrv works again", extra={"namesrv": self._address})
+            log.info("registration with namesrv works again", extra={"namesrv": self._name})
         self._reachable = True
 
     async def query_route(self, topic: str) -> TopicRouteData:
@@ -287,5 +300,5 @@ class NamesrvConnection:
             await connection.ask(self._registrar.unregistration_request(connection), UNREGISTER_TIMEOUT_S)
         except FAILURES as problem:
             log.debug(
-                "unregistering from namesrv failed", extra={"namesrv": self._address, "reason": str(problem)}
+                "unregistering from namesrv failed", extra={"namesrv": self._name, "reason": str(problem)}
             )

@@ -1,0 +1,76 @@
+"""The parts that all services of one process share, and the ports that it opens."""
+
+import logging
+import socket
+from dataclasses import dataclass
+
+from gateway.config.process import ServeConfig
+from gateway.runtime.file_limit import within_file_limit
+from gateway.runtime.process import ListenError
+from gateway.runtime.run_blocking import RunBlocking
+from gateway.runtime.server_tls import build_acceptor
+from remoting.limits import ConnectionLimits
+from remoting.reactor import Reactor
+from remoting.server import AcceptTransport, ServerLimits, open_listeners
+from remoting.tls_acceptor import TlsAcceptor
+from storage.clock import Clock, SystemClock
+
+log = logging.getLogger(__name__)
+
+MAX_CONNECTIONS = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessParts:
+    """The clock, the reactor (None where there is no epoll), the thread runner, TLS and the limits of one process."""
+
+    host: str
+    clock: Clock
+    reactor: Reactor | None
+    run_blocking: RunBlocking
+    limits: ConnectionLimits
+    server_limits: ServerLimits
+    acceptor: TlsAcceptor | None
+
+    @classmethod
+    def build(cls, config: ServeConfig, run_blocking: RunBlocking) -> "ProcessParts":
+        return cls(
+            host=config.host,
+            clock=SystemClock(),
+            reactor=Reactor() if Reactor.is_available() else None,
+            run_blocking=run_blocking,
+            limits=config.limits.of_connection(),
+            server_limits=ServerLimits(
+                max_connections=within_file_limit(MAX_CONNECTIONS, share=2),
+                backlog=config.limits.backlog,
+                max_drain_s=float(config.limits.drain_s),
+            ),
+            acceptor=build_acceptor(config.tls, float(config.limits.idle_close_s)),
+        )
+
+    @property
+    def accept_transport(self) -> AcceptTransport | None:
+        """The function that adds TLS to accepted connections, if configured."""
+        return None if self.acceptor is None else self.acceptor.accept
+
+    def listen(self, port: int, setting: str) -> list[socket.socket]:
+        """Open a port. Raises ListenError, which names the setting."""
+        try:
+            return open_listeners(self.host, port, self.server_limits.backlog)
+        except (OSError, OverflowError) as error:
+            raise ListenError(self.host, port, setting, error) from error
+
+    def listen_vip(self, port: int) -> list[socket.socket]:
+        """Open the second port that some clients use; without it the broker serves all others."""
+        try:
+            return open_listeners(self.host, port - 2, self.server_limits.backlog)
+        except (OSError, OverflowError) as error:
+            log.warning("cannot open the VIP port", extra={"port": port - 2, "reason": str(error)})
+            return []
+
+
+def format_address(listener: socket.socket) -> str:
+    """Return the host:port of a listener for the ready line; a listener on all addresses is shown as loopback."""
+    host, port = listener.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "127.0.0.1"}.get(host, host)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

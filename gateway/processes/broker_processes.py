@@ -1,0 +1,98 @@
+"""All broker processes of one supervisor, in the place that brokers of the same process have otherwise."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+
+import trio
+
+from gateway.config.process import BrokerConfig, ServeConfig
+from gateway.namesrv.processors import routes as namesrv_routes
+from gateway.namesrv.service import NamesrvService
+from gateway.processes.broker_process import BrokerJob, BrokerProcess, start_broker_process
+from gateway.processes.supervised_broker import SupervisedBroker
+from gateway.runtime.metrics import Metric
+from gateway.runtime.supervise import TaskSupervisor
+from remoting.reactor import Reactor
+
+
+class BrokerProcesses:
+    """Starts one process for each configured broker. ``namesrv`` is the one of this process, if there is one."""
+
+    def __init__(self, config: ServeConfig, namesrv: NamesrvService | None, reactor: Reactor | None) -> None:
+        self._config = config
+        self._has_namesrv = namesrv is not None
+        self._reactor = reactor
+        self._brokers = [self._supervise(each, namesrv) for each in config.brokers]
+
+    def _supervise(self, broker: BrokerConfig, service: NamesrvService | None) -> SupervisedBroker:
+        namesrv = service.namesrv if service is not None else None
+        return SupervisedBroker(
+            broker,
+            self._start_process,
+            write_log,
+            namesrv_routes.bind(namesrv) if namesrv is not None else {},
+            namesrv.child_brokers.add(broker.broker_name, broker.broker_id) if namesrv is not None else None,
+            self._config.limits.of_connection(),
+            float(self._config.limits.drain_s),
+        )
+
+    def _start_process(self, broker: BrokerConfig) -> BrokerProcess:
+        process = replace(self._config.process, brokers=1, processes=False, http_port=-1, ready_file="")
+        config = replace(self._config, process=process, namesrv=None, brokers=(broker,), notices=())
+        return start_broker_process(BrokerJob(config, os.getpid(), self._has_namesrv), self._reactor)
+
+    async def start(self, nursery: trio.Nursery) -> dict[str, str]:
+        """Start all processes at the same time and return the address of each broker when all listen."""
+        for broker in self._brokers:
+            nursery.start_soon(broker.run)
+        for broker in self._brokers:
+            await broker.ready.wait()
+        return {broker.name: broker.address for broker in self._brokers}
+
+    async def stop(self) -> None:
+        """Let all processes end in order."""
+        async with trio.open_nursery() as nursery:
+            for broker in self._brokers:
+                nursery.start_soon(broker.stop)
+
+    def supervisors(self) -> Iterator[TaskSupervisor]:
+        """Yield nothing: the background tasks of the brokers are in their processes."""
+        yield from ()
+
+    def metrics(self) -> Iterator[Metric]:
+        """Yield nothing: see `remote_metrics`."""
+        yield from ()
+
+    async def remote_metrics(self) -> list[Metric]:
+        """Ask all processes for their metrics; one that does not answer in time is left out."""
+        found: list[Metric] = []
+
+        async def collect(broker: SupervisedBroker) -> None:
+            found.extend(await broker.collect_metrics())
+
+        async with trio.open_nursery() as nursery:
+            for broker in self._brokers:
+                nursery.start_soon(collect, broker)
+        return found
+
+    async def find_troubles(self) -> list[str]:
+        """Return why clients should not be sent to some of the brokers; empty when all are well."""
+        found: list[str] = []
+
+        async def find(broker: SupervisedBroker) -> None:
+            found.extend(await broker.find_troubles())
+
+        async with trio.open_nursery() as nursery:
+            for broker in self._brokers:
+                nursery.start_soon(find, broker)
+        return sorted(found)
+
+
+def write_log(text: str) -> None:
+    """Write lines of a broker process to standard error; where nobody reads it they are lost, as all log lines."""
+    with suppress(OSError, ValueError):
+        sys.stderr.write(text)
+        sys.stderr.flush()

@@ -1,0 +1,50 @@
+"""Private requests between a supervisor and its broker processes, over the control channel of each.
+
+No listener answers their codes: a control channel is a socket pair that only the two processes have.
+"""
+
+from remoting.declare import Header, Request
+from remoting.fields import field
+from remoting.json_body import JsonBody
+
+
+class BrokerProcessReady(Request[None], code=770_005):
+    """Report that the broker listens; ``address`` is its host:port for the ready line.
+
+    The answer comes when the broker is registered, too, if the supervisor has a namesrv.
+    """
+
+    address: str
+
+
+class StopBrokerProcess(Request[None], code=770_006):
+    """Stop in order; with ``at_once`` without waiting for requests in progress. Repeating it changes nothing."""
+
+    at_once: bool
+
+
+class MetricSample(JsonBody):
+    """One counter or gauge of a broker process."""
+
+    name: str
+    value: float
+    meaning: str
+    kind: str
+    labels: dict[str, str] = field(factory=dict)
+
+
+class BrokerProcessState(JsonBody):
+    """The failing background tasks of a broker process, as text, and its metrics."""
+
+    failing: list[str] = field(factory=list)
+    metrics: list[MetricSample] = field(factory=list)
+
+
+class BrokerProcessStateReply(Header):
+    """The state at the time of the request."""
+
+    data: BrokerProcessState
+
+
+class GetBrokerProcessState(Request[BrokerProcessStateReply], code=770_007):
+    """Return the broker process's part of `/readyz` and `/metrics`."""
