@@ -19,6 +19,7 @@ from compat_tests.cases.processes import EndedEarly, Gateway, environment
 from compat_tests.cases.test_cluster import CLIENTS, send_and_consume, stock_client
 from compat_tests.cases.workload import read_queue
 from compat_tests.clients.typed import connect, send, send_many
+from compat_tests.endpoints.ports import find_server_ports
 from compat_tests.endpoints.process import ChildProcess, descendants
 from compat_tests.server import eventually
 from remoting.blocking import BlockingClient
@@ -207,6 +208,8 @@ def test_no_broker_outlives_a_killed_supervisor(tmp_path: Path) -> None:
         pids = descendants(gateway.pid)
         with dialled(gateway, "broker-a") as client:
             send_many(client, "kept", [b"1", b"2", b"3"])
+        # It cannot notice the end of its control channel.
+        os.kill(process_of(gateway, "broker-b"), signal.SIGSTOP)
         os.kill(gateway.pid, signal.SIGKILL)
         eventually(lambda: not any(map(is_alive, pids)), 15)
     with serve(tmp_path) as again, dialled(again, "broker-a") as client:
@@ -237,10 +240,14 @@ def test_a_store_is_opened_with_and_without_processes(tmp_path: Path) -> None:
 
 
 def test_a_taken_port_is_one_clear_error(tmp_path: Path) -> None:
-    with socket.create_server(("0.0.0.0", 0)) as taken:
-        port = taken.getsockname()[1]
+    _, first = find_server_ports()
+    port = first + 10
+    with socket.socket() as taken:
+        with suppress(OSError):  # taken by another process already, which is as good
+            taken.bind(("0.0.0.0", port))
+            taken.listen()
         with pytest.raises(EndedEarly) as refused:
-            serve(tmp_path, "--memory", "--broker-port", str(port - 10))
+            serve(tmp_path, "--memory", "--broker-port", str(first))
     assert refused.value.code == 1
     (error,) = [line for line in refused.value.output.splitlines() if line.startswith("Error:")]
     assert error == (

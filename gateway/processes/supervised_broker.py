@@ -89,7 +89,7 @@ class SupervisedBroker:
     async def run(self) -> None:
         """Keep a process running until `stop`, or cancelled; in either case it has ended then.
 
-        Raises BrokerStartError when the first one ends before it is ready.
+        Raises BrokerStartError or SettingsError when the first one ends before it is ready.
         """
         try:
             while not self._stopping.is_set():
@@ -168,6 +168,8 @@ class SupervisedBroker:
         """Return why clients should not be sent to this broker; empty when they can be."""
         if not self._is_listening:
             return [f"{self.name}: {self._trouble}"]
+        if self._child is not None and not self._child.registered.is_set():
+            return [f"{self.name}: not registered, because it stops"]
         state = await self._state()
         return [f"{self.name}: no answer within {STATE_TIMEOUT_S:g} s"] if state is None else state.failing
 

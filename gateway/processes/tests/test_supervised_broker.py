@@ -179,6 +179,18 @@ async def test_a_broker_is_in_trouble_until_its_next_process_listens() -> None:
 
 
 @virtual
+async def test_a_broker_that_unregisters_is_not_ready() -> None:
+    """Somebody sent its process SIGTERM; it still answers what is in progress."""
+    world = Supervision()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(world.broker.run)
+        await world.next_ready()
+        world.child.unregister()
+        assert await world.broker.find_troubles() == ["broker-a: not registered, because it stops"]
+        nursery.cancel_scope.cancel()
+
+
+@virtual
 async def test_a_process_that_does_not_tell_its_state_is_in_trouble() -> None:
     world = Supervision()
     async with trio.open_nursery() as nursery:
