@@ -22,7 +22,7 @@ COMPILE := $(BIN)/python -m compileall -q $(PACKAGES)
 MORE = $(if $(ARGS),-- $(ARGS))
 
 .PHONY: serve test check runs run unit types lint format compat compat-official compat-image spark-delta spark-env fuzz power-cut \
-  bench bench-shadow bench-isolation bench-spark docs docs-serve clean
+  bench bench-shadow bench-isolation bench-processes bench-spark docs docs-serve clean
 
 serve: $(VENV)/serve
 	$(BIN)/rmq-gateway serve $(ARGS)
@@ -77,6 +77,9 @@ bench: $(VENV)/dev
 
 bench-shadow bench-isolation: $(VENV)/dev
 	$(BIN)/python -m compat_tests.bench.$(@:bench-%=%) $(ARGS)
+
+bench-processes: $(VENV)/dev
+	$(BIN)/python -m compat_tests.bench.broker_processes $(ARGS)
 
 bench-spark: $(VENV)/dev
 	$(BIN)/python -m spark.bench $(ARGS)

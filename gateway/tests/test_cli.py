@@ -45,6 +45,13 @@ def test_serve(started: list[ServeConfig], tmp_path: Path) -> None:
         f"{store}/broker-b",
     ]
     assert config.host == "::1"
+    assert not config.process.processes
+
+
+def test_brokers_in_processes_of_their_own(started: list[ServeConfig], tmp_path: Path) -> None:
+    invoke("serve", "--brokers", "2", "--processes", "--store", str(tmp_path))
+    (config,) = started
+    assert (config.process.processes, config.process.brokers) == (True, 2)
 
 
 def test_named_flags_win_over_set(started: list[ServeConfig], tmp_path: Path) -> None:
