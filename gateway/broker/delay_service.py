@@ -16,6 +16,7 @@ from codec.message import Message
 from codec.sysflag import TRANSACTION_COMMIT, TRANSACTION_NONE, transaction_type
 from codec.topics import SCHEDULE_TOPIC
 from gateway.broker.damaged_records import DamagedRecords, RecordKind, RecordPlace
+from gateway.broker.delay_recovery import DeliveredCopies
 from gateway.broker.message_writer import MessageAppender, MessageScheduler, NewMessage, read_delay_level
 from gateway.broker.timer_scheduler import TIMER_KEYS
 from gateway.broker.topic_table import count_change
@@ -185,10 +186,8 @@ class DelayService(ChangingTable):
 
         A message that no queue can hold is skipped. Source: ScheduleMessageService.messageTimeUp, 5.4.0.
         """
-        properties = message.properties
         try:
-            topic = check_real_topic(properties.get(keys.REAL_TOPIC, ""))
-            queue_id = parse_java_integer(properties.get(keys.REAL_QUEUE_ID, ""), I32)
+            topic, queue_id = _real_queue(message)
             # The delay level stays among the properties, as in the official broker.
             self._appender.append(NewMessage.from_stored(message, topic, queue_id))
         except (MessageFormatError, JavaNumberError) as error:
@@ -243,14 +242,50 @@ class DelayService(ChangingTable):
                 self._dirty = True
             if right < high:
                 self._due[level] = 0
+        if self._store.crashed:
+            self._skip_delivered()
         with suppress(StoreFull, OSError):
             self.persist()
+
+    def _skip_delivered(self) -> None:
+        """Skip messages that were delivered after the offsets were last saved.
+
+        Deviation: the official broker delivers them again.
+        """
+        for level in self._due:
+            copies, before = DeliveredCopies(self._store), self.offsets.get(level, 0)
+            with suppress(CorruptionError):
+                while (message := self._next_message(level)) is not None:
+                    due_ms = message.store_timestamp + self._delays[level - 1]
+                    if not self._was_delivered(copies, message, due_ms):
+                        break
+                    self._advance(level, self.offsets.get(level, 0) + 1)
+            skipped = self.offsets.get(level, 0) - before
+            if skipped:
+                log.info(
+                    "delayed messages were delivered before the crash",
+                    extra={"level": level, "count": skipped},
+                )
+
+    @staticmethod
+    def _was_delivered(copies: DeliveredCopies, message: Message, due_ms: int) -> bool:
+        try:
+            topic, queue_id = _real_queue(message)
+        except (MessageFormatError, JavaNumberError):
+            return False
+        return copies.take(message, topic, queue_id, due_ms)
 
     def to_json(self) -> bytes:
         """Return the content of delayOffset.json."""
         return dump_table(
             "delayOffset.json", {"dataVersion": self.version.to_value(), "offsetTable": self.offsets}
         )
+
+
+def _real_queue(message: Message) -> tuple[str, int]:
+    """Return topic and queue id that a delayed message goes to. Raises MessageFormatError, JavaNumberError."""
+    topic = check_real_topic(message.properties.get(keys.REAL_TOPIC, ""))
+    return topic, parse_java_integer(message.properties.get(keys.REAL_QUEUE_ID, ""), I32)
 
 
 def _parse_file(content: bytes) -> tuple[dict[int, int], DataVersion]:

@@ -5,6 +5,7 @@ import pytest
 from codec.message import decode_message
 from codec.properties import encode_properties
 from codec.sysflag import TRANSACTION_PREPARED
+from gateway.broker import delay_recovery
 from gateway.broker.damaged_records import DamagedRecords, RecordKind
 from gateway.broker.delay_service import DelayService
 from gateway.broker.long_poll import LongPolls
@@ -243,6 +244,65 @@ def test_many_due_messages_are_delivered_in_turns(world):
     assert world.delay.next_due_ms() <= world.clock.ms
     assert world.delay.deliver_due(world.clock.ms) == 36
     assert [message.body for message in world.read()] == [b"%d" % number for number in range(100)]
+
+
+def restart_after_kill(world):
+    """Start again with the offsets as they were saved, on the store that the kill left."""
+    world.store.crashed = True
+    world.start()
+
+
+def deliver_all(world):
+    """Let all messages become due and deliver them; return the bodies in the real queue."""
+    world.clock.ms += 20_000
+    world.delay.deliver_due(world.clock.ms)
+    return [message.body for message in world.read()]
+
+
+def test_after_a_kill_delivered_messages_do_not_come_again(world):
+    for number in range(3):
+        world.send(b"%d" % number)
+    world.send(b"slow", level="2")
+    world.clock.ms += 1000
+    world.delay.deliver_due(world.clock.ms)
+    world.send(b"waiting")
+    restart_after_kill(world)
+    assert world.delay.offsets[1] == 3
+    assert deliver_all(world) == [b"0", b"1", b"2", b"waiting", b"slow"]
+    restart_after_kill(world)
+    assert deliver_all(world) == [b"0", b"1", b"2", b"waiting", b"slow"]
+
+
+def test_after_a_kill_each_copy_stands_for_one_message(world):
+    """A producer that tried again sent the same message twice, and only one was delivered."""
+    world.send()
+    world.clock.ms += 500
+    world.send()
+    world.clock.ms += 500
+    world.delay.deliver_due(world.clock.ms)
+    restart_after_kill(world)
+    assert deliver_all(world) == [b"hello", b"hello"]
+
+
+def test_after_a_kill_other_messages_of_the_real_queue_are_no_copies(world):
+    """A message of the same key that was sent without a delay, or tried once more, is another one."""
+    world.send(reconsume_times=1)
+    world.clock.ms += 1000
+    world.send(level=None)
+    world.send(level=None, reconsume_times=2)
+    restart_after_kill(world)
+    assert [m.reconsume_times for m in world.read()] == [0, 2]
+    deliver_all(world)
+    assert [m.reconsume_times for m in world.read()] == [0, 2, 1]
+
+
+def test_after_a_kill_a_limited_number_of_messages_is_compared(world, monkeypatch):
+    monkeypatch.setattr(delay_recovery, "MAX_COPIES_EXAMINED", 0)
+    world.send(b"0")
+    world.clock.ms += 1000
+    world.delay.deliver_due(world.clock.ms)
+    restart_after_kill(world)
+    assert deliver_all(world) == [b"0", b"0"]
 
 
 def test_a_refused_delivery_is_tried_again_soon(world):
