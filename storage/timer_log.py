@@ -118,8 +118,11 @@ class TimerLog:
         if not self.first <= position <= self.end - RECORD.size:
             return None
         base = position // self._file_bytes * self._file_bytes
+        if position - base + RECORD.size > self._file_bytes:
+            return None  # a blank record ends the file, and may be shorter than others
         size, *fields = RECORD.unpack_from(self._file(base).buffer, position - base)
-        return TimerRecord(position, *fields) if size == RECORD.size else None
+        record = TimerRecord(position, *fields)
+        return record if size == RECORD.size and record.magic != BLANK_MAGIC else None
 
     def chain_from(self, position: int) -> Iterator[TimerRecord]:
         """Yield records of a slot, newest first, as far as the log still holds them."""

@@ -25,8 +25,8 @@ def files():
     return MemoryFiles()
 
 
-def opened(files, start=0):
-    log = TimerLog(files, "/timerlog", FILE_BYTES)
+def opened(files, start=0, file_bytes=FILE_BYTES):
+    log = TimerLog(files, "/timerlog", file_bytes)
     log.recover(start, 0, lambda record: True)
     return log
 
@@ -53,6 +53,18 @@ def test_a_chain_goes_back_over_files_and_blanks(files):
     assert int.from_bytes(blank[:4]) == FILE_BYTES - 18 * 52
     assert int.from_bytes(blank[12:16], signed=True) == BLANK_MAGIC
     assert log.record_at(18 * 52) is None
+
+
+@pytest.mark.parametrize("blank_bytes", [16, 17, 40, 51, 52, 53, 67])
+def test_blanks_of_every_size_are_no_records(files, blank_bytes):
+    """In a file of 100 MiB the blank has 16 bytes, fewer than a record."""
+    file_bytes = 18 * RECORD.size + blank_bytes
+    last = write(opened(files, file_bytes=file_bytes), 50)
+    log = opened(files, file_bytes=file_bytes)
+    assert [each.physical_offset for each in log.records_from(0)] == [number * 100 for number in range(50)]
+    assert len(list(log.chain_from(last))) == 50
+    assert log.record_at(18 * RECORD.size) is None
+    assert log.delete_expired_files(10_000) == 2
 
 
 @pytest.mark.parametrize("start", [0, 52, 1000, 2052, 2500, 10_000])
