@@ -19,7 +19,7 @@ MESSAGES_PER_READ, BYTES_PER_READ = 64, 1 << 20
 
 
 class Identity(NamedTuple):
-    """What a delivered message has in common with the delayed one, and with no other message."""
+    """The properties that a delivered message shares with the delayed one, and with no other message."""
 
     unique_key: str | None
     reconsume_times: int
