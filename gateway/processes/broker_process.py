@@ -42,7 +42,7 @@ class BrokerJob:
 
 
 class BrokerProcess:
-    """A started process. ``run`` ends with the process; nothing else of it may be cancelled."""
+    """A started process; ``control`` is the supervisor's end of its control channel."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", control: Transport) -> None:
         self._process = process

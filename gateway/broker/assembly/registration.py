@@ -77,7 +77,7 @@ class Registrar:
     """Registers one broker, renews the registration, and unregisters the broker at the end.
 
     ``local`` is the route table of the namesrv in this process, if there is one. ``open_supervisor`` opens the
-    connection to a supervisor that runs a namesrv, as further one.
+    connection to a supervisor whose namesrv the broker registers with as well.
     """
 
     def __init__(
