@@ -21,6 +21,7 @@ from compat_tests.clients.typed import pull_request, send, send_many
 from compat_tests.endpoints.ports import find_server_ports
 from compat_tests.server import eventually
 from remoting.errors import RemotingClosed
+from toolkit.exit_codes import ExitCode
 
 pytestmark = pytest.mark.ours_only
 
@@ -89,7 +90,7 @@ def test_wrong_conf(tmp_path: Path, line: str, words: list[str]) -> None:
     conf.write_text(f"brokerName=b\n{line}\n")
     with pytest.raises(EndedEarly) as refused:
         serve(tmp_path, "-c", str(conf))
-    assert refused.value.code == 1
+    assert refused.value.code == ExitCode.USAGE
     assert all(word in refused.value.output for word in [*words, "broker.conf"])
     assert "Traceback" not in refused.value.output
 
@@ -97,7 +98,7 @@ def test_wrong_conf(tmp_path: Path, line: str, words: list[str]) -> None:
 def test_missing_conf(tmp_path: Path) -> None:
     with pytest.raises(EndedEarly) as refused:
         serve(tmp_path, "-c", str(tmp_path / "none.conf"))
-    assert refused.value.code == 1
+    assert refused.value.code == ExitCode.USAGE
     assert "none.conf" in refused.value.output
 
 
