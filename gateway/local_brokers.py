@@ -9,6 +9,7 @@ import trio
 from gateway.broker.assembly.build import build_broker
 from gateway.broker.assembly.registration import OpenConnection, Registrar
 from gateway.broker.assembly.service import BrokerService
+from gateway.broker.store_metrics import store_metrics
 from gateway.config.process import BrokerConfig, ServeConfig
 from gateway.connection_metrics import connection_metrics
 from gateway.namesrv.route_table import RouteTable
@@ -98,6 +99,7 @@ class LocalBrokers:
         for service in self.services:
             yield from connection_metrics(service.tasks.part, service.server)
             yield from service.broker.damaged.metrics()
+            yield from store_metrics(service.tasks.part, service.broker.store)
 
     async def remote_metrics(self) -> list[Metric]:
         """Return nothing: all brokers are in this process."""

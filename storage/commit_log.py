@@ -18,6 +18,7 @@ Appending takes these steps. Each can fail only before anything visible has chan
    because a method call would cost more than the work it does.
 3. `CommitLog.flush` makes the appended bytes durable, perhaps in another thread. The page cache survives a killed
    process, so only a power cut loses bytes above ``durable_offset``; `storage.recovery` then finds the end of the log.
+   After a flush that failed, `CommitLog.refuse_appends` makes every later append fail in step 1.
 """
 
 import logging
@@ -26,7 +27,7 @@ from collections.abc import Callable
 from codec.constants import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from codec.message import MIN_MESSAGE_BYTES
 from storage.disk_mapping import Buffer
-from storage.errors import CorruptionError, MessageIllegal
+from storage.errors import CorruptionError, FlushFailed, MessageIllegal
 from storage.files import Files, MappedFile
 from storage.layout import BLANK_BYTES, LONG, PHYSICAL_OFFSET_AT, START, mapped_file_name
 
@@ -53,6 +54,7 @@ class CommitLog:
 
     __slots__ = (
         "_after_roll",
+        "_failure",
         "_files",
         "_mapped",
         "_reserve_bytes",
@@ -80,6 +82,7 @@ class CommitLog:
         self._reserve_bytes = reserve_bytes
         self._after_roll = after_roll
         self._mapped: dict[int, MappedFile] = {}  # by base offset, opened on first use
+        self._failure: str | None = None
         self.directory = directory
         self.file_bytes = file_bytes
         self.first_base = 0
@@ -139,6 +142,15 @@ class CommitLog:
             self._roll(size)
         if self.position + size > self.limit:
             self._reserve(self.mapped_file(self.base), self.position, size)
+        # Last, because another thread may have refused appends while the limit was raised.
+        if self._failure is not None:
+            self.limit = 0
+            raise FlushFailed(self._failure)
+
+    def refuse_appends(self, reason: str) -> None:
+        """Take no more messages: every append raises FlushFailed from now on. Any thread may call this."""
+        self._failure = reason
+        self.limit = 0  # so that the next append calls `make_room`
 
     def _reserve(self, mapped: MappedFile, position: int, size: int) -> None:
         end = min(self.file_bytes, position + size + BLANK_BYTES + self._reserve_bytes)

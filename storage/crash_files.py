@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Self
 
 from storage.disk_mapping import Buffer
-from storage.errors import CorruptionError, StoreFull
+from storage.errors import CorruptionError, FlushFailed, StoreFull
 from storage.layout import SECTOR_BYTES
 
 
@@ -23,9 +23,11 @@ class CrashMapping:
 
     ``durable`` is the content at the last flush; None without one, and then a crash may lose the whole file.
     ``written`` is what the disk holds beyond that, because the kernel wrote sectors back by itself; None if nothing.
+    ``dropped`` is the content at the last flush that failed, None without one: the kernel takes it for written, so that
+    it writes a sector only when it has changed since.
     """
 
-    __slots__ = ("_owner", "buffer", "durable", "path", "size_bytes", "view", "written")
+    __slots__ = ("_owner", "buffer", "dropped", "durable", "path", "size_bytes", "view", "written")
 
     def __init__(self, owner: "CrashFiles", path: str, content: bytes, durable: bytes | None) -> None:
         self._owner = owner
@@ -34,6 +36,7 @@ class CrashMapping:
         self.buffer: Buffer = bytearray(content)
         self.durable = durable
         self.written: bytes | None = None
+        self.dropped: bytes | None = None
         self.view = memoryview(self.buffer)
 
     def reserve(self, start: int, end: int) -> None:
@@ -57,7 +60,50 @@ class CrashMapping:
 
     def after_power_cut(self, rng: random.Random) -> bytes:
         """Return a mixture of the sectors on the disk and those in memory, as the kernel may have written them."""
-        return _mix(bytes(self.buffer), self.on_disk(), rng)
+        return _mix(self._writable(), self.on_disk(), rng)
+
+    def _writable(self) -> bytes:
+        """Return what the disk will hold when the kernel has written all that it takes for changed."""
+        if self.dropped is None:
+            return bytes(self.buffer)
+        sectors = zip(
+            _sectors(bytes(self.buffer)), _sectors(self.dropped), _sectors(self.on_disk()), strict=True
+        )
+        return b"".join(new if new != dropped else old for new, dropped, old in sectors)
+
+    def flush(self) -> None:
+        """Write all sectors that the kernel takes for changed."""
+        self.durable, self.written = self._writable(), None
+        if self.dropped is not None:
+            self.dropped = bytes(self.buffer)
+
+    def fail_flush(self, randomness: random.Random) -> None:
+        """Write some sectors; the kernel takes the others for written, too."""
+        self.written = self.after_power_cut(randomness)
+        self.dropped = bytes(self.buffer)
+
+    def after_kill(self, owner: "CrashFiles", randomness: random.Random) -> "CrashMapping":
+        """Return the file as the next process may find it: dropped sectors may have been read from the disk again."""
+        after = CrashMapping(owner, self.path, bytes(self.buffer), self.durable)
+        after.written = self.written
+        if self.dropped is None:
+            return after
+        content, dropped = [], []
+        for new, known, old in zip(
+            _sectors(bytes(self.buffer)), _sectors(self.dropped), _sectors(self.on_disk()), strict=True
+        ):
+            found = old if new == known and randomness.random() < 0.5 else new
+            content.append(found)
+            dropped.append(found if new == known else known)
+        after.buffer[:] = b"".join(content)
+        after.dropped = b"".join(dropped)
+        return after
+
+    def reread(self) -> None:
+        """Show what is on the disk."""
+        self.flush()
+        self.buffer[:] = self.on_disk()
+        self.dropped = None
 
 
 class CrashFiles:
@@ -65,7 +111,8 @@ class CrashFiles:
 
     ``capacity_bytes`` limits what can be reserved, like a disk's size. ``modified`` holds the modification times that
     a test sets. ``unflushed_small`` names the small files that a power cut may truncate. With ``operations_left`` the
-    process is killed before the operation after that many: `ProcessKilled` is raised, and by all later ones.
+    process is killed before the operation after that many: `ProcessKilled` is raised, and by all later ones. A flush
+    of a path for which ``flush_fails`` returns True raises FlushFailed, and the kernel forgets what it did not write.
     """
 
     def __init__(self, capacity_bytes: int = 1 << 62) -> None:
@@ -75,6 +122,8 @@ class CrashFiles:
         self.modified: dict[str, int] = {}
         self.capacity_bytes = capacity_bytes
         self.operations_left: int | None = None
+        self.flush_fails: Callable[[str], bool] = lambda path: False
+        self.randomness = random.Random(0)
         self._reserved: dict[str, int] = {}
         # Created and deleted files, in order, that no flush has made durable: the path, and what was deleted there.
         self._pending: list[tuple[str, CrashMapping | bytes | None]] = []
@@ -111,8 +160,7 @@ class CrashFiles:
             after.unflushed_small = set(self.unflushed_small)
             after._pending = list(self._pending)
             for path, file in self.mapped.items():
-                after.mapped[path] = CrashMapping(after, path, bytes(file.buffer), file.durable)
-                after.mapped[path].written = file.written
+                after.mapped[path] = file.after_kill(after, rng)
             return after
         for path in sorted(self.unflushed_small):
             after.small[path] = self.small[path][: rng.randint(0, len(self.small[path]))]
@@ -132,7 +180,7 @@ class CrashFiles:
     def settle(self) -> None:
         """Let the kernel write everything, as it does after half a minute."""
         for file in self.mapped.values():
-            file.durable, file.written = bytes(file.buffer), None
+            file.flush()
         self.unflushed_small.clear()
         self._pending.clear()
 
@@ -156,13 +204,21 @@ class CrashFiles:
         self._begin_operation()
         file = self.mapped.get(path)
         if file is not None:
-            file.durable, file.written = bytes(file.buffer), None
+            if self.flush_fails(path):
+                file.fail_flush(self.randomness)
+                raise FlushFailed(f"a flush of {path} to the disk failed")
+            file.flush()
             created = [number for number, pending in enumerate(self._pending, 1) if pending == (path, None)]
             del self._pending[: max(created, default=0)]
 
     def flush_many(self, paths: "list[str]") -> None:
         for path in paths:
             self.flush(path)
+
+    def reread_from_disk(self, directory: str) -> None:
+        for path, file in self.mapped.items():
+            if path.startswith(directory + "/"):
+                file.reread()
 
     def list(self, directory: str) -> list[str]:
         start = directory + "/"
@@ -220,8 +276,9 @@ class CrashFiles:
 
 
 def _mix(new: bytes, old: bytes, randomness: random.Random) -> bytes:
-    sectors = []
-    for start in range(0, len(new), SECTOR_BYTES):
-        source = new if randomness.random() < 0.5 else old
-        sectors.append(source[start : start + SECTOR_BYTES])
-    return b"".join(sectors)
+    pairs = zip(_sectors(new), _sectors(old), strict=True)
+    return b"".join(pair[0 if randomness.random() < 0.5 else 1] for pair in pairs)
+
+
+def _sectors(content: bytes) -> list[bytes]:
+    return [content[start : start + SECTOR_BYTES] for start in range(0, len(content), SECTOR_BYTES)]

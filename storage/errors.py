@@ -9,6 +9,13 @@ class StoreFull(StoreError):
     """The disk (or the memory allowance) has no room for the next bytes; nothing was written."""
 
 
+class FlushFailed(StoreFull):
+    """Bytes could not be written to the disk: what the flush covered may be lost, though a later one would succeed.
+
+    The store takes no more messages then, as if the disk were full, until it is opened again. See `MessageStore`.
+    """
+
+
 class StoreClosed(StoreError):
     """The store was closed before the call."""
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from storage.disk_mapping import DISK_FULL_ERRNOS, Buffer, DiskMapping, Mapping, is_in_memory
-from storage.errors import CorruptionError, StoreFull, StoreInUse
+from storage.errors import CorruptionError, FlushFailed, StoreFull, StoreInUse
 
 NEW_SUFFIX = ".tmp"
 """Suffix of a small file's new content until it replaces the old."""
@@ -75,11 +75,23 @@ class Files(Protocol):
         ...
 
     def flush(self, path: str) -> None:
-        """Block until everything written to ``path`` is on the disk. Thread safe; a deleted file is no error."""
+        """Block until everything written to ``path`` is on the disk. Thread safe; a deleted file is no error.
+
+        Raises FlushFailed when the disk refused a part. The system may have dropped it, so that a later call succeeds
+        without having written it: there is no second try.
+        """
         ...
 
     def flush_many(self, paths: "list[str]") -> None:
         """Block as `flush` does for each of the paths. Thread safe."""
+        ...
+
+    def reread_from_disk(self, directory: str) -> None:
+        """Forget what the system caches of all files below a directory, so that they are read from the disk.
+
+        After a failed flush the cache may hold bytes that the disk does not. Nobody may have the files open. Raises
+        FlushFailed while the disk still refuses a part of them.
+        """
         ...
 
     def list(self, directory: str) -> list[str]:
@@ -103,7 +115,10 @@ class Files(Protocol):
         ...
 
     def write_small(self, path: str, data: bytes) -> None:
-        """Replace the whole content atomically: after a crash a reader finds the old or the new content."""
+        """Replace the whole content atomically: after a crash a reader finds the old or the new content.
+
+        Raises StoreFull, OSError; the file is unchanged then, and the call may be repeated: it writes a new file.
+        """
         ...
 
     def replace_small(self, path: str, data: bytes, backup: str | None) -> None:
@@ -116,7 +131,10 @@ class Files(Protocol):
         ...
 
     def flush_small(self, path: str) -> None:
-        """Block until a replaced file is on the disk; a missing file is no error. Thread safe."""
+        """Block until a replaced file is on the disk; a missing file is no error. Thread safe.
+
+        Raises FlushFailed, OSError; then the file must be replaced again, for the same reason as with `flush`.
+        """
         ...
 
     def lock(self, path: str) -> Callable[[], None]:
@@ -149,7 +167,8 @@ def _flush_file_system(paths: "list[str]") -> bool:
         return False
     try:
         if syncfs(fd) != 0:
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+            number = ctypes.get_errno()
+            raise flush_failed(f"the file system of {paths[0]}", OSError(number, os.strerror(number)))
     finally:
         os.close(fd)
     return True
@@ -172,11 +191,18 @@ def _folders_of(path: str) -> list[str]:
     return folders
 
 
+def flush_failed(what: str, error: OSError) -> FlushFailed:
+    """Return the error that names the file and the reason."""
+    return FlushFailed(f"a flush of {what} to the disk failed: {error.strerror or error}")
+
+
 def _fsync_path(path: str) -> None:
-    """Block until a file or a directory is on the disk."""
+    """Block until a file or a directory is on the disk. Raises FlushFailed; OSError when it could not be tried."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
+    except OSError as error:
+        raise flush_failed(path, error) from error
     finally:
         os.close(fd)
 
@@ -229,6 +255,8 @@ class DiskFiles:
             return
         try:
             os.fdatasync(fd)
+        except OSError as error:
+            raise flush_failed(path, error) from error
         finally:
             os.close(fd)
         if self._new_directories:
@@ -245,7 +273,7 @@ class DiskFiles:
                     self._flush_directory(directory)
                 except FileNotFoundError:
                     pass
-                except OSError:
+                except (OSError, FlushFailed):
                     self._new_directories.add(directory)
                     raise
 
@@ -257,6 +285,20 @@ class DiskFiles:
         for path in paths:
             self.flush(path)
         self._flush_directories(new & self._new_directories)
+
+    def reread_from_disk(self, directory: str) -> None:
+        for folder, _, names in os.walk(directory):
+            for name in names:
+                path = f"{folder}/{name}"
+                fd = os.open(path, os.O_RDONLY)
+                try:
+                    # Pages that wait to be written cannot be forgotten.
+                    os.fsync(fd)
+                    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+                except OSError as error:
+                    raise flush_failed(path, error) from error
+                finally:
+                    os.close(fd)
 
     def list(self, directory: str) -> list[str]:
         try:
@@ -310,11 +352,17 @@ class DiskFiles:
     def _write_new_small(self, path: str, data: bytes, *, wait: bool) -> str:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         new = path + NEW_SUFFIX
-        with open(new, "wb") as file:
-            file.write(data)
-            if wait:
-                file.flush()
-                os.fsync(file.fileno())
+        try:
+            with open(new, "wb") as file:
+                file.write(data)
+                if wait:
+                    file.flush()
+                    os.fsync(file.fileno())
+        except OSError:
+            # The next try begins with a file of its own, of which no page has failed.
+            with contextlib.suppress(OSError):
+                os.unlink(new)
+            raise
         return new
 
     @contextlib.contextmanager
@@ -409,6 +457,9 @@ class MemoryFiles:
         pass
 
     def flush_many(self, paths: "list[str]") -> None:
+        pass
+
+    def reread_from_disk(self, directory: str) -> None:
         pass
 
     def list(self, directory: str) -> list[str]:

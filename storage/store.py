@@ -18,6 +18,8 @@ A crash at each step leaves behind:
 - a queue entry or index entry beyond the checkpoint: recovery drops it and derives it from the log again;
 - everything flushed, but the checkpoint not written: recovery reads more of the log than necessary.
 
+A flush that fails is final, and the store takes no more messages: see `flush_guard`.
+
 Threads: one thread appends and reads. `flush` and `write_checkpoint` may run in another thread at the same time; they
 read only fields whose stale value is harmless (an end that is too low).
 """
@@ -25,6 +27,7 @@ read only fields whose stale value is harmless (an end that is too low).
 import logging
 import threading
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Self
 
@@ -34,8 +37,9 @@ from storage.clock import Clock, SystemClock
 from storage.commit_log import CommitLog
 from storage.config import LIVE_SETTINGS, StoreConfig
 from storage.consume_queue import ConsumeQueue
-from storage.errors import OffsetGap, StoreFull
+from storage.errors import FlushFailed, OffsetGap, StoreFull
 from storage.files import DiskFiles, Files
+from storage.flush_guard import FlushGuard, forget_cached_files
 from storage.index import MessageIndex
 from storage.layout import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from storage.offset_preserving_append import (
@@ -72,7 +76,8 @@ class MessageStore:
 
     Create one with `open`; the constructor alone does not recover. ``store_host`` is the packed address that stored
     messages name as their broker. ``crashed``: the last run did not end in order, so that messages which were read but
-    not yet flushed may be gone. ``disk_full`` is set by `delete_expired`; while it is True the broker refuses messages.
+    not yet flushed may be gone. ``flushes`` runs all flushes, until one fails. ``disk_full`` is set by
+    `delete_expired`; while it is True the broker refuses messages.
     """
 
     def __init__(self, config: StoreConfig, files: Files, clock: Clock) -> None:
@@ -87,7 +92,12 @@ class MessageStore:
             after_roll=self._keep_within_bytes,
         )  # fmt: skip
         self._unlock_folder = files.lock(config.root + "/lock")
-        self._checkpoint = StoreCheckpoint(files, config.checkpoint_path)
+        try:
+            forget_cached_files(config, files)
+            self._checkpoint = StoreCheckpoint(files, config.checkpoint_path)
+        except BaseException:
+            self._unlock_folder()
+            raise
         self.index = MessageIndex(
             files, config.index_path, self.commit_log, config.index_slots, config.index_entries, clock,
             config.max_keys_per_message, self._checkpoint.announce_index_end,
@@ -97,6 +107,7 @@ class MessageStore:
         self._retention = Retention(config, files, clock, self.commit_log, self.index)
         self._now_ms = clock.now_ms
         self._max_message_bytes = config.max_message_bytes
+        self.flushes = FlushGuard(config, files, self.commit_log.refuse_appends)
         self._flush_lock = threading.Lock()
         self._checkpoint_lock = threading.Lock()
         self._closed = False
@@ -106,13 +117,13 @@ class MessageStore:
         """Open or create the store in ``config.root``, and recover it if it was not closed in order.
 
         Raises StoreInUse while another process has it open, CorruptionError when durable messages are damaged,
-        RocksDBStore for queues or tables in RocksDB.
+        RocksDBStore for queues or tables in RocksDB, FlushFailed when the disk cannot be written.
         """
         files = files or DiskFiles()
         refuse_rocksdb(files, config.root)
         store = cls(config, files, clock or SystemClock())
         try:
-            store._recover()
+            store.flushes.run(store._recover)
         except BaseException:
             store._release()
             raise
@@ -127,7 +138,11 @@ class MessageStore:
             log.warning("store was not closed cleanly, recovering", extra={"root": self.config.root})
         checkpoint = self._checkpoint
         known = DurableState(
-            crashed, power_cut, checkpoint.safe_timestamp, checkpoint.confirm_offset, last_boot == REBUILDING
+            crashed,
+            power_cut,
+            checkpoint.safe_timestamp,
+            checkpoint.confirm_offset,
+            rebuilding=(last_boot or b"").startswith(REBUILDING),
         )
         recovery = Recovery(self.config, self.files, self.commit_log, self._queue_set, known)
         recovery.run()
@@ -473,27 +488,34 @@ class MessageStore:
     def flush(self) -> int:
         """Block until every message appended before the call is durable; return the physical offset at their end.
 
-        Thread safe; another thread may append at the same time.
+        Thread safe; another thread may append at the same time. Raises FlushFailed, after a first time always.
         """
         with self._flush_lock:
-            return self.commit_log.flush()
+            return self.flushes.run(self.commit_log.flush)
 
     def write_checkpoint(self) -> None:
-        """Block until log, queues and index are on the disk, then record that in the checkpoint file. Thread safe."""
+        """Block until log, queues and index are on the disk, then record that in the checkpoint file.
+
+        Thread safe. Raises FlushFailed as `flush` does.
+        """
         with self._checkpoint_lock:
-            # Read the time first: every message appended from here on has a later timestamp.
-            until_ms = self._now_ms() - 1
-            queued = self.commit_log.queued_until
-            if not queued:
-                until_ms = 0  # an offset of 0 means that it is not known, and would not limit what the time vouches for
-            ends = [(queue, queue.next_offset) for queue in self._queue_set.queues()]
-            self.flush()
-            self._flush_queues([(queue, end) for queue, end in ends if queue.flushed_offset < end])
-            checkpoint = self._checkpoint
-            checkpoint.index_flushed_until = self.index.flush()
-            checkpoint.log_timestamp = checkpoint.queues_timestamp = self._limit_to_indexed(until_ms, queued)
-            checkpoint.confirm_offset = queued
-            checkpoint.write()
+            self.flushes.run(self._write_checkpoint)
+
+    def _write_checkpoint(self) -> None:
+        # Read the time first: every message appended from here on has a later timestamp.
+        until_ms = self._now_ms() - 1
+        queued = self.commit_log.queued_until
+        if not queued:
+            # An offset of 0 means that it is not known, and would not limit what the time vouches for.
+            until_ms = 0
+        ends = [(queue, queue.next_offset) for queue in self._queue_set.queues()]
+        self.flush()
+        self._flush_queues([(queue, end) for queue, end in ends if queue.flushed_offset < end])
+        checkpoint = self._checkpoint
+        checkpoint.index_flushed_until = self.index.flush()
+        checkpoint.log_timestamp = checkpoint.queues_timestamp = self._limit_to_indexed(until_ms, queued)
+        checkpoint.confirm_offset = queued
+        checkpoint.write()
 
     def _limit_to_indexed(self, until_ms: int, queued: int) -> int:
         """Return the time up to which all messages below a physical offset are indexed, or ``until_ms`` if it is less.
@@ -516,16 +538,24 @@ class MessageStore:
         """Close the store. With ``clean`` everything is flushed first and the next opening need not recover.
 
         An official broker that opens the store next does not index messages that it did not write itself, so the index
-        is brought up to date here, by at most ``index_messages``.
+        is brought up to date here, by at most ``index_messages``. After a flush that failed nothing is flushed, and the
+        next opening recovers.
         """
         if self._closed:
             return
         self._closed = True
         try:
-            if clean:
+            if clean and self.flushes.failure is None:
                 self._index_remaining(index_messages)
                 self.write_checkpoint()
                 self.files.delete(self.config.abort_path)
+            elif clean:
+                with suppress(FlushFailed):
+                    self.flushes.check()
+                log.error(
+                    "a flush failed: the store is closed as it is, and the next start recovers it",
+                    extra={"root": self.config.root},
+                )
         finally:
             self._release()
 

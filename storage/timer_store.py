@@ -310,8 +310,14 @@ class TimerStore:
         )
 
     def flush(self, position: TimerPosition) -> None:
-        """Block until the files hold what a position describes, then write the position. Thread safe."""
+        """Block until the files hold what a position describes, then write the position.
+
+        Thread safe. Raises FlushFailed; then the whole store takes no more messages.
+        """
         self._store.flush()
+        self._store.flushes.run(lambda: self._flush_files(position))
+
+    def _flush_files(self, position: TimerPosition) -> None:
         self._log.flush()
         self._wheel.flush()
         self._checkpoint.write_position(position)

@@ -11,9 +11,14 @@ broker to the disk's rate of flushes, so answers queue up and share flushes:
 4. An answer that waits longer than the time limit is sent with FLUSH_DISK_TIMEOUT: stored, perhaps not durable.
 
 Invariant: a SUCCESS answer is sent only after a flush that began after the append it reports. A crash before step 3
-loses answers, never messages whose answers were sent; the producer sends again. After a failed flush the answers stay
-queued, and the flush is repeated after a second. With ASYNC_FLUSH no answer is held and the store is flushed at
-intervals.
+loses answers, never messages whose answers were sent; the producer sends again.
+
+When the disk refuses a flush (FlushFailed), all held answers become refusals, and the store refuses every later send
+(`storage/flush_guard.py`): no flush can make these messages durable any more. The task fails from then on, so that
+`/readyz` and the metrics say so. When a flush could not be tried (no file descriptor is left, for example), the answers
+stay queued, and it is tried again after a second.
+
+With ASYNC_FLUSH no answer is held and the store is flushed at intervals.
 
 Where there is a `Reactor`, the thread is a `FlushThread`, and no step passes through trio's scheduler. Otherwise
 `run` hands each flush to a worker thread.
@@ -25,12 +30,14 @@ from typing import NamedTuple
 
 import trio
 
-from codec.command import decode_frame, encode_command
+from codec.command import decode_frame, encode_command, encode_response
 from codec.constants import ResponseCode
 from gateway.broker.flush_thread import FlushThread
+from gateway.broker.message_writer import store_refusal
 from gateway.runtime.run_blocking import RunBlocking
 from remoting.connection import Connection
 from remoting.reactor import Reactor
+from storage.errors import FlushFailed
 from storage.store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -116,7 +123,10 @@ class GroupCommit:
         """Write the covered answers after a flush of the thread, and start the next flush."""
         self._flush_started_s = None
         if error is not None:
-            log.error("flush failed; answers wait for the next attempt", exc_info=error)
+            if isinstance(error, FlushFailed):
+                self._refuse_held(error)
+            else:
+                log.error("flush failed; answers wait for the next attempt", exc_info=error)
             self._flush_failed.set()
             return
         self._write_covered()
@@ -133,9 +143,10 @@ class GroupCommit:
             connection.write(parts[0] if len(parts) == 1 else b"".join(parts))
 
     async def run(self) -> None:
-        """Flush until cancelled. `watch_deadlines` runs beside it."""
+        """Flush until cancelled. `watch_deadlines` runs beside it. Raises FlushFailed, after a first time always."""
         if self._thread is not None:
             return await self._repeat_failed(self._thread)
+        await self._run_blocking(self._store.flushes.check)
         while True:
             if self.synchronous:
                 await self._flush_requested.wait()
@@ -146,6 +157,7 @@ class GroupCommit:
     async def _repeat_failed(self, thread: FlushThread) -> None:
         while True:
             await self._flush_failed.wait()
+            await self._run_blocking(self._store.flushes.check)
             await trio.sleep(FLUSH_RETRY_S)
             self._flush_failed = trio.Event()
             self._start_thread(thread)
@@ -158,6 +170,9 @@ class GroupCommit:
         self._flush_started_s = trio.current_time()
         try:
             await self._run_blocking(self._flush)
+        except FlushFailed as error:
+            self._refuse_held(error)
+            raise
         except Exception:
             log.exception("flush failed; answers wait for the next attempt")
             await trio.sleep(FLUSH_RETRY_S)
@@ -166,6 +181,14 @@ class GroupCommit:
         finally:
             self._flush_started_s = None
         self._write_covered()
+
+    def _refuse_held(self, error: FlushFailed) -> None:
+        """Refuse all sends that wait, also those that came during the flush: none can become durable any more."""
+        refusal = store_refusal(error, self._store.config.max_message_bytes)
+        while self._held:
+            held = self._pop_oldest()
+            request = decode_frame(held.answer, LENGTH_BYTES, len(held.answer))
+            held.connection.write(encode_response(request.opaque, refusal.code, {}, b"", refusal.remark))
 
     def _pop_oldest(self) -> HeldAnswer:
         self._released += 1

@@ -118,11 +118,18 @@ class ConfigFile:
         if mark == self._replaced:
             self._whole = self.path
 
-    def flush(self) -> None:
-        """Wait for the disk if necessary; a failure is logged."""
+    def flush(self) -> bool:
+        """Wait for the disk if necessary. Return False, after logging it, if the content must be written again.
+
+        A second flush of the same file would prove nothing, see `storage/flush_guard.py`.
+        """
         mark = self.unflushed_mark()
-        if mark is not None and self._try(self.wait_for_disk):
-            self.mark_flushed(mark)
+        if mark is None:
+            return True
+        if not self._try(self.wait_for_disk):
+            return False
+        self.mark_flushed(mark)
+        return True
 
     def try_save(self, data: bytes) -> None:
         """Call `save`; a failure is logged once and sets `is_behind`.
@@ -249,7 +256,8 @@ class SettingsTable(ChangingTable):
         """Write the file if something changed, and wait for the disk. A failure is logged."""
         with self._failures_logged():
             super().persist()
-        self.file.flush()
+        if not self.file.flush():
+            self._dirty = True
 
     async def save_changes(self) -> None:
         """Write the file if something changed. Every change made before the call is written, unless the disk fails."""

@@ -16,7 +16,7 @@ from typing import Any, Final
 import trio
 
 from gateway.runtime.metrics import Metric
-from storage.errors import StoreFull
+from storage.errors import FlushFailed, StoreFull
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +107,9 @@ class TaskSupervisor:
         if not health.record_failure(error):
             return
         facts = {"part": self.part, "task": health.name, "failures_in_a_row": health.failures_in_a_row}
-        if isinstance(error, StoreFull):
+        if isinstance(error, FlushFailed):
+            log.error("background task cannot write to the disk", extra={**facts, "reason": str(error)})
+        elif isinstance(error, StoreFull):
             log.warning("background task lacks disk space", extra={**facts, "reason": str(error)})
         else:
             log.error("background task failed and will be tried again", exc_info=error, extra=facts)

@@ -1,12 +1,14 @@
 """Files on disk: the durability of new folders, zeroing, files that vanish, and batches over several queue files."""
 
+import errno
 import os
 
 import pytest
 
 from codec.batch import encode_batch
 from storage import files as files_module
-from storage.files import DiskFiles
+from storage.errors import FlushFailed, StoreFull
+from storage.files import NEW_SUFFIX, DiskFiles
 from storage.store import MessageStore
 from storage.tests.support import FakeClock, small_config
 
@@ -105,3 +107,78 @@ def test_a_small_file_is_durable_before_it_replaces_the_old_one(tmp_path, monkey
     DiskFiles().write_small(f"{tmp_path}/file", b"content")
     assert events == [f"{tmp_path}/file.tmp", "replaced", str(tmp_path)]
     assert (tmp_path / "file").read_bytes() == b"content"
+
+
+def refuse(*arguments):
+    raise OSError(errno.EIO, "Input/output error")
+
+
+@pytest.mark.parametrize("function", ["fdatasync", "fsync"])
+def test_a_flush_that_the_disk_refuses_names_the_file(tmp_path, monkeypatch, function):
+    files = DiskFiles()
+    path = f"{tmp_path}/folder/file"
+    files.open_mapped(path, PAGE).close()
+    monkeypatch.setattr(os, function, refuse)
+    for flush in (files.flush, lambda path: files.flush_many([path])):
+        with pytest.raises(
+            FlushFailed, match=rf"a flush of {tmp_path}.* to the disk failed: Input/output error"
+        ):
+            flush(path)
+    with pytest.raises(FlushFailed):
+        files.reread_from_disk(str(tmp_path)) if function == "fsync" else files.flush(path)
+
+
+def test_a_flush_that_cannot_be_tried_may_be_repeated(tmp_path, monkeypatch):
+    files = DiskFiles()
+    path = f"{tmp_path}/file"
+    files.open_mapped(path, PAGE).close()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", refuse)  # as when no file descriptor is left
+        with pytest.raises(OSError, match="Input/output"):
+            files.flush(path)
+    files.flush(path)
+
+
+def test_many_files_that_the_disk_refuses(tmp_path, monkeypatch):
+    files = DiskFiles()
+    paths = [f"{tmp_path}/{number}" for number in range(files_module._MAX_SINGLE_FLUSHES + 1)]
+    for path in paths:
+        files.open_mapped(path, PAGE).close()
+
+    class Refusing:
+        @staticmethod
+        def syncfs(fd):
+            return -1
+
+    monkeypatch.setattr("ctypes.CDLL", lambda *arguments, **more: Refusing)
+    with pytest.raises(FlushFailed, match=r"a flush of the file system of .*0 to the disk failed"):
+        files.flush_many(paths)
+
+
+def test_a_file_read_from_the_disk_again_is_the_same(tmp_path):
+    files = DiskFiles()
+    file = files.open_mapped(f"{tmp_path}/folder/file", PAGE)
+    file.buffer[7] = 7
+    file.close()
+    files.reread_from_disk(str(tmp_path))
+    assert files.open_mapped(f"{tmp_path}/folder/file", PAGE).buffer[7] == 7
+
+
+@pytest.mark.parametrize("reason", [errno.EIO, errno.ENOSPC])
+def test_a_small_file_that_cannot_be_flushed_leaves_the_old_one_and_is_written_anew(
+    tmp_path, monkeypatch, reason
+):
+    files, path = DiskFiles(), f"{tmp_path}/table.json"
+    files.write_small(path, b"old")
+
+    def fail(fd):
+        raise OSError(reason, "the disk refuses")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", fail)
+        with pytest.raises((OSError, StoreFull)):
+            files.write_small(path, b"new")
+    assert files.read_small(path) == b"old"
+    assert files.read_small(path + NEW_SUFFIX) is None, "the next try has pages of its own"
+    files.write_small(path, b"new")
+    assert files.read_small(path) == b"new"

@@ -2,13 +2,17 @@ import pytest
 import trio
 
 from gateway.broker.group_commit import GroupCommit
+from gateway.broker.store_metrics import store_metrics
 from gateway.tests.cluster import bodies, inline, message, pull, settle, simulated
 from remoting.errors import RequestError
 from remoting.limits import ConnectionLimits
 from remoting.tests.virtual import virtual
+from storage.crash_files import CrashFiles
+from storage.flush_guard import FLUSH_FAILED
 
 SYNC = {"flush_disk_type": "SYNC_FLUSH"}
 FLUSH_DISK_TIMEOUT = 10
+SERVICE_NOT_AVAILABLE = 14
 
 
 class Disk:
@@ -81,7 +85,7 @@ async def test_answers_wait_for_the_disk_and_share_its_flushes(cluster):
 
 
 @simulated
-async def test_a_failed_flush_is_tried_again_before_anything_is_answered(cluster, caplog):
+async def test_a_flush_that_could_not_be_tried_is_tried_again_before_anything_is_answered(cluster, caplog):
     node, disk, client = await started(cluster)
     disk.errors = [OSError("disk"), OSError("disk")]
     sends = Sends(cluster, client)
@@ -192,15 +196,99 @@ async def test_stopping_lets_held_answers_leave(cluster):
     assert [offset for _, _, offset in sends.ended] == [0]
 
 
+def fail_flushes(files, part):
+    files.flush_fails = lambda path: part in path
+
+
+@simulated
+async def test_a_flush_that_the_disk_refused_is_never_taken_for_done(cluster, caplog):
+    files = CrashFiles()
+    node = await cluster.add_broker(**SYNC, files=files)
+    client, go = cluster.dial(node.address), trio.Event()
+
+    async def run_later(work):
+        await go.wait()
+        work()
+
+    before = Sends(cluster, client)
+    await before.send()
+    assert [code for _, code, _ in before.ended] == [0]
+    fail_flushes(files, "commitlog")
+    node.broker.group_commit._run_blocking = run_later
+    sends = Sends(cluster, client)
+    await sends.send(3)
+    assert not sends.ended
+    go.set()
+    await settle()
+    fail_flushes(files, "nothing any more")
+    assert [(code, "a flush of /broker-a/commitlog/" in remark) for _, code, remark in sends.ended] == [
+        (SERVICE_NOT_AVAILABLE, True)
+    ] * 3
+    assert client.outstanding_requests == 0
+    later = Sends(cluster, client)
+    for _ in range(3):
+        await trio.sleep(100)
+        await later.send()
+        await later.send(properties={"DELAY": "1"})
+        failing = [health.name for health in node.service.tasks.failing]
+        assert "flush" in failing
+    assert [code for _, code, _ in later.ended] == [SERVICE_NOT_AVAILABLE] * 6
+    assert bodies(await client.ask(pull()))[0] == b"hello"
+    assert "background task cannot write to the disk" in caplog.text
+    metrics = {metric.name: metric.value for metric in store_metrics("broker-a", node.broker.store)}
+    assert metrics == {"store_writable": 0, "store_flush_failed": 1, "store_disk_full": 0}
+
+
+@simulated
+async def test_a_failed_flush_stops_sends_that_do_not_wait_for_the_disk_too(cluster):
+    files = CrashFiles()
+    node = await cluster.add_broker(files=files)
+    client = cluster.dial(node.address)
+    sends = Sends(cluster, client)
+    await sends.send()
+    fail_flushes(files, "commitlog")
+    await trio.sleep(2)
+    fail_flushes(files, "nothing any more")
+    await sends.send()
+    assert [code for _, code, _ in sends.ended] == [0, SERVICE_NOT_AVAILABLE]
+    await trio.sleep(200)
+    assert {"flush", "checkpoint"} <= {health.name for health in node.service.tasks.failing}
+    await node.stop()
+    assert files.small["/broker-a/abort"] == FLUSH_FAILED
+
+
+@simulated
+async def test_a_failed_flush_of_queue_files_stops_sends(cluster):
+    files = CrashFiles()
+    node = await cluster.add_broker(files=files)
+    client = cluster.dial(node.address)
+    sends = Sends(cluster, client)
+    await sends.send()
+    fail_flushes(files, "consumequeue")
+    await trio.sleep(3)
+    fail_flushes(files, "nothing any more")
+    await sends.send()
+    assert [code for _, code, _ in sends.ended] == [0, SERVICE_NOT_AVAILABLE]
+
+
+class NoFlushes:
+    """Flushes of which none has failed."""
+
+    def check(self):
+        pass
+
+
 class Store:
     """The part of a store that a flush needs."""
 
+    flushes = NoFlushes()
+
     def __init__(self):
         self.durable_offset = self.max_physical_offset = 0
-        self.flushes = []
+        self.flushed_at = []
 
     def flush(self):
-        self.flushes.append(trio.current_time())
+        self.flushed_at.append(trio.current_time())
         self.durable_offset = self.max_physical_offset
 
 
@@ -214,5 +302,5 @@ async def test_without_synchronous_flush_the_disk_follows_at_intervals_when_ther
         await trio.sleep(1.2)
         store.max_physical_offset = 10
         await trio.sleep(2)
-        assert [at - start for at in store.flushes] == pytest.approx([1.5])
+        assert [at - start for at in store.flushed_at] == pytest.approx([1.5])
         nursery.cancel_scope.cancel()

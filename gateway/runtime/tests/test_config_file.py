@@ -166,12 +166,33 @@ def test_a_disk_that_fails_later_is_told_and_the_table_written_again(tmp_path, m
         patch.setattr("os.fsync", fail)
         trio.run(table.settle)
         trio.run(table.settle)
-    assert [record.reason for record in caplog.records] == ["no room after all"]
+    (record,) = caplog.records
+    assert record.reason == f"a flush of {path} to the disk failed: no room after all"
     assert (table.file.is_behind, table.is_dirty) == (True, True)
     trio.run(table.save_changes)
     trio.run(table.settle)
     assert (table.file.is_behind, table.file.unflushed_mark(), table.is_dirty) == (False, None, False)
     assert path.read_bytes() == b"[2]"
+
+
+def test_a_disk_that_fails_at_the_end_leaves_the_table_to_be_written_again(tmp_path, monkeypatch):
+    path = tmp_path / "topics.json"
+    table = Numbers(ConfigFile(DiskFiles(), str(path)))
+    for number in (1, 2):
+        table.set_number(number)
+        trio.run(table.save_changes)
+
+    def fail(_):
+        raise OSError("no room after all")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", fail)
+        table.persist()
+    assert table.is_dirty
+    written = []
+    monkeypatch.setattr(DiskFiles, "replace_small", lambda self, path, data, backup: written.append(data))
+    table.persist()
+    assert written == [b"[2]"]
 
 
 def test_many_changes_are_written_once(tmp_path, monkeypatch):
