@@ -18,6 +18,7 @@ from spark.pipelines.job import Job, Pipeline, Summary
 from spark.pipelines.sessions import open_session, session_conf
 from toolkit.exit_codes import ConfigurationError
 
+PIPED_WIDTH_CHARS = 1_000
 INSTALL_COMMAND = "pip install 'rocketmq-gateway[spark]'"
 
 
@@ -111,10 +112,17 @@ def run_pipeline(
     submitted: bool = False,
 ) -> int:
     """Run a pipeline, print its summary, and return the exit code. Raises click exceptions for errors."""
+    if master and remote:
+        raise ConfigurationError("--master and --remote contradict each other: pass one of them")
     try:
         config = load_config(pipeline.tables, file, sets)
     except OptionError as error:
         raise ConfigurationError(str(error)) from error
+    try:
+        if pipeline.check is not None:
+            pipeline.check(config)
+    except OptionError as error:
+        raise ConfigurationError(config.redact_secrets(str(error))) from error
     flags = {"master": master, "remote": remote, **dict(map(_parse_conf, conf))}
     given = {key: value for key, value in flags.items() if value is not None}
     try:
@@ -170,4 +178,6 @@ def _print_summary(summary: Summary, as_json: bool) -> None:
     if as_json:
         click.echo(summary.as_json())
     else:
-        summary.print_tables(Console())
+        console = Console()
+        # Files and pipes have no width: message ids must not be cut there.
+        summary.print_tables(console if console.is_terminal else Console(width=PIPED_WIDTH_CHARS))

@@ -8,7 +8,7 @@ from typing import Final
 from spark.errors import OptionError
 from spark.options import Option, integer, names
 from spark.pipelines.body_schemas import BODY_OPTIONS
-from spark.pipelines.ingest import MESSAGES, QUARANTINE, RUN, TABLE, prepare_ingest
+from spark.pipelines.ingest import MESSAGES, QUARANTINE, RUN, TABLE, check_ingest, prepare_ingest
 from spark.pipelines.job import Job, Pipeline, Section, Summary
 from spark.source.options import OPTIONS as SOURCE_OPTIONS
 from spark.tables.table import DEFAULT_KEEP_HOURS, DEFAULT_TARGET_BYTES
@@ -55,4 +55,5 @@ PIPELINE: Final = Pipeline(
         "bodies.*": BODY_OPTIONS,
     },
     run,
+    check=lambda config: check_ingest(config) and None,
 )

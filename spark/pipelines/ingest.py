@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any, Final
 from spark.errors import OptionError, SparkRocketmqError
 from spark.options import Option, boolean, choice, text
 from spark.pipelines.body_schemas import BODY_OPTIONS, BodySchema, parse_bodies, schema_from_options
+from spark.pipelines.config import Config
 from spark.pipelines.job import Job, Pipeline, Section, Summary
 from spark.pipelines.query_progress import QueryTotals
 from spark.pull.read_spec import RANGES_SCHEMA, ReadSpec
 from spark.source.options import OPTIONS as SOURCE_OPTIONS
-from spark.source.options import SOURCE, read_spec, source_options
+from spark.source.options import SOURCE, read_spec, refuse_batch_options, source_options
 from spark.tables import FORMATS, AppendResult, Table, open_table
 from spark.tables.layout import by_day
 from toolkit.exit_codes import ExitCode
@@ -70,7 +71,7 @@ RUN: Final = (
         False,
         "Ingest what is available now, in as many batches as needed, and exit.",
     ),
-    Option("failOnBadBodies", boolean, False, "Exit with code 1 if rows were quarantined."),
+    Option("failOnBadBodies", boolean, False, "Exit with code 3 if rows were quarantined."),
 )
 
 
@@ -175,25 +176,34 @@ def run(job: Job) -> Summary:
     return build_summary(ingest, watched, session, settings["failOnBadBodies"])
 
 
-def prepare_ingest(job: Job) -> Ingest:
-    """Read the configuration and check what can be checked without a query. Raises OptionError, TableError."""
-    table = job.config["table"]
+def check_ingest(config: Config) -> tuple[dict[str, BodySchema], ReadSpec]:
+    """Check what can be checked without Spark; return body schemas and reading options. Raises OptionError."""
+    table = config.values["table"]
     if not table["path"]:
         raise OptionError("[table]: path is required, the directory below which the tables are")
     bodies = {
-        topic: schema_from_options(topic, values) for topic, values in job.tables_below("bodies").items()
+        topic: schema_from_options(topic, values) for topic, values in config.tables_below("bodies").items()
     }
     names = Counter([MESSAGES, QUARANTINE, *(body.table for body in bodies.values())])
     twice = [name for name, count in names.items() if count > 1]
     if twice:
         raise OptionError(f"[bodies]: more than one table is named {twice[0]}; set table")
-    checkpoint = table["checkpoint"] or f"{table['path'].rstrip('/')}/_checkpoint"
-    spec = read_spec(source_options(job.option_texts("source")))
+    values = source_options(config.texts["source"])
+    refuse_batch_options(values)
+    spec = read_spec(values)
     missing = [
         name for name in REQUIRED_COLUMNS if name not in (column.name for column in spec.selected_columns())
     ]
     if missing:
         raise OptionError(f"[source]: the table requires the columns {', '.join(missing)}")
+    return bodies, spec
+
+
+def prepare_ingest(job: Job) -> Ingest:
+    """Build the appending of batches from the configuration. Raises OptionError, TableError."""
+    bodies, spec = check_ingest(job.settings)
+    table = job.config["table"]
+    checkpoint = table["checkpoint"] or f"{table['path'].rstrip('/')}/_checkpoint"
     ingest = Ingest(table["path"], table["format"], checkpoint, bodies, spec)
     ingest.open_table(MESSAGES, job.session)
     return ingest
@@ -258,4 +268,5 @@ PIPELINE: Final = Pipeline(
     "Write topics to tables, each message exactly once, even after crashes and for readers other than Spark.",
     {"source": SOURCE_OPTIONS, "table": TABLE, "run": RUN, "bodies.*": BODY_OPTIONS},
     run,
+    check=lambda config: check_ingest(config) and None,
 )

@@ -4,8 +4,9 @@ import json
 from typing import Any
 
 from spark.options import Option, integer
+from spark.pipelines.config import Config
 from spark.pipelines.job import Job, Pipeline, Section, Summary
-from spark.source.options import OPTIONS, SOURCE
+from spark.source.options import OPTIONS, SOURCE, read_spec, refuse_stream_options, source_options
 
 COLUMNS = ("topic", "brokerName", "queueId", "queueOffset", "storeTimestamp", "tags", "keys", "body")
 
@@ -38,9 +39,17 @@ def _format_cell(value: Any, chars: int) -> str | int:
     return said if len(said) <= chars else f"{said[:chars]}…"
 
 
+def check(config: Config) -> None:
+    """Check the options of `[source]`. Raises OptionError."""
+    values = source_options(config.texts["source"])
+    refuse_stream_options(values)
+    read_spec(values)
+
+
 PIPELINE = Pipeline(
     "peek",
     "Show the first messages of topics.",
     {"source": OPTIONS, "peek": PEEK},
     run,
+    check=check,
 )

@@ -10,10 +10,11 @@ from spark.capture.options import NAME as CAPTURE
 from spark.capture.options import OPTIONS as CAPTURE_OPTIONS
 from spark.errors import OptionError
 from spark.options import Option, choice, integer, text
+from spark.pipelines.config import Config
 from spark.pipelines.ingest import MESSAGES
 from spark.pipelines.job import Job, Pipeline, Section, Summary
 from spark.source.options import OPTIONS as SOURCE_OPTIONS
-from spark.source.options import SOURCE
+from spark.source.options import SOURCE, read_spec, refuse_stream_options, source_options
 from spark.tables import FORMATS, open_table
 
 if TYPE_CHECKING:
@@ -97,8 +98,6 @@ def _read_messages(job: Job, key: str) -> "DataFrame":
     if table["path"]:
         opened = open_table(table["path"], table["name"], table["format"], job.session)
         return stored_messages(opened.read(job.session), key)
-    if not job.option_texts("capture"):
-        raise OptionError("profile: no input: configure [source], [table] or [capture]")
     options = {**job.option_texts("capture"), "rows": "messages", "columns": ",".join(MESSAGE_COLUMNS)}
     return captured_messages(read.format(CAPTURE).options(**options).load(), key)
 
@@ -184,6 +183,16 @@ def build_summary(found: dict[str, Any]) -> Summary:
     return Summary(found["title"], figures, sections)
 
 
+def check(config: Config) -> None:
+    """Check that there is an input, and its options. Raises OptionError."""
+    if config.texts["source"]:
+        values = source_options(config.texts["source"])
+        refuse_stream_options(values)
+        read_spec(values)
+    elif not config.values["table"]["path"] and not config.texts["capture"]:
+        raise OptionError("profile: no input: configure [source], [table] or [capture]")
+
+
 PIPELINE = Pipeline(
     "profile",
     "Describe traffic: rates, sizes, skew of keys and queues, latencies, retries, errors, clients.\n\n"
@@ -191,4 +200,5 @@ PIPELINE = Pipeline(
     "shadow gateway's capture files; exchanges with their latencies come from [capture].",
     {"source": SOURCE_OPTIONS, "table": TABLE, "capture": CAPTURE_OPTIONS, "profile": PROFILE},
     run,
+    check=check,
 )

@@ -6,10 +6,12 @@ and only a bounded number of samples is collected on the driver. `readiness.py` 
 
 import json
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from spark.options import Option, boolean, choice, integer, names, parse_time_ms, text
+from spark.pipelines.config import Config
 from spark.pipelines.job import Job, Pipeline, Section, Summary
 from spark.reconciling.conditions import conditions_parser
 from spark.reconciling.counts import COUNTED, count_findings, list_findings, sample_findings
@@ -173,17 +175,19 @@ def _classified_pairs(job: Job) -> "tuple[DataFrame, ReconcileResult]":
 
 
 def _read_side(job: Job, side: ComparisonSide) -> "DataFrame":
-    """Read more than is judged at both ends, since a message is not stored on both sides at the same time."""
-    wanted = job.config["reconcile"]
+    return side.read_messages(job.session, _read_window(job.config["reconcile"]))
+
+
+def _read_window(wanted: Mapping[str, Any]) -> ReadWindow:
+    """Return more than is judged at both ends, since a message is not stored on both sides at the same time."""
     margin_ms = wanted["settleMs"] + wanted["lateAfterMs"]
     first, last = wanted["from"], wanted["until"]
-    span = ReadWindow(
+    return ReadWindow(
         wanted["topics"],
         None if first is None else max(0, first - margin_ms),
         None if last is None else last + margin_ms,
         wanted["retryTopics"],
     )
-    return side.read_messages(job.session, span)
 
 
 def _newest_ms(messages: "DataFrame") -> int:
@@ -265,9 +269,17 @@ def _describe_places(each: dict[str, Any]) -> str:
     return ", ".join([*places, *([each["detail"]] if "detail" in each else [])])
 
 
+def check(config: Config) -> None:
+    """Check both sides. Raises OptionError."""
+    window = _read_window(config.values["reconcile"])
+    for name in ("primary", "target"):
+        ComparisonSide(name, config.values[name], config.texts[name]).check_options(window)
+
+
 PIPELINE = Pipeline(
     "reconcile",
     "Find differences between a primary and its mirror: missing, extra, duplicated, reordered, changed, late messages.",
     {"primary": SIDE, "target": SIDE, "reconcile": RECONCILE, "output": OUTPUT},
     run,
+    check=check,
 )

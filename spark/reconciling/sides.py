@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from codec.constants import STORED_CODES
 from spark.errors import OptionError
 from spark.options import Option, choice, text
-from spark.source.options import OPTIONS, SOURCE
+from spark.source.options import OPTIONS, SOURCE, read_spec, refuse_stream_options, source_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -62,6 +62,19 @@ class ComparisonSide:
         """Tell whether this side is a table, which may end anywhere in the past."""
         return bool(self.values["kind"] == TABLE)
 
+    def check_options(self, window: ReadWindow) -> None:
+        """Check what can be checked without Spark. Raises OptionError."""
+        if self.values["kind"] == ENDPOINT:
+            values = source_options(_add_window_options(self._source_texts(), window))
+            refuse_stream_options(values)
+            read_spec(values)
+        else:
+            self._required_path()
+
+    def _source_texts(self) -> dict[str, str]:
+        own = {option.name.lower() for option in OWN}
+        return {name: value for name, value in self.texts.items() if name.lower() not in own}
+
     def read_messages(self, session: "SparkSession", window: ReadWindow) -> "DataFrame":
         """Return the side's messages, with at least the source's columns. Raises OptionError."""
         found = {ENDPOINT: self._read_endpoint, TABLE: self._read_table, CAPTURE: self._read_capture}
@@ -71,9 +84,7 @@ class ComparisonSide:
         return messages
 
     def _read_endpoint(self, session: "SparkSession", span: ReadWindow) -> "DataFrame":
-        own = {option.name.lower() for option in OWN}
-        given = {name: value for name, value in self.texts.items() if name.lower() not in own}
-        return session.read.format(SOURCE).options(**_add_window_options(given, span)).load()
+        return session.read.format(SOURCE).options(**_add_window_options(self._source_texts(), span)).load()
 
     def _read_table(self, session: "SparkSession", span: ReadWindow) -> "DataFrame":
         path = self._required_path()

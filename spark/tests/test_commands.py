@@ -15,6 +15,7 @@ from spark.options import Option, integer, text
 from spark.pipelines import commands, sessions
 from spark.pipelines.config import load_config
 from spark.pipelines.job import Job, Pipeline, Section, Summary
+from spark.session.registration import register
 
 TABLES = {
     "source": (Option("secretKey", text, None, "Secret.", secret=True),),
@@ -153,3 +154,94 @@ def test_submit_as_a_script_leaves_the_standard_library_alone(tmp_path: Path) ->
     )
     assert done.returncode == 0, done.stderr
     assert "submit.py" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "sets", "message"),
+    [
+        ("peek", ["source.subscribe=orders"], "rocketmq: option nameServer is required"),
+        ("peek", ["source.nameServer=127.0.0.1:9876"], "one of the options subscribe"),
+        (
+            "peek",
+            ["source.nameServer=h:1", "source.subscribe=a", "source.startingOffsets=latest"],
+            "reads nothing",
+        ),
+        ("ingest", ["source.nameServer=h:1", "source.subscribe=a"], "[table]: path is required"),
+        ("ingest", ["table.path=lake", "source.subscribe=a"], "option nameServer is required"),
+        (
+            "ingest",
+            ["table.path=x", "source.nameServer=h:1", "source.subscribe=a", "source.columns=topic"],
+            "columns",
+        ),
+        ("compact", ["source.nameServer=h:1", "source.subscribe=a"], "[table]: path is required"),
+        ("profile", [], "no input: configure [source], [table] or [capture]"),
+        ("profile", ["source.subscribe=a"], "option nameServer is required"),
+        ("reconcile", ["primary.nameServer=h:1"], "option nameServer is required"),
+        (
+            "reconcile",
+            ["primary.kind=table", "target.nameServer=h:1"],
+            "[primary]: kind table requires a path",
+        ),
+    ],
+)
+def test_options_are_checked_before_spark_starts(
+    opened: list[tuple[Any, Any]], pipeline: str, sets: list[str], message: str
+) -> None:
+    """`spark peek` took 49 s to say that an option is missing."""
+    words = [word for each in sets for word in ("--set", each)]
+    done = CliRunner().invoke(commands.spark, [pipeline, *words], catch_exceptions=False)
+    assert (done.exit_code, message in done.output) == (2, True), done.output
+    assert opened == []
+
+
+def test_a_master_and_a_remote_contradict_each_other(opened: list[tuple[Any, Any]]) -> None:
+    flags = ["--master", "local[1]", "--remote", "sc://h:1"]
+    done = CliRunner().invoke(commands.spark, ["peek", *flags], catch_exceptions=False)
+    assert (done.exit_code, "contradict each other" in done.output, opened) == (2, True, [])
+
+
+class FakeSources:
+    """The part of a session that registers data sources, and knows those that Spark found."""
+
+    def __init__(self, *found: str) -> None:
+        self.found, self.registered = found, []
+        self.dataSource = self._jsparkSession = self
+
+    def sessionState(self) -> "FakeSources":
+        return self
+
+    dataSourceManager = sessionState
+
+    def dataSourceExists(self, name: str) -> bool:
+        return name in self.found
+
+    def register(self, source: Any) -> None:
+        self.registered.append(source.name())
+
+
+def test_sources_that_spark_found_are_not_registered_again() -> None:
+    """Spark warned up to ten times in a run that each "replaced a statically registered data source"."""
+    for found, registered in (
+        ((), ["rocketmq", "rocketmq-capture"]),
+        (("rocketmq",), ["rocketmq-capture"]),
+        (("rocketmq", "rocketmq-capture"), []),
+    ):
+        session = FakeSources(*found)
+        register(session)
+        assert session.registered == registered
+    unknown: Any = FakeSources()
+    unknown._jsparkSession = None
+    register(unknown)
+    assert len(unknown.registered) == 2
+
+
+def test_tables_in_a_pipe_are_not_cut(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Message ids were cut at 80 columns."""
+    monkeypatch.setenv("COLUMNS", "80")
+    key = "7F0000010000" * 20
+    commands._print_summary(
+        Summary("Found", {"rows": 1}, [Section("Ids", ["id", "again"], [[key, key]])]), False
+    )
+    assert capsys.readouterr().out.count(key) == 2

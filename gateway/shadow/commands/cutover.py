@@ -6,6 +6,7 @@ They use the console of the running gateway; `sync` works directly between the c
 import shutil
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -22,6 +23,10 @@ from toolkit.exit_codes import ExitCode
 MOVE_COLUMNS: Final = ("topic", "group", "state", "producers", "consumers")
 CHECK_COLUMNS: Final = ("check", "ok", "measured")
 SYNC_COLUMNS: Final = ("kind", "name", "broker", "action", "detail")
+CHANGES: Final = ("create", "change")
+REST: Final = {"failed": "failed", "same": "the same on both sides", "left out": "left out"}
+QUIET_ACTIONS: Final = frozenset({"same", "left out"})
+"""Actions of rows that nobody has to look at."""
 
 
 @click.command()
@@ -169,11 +174,17 @@ def _show_checks(checks: Sequence[dict[str, Any]]) -> None:
 
 @click.command()
 @click.option("--dry-run", is_flag=True, help="Only show the changes.")
+@click.option("--all", "show_all", is_flag=True, help="Also show what is left out or the same on both sides.")
 @click.option("--topics", metavar="NAME[,NAME]", help="Copy only these topics.")
 @click.option("--groups", metavar="NAME[,NAME]", help="Copy only these groups.")
 @console_options
 def sync(
-    dry_run: bool, topics: str | None, groups: str | None, file: str | None, address: str | None
+    dry_run: bool,
+    show_all: bool,
+    topics: str | None,
+    groups: str | None,
+    file: str | None,
+    address: str | None,
 ) -> None:
     """Copy topics, groups, offsets and orders from the primary to the target. The exit code is 3 if a step failed."""
     given = {"dry_run": dry_run, "topics": topics or "", "groups": groups or ""}
@@ -182,9 +193,30 @@ def sync(
         rows = console.post("/cutover/sync", given)["steps"]
     except ConsoleUnreachable:
         rows = _sync_without_gateway(f"{console.host}:{console.port}", given)
-    click.echo(render_table(SYNC_COLUMNS, rows) if rows else "No topic, group, offset or order to copy.")
+    if dry_run:
+        click.secho("Dry run: nothing is changed.", bold=True)
+    shown = [row for row in rows if show_all or row["action"] not in QUIET_ACTIONS]
+    if shown:
+        click.echo(render_table(SYNC_COLUMNS, [_planned(row) if dry_run else row for row in shown]))
+    click.echo(describe_sync(rows, dry_run=dry_run, show_all=show_all))
     if any(row["action"] == "failed" for row in rows):
         sys.exit(ExitCode.REFUSED)
+
+
+def _planned(row: dict[str, str]) -> dict[str, str]:
+    """Return a row of a dry run, whose changes are still to be made."""
+    return {**row, "action": f"would {row['action']}" if row["action"] in CHANGES else row["action"]}
+
+
+def describe_sync(rows: Sequence[dict[str, str]], *, dry_run: bool, show_all: bool) -> str:
+    """Return the sum of a copy, and how to see the rest."""
+    counts = Counter(row["action"] for row in rows)
+    changes = sum(counts[action] for action in CHANGES)
+    verb = "to make" if dry_run else "made"
+    parts = [f"{changes} changes {verb}" if changes else "Nothing to copy"]
+    parts += [f"{counts[action]} {text}" for action, text in REST.items() if counts[action]]
+    hint = " (--all shows them)" if not show_all and any(counts[action] for action in QUIET_ACTIONS) else ""
+    return ", ".join(parts) + hint + "."
 
 
 def _sync_without_gateway(address: str, given: dict[str, Any]) -> list[dict[str, str]]:

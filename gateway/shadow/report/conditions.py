@@ -5,13 +5,15 @@ The grammar of conditions is that of `toolkit.conditions`.
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from toolkit.conditions import Condition, parse_condition
 from toolkit.exit_codes import ExitCode
 from toolkit.suggestions import suggest_name
+
+PARITY_PREFIX: Final = "parity."
 
 
 def failed_conditions(conditions: Iterable[Condition], metrics: Mapping[str, float]) -> list[str]:
@@ -23,6 +25,11 @@ def failed_conditions(conditions: Iterable[Condition], metrics: Mapping[str, flo
     def look_up(metric: str, scope: str | None) -> float:
         name = f"{metric}[{scope}]" if scope else metric
         if name not in metrics:
+            if metric.startswith(PARITY_PREFIX):
+                raise ValueError(
+                    f'"{name}" needs the result of a parity check: pass --parity FILE, which '
+                    '"rmq-gateway shadow parity --json > FILE" writes'
+                )
             plain = [each for each in metrics if "[" not in each]
             raise ValueError(f'unknown metric "{name}"{suggest_name(name, metrics if scope else plain)}')
         return metrics[name]

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from codec.topics import DLQ_PREFIX, RETRY_PREFIX
+from gateway.shadow.clusters.metadata_sync import is_system_topic
 from gateway.shadow.console.client import ConsoleClient, ConsoleUnreachable
 from gateway.shadow.report.optional_packages import import_optional
 from gateway.shadow.report.tables import display_value, label_of
@@ -19,6 +21,10 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 ALL_TOPICS: Final = "(all)"
+REASONS: Final = ("problem", "reason", "last_error")
+"""Columns with sentences, which are shown below their table."""
+SUBJECTS: Final = ("name", "part", "task", "topic", "broker", "queue")
+"""Columns that say what a row is about."""
 PROBLEMS: Final = "problems"
 """The section that is shown first, and in full."""
 MAX_TOPICS: Final = 12
@@ -186,7 +192,13 @@ def _render_topics(topics: Mapping[str, Mapping[str, float | None]], width: int)
             COLUMN_LABELS[name], justify="right", no_wrap=True, min_width=len(COLUMN_LABELS[name])
         )
     busy = sorted(
-        topics, key=lambda name: (name != ALL_TOPICS, -(topics[name].get("sends_per_s") or 0), name)
+        topics,
+        key=lambda name: (
+            name != ALL_TOPICS,
+            is_internal(name),
+            -(topics[name].get("sends_per_s") or 0),
+            name,
+        ),
     )
     for topic in busy[: MAX_TOPICS + 1]:
         row = [_render_number(topics[topic].get(name), bad=name in ALARM_COLUMNS) for name in columns]
@@ -197,6 +209,11 @@ def _render_topics(topics: Mapping[str, Mapping[str, float | None]], width: int)
         table.add_row(f"and {len(busy) - MAX_TOPICS - 1} more", style="dim")
     drawn: RenderableType = table
     return drawn
+
+
+def is_internal(topic: str) -> bool:
+    """Tell whether a topic is the brokers' own, or one of retries and dead letters."""
+    return topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) or is_system_topic(topic)
 
 
 def _render_number(value: float | None, *, bad: bool) -> "RenderableType":
@@ -252,8 +269,10 @@ def _render_rows(title: str, rows: list[Mapping[str, Any]], width: int) -> "Rend
         pad_edge=False,
         header_style="dim",
     )
+    rows = sorted(rows, key=_row_rank)
+    reasons = [text for row in rows[:MAX_TOPICS] for text in _reasons_of(row)]
     rows = [
-        {name: _format_cell(display_value(name, each)) for name, each in row.items()}
+        {name: _format_cell(display_value(name, each)) for name, each in row.items() if name not in REASONS}
         for row in rows[: MAX_TOPICS + 1]
     ]
     names = _fitting_names(rows, width)
@@ -263,8 +282,23 @@ def _render_rows(title: str, rows: list[Mapping[str, Any]], width: int) -> "Rend
         table.add_row(*(import_optional("rich.text").Text(row.get(name, "")) for name in names))
     if len(rows) > MAX_TOPICS:
         table.add_row("and more", style="dim")
-    drawn: RenderableType = table
+    # Below the table, where they are wrapped: a column of a narrow terminal would cut them, or not be there.
+    lines = [import_optional("rich.text").Text(text, style="red") for text in reasons]
+    drawn: RenderableType = import_optional("rich.console").Group(table, *lines)
     return drawn
+
+
+def _row_rank(row: Mapping[str, Any]) -> tuple[bool, bool]:
+    """Rows with a reason come first, those of internal topics last; otherwise the order stays."""
+    return not any(row.get(name) for name in REASONS), is_internal(str(row.get("topic", "")))
+
+
+def _reasons_of(row: Mapping[str, Any]) -> Iterator[str]:
+    """Yield why something failed, with what the row is about."""
+    subject = " ".join(str(row[name]) for name in SUBJECTS if row.get(name) not in (None, ""))
+    for name in REASONS:
+        if row.get(name):
+            yield f"  {subject}: {row[name]}" if subject else f"  {row[name]}"
 
 
 def _fitting_names(rows: Sequence[Mapping[str, str]], width: int) -> list[str]:

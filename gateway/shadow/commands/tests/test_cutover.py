@@ -132,9 +132,35 @@ def test_failed_sync_step_sets_the_exit_code(run):
     }
     result, asked = run({"steps": [row]}, "sync", "--dry-run", "--topics", "orders,bills")
     assert asked == [("/cutover/sync", {"dry_run": True, "topics": "orders,bills", "groups": ""})]
-    assert (result.exit_code, "create  4/4 queues" in result.output) == (0, True)
+    assert (result.exit_code, "would create  4/4 queues" in result.output) == (0, True)
+    assert result.output.startswith("Dry run: nothing is changed.\n")
+    assert result.output.endswith("1 changes to make.\n")
     result, _ = run({"steps": [{**row, "action": "failed"}]}, "sync")
     assert result.exit_code == 3
+
+
+def test_sync_shows_changes_and_counts_the_rest(run):
+    """It printed 24 rows of what was left out around two real ones, and a dry run looked like a real one."""
+    rows = [
+        {"kind": "topic", "name": "orders", "broker": "broker-a", "action": "create", "detail": "4/4 queues"},
+        {"kind": "topic", "name": "bills", "broker": "broker-a", "action": "same", "detail": ""},
+        {
+            "kind": "topic",
+            "name": "SELF_TEST_TOPIC",
+            "broker": "broker-a",
+            "action": "left out",
+            "detail": "own",
+        },
+    ]
+    output = run({"steps": rows}, "sync")[0].output
+    assert output.splitlines()[1].split() == ["topic", "orders", "broker-a", "create", "4/4", "queues"]
+    assert output.splitlines()[2:] == [
+        "1 changes made, 1 the same on both sides, 1 left out (--all shows them)."
+    ]
+    output = run({"steps": rows}, "sync", "--all")[0].output
+    assert [line.split()[1] for line in output.splitlines()[1:4]] == ["orders", "bills", "SELF_TEST_TOPIC"]
+    assert output.endswith("1 changes made, 1 the same on both sides, 1 left out.\n")
+    assert run({"steps": rows[1:2]}, "sync")[0].output.startswith("Nothing to copy, 1 the same on both sides")
 
 
 def test_sync_without_a_gateway_uses_the_clusters(run, tmp_path):

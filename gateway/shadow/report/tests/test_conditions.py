@@ -70,3 +70,11 @@ def test_exit_codes_of_a_command():
     unknown = run(check, ["--fail-if", "mirror_droped>2"])
     assert unknown.exit_code == 2
     assert '"mirror_dropped"' in unknown.output
+
+
+def test_a_parity_condition_without_a_parity_check_says_what_to_pass():
+    """The guide's line for CI failed with "unknown metric"."""
+    with pytest.raises(
+        ValueError, match=r'"parity\.missing" needs the result of a parity check: pass --parity FILE'
+    ):
+        failed_conditions([parse_condition("parity.missing>0")], {"sends": 1.0})

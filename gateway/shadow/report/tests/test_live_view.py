@@ -99,3 +99,33 @@ def test_a_terminal_is_drawn_over(monkeypatch):
     )
     live_view.watch_gateway(Gateway(looked(), looked()), 0.0, 2)
     assert "Orders" in out.getvalue()
+
+
+def test_internal_topics_do_not_hide_those_of_users():
+    """Internal queues filled the rows."""
+    internal = {f"%RETRY%G{number:02}": {"sends_per_s": 9.0} for number in range(20)}
+    queues = [{"topic": f"%DLQ%G{number:02}", "queue": 0, "phase": "live"} for number in range(20)]
+    queues.append({"topic": "Orders", "queue": 0, "phase": "live"})
+    live = looked(topics={**internal, "rmq_sys_X": {}, "Bills": {}}, sections={"kept": queues})
+    text = drawn(live, 100)
+    assert "Bills" in text
+    assert "Orders" in text
+
+
+def test_reasons_are_whole_in_a_narrow_terminal():
+    """At 80 columns the reason of a failure disappeared."""
+    reason = "mirrorTarget is not set at the target's broker: it stores nothing at the primary's offsets"
+    queue = {"broker": "broker-a", "topic": "Orders", "queue": 3, "phase": "failing", "primary": [0, 12_345]}
+    rows = [{**queue, "topic": "Bills", "problem": ""}, {**queue, "problem": reason}]
+    text = drawn(looked(topics={}, sections={"kept": rows}), 80)
+    assert f"Orders broker-a 3: {reason}" in " ".join(text.split())
+    assert text.index("Orders") < text.index("Bills"), "what fails comes first"
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_problems_come_first_and_are_whole():
+    problem = "the primary does not answer at 10.0.0.1:9876,10.0.0.2:9876: connection refused " * 3
+    live = looked(sections={"mirror": {"streams": []}, "problems": [{"part": "primary", "problem": problem}]})
+    text = drawn(live, 60)
+    assert " ".join(text.split()).index(problem.strip()) < text.index("mirror")
+    assert live_view.format_line(live).split(" ", 1)[1].startswith("PROBLEM: the primary does not answer")

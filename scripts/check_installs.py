@@ -1,0 +1,308 @@
+"""Install the project as users do, once with each extra alone, and use what the extra is for.
+
+    python scripts/check_installs.py             # every extra, several at a time
+    python scripts/check_installs.py spark       # one of them; "none" is the project without extras
+
+The project is built as a wheel and installed into environments below `.build/installs`, which are kept: a later run
+only replaces the wheel, unless the dependencies in pyproject.toml have changed. The commands run in an empty folder, so
+nothing is imported from the checkout. Exit status 1 when an extra lacks something, with the output of its commands.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+INSTALLS: Final = ROOT / ".build" / "installs"
+PLAIN: Final = "none"
+LEFT_OUT: Final = frozenset({"dev"})
+"""Extras that only a checkout needs."""
+JOBS: Final = 3
+COMMAND_TIMEOUT_S: Final = 300
+START_TIMEOUT_S: Final = 60
+
+
+class CheckFailed(Exception):
+    """An installation lacks something; the text has the command and its output."""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A virtual environment with the wheel and one extra; commands run in `folder`."""
+
+    bin: Path
+    folder: Path
+
+    def run(self, *command: str, code: int = 0) -> str:
+        """Run a program of the environment and return its output. Raises CheckFailed for another exit code."""
+        done = subprocess.run(
+            [str(self.bin / command[0]), *command[1:]],
+            cwd=self.folder,
+            env=_clean_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=COMMAND_TIMEOUT_S,
+            check=False,
+        )
+        if done.returncode != code:
+            raise CheckFailed(
+                f"$ {' '.join(command)}\n{done.stdout[-4000:]}\nexit code {done.returncode}, not {code}"
+            )
+        return done.stdout
+
+    def python(self, program: str) -> str:
+        """Run a Python program."""
+        return self.run("python", "-c", program)
+
+    @contextmanager
+    def server(self, *command: str) -> Iterator[dict[str, object]]:
+        """Run a server of the environment and yield its ready line."""
+        ready = self.folder / f"ready-{command[0]}"
+        words = [str(self.bin / "rmq-gateway"), *command, "--ready-file", str(ready)]
+        with (self.folder / f"{command[0]}.log").open("wb") as log:
+            process = subprocess.Popen(
+                words, cwd=self.folder, env=_clean_environment(), stdout=log, stderr=subprocess.STDOUT
+            )
+        try:
+            end_s = time.monotonic() + START_TIMEOUT_S
+            while not ready.exists():
+                if process.poll() is not None or time.monotonic() > end_s:
+                    text = (self.folder / f"{command[0]}.log").read_text()
+                    raise CheckFailed(f"$ rmq-gateway {' '.join(command)}\n{text[-4000:]}\nit did not start")
+                time.sleep(0.05)
+            yield json.loads(ready.read_text())
+        finally:
+            process.terminate()
+            process.wait(START_TIMEOUT_S)
+
+
+def _clean_environment() -> dict[str, str]:
+    """Return the environment without what would bring in the checkout or another Python."""
+    left_out = ("PYTHON", "VIRTUAL_ENV", "RMQ_GATEWAY_", "PYSPARK_", "SPARK_HOME")
+    return {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
+
+
+# -- what each extra is for -----------------------------------------------------------------------------------------
+
+MEMORY_SERVER: Final = ("serve", "--memory", "--port", "0", "--broker-port", "0", "--host", "127.0.0.1")
+PRODUCE: Final = """
+import trio
+from remoting.client import open_client
+from remoting.requests.send import SendMessageV2
+async def main():
+    async with open_client("127.0.0.1", {port}) as client:
+        for number in range(8):
+            request = SendMessageV2(producer_group="p", topic="orders", default_topic="TBW102",
+                default_topic_queue_nums=4, queue_id=number % 4, sys_flag=0, born_timestamp=1, flag=0, properties="")
+            request.body = b'{{"id": %d}}' % number
+            await client.ask(request)
+trio.run(main)
+"""
+INGEST: Final = """
+[source]
+nameServer = "{namesrv}"
+subscribe = "orders"
+startingOffsets = "earliest"
+[table]
+path = "lake"
+format = "directory"
+[run]
+availableNow = true
+[spark]
+master = "local[1]"
+driver.memory = "1g"
+"""
+
+
+def check_plain(environment: Environment) -> None:
+    """The server, its configuration, and commands that say which extra they need."""
+    environment.run("rmq-gateway", "--version")
+    environment.run("rmq-gateway", "--help")
+    environment.run("rmq-gateway", "config", "--example", "broker")
+    environment.run("rmq-gateway", "shadow", "example")
+    with environment.server(*MEMORY_SERVER):
+        pass
+    sets = ("--set", "source.nameServer=127.0.0.1:1", "--set", "source.subscribe=x")
+    if "'rocketmq-gateway[spark]'" not in environment.run("rmq-gateway", "spark", "peek", *sets, code=2):
+        raise CheckFailed("spark peek without the extra does not say what to install")
+
+
+def check_shadow(environment: Environment) -> None:
+    """A shadow gateway, its report as HTML and its live view."""
+    with environment.server(*MEMORY_SERVER) as primary:
+        gateway = ("shadow", "--set", f"primary.namesrv=['{primary['namesrv']}']")
+        ports = ("--set", "listen.namesrv_port=0", "--set", "listen.broker_port=0", "--set", "console.port=0")
+        with environment.server(*gateway, *ports) as facts:
+            at = ("--console", str(facts["console"]))
+            environment.run("rmq-gateway", "shadow", "report", *at, "-o", "report.html")
+            environment.run("rmq-gateway", "shadow", "watch", *at, "--times", "1")
+    if "<svg" not in (environment.folder / "report.html").read_text():
+        raise CheckFailed("the report has no plot")
+
+
+def check_spark(environment: Environment) -> None:
+    """The pipeline of the tutorial, from a server to a table."""
+    for name in (
+        "pyspark_rocketmq",
+        "pyspark_rocketmq_capture",
+        "spark.profiling.page",
+        "spark.sink.writers",
+    ):
+        environment.python(f"import {name}")
+    if shutil.which("java") is None:
+        print("spark: no java, so no pipeline was run", flush=True)
+        return
+    with environment.server(*MEMORY_SERVER) as server:
+        brokers: object = server["brokers"]
+        assert isinstance(brokers, dict)
+        port = int(str(next(iter(brokers.values()))).rpartition(":")[2])
+        environment.python(PRODUCE.format(port=port))
+        (environment.folder / "ingest.toml").write_text(INGEST.format(namesrv=server["namesrv"]))
+        text = environment.run("rmq-gateway", "spark", "ingest", "-c", "ingest.toml", "--json")
+    rows = json.loads(text.splitlines()[-1])["rows"]
+    if rows != 8:
+        raise CheckFailed(f"the table has {rows} rows, not 8\n{text}")
+    if "statically registered" in text:
+        raise CheckFailed(f"Spark warns about the data sources\n{text}")
+
+
+def check_compat(environment: Environment) -> None:
+    """The conformance suite against any endpoint."""
+    environment.run("python", "-m", "compat_tests", "--help")
+    with environment.server(*MEMORY_SERVER) as server:
+        text = environment.run(
+            "python", "-m", "compat_tests", "--endpoint", str(server["namesrv"]), "-k", "test_route"
+        )
+    if " passed" not in text:
+        raise CheckFailed(f"no case was run\n{text}")
+
+
+def importing(*modules: str) -> Callable[[Environment], None]:
+    """Return the check of an extra that only brings libraries."""
+
+    def check(environment: Environment) -> None:
+        environment.python("; ".join(f"import {name}" for name in modules))
+        environment.run("rmq-gateway", "--version")
+
+    return check
+
+
+CHECKS: Final[dict[str, Callable[[Environment], None]]] = {
+    PLAIN: check_plain,
+    "shadow": check_shadow,
+    "spark": check_spark,
+    "delta": importing("deltalake"),
+    "avro": importing("fastavro"),
+    "connect": importing("pandas", "grpc", "grpc_status", "google.rpc", "zstandard"),
+    "compat": check_compat,
+    "docs": importing("mkdocs", "mkdocstrings"),
+}
+
+
+# -- building and installing ----------------------------------------------------------------------------------------
+
+
+def build_wheel(folder: Path) -> Path:
+    """Build the project's wheel in a folder."""
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet", "--no-deps"]
+    with tempfile.TemporaryDirectory() as copied:
+        # setuptools builds inside the source tree; a copy keeps the checkout clean.
+        source = Path(copied) / "source"
+        names = subprocess.run(
+            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+            cwd=ROOT,
+            capture_output=True,
+            check=True,
+        ).stdout.decode()
+        for name in filter(None, names.split("\0")):
+            if (ROOT / name).is_file():
+                (source / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(ROOT / name, source / name)
+        subprocess.run([*pip, "--wheel-dir", str(folder), str(source)], check=True)
+    return next(folder.glob("*.whl"))
+
+
+def install(extra: str, wheel: Path) -> Path:
+    """Return the environment of an extra with this wheel; dependencies are installed when they have changed."""
+    place = INSTALLS / extra
+    wanted = _dependencies_digest()
+    stamp = place / "dependencies"
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+        "--python",
+        str(place / "bin" / "python"),
+    ]
+    if not stamp.exists() or stamp.read_text() != wanted:
+        shutil.rmtree(place, ignore_errors=True)
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], check=True)
+        target = str(wheel) if extra == PLAIN else f"{wheel}[{extra}]"
+        subprocess.run([*pip, "install", "--quiet", target], check=True)
+        stamp.write_text(wanted)
+    else:
+        subprocess.run([*pip, "install", "--quiet", "--no-deps", "--force-reinstall", str(wheel)], check=True)
+    return place
+
+
+def _project() -> dict[str, object]:
+    project: dict[str, object] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return project
+
+
+def _dependencies_digest() -> str:
+    project = _project()
+    text = json.dumps([project["dependencies"], project["optional-dependencies"], sys.version])
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def check_extra(extra: str, wheel: Path) -> str:
+    """Install and check one extra; return what is wrong, "" if nothing is."""
+    started_s = time.monotonic()
+    try:
+        place = install(extra, wheel)
+        with tempfile.TemporaryDirectory() as folder:
+            CHECKS[extra](Environment(place / "bin", Path(folder)))
+    except (CheckFailed, subprocess.SubprocessError) as problem:
+        return f"{extra}: {problem}"
+    print(f"{extra}: works, {time.monotonic() - started_s:.0f} s", flush=True)
+    return ""
+
+
+def main(names: Sequence[str]) -> int:
+    """Check the named extras, or all; return the exit status."""
+    extras = _project()["optional-dependencies"]
+    assert isinstance(extras, dict)
+    unchecked = extras.keys() - LEFT_OUT - CHECKS.keys()
+    unknown = set(names) - CHECKS.keys()
+    if unchecked or unknown:
+        print(f"no check for the extras {', '.join(sorted(unchecked | unknown))}", file=sys.stderr)
+        return 1
+    # The slowest first.
+    chosen = sorted(names or CHECKS, key=lambda name: name != "spark")
+    INSTALLS.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(JOBS) as pool:
+        wheel = build_wheel(Path(folder))
+        problems = [each for each in pool.map(lambda extra: check_extra(extra, wheel), chosen) if each]
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    return int(bool(problems))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
