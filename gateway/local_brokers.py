@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 
 import trio
@@ -52,6 +53,7 @@ class LocalBrokers:
         listeners = parts.listen(config.listen_port, "listenPort")
         port = listeners[0].getsockname()[1]
         listeners += parts.listen_vip(port)
+        config = replace(config, listen_port=port)  # which may be 0 for a free one
         with ExitStack() as opened:
             for listener in listeners:
                 opened.enter_context(listener)
@@ -62,6 +64,7 @@ class LocalBrokers:
                 run_blocking=parts.run_blocking,
                 port=lambda: port,
                 reactor=parts.reactor,
+                process_values=parts.process_values,
             )
             opened.pop_all()
         service = BrokerService(

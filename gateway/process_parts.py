@@ -2,8 +2,10 @@
 
 import logging
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from gateway.config.live import official_values
 from gateway.config.process import ServeConfig
 from gateway.runtime.file_limit import within_file_limit
 from gateway.runtime.process import ListenError
@@ -31,6 +33,8 @@ class ProcessParts:
     limits: ConnectionLimits
     server_limits: ServerLimits
     acceptor: TlsAcceptor | None
+    process_values: Mapping[str, str]
+    """Settings of the process under their official keys, which brokers and namesrv list among theirs."""
 
     @classmethod
     def build(cls, config: ServeConfig, run_blocking: RunBlocking) -> "ProcessParts":
@@ -46,6 +50,7 @@ class ProcessParts:
                 max_drain_s=float(config.limits.drain_s),
             ),
             acceptor=build_acceptor(config.tls, float(config.limits.idle_close_s)),
+            process_values=official_values(config.limits, config.tls, config.process),
         )
 
     @property

@@ -99,6 +99,7 @@ class Server:
             run_blocking=self._parts.run_blocking,
             reactor=self._parts.reactor,
             accept_transport=self._parts.accept_transport,
+            process_values=self._parts.process_values,
         )
 
     def _build_brokers(self) -> Brokers:

@@ -6,6 +6,7 @@ The namesrv applies the same rule to the routes that it hands out.
 import logging
 import socket
 from collections.abc import Callable
+from weakref import WeakSet
 
 from codec.errors import MessageFormatError
 from codec.hosts import pack_address, pack_host
@@ -18,12 +19,28 @@ AUTO = "auto"
 
 
 class HostView:
-    """The peer's and the broker's address for one connection, packed as messages store them."""
+    """The peer's and the broker's address for one connection, packed as messages store them.
 
-    __slots__ = ("_message_id", "born_host", "message_id", "store_host", "sys_flag")
+    ``dialled`` is the host that the peer dialled.
+    """
 
-    def __init__(self, remote: tuple[str, int], local: tuple[str, int]) -> None:
+    __slots__ = (
+        "__weakref__",
+        "_message_id",
+        "born_host",
+        "dialled",
+        "message_id",
+        "store_host",
+        "sys_flag",
+    )
+
+    def __init__(self, remote: tuple[str, int], local: tuple[str, int], dialled: str = "") -> None:
         self.born_host = _pack_or_loopback(remote)
+        self.dialled = dialled
+        self.show(local)
+
+    def show(self, local: tuple[str, int]) -> None:
+        """Show the broker under this address from now on."""
         self.store_host = _pack_or_loopback(local)
         born_v6, store_v6 = len(self.born_host) > 8, len(self.store_host) > 8
         self.sys_flag = (BORN_HOST_V6 if born_v6 else 0) | (STORE_HOST_V6 if store_v6 else 0)
@@ -45,16 +62,26 @@ def _pack_or_loopback(host: tuple[str, int]) -> bytes:
 
 
 def resolve_numeric(host: str) -> str:
-    """Return the numeric address of a host, since message ids hold numbers. An unknown name becomes loopback."""
+    """Return the numeric address of a host, since message ids hold numbers; ``auto`` stays as it is.
+
+    Blocks for a name. Raises OSError for an unknown one.
+    """
+    if host == AUTO:
+        return host
     try:
         pack_address(host)
         return host
     except MessageFormatError:
-        try:
-            return socket.gethostbyname(host)
-        except OSError as error:
-            log.warning("advertised host name cannot be resolved", extra={"host": host, "reason": str(error)})
-            return "127.0.0.1"
+        return socket.gethostbyname(host)
+
+
+def resolve_or_loopback(host: str) -> str:
+    """Return the numeric address of a host; an unknown name becomes loopback."""
+    try:
+        return resolve_numeric(host)
+    except OSError as error:
+        log.warning("advertised host name cannot be resolved", extra={"host": host, "reason": str(error)})
+        return "127.0.0.1"
 
 
 class AdvertisedHosts:
@@ -62,16 +89,31 @@ class AdvertisedHosts:
 
     def __init__(self, advertise: str, port: Callable[[], int]) -> None:
         self._advertise = advertise
-        self._numeric = advertise if advertise == AUTO else resolve_numeric(advertise)
+        self._numeric = resolve_or_loopback(advertise)
         self._port = port
+        self._views: WeakSet[HostView] = WeakSet()
+
+    def advertise(self, host: str, numeric: str) -> None:
+        """Show another host to all clients from now on, also to those that are connected.
+
+        ``numeric`` is its address, from `resolve_numeric`.
+        """
+        self._advertise, self._numeric = host, numeric
+        for view in self._views:
+            view.show((self._numeric_for(view.dialled), self._port()))
 
     def view_of(self, connection: Connection) -> HostView:
         """Return the view of a connection, which is created on the first call."""
         view: HostView | None = connection.state.get("hosts")
         if view is None:
-            host = connection.local[0] if self._numeric == AUTO else self._numeric
-            view = connection.state["hosts"] = HostView(connection.remote, (host, self._port()))
+            dialled = connection.local[0]
+            shown = self._numeric_for(dialled), self._port()
+            view = connection.state["hosts"] = HostView(connection.remote, shown, dialled)
+            self._views.add(view)
         return view
+
+    def _numeric_for(self, dialled: str) -> str:
+        return dialled if self._numeric == AUTO else self._numeric
 
     def address_for(self, connection: Connection) -> tuple[str, int]:
         """Return the host and port at which this peer should dial the broker."""

@@ -54,6 +54,7 @@ class BrokerConfig:
         AUTO,
         "address that clients are told to use; auto: the one each client connected to (official: first NIC)",
         pattern=HOST,
+        live=True,
     )
     ha_listen_port: int = key(
         "haListenPort",

@@ -3,12 +3,14 @@
 The admin processors answer the requests and write the files.
 """
 
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final, Generic, TypeVar
 
 from codec.java_numbers import quoted
-from gateway.config.keys import Value, keys_of, values_of, with_values
-from gateway.config.properties_file import PropertiesError, format_properties, parse_properties
+from gateway.config.keys import OURS, Value, keys_of, values_of, with_values
+from gateway.config.properties_file import PropertiesError, PropertyLine, format_properties, parse_properties
 from gateway.config.unsupported import UNUSED, UNUSED_REASON, reason_for
 
 C = TypeVar("C")
@@ -33,8 +35,12 @@ class ConfigUpdate(Generic[C]):
     refusal: str = ""
 
 
-def apply_update(config: C, text: str, black_list: set[str]) -> ConfigUpdate[C]:
+def apply_update(
+    config: C, text: str, black_list: Set[str], others: Mapping[str, str] = MappingProxyType({})
+) -> ConfigUpdate[C]:
     """Return a configuration with the values of a properties text.
+
+    Keys that keep their value are accepted, too; ``others`` are the values of listed keys that ``config`` lacks.
 
     Raises ForbiddenKey, PropertiesError, or ValueError for a value that does not fit and for a text that is too long;
     nothing changes then.
@@ -45,12 +51,15 @@ def apply_update(config: C, text: str, black_list: set[str]) -> ConfigUpdate[C]:
     for entry in entries:
         if entry.key in black_list:
             raise ForbiddenKey(entry.key)
-    declared = keys_of(type(config))
+    declared, present = keys_of(type(config)), values_of(config)
     values: dict[str, Value] = {}
     for entry in entries:
-        if entry.key in declared and declared[entry.key].is_live:
-            values[entry.key] = declared[entry.key].setting.parse(entry.value, entry.key)
-    ignored = tuple(entry.key for entry in entries if entry.key not in values)
+        key = declared.get(entry.key)
+        if key is not None and (key.is_live or entry.value.strip() == present[entry.key]):
+            values[entry.key] = key.setting.parse(entry.value, entry.key)
+    ignored = tuple(
+        entry.key for entry in entries if entry.key not in values and not _is_as_official(entry, others)
+    )
     return ConfigUpdate(with_values(config, values), ignored, _refusal_of(ignored, set(declared)))
 
 
@@ -66,9 +75,31 @@ def _refusal_of(names: tuple[str, ...], declared: set[str]) -> str:
     return "; ".join(reasons)
 
 
-def list_values(*configs: Any) -> str:
-    """Return the properties text of all values of some configurations, sorted by key."""
-    return format_properties({name: text for config in configs for name, text in values_of(config).items()})
+def _is_as_official(entry: PropertyLine, official: Mapping[str, str]) -> bool:
+    """Tell whether a key that this server does not have keeps its official value, as in an edited listing."""
+    return official.get(entry.key) == entry.value.strip()
 
 
-__all__ = ["ConfigUpdate", "ForbiddenKey", "PropertiesError", "apply_update", "list_values"]
+def list_values(config: Any, others: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return the properties text of all values of a configuration, sorted by key, with ``others`` in between."""
+    return format_properties({**others, **values_of(config)})
+
+
+def official_values(*configs: Any) -> dict[str, str]:
+    """Return the values of configurations under their official keys; keys that only this server has are left out."""
+    return {
+        name: text
+        for config in configs
+        for name, text in values_of(config).items()
+        if OURS not in keys_of(type(config))[name].setting.tags
+    }
+
+
+__all__ = [
+    "ConfigUpdate",
+    "ForbiddenKey",
+    "PropertiesError",
+    "apply_update",
+    "list_values",
+    "official_values",
+]

@@ -16,7 +16,9 @@ ACCESS_CONTROL_SWITCHES = frozenset({"aclEnable", "authenticationEnabled", "auth
 UNUSED_REASON = "has no effect yet"
 REASONS: dict[str, str] = {
     IGNORED: """
-        rocketmqHome brokerConfigPath brokerIP2 recoverConcurrently messageStorePlugIn highSpeedMode
+        channelNotActiveInterval disableCallbackExecutor disableNettyWorkerGroup enableReconnectForGoAway
+        isBrokerContainer isInBrokerContainer isScanAvailableNameSrv maxReconnectIntervalTimeSeconds
+        socksProxyConfig rocketmqHome brokerConfigPath brokerIP2 recoverConcurrently messageStorePlugIn highSpeedMode
         sendMessageThreadPoolNums putMessageFutureThreadPoolNums pullMessageThreadPoolNums
         litePullMessageThreadPoolNums ackMessageThreadPoolNums processReplyMessageThreadPoolNums
         queryMessageThreadPoolNums adminBrokerThreadPoolNums clientManageThreadPoolNums

@@ -4,7 +4,9 @@
 """
 
 import logging
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import trio
 
@@ -40,6 +42,8 @@ class Namesrv:
     started_at: float
     kv_file: CoalescedFile | None = None
     settings_file: CoalescedFile | None = None
+    process_values: Mapping[str, str] = field(default_factory=dict)
+    """Settings of the process under their official keys, for the listing of the configuration."""
 
     @property
     def files(self) -> list[CoalescedFile]:
@@ -53,6 +57,7 @@ def build_namesrv(
     *,
     memory: bool = False,
     run_blocking: RunBlocking = trio.to_thread.run_sync,
+    process_values: Mapping[str, str] = MappingProxyType({}),
 ) -> Namesrv:
     """Build a namesrv without brokers; with ``memory`` no files are read or written.
 
@@ -61,11 +66,15 @@ def build_namesrv(
     files: tuple[TextFile, TextFile] | None = None
     if not memory:
         files = AtomicTextFile(config.kv_config_path), AtomicTextFile(config.config_store_path)
-    return assemble_namesrv(config, clock, files, run_blocking)
+    return assemble_namesrv(config, clock, files, run_blocking, process_values)
 
 
 def assemble_namesrv(
-    config: NamesrvConfig, clock: Clock, files: tuple[TextFile, TextFile] | None, run_blocking: RunBlocking
+    config: NamesrvConfig,
+    clock: Clock,
+    files: tuple[TextFile, TextFile] | None,
+    run_blocking: RunBlocking,
+    process_values: Mapping[str, str] = MappingProxyType({}),
 ) -> Namesrv:
     """Build a namesrv on the files of the KV configuration and of the settings, if there are any."""
     kv = KvConfig(files[0].read() if files else None)
@@ -81,6 +90,7 @@ def assemble_namesrv(
         large_registrations=LargeRegistrations(run_blocking),
         limited_log=LimitedLog(logging.getLogger(__name__), clock.monotonic),
         started_at=clock.monotonic(),
+        process_values=process_values,
     )
     if files is not None:
         namesrv.kv_file = CoalescedFile(files[0], kv.encoder, run_blocking)

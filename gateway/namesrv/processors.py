@@ -10,6 +10,7 @@ from codec.command import Command
 from codec.constants import FAQ, VERSION_NAMES, ResponseCode
 from codec.hashing import crc32
 from codec.java_numbers import quoted
+from gateway.config import official_defaults
 from gateway.config.live import ForbiddenKey, apply_update, list_values
 from gateway.namesrv.child_broker import ChildBroker
 from gateway.namesrv.context import Namesrv, apply_config
@@ -334,7 +335,7 @@ def update_config(namesrv: Namesrv, request: ask.UpdateNamesrvConfig, call: Call
     _check_room(namesrv.settings_file, call)
     black_list = UNCHANGEABLE_KEYS | set(namesrv.config.config_black_list.split(";"))
     try:
-        change = apply_update(namesrv.config, request.body.decode(), black_list)
+        change = apply_update(namesrv.config, request.body.decode(), black_list, _listed_besides(namesrv))
     except ForbiddenKey:
         raise RequestError(ResponseCode.NO_PERMISSION, "Can not update config in black list.") from None
     except ValueError as problem:
@@ -348,9 +349,18 @@ def update_config(namesrv: Namesrv, request: ask.UpdateNamesrvConfig, call: Call
 
 @ask.GetNamesrvConfig.on(routes)
 def get_config(namesrv: Namesrv, request: ask.GetNamesrvConfig) -> Header:
+    """Return all settings as properties text, official keys that this server does not have with their defaults.
+    Source: DefaultRequestProcessor.getConfig, 5.4.0.
+    """
     reply = Header()
-    reply.body = list_values(namesrv.config).encode()
+    reply.body = list_values(namesrv.config, _listed_besides(namesrv)).encode()
     return reply
+
+
+def _listed_besides(namesrv: Namesrv) -> dict[str, str]:
+    """Return the values of official keys that are none of `NamesrvConfig`."""
+    home = {"rocketmqHome": official_defaults.rocketmq_home()}
+    return {**official_defaults.NAMESRV, **namesrv.process_values, **home}
 
 
 def _local_host(call: Call) -> str:

@@ -5,6 +5,8 @@
 
 import logging
 import socket
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import trio
 
@@ -35,9 +37,12 @@ class NamesrvService:
         memory: bool = False,
         run_blocking: RunBlocking = trio.to_thread.run_sync,
         reactor: Reactor | None = None,
+        process_values: Mapping[str, str] = MappingProxyType({}),
         accept_transport: AcceptTransport | None = None,
     ) -> None:
-        self.namesrv = build_namesrv(config, clock, memory=memory, run_blocking=run_blocking)
+        self.namesrv = build_namesrv(
+            config, clock, memory=memory, run_blocking=run_blocking, process_values=process_values
+        )
         self.tasks = TaskSupervisor("namesrv")
         self.server = RemotingServer(
             namesrv_routes.bind(self.namesrv),

@@ -1,7 +1,8 @@
 """Construction of a broker's parts from its configuration."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from types import MappingProxyType
 
 from codec.topics import TIMER_TOPIC
 from gateway.broker.advertised_hosts import AdvertisedHosts
@@ -59,11 +60,13 @@ def build_broker(
     run_blocking: RunBlocking,
     port: Callable[[], int],
     files: Files | None = None,
+    process_values: Mapping[str, str] = MappingProxyType({}),
     reactor: Reactor | None = None,
 ) -> Broker:
     """Open the store, recovering it if needed, and connect the parts.
 
-    ``port`` returns the port on which the broker listens. Raises OSError, CorruptionError.
+    ``port`` returns the port on which the broker listens; ``process_values`` are listed among its settings.
+    Raises OSError, CorruptionError.
     """
     settings = build_store_config(config, memory=memory)
     files = files or (MemoryFiles() if memory else DiskFiles())
@@ -75,6 +78,7 @@ def build_broker(
         port,
         reactor,
         lambda name: ConfigFile(files, f"{settings.config_path}/{name}", run_blocking),
+        process_values,
     )
 
 
@@ -85,15 +89,12 @@ def _connect_parts(
     port: Callable[[], int],
     reactor: Reactor | None,
     table_file: Callable[[str], ConfigFile],
+    process_values: Mapping[str, str],
 ) -> Broker:
     """Build the parts of a broker on its store, each from those it uses."""
     clock = store.clock
     tables = _tables(config, table_file, clock)
-    # After every crash: a disk may have gone away, and come back without its last writes, in the same boot.
-    if store.crashed and tables.offsets.limit_to_queues(store.max_offset, REVIVE_GROUP):
-        # At once, because the next messages get the queue offsets that such a group would skip.
-        with suppress(StoreFull, OSError):
-            tables.offsets.persist()
+    _limit_offsets(tables.offsets, store)
     restore_topics(tables.topics, store)
     services = _services(config, store, run_blocking, port, reactor)
     timer_delivery = _timer_delivery(config, services, table_file("timermetrics"))
@@ -137,7 +138,19 @@ def _connect_parts(
         broadcasts=broadcasts,
         flow_control=flow_control,
         staged_batches=_staged_batches(config, services, tables.topics, send_handler, run_blocking),
+        process_values=process_values,
     )
+
+
+def _limit_offsets(offsets: ConsumerOffsets, store: MessageStore) -> None:
+    """Move consumer offsets that are beyond the end of their queue back to it, after every crash.
+
+    A disk may have gone away, and come back without its last writes, in the same boot.
+    """
+    if store.crashed and offsets.limit_to_queues(store.max_offset, REVIVE_GROUP):
+        # At once, because the next messages get the queue offsets that such a group would skip.
+        with suppress(StoreFull, OSError):
+            offsets.persist()
 
 
 def _services(

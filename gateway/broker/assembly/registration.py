@@ -89,7 +89,7 @@ class Registrar:
         open_supervisor: OpenConnection | None = None,
     ) -> None:
         self._leaving = False
-        self._registered_permission: int | None = None
+        self._registered: tuple[int, str] | None = None
         self._broker = broker
         self._port = port
         self._local = local
@@ -115,11 +115,11 @@ class Registrar:
         self._register_locally(self._broker.topics.table)
 
     def renew_locally(self) -> None:
-        """Register the topics that the namesrv of this process lacks; all when the broker's permission changed."""
+        """Register the topics that the namesrv of this process lacks; all when permission or address changed."""
         config, topics = self._broker.config, self._broker.topics.table
         if self._local is None:
             return
-        if config.broker_permission != self._registered_permission:
+        if self._registered != (config.broker_permission, config.broker_ip):
             self._register_locally(topics)
         else:
             self._register_locally(self._local.missing_topics(config.broker_name, topics))
@@ -128,7 +128,7 @@ class Registrar:
         if self._local is None or self._leaving:
             return
         config, table = self._broker.config, self._broker.topics.table
-        self._registered_permission = config.broker_permission
+        self._registered = config.broker_permission, config.broker_ip
         mask = permission_mask(config.broker_permission)
         host = config.broker_ip
         registration = Registration(

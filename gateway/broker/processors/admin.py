@@ -2,15 +2,19 @@
 
 import logging
 import shutil
+from functools import partial
 from typing import Final
 
 from codec.constants import CURRENT_VERSION, ResponseCode, version_name
 from codec.message import decode_message
+from gateway.broker.advertised_hosts import resolve_numeric
 from gateway.broker.processors.broker import Broker
 from gateway.broker.processors.live_config import apply_broker_config
 from gateway.broker.processors.turns import run_in_slices
 from gateway.broker.traffic_rates import DAY_S, HOUR_S, MINUTE_S, WindowCount
+from gateway.config import official_defaults
 from gateway.config.live import ForbiddenKey, PropertiesError, apply_update, list_values
+from gateway.config.process import BrokerConfig
 from gateway.config.properties_file import decode_text
 from remoting.bodies.ha import HARuntimeInfo
 from remoting.bodies.progress import BrokerStatsData, BrokerStatsItem
@@ -32,6 +36,9 @@ from remoting.requests.query import ViewBrokerStatsData, ViewBrokerStatsDataRepl
 
 log = logging.getLogger(__name__)
 routes: HandlerTable[Broker] = HandlerTable()
+
+UNCHANGEABLE_KEYS: Final = frozenset({"brokerConfigPath", "rocketmqHome", "configBlackList"})
+"""Source: AdminBrokerProcessor.initConfigBlackList, 5.4.0."""
 
 ZERO_COUNTS: Final = (
     "sendThreadPoolQueueSize",
@@ -59,24 +66,52 @@ ZERO_RATES: Final = ("putLatency99", "putLatency999")
 
 @GetBrokerConfig.on(routes)
 def get_broker_config(broker: Broker, request: GetBrokerConfig) -> GetBrokerConfigReply:
-    """Return all settings as properties text. Source: AdminBrokerProcessor.getBrokerConfig, 5.4.0."""
+    """Return all settings as properties text. Source: AdminBrokerProcessor.getBrokerConfig, 5.4.0.
+
+    Official keys that this server does not have are listed with their official defaults, which tools expect.
+    """
     version = broker.topics.version.to_json(standard=True).decode()
     reply = GetBrokerConfigReply(version=version)
-    reply.body = list_values(broker.config).encode()
+    reply.body = list_values(broker.config, _listed_besides(broker)).encode()
     return reply
 
 
+def _listed_besides(broker: Broker) -> dict[str, str]:
+    """Return the values of official keys that are none of `BrokerConfig`."""
+    return {
+        **official_defaults.BROKER,
+        **broker.process_values,
+        "brokerIP2": broker.config.broker_ip,
+        "rocketmqHome": official_defaults.rocketmq_home(),
+    }
+
+
 @UpdateBrokerConfig.on(routes)
-def update_broker_config(broker: Broker, request: UpdateBrokerConfig) -> None:
+async def update_broker_config(broker: Broker, request: UpdateBrokerConfig) -> None:
     """Change settings until the next start. Source: AdminBrokerProcessor.updateBrokerConfig, 5.4.0.
 
     Deviation: a key that is unknown, cannot be changed while the server runs, or has an impossible value is
     refused; the official broker applies what it can and ignores the rest.
     """
+    text = decode_text(request.body)
+    host = _checked_update(broker, text).broker_ip
     try:
-        update = apply_update(
-            broker.config, decode_text(request.body), set(broker.config.config_black_list.split(";"))
+        numeric_host = await broker.topics.file.run_blocking(partial(resolve_numeric, host))
+    except OSError as error:
+        remark = (
+            f"brokerIP1: {host} cannot be resolved ({error}); use an address, or a name that the broker knows"
         )
+        raise RequestError(ResponseCode.INVALID_PARAMETER, remark) from error
+    # Once more, because another request may have changed other settings meanwhile.
+    apply_broker_config(broker, _checked_update(broker, text), numeric_host)
+    log.info("broker configuration changed by request", extra={"broker": broker.config.broker_name})
+
+
+def _checked_update(broker: Broker, text: str) -> BrokerConfig:
+    """Return the broker's configuration with the changes of a properties text. Raises RequestError."""
+    black_list = UNCHANGEABLE_KEYS | set(broker.config.config_black_list.split(";"))
+    try:
+        update = apply_update(broker.config, text, black_list, _listed_besides(broker))
     except ForbiddenKey as error:
         raise RequestError(ResponseCode.NO_PERMISSION, "Can not update config in black list.") from error
     except PropertiesError as error:
@@ -85,8 +120,7 @@ def update_broker_config(broker: Broker, request: UpdateBrokerConfig) -> None:
         raise RequestError(ResponseCode.INVALID_PARAMETER, str(error)) from error
     if update.refusal:
         raise RequestError(ResponseCode.INVALID_PARAMETER, update.refusal)
-    apply_broker_config(broker, update.config)
-    log.info("broker configuration changed by request", extra={"broker": broker.config.broker_name})
+    return update.config
 
 
 @GetBrokerRuntimeInfo.on(routes)

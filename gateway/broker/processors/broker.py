@@ -3,7 +3,7 @@
 `assembly/build.py` builds it, `assembly/service.py` runs it.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from gateway.broker.advertised_hosts import AdvertisedHosts
@@ -91,4 +91,6 @@ class Broker:
     staged_batches: StagedBatches | None
     stats: BrokerStats
     damaged: DamagedRecords
+    process_values: Mapping[str, str]
+    """Settings of the process under their official keys, for the listing of the configuration."""
     routes: RouteLookup = field(default_factory=RouteLookup)

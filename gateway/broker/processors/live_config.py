@@ -1,14 +1,19 @@
 """Application of changed settings to a running broker. `gateway/config/live.py` decides which settings may change."""
 
+from gateway.broker.advertised_hosts import resolve_numeric
 from gateway.broker.processors.broker import Broker
 from gateway.broker.store_settings import changed_store_config
 from gateway.config.process import BrokerConfig
 
 
-def apply_broker_config(broker: Broker, config: BrokerConfig) -> None:
-    """Pass the new settings to every part, and notify namesrvs when the broker's permission changed."""
-    permission_changed = config.broker_permission != broker.config.broker_permission
-    broker.config = config
+def apply_broker_config(broker: Broker, config: BrokerConfig, numeric_host: str | None = None) -> None:
+    """Pass the new settings to every part, and notify namesrvs when the broker's permission or address changed.
+
+    ``numeric_host`` is the address of a new `broker_ip`, for which `resolve_numeric` may have to ask a server.
+    """
+    old, broker.config = broker.config, config
+    if config.broker_ip != old.broker_ip:
+        broker.hosts.advertise(config.broker_ip, numeric_host or resolve_numeric(config.broker_ip))
     broker.store.reconfigure(changed_store_config(broker.store.config, config))
     broker.send_handler.reconfigure(config)
     broker.pull_handler.reconfigure(config)
@@ -27,5 +32,5 @@ def apply_broker_config(broker: Broker, config: BrokerConfig) -> None:
     broker.groups.create_system_groups = config.enable_create_sys_group
     broker.offsets.server_side_reset = config.use_server_side_reset_offset
     broker.clients.notify_changes = config.notify_consumer_ids_changed_enable
-    if permission_changed:
+    if (config.broker_permission, config.broker_ip) != (old.broker_permission, old.broker_ip):
         broker.topics.bump_version()

@@ -3,7 +3,7 @@ import socket
 import pytest
 
 from codec.sysflag import BORN_HOST_V6, STORE_HOST_V6
-from gateway.broker.advertised_hosts import AdvertisedHosts, HostView, resolve_numeric
+from gateway.broker.advertised_hosts import AdvertisedHosts, HostView, resolve_numeric, resolve_or_loopback
 from gateway.tests.broker_fakes import FakeConnection
 
 
@@ -40,7 +40,7 @@ def test_a_name_nobody_knows_is_loopback_and_said_so(monkeypatch, caplog):
         raise OSError("no such name")
 
     monkeypatch.setattr(socket, "gethostbyname", unknown)
-    assert resolve_numeric("nowhere.example") == "127.0.0.1"
+    assert resolve_or_loopback("nowhere.example") == "127.0.0.1"
     assert "advertised host name cannot be resolved" in caplog.text
     assert resolve_numeric("::1") == "::1"
 
@@ -62,3 +62,17 @@ def test_flags_tell_the_size_of_each_host(remote, local, flags):
 
 def test_peers_without_a_numeric_address_count_as_loopback():
     assert HostView(("memory", 7), ("", 8)).born_host == bytes((127, 0, 0, 1, 0, 0, 0, 7))
+
+
+def test_connected_clients_see_an_address_that_changes():
+    hosts = AdvertisedHosts("auto", lambda: 10911)
+    connection = FakeConnection(local=("10.0.0.1", 10911))
+    view = hosts.view_of(connection)
+    hosts.advertise("::9", "::9")
+    assert (view.message_id(0)[:32], view.sys_flag) == ("0" * 31 + "9", STORE_HOST_V6)
+    hosts.advertise("broker.example", "10.1.2.3")
+    assert (view.store_host[:4], view.sys_flag) == (bytes((10, 1, 2, 3)), 0)
+    assert hosts.address_for(connection) == ("broker.example", 10911)
+    assert hosts.own_address() == ("10.1.2.3", 10911)
+    hosts.advertise("auto", "auto")
+    assert view.store_host[:4] == bytes((10, 0, 0, 1))

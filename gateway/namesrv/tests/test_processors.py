@@ -408,7 +408,7 @@ def test_the_configuration_by_request(clock: Clock) -> None:
     )
     listed = bytes(asker.command(ask.GetNamesrvConfig()).body)
     assert b"\nenableTopicList=false\n" in listed
-    assert kept.data == listed
+    assert set(kept.data.splitlines()) < set(listed.splitlines()), "official keys of others are not written"
 
 
 def test_keys_that_have_no_effect_are_refused(asker: Asker) -> None:

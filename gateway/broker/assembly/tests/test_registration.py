@@ -298,6 +298,21 @@ async def test_routes_have_the_permission_of_their_broker(cluster, place):
 
 
 @simulated
+@pytest.mark.parametrize("place", ["local", "elsewhere"])
+async def test_routes_have_a_changed_address_of_their_broker_at_once(cluster, place):
+    namesrv = await cluster.namesrv()
+    node = await cluster.add_broker(local=namesrv if place == "local" else None)
+    await cluster.dial(node.address).ask(message())
+    apply_broker_config(node.broker, replace(node.broker.config, broker_ip="10.9.9.9"))
+    await settle()
+    assert (await route(cluster))["broker-a"][0] == "10.9.9.9:10911"
+    await trio.sleep(200)
+    assert (await route(cluster))["broker-a"][0] == "10.9.9.9:10911"
+    await node.stop()
+    assert await route(cluster) == {}
+
+
+@simulated
 async def test_many_topics_are_not_registered_at_every_change(cluster):
     namesrv = await cluster.namesrv()
     node = await cluster.add_broker()

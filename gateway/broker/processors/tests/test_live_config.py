@@ -6,6 +6,7 @@ where its configuration is in a running broker, or its key in `COPIES`, if a par
 
 import gc
 import re
+import socket
 from collections.abc import Iterator
 from operator import attrgetter
 from pathlib import Path
@@ -21,7 +22,7 @@ from gateway.config.process import BrokerConfig
 from gateway.tests.broker_world import World
 from gateway.tests.configs import change_config
 from remoting.errors import RequestError
-from remoting.requests.admin import UpdateBrokerConfig
+from remoting.requests.admin import GetBrokerConfig, UpdateBrokerConfig
 from storage.files import MemoryFiles
 from toolkit.values import Choice, WholeNumber
 
@@ -62,6 +63,7 @@ START_ONLY = {"assembly/build.py", "store_settings.py", "quotas.py", "topic_reco
 COPIES = {
     "autoCreateTopicEnable": "topics.auto_create",
     "autoCreateSubscriptionGroup": "groups.auto_create",
+    "brokerIP1": "hosts._advertise",
     "notifyConsumerIdsChangedEnable": "clients.notify_changes",
     "useServerSideResetOffset": "offsets.server_side_reset",
     "transactionOpMsgMaxSize": "transactions.op_messages.max_bytes",
@@ -97,7 +99,8 @@ def other_value(key: Key) -> Any:
     if isinstance(setting.default, int):
         assert isinstance(setting.value_type, WholeNumber)
         return setting.default + (1 if setting.default == setting.value_type.low else -1)
-    assert isinstance(setting.value_type, Choice)
+    if not isinstance(setting.value_type, Choice):
+        return "127.0.0.9"
     return next(word for word in setting.value_type.words if word != setting.default)
 
 
@@ -265,5 +268,33 @@ def test_a_key_read_at_the_start_only_is_refused_with_what_to_do() -> None:
     for name, key in keys_of(BrokerConfig).items():
         if name not in LIVE and name != "configBlackList":
             with pytest.raises(RequestError, match=rf"{name}.*(change the file and restart|no effect yet)"):
-                change(world, f"{name}={text_of(key.setting.default)}")
+                change(world, f"{name}={text_of(key.setting.default)}1")
     assert world.broker.config == change_config(world.broker.config)
+
+
+def test_keys_that_keep_their_values_are_accepted_and_others_refused_with_them() -> None:
+    world = World()
+    before, listed = world.broker.config, bytes(world.ask(GetBrokerConfig()).body).decode()
+    unchangeable = ("configBlackList=", "rocketmqHome=")
+    change(world, "\n".join(line for line in listed.splitlines() if not line.startswith(unchangeable)))
+    assert world.broker.config == before
+    change(world, "listenPort=10911\nbrokerRole=ASYNC_MASTER\nfileReservedTime=9")
+    assert world.broker.config.store.file_reserved_hours == 9
+    with pytest.raises(RequestError, match="brokerRole"):
+        change(world, "brokerRole=SLAVE\nfileReservedTime=8")
+    assert world.broker.config.store.file_reserved_hours == 9
+
+
+def test_a_new_address_is_stored_with_messages_and_must_be_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gethostbyname(name: str) -> str:
+        if name != "broker.example":
+            raise OSError("no such name")
+        return "10.1.2.3"
+
+    monkeypatch.setattr(socket, "gethostbyname", gethostbyname)
+    world = World()
+    change(world, "brokerIP1=broker.example")
+    assert world.broker.hosts.own_address()[0] == "10.1.2.3"
+    with pytest.raises(RequestError, match=r"brokerIP1: nowhere\.example cannot be resolved"):
+        change(world, "brokerIP1=nowhere.example\nfileReservedTime=1")
+    assert world.broker.config.broker_ip == "broker.example"
