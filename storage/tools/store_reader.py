@@ -16,12 +16,13 @@ from codec.java_numbers import I32, parse_integer_or
 from storage.commit_log import CommitLog
 from storage.config import StoreConfig
 from storage.consume_queue import ConsumeQueue, QueueFilePool
+from storage.damage import find_next_message
 from storage.errors import CorruptionError, StoreError
 from storage.layout import QUEUE_BLANK_SIZE, QUEUE_ENTRY_BYTES, mapped_file_offsets
 from storage.log_scan import ScanEnd, ScannedMessage, scan_log
 from storage.rocksdb import refuse_rocksdb
 from storage.tools.open_state import find_open_state
-from storage.tools.read_only_files import ReadOnlyFiles
+from storage.tools.read_only_files import ReadOnlyFiles, end_of_data
 
 QueueKey = tuple[str, int]
 """Topic and queue id."""
@@ -37,7 +38,8 @@ class StoreReader:
     """The files of one store.
 
     ``state`` is taken once, at the beginning. ``bases`` are the physical offsets at which the log's files begin;
-    ``missing`` those of files that lie between them but do not exist. ``config`` has the sizes that the files have.
+    ``missing`` those of files that lie between them but do not exist, and ``spare`` those of files behind the last
+    message, which the official broker creates ahead. ``config`` has the sizes that the files have.
     Raises NotAStore, RocksDBStore, OSError.
     """
 
@@ -54,15 +56,18 @@ class StoreReader:
         file_bytes = self.config.commit_log_file_bytes
         self.log = CommitLog(self.files, config.commit_log_path, file_bytes, 0, after_roll=_never_rolls)
         self.missing: list[int] = []
+        self.spare: list[int] = []
         if self.bases:
             self.log.first_base, self.log.base = self.bases[0], self.bases[-1]
             self.log.position = file_bytes  # all of the last file may be read
             # Listing a folder may leave out files that are created meanwhile, and yet name later ones.
-            self.bases = [
-                base for base in self.log.bases() if self.files.size(self.log.path(base)) is not None
-            ]
-            present = set(self.bases)
-            self.missing = [base for base in self.log.bases() if base not in present]
+            exists = {base: self.files.size(self.log.path(base)) is not None for base in self.log.bases()}
+            self.missing = [base for base, found in exists.items() if not found]
+            self.bases = [base for base, found in exists.items() if found]
+            while len(self.bases) > 1 and self._is_empty(self.bases[-1]):
+                self.spare.insert(0, self.bases.pop())
+            self.log.base = self.bases[-1]
+            self.missing = [base for base in self.missing if base < self.log.base]
         self._pool = QueueFilePool(self.files, self.config.max_open_queue_files)
 
     def _list_log_files(self, directory: str) -> list[int]:
@@ -70,6 +75,16 @@ class StoreReader:
         while bases and not self.files.size(f"{directory}/{bases[-1]:020d}"):
             bases.pop()  # created just before a broker was killed, or by it this moment
         return bases
+
+    def _is_empty(self, base: int) -> bool:
+        """Return True if no message was ever written to a file of the log, or none is left of it."""
+        try:
+            if any(self.log.mapped_file(base).view[:8]):
+                return False
+            written = base + min(end_of_data(self.log.path(base)), self.log.file_bytes)
+            return find_next_message(self.log, base, written, False) is None
+        except FileNotFoundError:
+            return True
 
     def _with_sizes_of_files(self, config: StoreConfig) -> StoreConfig:
         """Return the settings with the file sizes that the store has; damaged files are shorter than whole ones."""

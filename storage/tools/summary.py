@@ -124,7 +124,7 @@ def summarize_store(reader: StoreReader) -> StoreSummary:
         command=reader.state.command,
         first_offset=reader.log.first_base,
         end_offset=end,
-        segments=[_summarize_segment(reader, base, end) for base in reader.bases],
+        segments=[_summarize_segment(reader, base, end) for base in (*reader.bases, *reader.spare)],
         queues=queues,
         groups=groups,
         index=list(_summarize_index(reader)),
@@ -180,11 +180,9 @@ def _summarize_groups(reader: StoreReader, ends: dict[tuple[str, int], int]) -> 
 
 def _summarize_segment(reader: StoreReader, base: int, log_end: int) -> Segment:
     path = reader.log.path(base)
-    end = (
-        min(base + reader.log.file_bytes, log_end)
-        if base == reader.bases[-1]
-        else base + reader.log.file_bytes
-    )
+    end = base + reader.log.file_bytes
+    if base >= reader.bases[-1]:
+        end = max(base, min(end, log_end))
     try:
         size = reader.files.size(path) or 0
         problem = "" if size == reader.log.file_bytes else f"it has {size} bytes, not {reader.log.file_bytes}"

@@ -302,3 +302,22 @@ def test_a_store_open_elsewhere(root: Path) -> None:
         append_more(process)
         assert verify(root)[0].log_check.messages == COUNT + 60
     assert verify(root)[0].damage_count == 0  # it was killed
+
+
+def test_files_that_the_official_broker_creates_ahead_are_no_damage(root: Path) -> None:
+    last = max((root / "commitlog").iterdir())
+    for ahead in (1, 2):
+        path = last.with_name(f"{int(last.name) + ahead * LOG_FILE_BYTES:020d}")
+        path.write_bytes(bytes(LOG_FILE_BYTES))
+    assert verify(root)[1] == []
+    reader = StoreReader(StoreConfig(str(root)))
+    assert reader.bases[-1] == int(last.name)
+    assert len(reader.spare) == 2
+    reader.close()
+
+
+def test_a_last_file_whose_beginning_is_lost_is_damage(root: Path) -> None:
+    last = max((root / "commitlog").iterdir())
+    last.write_bytes(bytes(300) + last.read_bytes()[300:])
+    first, *_ = damage_of(root)
+    assert (first.file, first.offset, first.reason) == (str(last), 0, "zeros")
