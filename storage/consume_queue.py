@@ -1,7 +1,7 @@
 """A consume queue: one 20-byte entry per message, which points into the commit log.
 
 An entry holds physical offset, size and tags code of its message; the number of the entry is the queue offset. An entry
-whose size is `QUEUE_BLANK_SIZE` is a hole: its message was lost (`damage.py`), and reads skip it.
+whose size is `QUEUE_HOLE_SIZE` is a hole: its message was lost (`damage.py`), and reads skip it.
 
 `append.py` writes entries for new messages, `recovery.py` restores missing ones. `queue_set.py` holds all queues.
 """
@@ -17,10 +17,12 @@ from storage.layout import (
     QUEUE_BLANK_SIZE,
     QUEUE_ENTRY,
     QUEUE_ENTRY_BYTES,
+    QUEUE_HOLE_SIZE,
     mapped_file_name,
 )
 
 _EMPTY_ENTRY: Final = bytes(QUEUE_ENTRY_BYTES)
+_HOLE: Final = QUEUE_ENTRY.pack(0, QUEUE_HOLE_SIZE, 0)
 
 
 class QueueFilePool:
@@ -262,7 +264,7 @@ class ConsumeQueue:
             base = number - number % self.file_entries
             size_at = (number - base) * QUEUE_ENTRY_BYTES + 8
             mapped = self._pool.mapped_file(self, base)
-            mapped.buffer[size_at : size_at + 12] = QUEUE_BLANK[8:]
+            mapped.buffer[size_at : size_at + 12] = _HOLE[8:]
             number += 1
         self.next_offset = self.bases[-1] + self.file_entries
         return range(first, number)
@@ -282,7 +284,7 @@ class ConsumeQueue:
     def append_holes(self, count: int, physical_offset: int) -> None:
         """Append entries for messages that were lost at ``physical_offset``."""
         for _ in range(count):
-            self.append_entry(physical_offset, QUEUE_BLANK_SIZE, 0)
+            self.append_entry(physical_offset, QUEUE_HOLE_SIZE, 0)
 
     def delete_before(self, physical_offset: int) -> None:
         """Delete files whose messages all lie before ``physical_offset``, and move min_offset to the first one that

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from storage.commit_log import CommitLog
 from storage.consume_queue import ConsumeQueue
-from storage.layout import QUEUE_BLANK_SIZE
+from storage.layout import QUEUE_HOLE_SIZES
 from storage.log_scan import ScannedMessage, check_message
 
 NO_LIMIT = 1 << 62
@@ -32,7 +32,7 @@ class FoundEntries(NamedTuple):
     @property
     def end_of_last(self) -> int:
         """The physical offset behind the last message; -1 if it is not known."""
-        if self.last_place < 0 or self.last_size == QUEUE_BLANK_SIZE:
+        if self.last_place < 0 or self.last_size in QUEUE_HOLE_SIZES:
             return -1
         return self.last_place + self.last_size
 
@@ -94,7 +94,7 @@ class EntrySearch:
 
     def _is_valid_entry(self, queue: ConsumeQueue, offset: int, before: int, until_ms: int) -> bool:
         place, size, _ = queue.read_entry(offset)
-        if size == QUEUE_BLANK_SIZE:
+        if size in QUEUE_HOLE_SIZES:
             return place < before
         if size <= 0 or place < 0 or place >= before:
             return False

@@ -30,6 +30,11 @@ QUEUE_ENTRY_BYTES = 20
 # Entry that the official broker writes before the first real entry of a queue that starts in the middle of a file.
 QUEUE_BLANK_SIZE = 0x7FFFFFFF
 QUEUE_BLANK = QUEUE_ENTRY.pack(0, QUEUE_BLANK_SIZE, 0)
+# Size in the entry of a lost message. An official broker must find that the message does not fit into its log file. It
+# adds the position there, less than a GiB, in 32 bits: with QUEUE_BLANK_SIZE, which earlier versions wrote, the sum is
+# negative, and every pull that comes to the entry fails.
+QUEUE_HOLE_SIZE = (1 << 30) + 1
+QUEUE_HOLE_SIZES = (QUEUE_HOLE_SIZE, QUEUE_BLANK_SIZE)
 
 BLANK_BYTES = 8  # room that a blank marker needs at the end of a commit log file
 

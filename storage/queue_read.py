@@ -16,7 +16,7 @@ from codec.constants import MAGIC_V1, MAGIC_V2
 from storage.commit_log import CommitLog
 from storage.config import StoreConfig
 from storage.consume_queue import ConsumeQueue
-from storage.layout import QUEUE_BLANK_SIZE, QUEUE_ENTRY, QUEUE_ENTRY_BYTES
+from storage.layout import QUEUE_ENTRY, QUEUE_ENTRY_BYTES, QUEUE_HOLE_SIZE
 from storage.tags import MAX_EXTENSION_ADDRESS, stored_tags_code
 
 TagsPredicate = Callable[[int], bool]
@@ -358,7 +358,7 @@ class _FilteredRead:
                 has_room = False
                 break
             offset, last = offset + 1, physical_offset
-            if size == QUEUE_BLANK_SIZE:
+            if size >= QUEUE_HOLE_SIZE:
                 continue
             if physical_offset < skip_to:
                 continue

@@ -59,8 +59,8 @@ from storage.layout import (
     HEADER,
     LONG,
     PHYSICAL_OFFSET_AT,
-    QUEUE_BLANK_SIZE,
     QUEUE_ENTRY_BYTES,
+    QUEUE_HOLE_SIZES,
     SECTOR_BYTES,
     START,
     mapped_file_name,
@@ -346,7 +346,7 @@ class Recovery:
                 count = self._search.first_invalid_entry(queue, self._safe_end, self._safe_timestamp)
                 if count > queue.bases[0]:
                     place, size, _ = queue.read_entry(count - 1)
-                    best = max(best, place if size != QUEUE_BLANK_SIZE else -1)
+                    best = max(best, place if size not in QUEUE_HOLE_SIZES else -1)
                 if count == self._found[queue].entries:
                     break  # it had no later message, and the queues behind it have only earlier ones
         return best if best >= self._log.first_base else None

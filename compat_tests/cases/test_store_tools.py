@@ -22,7 +22,15 @@ from compat_tests.cases.workload import (
     read_queue,
 )
 from compat_tests.clients.programs import run_mqadmin
-from compat_tests.clients.typed import batch_request, connect, create_group, send, send_many, topic_request
+from compat_tests.clients.typed import (
+    batch_request,
+    connect,
+    create_group,
+    pull,
+    send,
+    send_many,
+    topic_request,
+)
 from compat_tests.endpoints.official import OfficialEndpoint
 from compat_tests.jars import Unavailable
 from compat_tests.plugin import skip_or_fail
@@ -176,9 +184,14 @@ def test_the_tools_read_and_repair_an_official_store(tmp_path: Path) -> None:
         assert repaired.returncode == 0, repaired.stdout + repaired.stderr
         official.start()
         with connect(official.broker) as client:
-            # At the lost message the official broker skips the rest of its log file, so its readers must ask behind it.
             assert len(list(islice(read_queue(client, "kinds"), 1234))) == 1234
+            # An official pull that comes to the lost message skips others, too, but does not fail.
+            skipped = pull(client, "kinds", 1234)
+            assert 1234 < skipped.next_begin_offset <= 1234 + 800
             assert len(list(read_queue(client, "kinds", start=1235))) == 3000 - 1235
+            assert send(client, "kinds", b"next").queue_offset == 3000
+            (last,) = eventually(lambda: list(read_queue(client, "kinds", start=3000)))
+            assert last.body == b"next"
             assert find_by_key(client, "kinds", "key7") > 0
             assert committed_offset(client, "kinds", group="readers") == 2990
 

@@ -9,6 +9,7 @@ from codec.message import decode_message
 from storage.config import StoreConfig
 from storage.crash_files import CrashFiles
 from storage.errors import StoreFull
+from storage.layout import QUEUE_HOLE_SIZE
 from storage.store import MessageStore
 
 MANY_ENTRIES = 256
@@ -178,3 +179,9 @@ def test_entries_of_deleted_messages_are_hidden_before_anybody_reads_them(checkp
     assert all(queue.min_offset == 1 for queue in store._queue_set.queues() if queue.topic != "filler")
     assert len(queue_files(files)) <= before
     assert list(store.hide_expired_entries()) == []
+
+
+def test_an_official_broker_finds_that_a_hole_has_no_message() -> None:
+    """It tests ``(int) (position + size) <= end of the file``, which an overflow must not make true."""
+    for position in (0, 1, 91, 1 << 20, (1 << 30) - 92):
+        assert 1 << 30 < position + QUEUE_HOLE_SIZE < 1 << 31

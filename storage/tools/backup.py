@@ -29,7 +29,7 @@ from typing import Final
 from storage.consume_queue import ConsumeQueue
 from storage.damage import find_next_message
 from storage.errors import StoreError
-from storage.layout import QUEUE_BLANK_SIZE, QUEUE_ENTRY_BYTES, mapped_file_name
+from storage.layout import QUEUE_ENTRY_BYTES, QUEUE_HOLE_SIZES, mapped_file_name
 from storage.log_scan import ScanEnd, scan_log
 from storage.tools.backup_target import COPIED, PARTIAL_SUFFIX, check_space, check_target
 from storage.tools.file_copy import FileCopier, Progress, flush_folders
@@ -214,7 +214,7 @@ class Backup:
         if queue.next_offset <= queue.min_offset:
             return None
         place, size, _ = queue.read_entry(queue.next_offset - 1)
-        if size == QUEUE_BLANK_SIZE:
+        if size in QUEUE_HOLE_SIZES:
             return None
         message = self._reader.message_at(place)
         return (place, size) if message is not None and len(message) == size else None

@@ -14,7 +14,7 @@ from codec.sysflag import COMPRESSED
 from storage.consume_queue import ConsumeQueue
 from storage.damage import find_next_message
 from storage.errors import CorruptionError
-from storage.layout import QUEUE_BLANK_SIZE, QUEUE_ENTRY
+from storage.layout import QUEUE_ENTRY, QUEUE_HOLE_SIZES
 from storage.log_scan import ScanEnd, scan_log
 from storage.tools.findings import Part, StoreFinding, damage
 from storage.tools.read_only_files import end_of_data
@@ -82,7 +82,7 @@ def _dump_queue(
     while number < end:
         data = queue.read_entries(number, min(_ENTRIES_PER_READ, end - number))
         for place, size, _ in QUEUE_ENTRY.iter_unpack(data):
-            if size != QUEUE_BLANK_SIZE:
+            if size not in QUEUE_HOLE_SIZES:
                 yield from _dump_entry(reader, queue, number, place, wanted)
             number += 1
 

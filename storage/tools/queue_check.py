@@ -11,7 +11,7 @@ from codec.java_numbers import I64
 from codec.topics import SCHEDULE_TOPIC
 from storage.consume_queue import ConsumeQueue
 from storage.errors import CorruptionError
-from storage.layout import QUEUE_BLANK_SIZE, QUEUE_ENTRY, QUEUE_ENTRY_BYTES
+from storage.layout import QUEUE_ENTRY, QUEUE_ENTRY_BYTES, QUEUE_HOLE_SIZES
 from storage.log_scan import ScannedMessage, check_message
 from storage.tags import tags_code_of
 from storage.tools.findings import Part, StoreFinding, damage, note
@@ -106,7 +106,7 @@ class QueueCheck:
         lowest_code = _MIN_TAGS_CODE if self._reader.files.list(extension) else I64.low
         last_place, holes, first = -1, 0, queue.next_offset
         for number, place, size, code in self._read_entries(queue):
-            if size == QUEUE_BLANK_SIZE:
+            if size in QUEUE_HOLE_SIZES and not self._is_whole_message(queue, number, place):
                 holes += place > 0 or last_place >= 0
                 continue
             if place >= self._log_check.end and self._reader.state.may_change:
@@ -170,6 +170,18 @@ class QueueCheck:
         if not isinstance(message, ScannedMessage):
             return f"no message starts at {place}: {message or 'nothing is there'}"
         return _compare(queue, number, size, code if code >= lowest_code else None, message)
+
+    def _is_whole_message(self, queue: ConsumeQueue, number: int, place: int) -> bool:
+        """Return True if a hole stands where a message of this queue and offset is: then its size is damaged."""
+        if not self._log.first_base <= place < self._log_check.end or self._log_check.is_lost(place):
+            return False
+        base = self._log.base_of(place)
+        message = check_message(self._log.mapped_file(base).view, place - base, place, False)
+        return (
+            isinstance(message, ScannedMessage)
+            and (message.topic, message.queue_id) == (queue.topic.encode(), queue.queue_id)
+            and message.queue_offset == number
+        )
 
     def _check_ends(self, queue: ConsumeQueue, first: int) -> Iterator[StoreFinding]:
         """Compare a queue's ends with those of its messages in the log."""
