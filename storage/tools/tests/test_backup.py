@@ -19,6 +19,7 @@ from storage.tools import backup_target
 from storage.tools.backup import Backup, BackupResult, back_up
 from storage.tools.backup_target import BackupRefused
 from storage.tools.dump import DumpFilter, dump_messages
+from storage.tools.file_copy import FileCopier
 from storage.tools.findings import StoreFinding
 from storage.tools.store_reader import StoreReader
 from storage.tools.tests.stores import (
@@ -175,6 +176,54 @@ def test_a_broker_goes_on_writing(root: Path, target: Path) -> None:
 
 def all_messages(reader: StoreReader) -> list[Message | StoreFinding]:
     return [each for topic in ("t", "other") for each in dump_messages(reader, DumpFilter(topic=topic))]
+
+
+def test_progress_is_copied_before_the_log_and_settings_after_it(root: Path, target: Path) -> None:
+    """An offset must not be ahead of its queue in the copy, and no topic of a copied message may be missing."""
+    config = root / "config"
+    config.mkdir()
+    names = ("consumerOffset.json", "delayOffset.json", "topics.json", "subscriptionGroup.json")
+    for name in names:
+        (config / name).write_text('{"then":1}')
+    checkpoint = (root / "checkpoint").read_bytes()
+
+    def change(copied: int) -> None:
+        for name in names:
+            (config / name).write_text('{"later":1}')
+        (root / "checkpoint").write_bytes(bytes(4096))
+
+    make_backup(root, target, change)
+    found = {name: (target / "config" / name).read_text() for name in names}
+    assert found == {
+        "consumerOffset.json": '{"then":1}',
+        "delayOffset.json": '{"then":1}',
+        "topics.json": '{"later":1}',
+        "subscriptionGroup.json": '{"later":1}',
+    }
+    assert (target / "checkpoint").read_bytes() == checkpoint
+
+
+def test_staged_batches_are_copied_as_they_are_at_one_moment(
+    root: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch that is published meanwhile is copied again: its parts and its intent belong together."""
+    folder = root / "staged" / "writer"
+    folder.mkdir(parents=True)
+    (folder / "intent").write_text("first")
+    copied: list[str] = []
+    original = FileCopier.copy_whole
+
+    def copy_and_publish(self: FileCopier, source: str, to: str) -> None:
+        original(self, source, to)
+        if source.endswith("intent"):
+            copied.append(source)
+            if len(copied) == 1:
+                (folder / "intent").unlink()
+                (folder / "mark").write_text("published")
+
+    monkeypatch.setattr(FileCopier, "copy_whole", copy_and_publish)
+    make_backup(root, target)
+    assert snapshot(target / "staged") == {"writer/mark": b"published"}
 
 
 def test_files_that_expire_meanwhile_leave_no_gap(root: Path, target: Path) -> None:
