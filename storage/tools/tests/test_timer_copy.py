@@ -27,11 +27,14 @@ def open_timers(root: Path) -> tuple[MessageStore, TimerStore]:
     return store, TimerStore(config, store, TOPIC)
 
 
-def chain(timers: TimerStore, numbers: range, generator: random.Random) -> None:
+def chain(store: MessageStore, timers: TimerStore, numbers: range, generator: random.Random) -> None:
+    """Append messages to the timer's topic and chain each into one of the slots."""
     for number in numbers:
+        _, place, size, _ = store.append(TOPIC, 0, b"message %d" % number)
+        magic = MAGIC_DEFAULT | (MAGIC_DELETE if number % 10 == 9 else 0)
         timers.chain_message(
-            generator.choice(SLOTS), magic=MAGIC_DEFAULT | (MAGIC_DELETE if number % 10 == 9 else 0),
-            write_ms=START_MS, physical_offset=number, size=100, topic_hash=1, due_ms=START_MS + number,
+            generator.choice(SLOTS), magic=magic, write_ms=START_MS, physical_offset=place, size=size,
+            topic_hash=1, due_ms=START_MS + number,
         )  # fmt: skip
         timers.queue_offset += 1
         timers.save_progress()
@@ -62,16 +65,14 @@ def test_records_of_later_moments_are_left_out(
 ) -> None:
     generator = random.Random(before)
     store, timers = open_timers(tmp_path / "s")
-    for _ in range(100):
-        store.append(TOPIC, 0, b"x")  # the queue must be as long as the progress says
-    chain(timers, range(before), generator)
+    chain(store, timers, range(before), generator)
     if flushed:
         position = timers.take_unflushed_position()
         if position is not None:
             timers.flush(position)
     expected = state_of(timers)
     checkpoint = (tmp_path / "s" / "config" / "timercheck").read_bytes()
-    chain(timers, range(before, before + after), generator)
+    chain(store, timers, range(before, before + after), generator)
     store.write_checkpoint()
     copy_timer(tmp_path / "s", tmp_path / "t", checkpoint)
     assert state_of(timers) != expected or not after
@@ -93,7 +94,7 @@ def test_what_the_official_broker_flushed_counts_without_our_progress() -> None:
 def test_a_broker_that_stops_meanwhile_is_noticed(tmp_path: Path) -> None:
     generator = random.Random(1)
     store, timers = open_timers(tmp_path / "s")
-    chain(timers, range(12), generator)
+    chain(store, timers, range(12), generator)
     checkpoint = (tmp_path / "s" / "config" / "timercheck").read_bytes()
     slot = SLOTS[0]
     records = list(timers.pending_records(slot))
