@@ -77,7 +77,8 @@ def test_records_of_later_moments_are_left_out(
     copy_timer(tmp_path / "s", tmp_path / "t", checkpoint)
     assert state_of(timers) != expected or not after
     for part in ("commitlog", "consumequeue", "checkpoint"):
-        (tmp_path / "s" / part).rename(tmp_path / "t" / part)
+        if (tmp_path / "s" / part).exists():  # there is no log without messages
+            (tmp_path / "s" / part).rename(tmp_path / "t" / part)
     again, copied = open_timers(tmp_path / "t")
     if before or flushed:
         assert state_of(copied) == expected
