@@ -343,7 +343,7 @@ class _FilteredRead:
         tags_match, message_match = self._tags_match, self._message_match
         offset, has_room, skip_to, near = result.next_offset, True, -1, self._memory_start
         view, base, end, last = memoryview(b""), 0, 0, self._last
-        is_near = False
+        is_near, max_address = False, MAX_EXTENSION_ADDRESS
         max_result_messages, max_result_bytes = self._limits(near - 1)
         for physical_offset, size, tags_code in QUEUE_ENTRY.iter_unpack(
             queue.read_entries(offset, max_entries)
@@ -360,12 +360,10 @@ class _FilteredRead:
             offset, last = offset + 1, physical_offset
             if size >= QUEUE_HOLE_SIZE:
                 continue
-            if physical_offset < skip_to:
-                continue
-            if (
+            if physical_offset < skip_to or (
                 tags_match is not None
                 and not tags_match(tags_code)
-                and (tags_code > MAX_EXTENSION_ADDRESS or not self._has_matching_tags(physical_offset, size))
+                and (tags_code > max_address or not self._has_matching_tags(physical_offset, size))
             ):
                 continue
             if not base <= physical_offset <= end - size:
