@@ -92,6 +92,7 @@ class PullHandler:
         self._store = services.store
         self._long_polls = services.long_polls
         self._hosts = services.hosts
+        self._stats = services.stats
         self._got = services.stats.got
         self._quotas = quotas
         self._broadcasts = broadcasts
@@ -339,7 +340,9 @@ class PullHandler:
     def _encode_answer(self, command: Command, pull: CheckedPull, result: ReadResult, code: int) -> bytes:
         ext = _answer_fields(pull, result.next_offset, result.min_offset, result.max_offset)
         body: bytes | memoryview = b""
-        if code == ResponseCode.SUCCESS:
+        if code != ResponseCode.SUCCESS:
+            self._stats.missed_pulls += 1
+        else:
             body = result.chunks[0] if len(result.chunks) == 1 else b"".join(result.chunks)
             self._got[pull.group, pull.topic].count_messages(result.count, len(body))
             if self._quotas.pulling:

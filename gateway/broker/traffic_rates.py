@@ -3,15 +3,20 @@ A task calls `take_sample` every ten seconds.
 """
 
 from collections import deque
-from collections.abc import Mapping
-from typing import Final, NamedTuple, TypeVar
+from collections.abc import Hashable, Mapping
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
 
 from gateway.broker.traffic_stats import BrokerStats, TrafficCount
 from storage.clock import Clock
 
-Key = TypeVar("Key")
-
 SAMPLE_INTERVAL_S: Final = 10
+TOPIC_PUT: Final = "TOPIC_PUT"
+GROUP_GET: Final = "GROUP_GET"
+SEND_BACK: Final = "SNDBCK_PUT"
+BROKER: Final = "BROKER"
+KINDS: Final = (TOPIC_PUT, GROUP_GET, SEND_BACK, BROKER)
+_TABLES: Final = {TOPIC_PUT: "put", GROUP_GET: "got", SEND_BACK: "sent_back"}
 WINDOWS_S: Final = (10, 60, 600)
 MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86400
 
@@ -22,6 +27,7 @@ class TrafficSample(NamedTuple):
     time_s: float
     put: int
     got: int
+    missed: int
 
 
 class WindowCount(NamedTuple):
@@ -30,21 +36,29 @@ class WindowCount(NamedTuple):
     messages: int
     bytes: int
     per_second: float
+    per_request: float
+
+
+Counts = dict[Hashable, TrafficCount]
+"""Counters by topic, by (group, topic), or by the name of a statistic of the whole broker."""
 
 
 class WindowStart:
-    """The counters of every topic when a window began."""
+    """The counters of every topic, of every group and of the broker when a window began."""
 
-    __slots__ = ("got", "put", "time_s")
+    __slots__ = ("counts", "time_s")
 
     def __init__(self, at: float, stats: BrokerStats) -> None:
         self.time_s = at
-        self.put = _snapshot_counts(stats.put)
-        self.got = _snapshot_counts(stats.got)
+        self.counts = {kind: _copy(_counts_of(stats, kind)) for kind in KINDS}
 
 
-def _snapshot_counts(tallies: Mapping[Key, TrafficCount]) -> dict[Key, tuple[int, int]]:
-    return {key: (tally.messages, tally.bytes) for key, tally in tallies.items()}
+def _counts_of(stats: BrokerStats, kind: str) -> Mapping[Any, TrafficCount]:
+    return stats.totals() if kind == BROKER else getattr(stats, _TABLES[kind])
+
+
+def _copy(counts: Mapping[Any, TrafficCount]) -> Counts:
+    return {key: replace(count) for key, count in counts.items()}
 
 
 class TrafficRates:
@@ -55,7 +69,7 @@ class TrafficRates:
         self._clock = clock
         self.started_ms = clock.now_ms()
         now = clock.monotonic()
-        self._samples = deque([TrafficSample(now, 0, 0)], maxlen=WINDOWS_S[-1] // SAMPLE_INTERVAL_S + 1)
+        self._samples = deque([TrafficSample(now, 0, 0, 0)], maxlen=WINDOWS_S[-1] // SAMPLE_INTERVAL_S + 1)
         self._window_starts = {window_s: WindowStart(now, stats) for window_s in (MINUTE_S, HOUR_S, DAY_S)}
         self._previous_starts = dict(self._window_starts)
         self._today = self.started_ms // 86_400_000
@@ -65,7 +79,7 @@ class TrafficRates:
         """Record the current counters."""
         now = self._clock.monotonic()
         put, got = self.totals()
-        self._samples.append(TrafficSample(now, put, got))
+        self._samples.append(TrafficSample(now, put, got, self._stats.missed_pulls))
         for window_s, mark in self._window_starts.items():
             if now - mark.time_s >= window_s:
                 self._previous_starts[window_s], self._window_starts[window_s] = (
@@ -89,7 +103,15 @@ class TrafficRates:
         """Return the messages delivered per second over ten seconds, a minute and ten minutes."""
         return self._format_rates(2)
 
-    def _format_rates(self, column: int) -> str:
+    def missed_text(self) -> str:
+        """Return the pulls without messages per second over ten seconds, a minute and ten minutes."""
+        return self._format_rates(3)
+
+    def got_and_missed_text(self) -> str:
+        """Return the messages delivered and the pulls without messages, per second, over the same times."""
+        return self._format_rates(2, 3)
+
+    def _format_rates(self, *columns: int) -> str:
         latest = self._samples[-1]
         rates = []
         for window_s in WINDOWS_S:
@@ -97,23 +119,26 @@ class TrafficRates:
                 (each for each in self._samples if latest.time_s - each.time_s <= window_s + 1), latest
             )
             passed = latest.time_s - old.time_s
-            rates.append((latest[column] - old[column]) / passed if passed else 0.0)
+            rates.append(sum(latest[each] - old[each] for each in columns) / passed if passed else 0.0)
         return " ".join(f"{rate:.4f}" for rate in rates)
 
-    def put_count(self, topic: str, window_s: int = MINUTE_S) -> WindowCount:
-        """Return the count of messages stored in a topic since the previous window began."""
-        mark = self._previous_starts[window_s]
-        return self._count(self._stats.put.get(topic), mark.put.get(topic, (0, 0)), mark.time_s)
+    def has(self, kind: str, key: Hashable) -> bool:
+        """Tell whether anything was counted under a key of a kind."""
+        count = _counts_of(self._stats, kind).get(key)
+        return count is not None and count.requests > 0
 
-    def got_count(self, group: str, topic: str, window_s: int = MINUTE_S) -> WindowCount:
-        """Return the count of messages delivered from a topic to a group since the previous window began."""
+    def count(self, kind: str, key: Hashable, window_s: int = MINUTE_S) -> WindowCount:
+        """Return the count of messages since the previous window began."""
         mark = self._previous_starts[window_s]
-        key = (group, topic)
-        return self._count(self._stats.got.get(key), mark.got.get(key, (0, 0)), mark.time_s)
-
-    def _count(self, tally: TrafficCount | None, before: tuple[int, int], since: float) -> WindowCount:
+        tally = _counts_of(self._stats, kind).get(key)
         if tally is None:
-            return WindowCount(0, 0, 0.0)
-        messages, size = tally.messages - before[0], tally.bytes - before[1]
-        passed = self._clock.monotonic() - since
-        return WindowCount(messages, size, messages / passed if passed > 0 else 0.0)
+            return WindowCount(0, 0, 0.0, 0.0)
+        before = mark.counts[kind].get(key, TrafficCount())
+        messages, requests = tally.messages - before.messages, tally.requests - before.requests
+        passed = self._clock.monotonic() - mark.time_s
+        return WindowCount(
+            messages,
+            tally.bytes - before.bytes,
+            messages / passed if passed > 0 else 0.0,
+            messages / requests if requests else 0.0,
+        )

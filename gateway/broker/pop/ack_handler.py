@@ -29,6 +29,7 @@ class AckHandler:
     def __init__(self, tables: BrokerTables, services: MessageServices, state: PopState) -> None:
         self._clock = services.store.clock
         self._store = services.store
+        self._acked = services.stats.acked
         self._offsets = tables.offsets
         self._reviver = state.reviver
         self._ordered_pops = state.ordered_pops
@@ -48,6 +49,7 @@ class AckHandler:
         receipt = ReceiptHandle.parse(request.extra_info)
         group = request.consumer_group
         self._checks.check_group_name(group)
+        self._acked.count_messages(1, 0)
         if receipt.is_ordered:
             self._ack_ordered(connection, topic, group, queue_id, offset, receipt.pop_time)
             return
@@ -73,6 +75,7 @@ class AckHandler:
         low, high = self._store.min_offset(topic, queue_id), self._store.max_offset(topic, queue_id)
         named = (batch.start_offset + bit for bit in _set_bits(batch.bit_set))
         offsets = [offset for offset in named if low <= offset <= high]
+        self._acked.count_messages(len(offsets), 0)
         if batch.revive_queue_id == ORDER_REVIVE_QUEUE:
             for offset in offsets:
                 self._ack_ordered(connection, topic, group, queue_id, offset, batch.pop_time)

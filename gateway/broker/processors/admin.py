@@ -1,7 +1,9 @@
 """Administration of the broker as a whole: settings, runtime information, statistics, clean-up."""
 
 import logging
+import os
 import shutil
+from collections.abc import Hashable
 from functools import partial
 from typing import Final
 
@@ -11,7 +13,17 @@ from gateway.broker.advertised_hosts import resolve_numeric
 from gateway.broker.processors.broker import Broker
 from gateway.broker.processors.live_config import apply_broker_config
 from gateway.broker.processors.turns import run_in_slices
-from gateway.broker.traffic_rates import DAY_S, HOUR_S, MINUTE_S, WindowCount
+from gateway.broker.traffic_rates import (
+    BROKER,
+    DAY_S,
+    GROUP_GET,
+    HOUR_S,
+    MINUTE_S,
+    SEND_BACK,
+    TOPIC_PUT,
+    WindowCount,
+)
+from gateway.broker.traffic_stats import ACK, GET, PUT
 from gateway.config import official_defaults
 from gateway.config.live import ForbiddenKey, PropertiesError, apply_update, list_values
 from gateway.config.process import BrokerConfig
@@ -61,6 +73,20 @@ ZERO_COUNTS: Final = (
     "getMessageEntireTimeMax",
 )
 """Metrics of threads, queues and buffers that this server does not have; always 0."""
+DISTRIBUTION: Final = (
+    "[<=0ms]:{} [0~10ms]:0 [10~50ms]:0 [50~100ms]:0 [100~200ms]:0 [200~500ms]:0 [500ms~1s]:0 [1~2s]:0 [2~3s]:0 "
+    "[3~4s]:0 [4~5s]:0 [5~10s]:0 [10s~]:0 "
+)
+"""Storing a message, without its flush, takes microseconds. Source: StoreStatsService, 5.4.0."""
+QUEUE_CAPACITIES: Final = {
+    "sendThreadPoolQueueCapacity": "10000",
+    "pullThreadPoolQueueCapacity": "100000",
+    "litePullThreadPoolQueueCapacity": "100000",
+    "queryThreadPoolQueueCapacity": "20000",
+    "ackThreadPoolQueueCapacity": "100000",
+    "EndTransactionThreadPoolQueueCapacity": "100000",
+}
+"""Official defaults, which exporters divide by; this server has no such queues. Source: BrokerConfig, 5.4.0."""
 ZERO_RATES: Final = ("putLatency99", "putLatency999")
 
 
@@ -128,7 +154,7 @@ def get_runtime_info(broker: Broker, request: GetBrokerRuntimeInfo) -> GetBroker
     """Return the metrics that the mqadmin commands brokerStatus and clusterList show.
     Source: AdminBrokerProcessor.prepareRuntimeInfo, 5.4.0.
     """
-    table = dict.fromkeys(ZERO_COUNTS, "0") | dict.fromkeys(ZERO_RATES, "0.0")
+    table = dict.fromkeys(ZERO_COUNTS, "0") | dict.fromkeys(ZERO_RATES, "0.0") | QUEUE_CAPACITIES
     for part in (
         _describe_identity(broker),
         _describe_traffic(broker),
@@ -168,11 +194,11 @@ def _describe_traffic(broker: Broker) -> dict[str, str]:
         "putMessageTimesTotal": str(max(1, messages)),
         "putMessageSizeTotal": str(size),
         "putMessageAverageSize": str(size / max(1, messages)),
-        "putMessageDistributeTime": "",
+        "putMessageDistributeTime": DISTRIBUTION.format(messages),
         "putTps": rates.put_text(),
         "getFoundTps": rates.got_text(),
-        "getMissTps": "0.0 0.0 0.0",
-        "getTotalTps": rates.got_text(),
+        "getMissTps": rates.missed_text(),
+        "getTotalTps": rates.got_and_missed_text(),
         "getTransferredTps": rates.got_text(),
         "msgPutTotalYesterdayMorning": str(rates.yesterday[0]),
         "msgPutTotalTodayMorning": str(rates.this_morning[0]),
@@ -202,8 +228,8 @@ def _describe_disk(broker: Broker) -> dict[str, str]:
 def _describe_capacity(root: str) -> dict[str, str]:
     try:
         usage = shutil.disk_usage(root)
-    except OSError:  # a store in memory has no directory
-        return {}
+    except OSError:  # A store in memory has no directory; tools expect the key all the same.
+        usage = shutil.disk_usage(os.sep)
     text = f"Total : {_bytes_text(usage.total)}, Free : {_bytes_text(usage.free)}."
     return {"commitLogDirCapacity": text}
 
@@ -257,31 +283,39 @@ def get_ha_status(broker: Broker, request: GetBrokerHaStatus) -> GetBrokerHaStat
 def view_stats(broker: Broker, request: ViewBrokerStatsData) -> ViewBrokerStatsDataReply:
     """Return one statistic over a minute, an hour and a day. Source: AdminBrokerProcessor.ViewBrokerStatsData, 5.4.0.
 
-    Only messages and bytes stored per topic and delivered per group are counted.
+    Counted are messages and bytes stored per topic and delivered per group, messages that groups sent back, and what
+    the whole broker stored, delivered and acked, under the name of its cluster.
     """
     name, key = request.stats_name, request.stats_key
-    kind, _, unit = name.rpartition("_")
-    topic, _, group = key.partition("@")
-    known = (kind == "TOPIC_PUT" and key in broker.stats.put) or (
-        kind == "GROUP_GET" and (group, topic) in broker.stats.got
-    )
-    if not known or unit not in ("NUMS", "SIZE"):
+    found = _find_statistic(broker, name, key)
+    if found is None:
         raise RequestError(ResponseCode.SYSTEM_ERROR, f"The stats <{name}> <{key}> not exist")
+    unit = name.rpartition("_")[2]
     minute, hour, day = (
-        _stats_item(
-            broker.rates.got_count(group, topic, window) if group else broker.rates.put_count(key, window),
-            unit,
-        )
-        for window in (MINUTE_S, HOUR_S, DAY_S)
+        _stats_item(broker.rates.count(*found, window), unit) for window in (MINUTE_S, HOUR_S, DAY_S)
     )
     return ViewBrokerStatsDataReply(data=BrokerStatsData(stats_minute=minute, stats_hour=hour, stats_day=day))
 
 
+def _find_statistic(broker: Broker, name: str, key: str) -> tuple[str, Hashable] | None:
+    """Return the kind and the key of a statistic in `TrafficRates`; None for one that was never counted."""
+    kind, _, unit = name.rpartition("_")
+    topic, _, group = key.partition("@")
+    found: tuple[str, Hashable] | None = None
+    if kind == TOPIC_PUT and unit in ("NUMS", "SIZE"):
+        found = kind, key
+    elif (kind == GROUP_GET and unit in ("NUMS", "SIZE")) or (kind == SEND_BACK and unit == "NUMS"):
+        found = kind, (group, topic)
+    elif kind in (PUT, GET, ACK) and unit == "NUMS" and key == broker.config.broker_cluster_name:
+        found = BROKER, kind
+    return found if found is not None and broker.rates.has(*found) else None
+
+
 def _stats_item(count: WindowCount, unit: str) -> BrokerStatsItem:
     if unit == "NUMS":
-        return BrokerStatsItem(sum=count.messages, tps=count.per_second)
-    per_second = count.per_second * count.bytes / count.messages if count.messages else 0.0
-    return BrokerStatsItem(sum=count.bytes, tps=per_second)
+        return BrokerStatsItem(sum=count.messages, tps=count.per_second, avgpt=count.per_request)
+    mean = count.bytes / count.messages if count.messages else 0.0
+    return BrokerStatsItem(sum=count.bytes, tps=count.per_second * mean, avgpt=count.per_request * mean)
 
 
 @GetBrokerEpochCache.on(routes)

@@ -10,6 +10,7 @@ from gateway.broker.encoded_entries import encode_member, fill_empty
 from gateway.broker.name_validation import check_group_name, check_may_commit
 from gateway.broker.processors.broker import Broker
 from gateway.broker.processors.turns import check_listed_queues, end_turn
+from gateway.broker.traffic_rates import GROUP_GET
 from remoting.bodies.progress import (
     ConsumeStats,
     ConsumeStatsList,
@@ -82,7 +83,7 @@ async def get_consume_stats(broker: Broker, request: GetConsumeStats) -> GetCons
     for number, topic in enumerate(_requested_topics(broker, request)):
         config = broker.topics.get(topic)
         await found.add_queues(group, topic, config.read_queue_nums if config else 0)
-        rate += broker.rates.got_count(group, topic).per_second
+        rate += broker.rates.count(GROUP_GET, (group, topic)).per_second
         await end_turn(number)
     reply = GetConsumeStatsReply(data=ConsumeStats(consume_tps=rate))
     reply.body = fill_empty(reply.data, "offsetTable", found.members)
@@ -161,7 +162,7 @@ async def _encode_stats(found: ListedProgress, broker: Broker, group: str, confi
     """Return the JSON of one group's progress in one topic, which is added to ``found``."""
     before, topic = len(found.members), config.topic_name
     await found.add_queues(group, topic, config.write_queue_nums)
-    stats = ConsumeStats(consume_tps=broker.rates.got_count(group, topic).per_second)
+    stats = ConsumeStats(consume_tps=broker.rates.count(GROUP_GET, (group, topic)).per_second)
     return fill_empty(stats, "offsetTable", found.members[before:])
 
 

@@ -29,3 +29,4 @@ def send_back(broker: Broker, request: ConsumerSendMsgBack, call: Call) -> None:
     if message is not None:
         message.store_host = broker.hosts.view_of(call.connection).store_host
         broker.writer.write(message)
+        broker.stats.sent_back[request.group, request.origin_topic or message.topic].count_messages(1, 0)

@@ -10,6 +10,7 @@ from gateway.broker.name_validation import check_topic_name
 from gateway.broker.processors.broker import Broker
 from gateway.broker.processors.turns import ITEMS_PER_TURN, end_turn, run_in_slices
 from gateway.broker.table_pages import select_page
+from gateway.broker.traffic_rates import TOPIC_PUT
 from remoting.bodies.groups import GroupList
 from remoting.bodies.queues import MessageQueue
 from remoting.bodies.topics import (
@@ -179,7 +180,7 @@ async def get_topic_stats(broker: Broker, request: GetTopicStatsInfo) -> GetTopi
         members.append(encode_member(queue, _topic_offset(broker, topic, queue_id)))
         await end_turn(queue_id)
     reply = GetTopicStatsInfoReply(
-        data=TopicStatsTable(topic_put_tps=broker.rates.put_count(topic).per_second)
+        data=TopicStatsTable(topic_put_tps=broker.rates.count(TOPIC_PUT, topic).per_second)
     )
     reply.body = fill_empty(reply.data, "offsetTable", members)
     return reply

@@ -1,4 +1,4 @@
-from gateway.broker.traffic_rates import DAY_S, HOUR_S, TrafficRates
+from gateway.broker.traffic_rates import DAY_S, HOUR_S, TOPIC_PUT, TrafficRates
 from gateway.broker.traffic_stats import BrokerStats
 from gateway.tests.broker_fakes import FakeClock
 
@@ -34,15 +34,15 @@ def test_before_the_first_sample_nothing_is_claimed():
 def test_counts_reach_back_to_the_window_before():
     world = World()
     world.run(60, 1)
-    assert world.rates.put_count("t").messages == 60
+    assert world.rates.count(TOPIC_PUT, "t").messages == 60
     world.run(60, 2)
     world.run(30, 4)
-    count = world.rates.put_count("t")
+    count = world.rates.count(TOPIC_PUT, "t")
     assert (count.messages, count.bytes) == (120 + 120, 24_000)
     assert round(count.per_second, 2) == round(240 / 90, 2)
-    assert world.rates.put_count("t", HOUR_S).messages == 300
-    assert world.rates.put_count("t", DAY_S).messages == 300
-    assert world.rates.put_count("unknown").messages == 0
+    assert world.rates.count(TOPIC_PUT, "t", HOUR_S).messages == 300
+    assert world.rates.count(TOPIC_PUT, "t", DAY_S).messages == 300
+    assert world.rates.count(TOPIC_PUT, "unknown").messages == 0
 
 
 def test_a_day_ends_at_midnight():

@@ -124,3 +124,34 @@ def test_cleaning_keeps_what_is_not_expired(world):
     world.put("t")
     world.ask(DeleteExpiredCommitlog())
     assert len(world.stored("t")) == 1
+
+
+def test_statistics_of_the_whole_broker_and_of_messages_sent_back(world):
+    def minute(name, key):
+        return world.ask(ViewBrokerStatsData(stats_name=name, stats_key=key)).data.stats_minute
+
+    cluster = world.broker.config.broker_cluster_name
+    for name, key in (("BROKER_ACK_NUMS", cluster), ("SNDBCK_PUT_NUMS", "t@g")):
+        with pytest.raises(RequestError, match="not exist"):
+            minute(name, key)
+    world.broker.stats.put["t"].count_messages(3, 300)
+    world.broker.stats.put["u"].count_messages(1, 100)
+    world.broker.stats.acked.count_messages(2, 0)
+    world.broker.stats.sent_back["g", "t"].count_messages(1, 0)
+    world.clock.pass_ms(10_000)
+    stored = minute("BROKER_PUT_NUMS", cluster)
+    assert (stored.sum, stored.tps, stored.avgpt) == (4, 0.4, 2.0)
+    assert minute("BROKER_ACK_NUMS", cluster).sum == 2
+    assert minute("SNDBCK_PUT_NUMS", "t@g").sum == 1
+    with pytest.raises(RequestError, match="not exist"):
+        minute("BROKER_PUT_NUMS", "another cluster")
+
+
+def test_pulls_in_vain_are_misses(world):
+    world.broker.stats.missed_pulls += 30
+    world.clock.pass_ms(10_000)
+    world.broker.rates.take_sample()
+    table = world.ask(GetBrokerRuntimeInfo()).data.table
+    assert table["getMissTps"] == table["getTotalTps"] == "3.0000 3.0000 3.0000"
+    assert table["getFoundTps"] == "0.0000 0.0000 0.0000"
+    assert table["commitLogDirCapacity"].startswith("Total : "), "also of a store in memory"

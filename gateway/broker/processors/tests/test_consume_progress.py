@@ -1,6 +1,7 @@
 import pytest
 
 from codec.command import Command
+from gateway.broker.traffic_rates import GROUP_GET
 from gateway.tests.broker_fakes import FakeConnection
 from gateway.tests.broker_world import World
 from gateway.tests.cluster import pull
@@ -176,7 +177,7 @@ def test_a_topic_that_is_listed_a_thousand_times_counts_once(world):
     world.broker.offsets.commit_offset("g", "t", 0, 1)
     stats = world.ask(GetConsumeStats(consumer_group="g", topic_list="t;none;" * 1000)).data
     assert {queue.topic for queue in stats.offset_table} == {"t"}
-    assert stats.consume_tps == world.broker.rates.got_count("g", "t").per_second
+    assert stats.consume_tps == world.broker.rates.count(GROUP_GET, ("g", "t")).per_second
 
 
 @pytest.mark.parametrize("queue_id", [4, 2**31 - 1])
