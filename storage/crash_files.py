@@ -208,8 +208,8 @@ class CrashFiles:
                 file.fail_flush(self.randomness)
                 raise FlushFailed(f"a flush of {path} to the disk failed")
             file.flush()
-            created = [number for number, pending in enumerate(self._pending, 1) if pending == (path, None)]
-            del self._pending[: max(created, default=0)]
+        changed = [number for number, pending in enumerate(self._pending, 1) if pending[0] == path]
+        del self._pending[: max(changed, default=0)]
 
     def flush_many(self, paths: "list[str]") -> None:
         for path in paths:

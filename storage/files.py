@@ -75,7 +75,7 @@ class Files(Protocol):
         ...
 
     def flush(self, path: str) -> None:
-        """Block until everything written to ``path`` is on the disk. Thread safe; a deleted file is no error.
+        """Block until everything written to ``path`` is on the disk, or its deletion. Thread safe.
 
         Raises FlushFailed when the disk refused a part. The system may have dropped it, so that a later call succeeds
         without having written it: there is no second try.
@@ -252,6 +252,7 @@ class DiskFiles:
         try:
             fd = os.open(path, os.O_RDWR)
         except FileNotFoundError:
+            self._flush_deletion(path)
             return
         try:
             os.fdatasync(fd)
@@ -262,6 +263,12 @@ class DiskFiles:
         if self._new_directories:
             # Only its own folders: a flush of the commit log does not wait for those of thousands of new queues.
             self._flush_directories(self._new_directories.intersection(_folders_of(path)))
+
+    def _flush_deletion(self, path: str) -> None:
+        for folder in _folders_of(path):
+            with contextlib.suppress(FileNotFoundError):
+                self._flush_directory(folder)
+                return
 
     def _flush_directories(self, directories: set[str]) -> None:
         # One thread at a time, so that no thread takes a folder for durable while another still flushes it.

@@ -33,6 +33,7 @@ class QueueSet:
         self.by_key: dict[tuple[str, int], ConsumeQueue] = {}
         self._ids: dict[str, set[int]] = {}
         self._being_deleted: set[str] = set()
+        self._deleted_paths: list[str] = []
 
     def use_file_bytes(self, file_bytes: int) -> None:
         """Create queues with files of this size, which those on the disk have, whatever the settings say."""
@@ -68,10 +69,25 @@ class QueueSet:
 
     def take_topic(self, topic: str) -> list[ConsumeQueue]:
         """Remove all queues of a topic, whose files `delete_files` deletes; until then it gets no new ones."""
-        queues = [self.by_key.pop((topic, queue_id)) for queue_id in self._ids.pop(topic, ())]
+        keys = [(topic, queue_id) for queue_id in self._ids.pop(topic, ())]
+        # First, for a checkpoint in another thread: it lists the queues before these paths.
+        self._deleted_paths += [path for key in keys for path in self.by_key[key].unflushed_paths()]
+        queues = [self.by_key.pop(key) for key in keys]
         if queues:
             self._being_deleted.add(topic)
         return queues
+
+    def deleted_paths(self) -> list[str]:
+        """Return the files of deleted topics with entries that no flush has covered, until `forget_deleted_paths`.
+
+        A power cut can bring a deleted file back. Once the checkpoint covers the entries in it, it must be whole, or
+        its deletion durable.
+        """
+        return list(self._deleted_paths)
+
+    def forget_deleted_paths(self, count: int) -> None:
+        """Forget the first ``count`` deleted paths, which have been flushed."""
+        del self._deleted_paths[:count]
 
     def delete_files(self, topic: str, queues: list[ConsumeQueue]) -> Iterator[None]:
         """Delete the files of queues that `take_topic` returned; other tasks may run at each yield.

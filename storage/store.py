@@ -509,8 +509,10 @@ class MessageStore:
             # An offset of 0 means that it is not known, and would not limit what the time vouches for.
             until_ms = 0
         ends = [(queue, queue.next_offset) for queue in self._queue_set.queues()]
+        deleted = self._queue_set.deleted_paths()
         self.flush()
-        self._flush_queues([(queue, end) for queue, end in ends if queue.flushed_offset < end])
+        self._flush_queues([(queue, end) for queue, end in ends if queue.flushed_offset < end], deleted)
+        self._queue_set.forget_deleted_paths(len(deleted))
         checkpoint = self._checkpoint
         checkpoint.index_flushed_until = self.index.flush()
         checkpoint.log_timestamp = checkpoint.queues_timestamp = self._limit_to_indexed(until_ms, queued)
@@ -529,8 +531,8 @@ class MessageStore:
             return min(until_ms, index.indexed_until_ms)
         return until_ms
 
-    def _flush_queues(self, ends: list[tuple[ConsumeQueue, int]]) -> None:
-        self.files.flush_many([path for queue, _ in ends for path in queue.unflushed_paths()])
+    def _flush_queues(self, ends: list[tuple[ConsumeQueue, int]], deleted: list[str]) -> None:
+        self.files.flush_many([*(path for queue, _ in ends for path in queue.unflushed_paths()), *deleted])
         for queue, end in ends:
             queue.flushed_offset = end
 

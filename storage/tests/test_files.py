@@ -19,7 +19,8 @@ def test_folders_that_get_a_new_folder_are_flushed(tmp_path, monkeypatch):
     flushed = []
     monkeypatch.setattr(DiskFiles, "_flush_directory", lambda self, directory: flushed.append(directory))
     files = DiskFiles()
-    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "commitlog").mkdir(parents=True)
+    (tmp_path / "store" / "commitlog" / "file").touch()
     path = f"{tmp_path}/store/consumequeue/topic/0/file"
     files.open_mapped(path, PAGE).close()
     files.flush(path)
@@ -182,3 +183,48 @@ def test_a_small_file_that_cannot_be_flushed_leaves_the_old_one_and_is_written_a
     assert files.read_small(path + NEW_SUFFIX) is None, "the next try has pages of its own"
     files.write_small(path, b"new")
     assert files.read_small(path) == b"new"
+
+
+def test_the_flush_of_a_deleted_file_makes_its_deletion_durable(tmp_path, monkeypatch):
+    flushed = []
+    monkeypatch.setattr(DiskFiles, "_flush_directory", lambda self, directory: flushed.append(directory))
+    files = DiskFiles()
+    path = f"{tmp_path}/consumequeue/topic/0/file"
+    files.open_mapped(path, PAGE).close()
+    files.flush(path)
+    flushed.clear()
+    files.delete(path)
+    files.flush(path)
+    assert flushed == [f"{tmp_path}/consumequeue/topic/0"]
+    monkeypatch.undo()
+    files.delete_tree(f"{tmp_path}/consumequeue/topic")
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
+    files.flush(path)
+    assert synced == [f"{tmp_path}/consumequeue"]
+
+
+def test_a_replaced_file_is_durable_with_its_folder_once_it_was_flushed(tmp_path, monkeypatch):
+    synced = []
+    files = DiskFiles()
+    files.replace_small(f"{tmp_path}/file", b"content", None)
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
+    files.flush_small(f"{tmp_path}/file")
+    assert synced == [f"{tmp_path}/file", str(tmp_path)]
+
+
+def test_a_folder_that_gets_a_file_while_it_is_flushed_is_flushed_again(tmp_path, monkeypatch):
+    files = DiskFiles()
+    flushed = []
+
+    def flush_directory(self, directory):
+        if directory == f"{tmp_path}/store" and directory not in flushed:
+            files.open_mapped(f"{tmp_path}/store/other", PAGE).close()
+        flushed.append(directory)
+
+    monkeypatch.setattr(DiskFiles, "_flush_directory", flush_directory)
+    files.open_mapped(f"{tmp_path}/store/file", PAGE).close()
+    files.flush(f"{tmp_path}/store/file")
+    flushed.append("again")
+    files.flush(f"{tmp_path}/store/other")
+    assert f"{tmp_path}/store" in flushed[flushed.index("again") :]
