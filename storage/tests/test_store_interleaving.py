@@ -83,8 +83,8 @@ def prepare(messages: int) -> tuple[CrashFiles, FakeClock, MessageStore]:
 def contents(store: MessageStore) -> dict[str, list[bytes]]:
     found: dict[str, list[bytes]] = {topic: [] for topic in TOPICS}
     for topic, bodies in found.items():
-        while len(bodies) < store.max_offset(topic, 0):
-            bodies += map(bytes, store.read(topic, 0, len(bodies), 1).chunks)
+        for offset in range(store.min_offset(topic, 0), store.max_offset(topic, 0)):
+            bodies += map(bytes, store.read(topic, 0, offset, 1).chunks)
     return found
 
 
@@ -145,6 +145,84 @@ def test_a_process_killed_in_the_middle_of_an_append(change: Work, caplog: pytes
             ]
     assert "torn" not in caplog.text
     assert "damaged" not in caplog.text
+    assert step > 100
+
+
+KEYS_CONFIG = CONFIG | {"message_index_enable": True, "index_entries": 4}
+
+
+def prepare_keys() -> tuple[CrashFiles, FakeClock, MessageStore]:
+    """Return a store with messages of one key, half of them indexed."""
+    files, clock = CrashFiles(), FakeClock()
+    store = MessageStore.open(small_config(**KEYS_CONFIG), files, clock)
+    for number in range(6):
+        store.append("a", 0, b"%d" % number, b"KEYS\x01k\x02")
+        clock.advance(5000)
+    store.build_index(3)
+    return files, clock, store
+
+
+@pytest.mark.parametrize("outer", ["index", "checkpoint"])
+def test_a_checkpoint_while_messages_are_indexed(outer: str) -> None:
+    """Then power fails, before and after another checkpoint: every key is found again."""
+    for step in itertools.count(0, 5):
+        files, clock, store = prepare_keys()
+        works = [partial(store.build_index, 10), store.write_checkpoint]
+        if outer == "checkpoint":
+            works.reverse()
+        if not run_interrupted(works[0], step, works[1]):
+            break
+        wanted = [store.physical_offset_at("a", 0, offset) for offset in range(5, -1, -1)]
+        for lose_unflushed in (False, True):
+            again = MessageStore.open(
+                small_config(**KEYS_CONFIG), files.crash(random.Random(step), lose_unflushed), clock
+            )
+            found = again.query_by_key("a", "k", 64, 0, 1 << 60)
+            assert found == [place for place in wanted if place < again.max_physical_offset]
+        store.write_checkpoint()
+        again = MessageStore.open(small_config(**KEYS_CONFIG), files.crash(random.Random(step)), clock)
+        assert again.query_by_key("a", "k", 64, 0, 1 << 60) == wanted
+    assert step > 100
+
+
+def test_a_checkpoint_while_time_passes() -> None:
+    """The checkpoint's time is not that of a message that was appended while the files were flushed."""
+    for step in itertools.count(0, 3):
+        files, clock, store = prepare(4)
+
+        def append_later(store: MessageStore = store, clock: FakeClock = clock) -> None:
+            clock.advance(10_000)
+            store.append("a", 0, b"later")
+            clock.advance(10_000)
+
+        if not run_interrupted(store.write_checkpoint, step, append_later):
+            break
+        later = store.store_timestamp_at("a", 0, 4)
+        if store.durable_offset < store.max_physical_offset:
+            assert store._checkpoint.log_timestamp < later
+    assert step > 100
+
+
+@pytest.mark.parametrize("outer", ["roll", "checkpoint"])
+def test_a_checkpoint_while_retention_removes_files(outer: str) -> None:
+    config = CONFIG | {"retained_bytes": 2400}
+    for step in itertools.count(0, 3):
+        files, clock = CrashFiles(), FakeClock()
+        store = MessageStore.open(small_config(**config), files, clock)
+        for number in range(30):
+            store.append("a", 0, b"%d" % number)
+        works = [partial(append_long, store), store.write_checkpoint]
+        if outer == "checkpoint":
+            works.reverse()
+        if not run_interrupted(works[0], step, works[1]):
+            break
+        store.flush()
+        for lose_unflushed in (False, True):
+            again = MessageStore.open(
+                small_config(**config), files.crash(random.Random(step), lose_unflushed), clock
+            )
+            assert again.max_offset("a", 0) == 31
+            assert contents(again)["a"][-6:] == contents(store)["a"][-6:]
     assert step > 100
 
 

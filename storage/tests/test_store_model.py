@@ -1,7 +1,14 @@
-"""A store against a list: whatever happens, flushed messages stay, none is invented, and queue offsets are dense."""
+"""A store against a list: the laws of the store (docs/explanation/store-laws.md), whatever happens to it.
 
+The model does what a broker does (appends, checkpoints, retention, the index, timers, staged batches), and what happens
+to one: killed processes, power cuts with every mixture of sectors, damage. `LAWS_SEEDS` is the number of stories.
+"""
+
+import os
 import random
+from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 from zlib import crc32
@@ -12,14 +19,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from codec.batch import encode_batch
-from codec.message import MAGIC_AT, iter_messages
+from codec.message import MAGIC_AT, Message, iter_messages
 from storage.config import StoreConfig
 from storage.consume_queue import ConsumeQueue
 from storage.crash_files import CrashFiles, ProcessKilled
 from storage.layout import HEADER, PHYSICAL_OFFSET_AT
 from storage.queue_read import ReadStatus
+from storage.staged_files import PublishedMark, PublishIntent, StagedFiles
 from storage.store import MessageStore
 from storage.tests.support import FakeClock
+from storage.time_search import Boundary
+from storage.timer_store import TimerStore, TimerStoreConfig
 
 CONFIG = StoreConfig(
     root="/s",
@@ -39,6 +49,14 @@ KEYS = {b"": (), b"TAGS\x01x\x02": (), b"KEYS\x01k1 k2\x02UNIQ_KEY\x01u\x02": ("
 KEYS[b"KEYS\x01" + b"v" * 600] = ("v" * 600,)
 properties = st.sampled_from(list(KEYS))
 
+KEPT_KEYS = ["u", "k1", "k2", "v" * 600]
+HOUR_MS = 3_600_000
+WHEEL = "wheel"
+TIMER_CONFIG = TimerStoreConfig(
+    "/s", "/s/config", precision_ms=600_000, log_file_bytes=1024, wheel_slots=1200
+)
+STAGED = "staged"
+
 Queue = tuple[str, int]
 
 
@@ -52,6 +70,7 @@ class Stored:
     keys: tuple[str, ...]
     start: int
     end: int
+    time_ms: int
     is_deleted: bool = False  # its topic was deleted
 
 
@@ -63,6 +82,10 @@ class StoreModel(RuleBasedStateMachine):
         self.config = CONFIG
         self.log: list[Stored] = []
         self.confirmed = 0
+        self.delivered: set[int] = set()  # physical offsets of timer messages
+        self.staged_bodies: list[bytes] = []  # of the parts of the next batch
+        self.published: list[bytes] = []
+        self.batch = 0
 
     @initialize(queue_file_entries=st.sampled_from([5, 300]))
     def open(self, queue_file_entries: int) -> None:
@@ -78,6 +101,8 @@ class StoreModel(RuleBasedStateMachine):
     def reopen_files(self, files: CrashFiles) -> None:
         self.files = files
         self.store = MessageStore.open(self.config, files, self.clock)
+        self.timers = TimerStore(TIMER_CONFIG, self.store, WHEEL)
+        self.staged = StagedFiles(files, "/s")
 
     def live(self, queue: Queue) -> list[Stored]:
         return [each for each in self.log if each.queue == queue and each.offset >= 0 and not each.is_deleted]
@@ -88,13 +113,16 @@ class StoreModel(RuleBasedStateMachine):
     def append(self, topic: str, queue_id: int, body: bytes, properties: bytes) -> None:
         offset, start, size, _ = self.store.append(topic, queue_id, body, properties)
         assert offset == len(self.live((topic, queue_id)))
-        self.log.append(Stored((topic, queue_id), offset, body, KEYS[properties], start, start + size))
+        now_ms = self.clock.now_ms()
+        self.log.append(
+            Stored((topic, queue_id), offset, body, KEYS[properties], start, start + size, now_ms)
+        )
 
     @rule(topic=topics, body=bodies)
     def append_hidden(self, topic: str, body: bytes) -> None:
         offset, start, size, _ = self.store.append(topic, 0, body, b"KEYS\x01k1\x02", sys_flag=4)
         assert offset == 0
-        self.log.append(Stored((topic, 0), -1, body, ("k1",), start, start + size))
+        self.log.append(Stored((topic, 0), -1, body, ("k1",), start, start + size, self.clock.now_ms()))
 
     @rule(topic=topics, queue_id=queue_ids, bodies=st.lists(st.binary(max_size=60), min_size=1, max_size=9))
     def append_batch(self, topic: str, queue_id: int, bodies: list[bytes]) -> None:
@@ -103,7 +131,8 @@ class StoreModel(RuleBasedStateMachine):
         assert first == len(self.live((topic, queue_id)))
         ends = [*places[1:], self.store.max_physical_offset]
         for number, (body, start, end) in enumerate(zip(bodies, places, ends, strict=True)):
-            self.log.append(Stored((topic, queue_id), first + number, body, ("k2",), start, end))
+            stored = Stored((topic, queue_id), first + number, body, ("k2",), start, end, self.clock.now_ms())
+            self.log.append(stored)
 
     @rule(queue_id=queue_ids, count=st.sampled_from([30, 250]))
     def append_many(self, queue_id: int, count: int) -> None:
@@ -159,20 +188,171 @@ class StoreModel(RuleBasedStateMachine):
     @rule()
     def reopen(self) -> None:
         end = self.store.max_physical_offset
+        self.flush_timers()
+        self.timers.close()
         self.store.close()
         self.reopen_files(self.files)
         self.confirmed = end
         assert self.store.max_physical_offset == end
+        self.check_timers()
+
+    @rule(seed=st.integers(0, 1 << 30))
+    def write_back(self, seed: int) -> None:
+        """Let the kernel write some sectors, which may stay in this state on the disk."""
+        self.files.write_back(random.Random(seed))
+
+    @rule(hours=st.sampled_from([0, 80]))
+    def expire(self, hours: int) -> None:
+        """Remove old files, after all that a broker does in such a time."""
+        self.read_timers()
+        self.clock.advance(hours * HOUR_MS)
+        self.deliver_timers()
+        self.flush_timers()
+        self.checkpoint()
+        before = self.store.min_physical_offset
+        self.store.delete_expired(manual=True)
+        first = self.store.min_physical_offset
+        limit_ms = self.clock.now_ms() - self.config.file_reserved_hours * HOUR_MS
+        assert all(each.time_ms <= limit_ms for each in self.log if before <= each.start < first)
+        written = (
+            self.store.max_physical_offset
+            - self.store.max_physical_offset % self.config.commit_log_file_bytes
+        )
+        assert first <= written
+
+    # -- timers: every message of the timer topic is unread, waiting or delivered --
+
+    @rule(slots=st.integers(0, 3))
+    def send_timer(self, slots: int) -> None:
+        self.append(WHEEL, 0, b"%d" % slots, b"")
+
+    @rule()
+    def read_timers(self) -> None:
+        """Chain all messages that were not read yet, as the broker does."""
+        timers = self.timers
+        while timers.queue_offset < self.store.max_offset(WHEEL, 0):
+            result = self.store.read(WHEEL, 0, timers.queue_offset, 1)
+            for message in iter_messages(b"".join(result.chunks), check_crc=False):
+                if message.physical_offset in timers.already_chained:
+                    timers.already_chained.discard(message.physical_offset)
+                else:
+                    self.chain(message)
+                timers.queue_offset = message.queue_offset
+            timers.queue_offset = max(timers.queue_offset + 1, result.next_offset)
+            timers.save_progress()
+
+    def chain(self, message: Message) -> None:
+        now_ms = self.clock.now_ms()
+        ahead = int(message.body) if message.body.isdigit() else 0
+        slot = max(self.timers.slot_start_ms(now_ms) + ahead * TIMER_CONFIG.precision_ms, self.timers.read_ms)
+        place, size = message.physical_offset, message.size
+        self.timers.chain_message(
+            slot, magic=1, write_ms=now_ms, physical_offset=place, size=size, topic_hash=0, due_ms=slot + 1
+        )
+
+    @rule()
+    def deliver_timers(self) -> None:
+        """Deliver the slots whose time has come."""
+        while (slot := self.timers.next_slot_ms()) is not None and slot <= self.clock.now_ms():
+            self.delivered.update(record.physical_offset for record in self.timers.pending_records(slot))
+            self.timers.finish_slot(slot)
+            self.timers.save_progress()
+
+    @rule()
+    def flush_timers(self) -> None:
+        position = self.timers.take_unflushed_position()
+        if position is not None:
+            self.timers.flush(position)
+
+    def check_timers(self, lost_power: bool = False) -> None:
+        records = [
+            record
+            for slot in self.timers._wheel.used_slots()
+            if slot.time_ms >= self.timers.read_ms
+            for record in self.timers.pending_records(slot.time_ms)
+        ]
+        waiting = Counter(record.physical_offset for record in records)
+        assert not waiting or max(waiting.values()) == 1
+        sent = self.live((WHEEL, 0))
+        unread = {each.start for each in sent if each.offset >= self.timers.queue_offset}
+        unread -= self.timers.already_chained
+        again = self.delivered & (waiting.keys() | unread)
+        assert lost_power or not again
+        self.delivered -= again
+        assert not waiting.keys() & unread
+        first = self.store.min_physical_offset
+        stored = {each.start: each for each in sent if each.body is not None and each.start >= first}
+        assert stored.keys() <= waiting.keys() | unread | self.delivered
+        for record in records:
+            known = stored.get(record.physical_offset)
+            assert known is None or record.size == known.end - known.start
+
+    # -- staged batches: published once and whole --
+
+    @rule()
+    def stage_part(self) -> None:
+        body = b"%d-%d" % (self.batch, len(self.staged_bodies))
+        self.staged.write_part("w", self.batch, "s", len(self.staged_bodies), body)
+        self.staged_bodies.append(body)
+
+    @rule()
+    def begin_publishing(self) -> None:
+        self.publish_some(1000)  # the batch before comes first
+        if self.staged_bodies:
+            self.flush()
+            floors = {STAGED: {"0": self.store.max_offset(STAGED, 0)}}
+            intent = PublishIntent(self.batch, [("s", len(self.staged_bodies))], False, floors)
+            self.staged.write_intent("w", intent)
+            self.published += self.staged_bodies
+            self.staged_bodies = []
+            self.batch += 1
+
+    @rule(parts=st.integers(0, 3))
+    def publish_some(self, parts: int) -> None:
+        """Append some parts that are not there yet; then the batch is finished, if that was all."""
+        intent = self.staged.read_intent("w")
+        if intent is None:
+            return
+        floor = intent.floors[STAGED]["0"]
+        present = {each.body for each in self.live((STAGED, 0)) if each.offset >= floor}
+        numbers = range(intent.stages[0][1])
+        bodies = [self.staged.read_part("w", intent.batch, "s", number) for number in numbers]
+        missing = [body for body in bodies if body is not None and body not in present]
+        for body in missing[:parts]:
+            self.append(STAGED, 0, body, b"")
+        if len(missing) <= parts:
+            self.flush()
+            self.staged.finish_batch("w", PublishedMark(intent.batch, False))
+
+    def check_staged(self) -> None:
+        mark, intent = self.staged.read_mark("w"), self.staged.read_intent("w")
+        done = -1 if mark is None else mark.batch
+        if intent is not None and intent.batch <= done:
+            self.staged.finish_batch("w", PublishedMark(done, False))
+            intent = None
+        assert self.batch - 1 == (done if intent is None else intent.batch)
+        bodies = [each.body for each in self.live((STAGED, 0))]
+        assert len(set(bodies)) == len(bodies)
+        wanted = [body for body in self.published if int(body.split(b"-")[0]) <= done]
+        assert set(wanted) <= set(bodies)
+        if intent is not None:
+            count = intent.stages[0][1]
+            assert None not in [
+                self.staged.read_part("w", intent.batch, "s", number) for number in range(count)
+            ]
+        for number, body in enumerate(self.staged_bodies):
+            assert self.staged.read_part("w", self.batch, "s", number) == body
 
     # -- what happens to it --
 
     @rule()
     def kill(self) -> None:
-        self.recover(self.files.crash(random.Random(0), lose_unflushed=False), self.store.max_physical_offset)
+        files = self.files.crash(random.Random(0), lose_unflushed=False)
+        self.recover(files, self.store.max_physical_offset, False)
 
     @rule(seed=st.integers(0, 1 << 30))
     def lose_power(self, seed: int) -> None:
-        self.recover(self.files.crash(random.Random(seed)), self.store.durable_offset)
+        self.recover(self.files.crash(random.Random(seed)), self.store.durable_offset, True)
 
     @rule(
         seed=st.integers(0, 1 << 30), lose=st.sampled_from(["ny", "yn", "yy", "nn"]), left=st.integers(0, 30)
@@ -186,12 +366,26 @@ class StoreModel(RuleBasedStateMachine):
             MessageStore.open(self.config, files, self.clock)
         except ProcessKilled:
             files.operations_left = None
-        self.recover(files.crash(random.Random(seed + 1), lose_unflushed=lose[1] == "y"), expected)
+        files = files.crash(random.Random(seed + 1), lose_unflushed=lose[1] == "y")
+        self.recover(files, expected, "y" in lose)
+
+    @rule(seed=st.integers(0, 1 << 30), lose=st.booleans(), left=st.integers(0, 12))
+    def crash_while_closing(self, seed: int, lose: bool, left: int) -> None:
+        expected = self.store.durable_offset if lose else self.store.max_physical_offset
+        self.files.operations_left = left
+        with suppress(ProcessKilled):
+            self.store.close()
+            expected = self.store.durable_offset
+        self.recover(self.files.crash(random.Random(seed), lose_unflushed=lose), expected, lose)
 
     @rule(number=st.integers(0, 1000), part=st.floats(0, 1, exclude_max=True))
     def damage_body(self, number: int, part: float) -> None:
         """Flip a bit of a message that the checkpoint covers, and kill the process."""
-        covered = [each for each in self.log if each.end <= self.confirmed and each.body]
+        first = self.store.min_physical_offset
+        covered = [
+            each for each in self.log if first <= each.start < each.end <= self.confirmed and each.body
+        ]
+        covered = [each for each in covered if each.queue[0] not in (WHEEL, STAGED)]
         if covered:
             chosen = covered[number % len(covered)]
             self.damage(chosen, HEADER.size + int(part * len(chosen.body or b"")))
@@ -200,7 +394,13 @@ class StoreModel(RuleBasedStateMachine):
     def damage_header(self, queue_id: int, topic: str, byte: int) -> None:
         """Damage the last message of a queue: nothing but its queue entry tells then that it existed."""
         known = self.live((topic, queue_id))
-        if known and known[-1].end <= self.confirmed and known[-1].body is not None:
+        first = self.store.min_physical_offset
+        if (
+            known
+            and first <= known[-1].start
+            and known[-1].end <= self.confirmed
+            and known[-1].body is not None
+        ):
             self.damage(known[-1], byte)
 
     def damage(self, chosen: Stored, byte: int) -> None:
@@ -215,7 +415,7 @@ class StoreModel(RuleBasedStateMachine):
         chosen.body, chosen.keys = None, ()
         self.kill()
 
-    def recover(self, files: CrashFiles, expected_end: int) -> None:
+    def recover(self, files: CrashFiles, expected_end: int, lost_power: bool) -> None:
         """Open what a crash left, and note what may have been lost, or come back."""
         self.reopen_files(files)
         end = self.store.max_physical_offset
@@ -225,6 +425,13 @@ class StoreModel(RuleBasedStateMachine):
         for queue in {each.queue for each in self.log if each.offset >= 0}:
             if not self.live(queue):
                 self.bring_back(queue)
+        self.delivered = {place for place in self.delivered if place < end}
+        self.check_timers(lost_power)
+        self.check_staged()
+        if len(self.log) % 2:  # otherwise the index is searched in the state in which the crash left it later
+            for topic in ("a", LONG):
+                for key in KEPT_KEYS:
+                    self.query_by_key(topic, key)
 
     def bring_back(self, queue: Queue) -> None:
         """Mark the messages of a deleted topic as not deleted that a crash has brought back."""
@@ -234,9 +441,30 @@ class StoreModel(RuleBasedStateMachine):
 
     # -- what must be true --
 
-    @rule(topic=topics, key=st.sampled_from(["u", "k1", "k2", "v" * 600]))
+    @rule(
+        topic=topics, queue_id=queue_ids, back_ms=st.sampled_from([0, 1, 500, 501, 4000, 4500, 80 * HOUR_MS])
+    )
+    def search_by_time(self, topic: str, queue_id: int, back_ms: int) -> None:
+        queue, time_ms = (topic, queue_id), self.clock.now_ms() - back_ms
+        low, high = self.store.min_offset(*queue), self.store.max_offset(*queue)
+        messages = [each for each in self.live(queue) if each.body is not None and each.offset >= low]
+        first = self.store.offset_by_time(*queue, time_ms, Boundary.LOWER)
+        assert low <= first <= high
+        assert all((each.time_ms >= time_ms) == (each.offset >= first) for each in messages)
+        last = self.store.offset_by_time(*queue, time_ms, Boundary.UPPER)
+        assert low <= last <= high
+        assert all(
+            (each.time_ms > time_ms) == (each.offset > last) for each in messages if each.offset != low
+        )
+
+    @rule(topic=topics, key=st.sampled_from(KEPT_KEYS))
     def query_by_key(self, topic: str, key: str) -> None:
-        wanted = [each.start for each in self.log if each.queue[0] == topic and key in each.keys]
+        first = self.store.min_physical_offset
+        wanted = [
+            each.start
+            for each in self.log
+            if each.queue[0] == topic and key in each.keys and each.start >= first
+        ]
         gone = {each.start for each in self.log if each.body is None}
         found = self.store.query_by_key(topic, key, 64, 0, 1 << 60)
         assert [start for start in found if start not in gone] == wanted[::-1][: 64 - len(gone & set(found))]
@@ -251,9 +479,12 @@ class StoreModel(RuleBasedStateMachine):
             wanted = self.live(queue)
             assert self.store.max_offset(*queue) == len(wanted)
             assert [each.offset for each in wanted] == list(range(len(wanted)))
+            first = self.store.min_physical_offset
+            visible = [each for each in wanted if each.start >= first]
             has_holes = any(each.body is None for each in wanted)
-            assert self.store.min_offset(*queue) == 0 or wanted[0].body is None
-            found: dict[int, bytes] = {}
+            lowest = visible[0].offset if visible else len(wanted)
+            assert self.store.min_offset(*queue) == lowest or has_holes
+            found: dict[int, tuple[bytes, tuple[str, ...]]] = {}
             offset = self.store.min_offset(*queue)
             while offset < len(wanted):
                 result = self.store.read(*queue, offset, 32)
@@ -263,8 +494,15 @@ class StoreModel(RuleBasedStateMachine):
                 for message in iter_messages(b"".join(result.chunks), check_crc=False):
                     assert message.queue_offset not in found
                     if crc32(message.body) & 0x7FFFFFFF == message.body_crc:
-                        found[message.queue_offset] = bytes(message.body)
-            assert found == {each.offset: each.body for each in wanted if each.body is not None}
+                        found[message.queue_offset] = bytes(message.body), keys_of(message)
+            assert found == {each.offset: (each.body, each.keys) for each in visible if each.body is not None}
+
+
+def keys_of(message: Message) -> tuple[str, ...]:
+    """Return the keys and the unique key of a message, as the index holds them."""
+    properties = message.properties
+    unique = [properties["UNIQ_KEY"]] if "UNIQ_KEY" in properties else []
+    return (*properties.get("KEYS", "").split(), *unique)
 
 
 def run_once(work: Callable[[], object]) -> Callable[[], None]:
@@ -290,7 +528,7 @@ def before(work: Callable[[], None], then: Callable[..., Any]) -> Callable[..., 
 
 TestStoreModel = StoreModel.TestCase
 TestStoreModel.settings = settings(
-    max_examples=60,
+    max_examples=int(os.environ.get("LAWS_SEEDS", "200")),
     stateful_step_count=30,
     deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],

@@ -1,0 +1,46 @@
+"""One planted defect: a change of the source text, and the tests that must fail then."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+class TextChanged(Exception):
+    """The source no longer holds the text that a defect replaces, or holds it more than once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """Replacement of a text that stands exactly once in a file; ``path`` is relative to the root of the tree."""
+
+    path: str
+    old: str
+    new: str
+
+    def apply(self, text: str) -> str:
+        """Return the file's text with the replacement. Raises TextChanged."""
+        if (count := text.count(self.old)) != 1:
+            raise TextChanged(f"{self.path} holds {count} times: {self.old!r}")
+        return text.replace(self.old, self.new)
+
+
+@dataclass(frozen=True, slots=True)
+class Defect:
+    """A defect by name. ``law`` is the law it breaks, ``tests`` the pytest arguments that should catch it."""
+
+    name: str
+    law: str
+    edits: tuple[Edit, ...]
+    tests: tuple[str, ...]
+
+    def changed_files(self, root: Path) -> dict[Path, str]:
+        """Return the new text of every file that the defect changes. Raises TextChanged."""
+        texts: dict[Path, str] = {}
+        for edit in self.edits:
+            path = root / edit.path
+            texts[path] = edit.apply(texts.get(path) or path.read_text("utf-8"))
+        return texts
+
+
+def change(path: str, old: str, new: str) -> tuple[Edit, ...]:
+    """Return the edits of a defect with a single one."""
+    return (Edit(path, old, new),)

@@ -1,0 +1,249 @@
+"""Planted defects of appending, flushing and the checkpoint, and of the threads that do so side by side."""
+
+from typing import Final
+
+from storage.tests.planting.defect import Defect, Edit, change
+
+APPEND: Final = "storage/append.py"
+STORE: Final = "storage/store.py"
+COMMIT_LOG: Final = "storage/commit_log.py"
+FILES: Final = "storage/files.py"
+GROUP_COMMIT: Final = "gateway/broker/group_commit.py"
+MODEL: Final = "storage/tests/test_store_model.py"
+INTERLEAVING: Final = "storage/tests/test_store_interleaving.py"
+TEST_FILES: Final = "storage/tests/test_files.py"
+TEST_RECOVERY: Final = "storage/tests/test_recovery.py"
+TEST_GROUP_COMMIT: Final = "gateway/broker/tests/test_group_commit.py"
+
+KEPT: Final = "acknowledged under the mode's promise is readable"
+NOTHING_INVENTED: Final = "nothing invented, doubled or without its place"
+
+_REST: Final = (
+    "    buffer[rest : rest + rest_bytes] = "
+    'b"".join((body, topic_part, SHORT.pack(properties_bytes), properties))\n'
+)
+_CONFIRMED: Final = "        checkpoint.confirm_offset = queued\n"
+_FLUSH_LOG: Final = "        self.flush()\n        self._flush_queues("
+_FLUSH_QUEUES: Final = (
+    "        self._flush_queues([(queue, end) for queue, end in ends if queue.flushed_offset < end], "
+    "deleted)\n"
+)
+_COVERED: Final = "        self._covered = self._queued\n        self._store.flush()\n"
+
+LOG_DEFECTS: Final = (
+    Defect(
+        "header-written-first",
+        NOTHING_INVENTED,
+        (
+            Edit(APPEND, _REST, ""),
+            Edit(
+                APPEND,
+                "    log.position = position + size\n    if visible:\n",
+                f"{_REST}    log.position = position + size\n    if visible:\n",
+            ),
+        ),
+        (INTERLEAVING,),
+    ),
+    Defect(
+        "batch-header-written-first",
+        NOTHING_INVENTED,
+        change(
+            APPEND,
+            "    buffer[position + 8 : position + size] = memoryview(blob)[8:]\n"
+            "    buffer[position : position + 8] = blob[:8]\n",
+            "    buffer[position : position + 8] = blob[:8]\n"
+            "    buffer[position + 8 : position + size] = memoryview(blob)[8:]\n",
+        ),
+        (INTERLEAVING,),
+    ),
+    Defect(
+        "message-queued-before-its-entry",
+        KEPT,
+        change(
+            APPEND,
+            "    log.position = position + size\n    if visible:\n",
+            "    log.position = position + size\n    log.queued_until = physical_offset + size\n    if visible:\n",
+        ),
+        (INTERLEAVING,),
+    ),
+    Defect(
+        "batch-queued-before-its-entries",
+        KEPT,
+        change(
+            APPEND,
+            "    queue.append_entries(entries)\n    log.queued_until = log.base + log.position\n",
+            "    log.queued_until = log.base + log.position\n    queue.append_entries(entries)\n",
+        ),
+        (INTERLEAVING,),
+    ),
+    Defect(
+        "confirm-offset-read-late",
+        KEPT,
+        change(STORE, _CONFIRMED, _CONFIRMED.replace("queued\n", "self.commit_log.queued_until\n")),
+        (INTERLEAVING,),
+    ),
+    Defect(
+        "queue-ends-read-late",
+        KEPT,
+        change(
+            STORE,
+            _FLUSH_QUEUES,
+            _FLUSH_QUEUES
+            + "        for queue, _ in ends:\n            queue.flushed_offset = queue.next_offset\n",
+        ),
+        (INTERLEAVING,),
+    ),
+    Defect(
+        "checkpoint-time-read-late",
+        KEPT,
+        change(
+            STORE,
+            "self._limit_to_indexed(until_ms, queued)\n",
+            "self._limit_to_indexed(self._now_ms() - 1, queued)\n",
+        ),
+        (INTERLEAVING,),
+    ),
+    Defect(
+        "checkpoint-without-flushing-queues",
+        KEPT,
+        change(
+            STORE,
+            _FLUSH_QUEUES,
+            "",
+        ),
+        (MODEL,),
+    ),
+    Defect(
+        "checkpoint-without-flushing-the-log",
+        KEPT,
+        change(STORE, _FLUSH_LOG, _FLUSH_LOG.replace("        self.flush()\n", "")),
+        (MODEL,),
+    ),
+    Defect(
+        "queues-listed-without-a-copy",
+        KEPT,
+        change(
+            "storage/queue_set.py",
+            "        return list(self.by_key.values())\n",
+            "        return self.by_key.values()  # type: ignore[return-value]\n",
+        ),
+        (INTERLEAVING,),
+    ),
+    Defect(
+        "durable-offset-read-after-the-flush",
+        KEPT,
+        change(
+            COMMIT_LOG,
+            "        if target > self.durable_offset:\n            self.durable_offset = target\n",
+            "        self.durable_offset = max(self.durable_offset, self.queued_until)\n",
+        ),
+        (INTERLEAVING,),
+    ),
+    Defect(
+        "only-the-last-log-file-flushed",
+        KEPT,
+        change(
+            COMMIT_LOG,
+            "        base = self.base_of(start)\n",
+            "        base = self.base_of(max(0, target - 1))\n",
+        ),
+        (MODEL,),
+    ),
+    Defect(
+        "clean-mark-before-the-last-checkpoint",
+        KEPT,
+        change(
+            STORE,
+            "                self.write_checkpoint()\n                self.files.delete(self.config.abort_path)\n",
+            "                self.files.delete(self.config.abort_path)\n                self.write_checkpoint()\n",
+        ),
+        (MODEL,),
+    ),
+    Defect(
+        "small-files-not-fsynced",
+        "tables complete",
+        change(
+            FILES,
+            "self._write_new_small(path, data, wait=True)",
+            "self._write_new_small(path, data, wait=False)",
+        ),
+        (TEST_FILES,),
+    ),
+    Defect(
+        "folder-of-a-small-file-not-fsynced",
+        "tables complete",
+        change(
+            FILES,
+            "            os.replace(self._write_new_small(path, data, wait=True), path)\n"
+            "            self._flush_directory(os.path.dirname(path))\n",
+            "            os.replace(self._write_new_small(path, data, wait=True), path)\n",
+        ),
+        (TEST_FILES,),
+    ),
+    Defect(
+        "replaced-small-file-not-fsynced",
+        "tables complete",
+        change(
+            FILES,
+            "        try:\n            _fsync_path(path)\n        except FileNotFoundError:\n            return\n",
+            "        if not os.path.exists(path):\n            return\n",
+        ),
+        (TEST_FILES, "gateway/runtime/tests/test_config_file.py"),
+    ),
+    Defect(
+        "folder-of-a-new-file-forgotten",
+        KEPT,
+        change(FILES, "                    self._new_directories |= {parent, os.path.dirname(parent)}\n", ""),
+        (TEST_FILES,),
+    ),
+    Defect(
+        "new-folder-forgotten-during-a-flush",
+        KEPT,
+        (
+            Edit(
+                FILES,
+                "                self._new_directories.discard(directory)\n                try:\n",
+                "                try:\n",
+            ),
+            Edit(
+                FILES,
+                "                    raise\n\n    def flush_many",
+                "                    raise\n"
+                "                self._new_directories.discard(directory)\n\n    def flush_many",
+            ),
+        ),
+        (TEST_FILES,),
+    ),
+    Defect(
+        "answers-held-during-a-flush-count",
+        KEPT,
+        change(GROUP_COMMIT, _COVERED, "        self._store.flush()\n        self._covered = self._queued\n"),
+        (TEST_GROUP_COMMIT,),
+    ),
+    Defect(
+        "answers-leave-after-a-failed-flush",
+        KEPT,
+        change(
+            GROUP_COMMIT,
+            "            self._flush_requested.set()\n            return\n",
+            "            self._flush_requested.set()\n",
+        ),
+        (TEST_GROUP_COMMIT,),
+    ),
+    Defect(
+        "deleted-queue-files-not-flushed",
+        NOTHING_INVENTED,
+        change(
+            STORE,
+            "        deleted = self._queue_set.deleted_paths()\n",
+            "        deleted: list[str] = []\n",
+        ),
+        (TEST_RECOVERY,),
+    ),
+    Defect(
+        "deletion-of-a-file-not-flushed",
+        NOTHING_INVENTED,
+        change(FILES, "            self._flush_deletion(path)\n            return\n", "            return\n"),
+        (TEST_FILES,),
+    ),
+)

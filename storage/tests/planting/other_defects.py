@@ -1,0 +1,300 @@
+"""Planted defects of tables, timer, staged batches, transactions, pops, retention and time search."""
+
+from typing import Final
+
+from storage.tests.planting.defect import Defect, change
+from storage.tests.planting.log_defects import MODEL
+
+TIMER: Final = "storage/timer_store.py"
+TIMER_LOG: Final = "storage/timer_log.py"
+STAGED: Final = "storage/staged_files.py"
+BATCHES: Final = "gateway/broker/staged_batches.py"
+RETENTION: Final = "storage/retention.py"
+CONFIG_FILE: Final = "gateway/runtime/config_file.py"
+TEST_TIMER: Final = "storage/tests/test_timer_store.py"
+TEST_STAGED: Final = "storage/tests/test_staged_files.py"
+TEST_BATCHES: Final = "gateway/broker/tests/test_staged_batches.py"
+TEST_STORE: Final = "storage/tests/test_store.py"
+TEST_TABLES: Final = "gateway/runtime/tests/test_config_file.py"
+
+TIMERS: Final = "timers complete"
+BATCH: Final = "a staged batch is published once and whole"
+TABLES: Final = "tables complete"
+TIMES: Final = "time search complete"
+EXPIRED: Final = "retention removes only what has expired"
+
+_FLUSH_LOG: Final = "        self._store.flush()\n"
+_FLUSH_TIMER: Final = "        self._log.flush()\n        self._wheel.flush()\n"
+_WRITE_POSITION: Final = "        self._checkpoint.write_position(position)\n"
+_MARK: Final = (
+    '        self._files.write_small(f"{self._root}/{writer}/{MARK}", json.dumps(asdict(mark)).encode())\n'
+)
+_DELETE_INTENT: Final = '        self._files.delete(f"{self._root}/{writer}/{INTENT}")\n'
+_DELETE_PARTS: Final = "        return self.delete_parts(writer, mark.batch)\n"
+
+OTHER_DEFECTS: Final = (
+    Defect(
+        "backup-overwritten-by-a-table-not-on-the-disk",
+        TABLES,
+        change(CONFIG_FILE, "backup if self._whole == self.path else None)", "backup)"),
+        (TEST_TABLES,),
+    ),
+    Defect(
+        "newer-table-taken-for-flushed",
+        TABLES,
+        change(CONFIG_FILE, "        if mark == self._replaced:\n", "        if True:\n"),
+        (TEST_TABLES,),
+    ),
+    Defect(
+        "timer-checkpoint-before-its-log",
+        TIMERS,
+        change(TIMER, _FLUSH_TIMER + _WRITE_POSITION, _WRITE_POSITION + _FLUSH_TIMER),
+        (TEST_TIMER,),
+    ),
+    Defect(
+        "timer-flush-without-the-commit-log",
+        TIMERS,
+        change(TIMER, _FLUSH_LOG, ""),
+        (TEST_TIMER,),
+    ),
+    Defect(
+        "timer-log-not-flushed",
+        TIMERS,
+        change(TIMER, _FLUSH_TIMER, _FLUSH_TIMER.replace("        self._log.flush()\n", "")),
+        (TEST_TIMER,),
+    ),
+    Defect(
+        "timer-position-read-during-the-flush",
+        TIMERS,
+        change(
+            TIMER,
+            _FLUSH_TIMER + _WRITE_POSITION,
+            _FLUSH_TIMER
+            + "        position = self.take_unflushed_position() or position\n"
+            + _WRITE_POSITION,
+        ),
+        (TEST_TIMER,),
+    ),
+    Defect(
+        "timer-message-chained-again",
+        TIMERS,
+        change(TIMER, "            self.already_chained.add(record.physical_offset)\n", ""),
+        (TEST_TIMER,),
+    ),
+    Defect(
+        "timer-wheel-not-repaired",
+        TIMERS,
+        change(TIMER, "            self._relink(record)\n", "            pass\n"),
+        (TEST_TIMER,),
+    ),
+    Defect(
+        "torn-timer-slot-kept",
+        TIMERS,
+        change(TIMER, "            if slot.last >= self._log.end:\n", "            if False:\n"),
+        (TEST_TIMER,),
+    ),
+    Defect(
+        "timer-progress-ahead-of-its-logs",
+        TIMERS,
+        change(
+            TIMER,
+            "        return self._log.end >= progress.log_end and ",
+            "        return True or ",
+        ),
+        (TEST_TIMER,),
+    ),
+    Defect(
+        "part-of-a-rewritten-slot-counts",
+        TIMERS,
+        change(TIMER, "        if record.magic & MAGIC_PART:\n            return\n", ""),
+        (TEST_TIMER,),
+    ),
+    Defect(
+        "timer-log-remains-behind-its-end",
+        TIMERS,
+        change(TIMER_LOG, "            file.zero_from(self.end - base)\n", ""),
+        (TEST_TIMER,),
+    ),
+    Defect(
+        "timer-log-zeros-not-flushed",
+        TIMERS,
+        change(
+            TIMER_LOG,
+            "            self._files.flush(self._path(base))\n        self._reserved",
+            "        self._reserved",
+        ),
+        (TEST_TIMER,),
+    ),
+    Defect(
+        "timer-record-of-a-lost-message-trusted",
+        TIMERS,
+        change(
+            TIMER_LOG,
+            "        return end % self._file_bytes == 0 or is_whole(self._unpack(position))\n",
+            "        return True\n",
+        ),
+        (TEST_TIMER,),
+    ),
+    Defect(
+        "staged-mark-after-the-parts-are-gone",
+        BATCH,
+        change(
+            STAGED,
+            _MARK + _DELETE_INTENT + _DELETE_PARTS,
+            "        freed = self.delete_parts(writer, mark.batch)\n"
+            + _MARK
+            + _DELETE_INTENT
+            + "        return freed\n",
+        ),
+        (TEST_STAGED,),
+    ),
+    Defect(
+        "staged-intent-deleted-before-the-mark",
+        BATCH,
+        change(STAGED, _MARK + _DELETE_INTENT, _DELETE_INTENT + _MARK),
+        (TEST_STAGED,),
+    ),
+    Defect(
+        "resumed-batch-appended-twice",
+        BATCH,
+        change(
+            BATCHES,
+            "await self._unique_keys_from(intent.floors) if resumed else frozenset[bytes]()",
+            "frozenset[bytes]()",
+        ),
+        (TEST_BATCHES,),
+    ),
+    Defect(
+        "batch-intent-before-its-floors-are-durable",
+        BATCH,
+        change(
+            BATCHES,
+            "        await self._run_in_thread(self._store.flush)\n"
+            "        await self._run_in_thread(lambda: self._files.write_intent(writer, intent))\n",
+            "        await self._run_in_thread(lambda: self._files.write_intent(writer, intent))\n",
+        ),
+        (TEST_BATCHES,),
+    ),
+    Defect(
+        "batch-marked-before-its-messages-are-durable",
+        BATCH,
+        change(
+            BATCHES,
+            "        await self._run_in_thread(self._store.flush)\n        mark = ",
+            "        mark = ",
+        ),
+        (TEST_BATCHES,),
+    ),
+    Defect(
+        "unfinished-batch-forgotten-at-the-start",
+        BATCH,
+        change(
+            BATCHES,
+            "                await self._finish_or_retry(writer)\n",
+            "                pass\n",
+        ),
+        (TEST_BATCHES,),
+    ),
+    Defect(
+        "half-message-committed-twice",
+        "half messages complete",
+        change(
+            "gateway/broker/transaction_checks.py",
+            "        if copies.is_ended(before) or self._is_committed(message):\n",
+            "        if copies.is_ended(before):\n",
+        ),
+        ("gateway/broker/tests/test_transaction_checks.py",),
+    ),
+    Defect(
+        "pops-forgotten-by-a-crash",
+        "pops complete",
+        change(
+            "gateway/broker/pop/reviver.py",
+            "        for queue_id in range(config.pop.revive_queue_num):\n            self.catch_up(queue_id)\n",
+            "",
+        ),
+        ("gateway/broker/pop/tests/test_reviver.py",),
+    ),
+    Defect(
+        "revived-pop-not-noted",
+        "pops complete",
+        change(
+            "gateway/broker/pop/reviver.py",
+            "            self._skip_own_record(queue, self.log.write_record(queue_id, AckRecord(key, revived)))\n",
+            "            pass\n",
+        ),
+        ("gateway/broker/pop/tests/test_reviver.py",),
+    ),
+    Defect(
+        "written-log-file-expires",
+        EXPIRED,
+        change(
+            RETENTION,
+            "        if self.commit_log.first_base >= self.commit_log.base:\n",
+            "        if self.commit_log.first_base > self.commit_log.base:\n",
+        ),
+        (MODEL, TEST_STORE),
+    ),
+    Defect(
+        "expired-entries-still-readable",
+        EXPIRED,
+        change(
+            "storage/consume_queue.py",
+            "        self.min_offset = self.first_entry_from(physical_offset)\n        self.expired_before",
+            "        self.expired_before",
+        ),
+        (MODEL, TEST_STORE),
+    ),
+    Defect(
+        "last-queue-file-expires",
+        "queue offsets without holes",
+        change(
+            "storage/consume_queue.py",
+            "        while len(self.bases) > 1 and self.read_entry(self.bases[1] - 1)[0] < physical_offset:\n",
+            "        while len(self.bases) > 1 and self.read_entry(self.bases[1] - 1)[0] <= physical_offset:\n",
+        ),
+        (MODEL, TEST_STORE),
+    ),
+    Defect(
+        "index-of-stored-messages-expires",
+        "keys complete",
+        change(
+            "storage/index.py",
+            "        while len(self.files) > 1 and self.files[0].end_offset < physical_offset:\n",
+            "        while len(self.files) > 1 and self.files[0].begin_offset < physical_offset:\n",
+        ),
+        (MODEL,),
+    ),
+    Defect(
+        "young-log-file-expires",
+        EXPIRED,
+        change(
+            RETENTION,
+            "        if following is None or store_timestamp_of(following) > timestamp_ms:\n            return False\n",
+            "",
+        ),
+        (MODEL, TEST_STORE),
+    ),
+    Defect(
+        "time-search-skips-a-message",
+        TIMES,
+        change("storage/time_search.py", "            low = probe + 1\n", "            low = probe + 2\n"),
+        (MODEL, TEST_STORE),
+    ),
+    Defect(
+        "time-search-leaves-out-the-time-itself",
+        TIMES,
+        change("storage/time_search.py", " or (inclusive and time_ms == timestamp_ms)", ""),
+        (MODEL, TEST_STORE),
+    ),
+    Defect(
+        "time-search-stops-at-a-hole",
+        TIMES,
+        change(
+            "storage/time_search.py",
+            "        while time_ms < 0 and probe + 1 < high:  # a hole: the message behind it tells the time\n",
+            "        while False:\n",
+        ),
+        (MODEL, TEST_STORE),
+    ),
+)

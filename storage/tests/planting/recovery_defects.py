@@ -1,0 +1,275 @@
+"""Planted defects of opening a store: checkpoint, recovery, damage and the key index."""
+
+from typing import Final
+
+from storage.tests.planting.defect import Defect, Edit, change
+from storage.tests.planting.log_defects import KEPT, MODEL, NOTHING_INVENTED, TEST_RECOVERY
+
+RECOVERY: Final = "storage/recovery.py"
+SEARCH: Final = "storage/entry_search.py"
+INDEX: Final = "storage/index.py"
+STORE: Final = "storage/store.py"
+TEST_INDEX: Final = "storage/tests/test_index_recovery.py"
+TEST_BUILD: Final = "gateway/broker/assembly/tests/test_build.py"
+
+DENSE: Final = "queue offsets without holes"
+KEYS: Final = "keys complete"
+BOUNDED: Final = "recovery bounded and starting from the checkpoint"
+
+RECOVERY_DEFECTS: Final = (
+    Defect(
+        "crash-leftover-counted-as-durable",
+        KEPT,
+        change(
+            RECOVERY,
+            "            self._log.durable_offset = bases[0]  # the bytes",
+            "            pass  # the bytes",
+        ),
+        (MODEL,),
+    ),
+    Defect(
+        "no-margin-of-three-seconds",
+        KEPT,
+        change("storage/checkpoint.py", "_MARGIN_MS = 3000\n", "_MARGIN_MS = 0\n"),
+        (TEST_RECOVERY,),
+    ),
+    Defect(
+        "clean-start-ignores-doubtful-queues",
+        KEPT,
+        change(
+            SEARCH,
+            "        trusted = self.queued_until if self._crashed else NO_LIMIT\n",
+            "        trusted = self.queued_until if self._crashed else 0\n",
+        ),
+        (TEST_RECOVERY,),
+    ),
+    Defect(
+        "doubtful-queues-ignored-after-a-crash",
+        KEPT,
+        change(
+            SEARCH,
+            "        trusted = self.queued_until if self._crashed else NO_LIMIT\n",
+            "        trusted = 0 if self._crashed else NO_LIMIT\n",
+        ),
+        (TEST_RECOVERY,),
+    ),
+    Defect(
+        "power-cut-taken-for-a-kill",
+        NOTHING_INVENTED,
+        change(
+            STORE,
+            "        power_cut = crashed and (not boot or last_boot != boot)\n",
+            "        power_cut = False\n",
+        ),
+        (MODEL,),
+    ),
+    Defect(
+        "whole-log-read-at-every-start",
+        BOUNDED,
+        change(
+            RECOVERY,
+            "        if self.rebuilt:\n            return self._log.first_base\n",
+            "        return self._log.first_base\n",
+        ),
+        (TEST_RECOVERY,),
+    ),
+    Defect(
+        "start-without-the-checkpoint",
+        BOUNDED,
+        change(
+            RECOVERY,
+            "        return best if best >= self._log.first_base else None\n",
+            "        return None\n",
+        ),
+        (TEST_RECOVERY,),
+    ),
+    Defect(
+        "zeros-behind-the-cut-not-flushed",
+        NOTHING_INVENTED,
+        change(
+            RECOVERY,
+            "            self._log.mapped_file(base).zero_from(end - base)\n"
+            "            self._files.flush(self._log.path(base))\n",
+            "            self._log.mapped_file(base).zero_from(end - base)\n",
+        ),
+        (MODEL, TEST_RECOVERY),
+    ),
+    Defect(
+        "torn-end-left-in-the-log",
+        NOTHING_INVENTED,
+        change(
+            RECOVERY,
+            "            self._log.mapped_file(base).zero_from(end - base)\n",
+            "",
+        ),
+        (MODEL,),
+    ),
+    Defect(
+        "erased-entries-not-flushed",
+        NOTHING_INVENTED,
+        change(RECOVERY, "                self._erased_paths.append(queue.path_of(count))\n", ""),
+        (MODEL, TEST_RECOVERY),
+    ),
+    Defect(
+        "rebuild-not-noted",
+        KEPT,
+        change(RECOVERY, "        self._files.write_small(self._config.abort_path, REBUILDING)\n", ""),
+        (TEST_RECOVERY,),
+    ),
+    Defect(
+        "damage-cuts-what-lies-behind",
+        KEPT,
+        change(
+            RECOVERY,
+            "        confirmed = end.physical_offset < self._confirmed_until\n",
+            "        return None\n        confirmed = end.physical_offset < self._confirmed_until\n",
+        ),
+        (MODEL,),
+    ),
+    Defect(
+        "damaged-messages-leave-no-hole",
+        DENSE,
+        change(RECOVERY, "                self._make_holes(offset, behind)\n", ""),
+        (MODEL,),
+    ),
+    Defect(
+        "half-message-gets-a-queue-entry",
+        NOTHING_INVENTED,
+        change(
+            RECOVERY,
+            "        if message.sys_flag & TRANSACTION_MASK in (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK):\n"
+            "            return True\n",
+            "",
+        ),
+        (MODEL,),
+    ),
+    Defect(
+        "missing-entries-not-rebuilt",
+        DENSE,
+        change(RECOVERY, "            if not from_beginning:\n                return False\n", ""),
+        (MODEL, TEST_RECOVERY),
+    ),
+    Defect(
+        "crc-not-checked-after-a-crash",
+        NOTHING_INVENTED,
+        change(
+            "storage/log_scan.py",
+            "    if check_crc and body_bytes and crc32(view[body:at]) & 0x7FFFFFFF != body_crc:\n",
+            "    if False:\n",
+        ),
+        (MODEL,),
+    ),
+    Defect(
+        "remains-of-an-earlier-life-accepted",
+        NOTHING_INVENTED,
+        change("storage/log_scan.py", "    if own_offset != physical_offset:\n", "    if False:\n"),
+        ("storage/tests/test_log_scan.py",),
+    ),
+    Defect(
+        "group-offset-beyond-the-end-after-a-crash",
+        "a committed offset never beyond the end",
+        change(
+            "gateway/broker/consumer_offsets.py",
+            "                if offset > end:\n",
+            "                if False:\n",
+        ),
+        (TEST_BUILD,),
+    ),
+    Defect(
+        "index-not-resumed-after-a-crash",
+        KEYS,
+        change(
+            INDEX,
+            "            self.next_offset = self._end_of_message(self.files[-1].end_offset)\n",
+            "            self.next_offset = self._log.max_offset if crashed else "
+            "self._end_of_message(self.files[-1].end_offset)\n",
+        ),
+        (MODEL,),
+    ),
+    Defect(
+        "index-built-again-over-itself",
+        KEYS,
+        change(
+            INDEX,
+            "            self.next_offset = self._end_of_message(self.files[-1].end_offset)\n",
+            "            pass\n",
+        ),
+        (MODEL,),
+    ),
+    Defect(
+        "unfinished-index-trusted",
+        KEYS,
+        change(INDEX, "        return crashed and file.is_unfinished\n", "        return False\n"),
+        (TEST_INDEX,),
+    ),
+    Defect(
+        "index-of-the-checkpoint-s-time-trusted",
+        KEYS,
+        change(INDEX, "file.end_time >= unchanged_before_ms:", "file.end_time > unchanged_before_ms:"),
+        (TEST_INDEX,),
+    ),
+    Defect(
+        "index-beyond-the-log-trusted",
+        NOTHING_INVENTED,
+        change(
+            INDEX,
+            "        if file.next_entry <= 1 or file.end_offset >= self._log.max_offset:\n",
+            "        if file.next_entry <= 1:\n",
+        ),
+        (MODEL,),
+    ),
+    Defect(
+        "index-found-after-a-crash-not-flushed",
+        KEYS,
+        change(INDEX, "            self._unflushed = set(self.files)\n", "            pass\n"),
+        (MODEL, TEST_INDEX),
+    ),
+    Defect(
+        "index-headers-written-newest-first",
+        KEYS,
+        change(
+            INDEX,
+            "        for file in self.files:\n            if file in touched:\n",
+            "        for file in reversed(self.files):\n            if file in touched:\n",
+        ),
+        (TEST_INDEX,),
+    ),
+    Defect(
+        "index-change-during-a-flush-forgotten",
+        KEYS,
+        (
+            Edit(
+                INDEX,
+                "            self._unflushed.discard(file)\n            self._files.flush(file.path)\n",
+                "            self._files.flush(file.path)\n            self._unflushed.discard(file)\n",
+            ),
+        ),
+        ("storage/tests/test_store_interleaving.py",),
+    ),
+    Defect(
+        "index-time-read-after-the-flush",
+        KEYS,
+        change(
+            INDEX,
+            "            self._files.flush(file.path)\n        return until\n",
+            "            self._files.flush(file.path)\n        return self._end_time\n",
+        ),
+        ("storage/tests/test_store_interleaving.py",),
+    ),
+    Defect(
+        "offset-of-delays-corrected-in-memory-only",
+        "a committed offset never beyond the end",
+        change(
+            "gateway/broker/delay_service.py",
+            "                self._dirty = True\n            if right < high",
+            "            if right < high",
+        ),
+        ("gateway/broker/tests/test_delay_service.py",),
+    ),
+    Defect(
+        "revive-offset-limited-to-the-next-record",
+        "pops complete",
+        change("gateway/broker/consumer_offsets.py", " - (group == last_done_group)\n", "\n"),
+        ("gateway/broker/pop/tests/test_reviver.py",),
+    ),
+)
