@@ -23,6 +23,8 @@ from storage.layout import (
 
 _EMPTY_ENTRY: Final = bytes(QUEUE_ENTRY_BYTES)
 _HOLE: Final = QUEUE_ENTRY.pack(0, QUEUE_HOLE_SIZE, 0)
+MIN_RESERVE_BYTES: Final = 4096
+"""Disk space that a new queue gets ahead of its entries: one page, 204 entries."""
 
 
 class QueueFilePool:
@@ -158,7 +160,7 @@ class ConsumeQueue:
         base = self.next_offset - self.next_offset % self.file_entries
         mapped = self._pool.mapped_file(self, base)
         position = (self.next_offset - base) * QUEUE_ENTRY_BYTES
-        end = min(self.file_bytes, position + self._reserve_bytes)
+        end = self._reserved_end(position, 0)
         mapped.reserve(position, end)
         if not self.bases or self.bases[-1] < base:
             self.bases.append(base)
@@ -174,15 +176,25 @@ class ConsumeQueue:
             base += self.file_entries
             following = self._files.open_mapped(self.path(base), self.file_bytes)
             try:
-                following.reserve(0, min(self.file_bytes, max(over, self._reserve_bytes)))
+                following.reserve(0, self._reserved_end(0, min(over, self.file_bytes)))
             finally:
                 following.close()
             over -= self.file_bytes
         if self.position + size > self.limit:
             self._reserve(self.position, size)
 
+    def _reserved_end(self, position: int, size: int) -> int:
+        """Return the end of the disk space to get for ``size`` bytes of entries at ``position`` and for later ones.
+
+        The space for later ones grows with the queue: at 64 KiB each, 40,000 queues of a few messages took 2.6 GB. It
+        holds whole entries, so that no entry begins within it and ends behind it.
+        """
+        ahead = min(self._reserve_bytes, max(MIN_RESERVE_BYTES, position))
+        entries = max(1, ahead // QUEUE_ENTRY_BYTES)
+        return min(self.file_bytes, position + size + entries * QUEUE_ENTRY_BYTES)
+
     def _reserve(self, position: int, size: int) -> None:
-        end = min(self.file_bytes, position + size + self._reserve_bytes)
+        end = self._reserved_end(position, size)
         self._pool.mapped_file(self, self.write_base).reserve(position, end)
         self.limit = end
 

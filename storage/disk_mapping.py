@@ -6,7 +6,8 @@ A mapped file is sparse: it has its full size from the beginning, and disk space
 ends a process with SIGBUS that touches a page of the map for which there is no room. Nothing can be caught then, so the
 room is obtained before:
 
-- Before bytes are written, `DiskMapping.reserve` allocates them. A full disk is then `StoreFull`.
+- Before bytes are written, `DiskMapping.reserve` allocates them, and all that the system may write with them
+  (`MAX_FOLIO_BYTES`). A full disk is then `StoreFull`.
 - Reading a page that was never written yields zeros and takes no room on a disk. In a file system in memory (tmpfs) it
   does take a page. Readers of bytes that may never have been written, which are those that open a store, first ask
   `DiskMapping.readable_until`.
@@ -27,6 +28,9 @@ from storage.errors import StoreFull
 Buffer = mmap.mmap | bytearray
 
 DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+MAX_FOLIO_BYTES = 2 << 20
+"""Linux caches a mapped file in units (folios) of up to this size, aligned to it, and gets disk space for all of a unit
+when one byte of it is written."""
 _IN_MEMORY = ("tmpfs", "ramfs", "hugetlbfs")
 
 
@@ -70,13 +74,16 @@ class Mapping:
 class DiskMapping(Mapping):
     """A mapped file on disk, sparse until reserved. ``in_memory``: see `is_in_memory`."""
 
-    __slots__ = ("_in_memory",)
+    __slots__ = ("_in_memory", "_unit_bytes")
 
     def __init__(self, path: str, buffer: mmap.mmap, size_bytes: int, in_memory: bool) -> None:
         super().__init__(path, buffer, size_bytes)
         self._in_memory = in_memory
+        self._unit_bytes = MAX_FOLIO_BYTES
 
     def reserve(self, start: int, end: int) -> None:
+        start -= start % self._unit_bytes
+        end = min(self.size_bytes, end + -end % self._unit_bytes)
         fd = os.open(self.path, os.O_RDWR)
         try:
             os.posix_fallocate(fd, start, end - start)
@@ -99,6 +106,7 @@ class DiskMapping(Mapping):
     def read_single_pages(self) -> None:
         if isinstance(self.buffer, mmap.mmap):
             self.buffer.madvise(mmap.MADV_RANDOM)
+            self._unit_bytes = mmap.PAGESIZE
 
     def zero_from(self, start: int) -> None:
         page_end = min(self.size_bytes, start + -start % mmap.PAGESIZE)

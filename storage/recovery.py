@@ -175,8 +175,6 @@ class Recovery:
         if self._crashed:
             self._log.durable_offset = bases[0]  # the bytes that were read may be in the page cache only
         self._files.flush_many(self._erased_paths)
-        for queue in self._queues.values():
-            queue.delete_before(self._log.first_base)
 
     def _distrust_queues(self, behind: int) -> None:
         """Derive all queue entries of messages from this physical offset on from the log.
