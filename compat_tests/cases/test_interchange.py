@@ -47,26 +47,27 @@ WRITERS = dict.fromkeys(hand_over.writer for hand_over in HAND_OVERS)
 
 COSTS_OF_A_KILL = {
     "delayed messages": {"recent messages twice"},
-    "timer messages": {"recent messages twice"},
+    "timer messages": {"recent messages twice", "late messages twice"},
     "transactions": {"transactions ended last asked about", "committed messages twice"},
-    "pops": {"messages acked last again"},
     "consumer offsets": {"offsets committed last"},
 }
 """Losses that SIGKILL may cause, by kind: of work since a server last wrote down its progress, at most a second."""
-SPARED_BY_OUR_READER = {"delayed messages": {"recent messages twice"}}
+SPARED_BY_OUR_READER = {
+    "delayed messages": {"recent messages twice"},
+    "timer messages": {"late messages twice"},
+}
 """Those that do not occur if our server opens the store, whoever wrote it."""
 SPARED_BY_OURS_ALONE = {
     "timer messages": {"recent messages twice"},
     "transactions": {"committed messages twice"},
-    "pops": {"messages acked last again"},
 }
 """Those that do not occur if our server opens its own store."""
 MORE_COSTS_OF_OFFICIAL_ALONE = {
     "keys": {"old keys", "old unique keys", "messages of a shared key"},
-    "timer messages": {"late messages twice"},
+    "pops": {"messages acked last again"},
 }
 """Further losses of an official broker that opens its own store: it deletes the last index file and indexes only
-messages of the last commit log files again, and it delivers timer messages again."""
+messages of the last commit log files again, and its timer may deliver an ack before the checkpoint of its pop."""
 
 
 def excused(hand_over: HandOver, kind: str) -> set[str]:

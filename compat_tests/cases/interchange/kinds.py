@@ -30,7 +30,10 @@ class Kind:
         """Write messages, and wait until the effects that the kind promises to be kept have happened."""
 
     def schedule(self, broker: BlockingClient) -> None:
-        """Write what the server does something with right before it ends, and wait until it has."""
+        """Write messages that the server has to do something with right before it ends."""
+
+    def wait_for_scheduled(self, broker: BlockingClient) -> None:
+        """Wait until the server has done that."""
 
     def finish(self, broker: BlockingClient) -> None:
         """Write more, right before the server ends."""

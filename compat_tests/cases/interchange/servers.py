@@ -13,7 +13,6 @@ from compat_tests.cases.interchange.plain_kinds import Batched, Continued, Keys,
 from compat_tests.cases.interchange.table_kinds import Offsets, Settings
 from compat_tests.cases.interchange.waiting_kinds import (
     Delayed,
-    Later,
     LongNames,
     Popped,
     Retried,
@@ -138,8 +137,7 @@ def fill(server: str, directory: Path) -> FilledStore:
             for kind in kinds:
                 kind.schedule(broker)
             for kind in kinds:
-                if isinstance(kind, Later):
-                    kind.wait_until_recent(broker)
+                kind.wait_for_scheduled(broker)
             for kind in kinds:
                 kind.finish(broker)
         with halted(endpoint):

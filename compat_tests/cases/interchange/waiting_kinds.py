@@ -55,8 +55,7 @@ class Later(Kind):
         self._send_all(broker, "late", 60, LATE_LEVEL_MS)  # with the others more than a file of the timer log
         self._send_all(broker, "recent", 3, 1_000)
 
-    def wait_until_recent(self, broker: BlockingClient) -> None:
-        """Wait until what `schedule` sent last is delivered: the server ends right after that."""
+    def wait_for_scheduled(self, broker: BlockingClient) -> None:
         wait_for_bodies(broker, self.topic, [name for name in self.due_ms if name.startswith("recent")])
 
     def _send_all(self, broker: BlockingClient, kind: str, count: int, delay_ms: int) -> None:
