@@ -38,6 +38,7 @@ from codec.constants import ResponseCode
 from codec.errors import FrameError
 from remoting.declare import Header, Request
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
+from remoting.foreign_protocols import log_foreign, recognise
 from remoting.limits import ConnectionLimits
 from remoting.transport import Buffer, Transport
 
@@ -147,7 +148,11 @@ class Connection:
                 await self._read_loop()
         except FrameError as error:
             reason = str(error)
-            log.warning("connection closed: bad frame", extra={"remote": self.remote, "reason": reason})
+            foreign = recognise(self._input)
+            if foreign is not None:
+                log_foreign(self.remote, self.local, *foreign)
+            else:
+                log.warning("connection closed: bad frame", extra={"remote": self.remote, "reason": reason})
         except OSError as error:
             reason = str(error)
         except Exception:

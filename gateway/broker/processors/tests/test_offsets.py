@@ -1,3 +1,5 @@
+from logging import WARNING
+
 import pytest
 
 from gateway.tests.broker_world import World
@@ -146,3 +148,12 @@ def test_offsets_are_not_cloned_to_a_group_that_cannot_exist(name):
     with pytest.raises(RequestError, match="The specified group"):
         world.ask(CloneGroupOffset(src_group="g", dest_group=name, topic="t", offline=True))
     assert set(world.broker.offsets.table) == {"t@g"}
+
+
+def test_refusals_and_negative_offsets_of_clients_are_no_errors_in_the_log(world, caplog):
+    """Idle Go consumers commit -1 again and again."""
+    for offset in (-1, -1, 5, -1):
+        commit(world, offset)
+    refusal(commit, world, 1, consumer_group="x")
+    refusal(query, world, topic="x")
+    assert not [record for record in caplog.records if record.exc_info or record.levelno > WARNING]

@@ -1,0 +1,48 @@
+"""Recognises peers that speak another protocol than remoting, so that the log can say what to do about it."""
+
+import logging
+from typing import Final
+
+log = logging.getLogger(__name__)
+
+MAX_PEERS_LOGGED: Final = 1000
+"""Peers whose mistake is remembered; a new one beyond that is logged at level debug only."""
+_HTTP: Final = (b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"OPTI", b"PATC", b"CONN")
+
+HTTP_2: Final = (
+    "HTTP/2, as gRPC clients of RocketMQ 5 (rocketmq-client-java and others) and proxies speak it",
+    "use a remoting client (Java: rocketmq-client), or put the official Proxy before this server",
+)
+HTTP: Final = (
+    "HTTP",
+    "this port speaks the remoting protocol only; pages and metrics have ports of their own (httpPort)",
+)
+TLS: Final = (
+    "TLS",
+    "turn TLS on at this server (tls.server.mode), or off at the client (tls.enable=false)",
+)
+
+_logged: set[tuple[str, str]] = set()
+
+
+def recognise(data: bytes | bytearray | memoryview) -> tuple[str, str] | None:
+    """Return what protocol the first bytes of a connection belong to, and the remedy; None for an unknown one."""
+    begin = bytes(data[:4])
+    if begin == b"PRI ":
+        return HTTP_2
+    if begin in _HTTP:
+        return HTTP
+    if begin[:2] == b"\x16\x03":
+        return TLS
+    return None
+
+
+def log_foreign(remote: tuple[str, int], local: tuple[str, int], protocol: str, remedy: str) -> None:
+    """Log that a peer speaks another protocol, once for each host: such peers come back all the time."""
+    peer = remote[0], protocol
+    is_new = peer not in _logged and len(_logged) < MAX_PEERS_LOGGED
+    if is_new:
+        _logged.add(peer)
+    extra = {"remote": remote, "port": local[1], "remedy": remedy}
+    level = logging.WARNING if is_new else logging.DEBUG
+    log.log(level, "connection closed: the peer speaks %s", protocol, extra=extra)
