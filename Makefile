@@ -21,11 +21,18 @@ IMAGE ?= yes
 COMPILE := $(BIN)/python -m compileall -q $(PACKAGES)
 MORE = $(if $(ARGS),-- $(ARGS))
 
-.PHONY: serve test check runs run unit types lint format compat compat-official compat-image spark-delta spark-env fuzz power-cut \
+.PHONY: serve wheel test check runs run unit types lint format compat compat-official compat-image spark-delta spark-env fuzz power-cut \
   bench bench-shadow bench-isolation bench-processes bench-spark docs docs-serve clean
 
 serve: $(VENV)/serve
+	@echo "The command is $(BIN)/rmq-gateway; \". $(BIN)/activate\" makes it rmq-gateway in this shell."
 	$(BIN)/rmq-gateway serve $(ARGS)
+
+# A wheel in dist/, for other machines: pip install 'dist/rocketmq_gateway-0.1.0-py3-none-any.whl[spark]'
+wheel: $(VENV)/bin/python
+	$(BIN)/python -m pip --disable-pip-version-check wheel --quiet --no-deps --wheel-dir dist .
+	@rm -rf build rocketmq_gateway.egg-info
+	@ls dist/rocketmq_gateway-*.whl
 
 # The whole matrix. Runs that lack Java, Maven, Go, Node or Docker skip with the reason; CI=true forbids skips.
 test: $(VENV)/dev

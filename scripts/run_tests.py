@@ -156,6 +156,11 @@ def _runs() -> list[Run]:
             "mutated requests against namesrv, broker and shadow gateway, and the corpus",
             [python, "-m", "compat_tests.fuzz", "--busy", "--seed", "1", "--frames", str(FUZZED_FRAMES)],
         ),
+        Run(
+            "installs",
+            "each extra installed alone from a wheel, outside the checkout (Java for Spark)",
+            [python, "scripts/check_installs.py"],
+        ),
         _cases(
             "compat-both",
             "cases with our server and official brokers side by side (Java, Maven)",

@@ -1,8 +1,7 @@
 """Tables as HTML. Everything is escaped here."""
 
-import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from typing import Any, Final
 
@@ -13,6 +12,8 @@ MIN_LONG_CHARS: Final = 48
 MAX_ROWS: Final = 500
 MAX_CELL_CHARS: Final = 600
 """Longer text (values of differing fields) is truncated."""
+MANY_COLUMNS: Final = 9
+"""A table with more columns is set smaller, so that it fits the page."""
 
 
 def format_number(value: float | None) -> str:
@@ -33,10 +34,12 @@ def render_table(
     caption: str = "",
     max_rows: int | None = MAX_ROWS,
     is_numeric: Callable[[Any], bool] | None = None,
+    bad_rows: Sequence[bool] = (),
 ) -> str:
     """Return a table whose first column heads its rows. Cells are plain values, as `render_cell` takes them.
 
-    Columns of which each cell is numeric are aligned to the right; `is_numeric` replaces the test of cells.
+    Columns of which each cell is numeric are aligned to the right; `is_numeric` replaces the test of cells. Rows that
+    `bad_rows` says are bad are red. On a narrow screen each row becomes a list of its cells with their headings.
     """
     test = is_numeric or _is_number
     all_rows = list(rows)
@@ -47,14 +50,19 @@ def render_table(
         _open_tag("th", right, ' scope="col"') + f"{escape(name)}</th>"
         for name, right in zip(headings, numeric, strict=True)
     )
-    body = "".join(_render_row(row, numeric) for row in shown)
+    bad = [*bad_rows, *[False] * len(shown)]
+    body = "".join(
+        _render_row(row, numeric, headings, is_bad) for row, is_bad in zip(shown, bad, strict=False)
+    )
     more = (
         f'<p class="more">{len(all_rows) - len(shown)} more rows are left out.</p>'
         if len(all_rows) > len(shown)
         else ""
     )
     title = f"<caption>{escape(caption)}</caption>" if caption else ""
-    return f'<div class="scroll"><table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{more}'
+    many = ' class="many"' if len(headings) > MANY_COLUMNS else ""
+    table = f"<table{many}>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<div class="scroll">{table}</div>{more}'
 
 
 def render_cell(value: Any) -> str:
@@ -65,22 +73,34 @@ def render_cell(value: Any) -> str:
         return format_number(value)
     if isinstance(value, list | tuple) and all(isinstance(each, str | int | float) for each in value):
         return escape(_truncate(", ".join(map(str, value)))) or NO_VALUE
-    if isinstance(value, dict | list | tuple) and value:
-        return f"<code>{escape(_truncate(json.dumps(value, ensure_ascii=False, default=str)))}</code>"
+    if isinstance(value, Mapping | list | tuple) and value:
+        return escape(_truncate(_in_words(value)))
     return escape(_truncate("" if value in ({}, []) else str(value))) or NO_VALUE
 
 
-def _render_row(row: Sequence[Any], numeric: Sequence[bool]) -> str:
+def _in_words(value: Any) -> str:
+    """Return a nested value as text for people: `name value, name value; …`."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{str(name).replace('_', ' ')} {_in_words(each)}" for name, each in value.items())
+    if isinstance(value, list | tuple):
+        return "; ".join(map(_in_words, value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return format_number(value) if value is None or isinstance(value, int | float) else str(value)
+
+
+def _render_row(row: Sequence[Any], numeric: Sequence[bool], headings: Sequence[str], is_bad: bool) -> str:
     first = f'<th scope="row"{_long_class(row[0])}>{render_cell(row[0])}</th>'
     rest = "".join(
-        _open_tag("td", right, _long_class(each)) + f"{render_cell(each)}</td>"
-        for each, right in zip(row[1:], numeric[1:], strict=True)
+        _open_tag("td", right, _long_class(each), heading) + f"{render_cell(each)}</td>"
+        for each, right, heading in zip(row[1:], numeric[1:], headings[1:], strict=True)
     )
-    return f"<tr>{first}{rest}</tr>"
+    return f'<tr class="bad">{first}{rest}</tr>' if is_bad else f"<tr>{first}{rest}</tr>"
 
 
-def _open_tag(tag: str, right: bool, more: str = "") -> str:
-    return f'<{tag} class="n"{more}>' if right else f"<{tag}{more}>"
+def _open_tag(tag: str, right: bool, more: str = "", heading: str = "") -> str:
+    label = f' data-label="{escape(heading)}"' if heading else ""
+    return f'<{tag} class="n"{more}{label}>' if right else f"<{tag}{more}{label}>"
 
 
 def _long_class(given: Any) -> str:

@@ -68,7 +68,22 @@ dd { margin: 0; overflow-wrap: anywhere; font-variant-numeric: tabular-nums; }
 code { font: .92em ui-monospace, "SF Mono", Menlo, Consolas, monospace; overflow-wrap: anywhere; }
 details { margin: .75rem 0; } summary { cursor: pointer; color: var(--faint); font-size: .87rem; }
 footer { margin-top: 3rem; color: var(--faint); font-size: .8rem; }
+table.many { font-size: .74rem; } table.many th, table.many td { padding-right: .5rem; padding-left: 0; }
+table.many thead th { font-size: .68rem; overflow-wrap: anywhere; min-width: 2.4rem; }
+tr.bad > th, tr.bad > td { color: var(--bad); }
+.verdict { border-left: 4px solid var(--grid); background: var(--card); border-radius: .5rem; padding: .7rem 1rem;
+  margin: 1rem 0; }
+.verdict b { font-size: 1.1rem; } .verdict ul { margin: .3rem 0 0; padding-left: 1.2rem; overflow-wrap: anywhere; }
+.verdict.good { border-left-color: var(--good); } .verdict.good b { color: var(--good); }
+.verdict.bad { border-left-color: var(--bad); } .verdict.bad b, .verdict.bad li { color: var(--bad); }
 @media (max-width: 52rem) { body { padding: 1rem .8rem 3rem; }
+  .scroll { overflow-x: visible; } .scroll table { min-width: 0; width: 100%; } .scroll thead { display: none; }
+  .scroll tr { display: block; padding: .35rem 0; border-bottom: 1px solid var(--grid); }
+  .scroll tbody th, .scroll td { display: flex; justify-content: space-between; gap: 1rem; border: 0; padding: .1rem 0;
+    min-width: 0; white-space: normal; overflow-wrap: anywhere; text-align: right; }
+  .scroll tbody th { font-weight: 600; text-align: left; }
+  .scroll td::before { content: attr(data-label); color: var(--faint); text-align: left; flex: none; max-width: 45%; }
+  .scroll td[data-label]:empty { display: none; }
   figure.with-table, .pair { grid-template-columns: minmax(0, 1fr); } figure, figure .picture { overflow-x: auto; }
   figure svg { min-width: 30rem; } figure.wide svg { min-width: 50rem; } }
 @media print { body { max-width: none; } figure, .card, tr { break-inside: avoid; } nav { display: none; } }

@@ -19,8 +19,10 @@ MAX_POINTS: Final = 240
 """Maximum number of points of a line; more are merged: the mean of rates, the highest of quantiles and backlogs."""
 WIDE_IN, NARROW_IN, HALF_IN = 10.6, 7.2, 5.2
 """Widths that make text equally large below a table, beside one, and beside another plot, in inches."""
-MIN_MARK_DISTANCE: Final = 0.02
-"""Share of the time axis; marks that are closer have one label."""
+MARK_CHAR_IN: Final = 0.06
+"""Width of a character of a mark's label (7 pt), in inches."""
+AXIS_MARGIN_IN: Final = 0.6
+"""Part of a panel's width that is beside its time axis, in inches."""
 LEGEND_CHARS_PER_IN: Final = 12
 MAX_LABEL_CHARS: Final = 30
 """Longer names are truncated in plots; tables show them whole."""
@@ -335,27 +337,48 @@ def _mark(axes: Any, plot: Plot, times: list[datetime]) -> None:
         axes.set_xlim(times[0], times[-1])
     for start_ms, end_ms in plot.spans:
         axes.axvspan(_moment(start_ms), _moment(end_ms), color=FAINT, alpha=0.13, linewidth=0)
-    for at_ms, label in _mark_labels(plot).items():
+    for at_ms in plot.marks.values():
+        if times and times[0] <= _moment(at_ms) <= times[-1]:
+            axes.axvline(_moment(at_ms), color=FAINT, linewidth=0.7, linestyle=(0, (1, 2)))
+    span_ms = plot.times_ms[-1] - plot.times_ms[0] if plot.times_ms else 0
+    for at_ms, label in mark_labels(plot, _label_chars(plot)).items():
         at = _moment(at_ms)
         if times and times[0] <= at <= times[-1]:
-            axes.axvline(at, color=FAINT, linewidth=0.7, linestyle=(0, (1, 2)))
             place = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
-            axes.annotate(label, (at, 1), (2, -1), **place, color=FAINT, va="top", fontsize=7)
+            # A label at the end would leave the plot.
+            room = (plot.times_ms[-1] - at_ms) / span_ms * _label_chars(plot) if span_ms else len(label)
+            side, offset = ("left", 2) if room >= len(label) else ("right", -2)
+            axes.annotate(label, (at, 1), (offset, -1), **place, color=FAINT, va="top", ha=side, fontsize=7)
 
 
-def _mark_labels(plot: Plot) -> dict[float, str]:
-    """Return the labels of marks by position; marks too close to be read apart share the first one's position."""
+def _label_chars(plot: Plot) -> int:
+    """Return how many characters of a mark's label fit the time axis of one panel."""
+    width_in = _size_in(plot)[0] / (len(plot.panels) if plot.beside else 1) - AXIS_MARGIN_IN
+    return max(1, int(width_in / MARK_CHAR_IN))
+
+
+def mark_labels(plot: Plot, chars: int) -> dict[float, str]:
+    """Return the labels of marks by position, of which none overlaps the next; ``chars`` fit the whole axis.
+
+    Marks too close to be read apart share the position of the first one, as a range of numbers.
+    """
     span_ms = plot.times_ms[-1] - plot.times_ms[0] if plot.times_ms else 0
-    found: dict[float, list[int]] = {}
-    last_ms = -math.inf
-    for number, at_ms in plot.marks.items():
-        if at_ms - last_ms > span_ms * MIN_MARK_DISTANCE:
-            last_ms = at_ms
-        found.setdefault(last_ms, []).append(number)
-    return {
-        at_ms: str(some[0]) if len(some) == 1 else f"{some[0]}\u2013{some[-1]}"
-        for at_ms, some in found.items()
-    }
+    char_ms = span_ms / chars
+    groups: list[tuple[float, list[int]]] = []
+    for number, at_ms in sorted(plot.marks.items(), key=lambda mark: mark[1]):
+        groups.append((at_ms, [number]))
+        # A longer label may reach the next one, so the groups before are looked at again.
+        while (
+            len(groups) > 1
+            and groups[-2][0] + (len(_range_label(groups[-2][1])) + 1) * char_ms > groups[-1][0]
+        ):
+            _, numbers = groups.pop()
+            groups[-1][1].extend(numbers)
+    return {at_ms: _range_label(numbers) for at_ms, numbers in groups}
+
+
+def _range_label(numbers: Sequence[int]) -> str:
+    return str(numbers[0]) if len(numbers) == 1 else f"{min(numbers)}\u2013{max(numbers)}"
 
 
 def _for_page(svg: str, plot: Plot) -> str:

@@ -17,9 +17,9 @@ from spark.pipelines.config import Config, example_file, load_config
 from spark.pipelines.job import Job, Pipeline, Summary
 from spark.pipelines.sessions import open_session, session_conf
 from toolkit.exit_codes import ConfigurationError
+from toolkit.install_command import install_command
 
 PIPED_WIDTH_CHARS = 1_000
-INSTALL_COMMAND = "pip install 'rocketmq-gateway[spark]'"
 
 
 class _Pipelines(click.Group):
@@ -77,7 +77,7 @@ def find_pipeline(name: str) -> Pipeline:
 def _missing_dependency(missing: ModuleNotFoundError) -> click.ClickException:
     if (missing.name or "").partition(".")[0] in ("spark", "codec", "toolkit", "remoting"):
         raise missing
-    return ConfigurationError(f"{missing.name} is not installed: {INSTALL_COMMAND}")
+    return ConfigurationError(f"{missing.name} is not installed: {install_command('spark')}")
 
 
 def _pipeline_command(name: str, help_line: str, find: Callable[[], Pipeline]) -> click.Command:
@@ -121,6 +121,8 @@ def run_pipeline(
     try:
         if pipeline.check is not None:
             pipeline.check(config)
+    except ModuleNotFoundError as missing:
+        raise _missing_dependency(missing) from missing
     except OptionError as error:
         raise ConfigurationError(config.redact_secrets(str(error))) from error
     flags = {"master": master, "remote": remote, **dict(map(_parse_conf, conf))}

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from spark.errors import TableError
 from spark.tables.table import Table
+from toolkit.install_command import install_command
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,7 +46,7 @@ def choose_format(wanted: str, present: str | None, delta: bool) -> str:
         raise TableError(f"the table has the format {present}, not {wanted}")
     found = present or ("delta" if delta else "directory") if wanted == "auto" else wanted
     if found == "delta" and not delta:
-        raise TableError("Delta is not installed: pip install 'rocketmq-gateway[delta]'")
+        raise TableError(f"Delta is not installed: {install_command('delta')}")
     return found
 
 

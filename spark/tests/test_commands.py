@@ -16,6 +16,7 @@ from spark.pipelines import commands, sessions
 from spark.pipelines.config import load_config
 from spark.pipelines.job import Job, Pipeline, Section, Summary
 from spark.session.registration import register
+from toolkit.install_command import install_command
 
 TABLES = {
     "source": (Option("secretKey", text, None, "Secret.", secret=True),),
@@ -124,7 +125,7 @@ def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib, "import_module", missing)
     result = CliRunner().invoke(commands.spark, ["peek"], catch_exceptions=False)
     assert result.exit_code == 2
-    assert "pyarrow is not installed: pip install 'rocketmq-gateway[spark]'" in result.output
+    assert f"pyarrow is not installed: {install_command('spark')}" in result.output
 
 
 HEAVY = ("pyspark", "pyarrow", "numpy", "rich", "matplotlib", "pandas")

@@ -14,7 +14,8 @@ def test_cells():
     assert render_cell(True) == "yes"
     assert render_cell(["a", "<"]) == "a, &lt;"
     assert render_cell([]) == render_cell("") == "\u2013"
-    assert render_cell({"a": [{}]}) == "<code>{&quot;a&quot;: [{}]}</code>"
+    nested = {"a_b": [{"c": 1.5, "d": None}, {"e": True}], "f": "<"}
+    assert render_cell(nested) == "a b c 1.5, d \u2013; e yes, f &lt;"
     assert len(render_cell("x" * 10_000)) < 1000
 
 

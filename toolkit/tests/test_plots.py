@@ -1,5 +1,6 @@
 """Plots: merged points, ticks, odd values, marks, bars."""
 
+import itertools
 import math
 
 import pytest
@@ -12,6 +13,7 @@ from toolkit.plots import (
     PlotLine,
     draw_bars,
     draw_plot,
+    mark_labels,
     round_ticks,
     short_number,
     thin_values,
@@ -111,3 +113,20 @@ def test_bars_name_their_values():
         "<svg"
     )
     assert draw_bars(Bars("e", "Nothing", "", {})).startswith("<svg")
+
+
+def marked(*times_ms: float) -> Plot:
+    return Plot("x", "X", "", [0.0, 1000.0], [], marks=dict(enumerate(times_ms, 1)))
+
+
+def test_labels_of_events_do_not_overlap() -> None:
+    """Ranges of numbers ran into the next label."""
+    assert mark_labels(marked(0, 500), 100) == {0: "1", 500: "2"}
+    assert mark_labels(marked(0, 10), 100) == {0: "1\u20132"}
+    # A range is longer than a number, so it reaches a mark that the number alone would not have reached.
+    assert mark_labels(marked(0, 10, 35), 100) == {0: "1\u20133"}
+    assert mark_labels(marked(0, 10, 45), 100) == {0: "1\u20132", 45: "3"}
+    for chars in (10, 40, 200):
+        found = sorted(mark_labels(marked(*(number**2 for number in range(32))), chars).items())
+        for (at_ms, label), (next_ms, _) in itertools.pairwise(found):
+            assert at_ms + (len(label) + 1) * 1000 / chars <= next_ms

@@ -13,6 +13,7 @@ from gateway.shadow.report import charts, tables
 from gateway.shadow.report.optional_packages import import_optional
 from gateway.shadow.report.snapshot import named_metrics
 from gateway.shadow.report.traffic_series import ALL_TOPICS, COUNT_NAMES, QUANTILE_PERCENTS, SIDES
+from gateway.shadow.report.verdict import describe_clusters, judge_run, render_verdict
 from toolkit.html_tables import format_number, render_cell, render_table
 from toolkit.pages import Mood, format_time, render_cards, render_document
 from toolkit.plots import Plot, draw_plot, points_per_group
@@ -73,9 +74,14 @@ CHAPTERS: Final = (
 def render_report(report: Report) -> str:
     """Return the page. Raises ClickException without matplotlib."""
     import_optional("matplotlib")
-    known = {name for chapter in CHAPTERS for name in chapter.sections}
+    known = {"problems", *(name for chapter in CHAPTERS for name in chapter.sections)}
     others = [name for name in report["sections"] if name not in known]
-    body = [_page_header(report), _navigation(others), _summary_cards(report)]
+    body = [
+        _page_header(report),
+        render_verdict(judge_run(report)),
+        _navigation(others),
+        _summary_cards(report),
+    ]
     body += [_render_chapter(report, chapter) for chapter in CHAPTERS]
     body += [
         _wrap_section(
@@ -90,7 +96,8 @@ def render_report(report: Report) -> str:
 def _page_header(report: Report) -> str:
     lasted_s = (report["made_ms"] - report["started_ms"]) / 1000
     when = f"{format_time(report['started_ms'])} to {format_time(report['made_ms'])}, {_format_duration(lasted_s)}"
-    return f'<header><h1>{escape(report["title"])}</h1><p class="about">{when}</p></header>'
+    sides = " \u2192 ".join(describe_clusters(report["configuration"]))
+    return f'<header><h1>{escape(report["title"])}</h1><p>{escape(sides)}</p><p class="about">{when}</p></header>'
 
 
 def _navigation(others: list[str]) -> str:
@@ -259,13 +266,14 @@ def _copied_queues(queues: list[Mapping[str, Any]]) -> str:
 
 
 def _folded_table(rows: list[Any], what: str) -> str:
-    """Return a table, folded behind a line when it is long."""
-    shown = tables.render_value(rows)
-    return (
-        shown
-        if len(rows) <= MAX_OPEN_ROWS
-        else f"<details><summary>{len(rows)} {what}</summary>{shown}</details>"
-    )
+    """Return a table; of a long one only the rows that are bad are shown without opening it."""
+    if len(rows) <= MAX_OPEN_ROWS:
+        return tables.render_value(rows)
+    bad = [row for row in rows if tables.is_bad_row(row)]
+    rest = [row for row in rows if not tables.is_bad_row(row)]
+    shown = tables.rows_table(bad) if bad else ""
+    more = "more " if bad else ""
+    return f"{shown}<details><summary>{len(rest)} {more}{what}</summary>{tables.render_value(rest)}</details>"
 
 
 def _format_range(value: Any) -> Any:

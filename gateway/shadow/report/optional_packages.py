@@ -4,6 +4,7 @@ import importlib
 from types import ModuleType
 
 from toolkit.exit_codes import ConfigurationError
+from toolkit.install_command import install_command
 
 
 def import_optional(name: str) -> ModuleType:
@@ -12,6 +13,5 @@ def import_optional(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ImportError as error:
         raise ConfigurationError(
-            f"{name.split('.')[0]} is not installed; it belongs to the extra `shadow`: "
-            "pip install 'rocketmq-gateway[shadow]'"
+            f"{name.split('.')[0]} is not installed; it belongs to the extra `shadow`: {install_command('shadow')}"
         ) from error

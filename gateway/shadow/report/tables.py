@@ -20,6 +20,21 @@ LABELS: Final = {
     "share_p99_ms": "gateway overhead p99 ms",
 }
 """Labels of JSON keys that do not explain themselves to an operator."""
+REASON_NAMES: Final = ("problem",)
+LOSS_NAMES: Final = (
+    "missing",
+    "extra",
+    "duplicated",
+    "order_broken",
+    "changed",
+    "dropped",
+    "refused",
+    "lost",
+    "differing",
+)
+"""Counts of a row that are 0 while all is well."""
+BAD_PHASES: Final = ("failing", "stuck")
+BAD_BREAKERS: Final = ("open", "half open", "half_open")
 
 
 def label_of(name: str) -> str:
@@ -53,7 +68,14 @@ def rows_table(rows: Sequence[Mapping[str, Any]], caption: str = "") -> str:
     names = list(dict.fromkeys(name for row in rows for name in row))
     headings = [label_of(name.removesuffix("_ms") if _is_time(rows, name) else name) for name in names]
     cells = ([display_value(name, row.get(name)) for name in names] for row in rows)
-    return render_table(headings, cells, caption=caption)
+    return render_table(headings, cells, caption=caption, bad_rows=[is_bad_row(row) for row in rows])
+
+
+def is_bad_row(row: Mapping[str, Any]) -> bool:
+    """Tell whether a row of a part's state is about something that fails or is lost."""
+    if any(row.get(name) for name in REASON_NAMES) or any(row.get(name) for name in LOSS_NAMES):
+        return True
+    return row.get("failing") is True or row.get("phase") in BAD_PHASES or row.get("breaker") in BAD_BREAKERS
 
 
 def _render_mapping(given: Mapping[str, Any]) -> str:
