@@ -69,7 +69,8 @@ code { font: .92em ui-monospace, "SF Mono", Menlo, Consolas, monospace; overflow
 details { margin: .75rem 0; } summary { cursor: pointer; color: var(--faint); font-size: .87rem; }
 footer { margin-top: 3rem; color: var(--faint); font-size: .8rem; }
 table.many { font-size: .74rem; } table.many th, table.many td { padding-right: .5rem; padding-left: 0; }
-table.many thead th { font-size: .68rem; overflow-wrap: anywhere; min-width: 2.4rem; }
+table.many thead th { font-size: .68rem; white-space: normal; overflow-wrap: break-word; }
+table.many td.n { padding-left: 0; }
 tr.bad > th, tr.bad > td { color: var(--bad); }
 .verdict { border-left: 4px solid var(--grid); background: var(--card); border-radius: .5rem; padding: .7rem 1rem;
   margin: 1rem 0; }
@@ -82,6 +83,7 @@ tr.bad > th, tr.bad > td { color: var(--bad); }
   .scroll tbody th, .scroll td { display: flex; justify-content: space-between; gap: 1rem; border: 0; padding: .1rem 0;
     min-width: 0; white-space: normal; overflow-wrap: anywhere; text-align: right; }
   .scroll tbody th { font-weight: 600; text-align: left; }
+  table.many, table.many thead th { font-size: .84rem; }
   .scroll td::before { content: attr(data-label); color: var(--faint); text-align: left; flex: none; max-width: 45%; }
   .scroll td[data-label]:empty { display: none; }
   figure.with-table, .pair { grid-template-columns: minmax(0, 1fr); } figure, figure .picture { overflow-x: auto; }

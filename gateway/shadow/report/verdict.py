@@ -50,9 +50,10 @@ def _reasons(report: Report) -> Iterator[str]:
         ("mirror_dropped", "requests were dropped on the way to the target"),
         ("mirror_refused", "requests were refused by the target"),
         ("mirror.diverged_queues", "queues of the target lack messages"),
-        ("compare.differing", "answers of the two clusters differ"),
+        ("differing", "answers of the two clusters differ"),
     ):
-        count = figures.get(name, 0)
+        # Totals over time are NaN while nothing was counted; the section of a part has the number as well.
+        count = max(figures.get(name, 0), figures.get(f"compare.{name}", 0))
         if count > 0:
             yield f"{format_number(round(count))} {text}"
     parity = sections.get("parity") or {}

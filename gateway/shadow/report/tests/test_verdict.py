@@ -15,7 +15,7 @@ def healthy(**sections):
     report = sample_report(configuration=CONFIGURATION)
     report["sections"] = {"problems": [], "mirror": {"diverged_queues": 0}, "parity": parity, **sections}
     for totals in report["series"]["totals"].values():
-        totals["mirror_refused"] = totals["mirror_dropped"] = 0
+        totals["mirror_refused"] = totals["mirror_dropped"] = totals["differing"] = 0
     return report
 
 
