@@ -14,7 +14,7 @@ from codec.message import Message, iter_messages
 from storage.store import MessageStore
 
 MAX_COPIES_EXAMINED: Final = 100_000
-"""Messages of real queues looked at for one level, about half a second. Behind them, delivered ones may come twice."""
+"""Messages of real queues looked at, for all levels: about a second. Beyond them, delivered ones may come twice."""
 MESSAGES_PER_READ, BYTES_PER_READ = 64, 1 << 20
 
 
@@ -32,12 +32,13 @@ class DeliveredCopies:
     """Messages that were stored in real queues since some time; each is found once.
 
     Ask for the messages of one delay level in their order, because a queue is read from the first one's due time on.
+    No more messages are read than `readable`, which counts down.
     """
 
-    def __init__(self, store: MessageStore) -> None:
+    def __init__(self, store: MessageStore, readable: int) -> None:
+        self.readable = readable
         self._store = store
         self._copies: dict[tuple[str, int], Counter[Identity]] = {}
-        self._examined = 0
 
     def take(self, message: Message, topic: str, queue_id: int, due_ms: int) -> bool:
         """Tell whether a delayed message, due at ``due_ms``, was delivered to a queue, and count its copy as found."""
@@ -54,11 +55,11 @@ class DeliveredCopies:
         copies: Counter[Identity] = Counter()
         offset = self._store.offset_by_time(topic, queue_id, since_ms)
         end = self._store.max_offset(topic, queue_id)
-        while offset < end and self._examined < MAX_COPIES_EXAMINED:
+        while offset < end and self.readable > 0:
             result = self._store.read(topic, queue_id, offset, MESSAGES_PER_READ, BYTES_PER_READ)
             try:
                 for message in iter_messages(b"".join(result.chunks)):
-                    self._examined += 1
+                    self.readable -= 1
                     if message.store_timestamp >= since_ms:
                         copies[_identity(message)] += 1
             except MessageFormatError:

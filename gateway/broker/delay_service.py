@@ -16,7 +16,7 @@ from codec.message import Message
 from codec.sysflag import TRANSACTION_COMMIT, TRANSACTION_NONE, transaction_type
 from codec.topics import SCHEDULE_TOPIC
 from gateway.broker.damaged_records import DamagedRecords, RecordKind, RecordPlace
-from gateway.broker.delay_recovery import DeliveredCopies
+from gateway.broker.delay_recovery import MAX_COPIES_EXAMINED, DeliveredCopies
 from gateway.broker.message_writer import MessageAppender, MessageScheduler, NewMessage, read_delay_level
 from gateway.broker.timer_scheduler import TIMER_KEYS
 from gateway.broker.topic_table import count_change
@@ -252,14 +252,16 @@ class DelayService(ChangingTable):
 
         Deviation: the official broker delivers them again.
         """
+        readable = MAX_COPIES_EXAMINED
         for level in self._due:
-            copies, before = DeliveredCopies(self._store), self.offsets.get(level, 0)
+            copies, before = DeliveredCopies(self._store, readable), self.offsets.get(level, 0)
             with suppress(CorruptionError):
                 while (message := self._next_message(level)) is not None:
                     due_ms = message.store_timestamp + self._delays[level - 1]
                     if not self._was_delivered(copies, message, due_ms):
                         break
                     self._advance(level, self.offsets.get(level, 0) + 1)
+            readable = copies.readable
             skipped = self.offsets.get(level, 0) - before
             if skipped:
                 log.info(

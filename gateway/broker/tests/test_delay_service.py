@@ -5,7 +5,7 @@ import pytest
 from codec.message import decode_message
 from codec.properties import encode_properties
 from codec.sysflag import TRANSACTION_PREPARED
-from gateway.broker import delay_recovery
+from gateway.broker import delay_service
 from gateway.broker.damaged_records import DamagedRecords, RecordKind
 from gateway.broker.delay_service import DelayService
 from gateway.broker.long_poll import LongPolls
@@ -297,7 +297,7 @@ def test_after_a_kill_other_messages_of_the_real_queue_are_no_copies(world):
 
 
 def test_after_a_kill_a_limited_number_of_messages_is_compared(world, monkeypatch):
-    monkeypatch.setattr(delay_recovery, "MAX_COPIES_EXAMINED", 0)
+    monkeypatch.setattr(delay_service, "MAX_COPIES_EXAMINED", 0)
     world.send(b"0")
     world.clock.ms += 1000
     world.delay.deliver_due(world.clock.ms)
