@@ -2,13 +2,15 @@
 
 import json
 import os
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from spark.capture.options import NAME as CAPTURE
 from spark.capture.options import OPTIONS as CAPTURE_OPTIONS
-from spark.errors import OptionError
+from spark.cluster import ClusterClient
+from spark.errors import EndpointError, OptionError
 from spark.options import Option, choice, integer, text
 from spark.pipelines.config import Config
 from spark.pipelines.ingest import MESSAGES
@@ -76,7 +78,10 @@ def measure_traffic(job: Job) -> dict[str, Any]:
     messages, exchanges = _read_messages(job, wanted["key"]), _read_exchanges(job)
     found: dict[str, Any] = {"format": FORMAT, "title": wanted["title"], "inputs": _describe_inputs(job)}
     found["messages"] = _profile_persisted(
-        job, "messages", messages, lambda frame: profile_messages(frame, bounds)
+        job,
+        "messages",
+        messages,
+        lambda frame: profile_messages(frame, bounds, lambda topics: _count_queues(job, topics)),
     )
     span = None
     if found["messages"] is not None:
@@ -86,6 +91,20 @@ def measure_traffic(job: Job) -> dict[str, Any]:
         job, "exchanges", exchanges, lambda frame: profile_exchanges(frame, bounds, in_same_time)
     )
     return found
+
+
+def _count_queues(job: Job, topics: Sequence[str]) -> dict[str, int]:
+    """Return the number of queues of each topic of a live cluster; nothing for other inputs."""
+    if not job.option_texts("source"):
+        return {}
+    client = ClusterClient(read_spec(source_options(job.option_texts("source"))).endpoint)
+    try:
+        found = client.find_queues(topics)
+    except EndpointError:
+        return {}  # a static topic, for instance; the messages were read already
+    finally:
+        client.close()
+    return Counter(queue.topic for queue in found)
 
 
 def _read_messages(job: Job, key: str) -> "DataFrame":

@@ -4,7 +4,7 @@ Every collected table is bounded: topics, keys, queues and points in time are li
 left out, which the result tells.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -82,8 +82,17 @@ def quantiles_of(row: Row, prefix: str) -> dict[str, Any]:
     return {name: row[f"{prefix}_{name}"] for name in (*QUANTILES, "max")}
 
 
-def profile_messages(frame: DataFrame, bounds: ProfileLimits) -> dict[str, Any] | None:
-    """Return the part `messages` of a profile, None without messages. `frame` is read several times: persist it."""
+CountQueues = Callable[[Sequence[str]], Mapping[str, int]]
+"""Returns the number of queues of topics, as far as it is known."""
+
+
+def profile_messages(
+    frame: DataFrame, bounds: ProfileLimits, count_queues: CountQueues = lambda _: {}
+) -> dict[str, Any] | None:
+    """Return the part `messages` of a profile, None without messages. `frame` is read several times: persist it.
+
+    ``count_queues`` tells of queues without messages; without it they are those below the highest queue id seen.
+    """
     row = frame.agg(
         f.count("*").alias("messages"),
         f.sum("size").alias("bytes"),
@@ -96,7 +105,7 @@ def profile_messages(frame: DataFrame, bounds: ProfileLimits) -> dict[str, Any] 
     span = TimeAxis.for_range(row["from_ms"], row["until_ms"], bounds.points)
     named = _busiest_topics(frame, bounds.topics)
     shown = frame.withColumn("shown", f.when(f.col("topic").isin(named), f.col("topic")).otherwise(OTHERS))
-    topics = _topic_profiles(shown, bounds)
+    topics = _topic_profiles(shown, bounds, count_queues(named))
     for name, found in _topic_rates(shown, span).items():
         topics[name]["rates"] = found
     return {
@@ -119,7 +128,9 @@ def _busiest_topics(frame: DataFrame, most: int) -> list[str]:
     return [row["topic"] for row in counts.limit(most).collect()]
 
 
-def _topic_profiles(shown: DataFrame, bounds: ProfileLimits) -> dict[str, dict[str, Any]]:
+def _topic_profiles(
+    shown: DataFrame, bounds: ProfileLimits, queue_counts: Mapping[str, int]
+) -> dict[str, dict[str, Any]]:
     rows = (
         shown.groupBy("shown")
         .agg(
@@ -135,7 +146,7 @@ def _topic_profiles(shown: DataFrame, bounds: ProfileLimits) -> dict[str, dict[s
     topics = {row["shown"]: _topic_profile(row) for row in rows}
     for name, found in _key_skew(shown, bounds).items():
         topics[name]["keys"] |= found
-    for name, found in _queue_skew(shown, bounds).items():
+    for name, found in _queue_skew(shown, bounds, queue_counts).items():
         topics[name]["queues"] = found
     return topics
 
@@ -206,20 +217,42 @@ def _key_skew(shown: DataFrame, bounds: ProfileLimits) -> dict[str, dict[str, An
     return found
 
 
-def _queue_skew(shown: DataFrame, bounds: ProfileLimits) -> dict[str, dict[str, Any]]:
+def skew_of_queues(seen: int, most: int, total: int, gini: float, queues: int) -> dict[str, Any]:
+    """Return the skew of ``queues`` queues, of which only the ``seen`` ones have messages, ``total`` together.
+
+    ``gini`` is that of the seen ones. Empty queues add nothing to the area below the curve of sums, so it only has to
+    be divided by more queues.
+    """
+    queues = max(queues, seen)
+    return {
+        "queues": queues,
+        "seen": seen,
+        "gini": 1 - (1 - gini) * seen / queues,
+        "max_over_mean": most * queues / total,
+        "busiest": [],
+    }
+
+
+def _queue_skew(
+    shown: DataFrame, bounds: ProfileLimits, queue_counts: Mapping[str, int]
+) -> dict[str, dict[str, Any]]:
     """Return the skew of queues of named topics; topics summed up as others would mix their queues."""
     counts = (
         shown.where(f.col("shown") != OTHERS)
         .groupBy("shown", "brokerName", "queueId")
         .agg(f.count("*").alias("messages"), f.sum("size").alias("bytes"))
     )
+    highest = counts.groupBy("shown", "brokerName").agg((f.max("queueId") + 1).alias("queues"))
+    sums = highest.groupBy("shown").agg(f.sum("queues").alias("queues")).collect()
+    inferred = {row["shown"]: row["queues"] or 0 for row in sums}
     found: dict[str, dict[str, Any]] = {
-        row["shown"]: {
-            "seen": row["distinct"],
-            "gini": row["gini"],
-            "max_over_mean": row["most"] * row["distinct"] / row["all"],
-            "busiest": [],
-        }
+        row["shown"]: skew_of_queues(
+            row["distinct"],
+            row["most"],
+            row["all"],
+            row["gini"],
+            queue_counts.get(row["shown"], inferred.get(row["shown"], 0)),
+        )
         for row in gini_coefficient(counts, "shown", "messages").collect()
     }
     places = ("brokerName", "queueId")

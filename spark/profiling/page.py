@@ -12,7 +12,6 @@ from toolkit.plots import HUES, Bars, Panel, Plot, PlotLine, draw_bars, draw_plo
 MAX_LINES: Final = len(HUES)
 """Topics drawn as areas of their own; further ones are summed up."""
 MAX_BARS: Final = 12
-FEW_POINTS: Final = 10
 _SIDE_NAMES: Final = {"primary": "primary", "target": "target", "gateway": "gateway's share"}
 Profile = Mapping[str, Any]
 
@@ -93,19 +92,16 @@ def _peak_rate(messages: Profile) -> float:
 
 def _render_rates(messages: Profile) -> str:
     topics = messages["topics"]
-    # Incomplete points at both ends would look like a sudden change.
-    inner = slice(1, -1) if len(messages["times_ms"]) > FEW_POINTS else slice(None)
-    times = messages["times_ms"][inner]
-    lines = {name: values[inner] for name, values in _by_topic(topics, "messages_per_s").items()}
+    times = messages["times_ms"]
+    lines = _by_topic(topics, "messages_per_s")
     volumes = {
-        name: [value / 1e6 for value in values[inner]]
-        for name, values in _by_topic(topics, "bytes_per_s").items()
+        name: [value / 1e6 for value in values] for name, values in _by_topic(topics, "bytes_per_s").items()
     }
     drawn = _draw_areas("rates", "Messages stored", "per second", times, lines)
     drawn += _draw_areas("volumes", "Bodies", "MB per second", times, volumes)
     note = f"One point per {_format_duration(messages['step_s'])}."
-    if inner.start:
-        note += " The first and the last point are incomplete and left out."
+    if len(times) > 1:
+        note += " The first and the last point cover less traffic, since it begins and ends within them."
     return _render_section("Rates", f"<figure>{drawn}<figcaption>{note}</figcaption></figure>")
 
 
@@ -147,6 +143,15 @@ def _render_topics(messages: Profile) -> str:
     return _render_section("Topics", _render_table(names, rows) + f'<p class="about">{about}</p>')
 
 
+def _format_queues(queues: Profile | None) -> str:
+    """Format the number of queues, and how many of them are empty."""
+    if not queues:
+        return ""
+    total = queues.get("queues", queues["seen"])
+    empty = total - queues["seen"]
+    return f"{format_count(total)} ({format_count(empty)} empty)" if empty else format_count(total)
+
+
 def _render_sizes(messages: Profile) -> str:
     values = {format_bytes(each["below_bytes"]): each["messages"] for each in messages["sizes"]}
     below = draw_bars(Bars("sizes", "Messages with bodies below", "by powers of two", values, upright=True))
@@ -186,7 +191,7 @@ def _render_skew(messages: Profile) -> str:
             format_count(each["keys"]["distinct"]),
             _format_fraction(each["keys"]["gini"]),
             ", ".join(f"{key['key']} ({format_count(key['messages'])})" for key in each["keys"]["top"][:3]),
-            format_count(each["queues"]["seen"]) if each["queues"] else "",
+            _format_queues(each["queues"]),
             format_number(each["queues"]["max_over_mean"]) if each["queues"] else "",
             _format_fraction(each["queues"]["gini"]) if each["queues"] else "",
         ]

@@ -77,6 +77,10 @@ class _InFlightSend:
     opaque: int
 
 
+MIN_SPREAD_MESSAGES: Final = 16
+"""Fewer messages are not spread over queues: each queue costs a send."""
+
+
 class MessageSender:
     """Sends messages; `wait_until_stored` returns when all are stored. Every method raises EndpointError, RowError."""
 
@@ -162,7 +166,27 @@ class MessageSender:
     def _ship_all(self) -> None:
         for key, pile in self._piles.items():
             if pile.messages:
-                self._ship_pile(key, pile)
+                self._ship_rest(key, pile)
+
+    def _ship_rest(self, key: _PileKey, pile: _Pile) -> None:
+        """Ship a pile that is not full; without a queue of its own it is spread over all queues of the topic.
+
+        Otherwise the few rows of a task would all go to one queue, and with them those of a small stream.
+        """
+        topic, _, queue_id = key
+        parts = 1
+        if queue_id is None:
+            queues = len(self._publish_infos.publish_info(topic).queues)
+            parts = max(1, min(queues, len(pile.messages) // MIN_SPREAD_MESSAGES))
+        messages, size, count = pile.messages, pile.size, len(pile.messages)
+        self._waiting_bytes -= size
+        for part in range(parts):
+            some = messages[part * count // parts : (part + 1) * count // parts]
+            share = (part + 1) * size // parts - part * size // parts
+            # As if the part alone had waited.
+            pile.messages, pile.size = some, share
+            self._waiting_bytes += share
+            self._ship_pile(key, pile)
 
     def _ship_pile(self, key: _PileKey, pile: _Pile) -> None:
         topic, broker, queue_id = key

@@ -9,7 +9,7 @@ from spark.pipelines.job import Summary
 from spark.pipelines.profile import PIPELINE, build_summary
 from spark.profiling import page
 from spark.profiling.exchange_profile import answer_name, is_normal
-from spark.profiling.message_profile import TimeAxis
+from spark.profiling.message_profile import TimeAxis, skew_of_queues
 
 START_MS = 1_762_300_800_000
 
@@ -150,3 +150,39 @@ def test_the_summary_is_short():
     assert [section.title for section in shown.sections] == ["Topics", "Latency of sends, us"]
     assert set(PIPELINE.tables) == {"source", "table", "capture", "profile"}
     assert CaptureFilter().intersect_with(CaptureFilter(5)) == CaptureFilter(5)
+
+
+def test_the_plot_of_rates_has_every_minute():
+    """The first and the last minute were left out; they held 5,000 of 5,011 messages."""
+    times = 12
+    bursts = [5000.0, *[0.0] * (times - 2), 4000.0]
+    rates = {"messages_per_s": bursts, "bytes_per_s": bursts}
+    shown = profile(times, 1, exchanges=False)
+    shown["messages"]["topics"] = [topic("Orders", times, rates=rates)]
+    html = page.render_page(shown)
+    drawn = html[html.index('id="rates-title"') : html.index('id="volumes-title"')]
+    assert ">4.5k<" in drawn or ">4k<" in drawn or ">5k<" in drawn, "the axis reaches the bursts"
+
+
+@pytest.mark.parametrize(
+    ("counts", "queues"), [([5, 5], 4), ([7], 4), ([1, 2, 3, 4], 4), ([2, 2, 2], 3), ([10, 1], 8)]
+)
+def test_empty_queues_count_in_the_skew(counts, queues):
+    """Gini was 0.00 with two of four queues empty."""
+
+    def gini_of(values):
+        pairs = sum(abs(one - other) for one in values for other in values)
+        return pairs / (2 * len(values) * sum(values))
+
+    every = counts + [0] * (queues - len(counts))
+    found = skew_of_queues(len(counts), max(counts), sum(counts), gini_of(counts), queues)
+    assert found["gini"] == pytest.approx(gini_of(every))
+    assert found["max_over_mean"] == pytest.approx(max(every) * len(every) / sum(every))
+    assert (found["queues"], found["seen"]) == (queues, len(counts))
+
+
+def test_empty_queues_are_named_in_the_table():
+    shown = profile(2, 1, exchanges=False)
+    queues = {"queues": 4, "seen": 2, "gini": 0.5, "max_over_mean": 2.0, "busiest": []}
+    shown["messages"]["topics"] = [topic("Orders", 2, queues=queues)]
+    assert "4 (2 empty)" in page.render_page(shown)

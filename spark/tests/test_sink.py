@@ -305,6 +305,21 @@ def test_messages_are_sent_together_and_spread() -> None:
     assert counts.sends < 10
 
 
+def test_few_rows_are_spread_over_all_queues() -> None:
+    """Two tasks of 2,500 small rows used two of four queues, although the page says "all queues in turn"."""
+    brokers = FakeBrokers(("a", 2, 6), ("b", 2, 6))
+    counts = send(brokers, messages_of(250))
+    assert sorted(brokers.bodies()) == [b"%03d" % n for n in range(250)]
+    assert sorted(len(bodies) for _, _, bodies in brokers.stored) == [62, 62, 63, 63]
+    assert len({(name, queue) for name, queue, _ in brokers.stored}) == 4
+    assert (counts.messages, counts.sends) == (250, 4)
+
+
+def test_a_handful_of_rows_is_one_send() -> None:
+    brokers = FakeBrokers(("a", 2, 6), ("b", 2, 6))
+    assert send(brokers, messages_of(20)).sends == 1
+
+
 def test_a_key_stays_in_its_queue_and_in_order() -> None:
     brokers = FakeBrokers(("a", 2, 6), ("b", 2, 6))
     keyed = [message._replace(key_hash=number % 7) for number, message in enumerate(messages_of(210))]
