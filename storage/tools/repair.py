@@ -53,6 +53,7 @@ class RepairPlan:
     ``bases`` are the first offsets of the log's files, ``short`` those of files that are too short. ``moved`` files and
     folders go to ``damaged/repair-<time>/``. ``ends`` are the ends of undamaged queues before the repair, ``topics``
     all topics that were known then; None if nothing tells.
+    ``opened_ns``: when a broker opened the store last, in ns since 1970.
     """
 
     config: StoreConfig
@@ -65,6 +66,7 @@ class RepairPlan:
     recovers: bool
     ends: dict[QueueKey, int] = field(default_factory=dict)
     topics: frozenset[str] | None = None
+    opened_ns: int = 0
 
     @property
     def is_empty(self) -> bool:
@@ -110,12 +112,14 @@ def plan_repair(
     """
     if reader.state.may_change:
         raise StoreIsOpen(_describe_open(reader))
+    opened_ns = _last_opened_ns(reader.config.root)
     verification = Verification(reader, progress)
     findings = []
     for found in verification.run():
         report(found)
         findings.append(found)
-    return _make_plan(reader, verification, findings, index_sizes_known)
+    plan = _make_plan(reader, verification, findings, index_sizes_known)
+    return replace(plan, opened_ns=opened_ns)
 
 
 def _make_plan(
@@ -204,9 +208,14 @@ def _describe_open(reader: StoreReader) -> str:
 
 
 def carry_out(plan: RepairPlan) -> None:
-    """Repair a store. Raises StoreInUse, StoreFull, CorruptionError, OSError; then it can be repaired again."""
+    """Repair a store. Raises StoreInUse, StoreFull, CorruptionError, OSError; then it can be repaired again.
+
+    Raises StoreError if a broker has opened the store since it was verified: the plan could overwrite new messages.
+    """
     files = DiskFiles()
     config = plan.config
+    if _last_opened_ns(config.root) != plan.opened_ns:
+        raise StoreError(f"a broker has opened {config.root} since it was verified; run the command again")
     unlock = files.lock(f"{config.root}/lock")
     try:
         _mend_log(plan, files)
@@ -222,6 +231,14 @@ def carry_out(plan: RepairPlan) -> None:
             store.close()
     finally:
         unlock()
+
+
+def _last_opened_ns(root: str) -> int:
+    """Return when a broker opened the store last: both brokers write to the lock file then."""
+    try:
+        return os.stat(f"{root}/lock").st_mtime_ns
+    except FileNotFoundError:
+        return 0
 
 
 def _mend_log(plan: RepairPlan, files: DiskFiles) -> None:

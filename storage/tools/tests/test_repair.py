@@ -256,3 +256,15 @@ def test_an_index_of_unknown_size_is_not_taken_for_damage(root: Path) -> None:
     with pytest.raises(StoreError, match="maxHashSlotNum"):
         plan(root, index_sizes_known=False, index_slots=5_000_000)
     assert snapshot(root) == before
+
+
+def test_a_plan_from_before_a_broker_ran_is_refused(root: Path) -> None:
+    damage_message(root, 50)
+    found = plan(root)
+    store = open_store(root)
+    fill(store, 3, COUNT + 1)
+    store.close()
+    before = snapshot(root)
+    with pytest.raises(StoreError, match="run the command again"):
+        carry_out(found)
+    assert snapshot(root) == before
