@@ -154,7 +154,7 @@ class Files(Protocol):
         ...
 
 
-def _flush_file_system(paths: "list[str]") -> bool:
+def flush_file_system(paths: "list[str]") -> bool:
     """Block until everything on the file system of the first existing path is on the disk.
 
     Return False where that is impossible.
@@ -286,7 +286,7 @@ class DiskFiles:
 
     def flush_many(self, paths: "list[str]") -> None:
         new = set(self._new_directories)
-        if len(paths) + len(new) > _MAX_SINGLE_FLUSHES and _flush_file_system(paths):
+        if len(paths) + len(new) > _MAX_SINGLE_FLUSHES and flush_file_system(paths):
             self._new_directories -= new
             return
         for path in paths:

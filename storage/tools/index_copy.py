@@ -37,7 +37,6 @@ def settle_index_copy(path: str, slots: int, log_end: int) -> bool:
             del index
         os.ftruncate(file.fileno(), erased_from)
         os.ftruncate(file.fileno(), size)
-        os.fsync(file.fileno())
     return True
 
 

@@ -6,7 +6,6 @@ back along their chains. Messages of the timer topic that were read after that m
 """
 
 import mmap
-import os
 from typing import Final
 
 from storage.errors import StoreError
@@ -77,8 +76,6 @@ class TimerCopy:
                         last, count = self._walk_back(last, count)
                         first = first if last >= 0 and first < self._end else last
                         SLOT.pack_into(wheel, start + at, number, first, last, count, magic)
-            wheel.flush()
-            os.fsync(file.fileno())
 
     def _walk_back(self, last: int, count: int) -> tuple[int, int]:
         """Return the newest record of a chain that the copy has, -1 without one, and the number of messages then."""
