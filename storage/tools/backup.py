@@ -20,6 +20,7 @@ backup that was interrupted is never taken for a whole one.
 A restore is a plain copy of the target to the place of a store, because the target must stay as it is.
 """
 
+import contextlib
 import os
 import shutil
 import time
@@ -285,10 +286,13 @@ class Backup:
                     break
                 except FileNotFoundError:  # its oldest file, or all of them: look again
                     shutil.rmtree(f"{self._partial}/consumequeue/{topic}/{queue_id}", ignore_errors=True)
+            else:
+                raise StoreError(f"files of queue {queue_id} of {topic} vanish all the time")
         os.makedirs(f"{self._partial}/consumequeue", exist_ok=True)
         extensions = f"{self._config.root}/consumequeue_ext"
         for path in _file_marks(extensions):
-            self._copier.copy_whole(path, self._partial + path.removeprefix(self._config.root))
+            with contextlib.suppress(FileNotFoundError):  # expired meanwhile
+                self._copier.copy_whole(path, self._partial + path.removeprefix(self._config.root))
         return covered
 
     def _copy_queue(self, queue: ConsumeQueue) -> int:

@@ -351,3 +351,15 @@ def test_default_sizes(tmp_path: Path, target: Path) -> None:
         source = tmp_path / "s" / path.relative_to(target)
         assert path.is_dir() or path.stat().st_size == source.stat().st_size
     assert sum(path.stat().st_blocks * 512 for path in target.rglob("*")) < 64 << 20
+
+
+def test_a_queue_that_cannot_be_copied_is_no_complete_backup(
+    root: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def vanish(self: Backup, queue: object) -> int:
+        raise FileNotFoundError("gone")
+
+    monkeypatch.setattr(Backup, "_copy_queue", vanish)
+    with pytest.raises(StoreError, match="vanish all the time"):
+        make_backup(root, target)
+    assert [path.name for path in target.parent.iterdir()] == ["store"]
