@@ -6,7 +6,7 @@ import click
 
 
 class ExitCode(IntEnum):
-    """Why a command ended. Uncaught errors of click have the same numbers: 1 for ClickException, 2 for UsageError."""
+    """The reason why a command ended. Errors of click have the same numbers: 1 for ClickException, 2 for UsageError."""
 
     DONE = 0
     FAILED = 1

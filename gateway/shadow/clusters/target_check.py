@@ -54,7 +54,7 @@ class TargetCheck:
 
     @property
     def problem(self) -> str:
-        """What an operator has to change before the target can be mirrored to; "" while there is nothing."""
+        """The reason why the target cannot be mirrored to, and what to change; "" while there is none."""
         if self._guard.problem:
             return self._guard.problem
         if self._refusing_brokers:

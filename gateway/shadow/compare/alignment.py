@@ -13,7 +13,7 @@ from enum import Enum
 from itertools import islice
 from typing import Final, NamedTuple
 
-from gateway.shadow.compare.entries import ComparedMessage, Difference, changed_part, find_differences
+from gateway.shadow.compare.entries import ComparedMessage, DifferingField, changed_part, find_differences
 from toolkit.subsequences import longest_chain_from_end
 
 MIN_AGREEING_MESSAGES: Final = 8
@@ -48,7 +48,7 @@ class ParityFinding(NamedTuple):
     primary_offset: int | None
     target_offset: int | None
     part: str = ""
-    differences: tuple[Difference, ...] = ()
+    differences: tuple[DifferingField, ...] = ()
     """With `CHANGED`: the fields that differ."""
     order_broken: bool = False
     """With `REORDERED`: it changed places with a message of its own sharding key."""

@@ -61,7 +61,7 @@ class ComparedMessage(NamedTuple):
     properties: bytes = b""
 
 
-class Difference(NamedTuple):
+class DifferingField(NamedTuple):
     """One field that differs, with the values of both sides as text; "-" where a side lacks the field."""
 
     name: str
@@ -129,10 +129,10 @@ def changed_part(primary: ComparedMessage, target: ComparedMessage) -> str:
     return "properties" if primary.properties_crc != target.properties_crc else "header"
 
 
-def find_differences(primary: ComparedMessage, target: ComparedMessage) -> list[Difference]:
+def find_differences(primary: ComparedMessage, target: ComparedMessage) -> list[DifferingField]:
     """Return the fields in which two messages differ, at most `MAX_DIFFERENCES`."""
     found = [
-        Difference(name, str(ours), str(theirs))
+        DifferingField(name, str(ours), str(theirs))
         for name, ours, theirs in (
             *zip(("flag", "sysFlag", "reconsumeTimes"), primary.flags, target.flags, strict=True),
             ("bornTimestamp", primary.born_ms, target.born_ms),
@@ -140,22 +140,22 @@ def find_differences(primary: ComparedMessage, target: ComparedMessage) -> list[
         if ours != theirs
     ]
     if primary.born_host != target.born_host:
-        found.append(Difference("bornHost", _host_text(primary.born_host), _host_text(target.born_host)))
+        found.append(DifferingField("bornHost", _host_text(primary.born_host), _host_text(target.born_host)))
     if primary.body_crc != target.body_crc or primary.body_bytes != target.body_bytes:
-        found.append(Difference("body", _body_text(primary), _body_text(target)))
+        found.append(DifferingField("body", _body_text(primary), _body_text(target)))
     if primary.properties_crc != target.properties_crc:
         found += _differing_properties(primary.properties, target.properties)
     return found[:MAX_DIFFERENCES]
 
 
-def _differing_properties(ours: bytes, theirs: bytes) -> Iterator[Difference]:
+def _differing_properties(ours: bytes, theirs: bytes) -> Iterator[DifferingField]:
     tables = [
         dict(pair.partition(b"\x01")[::2] for pair in each.split(b"\x02") if pair) for each in (ours, theirs)
     ]
     for name in sorted(tables[0].keys() | tables[1].keys()):
         if tables[0].get(name) != tables[1].get(name):
             texts = [_value_text(table[name]) if name in table else "-" for table in tables]
-            yield Difference(f"property {_value_text(name)}", *texts)
+            yield DifferingField(f"property {_value_text(name)}", *texts)
 
 
 def _value_text(value: bytes) -> str:

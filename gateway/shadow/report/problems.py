@@ -1,4 +1,4 @@
-"""What an operator has to look at now: one sentence for each problem, for `status`, the live view and the report."""
+"""The present problems of a gateway, a sentence for each, for `status`, the live view and the report."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator

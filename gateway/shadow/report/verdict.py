@@ -12,7 +12,7 @@ Report = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RunVerdict:
     """`reasons` say what is wrong; a healthy run has none. `notes` say what is not known."""
 
     title: str
@@ -30,14 +30,14 @@ def describe_clusters(configuration: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def judge_run(report: Report) -> Verdict:
+def judge_run(report: Report) -> RunVerdict:
     """Return the verdict of a report."""
     reasons, notes = tuple(_reasons(report)), tuple(_notes(report))
     if reasons:
         title = f"Not healthy: {len(reasons)} {'reason' if len(reasons) == 1 else 'reasons'}"
     else:
         title = "Healthy: nothing failed, and nothing was lost on the way to the target"
-    return Verdict(title, reasons, notes)
+    return RunVerdict(title, reasons, notes)
 
 
 def _reasons(report: Report) -> Iterator[str]:
@@ -76,7 +76,7 @@ def _notes(report: Report) -> Iterator[str]:
         yield "There is no target: the gateway only forwards."
 
 
-def render_verdict(verdict: Verdict) -> str:
+def render_verdict(verdict: RunVerdict) -> str:
     """Return the verdict as HTML."""
     mood = "bad" if verdict.reasons else "good"
     items = "".join(f"<li>{escape(reason)}</li>" for reason in verdict.reasons)

@@ -1,4 +1,4 @@
-"""What prevents the start of a gateway is one line: address, key and remedy."""
+"""A gateway that cannot start says so in one line: address, key and remedy."""
 
 import faulthandler
 

@@ -1,4 +1,4 @@
-"""What keeps the gateway from its work is said in the log, `status`, `watch`, `plan`, and the report."""
+"""Problems of a gateway are said in the log, in `status`, `watch` and `plan`, and in the report."""
 
 import contextlib
 import json
