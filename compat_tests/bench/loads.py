@@ -242,6 +242,15 @@ def _read_backlog(endpoint: MeasuredEndpoint, durations: LoadDurations, wanted: 
     return {"rate": durations.backlog / found["seconds"], "cpu_us": cpu_us}
 
 
+def read_backlog_once(endpoint: MeasuredEndpoint, durations: LoadDurations) -> float:
+    """Read the backlog in one pass with a new consumer group and a new JVM; return the messages per second."""
+    wanted = durations.backlog + 1
+    found = run_bench_client(endpoint, "catchup", _backlog_topic(durations), f"count={wanted}", "passes=1")
+    if found["distinct"] < wanted:
+        raise LoadFailed(f"only {found['distinct']:.0f} of {wanted} messages arrived at {endpoint.name}")
+    return durations.backlog / found["seconds"]
+
+
 def measure_latency(endpoint: MeasuredEndpoint, durations: LoadDurations) -> Figures:
     """Measure the time from just before a send to the consumer's listener, at 100 messages/s."""
     counts = (f"count={durations.latency_messages}", f"warm_up={durations.latency_warm_up}")

@@ -9,13 +9,14 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain, islice, product, repeat
 
 import click
 
 from compat_tests.bench.cli import endpoint_factory
+from compat_tests.bench.figure_table import Bar, Figures, figure_table, is_met, percentile
 from compat_tests.bench.pipelined_sender import PipelinedSender
 from compat_tests.bench.usage import memory_mib, work_until_idle_s
 from compat_tests.endpoints import ENDPOINT_KINDS, Endpoint, Unavailable, exit_on_sigterm
@@ -32,15 +33,6 @@ SEND_PARTS = 20
 """Parts of the sends whose latency is compared: the first and the last."""
 SETTLE_LIMIT_S = 120.0
 READY_POLL_S = 0.01
-
-
-@dataclass(frozen=True)
-class Bar:
-    """The largest acceptable figure of ours."""
-
-    figure: str
-    title: str
-    limit: float | None = None
 
 
 BARS = (
@@ -61,8 +53,6 @@ BARS = (
     Bar("crash_start_s", "start after SIGKILL, to an accepted message, s", 15.0),
     Bar("end_private_mib", "private memory at the end, MiB", 150.0),
 )
-
-Figures = dict[str, float]
 
 
 @click.command()
@@ -87,7 +77,7 @@ def main(topics: int, queues: int, messages: int, subject: str, baseline: str | 
             results.append(measure(endpoint_factory(name, {}), ScaleWork(topics, queues, messages)))
         except Unavailable as error:
             raise click.ClickException(f"cannot measure on this machine: {error}") from error
-    click.echo(table(names, results))
+    click.echo(figure_table(BARS, names, results))
     sys.exit(0 if all(is_met(bar, results[0]) is not False for bar in BARS) else 1)
 
 
@@ -177,7 +167,7 @@ def _ask_routes(endpoint: Endpoint, work: ScaleWork) -> Figures:
             begin = time.perf_counter()
             probe.route(topic)
             took_ms.append((time.perf_counter() - begin) * 1000)
-    return {"route_p50_ms": _percentile(took_ms, 50), "route_p99_ms": _percentile(took_ms, 99)}
+    return {"route_p50_ms": percentile(took_ms, 50), "route_p99_ms": percentile(took_ms, 99)}
 
 
 def _send_over_all(endpoint: Endpoint, work: ScaleWork) -> Figures:
@@ -195,11 +185,11 @@ def _send_over_all(endpoint: Endpoint, work: ScaleWork) -> Figures:
     first, last = edges
     return {
         "send_rate": rate,
-        "send_first_p50_ms": _percentile(first, 50),
-        "send_last_p50_ms": _percentile(last, 50),
-        "send_first_p99_ms": _percentile(first, 99),
-        "send_last_p99_ms": _percentile(last, 99),
-        "send_ratio": _percentile(last, 50) / _percentile(first, 50),
+        "send_first_p50_ms": percentile(first, 50),
+        "send_last_p50_ms": percentile(last, 50),
+        "send_first_p99_ms": percentile(first, 99),
+        "send_last_p99_ms": percentile(last, 99),
+        "send_ratio": percentile(last, 50) / percentile(first, 50),
     }
 
 
@@ -216,27 +206,6 @@ def _start(endpoint: Endpoint) -> float:
             if time.perf_counter() - begin > SETTLE_LIMIT_S:
                 raise
             time.sleep(READY_POLL_S)
-
-
-def _percentile(values: Sequence[float], percent: int) -> float:
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, len(ordered) * percent // 100)]
-
-
-def is_met(bar: Bar, figures: Figures) -> bool | None:
-    """Return True if a figure is within its limit; None if it has none."""
-    return None if bar.limit is None else figures[bar.figure] <= bar.limit
-
-
-def table(names: Sequence[str], results: Sequence[Figures]) -> str:
-    """Return the results of one or two servers as a Markdown table; the bars are those of the first."""
-    rows = [["figure", *names, "bar", "met"], ["---", *["---:"] * (len(names) + 2)]]
-    for bar in BARS:
-        values = [f"{figures[bar.figure]:,.4g}" for figures in results]
-        limit = "-" if bar.limit is None else f"≤ {bar.limit:g}"
-        met = {True: "yes", False: "**no**", None: "-"}[is_met(bar, results[0])]
-        rows.append([bar.title, *values, limit, met])
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
 if __name__ == "__main__":

@@ -63,6 +63,14 @@ class Probe:
             raise ProbeRefused(answer["code"], str(answer.get("remark")))
         return answer.get("extFields") or {}, frame[4 + size :]
 
+    def ask_any(self, code: int, fields: Mapping[str, str]) -> int:
+        """Send a request and return the answer's response code. Raises OSError."""
+        try:
+            self.ask(code, fields)
+        except ProbeRefused as refused:
+            return refused.code
+        return 0
+
     def send(self, topic: str, body: bytes) -> None:
         """Send one message to queue 0 of a topic that need not exist yet."""
         fields = {

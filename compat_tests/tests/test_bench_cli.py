@@ -114,7 +114,7 @@ def test_results_go_to_files(journal: list[str], tmp_path: Path) -> None:
 def test_a_machine_without_java_is_told_in_one_line(
     journal: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def choose(text: str) -> Fake:
+    def choose(text: str, settings: Mapping[str, str]) -> Fake:
         raise Unavailable("java is not on PATH")
 
     monkeypatch.setattr(cli, "choose_endpoint", choose)

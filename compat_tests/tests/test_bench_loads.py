@@ -107,5 +107,8 @@ def test_own_client_s_last_line_is_its_result(monkeypatch: pytest.MonkeyPatch, t
 def test_every_bar_names_a_load_that_exists() -> None:
     from compat_tests.bench.report import _report_lines
 
-    known = {load.name for load in (*loads.LOADS, *loads.OPT_IN_LOADS)} | {"start-up", "at rest"}
+    known = {load.name for load in (*loads.LOADS, *loads.SYNC_SENDS, *loads.OPT_IN_LOADS)} | {
+        "start-up",
+        "at rest",
+    }
     assert {line.load for line in _report_lines()} == known

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from compat_tests.bench.figure_table import figure_table, is_met
 from compat_tests.bench.pipelined_sender import PipelinedSender, SendRefused
-from compat_tests.bench.scale import BARS, ScaleWork, is_met, table
+from compat_tests.bench.scale import BARS, ScaleWork
 
 
 class FakeBroker:
@@ -81,9 +82,9 @@ def test_a_refused_send_ends_the_measurement(brokers: list[FakeBroker]) -> None:
 def test_the_table_judges_the_first_server_only() -> None:
     ours = {bar.figure: bar.limit or 1.0 for bar in BARS}
     theirs = {bar.figure: 1e6 for bar in BARS}
-    text = table(["ours", "official"], [ours, theirs])
+    text = figure_table(BARS, ["ours", "official"], [ours, theirs])
     assert "**no**" not in text
     assert text.count("| yes |") == len([bar for bar in BARS if bar.limit is not None])
     slow = {**ours, "clean_start_s": 5.1}
-    assert table(["ours"], [slow]).count("**no**") == 1
+    assert figure_table(BARS, ["ours"], [slow]).count("**no**") == 1
     assert {is_met(bar, slow) for bar in BARS if bar.figure == "clean_start_s"} == {False}

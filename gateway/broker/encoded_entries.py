@@ -51,4 +51,10 @@ def fill_empty(body: JsonBody, member: str, parts: Iterable[bytes]) -> bytes:
     before, found, after = body.to_json().partition(name)
     assert found, f"the body has no {member}"
     assert after[:2] in (b"{}", b"[]"), f"{member} is not empty"
-    return b"".join((before, name, after[:1], b",".join(parts), after[1:]))
+    members = list(parts)
+    if not members:
+        return before + name + after
+    # With its neighbours joined to the first and the last part, the whole table is copied only once.
+    members[0] = before + name + after[:1] + members[0]
+    members[-1] += after[1:]
+    return b",".join(members)
