@@ -116,8 +116,8 @@ def decode_frame(buffer: Buffer, start: int, end: int, max_header_bytes: int = M
     The body is copied. An unknown language becomes "OTHER", an empty remark None; header fields that are null are
     left out.
     Raises FrameError, and no other exception, for anything that is not a command.
-    Deviation: in a header without code or opaque the official decoder assumes code 0 and an opaque of its own, which
-    no peer can match with a request; here it is a FrameError.
+    A header without code or opaque has code 0 and opaque 0. Deviation: the official decoder counts up an opaque of its
+    own instead, which no peer can match with a request either.
     """
     if not 0 <= start <= end - 4 or end > len(buffer):
         raise FrameError("frame without room for a header length")
@@ -168,8 +168,8 @@ def _decode_unusual_json(header: bytes, body: bytes) -> Command:
         raise FrameError("extFields is not a JSON object")
     remark = fields.get("remark")
     return Command(
-        _json_int(fields, "code", None),
-        _json_int(fields, "opaque", None),
+        _json_int(fields, "code", "0"),
+        _json_int(fields, "opaque", "0"),
         _json_int(fields, "flag", "0"),
         {name: _java_text(value) for name, value in ext.items() if value is not None} if ext else {},
         body,
@@ -180,7 +180,7 @@ def _decode_unusual_json(header: bytes, body: bytes) -> Command:
     )
 
 
-def _json_int(fields: dict[str, Any], name: str, default: str | None) -> int:
+def _json_int(fields: dict[str, Any], name: str, default: str) -> int:
     spelled = fields.get(name, default)
     if isinstance(spelled, str) and _SPELLED_INT(spelled) and _INT_MIN <= int(spelled) <= _INT_MAX:
         return int(spelled)

@@ -56,14 +56,15 @@ MAX_REMARK_CHARS: Final = 4096
 
 def encode_failure(command: Command, error: Exception) -> bytes:
     """Encode the answer to a failed request: the refusal's own code, or SYSTEM_ERROR for any other exception."""
+    fields = None
     if isinstance(error, RequestError):
-        code, remark = error.code, error.remark
+        code, remark, fields = error.code, error.remark, error.fields
     else:
         log.error("request failed", exc_info=error, extra={"code": command.code})
         code, remark = ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}"
     if remark is not None and len(remark) > MAX_REMARK_CHARS:
         remark = f"{remark[:MAX_REMARK_CHARS]}… ({len(remark)} characters)"
-    return encode_response(command.opaque, code, None, b"", remark)
+    return encode_response(command.opaque, code, fields, b"", remark)
 
 
 class Connection:

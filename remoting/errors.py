@@ -4,13 +4,15 @@
 class RequestError(Exception):
     """A refusal: the server's answer to one request, with its response code and remark.
 
-    Raised by a handler it becomes the answer; raised by a client it is the answer that arrived.
+    Raised by a handler it becomes the answer, with ``fields`` as header; raised by a client it is the answer that
+    arrived.
     """
 
-    def __init__(self, code: int, remark: str | None = None) -> None:
+    def __init__(self, code: int, remark: str | None = None, fields: dict[str, str] | None = None) -> None:
         super().__init__(f"CODE: {code}  DESC: {remark}")
         self.code = code
         self.remark = remark
+        self.fields = fields
 
     def __reduce__(self) -> tuple[type["RequestError"], tuple[int, str | None]]:
         return RequestError, (self.code, self.remark)

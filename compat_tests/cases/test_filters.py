@@ -40,7 +40,9 @@ SELECTED = [
     ("a = '5'", ["five"]),
     ("a <> 5", ["nine"]),
     ("NOT (a = '5')", ["nine", "point", "text", "huge"]),
-    ("NOT a = '5'", []),
+    ("NOT a = '5'", []),  # NOT binds tighter than comparisons, of which it allows = and <> only
+    ("NOT a <> 5", ["five", "nine", "point", "text", "huge"]),
+    ("a > 5 = TRUE", ["nine"]),
     ("a BETWEEN 5 AND 9", ["five", "nine"]),
     ("a not between 6.5 and 10", ["five", "point"]),
     ("b IN ('x', 'it''s')", ["five", "point"]),
@@ -59,6 +61,13 @@ SELECTED = [
 ]
 REFUSED = [
     ("a > >", None),
+    ("NOT a > 2", "java.lang.RuntimeException: Value '(NOT a)' cannot be compared."),
+    ("NOT a BETWEEN 1 AND 2", "java.lang.RuntimeException: Value '(NOT a)' cannot be compared."),
+    (
+        "NOT a IN ('1')",
+        "java.lang.RuntimeException: Expected a property for In expression, got: (NOT a)",
+    ),
+    ("a > 1 > 0", "java.lang.RuntimeException: Value '(a > 1)' cannot be compared."),
     ("a > 'x'", "java.lang.RuntimeException: Value ''x'' cannot be compared."),
     ("a = NULL", "java.lang.RuntimeException: 'NULL' cannot be compared."),
     (

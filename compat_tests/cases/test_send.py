@@ -283,3 +283,25 @@ def test_properties_without_end(broker: BlockingClient, topic: str) -> None:
     send(broker, topic, properties=properties_text({"TAGS": "x", "own": "1"}).rstrip("\x02"))
     message = read_first_message(broker, topic)
     assert (message.tags, message.properties["own"]) == ("x", "1")
+
+
+@case(
+    "send",
+    "refused sends have region and trace switch as all answers, except for headers that cannot be read",
+)
+def test_header_of_refusals(broker: BlockingClient, topic: str) -> None:
+    def header_of(**fields: str) -> tuple[int, set[str]]:
+        command = send_request(topic).to_command()
+        command.ext |= {name: value for name, value in fields.items() if value}
+        for name in [name for name, value in fields.items() if not value]:
+            del command.ext[name]
+        answer = broker.send_command(command)
+        return answer.code, set(answer.ext)
+
+    always = {"MSG_REGION", "TRACE_ON"}
+    assert header_of(e="99") == (29, always), "no such queue"
+    assert header_of(b="a b") == (29, always), "no such topic name"
+    assert header_of(b="SCHEDULE_TOPIC_XXXX") == (16, always), "a system topic"
+    assert header_of(i="K\x01" + "v" * 40_000 + "\x02") == (13, always), "properties too long"
+    assert header_of(e="x") == (1, set())
+    assert header_of(b="") == (1, set())

@@ -216,3 +216,14 @@ def test_frame_in_body(broker: BlockingClient, topic: str) -> None:
     send(broker, topic, inner)
     reply = eventually(lambda: (r := pull(broker, topic)).code == 0 and r)
     assert inner in reply.body
+
+
+@pytest.mark.parametrize(
+    ("header", "code"),
+    [(b'{"opaque":5}', 3), (b'{"code":105,"extFields":{"topic":"unknown"}}', 17)],
+    ids=["no code", "no opaque"],
+)
+@case("wire", "a header without code or without opaque is answered")
+def test_sparse_header(namesrv: BlockingClient, header: bytes, code: int) -> None:
+    namesrv.send_bytes(struct.pack(">II", 4 + len(header), len(header)) + header)
+    assert namesrv.receive_command().code == code

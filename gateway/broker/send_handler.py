@@ -7,7 +7,7 @@ Source: SendMessageProcessor and AbstractSendMessageProcessor, 5.4.0.
 
 import random
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from codec.command import Command, ResponseTemplate, encode_response, json_text
 from codec.constants import FAQ, ResponseCode
@@ -133,6 +133,12 @@ def _refuse_inner_batch(header: SendHeader) -> None:
         raise MessageIllegal("no topic of batch queues")
 
 
+def _read_fields(command: Command) -> tuple[Any, ...]:
+    """Return the values of a send's header. Raises RequestError for one that cannot be read."""
+    read = _read_v1 if command.code in (SEND_V1, SEND_REPLY_V1) else _read_v2
+    return read(command.ext)
+
+
 class SendHandler:
     """Stores the messages that producers send, and answers them."""
 
@@ -171,25 +177,36 @@ class SendHandler:
         self._region, self._trace = (json_text(value) for value in self._common_answer_fields.values())
 
     def send(self, connection: Connection, command: Command) -> bytes | None:
-        """Store one message or batch. Return the answer, or None when it waits for the disk. Raises RequestError."""
-        header = self.read_header(connection, command)
-        if self._store.disk_full:
-            raise store_refusal(StoreFull("nearly full"), self._config.store.max_message_size_bytes)
-        if self._group_commit.synchronous:
-            connection.check_outstanding_limit()
+        """Store one message or batch. Return the answer, or None when it waits for the disk.
+
+        Raises RequestError, with the header of every answer to a producer if the request could be read.
+        """
+        fields = _read_fields(command)
         try:
+            header = self._check_header(connection, command, fields)
+            if self._store.disk_full:
+                raise StoreFull("nearly full")
+            if self._group_commit.synchronous:
+                connection.check_outstanding_limit()
             if command.code == SEND_BATCH or header.batch:
                 return self._send_batch(connection, command, header)
             return self._send_one(connection, command, header)
+        except RequestError as error:
+            error.fields = self._common_answer_fields
+            raise
         except (MessageIllegal, StoreFull) as error:
-            raise store_refusal(error, self._config.store.max_message_size_bytes) from error
+            refusal = store_refusal(error, self._config.store.max_message_size_bytes)
+            refusal.fields = self._common_answer_fields
+            raise refusal from error
 
     # -- reading and checking -------------------------------------------------------------------------------------
 
     def read_header(self, connection: Connection, command: Command) -> SendHeader:
         """Return the checked header of a send, whose topic is created if that is allowed. Raises RequestError."""
-        read = _read_v1 if command.code in (SEND_V1, SEND_REPLY_V1) else _read_v2
-        topic, queue_id, sys_flag, born, flag, properties, times, max_times, batch = read(command.ext)
+        return self._check_header(connection, command, _read_fields(command))
+
+    def _check_header(self, connection: Connection, command: Command, fields: tuple[Any, ...]) -> SendHeader:
+        topic, queue_id, sys_flag, born, flag, properties, times, max_times, batch = fields
         if self._config.start_accept_send_timestamp_ms:
             self._refuse_before_start()
         config = self._topics.get(topic)

@@ -36,8 +36,8 @@ async def test_the_log_says_once_what_came_and_what_to_do(
         assert kernel.closed
     (record,) = (each for each in caplog.records if each.levelno >= logging.WARNING)
     assert f"the peer speaks {protocol}" in record.getMessage()
-    assert REMEDIES[protocol] in record.remedy
-    assert record.port == 10911
+    assert REMEDIES[protocol] in record.__dict__["remedy"]
+    assert record.__dict__["port"] == 10911
 
 
 @virtual
