@@ -5,6 +5,7 @@ Source of codes and remarks: DefaultRequestProcessor, ClientRequestProcessor, 5.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from codec.command import Command
 from codec.constants import FAQ, VERSION_NAMES, ResponseCode
@@ -28,6 +29,7 @@ from remoting.requests import namesrv as ask
 routes: HandlerTable[Namesrv] = HandlerTable()
 
 QUOTED_KEYS_SINCE = VERSION_NAMES.index("V4_9_4")
+NO_REPLICATION: Final = "the master with brokerId 0 does not replicate, so this replica stays empty; give it a brokerName of its own"
 UNCHANGEABLE_KEYS = {"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"}
 
 
@@ -91,7 +93,12 @@ def _accept(namesrv: Namesrv, given: Registration, call: Call) -> ask.RegisterBr
     if "namesrv" not in call.connection.state:
         call.connection.state["namesrv"] = namesrv
         call.connection.on_close(namesrv.routes.unregister_owned_by)
-    return _registered(namesrv, taken)
+    reply = _registered(namesrv, taken)
+    if taken.gets_no_data:
+        reply.remark = f"{given.broker_name}: {NO_REPLICATION}"
+        names = {"broker": given.broker_name, "broker_id": given.broker_id, "address": given.address}
+        namesrv.limited_log.warning("a replica gets no data", **names, reason=NO_REPLICATION)
+    return reply
 
 
 def _registered(namesrv: Namesrv, taken: RegistrationResult) -> ask.RegisterBrokerReply:

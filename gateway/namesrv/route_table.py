@@ -58,10 +58,14 @@ MEMBER_TOPIC_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
 
 @dataclass(frozen=True, slots=True)
 class RegistrationResult:
-    """The answer to a registration: the addresses of the broker's master, unless it is the master itself."""
+    """The answer to a registration: the addresses of the broker's master, unless it is the master itself.
+
+    ``gets_no_data`` tells a replica that its master, a broker of this server, does not replicate.
+    """
 
     ha_address: str | None = None
     master_address: str | None = None
+    gets_no_data: bool = False
 
 
 class RouteTable:
@@ -134,7 +138,7 @@ class RouteTable:
         master = broker.members.get(MASTER_ID)
         if given.broker_id == MASTER_ID or master is None:
             return RegistrationResult()
-        return RegistrationResult(master.ha_address, master.address_for(local_host))
+        return RegistrationResult(master.ha_address, master.address_for(local_host), master.is_local)
 
     def _is_local_broker(self, broker: RegisteredBroker, given: Registration, local_host: str) -> bool:
         """Return True for a broker of this process that also registers over a connection, which changes nothing.

@@ -258,6 +258,27 @@ def test_a_replica_learns_its_master(asker: Asker) -> None:
     assert (reply.ha_server_addr, reply.master_addr) == ("127.0.0.1:10912", "127.0.0.1:10911")
 
 
+def test_a_replica_of_a_broker_of_this_process_is_told_that_it_gets_no_data(
+    asker: Asker, caplog: pytest.LogCaptureFixture
+) -> None:
+    local = Registration(
+        cluster="DefaultCluster",
+        broker_name="broker-a",
+        broker_id=0,
+        address="127.0.0.1:10911",
+        queues={},
+        data_version=DataVersion(),
+    )
+    asker.namesrv.routes.register_local(local, ())
+    replica = registration(broker_id=1, broker_addr="127.0.0.1:20911")
+    for _ in range(2):
+        remark = asker.command(replica).remark
+        assert remark is not None
+        assert remark.startswith("broker-a: the master with brokerId 0 does not replicate")
+    (record,) = [each for each in caplog.records if each.getMessage() == "a replica gets no data"]
+    assert (record.__dict__["broker"], record.__dict__["broker_id"]) == ("broker-a", 1)
+
+
 def test_brokers_learn_the_order_configuration(asker: Asker) -> None:
     asker(ask.PutKvConfig(namespace="ORDER_TOPIC_CONFIG", key="T", value="broker-a:4"))
     for _ in range(2):
