@@ -3,6 +3,8 @@
 #   make serve ARGS="--memory"         flags for the server
 #   make run RUN=compat-ours ARGS="-k pull"   one run of the test matrix; `make runs` lists them
 #   make fuzz SEED=7 FRAMES=1000000    mutated requests against namesrv, broker and shadow gateway
+#   make laws SEEDS=5000               random stories of a store, its crashes and its threads
+#   make planted                       defects planted into copies of the tree: the tests must notice
 #   make power-cut ROUNDS=10           power cuts under a broker that is sent messages (as root)
 PYTHON ?= python3
 VENV := .venv
@@ -14,6 +16,7 @@ ARGS ?=
 SEED ?= 1
 FRAMES ?= 100000
 ROUNDS ?= 5
+SEEDS ?= 2000
 AGAINST ?= all
 # IMAGE=no leaves out the cases against the official container image.
 IMAGE ?= yes
@@ -21,7 +24,7 @@ IMAGE ?= yes
 COMPILE := $(BIN)/python -m compileall -q $(PACKAGES)
 MORE = $(if $(ARGS),-- $(ARGS))
 
-.PHONY: serve wheel test check runs run unit types lint format compat compat-official compat-image spark-delta spark-env fuzz power-cut \
+.PHONY: serve wheel test check runs run unit types lint format compat compat-official compat-image spark-delta spark-env fuzz laws planted power-cut \
   bench bench-shadow bench-isolation bench-processes bench-scale bench-upkeep bench-spark docs docs-serve clean
 
 serve: $(VENV)/serve
@@ -64,6 +67,13 @@ compat-official compat-image: $(VENV)/dev
 # What must never happen, whatever arrives: docs/how-to/fuzz.md
 fuzz: $(VENV)/dev
 	$(BIN)/python -m compat_tests.fuzz --seed $(SEED) --frames $(FRAMES) --against $(AGAINST) $(ARGS)
+
+# The laws of the store in long: docs/explanation/store-laws.md
+laws: $(VENV)/dev
+	LAWS_SEEDS=$(SEEDS) $(BIN)/python -m pytest storage/tests/test_store_model.py storage/tests/test_store_interleaving.py $(ARGS)
+
+planted: $(VENV)/dev
+	$(BIN)/python -m storage.tests.planting $(ARGS)
 
 # Power cuts under our broker and the official one, on a loop device; needs Linux and root
 power-cut: $(VENV)/dev

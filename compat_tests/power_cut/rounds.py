@@ -13,7 +13,7 @@ from compat_tests.endpoints.official import OfficialEndpoint
 from compat_tests.endpoints.ours import OursEndpoint
 from compat_tests.power_cut.file_system import CuttableFileSystem
 from compat_tests.power_cut.traffic import Notes, Traffic
-from compat_tests.power_cut.verdict import Verdict, judge
+from compat_tests.power_cut.verdict import CutVerdict, judge
 
 MIN_TRAFFIC_S: Final = 0.8
 MAX_TRAFFIC_S: Final = 3.0
@@ -58,7 +58,7 @@ class Round:
     same_boot: bool
     traffic_s: float
     recovery_s: float
-    verdict: Verdict
+    verdict: CutVerdict
 
 
 def run_rounds(target: Target, rounds: int, senders: int, seed: int) -> Iterator[Round]:

@@ -17,9 +17,11 @@ from compat_tests.power_cut.traffic import (
 
 
 @dataclass(slots=True)
-class Verdict:
-    """The result of one power cut. ``lost`` counts messages acknowledged before the cut, ``lost_after`` those acknowledged
-    while the disk had failed already; the rest are offences against the laws of the store, and empty if all hold.
+class CutVerdict:
+    """The result of one power cut.
+
+    ``lost`` counts messages acknowledged before the cut, ``lost_after`` those acknowledged while the disk had failed
+    already. ``offences`` against the laws of the store are texts; there are none if all hold.
     """
 
     acknowledged: int
@@ -29,7 +31,7 @@ class Verdict:
     offences: list[str]
 
 
-def judge(broker: str, notes: Notes, cut_at_ns: int) -> Verdict:
+def judge(broker: str, notes: Notes, cut_at_ns: int) -> CutVerdict:
     """Read everything back. Messages found are the only ones that ``notes`` holds as acknowledged afterwards."""
     offences: list[str] = []
     stored: dict[tuple[int, int], bytes] = {}
@@ -56,9 +58,9 @@ def judge(broker: str, notes: Notes, cut_at_ns: int) -> Verdict:
 
 def _compare(
     notes: Notes, stored: dict[tuple[int, int], bytes], cut_at_ns: int, offences: list[str]
-) -> Verdict:
+) -> CutVerdict:
     found: list[Acknowledged] = []
-    verdict = Verdict(len(notes.acknowledged), 0, 0, 0, offences)
+    verdict = CutVerdict(len(notes.acknowledged), 0, 0, 0, offences)
     for message in notes.acknowledged:
         is_after = message.at_ns > cut_at_ns
         verdict.acknowledged_after += is_after

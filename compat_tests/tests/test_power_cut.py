@@ -12,7 +12,7 @@ from compat_tests.endpoints.probe import ProbeRefused
 from compat_tests.power_cut import cli, verdict
 from compat_tests.power_cut.rounds import TARGETS, Round
 from compat_tests.power_cut.traffic import PULL_NOT_FOUND, Acknowledged, Notes
-from compat_tests.power_cut.verdict import Verdict, judge
+from compat_tests.power_cut.verdict import CutVerdict, judge
 
 CUT_NS = 1000
 
@@ -60,14 +60,14 @@ def test_a_store_that_kept_everything_has_no_offence(judge_stored):
     found, notes = judge_stored(
         stored, [((0, 0), b"a", 1), ((3, 0), b"c", 2)], {b"a", b"b", b"c"}, committed=2
     )
-    assert found == Verdict(2, 0, 0, 0, [])
+    assert found == CutVerdict(2, 0, 0, 0, [])
     assert len(notes.acknowledged) == 2
 
 
 def test_lost_messages_are_counted_by_the_time_of_their_answer(judge_stored):
     answers = [((0, 0), b"a", 1), ((0, 1), b"b", 2), ((0, 2), b"c", CUT_NS + 1)]
     found, notes = judge_stored({(0, 0): b"a", (0, 1): b"other"}, answers, {b"a", b"b", b"c", b"other"})
-    assert found == Verdict(3, 1, 1, 1, [])
+    assert found == CutVerdict(3, 1, 1, 1, [])
     assert [each.body for each in notes.acknowledged] == [b"a"]
 
 
@@ -88,7 +88,7 @@ def test_each_law_has_its_offence(judge_stored, stored, committed, offence):
 
 def result(**changes):
     values = {"acknowledged": 9, "acknowledged_after": 0, "lost": 0, "lost_after": 0, "offences": []}
-    return Round("ours", 0, False, 1.0, 0.5, Verdict(**(values | changes)))
+    return Round("ours", 0, False, 1.0, 0.5, CutVerdict(**(values | changes)))
 
 
 @pytest.mark.parametrize(

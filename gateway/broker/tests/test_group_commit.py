@@ -304,3 +304,56 @@ async def test_without_synchronous_flush_the_disk_follows_at_intervals_when_ther
         await trio.sleep(2)
         assert [at - start for at in store.flushed_at] == pytest.approx([1.5])
         nursery.cancel_scope.cancel()
+
+
+class Answers:
+    """Stands for a connection; notes each answer with the number of flushes before it."""
+
+    def __init__(self, store):
+        self.outstanding_requests = 0
+        self.written = []
+        self._store = store
+
+    def write(self, data):
+        self.written.append((data, len(self._store.flushed_at)))
+
+
+@virtual
+async def test_an_answer_held_while_a_flush_runs_waits_for_the_next():
+    class Busy(Store):
+        def flush(self):
+            super().flush()
+            if len(self.flushed_at) == 1:
+                self.max_physical_offset += 10
+                commit.hold_answer(answers, b"second")
+
+    store = Busy()
+    store.max_physical_offset = 10
+    answers = Answers(store)
+    commit = GroupCommit(store, synchronous=True, interval_ms=500, timeout_ms=5000, run_blocking=inline)
+    commit.hold_answer(answers, b"first")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(commit.run)
+        await trio.sleep(1)
+        nursery.cancel_scope.cancel()
+    assert answers.written == [(b"first", 1), (b"second", 2)]
+
+
+@virtual
+async def test_no_answer_leaves_after_a_flush_that_ended_in_an_error():
+    class Failing(Store):
+        def flush(self):
+            super().flush()
+            if len(self.flushed_at) == 1:
+                raise OSError("no file descriptor is left")
+
+    store = Failing()
+    store.max_physical_offset = 10
+    answers = Answers(store)
+    commit = GroupCommit(store, synchronous=True, interval_ms=500, timeout_ms=5000, run_blocking=inline)
+    commit.hold_answer(answers, b"first")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(commit.run)
+        await trio.sleep(3)
+        nursery.cancel_scope.cancel()
+    assert answers.written == [(b"first", 2)]
