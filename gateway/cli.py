@@ -112,6 +112,7 @@ class _Commands(click.Group):
 
     ENTRY_POINTS = "rmq_gateway.commands"
     MODULES: ClassVar = {
+        "acl": "gateway.auth.commands",
         "cert": "gateway.cert_command",
         "shadow": "gateway.shadow.commands.root",
         "capture": "gateway.shadow.commands.capture",

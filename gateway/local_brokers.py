@@ -7,10 +7,12 @@ from functools import partial
 
 import trio
 
+from gateway.auth.needs import NeedContext
 from gateway.broker.assembly.build import build_broker
 from gateway.broker.assembly.registration import OpenConnection, Registrar
 from gateway.broker.assembly.service import BrokerService
 from gateway.broker.store_metrics import store_metrics
+from gateway.broker.stored_messages import find_topic
 from gateway.config.process import BrokerConfig, ServeConfig
 from gateway.connection_metrics import connection_metrics
 from gateway.namesrv.route_table import RouteTable
@@ -50,6 +52,7 @@ class LocalBrokers:
 
     def _start_broker(self, nursery: trio.Nursery, config: BrokerConfig) -> str:
         parts = self._parts
+        accounts = parts.access.accounts_of_broker(config)
         listeners = parts.listen(config.listen_port, "listenPort")
         port = listeners[0].getsockname()[1]
         listeners += parts.listen_vip(port)
@@ -65,8 +68,14 @@ class LocalBrokers:
                 port=lambda: port,
                 reactor=parts.reactor,
                 process_values=parts.process_values,
+                accounts=accounts,
             )
             opened.pop_all()
+        context = NeedContext(
+            config.broker_cluster_name,
+            partial(find_topic, broker.store),
+            lambda name: broker.groups.get(name) is not None,
+        )
         service = BrokerService(
             broker,
             parts.limits,
@@ -74,8 +83,11 @@ class LocalBrokers:
             parts.run_blocking,
             parts.reactor,
             parts.accept_transport,
+            parts.access.guard(accounts, context),
         )
-        registrar = Registrar(broker, port, self._routes, self._dial_namesrv, self._open_supervisor)
+        registrar = Registrar(
+            broker, port, self._routes, self._dial_namesrv, self._open_supervisor, parts.access.sign
+        )
         registrar.register_locally()
         nursery.start_soon(service.run, listeners)
         nursery.start_soon(service.tasks.keep_running, "registration", registrar.run)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from gateway.config.live import official_values
 from gateway.config.process import ServeConfig
+from gateway.process_access import ProcessAccess
 from gateway.runtime.file_limit import within_file_limit
 from gateway.runtime.process import ListenError
 from gateway.runtime.run_blocking import RunBlocking
@@ -33,6 +34,7 @@ class ProcessParts:
     limits: ConnectionLimits
     server_limits: ServerLimits
     acceptor: TlsAcceptor | None
+    access: ProcessAccess
     process_values: Mapping[str, str]
     """Settings of the process under their official keys, which brokers and namesrv list among theirs."""
 
@@ -49,8 +51,9 @@ class ProcessParts:
                 backlog=config.limits.backlog,
                 max_drain_s=float(config.limits.drain_s),
             ),
+            access=ProcessAccess(config, run_blocking),
             acceptor=build_acceptor(config.tls, float(config.limits.idle_close_s)),
-            process_values=official_values(config.limits, config.tls, config.process),
+            process_values=official_values(config.limits, config.tls, config.auth, config.process),
         )
 
     @property

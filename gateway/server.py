@@ -10,11 +10,13 @@ from typing import Any, Protocol
 
 import trio
 
-from gateway.config.process import ServeConfig
+from gateway.auth.needs import NeedContext
+from gateway.config.process import BrokerConfig, ServeConfig
 from gateway.connection_metrics import connection_metrics
 from gateway.http_endpoint import Readiness, build_http_endpoint, failing_tasks
 from gateway.namesrv.addresses import join_address
 from gateway.namesrv.service import NamesrvService
+from gateway.process_access import SAVE_INTERVAL_S
 from gateway.process_parts import ProcessParts, format_address
 from gateway.processes.supervisor_link import SupervisorLink
 from gateway.runtime.loop_watchdog import LoopWatchdog
@@ -90,6 +92,8 @@ class Server:
     def _build_namesrv(self) -> NamesrvService | None:
         if self._config.namesrv is None:
             return None
+        access = self._parts.access
+        cluster = (self._config.brokers or (BrokerConfig(),))[0].broker_cluster_name
         return NamesrvService(
             self._config.namesrv,
             self._parts.clock,
@@ -100,6 +104,7 @@ class Server:
             reactor=self._parts.reactor,
             accept_transport=self._parts.accept_transport,
             process_values=self._parts.process_values,
+            protect=access.guard(access.accounts_of_namesrv(), NeedContext(cluster)),
         )
 
     def _build_brokers(self) -> Brokers:
@@ -126,12 +131,16 @@ class Server:
             if self._parts.acceptor is not None:
                 reload = self._parts.acceptor.reload_if_changed
                 nursery.start_soon(self._tasks.repeat, "reload certificates", RELOAD_INTERVAL_S, reload)
+            if self._parts.access.is_enabled:
+                keep = self._parts.access.keep_current
+                nursery.start_soon(self._tasks.repeat, "keep accounts current", SAVE_INTERVAL_S, keep)
             await self._start_unless_stopped(nursery)
             await self._signals.first.wait()
             self._readiness.is_stopping = True
             log.info("stopping", extra={"signal": self._signals.names[0]})
             await self._signals.run_until_second_signal(self._stop)
             nursery.cancel_scope.cancel()
+        self._parts.access.persist()
         log.info("stopped")
 
     async def _start_unless_stopped(self, nursery: trio.Nursery) -> None:

@@ -507,11 +507,16 @@ class Connection:
             )
         return answers[0]
 
-    async def ask(self, request: Request[Reply], timeout_s: float = 3.0) -> Reply:
-        """Send a typed request and wait for its reply. Raises RequestError for a refusal, RemotingTimeout,
-        RemotingClosed.
+    async def ask(
+        self, request: Request[Reply], timeout_s: float = 3.0, sign: Callable[[Command], None] | None = None
+    ) -> Reply:
+        """Send a typed request, which ``sign`` signs, and wait for its reply. Raises RequestError for a refusal,
+        RemotingTimeout, RemotingClosed.
         """
-        answer = await self.ask_command(request.to_command(), timeout_s)
+        command = request.to_command()
+        if sign is not None:
+            sign(command)
+        answer = await self.ask_command(command, timeout_s)
         return request.read_reply(answer, self.limits.max_json_values)  # The peer may be any client of ours.
 
     # -- closing ------------------------------------------------------------------------------------------------

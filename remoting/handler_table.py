@@ -16,6 +16,10 @@ HandlerFactory = Callable[[Context], Handler]
 """Returns the handler for a code from a context; called once, when the table is bound."""
 
 
+Protect = Callable[[int, Handler], Handler]
+"""Wraps the handler of a request code, for instance to check who sends a request."""
+
+
 class AnswersLater:
     """A typed handler returns this when it answers through `Call.reply` afterwards."""
 

@@ -208,11 +208,12 @@ def _fsync_path(path: str) -> None:
 
 
 class DiskFiles:
-    """Files on the machine's file systems."""
+    """Files on the machine's file systems. ``small_file_mode`` are the permissions of new small files."""
 
-    __slots__ = ("_directories_lock", "_new_directories")
+    __slots__ = ("_directories_lock", "_new_directories", "_small_file_mode")
 
-    def __init__(self) -> None:
+    def __init__(self, small_file_mode: int = 0o666) -> None:
+        self._small_file_mode = small_file_mode
         self._new_directories: set[str] = set()  # directories whose new entries a power cut could still lose
         self._directories_lock = threading.Lock()
 
@@ -360,7 +361,7 @@ class DiskFiles:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         new = path + NEW_SUFFIX
         try:
-            with open(new, "wb") as file:
+            with open(new, "wb", opener=self._open_small) as file:
                 file.write(data)
                 if wait:
                     file.flush()
@@ -371,6 +372,9 @@ class DiskFiles:
                 os.unlink(new)
             raise
         return new
+
+    def _open_small(self, path: str, flags: int) -> int:
+        return os.open(path, flags, self._small_file_mode)
 
     @contextlib.contextmanager
     def _store_full_errors(self, path: str) -> Iterator[None]:

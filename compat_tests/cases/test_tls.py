@@ -248,7 +248,7 @@ def test_settings_that_do_not_fit_are_refused_at_start(
     flags = [part for setting in settings for part in ("--set", setting)]
     with pytest.raises(EndedEarly) as ended:
         Gateway(tmp_path, "--memory", *flags)
-    assert ended.value.code == 1
+    assert ended.value.code == 2
     assert reason in ended.value.output
     assert "Traceback" not in ended.value.output
 

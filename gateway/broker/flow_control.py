@@ -29,6 +29,7 @@ from gateway.config.process import BrokerConfig
 from remoting.connection import Connection, Handler
 from remoting.declare import Request
 from remoting.errors import RequestError
+from remoting.handler_table import Protect
 from remoting.requests.client import CheckClientConfig, GetConsumerListByGroup, HeartBeat, UnregisterClient
 from remoting.requests.offsets import QueryConsumerOffset, UpdateConsumerOffset
 from remoting.requests.pop import (
@@ -97,14 +98,24 @@ class FlowControl:
         self._commit = commit
         self.quotas = quotas
         self._waited_s: Callable[[], float] = lambda: 0.0
+        self._protect: Protect = lambda code, handler: handler
         self._handlers: MutableMapping[int, Handler] = {}
         self._unguarded: dict[int, Handler] = {}
         self._guarded_quotas = (False, False)
         self._go_away: GoAway | None = None
 
-    def guard_handlers(self, handlers: MutableMapping[int, Handler], waited_s: Callable[[], float]) -> None:
-        """Guard these handlers from now on. ``waited_s`` returns how long the current request has waited."""
+    def guard_handlers(
+        self,
+        handlers: MutableMapping[int, Handler],
+        waited_s: Callable[[], float],
+        protect: Protect = lambda code, handler: handler,
+    ) -> None:
+        """Guard these handlers from now on. ``waited_s`` returns how long the current request has waited.
+
+        ``protect`` wraps each guarded handler once more: a request that access control refuses must not use up a quota.
+        """
         self._handlers, self._unguarded, self._waited_s = handlers, dict(handlers), waited_s
+        self._protect = protect
         self.refresh_guards()
 
     def begin_stop(self, go_away: GoAway) -> None:
@@ -127,7 +138,7 @@ class FlowControl:
         """Install the guards that current settings and topics need, and remove all others."""
         self._guarded_quotas = (self.quotas.sending, self.quotas.pulling)
         for code, handler in self._unguarded.items():
-            self._handlers[code] = self._wrap_in_guards(code, handler)
+            self._handlers[code] = self._protect(code, self._wrap_in_guards(code, handler))
 
     def _wrap_in_guards(self, code: int, handler: Handler) -> Handler:
         """Wrap a handler in its guards, from the innermost: quotas, waiting for the disk, waiting time, stop."""

@@ -8,7 +8,8 @@ import logging
 
 from codec.errors import MessageFormatError
 from codec.message import Message, decode_message
-from gateway.broker.waiting_message import WaitingMessage
+from codec.properties import find_property
+from gateway.broker.waiting_message import CLOSED_REAL_TOPICS, WaitingMessage
 from storage.errors import CorruptionError
 from storage.store import MessageStore
 
@@ -46,3 +47,21 @@ def find_in_queue(store: MessageStore, physical_offset: int) -> WaitingMessage |
     topic = str(message.topic, "utf-8", "replace")
     place = store.physical_offset_at(topic, message.queue_id, message.queue_offset)
     return message if place == physical_offset else None
+
+
+def find_topic(store: MessageStore, physical_offset: int) -> str | None:
+    """Return the topic of the message at a physical offset; for one that waits in a system topic, the one it is for.
+
+    Return None when no whole message starts there.
+    """
+    found = find_stored(store, physical_offset)
+    try:
+        message = None if found is None else WaitingMessage.parse(found)
+    except MessageFormatError:
+        return None
+    if message is None:
+        return None
+    topic = str(message.topic, "utf-8", "replace")
+    if topic in CLOSED_REAL_TOPICS and (real := find_property(message.properties, b"REAL_TOPIC")) is not None:
+        return real.decode("utf-8", "replace")
+    return topic

@@ -17,6 +17,7 @@ TITLES = {
     "namesrv": "Namesrv (namesrv.conf)",
     "listener": "Connections (both files)",
     "tls": "TLS (both files)",
+    "auth": "Access control (both files)",
     "process": "Process (both files)",
 }
 UNITS = "Times are milliseconds where neither key nor text says otherwise."
@@ -45,7 +46,7 @@ def example_file(table: str) -> str:
         f"# Every line shows a default. {UNITS}",
     ]
     lines += ["# Reference with ranges: rmq-gateway config", ""]
-    for name in (table, "listener", "tls", "process"):
+    for name in (table, "listener", "tls", "auth", "process"):
         if name != table:
             lines += [f"# --- {TITLES[name]}", ""]
         for each in keys_of(TABLES[name]).values():

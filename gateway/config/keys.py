@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from operator import attrgetter
 from typing import Any, TypeVar, cast
 
-from toolkit.settings import Setting, setting, settings_of
+from toolkit.settings import REDACTED, Setting, setting, settings_of
 from toolkit.values import plain_value
 
 Value = bool | int | float | str
@@ -110,9 +110,10 @@ def upper_snake(name: str) -> str:
 
 
 def values_of(config: Any) -> dict[str, str]:
-    """Return every key of a configuration with its present value as text."""
+    """Return every key of a configuration with its present value as text; secrets are redacted."""
     return {
-        name: plain_value(attrgetter(each.attribute)(config)) for name, each in keys_of(type(config)).items()
+        name: REDACTED if each.setting.secret else plain_value(attrgetter(each.attribute)(config))
+        for name, each in keys_of(type(config)).items()
     }
 
 

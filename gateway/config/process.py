@@ -6,6 +6,7 @@
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from gateway.config.auth import AuthConfig
 from gateway.config.broker import AUTO, BrokerConfig
 from gateway.config.keys import key
 from gateway.config.limits import NamesrvLimits
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AUTO",
     "TABLES",
+    "AuthConfig",
     "BrokerConfig",
     "ListenerLimits",
     "NamesrvConfig",
@@ -241,6 +243,7 @@ class ServeConfig:
     process: ProcessConfig = field(default_factory=ProcessConfig)
     limits: ListenerLimits = field(default_factory=ListenerLimits)
     tls: TlsConfig = field(default_factory=TlsConfig)
+    auth: AuthConfig = field(default_factory=AuthConfig)
     namesrv: NamesrvConfig | None = field(default_factory=NamesrvConfig)
     brokers: tuple[BrokerConfig, ...] = field(default_factory=lambda: (BrokerConfig(),))
     notices: tuple[str, ...] = ()
@@ -259,5 +262,6 @@ TABLES = {
     "broker": BrokerConfig,
     "listener": ListenerLimits,
     "tls": TlsConfig,
+    "auth": AuthConfig,
     "process": ProcessConfig,
 }

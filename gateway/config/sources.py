@@ -16,6 +16,7 @@ from typing import Literal
 from gateway.config.keys import ENVIRONMENT_PREFIX, Key, Value, keys_of, upper_snake, with_values
 from gateway.config.process import (
     TABLES,
+    AuthConfig,
     BrokerConfig,
     ListenerLimits,
     NamesrvConfig,
@@ -24,7 +25,7 @@ from gateway.config.process import (
     TlsConfig,
 )
 from gateway.config.properties_file import PropertiesError, decode_text, parse_properties
-from gateway.config.unsupported import ACCESS_CONTROL_SWITCHES, REASONS, UNUSED, UNUSED_REASON, reason_for
+from gateway.config.unsupported import REASONS, UNUSED, UNUSED_REASON, reason_for
 from toolkit.settings import SettingsError
 from toolkit.suggestions import nearest_name
 
@@ -38,8 +39,8 @@ _KUBERNETES_VARIABLE = re.compile(
 _IN_MEMORY_WITHOUT = ("storePathRootDir", "storePathCommitLog", "kvConfigPath", "configStorePath")
 """Keys that name files, which a server in memory does not have."""
 _SEARCH = {
-    "namesrv": ("namesrv", "listener", "tls", "process", "broker"),
-    "broker": ("broker", "listener", "tls", "process", "namesrv"),
+    "namesrv": ("namesrv", "listener", "tls", "auth", "process", "broker"),
+    "broker": ("broker", "listener", "tls", "auth", "process", "namesrv"),
 }
 
 
@@ -107,7 +108,7 @@ def values_of_environment(environment: Mapping[str, str], role: Role) -> list[Gi
     A broker on its own also takes the official NAMESRV_ADDR, below RMQ_GATEWAY_NAMESRV_ADDR.
     """
     names = {each.environment: ("broker", name) for name, each in keys_of(BrokerConfig).items()}
-    for table in (ListenerLimits, TlsConfig, ProcessConfig):
+    for table in (ListenerLimits, TlsConfig, AuthConfig, ProcessConfig):
         names |= {each.environment: ("broker", name) for name, each in keys_of(table).items()}
     for name in keys_of(NamesrvConfig):
         names[f"{ENVIRONMENT_PREFIX}NAMESRV_{upper_snake(name)}"] = ("namesrv", name)
@@ -150,7 +151,6 @@ def assemble(role: Role, all_given: Iterable[GivenValue]) -> ServeConfig:
     for given in all_given:
         found = resolve_key(given.name, given.scope)
         if found is None:
-            _check_security(given)
             notice = _notice_of_unknown(given)
             if given.strict and reason_for(given.name) is None:
                 raise ConfigError(notice)
@@ -170,7 +170,8 @@ def assemble(role: Role, all_given: Iterable[GivenValue]) -> ServeConfig:
     if role == "broker" and not broker.namesrv_addr:
         notices["namesrvAddr is empty: clients cannot find this broker through a namesrv"] = None
     tls = with_values(TlsConfig(), values["tls"])
-    return ServeConfig(process, limits, tls, namesrv, brokers, tuple(notices))
+    auth = with_values(AuthConfig(), values["auth"])
+    return ServeConfig(process, limits, tls, auth, namesrv, brokers, tuple(notices))
 
 
 def _parse(key: Key, given: GivenValue) -> Value:
@@ -180,15 +181,6 @@ def _parse(key: Key, given: GivenValue) -> Value:
     except SettingsError as problem:
         raise ConfigError(str(problem)) from problem
     return value
-
-
-def _check_security(given: GivenValue) -> None:
-    """Refuse access control that would not be enforced: everyone could do everything."""
-    if given.name in ACCESS_CONTROL_SWITCHES and given.text.strip().lower() == "true":
-        raise ConfigError(
-            f"{given.origin}: {given.name}=true cannot be enforced: this server has no access control yet, and "
-            "everyone could do everything. Remove the key or set it to false, and run the server on a trusted network"
-        )
 
 
 def _check_contradictions(all_given: Iterable[GivenValue], *, in_memory: bool) -> None:

@@ -10,12 +10,14 @@ _UNUSED = """
 """
 UNUSED = frozenset(_UNUSED.split())
 """Declared keys that nothing reads yet; a test keeps this true."""
-
-ACCESS_CONTROL_SWITCHES = frozenset({"aclEnable", "authenticationEnabled", "authorizationEnabled"})
-"""Keys that must not be ignored when they are true: whoever sets them relies on them."""
 UNUSED_REASON = "has no effect yet"
 REASONS: dict[str, str] = {
     IGNORED: """
+        authenticationProvider authenticationMetadataProvider authenticationStrategy authorizationProvider
+        authorizationMetadataProvider authorizationStrategy userCacheMaxNum userCacheExpiredSecond
+        userCacheRefreshSecond aclCacheMaxNum aclCacheExpiredSecond aclCacheRefreshSecond
+        statefulAuthenticationCacheMaxNum statefulAuthenticationCacheExpiredSecond
+        statefulAuthorizationCacheMaxNum statefulAuthorizationCacheExpiredSecond
         channelNotActiveInterval disableCallbackExecutor disableNettyWorkerGroup enableReconnectForGoAway
         isBrokerContainer isInBrokerContainer isScanAvailableNameSrv maxReconnectIntervalTimeSeconds
         socksProxyConfig rocketmqHome brokerConfigPath brokerIP2 recoverConcurrently messageStorePlugIn highSpeedMode
@@ -87,13 +89,6 @@ REASONS: dict[str, str] = {
         popReviveMaxReturnSizePerRead popReviveConcurrency popReviveMaxAttemptTimes
         appendAckAsync appendCkAsync
         loadBalancePollNameServerInterval
-    """,
-    "belongs to access control, which is not served yet: everyone may do everything": """
-        aclEnable authenticationEnabled authenticationProvider authenticationMetadataProvider
-        authenticationWhitelist authenticationStrategy initAuthenticationUser
-        innerClientAuthenticationCredentials authorizationEnabled authorizationProvider
-        authorizationMetadataProvider authorizationWhitelist authorizationStrategy authConfigPath
-        migrateAuthFromV1Enabled
     """,
     "belongs to another kind of storage, which is not served: files are those of the default store": """
         storeType readOnlyCommitLogStorePaths compactionMappedFileSize compactionCqMappedFileSize

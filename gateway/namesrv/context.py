@@ -16,9 +16,9 @@ from gateway.namesrv.answer_cache import AnswerCache
 from gateway.namesrv.child_broker import ChildBrokers
 from gateway.namesrv.kv_config import KvConfig
 from gateway.namesrv.large_registrations import LargeRegistrations
-from gateway.namesrv.limited_log import LimitedLog
 from gateway.namesrv.route_table import RouteTable
 from gateway.namesrv.text_file import AtomicTextFile, CoalescedFile, TextFile
+from gateway.runtime.limited_log import LimitedLog
 from gateway.runtime.run_blocking import RunBlocking
 from storage.clock import Clock
 

@@ -35,9 +35,9 @@ from dataclasses import dataclass
 
 from codec.topics import PERM_WRITE, READ_WRITE
 from gateway.config.limits import NamesrvLimits
-from gateway.namesrv.limited_log import LimitedLog
 from gateway.namesrv.registered_broker import MASTER_ID, Member, RegisteredBroker, weight_of
 from gateway.namesrv.registration import Registration, refused
+from gateway.runtime.limited_log import LimitedLog
 from remoting.bodies.queues import DataVersion
 from remoting.bodies.routes import (
     BrokerMemberGroup,

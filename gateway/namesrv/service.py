@@ -16,6 +16,7 @@ from gateway.namesrv.processors import routes as namesrv_routes
 from gateway.namesrv.route_table import RouteTable
 from gateway.runtime.run_blocking import RunBlocking
 from gateway.runtime.supervise import TaskSupervisor
+from remoting.handler_table import Protect
 from remoting.limits import ConnectionLimits
 from remoting.reactor import Reactor
 from remoting.server import AcceptTransport, RemotingServer, ServerLimits
@@ -39,13 +40,14 @@ class NamesrvService:
         reactor: Reactor | None = None,
         process_values: Mapping[str, str] = MappingProxyType({}),
         accept_transport: AcceptTransport | None = None,
+        protect: Protect = lambda code, handler: handler,
     ) -> None:
         self.namesrv = build_namesrv(
             config, clock, memory=memory, run_blocking=run_blocking, process_values=process_values
         )
         self.tasks = TaskSupervisor("namesrv")
         self.server = RemotingServer(
-            namesrv_routes.bind(self.namesrv),
+            {code: protect(code, handler) for code, handler in namesrv_routes.bind(self.namesrv).items()},
             limits,
             server_limits,
             reactor=reactor,

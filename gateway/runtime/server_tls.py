@@ -7,9 +7,10 @@ from gateway.config.tls import TlsConfig
 from remoting.tls import client_context, server_context, tls_opener
 from remoting.tls_acceptor import TlsAcceptor, TlsMode, self_signed_context
 from remoting.transport import Opener
+from toolkit.settings import SettingsError
 
 
-class TlsError(ValueError):
+class TlsError(SettingsError):
     """Certificates or keys that cannot be used; the text names the setting."""
 
 

@@ -38,16 +38,19 @@ ROOMS: Mapping[str, set[str]] = {
     # The server.
     "gateway.config": set(),
     "gateway.runtime": {"gateway.config"},
+    "gateway.auth": {"gateway.config", "gateway.runtime"},
     "gateway.console": {"gateway.runtime"},
     "gateway.namesrv": {"gateway.config", "gateway.runtime"},
     "gateway.broker.sql92": set(),
     "gateway.broker": {"gateway.config", "gateway.runtime", "gateway.broker.sql92"},
     "gateway.broker.pop": {"gateway.config", "gateway.runtime", "gateway.broker"},
-    "gateway.broker.processors": BROKER_ROOMS | {"gateway.config", "gateway.namesrv", "gateway.broker.sql92"},
+    "gateway.broker.processors": BROKER_ROOMS
+    | {"gateway.auth", "gateway.config", "gateway.namesrv", "gateway.broker.sql92"},
     "gateway.broker.assembly": BROKER_ROOMS
-    | {"gateway.config", "gateway.runtime", "gateway.namesrv", "gateway.broker.processors"},
+    | {"gateway.auth", "gateway.config", "gateway.runtime", "gateway.namesrv", "gateway.broker.processors"},
     "gateway.processes": {"gateway.config", "gateway.runtime", "gateway.namesrv"},
     "gateway": {
+        "gateway.auth",
         "gateway.config",
         "gateway.console",
         "gateway.processes",

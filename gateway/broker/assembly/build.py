@@ -5,6 +5,7 @@ from contextlib import suppress
 from types import MappingProxyType
 
 from codec.topics import TIMER_TOPIC
+from gateway.auth.access_control import Accounts
 from gateway.broker.advertised_hosts import AdvertisedHosts
 from gateway.broker.broadcast_offsets import BroadcastOffsets
 from gateway.broker.client_registry import ClientRegistry
@@ -62,10 +63,12 @@ def build_broker(
     files: Files | None = None,
     process_values: Mapping[str, str] = MappingProxyType({}),
     reactor: Reactor | None = None,
+    accounts: Accounts | None = None,
 ) -> Broker:
     """Open the store, recovering it if needed, and connect the parts.
 
     ``port`` returns the port on which the broker listens; ``process_values`` are listed among its settings.
+    ``accounts`` are those of access control, None if it is off.
     Raises OSError, CorruptionError.
     """
     settings = build_store_config(config, memory=memory)
@@ -74,9 +77,9 @@ def build_broker(
     return _connect_parts(
         config,
         store,
+        _services(config, store, run_blocking, port, reactor),
         run_blocking,
-        port,
-        reactor,
+        accounts,
         lambda name: ConfigFile(files, f"{settings.config_path}/{name}", run_blocking),
         process_values,
     )
@@ -85,9 +88,9 @@ def build_broker(
 def _connect_parts(
     config: BrokerConfig,
     store: MessageStore,
+    services: MessageServices,
     run_blocking: RunBlocking,
-    port: Callable[[], int],
-    reactor: Reactor | None,
+    accounts: Accounts | None,
     table_file: Callable[[str], ConfigFile],
     process_values: Mapping[str, str],
 ) -> Broker:
@@ -96,7 +99,6 @@ def _connect_parts(
     tables = _tables(config, table_file, clock)
     _limit_offsets(tables.offsets, store)
     restore_topics(tables.topics, store)
-    services = _services(config, store, run_blocking, port, reactor)
     timer_delivery = _timer_delivery(config, services, table_file("timermetrics"))
     delay_service = _delay_service(config, table_file("delayOffset.json"), services, timer_delivery)
     writer = MessageWriter(store, services.long_polls, delay_service)
@@ -107,7 +109,6 @@ def _connect_parts(
         config, tables.topics, services, writer, retry_rules, UniqueKeyGenerator(clock)
     )
     flow_control = _flow_control(config, services, tables.topics)
-    quotas = flow_control.quotas
     broadcasts = BroadcastOffsets(config, tables, store)
     return Broker(
         config=config,
@@ -133,10 +134,11 @@ def _connect_parts(
         transactions=transactions,
         transaction_checks=TransactionChecks(config, tables, services, writer, transactions.op_messages),
         send_handler=send_handler,
-        pull_handler=PullHandler(config, tables, services, quotas, broadcasts),
-        pop=build_pop(config, tables, services, writer, quotas, table_file),
+        pull_handler=PullHandler(config, tables, services, flow_control.quotas, broadcasts),
+        pop=build_pop(config, tables, services, writer, flow_control.quotas, table_file),
         broadcasts=broadcasts,
         flow_control=flow_control,
+        accounts=accounts,
         staged_batches=_staged_batches(config, services, tables.topics, send_handler, run_blocking),
         process_values=process_values,
     )

@@ -14,6 +14,7 @@ from typing import Final
 
 import trio
 
+from codec.command import Command
 from codec.constants import ResponseCode
 from codec.hashing import crc32
 from codec.java_numbers import parse_integer_or
@@ -77,7 +78,7 @@ class Registrar:
     """Registers one broker, renews the registration, and unregisters the broker at the end.
 
     ``local`` is the route table of the namesrv in this process, if there is one. ``open_supervisor`` opens the
-    connection to a supervisor whose namesrv the broker registers with as well.
+    connection to a supervisor whose namesrv the broker registers with as well. ``sign`` signs requests to namesrvs.
     """
 
     def __init__(
@@ -87,7 +88,9 @@ class Registrar:
         local: RouteTable | None,
         dial: Dial = open_client,
         open_supervisor: OpenConnection | None = None,
+        sign: Callable[[Command], None] | None = None,
     ) -> None:
+        self.sign = sign
         self._leaving = False
         self._registered: tuple[int, str] | None = None
         self._broker = broker
@@ -263,7 +266,8 @@ class NamesrvConnection:
         connection.on_close(lambda _: self.changed.set())
         while not connection.closed and not self._left:
             self.changed = trio.Event()
-            await connection.ask(self._registrar.registration_request(connection), self._registrar.timeout_s)
+            request = self._registrar.registration_request(connection)
+            await connection.ask(request, self._registrar.timeout_s, self._registrar.sign)
             self._note_success()
             await self._registrar.pause_between_registrations()
             with trio.move_on_after(self._registrar.period_s):
@@ -288,7 +292,7 @@ class NamesrvConnection:
         """
         if self._connection is None:
             raise RemotingClosed("no connection to the namesrv")
-        return (await self._connection.ask(GetRouteInfoByTopic(topic=topic))).data
+        return (await self._connection.ask(GetRouteInfoByTopic(topic=topic), sign=self._registrar.sign)).data
 
     async def unregister(self) -> None:
         """Unregister over the open connection, if there is one, and stop registering."""
@@ -297,7 +301,8 @@ class NamesrvConnection:
         if connection is None or connection.closed:
             return
         try:
-            await connection.ask(self._registrar.unregistration_request(connection), UNREGISTER_TIMEOUT_S)
+            request = self._registrar.unregistration_request(connection)
+            await connection.ask(request, UNREGISTER_TIMEOUT_S, self._registrar.sign)
         except FAILURES as problem:
             log.debug(
                 "unregistering from namesrv failed", extra={"namesrv": self._name, "reason": str(problem)}

@@ -22,6 +22,7 @@ from gateway.runtime.config_file import SettingsTable
 from gateway.runtime.run_blocking import RunBlocking
 from gateway.runtime.supervise import TaskSupervisor
 from remoting.connection import Connection, Handler
+from remoting.handler_table import Protect
 from remoting.limits import ConnectionLimits
 from remoting.reactor import Reactor
 from remoting.server import AcceptTransport, RemotingServer, ServerLimits
@@ -47,13 +48,16 @@ class BrokerService:
         run_blocking: RunBlocking,
         reactor: Reactor | None = None,
         accept_transport: AcceptTransport | None = None,
+        protect: Protect | None = None,
     ) -> None:
         self.broker = broker
         self._run_blocking = run_blocking
         self._drain_s = server_limits.max_drain_s
         self.handlers: dict[int, Handler] = all_routes().bind(broker)
         broker.flow_control.guard_handlers(
-            self.handlers, reactor.seconds_since_readable if reactor else lambda: 0.0
+            self.handlers,
+            reactor.seconds_since_readable if reactor else lambda: 0.0,
+            protect or (lambda code, handler: handler),
         )
         self.tasks = TaskSupervisor(broker.config.broker_name)
         self.server = RemotingServer(

@@ -1,6 +1,7 @@
 """Request handlers of a broker: one module per area, combined by `all_routes`."""
 
 from gateway.broker.processors import (
+    accounts,
     admin,
     assignment,
     connections,
@@ -27,6 +28,7 @@ from remoting.handler_table import HandlerTable
 def all_routes() -> HandlerTable[Broker]:
     """Return every handler of a broker."""
     areas = (
+        accounts,
         admin,
         assignment,
         connections,

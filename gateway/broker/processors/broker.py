@@ -6,6 +6,7 @@
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
+from gateway.auth.access_control import Accounts
 from gateway.broker.advertised_hosts import AdvertisedHosts
 from gateway.broker.broadcast_offsets import BroadcastOffsets
 from gateway.broker.client_registry import ClientRegistry
@@ -93,4 +94,5 @@ class Broker:
     damaged: DamagedRecords
     process_values: Mapping[str, str]
     """Settings of the process under their official keys, for the listing of the configuration."""
+    accounts: Accounts | None = None
     routes: RouteLookup = field(default_factory=RouteLookup)

@@ -30,7 +30,7 @@ def test_examples_as_they_are_change_nothing() -> None:
 def test_every_example_line_is_the_default(table: str) -> None:
     lines = re.sub(r"^#(?=\S+=)", "", example_file(table), flags=re.M)
     entries = parse_properties(lines)
-    tables = (table, "listener", "tls", "process")
+    tables = (table, "listener", "tls", "auth", "process")
     declared = {name: each for part in tables for name, each in keys_of(TABLES[part]).items()}
     assert [each.key for each in entries] == list(declared)
     assert all(

@@ -139,13 +139,13 @@ def test_an_error_in_a_file_names_file_and_line(tmp_path: Path) -> None:
 
 
 def test_unknown_and_unsupported_keys_of_files_are_named_once(tmp_path: Path) -> None:
-    path = written(tmp_path / "broker.conf", "aclEnable=false\nfileReservedTim=3\nzzzzzz=1\n")
-    notices = load_config("serve", [path], {}, ["aclEnable=false", "aclEnable=false"]).notices
+    path = written(tmp_path / "broker.conf", "brokerRole=SLAVE\nfileReservedTim=3\nzzzzzz=1\n")
+    notices = load_config("serve", [path], {}, ["brokerRole=SLAVE", "brokerRole=SLAVE"]).notices
     assert len(notices) == 4
-    assert notices[0].startswith(f"{path}:1: aclEnable belongs to access control")
+    assert notices[0].startswith(f"{path}:1: brokerRole belongs to replication")
     assert notices[1] == f"{path}:2: unknown key fileReservedTim; did you mean fileReservedTime?"
     assert notices[2] == f"{path}:3: unknown key zzzzzz"
-    assert notices[3].startswith("--set aclEnable: aclEnable belongs to access control")
+    assert notices[3].startswith("--set brokerRole: brokerRole belongs to replication")
 
 
 @pytest.mark.parametrize(
@@ -192,16 +192,6 @@ def test_variables_of_a_kubernetes_service_are_not_ours() -> None:
     )
     environment = {f"RMQ_GATEWAY_{name}": "tcp://10.0.0.1:9876" for name in names}
     assert load_config("serve", environment=environment).notices == ()
-
-
-@pytest.mark.parametrize("key", ["aclEnable", "authenticationEnabled", "authorizationEnabled"])
-def test_access_control_that_cannot_be_enforced_is_refused(key: str, tmp_path: Path) -> None:
-    path = written(tmp_path / "broker.conf", f"{key}=TRUE\n")
-    with pytest.raises(ConfigError, match=rf"broker\.conf:1: {key}=true cannot be enforced"):
-        load_config("serve", [path])
-    with pytest.raises(ConfigError, match="no access control yet, and everyone could do everything"):
-        load_config("serve", sets=[f"{key}=true"])
-    assert len(load_config("serve", sets=[f"{key}=false"]).notices) == 1
 
 
 @pytest.mark.parametrize("key", ["storePathRootDir", "kvConfigPath", "namesrv.configStorePath"])

@@ -14,7 +14,6 @@ from gateway.config.unsupported import IGNORED, UNUSED, reason_for
     ("name", "words"),
     [
         ("sendMessageThreadPoolNums", IGNORED),
-        ("aclEnable", "access control"),
         ("brokerRole", "replication"),
         ("storeType", "another kind of storage"),
         ("popCkStayBufferTime", "popped messages"),

@@ -53,7 +53,7 @@ def test_settings_are_shown_and_changed(world):
         ),
         ("noSuchKey=1", 29, "noSuchKey is not a key of this server"),
         ("forceRegister=false", 29, "forceRegister has no effect yet"),
-        ("aclEnable=true", 29, "aclEnable belongs to access control"),
+        ("brokerRole=SLAVE", 29, "brokerRole belongs to replication"),
         ("brokerPermission=ten", 29, "brokerPermission"),
         ("a=\\u12", 1, "string2Properties error"),
     ],

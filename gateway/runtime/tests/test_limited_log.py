@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from gateway.namesrv.limited_log import MAX_PER_MESSAGE, PERIOD_S, LimitedLog
+from gateway.runtime.limited_log import MAX_PER_MESSAGE, PERIOD_S, LimitedLog
 
 
 def test_equal_warnings_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:

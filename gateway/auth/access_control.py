@@ -1,0 +1,158 @@
+"""Checks requests before their handlers run: is it signed by a user, and do the user's policies allow it?
+
+A denial has the code NO_PERMISSION and a remark that names the user, the resource, the action, the address, and the
+rule that decided or the one that is missing; the same goes to the log, as the audit trail.
+Source: AuthenticationPipeline, AuthorizationPipeline and their providers, 5.4.0, with the official texts.
+"""
+
+import logging
+import time
+from typing import Protocol
+
+from codec.command import Command
+from codec.constants import ResponseCode
+from codec.java_numbers import parse_integer_or, quoted
+from gateway.auth.account_table import User
+from gateway.auth.needs import Need, NeedContext
+from gateway.auth.policies import Policies
+from gateway.auth.request_needs import find_needs
+from gateway.runtime.limited_log import LimitedLog
+from remoting.acl import ACCESS_KEY, Credentials, is_signed_with
+from remoting.connection import Connection, Handler
+from remoting.declare import REQUESTS
+from remoting.errors import RequestError
+from toolkit.settings import SettingsError
+
+log = LimitedLog(logging.getLogger(__name__), time.monotonic)
+
+
+class Accounts(Protocol):
+    """The users and their policies, from wherever they come."""
+
+    def user(self, name: str) -> User | None:
+        """Return a user; None if there is none of that name."""
+
+    def policies(self, name: str) -> Policies:
+        """Return the policies of a user, who may have none."""
+
+    def is_trusted_address(self, address: str, user: str | None) -> bool:
+        """Tell whether requests from an address need no signature: all of them, or those of one user."""
+
+
+class AccessControl:
+    """Wraps the handlers of a server so that they see allowed requests only.
+
+    ``unauthenticated_codes`` need no signature, and so no policy: nobody knows who sends them. ``unauthorized_codes``
+    need no policy.
+    """
+
+    def __init__(
+        self,
+        accounts: Accounts,
+        context: NeedContext,
+        *,
+        authorizes: bool,
+        unauthenticated_codes: frozenset[int] = frozenset(),
+        unauthorized_codes: frozenset[int] = frozenset(),
+    ) -> None:
+        self._accounts = accounts
+        self._context = context
+        self._authorizes = authorizes
+        self._unauthenticated_codes = unauthenticated_codes
+        self._unauthorized_codes = unauthorized_codes
+
+    def protect(self, code: int, handler: Handler) -> Handler:
+        """Return a handler that checks a request before it passes it on."""
+        if code in self._unauthenticated_codes:
+            return handler
+        authorizes = self._authorizes and code not in self._unauthorized_codes
+
+        def handle(connection: Connection, command: Command) -> bytes | None:
+            address = connection.remote[0]
+            user = self.authenticate(command, address)
+            if authorizes and user is not None:
+                self.authorize(user, command, address)
+            return handler(connection, command)
+
+        return handle
+
+    def authenticate(self, command: Command, address: str) -> User | None:
+        """Return the user that has signed a request; None for an address that needs no user.
+
+        Raises RequestError for any other request.
+        """
+        name = command.ext.get(ACCESS_KEY)
+        if self._accounts.is_trusted_address(address, None):
+            return None
+        if not name:
+            raise _denied("username cannot be null.", command, address)
+        user = self._accounts.user(name)
+        if user is None:
+            raise _denied(f"User:{quoted(name)} is not found.", command, address)
+        if not user.is_enabled:
+            raise _denied(f"User:{quoted(name)} is disabled.", command, address)
+        if self._accounts.is_trusted_address(address, name):
+            return user
+        if not is_signed_with(command, Credentials(name, user.password)):
+            raise _denied("check signature failed.", command, address)
+        return user
+
+    def authorize(self, user: User, command: Command, address: str) -> None:
+        """Raise RequestError unless the user may send a request."""
+        if user.is_super:
+            return
+        needs = find_needs(command, self._context)
+        if needs is None:
+            raise _denied(f"request code {command.code} is for super users only.", command, address, user)
+        policies = self._accounts.policies(user.name)
+        for need in needs:
+            reason = explain_denial(policies, need, address)
+            if reason is not None:
+                raise _denied(describe_denial(user.name, need, address, reason), command, address, user)
+
+
+def explain_denial(policies: Policies, need: Need, address: str) -> str | None:
+    """Return why policies do not allow a need; None if they do."""
+    if need.resource is None:
+        if policies.allows_somewhere(need.actions, address):
+            return None
+        return f"no matched policies. A rule that allows {_names(need)} on a topic or group is missing"
+    decision = policies.decide(need.resource, need.actions, address)
+    if decision.is_allowed:
+        return None
+    if decision.entry is None or decision.policy_type is None:
+        return f"no matched policies. A rule that allows {_names(need)} on {need.resource} is missing"
+    return f"the decision is deny. The {decision.policy_type.value.lower()} rule says: {decision.entry}"
+
+
+def describe_denial(user: str, need: Need, address: str, reason: str) -> str:
+    """Return the remark of a denial; it begins as the official one does."""
+    resource = "any topic or group" if need.resource is None else quoted(str(need.resource))
+    return f"User:{user} has no permission to access {resource} from {address}, {reason}"
+
+
+def _names(need: Need) -> str:
+    return " or ".join(action.value for action in need.actions)
+
+
+def _denied(remark: str, command: Command, address: str, user: User | None = None) -> RequestError:
+    declared = REQUESTS.get(command.code)
+    log.info(
+        "request denied",
+        user=user.name if user is not None else quoted(command.ext.get(ACCESS_KEY, "")),
+        request=declared.NAME if declared is not None else command.code,
+        remote=address,
+        reason=remark,
+    )
+    return RequestError(ResponseCode.NO_PERMISSION, remark)
+
+
+def parse_codes(text: str, key: str) -> frozenset[int]:
+    """Return request codes separated by commas. Raises SettingsError, which names the key."""
+    codes = []
+    for part in filter(None, map(str.strip, text.split(","))):
+        code = parse_integer_or(part, -1)
+        if code < 0:
+            raise SettingsError(f"{key}: {quoted(part)} is not a request code")
+        codes.append(code)
+    return frozenset(codes)

@@ -1,0 +1,75 @@
+"""The command `rmq-gateway acl explain`: what the rules in users.json and acls.json say about a request."""
+
+from pathlib import Path
+
+import click
+
+ALLOWED, DENIED = 0, 1
+
+
+@click.group()
+def acl() -> None:
+    """Look at users and access policies."""
+
+
+@acl.command()
+@click.option(
+    "--config-dir",
+    required=True,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Directory of users.json and acls.json: STORE/config, or authConfigPath.",
+)
+@click.option("--user", required=True, help="Name of the user.")
+@click.option(
+    "--action", "actions", required=True, multiple=True, help="Pub, Sub, Create, …; several: one suffices."
+)
+@click.option("--resource", required=True, help="Topic:NAME, Group:NAME or Cluster:NAME.")
+@click.option(
+    "--source", default="127.0.0.1", show_default=True, help="Address from which the request comes."
+)
+def explain(config_dir: Path, user: str, actions: tuple[str, ...], resource: str, source: str) -> None:
+    """Tell whether a user may do something, and which rule decides.
+
+    Ends with 0 if the answer is yes, with 1 if it is no.
+    """
+    from gateway.auth.access_control import describe_denial, explain_denial
+    from gateway.auth.account_table import PolicyTable, UserTable
+    from gateway.auth.needs import Need
+    from gateway.auth.resources import ResourcePattern, parse_action, parse_resource, topic_resource
+    from gateway.runtime.config_file import ConfigFile
+    from storage.files import DiskFiles
+
+    files = DiskFiles()
+    if not (config_dir / "users.json").exists():
+        raise click.ClickException(f"{config_dir} has no users.json: access control was never on there")
+    try:
+        users = UserTable(ConfigFile(files, str(config_dir / "users.json")))
+        policies = PolicyTable(ConfigFile(files, str(config_dir / "acls.json")))
+    except (OSError, ValueError) as problem:
+        raise click.ClickException(str(problem)) from problem
+    found, wanted = parse_resource(resource), [parse_action(name) for name in actions]
+    if found is None or found.pattern is not ResourcePattern.LITERAL:
+        raise click.UsageError(f"--resource {resource} is none of Topic:NAME, Group:NAME and Cluster:NAME.")
+    if None in wanted:
+        raise click.UsageError("--action is one of All, Pub, Sub, Create, Update, Delete, Get, List.")
+    account = users.get(user)
+    if account is None:
+        raise click.ClickException(
+            f"User:{user} is not found. Users: {', '.join(sorted(users.users)) or 'none'}"
+        )
+    if not account.is_enabled:
+        click.echo(f"no: User:{user} is disabled.")
+        raise SystemExit(DENIED)
+    if account.is_super:
+        click.echo(f"yes: {user} is a super user.")
+        return
+    if found.type.value == "Topic":
+        found = topic_resource(found.name)
+    need = Need([action for action in wanted if action is not None], found)
+    reason = explain_denial(policies.get(user), need, source)
+    if reason is not None:
+        click.echo(f"no: {describe_denial(user, need, source, reason)}")
+        raise SystemExit(DENIED)
+    decision = policies.get(user).decide(found, need.actions, source)
+    kind = decision.policy_type.value.lower() if decision.policy_type is not None else ""
+    click.echo(f"yes: the {kind} rule says: {decision.entry}")

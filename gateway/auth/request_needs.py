@@ -1,0 +1,361 @@
+"""The actions on resources that each request needs: one entry for every request code that namesrv or broker serves.
+
+A code without an entry is refused, and a test forbids it. Source: the annotations of the official request headers and
+DefaultAuthorizationContextBuilder, 5.4.0. Deviations, all stricter: the official server lets any user pass
+
+- requests without header fields, and codes whose header is not registered: LITE_PULL, QUERY_ASSIGNMENT, BATCH_ACK,
+  groups created by UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, settings changed by UPDATE_BROKER_CONFIG, replies and others
+- heartbeats of producers
+- requests that name a message by its offset, such as VIEW_MESSAGE_BY_ID, END_TRANSACTION without a topic, and
+  CONSUMER_SEND_MSG_BACK; here the topic is the one of the message, whatever the request says
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final
+
+from codec.command import Command
+from codec.constants import ResponseCode
+from codec.java_numbers import parse_integer_or
+from codec.topics import RETRY_PREFIX
+from gateway.auth.needs import Need, NeedContext
+from gateway.auth.resources import Action, Resource, ResourceType, group_resource, topic_resource
+from remoting.bodies.heartbeat import ReceivedHeartbeat
+from remoting.declare import REQUESTS, Request
+from remoting.errors import RequestError
+from remoting.requests import (
+    admin,
+    auth,
+    client,
+    groups,
+    ha,
+    locks,
+    namesrv,
+    offsets,
+    pop,
+    pull,
+    query,
+    replication,
+    send,
+    staging,
+    timers,
+    topics,
+    transaction,
+)
+
+PUB, SUB, GET, LIST = Action.PUB, Action.SUB, Action.GET, Action.LIST
+CREATE, UPDATE, DELETE = Action.CREATE, Action.UPDATE, Action.DELETE
+TOPIC_SEPARATOR: Final = ";"
+
+
+FindNeeds = Callable[[Command, NeedContext], Iterable[Need]]
+
+NEEDS: Final[dict[int, FindNeeds]] = {}
+"""The function that finds the needs of a request, by request code."""
+
+
+def find_needs(command: Command, context: NeedContext) -> list[Need] | None:
+    """Return what a request needs, all of it; None for a code that is not known here.
+
+    Raises RequestError for a request that cannot be parsed, as its handler would.
+    """
+    find = NEEDS.get(command.code)
+    return None if find is None else list(find(command, context))
+
+
+def _register(*requests: type[Request[Any]]) -> Callable[[FindNeeds], FindNeeds]:
+    def register(find: FindNeeds) -> FindNeeds:
+        for request in requests:
+            if request.code in NEEDS:
+                raise ValueError(f"the needs of {request.NAME} are registered twice")
+            NEEDS[request.code] = find
+        return find
+
+    return register
+
+
+def _topic(topic: object, actions: Sequence[Action]) -> Need:
+    return Need(actions, topic_resource(topic if isinstance(topic, str) else ""))
+
+
+def _group(group: object, actions: Sequence[Action]) -> Need:
+    name = group if isinstance(group, str) else ""
+    # A group may be named by its retry topic.
+    return Need(actions, topic_resource(name) if name.startswith("%") else group_resource(name))
+
+
+def _topic_and_group(
+    topic: object, group: object, actions: Sequence[Action], context: NeedContext
+) -> Iterator[Need]:
+    """Yield the needs of a request about a topic and its consumer group; a retry topic is the group's."""
+    group_need = _group(group, actions)
+    yield group_need
+    if isinstance(topic, str) and isinstance(group, str) and _is_retry_of_pop(topic, group, context):
+        return
+    topic_need = _topic(topic, actions)
+    if topic_need != group_need:
+        yield topic_need
+
+
+def _is_retry_of_pop(topic: str, group: str, context: NeedContext) -> bool:
+    """Tell whether a topic is a retry topic of the group's pops: ``%RETRY%group_topic``, in the form before 5.2.
+
+    The same name may be the retry topic of another group, ``group_topic``; then it is that one's.
+    """
+    name = topic.removeprefix(RETRY_PREFIX)
+    return topic.startswith(f"{RETRY_PREFIX}{group}_") and bool(group) and not context.has_group(name)
+
+
+# -- the cluster as a whole ---------------------------------------------------------------------------------------
+
+
+def _on_cluster(*actions: Action) -> FindNeeds:
+    def find(command: Command, context: NeedContext) -> Iterator[Need]:
+        yield Need(actions, Resource(ResourceType.CLUSTER, context.cluster))
+
+    return find
+
+
+_register(
+    admin.GetBrokerConfig, admin.GetBrokerRuntimeInfo, query.ViewBrokerStatsData, admin.ExportRocksdbConfigToJson,
+    topics.GetAllTopicConfig, groups.GetAllSubscriptionGroupConfig, offsets.GetAllConsumerOffset,
+    offsets.GetAllDelayOffset, timers.GetTimerCheckPoint, timers.GetTimerMetrics, client.GetProducerConnectionList,
+    client.GetAllProducerInfo, offsets.GetBrokerConsumeStats, topics.GetSystemTopicListFromBroker,
+    pop.GetAllMessageRequestMode, ha.GetBrokerHaStatus, ha.GetBrokerEpochCache,
+    namesrv.GetKvConfig, namesrv.GetKvListByNamespace, namesrv.GetNamesrvConfig, namesrv.QueryDataVersion,
+    namesrv.GetBrokerMemberGroup, namesrv.GetBrokerClusterInfo,
+    auth.AuthGetUser, auth.AuthListUser, auth.AuthGetAcl, auth.AuthListAcl,
+)(_on_cluster(GET))  # fmt: skip
+_register(
+    namesrv.GetAllTopicListFromNameserver, namesrv.GetTopicsByCluster, namesrv.GetSystemTopicListFromNs,
+    namesrv.GetUnitTopicList, namesrv.GetHasUnitSubTopicList, namesrv.GetHasUnitSubUnunitTopicList,
+)(_on_cluster(LIST, GET))  # fmt: skip
+_register(
+    admin.UpdateBrokerConfig, topics.CleanExpiredConsumequeue, topics.CleanUnusedTopic, admin.DeleteExpiredCommitlog,
+    namesrv.PutKvConfig, namesrv.DeleteKvConfig, namesrv.RegisterBroker, namesrv.UnregisterBroker,
+    namesrv.BrokerHeartbeat, namesrv.WipeWritePermOfBroker, namesrv.AddWritePermOfBroker,
+    namesrv.DeleteTopicInNamesrv, namesrv.RegisterTopicInNamesrv, namesrv.UpdateNamesrvConfig,
+    replication.PutMessagesAtOffsets,
+    auth.AuthCreateUser, auth.AuthUpdateUser, auth.AuthDeleteUser,
+    auth.AuthCreateAcl, auth.AuthUpdateAcl, auth.AuthDeleteAcl,
+)(_on_cluster(UPDATE))  # fmt: skip
+
+
+# -- header fields that name topics and groups --------------------------------------------------------------------
+
+
+def _on_topic(*actions: Action, field: str = "topic") -> FindNeeds:
+    def find(command: Command, context: NeedContext) -> Iterator[Need]:
+        yield _topic(command.ext.get(field), actions)
+
+    return find
+
+
+def _on_group(*actions: Action, field: str = "consumerGroup") -> FindNeeds:
+    def find(command: Command, context: NeedContext) -> Iterator[Need]:
+        yield _group(command.ext.get(field), actions)
+
+    return find
+
+
+def _on_topic_and_group(*actions: Action, group_field: str = "consumerGroup") -> FindNeeds:
+    def find(command: Command, context: NeedContext) -> Iterator[Need]:
+        yield from _topic_and_group(command.ext.get("topic"), command.ext.get(group_field), actions, context)
+
+    return find
+
+
+_register(namesrv.GetRouteInfoByTopic)(_on_topic(PUB, SUB, GET))
+_register(
+    offsets.SearchOffsetByTimestamp, offsets.GetMaxOffset, offsets.GetMinOffset, offsets.GetEarliestMsgStoretime,
+    topics.GetTopicStatsInfo, topics.QueryTopicConsumeByWho, topics.GetTopicConfig,
+)(_on_topic(GET))  # fmt: skip
+_register(query.QueryMessage)(_on_topic(SUB, GET))
+_register(topics.UpdateAndCreateTopic)(_on_topic(CREATE))
+_register(topics.DeleteTopicInBroker)(_on_topic(DELETE))
+_register(transaction.ResumeCheckHalfMessage)(_on_topic(UPDATE))
+_register(send.RecallMessage, staging.StageMessages)(_on_topic(PUB))
+_register(client.GetConsumerListByGroup)(_on_group(SUB, GET))
+_register(client.GetConsumerConnectionList, client.GetConsumerRunningInfo)(_on_group(GET))
+_register(topics.QueryTopicsByConsumer, groups.GetSubscriptionGroupConfig)(_on_group(GET, field="group"))
+_register(groups.DeleteSubscriptionGroup)(_on_group(DELETE, field="groupName"))
+_register(
+    pull.PullMessage, pull.LitePullMessage, pop.PopMessage, pop.AckMessage, pop.PeekMessage,
+    pop.ChangeMessageInvisibletime, pop.Notification,
+)(_on_topic_and_group(SUB))  # fmt: skip
+_register(pop.PollingInfo)(_on_topic_and_group(GET))
+_register(offsets.QueryConsumerOffset)(_on_topic_and_group(SUB, GET))
+_register(offsets.UpdateConsumerOffset)(_on_topic_and_group(SUB, UPDATE))
+_register(
+    offsets.QueryConsumeTimeSpan, offsets.InvokeBrokerToGetConsumerStatus, groups.QuerySubscriptionByConsumer,
+)(_on_topic_and_group(GET, group_field="group"))  # fmt: skip
+_register(offsets.InvokeBrokerToResetOffset, groups.UpdateAndGetGroupForbidden)(
+    _on_topic_and_group(UPDATE, group_field="group")
+)
+
+
+@_register(query.QueryConsumeQueue)
+def _query_consume_queue(command: Command, context: NeedContext) -> Iterator[Need]:
+    yield _topic(command.ext.get("topic"), (GET,))
+    if command.ext.get("consumerGroup"):
+        yield _group(command.ext["consumerGroup"], (GET,))
+
+
+@_register(offsets.GetConsumeStats)
+def _consume_stats(command: Command, context: NeedContext) -> Iterator[Need]:
+    ext = command.ext
+    group = ext.get("consumerGroup", "")
+    yield _group(group, (GET,))
+    for topic in (ext.get("topic", ""), *ext.get("topicList", "").split(TOPIC_SEPARATOR)):
+        if topic:
+            yield _topic(topic, (GET,))
+
+
+@_register(offsets.QueryCorrectionOffset)
+def _correction_offset(command: Command, context: NeedContext) -> Iterator[Need]:
+    yield _topic(command.ext.get("topic"), (GET,))
+    for group in (command.ext.get("compareGroup", ""), *command.ext.get("filterGroups", "").split(",")):
+        if group:
+            yield _group(group, (GET,))
+
+
+@_register(offsets.CloneGroupOffset)
+def _clone_offsets(command: Command, context: NeedContext) -> Iterator[Need]:
+    yield _group(command.ext.get("srcGroup"), (GET,))
+    yield _group(command.ext.get("destGroup"), (UPDATE,))
+    if command.ext.get("topic"):
+        yield _topic(command.ext["topic"], (UPDATE,))
+
+
+# -- sends: to a retry topic, a consumer sends for its group ------------------------------------------------------
+
+
+def _send(topic_field: str) -> FindNeeds:
+    def find(command: Command, context: NeedContext) -> Iterator[Need]:
+        resource = topic_resource(command.ext.get(topic_field, ""))
+        yield Need((SUB,) if resource.type is ResourceType.GROUP else (PUB,), resource)
+
+    return find
+
+
+_register(send.SendMessage)(_send("topic"))
+_register(send.SendMessageV2, send.SendBatchMessage)(_send("b"))
+
+
+@_register(send.SendReplyMessage, send.SendReplyMessageV2, client.CheckClientConfig, staging.GetStagingState,
+           staging.PublishStaged)  # fmt: skip
+def _any_client(command: Command, context: NeedContext) -> Iterator[Need]:
+    """A reply goes to the topic of replies, for which consumers hold no grant; the others name what was checked."""
+    yield Need((PUB, SUB), None)
+
+
+# -- messages named by their physical offset -----------------------------------------------------------------------
+
+
+def _topic_of_message(
+    command: Command, field: str, context: NeedContext, actions: Sequence[Action]
+) -> Iterator[Need]:
+    """Yield the need for the topic of the message at an offset; for the topic of the request if there is none."""
+    topic = context.topic_at(parse_integer_or(command.ext.get(field, ""), -1))
+    if topic is None:
+        topic = command.ext.get("topic") or command.ext.get("originTopic", "")
+    yield _topic(topic, actions)
+
+
+@_register(query.ViewMessageById)
+def _view_message(command: Command, context: NeedContext) -> Iterator[Need]:
+    return _topic_of_message(command, "offset", context, (GET,))
+
+
+@_register(transaction.EndTransaction)
+def _end_transaction(command: Command, context: NeedContext) -> Iterator[Need]:
+    return _topic_of_message(command, "commitLogOffset", context, (PUB,))
+
+
+@_register(send.ConsumerSendMsgBack)
+def _send_back(command: Command, context: NeedContext) -> Iterator[Need]:
+    yield _group(command.ext.get("group"), (SUB,))
+    yield from _topic_of_message(command, "offset", context, (SUB,))
+
+
+@_register(client.ConsumeMessageDirectly)
+def _consume_directly(command: Command, context: NeedContext) -> Iterator[Need]:
+    yield _group(command.ext.get("consumerGroup"), (SUB,))
+    if command.ext.get("topic"):
+        yield _topic(command.ext["topic"], (SUB,))
+
+
+# -- bodies that name topics and groups ----------------------------------------------------------------------------
+
+
+def _parse_body(command: Command) -> Any:
+    """Parse the body of a request as declared. Raises RequestError, also for none."""
+    data = getattr(REQUESTS[command.code].from_command(command), "data", None)
+    if data is None:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, f"the body of request {command.code} is missing")
+    return data
+
+
+@_register(client.HeartBeat)
+def _heartbeat(command: Command, context: NeedContext) -> Iterator[Need]:
+    data = ReceivedHeartbeat.from_json(command.body)
+    if data.producer_data_set:
+        yield Need((PUB,), None)
+    for consumer in data.consumer_data_set:
+        fields = consumer if isinstance(consumer, dict) else {}
+        group = fields.get("groupName")
+        yield _group(group, (SUB,))
+        for subscription in fields.get("subscriptionDataSet") or ():
+            topic = subscription.get("topic") if isinstance(subscription, dict) else None
+            need = _topic(topic, (SUB,))
+            if need.resource is not None and need.resource.type is ResourceType.TOPIC:
+                yield need
+
+
+@_register(client.UnregisterClient)
+def _unregister(command: Command, context: NeedContext) -> Iterator[Need]:
+    if command.ext.get("consumerGroup"):
+        yield _group(command.ext["consumerGroup"], (SUB,))
+    else:
+        yield Need((PUB, SUB), None)
+
+
+@_register(locks.LockBatchMq, locks.UnlockBatchMq)
+def _locks(command: Command, context: NeedContext) -> Iterator[Need]:
+    data = _parse_body(command)
+    yield _group(data.consumer_group, (SUB,))
+    for topic in {queue.topic for queue in data.mq_set}:
+        yield _topic(topic, (SUB,))
+
+
+@_register(pop.BatchAckMessage)
+def _batch_ack(command: Command, context: NeedContext) -> Iterator[Need]:
+    yield Need((SUB,), None)
+    for topic, group in {(ack.topic, ack.consumer_group) for ack in _parse_body(command).acks}:
+        yield from _topic_and_group(topic, group, (SUB,), context)
+
+
+@_register(pop.QueryAssignment)
+def _assignment(command: Command, context: NeedContext) -> Iterator[Need]:
+    data = _parse_body(command)
+    return _topic_and_group(data.topic, data.consumer_group, (SUB, GET), context)
+
+
+@_register(pop.SetMessageRequestMode)
+def _request_mode(command: Command, context: NeedContext) -> Iterator[Need]:
+    data = _parse_body(command)
+    return _topic_and_group(data.topic, data.consumer_group, (UPDATE,), context)
+
+
+@_register(topics.UpdateAndCreateTopicList)
+def _topic_list(command: Command, context: NeedContext) -> Iterator[Need]:
+    return (_topic(config.topic_name, (CREATE,)) for config in _parse_body(command).topic_config_list)
+
+
+@_register(groups.UpdateAndCreateSubscriptionGroup)
+def _create_group(command: Command, context: NeedContext) -> Iterator[Need]:
+    yield _group(_parse_body(command).group_name, (CREATE,))
+
+
+@_register(groups.UpdateAndCreateSubscriptionGroupList)
+def _group_list(command: Command, context: NeedContext) -> Iterator[Need]:
+    return (_group(config.group_name, (CREATE,)) for config in _parse_body(command).group_config_list)

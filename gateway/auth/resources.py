@@ -1,0 +1,98 @@
+"""Actions, and the resources that policies are about: ``Topic:orders``, ``Group:bill*``, ``Cluster:*``.
+
+Source: Resource, ResourceType, ResourcePattern and Action, 5.4.0.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from codec.topics import DLQ_PREFIX, RETRY_PREFIX
+
+ANYTHING = "*"
+
+
+class Action(Enum):
+    """An action on a resource; ALL in a policy stands for each of them."""
+
+    ALL = "All"
+    PUB = "Pub"
+    SUB = "Sub"
+    CREATE = "Create"
+    UPDATE = "Update"
+    DELETE = "Delete"
+    GET = "Get"
+    LIST = "List"
+
+
+class ResourceType(Enum):
+    """A kind of resource; ANY in a policy covers all kinds."""
+
+    ANY = "Any"
+    CLUSTER = "Cluster"
+    TOPIC = "Topic"
+    GROUP = "Group"
+
+
+class ResourcePattern(Enum):
+    """The way in which a policy names resources."""
+
+    ANY = "ANY"
+    LITERAL = "LITERAL"
+    PREFIXED = "PREFIXED"
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """The resources that a policy is about, or with the pattern LITERAL a single one.
+
+    ``name`` is "" for the pattern ANY. As text (`str`) it is the key that the official tools show.
+    """
+
+    type: ResourceType
+    name: str = ""
+    pattern: ResourcePattern = ResourcePattern.LITERAL
+
+    def __str__(self) -> str:
+        if self.type is ResourceType.ANY:
+            return ANYTHING
+        star = "" if self.pattern is ResourcePattern.LITERAL else ANYTHING
+        return f"{self.type.value}:{self.name}{star}"
+
+
+def parse_resource(key: str | None) -> Resource | None:
+    """Return the resource with this key; None for a text that is no key. Kinds are matched without case."""
+    if key is None or not key.strip():
+        return None
+    if key == ANYTHING:
+        return Resource(ResourceType.ANY, "", ResourcePattern.ANY)
+    kind, _, name = key.partition(":")
+    found = next((each for each in ResourceType if each.value.lower() == kind.lower()), None)
+    if found is None:
+        return None
+    if name == ANYTHING:
+        return Resource(found, "", ResourcePattern.ANY)
+    if name.endswith(ANYTHING):
+        return Resource(found, name.partition(ANYTHING)[0], ResourcePattern.PREFIXED)
+    return Resource(found, name)
+
+
+def parse_action(name: str) -> Action | None:
+    """Return the action of this name, without case; None for another text."""
+    return next((each for each in Action if each.value.lower() == name.lower()), None)
+
+
+def topic_resource(topic: str) -> Resource:
+    """Return what a request about a topic is about: the group, if it is a retry or dead-letter topic.
+
+    Source: NamespaceUtil.isRetryTopic and Resource.ofGroup, 5.4.0. Deviation: dead-letter topics belong to their
+    group, too, and so do the retry topics of pops, ``%RETRY%group+topic``.
+    """
+    for prefix in (RETRY_PREFIX, DLQ_PREFIX):
+        if topic.startswith(prefix):
+            return group_resource(topic[len(prefix) :].partition("+")[0])
+    return Resource(ResourceType.TOPIC, topic)
+
+
+def group_resource(group: str) -> Resource:
+    """Return the resource of a consumer group."""
+    return Resource(ResourceType.GROUP, group)

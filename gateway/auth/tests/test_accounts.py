@@ -1,0 +1,106 @@
+import json
+
+import pytest
+
+from gateway.auth.accounts import AuthConfigError, StoredAccounts, open_accounts
+from gateway.auth.plain_acl import PlainAccounts
+from gateway.auth.resources import Action, parse_resource
+from gateway.config.auth import AuthConfig
+from gateway.config.process import BrokerConfig, ServeConfig
+from gateway.config.sources import load_config
+from gateway.process_access import ProcessAccess
+from gateway.runtime.config_file import ConfigFile
+from storage.files import MemoryFiles
+
+ROOT = json.dumps({"username": "root", "password": "open sesame"})
+INNER = json.dumps({"accessKey": "inner", "secretKey": "inner secret"})
+
+
+def opened(files=None, **settings):
+    files = files or MemoryFiles()
+    return open_accounts(AuthConfig(**settings), lambda name: ConfigFile(files, name))
+
+
+def test_access_control_is_off_by_default():
+    assert opened() is None
+
+
+def test_first_users_are_super_users_and_stay_as_they_are_changed():
+    files = MemoryFiles()
+    accounts = opened(files, authentication_enabled=True, init_user=ROOT, inner_credentials=INNER)
+    assert isinstance(accounts, StoredAccounts)
+    assert accounts.user("root").is_super
+    assert accounts.user("inner").password == "inner secret"
+    other = json.dumps({"username": "root", "password": "changed in the file only"})
+    again = opened(files, authentication_enabled=True, init_user=other)
+    assert again.user("root").password == "open sesame"
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"authorization_enabled": True}, "authorizationEnabled=true needs authenticationEnabled=true"),
+        ({"authentication_enabled": True}, "without any user. Set initAuthenticationUser"),
+        ({"authentication_enabled": True, "init_user": "root:secret"}, "initAuthenticationUser is not"),
+        (
+            {"authentication_enabled": True, "init_user": '{"username":"root"}'},
+            "initAuthenticationUser is not",
+        ),
+        ({"authentication_enabled": True, "acl_enable": True}, "Choose one"),
+        ({"acl_enable": True}, "plainAclFile is not set"),
+    ],
+)
+def test_settings_that_contradict_each_other(settings, reason):
+    with pytest.raises(AuthConfigError, match=reason) as refused:
+        opened(**settings)
+    assert "secret" not in str(refused.value)
+
+
+@pytest.fixture
+def plain_file(tmp_path):
+    path = tmp_path / "plain_acl.yml"
+    path.write_text(
+        "accounts:\n"
+        "  - {accessKey: consumer, secretKey: 12345678, groupPerms: [bill=SUB], topicPerms: [orders=SUB]}\n"
+        "  - {accessKey: operator, secretKey: 12345678, admin: true}\n"
+    )
+    return str(path)
+
+
+def test_accounts_of_acl_1(plain_file):
+    accounts = opened(acl_enable=True, plain_acl_file=plain_file)
+    assert isinstance(accounts, PlainAccounts)
+    assert accounts.user("operator").is_super
+
+
+def test_accounts_of_acl_1_are_migrated_once(plain_file):
+    files, settings = MemoryFiles(), {"authentication_enabled": True, "migrate_from_v1": True}
+    accounts = opened(files, plain_acl_file=plain_file, **settings)
+    assert accounts.user("operator").is_super
+    orders = parse_resource("Topic:orders")
+    assert accounts.policies("consumer").decide(orders, [Action.SUB], "1.2.3.4").is_allowed
+    accounts.policy_table.delete("consumer")
+    accounts.persist()
+    again = opened(files, plain_acl_file=plain_file, **settings)
+    assert not again.policies("consumer").entries
+
+
+def test_brokers_of_one_directory_share_their_accounts(tmp_path):
+    auth = AuthConfig(authentication_enabled=True, init_user=ROOT, config_path=str(tmp_path / "auth"))
+    config = ServeConfig(auth=auth, brokers=(BrokerConfig(), BrokerConfig(broker_name="broker-b")))
+    access = ProcessAccess(config, run_blocking=None)
+    first, second = map(access.accounts_of_broker, config.brokers)
+    assert first is second is access.accounts_of_namesrv()
+    assert (tmp_path / "auth" / "users.json").exists()
+
+
+def test_the_keys_are_read_from_official_files(tmp_path):
+    file = tmp_path / "broker.conf"
+    file.write_text(
+        f"authenticationEnabled=true\ninitAuthenticationUser={ROOT}\nauthorizationWhitelist=10,310\n"
+    )
+    config = load_config("serve", [str(file)])
+    assert config.auth.authentication_enabled
+    assert json.loads(config.auth.init_user)["username"] == "root"
+    assert "sesame" not in repr(config)
+    assert config.notices == ()

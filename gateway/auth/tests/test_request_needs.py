@@ -1,0 +1,153 @@
+import pytest
+
+from codec.command import Command
+from gateway.auth.needs import NeedContext
+from gateway.auth.request_needs import NEEDS, find_needs
+from gateway.broker.processors import all_routes
+from gateway.namesrv.processors import routes as namesrv_routes
+from remoting.bodies.heartbeat import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
+from remoting.bodies.locks import LockBatchRequestBody
+from remoting.bodies.pop import BatchAck, BatchAckMessageRequestBody
+from remoting.bodies.queues import MessageQueue
+from remoting.errors import RequestError
+from remoting.requests.client import HeartBeat
+from remoting.requests.locks import LockBatchMq
+from remoting.requests.offsets import GetConsumeStats
+from remoting.requests.pop import AckMessage, BatchAckMessage
+from remoting.requests.pull import PullMessage
+from remoting.requests.query import ViewMessageById
+from remoting.requests.send import ConsumerSendMsgBack, SendMessageV2
+from remoting.requests.transaction import EndTransaction
+
+CONTEXT = NeedContext("DefaultCluster", {100: "secret", 200: "%RETRY%bill"}.get, {"bill_orders"}.__contains__)
+
+
+def needs_of(request, **ext):
+    command = request.to_command() if not isinstance(request, int) else Command(request)
+    command.ext.update(ext)
+    found = find_needs(command, CONTEXT)
+    return {
+        (
+            "any" if need.resource is None else str(need.resource),
+            "|".join(each.value for each in need.actions),
+        )
+        for need in found
+    }
+
+
+def test_every_code_that_is_served_has_needs():
+    served = all_routes().request_codes() | namesrv_routes.request_codes()
+    assert served == NEEDS.keys()
+    assert find_needs(Command(9999), CONTEXT) is None
+
+
+@pytest.mark.parametrize("code", sorted(NEEDS))
+def test_a_request_without_fields_needs_something_or_is_refused(code):
+    """Officially requests without header fields need nothing."""
+    try:
+        assert find_needs(Command(code), CONTEXT)
+    except RequestError:
+        return
+
+
+@pytest.mark.parametrize(
+    ("code", "ext", "expected"),
+    [
+        (310, {"b": "orders", "a": "p"}, {("Topic:orders", "Pub")}),
+        (310, {"b": "%RETRY%bill", "a": "mine"}, {("Group:bill", "Sub")}),
+        (10, {"topic": "orders"}, {("Topic:orders", "Pub")}),
+        (11, {"topic": "orders", "consumerGroup": "bill"}, {("Topic:orders", "Sub"), ("Group:bill", "Sub")}),
+        (361, {"topic": "%RETRY%bill", "consumerGroup": "bill"}, {("Group:bill", "Sub")}),
+        (
+            11,
+            {"topic": "%RETRY%other", "consumerGroup": "bill"},
+            {("Group:bill", "Sub"), ("Group:other", "Sub")},
+        ),
+        (105, {"topic": "orders"}, {("Topic:orders", "Pub|Sub|Get")}),
+        (25, {}, {("Cluster:DefaultCluster", "Update")}),
+        (103, {"clusterName": "other"}, {("Cluster:DefaultCluster", "Update")}),
+        (17, {"topic": "orders"}, {("Topic:orders", "Create")}),
+        (215, {"topic": "orders"}, {("Topic:orders", "Delete")}),
+        (35, {"consumerGroup": "bill"}, {("Group:bill", "Sub")}),
+        (35, {"producerGroup": "p"}, {("any", "Pub|Sub")}),
+        (38, {"consumerGroup": "%RETRY%bill"}, {("Group:bill", "Sub|Get")}),
+    ],
+)
+def test_header_fields(code, ext, expected):
+    assert needs_of(code, **ext) == expected
+
+
+def test_retry_topics_of_pops():
+    """``%RETRY%group_topic`` is the group's, unless there is a group of that name."""
+    ack = {"consumerGroup": "bill", "topic": "%RETRY%bill_bills"}
+    assert needs_of(AckMessage.code, **ack) == {("Group:bill", "Sub")}
+    taken = {"consumerGroup": "bill", "topic": "%RETRY%bill_orders"}
+    assert needs_of(AckMessage.code, **taken) == {("Group:bill", "Sub"), ("Group:bill_orders", "Sub")}
+    assert needs_of(AckMessage.code, consumerGroup="", topic="%RETRY%_x") == {
+        ("Group:", "Sub"),
+        ("Group:_x", "Sub"),
+    }
+    assert needs_of(PullMessage.code, consumerGroup="bill", topic="%RETRY%bill+orders") == {
+        ("Group:bill", "Sub")
+    }
+
+
+def test_a_message_named_by_its_offset_is_judged_by_its_own_topic():
+    assert needs_of(ViewMessageById.code, offset="100", topic="mine") == {("Topic:secret", "Get")}
+    assert needs_of(ViewMessageById.code, offset="7", topic="mine") == {("Topic:mine", "Get")}
+    assert needs_of(EndTransaction.code, commitLogOffset="100", topic="mine") == {("Topic:secret", "Pub")}
+    assert needs_of(EndTransaction.code, commitLogOffset="9" * 400) == {("Topic:", "Pub")}
+    back = needs_of(ConsumerSendMsgBack.code, offset="100", group="mine", originTopic="mine")
+    assert back == {("Group:mine", "Sub"), ("Topic:secret", "Sub")}
+    assert needs_of(ConsumerSendMsgBack.code, offset="200", group="bill") == {("Group:bill", "Sub")}
+
+
+def test_bodies():
+    heartbeat = HeartBeat(
+        data=HeartbeatData(
+            client_id="c",
+            producer_data_set=[ProducerData(group_name="p")],
+            consumer_data_set=[
+                ConsumerData(
+                    group_name="bill",
+                    subscription_data_set=[
+                        SubscriptionData(topic="orders"),
+                        SubscriptionData(topic="%RETRY%bill"),
+                    ],
+                )
+            ],
+        )
+    )
+    assert needs_of(heartbeat) == {("any", "Pub"), ("Group:bill", "Sub"), ("Topic:orders", "Sub")}
+    locks = LockBatchMq(
+        data=LockBatchRequestBody(
+            consumer_group="bill",
+            client_id="c",
+            mq_set=[MessageQueue(topic="orders", broker_name="b", queue_id=number) for number in range(2)],
+        )
+    )
+    assert needs_of(locks) == {("Group:bill", "Sub"), ("Topic:orders", "Sub")}
+    acks = [BatchAck(consumer_group="bill", topic="orders"), BatchAck(consumer_group="mine", topic="x")]
+    batch = BatchAckMessage(data=BatchAckMessageRequestBody(acks=acks))
+    assert {resource for resource, _ in needs_of(batch)} == {
+        "any",
+        "Group:bill",
+        "Topic:orders",
+        "Group:mine",
+        "Topic:x",
+    }
+
+
+def test_malformed_heartbeats_need_what_nobody_has():
+    command = Command(HeartBeat.code, body=b'{"clientID":"c","consumerDataSet":[null,{"groupName":7}]}')
+    assert [str(need.resource) for need in find_needs(command, CONTEXT)] == ["Group:", "Group:"]
+
+
+def test_lists_in_header_fields():
+    ext = {"consumerGroup": "bill", "topicList": "a;b"}
+    assert needs_of(GetConsumeStats.code, **ext) == {
+        ("Group:bill", "Get"),
+        ("Topic:a", "Get"),
+        ("Topic:b", "Get"),
+    }
+    assert SendMessageV2.code in NEEDS

@@ -1,0 +1,136 @@
+"""The access control of one process: its brokers' accounts, and the namesrv's, which are those of the first broker.
+
+The modules of `gateway.auth` that it needs are imported when access control is on: a start without it is faster.
+"""
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from codec.command import Command
+from gateway.auth.needs import NeedContext
+from gateway.config.process import BrokerConfig, ServeConfig
+from gateway.runtime.config_file import ConfigFile
+from gateway.runtime.run_blocking import RunBlocking
+from remoting.handler_table import Protect
+from storage.files import DiskFiles, MemoryFiles
+
+if TYPE_CHECKING:
+    from gateway.auth.access_control import Accounts
+
+SAVE_INTERVAL_S: Final = 1.0
+"""Time after which accounts that could not be written are tried again, and changed files are read."""
+PRIVATE_FILE: Final = 0o600
+
+
+class ProcessAccess:
+    """Opens accounts, each directory once, and guards servers with them.
+
+    Raises AuthConfigError for settings that cannot be used. Without access control nothing is opened or guarded.
+    """
+
+    def __init__(self, config: ServeConfig, run_blocking: RunBlocking) -> None:
+        self._config = config
+        self._run_blocking = run_blocking
+        self._files = MemoryFiles() if config.memory else DiskFiles(small_file_mode=PRIVATE_FILE)
+        self._by_directory: dict[str, Accounts | None] = {}
+        self.sign = _signer(config)
+        if config.auth.authorization_enabled and not config.auth.is_enabled:
+            self._accounts_in("")  # Raises: policies without users would protect nothing.
+
+    @property
+    def is_enabled(self) -> bool:
+        """Tell whether requests are checked."""
+        return self._config.auth.is_enabled
+
+    def accounts_of_broker(self, broker: BrokerConfig) -> "Accounts | None":
+        """Return the accounts of a broker; None if access control is off."""
+        return self._accounts_in(self._config.auth.config_path or self._directory_of(broker))
+
+    def accounts_of_namesrv(self) -> "Accounts | None":
+        """Return the accounts of the namesrv: those of the first broker, or its own ones if it is alone.
+
+        Of a broker in another process, and of a namesrv that is alone, they are only read.
+        """
+        config = self._config
+        if config.namesrv is None:
+            return None
+        if config.brokers:
+            own = self._directory_of(config.brokers[0])
+        else:
+            own = os.path.dirname(config.namesrv.kv_config_path)
+        is_owner = bool(config.brokers) and not config.process.processes
+        return self._accounts_in(config.auth.config_path or own, is_owner=is_owner)
+
+    @staticmethod
+    def _directory_of(broker: BrokerConfig) -> str:
+        return os.path.join(broker.store.store_path_root_dir, "config")
+
+    def _accounts_in(self, directory: str, *, is_owner: bool = True) -> "Accounts | None":
+        if not self.is_enabled and not self._config.auth.authorization_enabled:
+            return None
+        from gateway.auth.accounts import follow_accounts, open_accounts
+
+        def open_table(name: str) -> ConfigFile:
+            return ConfigFile(self._files, os.path.join(directory, name), self._run_blocking)
+
+        if directory not in self._by_directory:
+            if is_owner:
+                accounts = open_accounts(self._config.auth, open_table)
+            else:
+                accounts = follow_accounts(self._config.auth, open_table, lambda: _file_states(directory))
+            self._by_directory[directory] = accounts
+        return self._by_directory[directory]
+
+    def guard(self, accounts: "Accounts | None", context: NeedContext) -> Protect:
+        """Return what wraps the handlers of a server. Raises ValueError for invalid settings."""
+        if accounts is None:
+            return lambda code, handler: handler
+        from gateway.auth.accounts import build_access_control
+
+        return build_access_control(self._config.auth, accounts, context).protect
+
+    async def keep_current(self) -> None:
+        """Write accounts that could not be written before, and read files that others have changed."""
+        from gateway.auth.accounts import FollowedAccounts, StoredAccounts
+        from gateway.auth.plain_acl import PlainAccounts
+
+        for accounts in self._by_directory.values():
+            if isinstance(accounts, StoredAccounts):
+                await accounts.save()
+            elif isinstance(accounts, PlainAccounts | FollowedAccounts):
+                accounts.reload_if_changed()
+
+    def persist(self) -> None:
+        """Write what has changed, at the end."""
+        if not self.is_enabled:
+            return
+        from gateway.auth.accounts import StoredAccounts
+
+        for accounts in self._by_directory.values():
+            if isinstance(accounts, StoredAccounts):
+                accounts.persist()
+
+
+def _signer(config: ServeConfig) -> Callable[[Command], None] | None:
+    """Return what signs the brokers' own requests; None if they are not signed."""
+    if not config.auth.inner_credentials:
+        return None
+    from gateway.auth.accounts import inner_credentials
+    from remoting.acl import make_signer
+
+    credentials = inner_credentials(config.auth)
+    return None if credentials is None else make_signer(credentials)
+
+
+def _file_states(directory: str) -> object:
+    """Return a value that differs when the users or policies of a directory have changed."""
+    return [_file_state(os.path.join(directory, name)) for name in ("users.json", "acls.json")]
+
+
+def _file_state(path: str) -> object:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino
