@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 MARK_FIELD: Final = "rmqShadowGateways"
 """Header field of mirrored requests: ids of gateways, separated by commas."""
 MAX_MARK_CHARS: Final = 1_024
+SMALL_REQUEST_BYTES: Final = 4_096
 NOT_CHECKED: Final = "the target has not been checked yet"
 _HEADER_START: Final = 8
 """A frame begins with its length and the length of its header, 4 bytes each."""
@@ -81,8 +82,12 @@ class LoopGuard:
     def is_own_request(self, exchange: Exchange) -> bool:
         """Tell whether this gateway sent the request to its target; if so, send nothing more there."""
         request = exchange.request
-        header_end = _HEADER_START + (int.from_bytes(request[4:8], "big") & _HEADER_LENGTH_MASK)
-        if request.find(self._id_bytes, _HEADER_START, header_end) < 0:
+        # Nobody else can have the id, so that a small request is searched with its body, which is quicker.
+        if (
+            self._id_bytes not in request
+            if len(request) < SMALL_REQUEST_BYTES
+            else not self._is_in_header(request)
+        ):
             return False
         self.returned_total += 1
         self.refuse(
@@ -91,6 +96,10 @@ class LoopGuard:
             "the gateway"
         )
         return True
+
+    def _is_in_header(self, request: bytes) -> bool:
+        header_end = _HEADER_START + (int.from_bytes(request[4:8], "big") & _HEADER_LENGTH_MASK)
+        return request.find(self._id_bytes, _HEADER_START, header_end) >= 0
 
     def allow(self) -> None:
         """Let requests pass: the target is not the primary."""
