@@ -515,3 +515,31 @@ def test_recovery_reads_the_log_from_the_checkpoint_on(
     again = open_store(files.crash(random.Random(1), lose_unflushed), clock)
     assert bodies(again) == [b"%d" % number for number in range(300)]
     assert sum(place < safe for place in read) <= 10
+
+
+@pytest.mark.parametrize("place", ["queue", "log"])
+def test_what_recovery_erases_at_the_start_of_a_file_is_erased_on_the_disk(place: str) -> None:
+    """Nothing else flushes a file that only holds remains; they could come back among what is written there next."""
+    files, clock = CrashFiles(), FakeClock()
+    store = open_store(files, clock)
+    fill(store, 5)
+    path = f"/s/consumequeue/t/0/{100:020d}"
+    if place == "log":
+        path = f"/s/commitlog/{8192:020d}"
+        while store.max_physical_offset + 3000 < 8192:
+            store.append("t", 0, bytes(2500))
+    store.write_checkpoint()
+    count = store.max_offset("t", 0)
+    for _ in range(3):
+        store.append("t", 0, bytes(2500 if place == "log" else 2000))
+    files.settle()
+    lost = 512 if place == "log" else 20
+    files.mapped[path].buffer[:lost] = bytes(lost)
+    if place == "queue":
+        files.mapped[LOG_FILE].buffer[store.physical_offset_at("t", 0, count) :] = bytes(
+            8192 - store.physical_offset_at("t", 0, count)
+        )
+    files.settle()
+    files.small["/s/abort"] = b"boot 0"
+    assert open_store(files, clock).max_offset("t", 0) == count
+    assert path not in files.mapped or not any(files.mapped[path].on_disk())

@@ -92,7 +92,7 @@ RECOVERY_DEFECTS: Final = (
             "            self._files.flush(self._log.path(base))\n",
             "            self._log.mapped_file(base).zero_from(end - base)\n",
         ),
-        (MODEL, TEST_RECOVERY),
+        (TEST_RECOVERY,),
     ),
     Defect(
         "torn-end-left-in-the-log",
@@ -108,7 +108,7 @@ RECOVERY_DEFECTS: Final = (
         "erased-entries-not-flushed",
         NOTHING_INVENTED,
         change(RECOVERY, "                self._erased_paths.append(queue.path_of(count))\n", ""),
-        (MODEL, TEST_RECOVERY),
+        (TEST_RECOVERY,),
     ),
     Defect(
         "rebuild-not-noted",
