@@ -3,6 +3,7 @@
 Both must be refused with a clear answer.
 """
 
+import json
 from typing import Any
 
 import pytest
@@ -21,6 +22,12 @@ from compat_tests.clients.typed import (
 from compat_tests.marks import case, differs, not_served
 from compat_tests.server import ServerUnderTest, eventually
 from remoting.blocking import BlockingClient
+from remoting.requests.admin import (
+    GetColdDataFlowCtrInfo,
+    RemoveColdDataFlowCtrConfig,
+    SetCommitlogReadMode,
+    UpdateColdDataFlowCtrConfig,
+)
 from remoting.requests.topics import GetTopicConfig
 
 ILLEGAL, NO_CODE, NO_TOPIC = 13, 3, 17
@@ -75,10 +82,23 @@ def test_replication(broker: BlockingClient) -> None:
     assert send_plain(broker, 906).code != NO_CODE
 
 
-@case("admin", "flow control of cold data")
-@not_served(reason="cold data: reading old messages is limited by quotas only")
-def test_cold_data(broker: BlockingClient) -> None:
-    assert send_plain(broker, 2003).code != NO_CODE
+@case(
+    "admin",
+    "mqadmin's questions about cold data, read-ahead and pop records are answered as by an idle server",
+)
+def test_idle_engines(broker: BlockingClient) -> None:
+    info = json.loads(broker.ask(GetColdDataFlowCtrInfo()).body)
+    assert (info["runtimeTable"], info["configTable"], info["globalAcc"]) == ({}, {}, 0)
+    assert info["cgColdReadThreshold"] == 3_145_728
+    update, remove = UpdateColdDataFlowCtrConfig(), RemoveColdDataFlowCtrConfig()
+    update.body, remove.body = b"compat_cold=1000", b"compat_cold"
+    broker.ask(update)
+    broker.ask(remove)
+    remark = "set commitlog readahead mode success, mode: 0"
+    assert broker.ask(SetCommitlogReadMode(read_ahead_mode=0)).remark == remark
+    error = expect_refusal(broker, SetCommitlogReadMode(read_ahead_mode=7))
+    assert (error.code, error.remark) == (29, "set commitlog readahead mode param value error")
+    assert send_plain(broker, 200056).code == 0
 
 
 @case("admin", "lite topics of 5.5 are not supported (3)")

@@ -38,7 +38,7 @@ class ExportRocksdbConfigToJson(Request[None], code=355):
     config_type: str
 
 
-class UpdateColdDataFlowCtrConfig(Request[None], code=2001):
+class UpdateColdDataFlowCtrConfig(Request[Header], code=2001):
     """Limit the rate of groups that read cold data; the body is properties text.
 
     Source: AdminBrokerProcessor.updateColdDataFlowCtrGroupConfig.
@@ -56,7 +56,7 @@ class GetColdDataFlowCtrInfo(Request[Header], code=2003):
     """Return the limits of cold reads as JSON in the body. Source: AdminBrokerProcessor.getColdDataFlowCtrInfo."""
 
 
-class SetCommitlogReadMode(Request[None], code=2004):
+class SetCommitlogReadMode(Request[Header], code=2004):
     """Set the read-ahead advice that the operating system gets for commit log files.
 
     Source: AdminBrokerProcessor.setCommitLogReadaheadMode.

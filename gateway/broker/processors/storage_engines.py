@@ -1,0 +1,81 @@
+"""Requests of tools about parts of the official storage that this broker does not have: they find them idle.
+
+The official server has them switched off by default (`coldDataFlowControlEnable`, `popConsumerKVServiceEnable`), and
+answers as this one. Changes that would have an effect here are refused instead of ignored.
+"""
+
+import json
+from typing import Final
+
+from codec.constants import ResponseCode
+from gateway.broker.processors.broker import Broker
+from remoting.declare import Header
+from remoting.errors import RequestError
+from remoting.handler_table import HandlerTable
+from remoting.requests.admin import (
+    GetColdDataFlowCtrInfo,
+    RemoveColdDataFlowCtrConfig,
+    SetCommitlogReadMode,
+    UpdateColdDataFlowCtrConfig,
+)
+from remoting.requests.pop import PopRollback
+
+routes: HandlerTable[Broker] = HandlerTable()
+
+COLD_DATA: Final = {
+    "runtimeTable": {},
+    "configTable": {},
+    "cgColdReadThreshold": 3_145_728,
+    "globalColdReadThreshold": 104_857_600,
+    "globalAcc": 0,
+}
+"""The official answer while cold data is not limited. Source: ColdDataCgCtrService.getColdDataFlowCtrInfo, 5.4.0."""
+READ_NORMALLY, READ_RANDOMLY = 0, 1
+"""Advice to the operating system. Source: LibC.MADV_NORMAL, MADV_RANDOM, 5.4.0."""
+
+
+@GetColdDataFlowCtrInfo.on(routes)
+def get_cold_data_info(broker: Broker, request: GetColdDataFlowCtrInfo) -> Header:
+    """Return that reads of cold data are not limited."""
+    reply = Header()
+    reply.body = json.dumps(COLD_DATA).encode()
+    return reply
+
+
+@UpdateColdDataFlowCtrConfig.on(routes)
+def update_cold_data_limit(broker: Broker, request: UpdateColdDataFlowCtrConfig) -> Header:
+    """Accept a limit, which has no effect while cold data is not limited, in either server."""
+    return _with_remark("coldDataFlowControlEnable is false: the limit has no effect; quotas limit all reads")
+
+
+@RemoveColdDataFlowCtrConfig.on(routes)
+def remove_cold_data_limit(broker: Broker, request: RemoveColdDataFlowCtrConfig) -> None:
+    """Remove nothing: no limit is in effect."""
+
+
+@SetCommitlogReadMode.on(routes)
+def set_read_ahead(broker: Broker, request: SetCommitlogReadMode) -> Header:
+    """Accept the advice that files are read in order, which is what this broker relies on; refuse the other.
+
+    Source: AdminBrokerProcessor.setCommitLogReadaheadMode, 5.4.0.
+    """
+    mode = request.read_ahead_mode
+    if mode is None:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, "set commitlog readahead mode failed")
+    if mode == READ_RANDOMLY:
+        remark = "set commitlog readahead mode 1 (random) is not served: files are always read ahead"
+        raise RequestError(ResponseCode.INVALID_PARAMETER, remark)
+    if mode != READ_NORMALLY:
+        raise RequestError(ResponseCode.INVALID_PARAMETER, "set commitlog readahead mode param value error")
+    return _with_remark(f"set commitlog readahead mode success, mode: {mode}")
+
+
+@PopRollback.on(routes)
+def move_pop_records(broker: Broker, request: PopRollback) -> None:
+    """Move nothing: pop records are in the revive topic already. Source: transferPopToFsStore, 5.4.0."""
+
+
+def _with_remark(remark: str) -> Header:
+    reply = Header()
+    reply.remark = remark
+    return reply
