@@ -58,7 +58,7 @@ def start_gateway(*arguments):
 
 def test_gateway_forwards_until_sigterm(tmp_path):
     ready_file = tmp_path / "ready"
-    primary = ["serve", "--memory", "--port", "0", "--broker-port", "0", "--store", str(tmp_path)]
+    primary = ["serve", "--memory", "--port", "0", "--broker-port", "0"]
     with start_gateway(*primary) as (_, ready):
         tables = {
             "primary.namesrv": json.dumps([ready["namesrv"]]),
