@@ -19,7 +19,7 @@ import click
 from compat_tests.bench.cli import endpoint_factory
 from compat_tests.bench.figure_table import Bar, Figures, figure_table, is_met, percentile
 from compat_tests.bench.loads import LoadDurations, LoadFailed, fill_backlog, read_backlog_once
-from compat_tests.bench.pipelined_sender import PipelinedSender
+from compat_tests.bench.pipelined_sender import PipelinedSender, SendRefused
 from compat_tests.endpoints import ENDPOINT_KINDS, Unavailable, exit_on_sigterm
 from compat_tests.endpoints.base import LocalEndpoint
 from compat_tests.endpoints.probe import Probe
@@ -36,7 +36,7 @@ QUERIES = 500
 FILE_BYTES = 8 << 20
 SETTINGS = {"mappedFileSizeCommitLog": str(FILE_BYTES), "cleanResourceInterval": "1000"}
 DISK_BYTES = 1 << 30
-BALLAST_BYTES = 720 << 20
+BALLAST_BYTES = 770 << 20
 """Used by something else on the small disk, of which both servers delete their oldest files above 85 %."""
 INDEX_TIMEOUT_S = 60.0
 
@@ -80,7 +80,7 @@ def main(messages: int, backlog: int, seconds: int, subject: str, baseline: str 
         try:
             figures = measure_key_queries(name, messages) | measure_catch_up(name, backlog)
             results.append(figures | measure_retention(name, seconds))
-        except (Unavailable, LoadFailed) as error:
+        except (Unavailable, LoadFailed, SendRefused) as error:
             raise click.ClickException(f"cannot measure {name}: {error}") from error
         click.echo(f"{name} load {os.getloadavg()[0]:.1f} {results[-1]}", err=True)
     click.echo(figure_table(BARS, names, results))
