@@ -7,7 +7,7 @@ Source: AuthenticationPipeline, AuthorizationPipeline and their providers, 5.4.0
 
 import logging
 import time
-from typing import Protocol
+from typing import Final, Protocol
 
 from codec.command import Command
 from codec.constants import ResponseCode
@@ -15,15 +15,20 @@ from codec.java_numbers import parse_integer_or, quoted
 from gateway.auth.account_table import User
 from gateway.auth.needs import Need, NeedContext
 from gateway.auth.policies import Policies
-from gateway.auth.request_needs import find_needs
+from gateway.auth.request_needs import FREQUENT_FIELDS, find_needs
 from gateway.runtime.limited_log import LimitedLog
-from remoting.acl import ACCESS_KEY, Credentials, is_signed_with
+from remoting.acl import ACCESS_KEY, has_signature
 from remoting.connection import Connection, Handler
 from remoting.declare import REQUESTS
 from remoting.errors import RequestError
 from toolkit.settings import SettingsError
 
 log = LimitedLog(logging.getLogger(__name__), time.monotonic)
+
+
+MAX_REMEMBERED: Final = 1_000
+"""Allowed requests of one user that are remembered."""
+MAX_REMEMBERED_CHARS: Final = 512
 
 
 class Accounts(Protocol):
@@ -93,7 +98,7 @@ class AccessControl:
             raise _denied(f"User:{quoted(name)} is disabled.", command, address)
         if self._accounts.is_trusted_address(address, name):
             return user
-        if not is_signed_with(command, Credentials(name, user.password)):
+        if not has_signature(command, user.password):
             raise _denied("check signature failed.", command, address)
         return user
 
@@ -101,14 +106,35 @@ class AccessControl:
         """Raise RequestError unless the user may send a request."""
         if user.is_super:
             return
+        policies = self._accounts.policies(user.name)
+        key = _frequent_key(command, address)
+        if key is not None and key in policies.allowed:
+            return
         needs = find_needs(command, self._context)
         if needs is None:
             raise _denied(f"request code {command.code} is for super users only.", command, address, user)
-        policies = self._accounts.policies(user.name)
         for need in needs:
             reason = explain_denial(policies, need, address)
             if reason is not None:
                 raise _denied(describe_denial(user.name, need, address, reason), command, address, user)
+        if key is not None:
+            if len(policies.allowed) >= MAX_REMEMBERED:
+                policies.allowed.clear()
+            policies.allowed.add(key)
+
+
+def _frequent_key(command: Command, address: str) -> tuple[object, ...] | None:
+    """Return what the decision about a frequent request depends on, besides the policies; None for all others.
+
+    A client sends the same kind of request to the same topic again and again.
+    """
+    fields = FREQUENT_FIELDS.get(command.code)
+    if fields is None:
+        return None
+    topic, group = command.ext.get(fields[0], ""), command.ext.get(fields[1], "")
+    if topic.startswith("%") or group.startswith("%") or len(topic) + len(group) > MAX_REMEMBERED_CHARS:
+        return None
+    return command.code, topic, group, address
 
 
 def explain_denial(policies: Policies, need: Need, address: str) -> str | None:

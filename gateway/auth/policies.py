@@ -82,9 +82,13 @@ class Decision:
 
 
 class Policies:
-    """The policies of one user, arranged so that a decision looks at few entries. Unchangeable."""
+    """The policies of one user, arranged so that a decision looks at few entries. Unchangeable.
+
+    ``allowed`` holds keys of requests that were allowed, for whoever asks to remember them.
+    """
 
     def __init__(self, entries: dict[PolicyType, tuple[PolicyEntry, ...]]) -> None:
+        self.allowed: set[tuple[object, ...]] = set()
         self.entries = {kind: entries[kind] for kind in PolicyType if entries.get(kind)}
         self._indexes = [(kind, _EntryIndex(found)) for kind, found in self.entries.items()]
 

@@ -53,6 +53,19 @@ NEEDS: Final[dict[int, FindNeeds]] = {}
 """The function that finds the needs of a request, by request code."""
 
 
+FREQUENT_FIELDS: Final[dict[int, tuple[str, str]]] = {
+    send.SendMessageV2.code: ("b", ""),
+    send.SendBatchMessage.code: ("b", ""),
+    **{
+        request.code: ("topic", "consumerGroup")
+        for request in (pull.PullMessage, pull.LitePullMessage, pop.PopMessage, pop.AckMessage)
+    },
+    offsets.UpdateConsumerOffset.code: ("topic", "consumerGroup"),
+}
+"""The header fields for topic and group on which the needs of the most frequent requests depend, and on nothing else,
+unless the topic is a retry topic."""
+
+
 def find_needs(command: Command, context: NeedContext) -> list[Need] | None:
     """Return what a request needs, all of it; None for a code that is not known here.
 

@@ -2,7 +2,7 @@ import pytest
 
 from codec.command import Command
 from codec.constants import ResponseCode
-from gateway.auth.access_control import AccessControl, parse_codes
+from gateway.auth.access_control import MAX_REMEMBERED, AccessControl, parse_codes
 from gateway.auth.account_table import User, UserStatus, UserType
 from gateway.auth.needs import NeedContext
 from gateway.auth.policies import NO_POLICIES, Policies, PolicyEntry, PolicyType
@@ -147,6 +147,40 @@ def test_a_change_of_accounts_counts_at_once():
     accounts.users["alice"] = User("alice", "changed")
     with pytest.raises(RequestError, match="check signature failed"):
         handler(FakeConnection(), command(user="alice"))
+
+
+def test_allowed_requests_are_remembered_until_the_policies_change():
+    accounts = FakeAccounts()
+    control = AccessControl(accounts, CONTEXT, authorizes=True)
+    handler = control.protect(SEND, lambda connection, request: b"served")
+    for _ in range(2):
+        assert handler(FakeConnection(), command(user="alice")) == b"served"
+    other = FakeConnection()
+    other.remote = ("10.0.0.10", 1)
+    assert handler(other, command(user="alice")) == b"served"
+    assert len(accounts.by_user["alice"].allowed) == 2
+    accounts.by_user["alice"] = NO_POLICIES
+    with pytest.raises(RequestError, match="no matched policies"):
+        handler(FakeConnection(), command(user="alice"))
+    assert not NO_POLICIES.allowed
+
+
+@pytest.mark.parametrize("topic", ["%RETRY%bill", "x" * 600])
+def test_retry_topics_and_long_names_are_not_remembered(topic):
+    accounts = FakeAccounts()
+    everything = PolicyEntry(parse_resource("*"), frozenset({Action.ALL}), (), is_allow=True)
+    accounts.by_user["alice"] = Policies({PolicyType.CUSTOM: (everything,)})
+    assert run(command(user="alice", b=topic), accounts) == b"served"
+    assert not accounts.by_user["alice"].allowed
+
+
+def test_remembered_requests_are_bounded():
+    accounts = FakeAccounts()
+    everything = PolicyEntry(parse_resource("*"), frozenset({Action.ALL}), (), is_allow=True)
+    policies = accounts.by_user["alice"] = Policies({PolicyType.CUSTOM: (everything,)})
+    for number in range(MAX_REMEMBERED + 10):
+        run(command(user="alice", b=f"topic{number}"), accounts)
+    assert 0 < len(policies.allowed) <= MAX_REMEMBERED
 
 
 def test_lists_of_codes():
