@@ -264,6 +264,15 @@ class ConsumeQueue:
                 high = middle
         return low
 
+    def has_lost_file(self, log_end: int) -> bool:
+        """Return True if a file before the last one begins or ends with an entry that no message can have."""
+        for base in self.bases[:-1]:
+            for number in (base, base + self.file_entries - 1):
+                place, size, _ = self.read_entry(number)
+                if size <= 0 or not 0 <= place <= log_end:
+                    return True
+        return False
+
     def make_holes(self, start: int, end: int, known_until: int) -> range:
         """Turn the entries of messages in [start, end) of the log into holes, which reads skip; return their numbers.
 

@@ -246,8 +246,10 @@ class CrashFiles:
     def read_small(self, path: str) -> bytes | None:
         return self.small.get(path)
 
-    def write_small(self, path: str, data: bytes) -> None:
+    def write_small(self, path: str, data: bytes, backup: str | None = None) -> None:
         self._begin_operation()
+        if backup is not None and self.small.get(path):
+            self.small[backup] = self.small[path]
         self.small[path] = data
         self.unflushed_small.discard(path)
         self._pending = [pending for pending in self._pending if pending[0] != path]

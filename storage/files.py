@@ -114,9 +114,10 @@ class Files(Protocol):
         """Return the whole content; None when the file does not exist."""
         ...
 
-    def write_small(self, path: str, data: bytes) -> None:
+    def write_small(self, path: str, data: bytes, backup: str | None = None) -> None:
         """Replace the whole content atomically: after a crash a reader finds the old or the new content.
 
+        With ``backup`` the previous content, if there is any, gets that name where the file system has hard links.
         Raises StoreFull, OSError; the file is unchanged then, and the call may be repeated: it writes a new file.
         """
         ...
@@ -189,6 +190,16 @@ def _folders_of(path: str) -> list[str]:
         folders.append(above)
         path = above
     return folders
+
+
+def _link_backup(path: str, backup: str) -> None:
+    """Give a file a second name, which replaces an older backup in one step. Empty files are no backup."""
+    with contextlib.suppress(OSError):  # the first write, or a file system without hard links
+        if os.stat(path).st_size:
+            os.link(path, backup + NEW_SUFFIX)
+            os.replace(backup + NEW_SUFFIX, backup)
+    with contextlib.suppress(OSError):  # both names are of one file already
+        os.unlink(backup + NEW_SUFFIX)
 
 
 def flush_failed(what: str, error: OSError) -> FlushFailed:
@@ -334,9 +345,12 @@ class DiskFiles:
         except (FileNotFoundError, IsADirectoryError):
             return None
 
-    def write_small(self, path: str, data: bytes) -> None:
+    def write_small(self, path: str, data: bytes, backup: str | None = None) -> None:
         with self._store_full_errors(path):
-            os.replace(self._write_new_small(path, data, wait=True), path)
+            new = self._write_new_small(path, data, wait=True)
+            if backup is not None:
+                _link_backup(path, backup)
+            os.replace(new, path)
             self._flush_directory(os.path.dirname(path))
 
     def replace_small(self, path: str, data: bytes, backup: str | None) -> None:
@@ -503,7 +517,9 @@ class MemoryFiles:
     def read_small(self, path: str) -> bytes | None:
         return self._small.get(path)
 
-    def write_small(self, path: str, data: bytes) -> None:
+    def write_small(self, path: str, data: bytes, backup: str | None = None) -> None:
+        if backup is not None and self._small.get(path):
+            self._small[backup] = self._small[path]
         self._small[path] = bytes(data)
 
     def replace_small(self, path: str, data: bytes, backup: str | None) -> None:

@@ -40,7 +40,7 @@ Before entries are derived again that the checkpoint covers, the ``abort`` file 
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from codec.constants import MAGIC_V1, MAGIC_V2
@@ -67,6 +67,7 @@ from storage.layout import (
     mapped_file_offsets,
 )
 from storage.log_scan import ScanEnd, ScannedMessage, scan_log
+from storage.queue_ends import QueueRanges, delete_queue_ends
 from storage.queue_set import QueueSet
 from storage.tags import tags_code_of
 
@@ -87,6 +88,7 @@ class DurableState:
     been, so that disk sectors can be lost. ``safe_timestamp``: messages stored up to this time, in ms, are on
     the disk even after a power cut. ``queued_until``: the queue entries of messages below this physical offset are on
     the disk; 0 if unknown. ``rebuilding``: the last run ended while it derived such entries from the log.
+    ``queue_ends``: ends that queues had reached; no offset before them may be given out again.
     """
 
     crashed: bool
@@ -94,6 +96,7 @@ class DurableState:
     safe_timestamp: int
     queued_until: int
     rebuilding: bool = False
+    queue_ends: QueueRanges = field(default_factory=QueueRanges)
 
 
 class Recovery:
@@ -130,6 +133,7 @@ class Recovery:
         self._lost_bytes = 0  # of the log, to damage: an upper limit of the messages that queues can lack
         self._found: dict[ConsumeQueue, FoundEntries] = {}
         self._rebuilding = known.rebuilding
+        self._queue_ends = known.queue_ends
         self._queue_files_missing = False  # then only the whole log tells what was in them
         self._erased_paths: list[str] = []
 
@@ -137,10 +141,17 @@ class Recovery:
         """Leave the store ready to append. Raises CorruptionError when messages known to be durable are damaged."""
         bases = self._list_log_files()
         if not bases:
+            if self._confirmed_until > self._initial_base():
+                raise CorruptionError(
+                    self._log.directory,
+                    0,
+                    f"the commit log is missing: the checkpoint covers it up to {self._confirmed_until}. Restore it, "
+                    f"or delete {self._config.checkpoint_path} to begin an empty store",
+                )
             # Without messages, queues and index point to nothing. Source: CommitLog.recoverNormally, 5.4.0.
             self._files.delete_tree(self._config.consume_queue_path)
             self._files.delete_tree(self._config.index_path)
-            self.rebuilt = self._confirmed_until > 0  # the checkpoint tells of another log
+            delete_queue_ends(self._files, self._config.root)
             self._log.start_at(self._initial_base(), self._initial_base())
             return
         self._log.first_base = bases[0]
@@ -155,9 +166,17 @@ class Recovery:
         self._load_queues()
         # An operator who wants the queues to be built again removes their folder.
         folder_removed = "consumequeue" not in self._files.list(self._config.root)
+        if folder_removed and self._confirmed_until > self._log.first_base:
+            log.warning(
+                "queue folder is missing, rebuilding all queues from the commit log",
+                extra={"path": self._config.consume_queue_path},
+            )
         if self._rebuilding or folder_removed or self._queue_files_missing:
             self._distrust_queues(0)
         start = self._choose_start()
+        if not self.rebuilt and self._report_missing_entries():
+            self._distrust_queues(0)
+            start = self._log.first_base
         behind = self._pass_confirmed(start)
         if self._find_doubtful_end() is not None:
             log.warning(
@@ -172,6 +191,7 @@ class Recovery:
             self._truncate_queues(end.physical_offset)
         self._truncate_log(bases, end)
         self._log.start_at(bases[0], end.physical_offset)
+        self._keep_queue_ends(end.physical_offset)
         if self._crashed:
             self._log.durable_offset = bases[0]  # the bytes that were read may be in the page cache only
         self._files.flush_many(self._erased_paths)
@@ -185,6 +205,39 @@ class Recovery:
         self._files.write_small(self._config.abort_path, REBUILDING)
         self._search.queued_until = behind
         self.rebuilt = True
+
+    def _report_missing_entries(self) -> bool:
+        """Return True, after logging it, if queues end before an offset that they had reached."""
+        missing = []
+        starts_count = self._queue_ends.log_start == self._log.first_base  # nothing has expired since
+        for (topic, queue_id), (first, end) in self._queue_ends.ranges.items():
+            queue = self._queues.get((topic.encode(), queue_id))
+            found = None if queue is None else self._found.get(queue)
+            if queue is None or found is None:
+                is_whole = end == 0
+            else:
+                is_whole = found.entries >= end and not (starts_count and queue.bases[0] > first)
+                is_whole = is_whole and not queue.has_lost_file(self._log.max_offset)
+            if not is_whole:
+                missing.append(f"{topic}/{queue_id}")
+        if missing:
+            log.warning(
+                "queue files are missing, rebuilding all queues from the commit log",
+                extra={"queues": len(missing), "first": missing[0]},
+            )
+        return bool(missing)
+
+    def _keep_queue_ends(self, log_end: int) -> None:
+        """Let every queue go on behind the offsets that it has given out, also if its messages have expired."""
+        for (topic, queue_id), (_, end) in self._queue_ends.ranges.items():
+            queue = self._queues.get((topic.encode(), queue_id))
+            if queue is None or not queue.bases:
+                if end > 0:
+                    queue = queue or self._queue_set.create(topic, queue_id)
+                    queue.restart_at(end)
+                    self._queues[topic.encode(), queue_id] = queue
+            elif queue.next_offset < end:
+                queue.append_holes(end - queue.next_offset, log_end - 1)
 
     def _initial_base(self) -> int:
         """Return the physical offset at which an empty log begins.

@@ -49,6 +49,7 @@ from storage.offset_preserving_append import (
     last_store_timestamp,
     parse_stored_messages,
 )
+from storage.queue_ends import QueueRanges, delete_queue_ends, read_queue_ends, write_queue_ends
 from storage.queue_read import (
     BatchPredicate,
     MessagePredicate,
@@ -143,6 +144,7 @@ class MessageStore:
             checkpoint.safe_timestamp,
             checkpoint.confirm_offset,
             rebuilding=(last_boot or b"").startswith(REBUILDING),
+            queue_ends=self._read_queue_ends(last_boot),
         )
         recovery = Recovery(self.config, self.files, self.commit_log, self._queue_set, known)
         recovery.run()
@@ -154,6 +156,13 @@ class MessageStore:
         self._mark_open()
         data = {"root": self.config.root, "end": self.max_physical_offset, "queues": len(self._queues)}
         log.info("store opened", extra=data)
+
+    def _read_queue_ends(self, last_boot: bytes | None) -> QueueRanges:
+        """Return what is known of the queues' ends; nothing after a crash of an official broker."""
+        if last_boot == b"":
+            return QueueRanges()
+        checkpoint_ms = self._checkpoint.log_timestamp if last_boot is None else None
+        return read_queue_ends(self.files, self.config.root, checkpoint_ms)
 
     def _mark_open(self) -> None:
         """Write the abort file, which names this boot of the machine.
@@ -168,6 +177,11 @@ class MessageStore:
 
     def _keep_within_bytes(self) -> None:
         self._retention.keep_within_bytes()
+
+    @property
+    def was_used(self) -> bool:
+        """True if the store holds messages, or held some that have expired."""
+        return self.commit_log.max_offset > self.commit_log.file_bytes * self.config.start_at_second_file
 
     def reconfigure(self, config: StoreConfig) -> None:
         """Apply changed `LIVE_SETTINGS`; all others stay as they were when the store was opened."""
@@ -435,6 +449,7 @@ class MessageStore:
         Source: DefaultMessageStore.deleteTopics, 5.4.0.
         """
         queues = self._queue_set.take_topic(topic)
+        delete_queue_ends(self.files, self.config.root)
         for _ in self._queue_set.delete_files(topic, queues):
             pass
         return len(queues)
@@ -444,6 +459,7 @@ class MessageStore:
 
         Until the last one the topic refuses messages with StoreFull. Closing the iterator early deletes the rest.
         """
+        delete_queue_ends(self.files, self.config.root)
         return self._queue_set.delete_files(topic, self._queue_set.take_topic(topic))
 
     def delete_expired(self, manual: bool = False) -> int:
@@ -550,6 +566,9 @@ class MessageStore:
             if clean and self.flushes.failure is None:
                 self._index_remaining(index_messages)
                 self.write_checkpoint()
+                time_ms = self._checkpoint.log_timestamp
+                log_start, queues = self.commit_log.first_base, self._queue_set.queues()
+                write_queue_ends(self.files, self.config.root, queues, log_start, time_ms)
                 self.files.delete(self.config.abort_path)
             elif clean:
                 with suppress(FlushFailed):

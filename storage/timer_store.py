@@ -95,9 +95,14 @@ class TimerStore:
         ours = progress is not None
         start = position.log_position - (0 if ours else self._config.log_file_bytes)
         self._log.recover(start, position.log_position, self._is_message_stored)
+        self._check_files(position)
         if progress is not None and not self._logs_reach(progress):
             log.warning("timer progress lost, some timer messages may be delivered twice")
             progress = None
+        if self._is_wheel_lost():
+            log.warning("timer wheel is missing or damaged, rebuilding it from the timer log")
+            self._wheel.clear()
+            start = 0
         self._repair_wheel(start)
         self._restore_progress(position, progress)
         now_ms = self._store.clock.now_ms()
@@ -127,6 +132,26 @@ class TimerStore:
             return False
         # There is none where it expired, or where damage was replaced.
         return message is None or len(message) == record.size
+
+    def _check_files(self, position: TimerPosition) -> None:
+        """Raise CorruptionError if the timer log lacks records that were on the disk, and the wheel points to."""
+        missing = range(self._log.end, position.log_position)
+        if any(slot.last in missing for slot in self._wheel.used_slots()):
+            root, check = self._config.root, f"{self._config.config_path}/timercheck"
+            raise CorruptionError(
+                f"{root}/timerlog",
+                self._log.end,
+                f"records are missing: {check} covers it up to {position.log_position}. Restore it, or delete "
+                f"{root}/timerlog, {root}/timerwheel and {check}: timer messages are then scheduled again, and those "
+                "of the last days may be delivered twice",
+            )
+        if self._log.end > self._log.first and not any(position.pack()):
+            log.warning("timer checkpoint is missing or empty, timer messages may be delivered twice")
+
+    def _is_wheel_lost(self) -> bool:
+        """Return True if the timer log has records, and the wheel is empty or not a wheel."""
+        is_empty = not any(True for _ in self._wheel.used_slots())
+        return self._wheel.has_misplaced_slots or (is_empty and self._log.end > self._log.first)
 
     def _logs_reach(self, progress: TimerProgress) -> bool:
         return self._log.end >= progress.log_end and self._store.max_physical_offset >= progress.commit_end

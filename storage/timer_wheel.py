@@ -44,6 +44,9 @@ class TimerWheel:
         self._file: MappedFile | None = None
         if files.size(path):
             self._file = self._open()
+        self.has_misplaced_slots = (
+            False  # known when all slots were read: these are not the bytes of a timer wheel
+        )
 
     def _open(self) -> MappedFile:
         return self._files.open_mapped(self._path, self._slots * SLOT.size)
@@ -86,12 +89,21 @@ class TimerWheel:
                 at += _PAGE_BYTES
                 continue
             chunk = bytes(self._file.view[at:end])
-            at = end
+            place, at = at // SLOT.size, end
             if chunk == blank[: len(chunk)]:
                 continue
-            for number, first, last, count, _ in SLOT.iter_unpack(chunk):
-                if number:
+            for index, (number, first, last, count, _) in enumerate(SLOT.iter_unpack(chunk), place):
+                if number and number % self._slots != index:
+                    self.has_misplaced_slots = True
+                elif number:
                     yield WheelSlot(number * self._precision_ms, first, last, count)
+
+    def clear(self) -> None:
+        """Remove all slots."""
+        if self._file is not None:
+            self._file.zero_from(0)
+            self._reserved.clear()
+        self.has_misplaced_slots = False
 
     def flush(self) -> None:
         """Block until the slots are on the disk. Thread safe."""

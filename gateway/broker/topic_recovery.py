@@ -45,4 +45,6 @@ def _restore_topic(topics: TopicTable, topic: str, used_queues: int) -> None:
     except RequestError as error:
         log.warning("topic with messages not restored", extra={"topic": topic, "reason": error.remark})
     else:
-        log.warning("topic restored from its messages", extra={"topic": topic, "queues": queues})
+        # A missing table has been reported already.
+        level = logging.INFO if topics.file.is_missing else logging.WARNING
+        log.log(level, "topic restored from its messages", extra={"topic": topic, "queues": queues})

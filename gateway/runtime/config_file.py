@@ -30,8 +30,11 @@ class SmallFiles(Protocol):
         """Return the whole file, None without one."""
         ...
 
-    def write_small(self, path: str, data: bytes) -> None:
-        """Replace the file atomically: after a crash it holds the old content or the new."""
+    def write_small(self, path: str, data: bytes, backup: str | None = None) -> None:
+        """Replace the file atomically: after a crash it holds the old content or the new.
+
+        With ``backup`` the previous content stays under that name.
+        """
         ...
 
     def replace_small(self, path: str, data: bytes, backup: str | None) -> None:
@@ -46,14 +49,21 @@ class SmallFiles(Protocol):
 class ConfigFile:
     """A file such as ``config/topics.json``. Source: ConfigManager, 5.4.0.
 
-    Deviation: ``.bak`` is not a copy of the previous content, but the last content that is safe from a power failure
-    while newer content is still being written to the disk.
+    ``.bak`` is the previous content or, while content is being written to the disk, the last one that is safe from a
+    power failure. ``is_expected``: the store was used before, so that a missing file is worth a line in the log.
     """
 
     def __init__(
-        self, files: SmallFiles, path: str, run_blocking: RunBlocking = trio.to_thread.run_sync
+        self,
+        files: SmallFiles,
+        path: str,
+        run_blocking: RunBlocking = trio.to_thread.run_sync,
+        *,
+        is_expected: bool = False,
     ) -> None:
         self._files = files
+        self._is_expected = is_expected
+        self.is_missing = False
         self.path = path
         self.run_blocking = run_blocking
         self.is_behind = False
@@ -64,33 +74,49 @@ class ConfigFile:
     def load(self, parse: Callable[[bytes], T]) -> T | None:
         """Return the parsed content, or the backup's if the file is missing, empty or unreadable; None without either.
 
-        Deviation: a file that cannot be parsed stays, while the official broker deletes it. If the backup cannot be
-        parsed either, ValueError is raised instead of starting with empty tables.
+        Anything but the file itself is logged in one line. Deviation: a file that is empty or cannot be parsed stays,
+        while the official broker deletes it. Without a backup that can be parsed ValueError is raised then, instead of
+        starting with an empty table. A file that is missing is written at the next save.
         """
-        if self._files.read_small(self.path) is None:
+        present = self._files.read_small(self.path)
+        if present is None:
             # A process killed within `replace` leaves the new content, a power failure within the first `save`
             # a part of it.
             with suppress(ValueError, RequestError):
                 if new := self._files.read_small(self.path + NEW_SUFFIX):
                     return parse(new)
-        fault: ValueError | None = None
-        for path in (self.path, self.path + ".bak"):
-            data = self._files.read_small(path)
-            if not data:
-                continue
+        faults = []
+        for path, data in (
+            (self.path, present),
+            (self.path + ".bak", self._files.read_small(self.path + ".bak")),
+        ):
             try:
-                return parse(data)
+                if data is None:
+                    continue
+                if not data.strip():
+                    raise ValueError("it is empty")
+                parsed = parse(data)
             except (ValueError, RequestError) as error:
-                log.error("configuration file cannot be read", extra={"path": path, "reason": str(error)})
-                fault = ValueError(f"{path} cannot be read: {error}")
-        if fault is not None:
-            raise fault
+                faults.append(f"{path} cannot be read: {error}")
+            else:
+                if path != self.path:
+                    reason = faults[0] if faults else f"{self.path} is missing"
+                    log.warning("table read from its backup", extra={"path": path, "reason": reason})
+                return parsed
+        if faults:
+            raise ValueError(
+                f"{'; '.join(faults)}. Restore it from a copy, or delete it (and its .bak) to begin with an empty table"
+            )
+        self.is_missing = True
+        if self._is_expected:
+            log.warning("table is missing, beginning with an empty one", extra={"path": self.path})
         return None
 
     def save(self, data: bytes) -> None:
         """Replace the content. Raises StoreFull, OSError if it cannot be written."""
-        self._files.write_small(self.path, data)
+        self._files.write_small(self.path, data, self.path + ".bak")
         self._whole = self.path
+        self.is_missing = False
 
     def replace(self, data: bytes) -> None:
         """Replace the content without waiting for the disk, if there is content to fall back to.
@@ -186,7 +212,7 @@ class ChangingTable:
     def persist(self) -> None:
         """Write the file if something changed since the last write. Raises StoreFull, OSError."""
         self.prepare_save()
-        if self._dirty:
+        if self._dirty or self.file.is_missing:
             content = self.to_json()
             self._dirty = False
             self._write_or_stay_dirty(content)
@@ -198,7 +224,7 @@ class ChangingTable:
         """
         async with self._saving:
             self.prepare_save()
-            if self._dirty:
+            if self._dirty or self.file.is_missing:
                 self._dirty = False
                 try:
                     content = await self.encode()

@@ -184,10 +184,10 @@ class DeadFiles(CrashFiles):
 
     is_dead = False
 
-    def write_small(self, path: str, data: bytes) -> None:
+    def write_small(self, path: str, data: bytes, backup: str | None = None) -> None:
         if self.is_dead:
             raise OSError("read-only file system")
-        super().write_small(path, data)
+        super().write_small(path, data, backup)
 
 
 def test_a_disk_that_takes_no_note_either_is_said_so(caplog: pytest.LogCaptureFixture) -> None:

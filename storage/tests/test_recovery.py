@@ -271,6 +271,11 @@ def test_a_checkpoint_of_a_lost_log_does_not_cover_the_new_one() -> None:
     fill(store, 17)
     store.close()
     files.delete_tree("/s/commitlog")
+    with pytest.raises(
+        CorruptionError, match=r"/s/commitlog .*missing.* or delete /s/checkpoint to begin an empty"
+    ):
+        open_store(files, clock)
+    files.delete("/s/checkpoint")
     store = open_store(files, clock)
     fill(store, 5)
     store.append("young", 0, b"first")

@@ -44,7 +44,7 @@ class ReadOnlyFiles(DiskFiles):
     def delete_tree(self, directory: str) -> Never:
         raise _would_write(directory)
 
-    def write_small(self, path: str, data: bytes) -> Never:
+    def write_small(self, path: str, data: bytes, backup: str | None = None) -> Never:
         raise _would_write(path)
 
     def replace_small(self, path: str, data: bytes, backup: str | None) -> Never:

@@ -52,6 +52,9 @@ from storage.staged_files import StagedFiles
 from storage.store import MessageStore
 from storage.timer_store import TimerStore, TimerStoreConfig
 
+EXPECTED_TABLES = ("topics.json", "subscriptionGroup.json", "consumerOffset.json", "delayOffset.json")
+"""Tables that every used store has. Most of the others come back by themselves, from heartbeats and deliveries."""
+
 
 def build_broker(
     config: BrokerConfig,
@@ -80,7 +83,12 @@ def build_broker(
         _services(config, store, run_blocking, port, reactor),
         run_blocking,
         accounts,
-        lambda name: ConfigFile(files, f"{settings.config_path}/{name}", run_blocking),
+        lambda name: ConfigFile(
+            files,
+            f"{settings.config_path}/{name}",
+            run_blocking,
+            is_expected=store.was_used and name in EXPECTED_TABLES,
+        ),
         process_values,
     )
 

@@ -149,7 +149,7 @@ def test_the_file_is_the_official_one(clock):
     files = MemoryFiles()
     table = open_table(clock, files)
     table.persist()
-    assert files.read_small("/config/table.json") is None
+    assert files.read_small("/config/table.json") == b'{"filterDataByTopic":{}}', "a missing file is written"
     table.register("g", [sql("a > 5", 7)])
     table.persist()
     assert orjson.loads(files.read_small("/config/table.json")) == {

@@ -231,10 +231,10 @@ class MortalFiles(MemoryFiles):
         if self.steps == 0:
             raise Killed
 
-    def write_small(self, path, data):
+    def write_small(self, path, data, backup=None):
         if "/staged/" in path:
             self.step()
-        super().write_small(path, data)
+        super().write_small(path, data, backup)
         if "/staged/" in path:
             self.step()
 

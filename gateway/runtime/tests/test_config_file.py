@@ -23,7 +23,7 @@ class Disk:
     def read_small(self, path):
         return self.content.get(path)
 
-    def write_small(self, path, data):
+    def write_small(self, path, data, backup=None):
         if self.problem is not None:
             raise self.problem
         self.content[path] = data

@@ -159,7 +159,7 @@ async def test_request_modes_that_could_not_be_written_are_written_later(cluster
     assert files.read_small("/broker-a/config/messageRequestMode.json")
 
 
-def refuse(path, data=b""):
+def refuse(path, data=b"", backup=None):
     raise OSError("no room after all")
 
 

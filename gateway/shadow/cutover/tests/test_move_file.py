@@ -45,7 +45,7 @@ def test_rolled_back_topic_without_ends_is_removed():
 
 def test_failed_write_changes_nothing():
     class Full(MemoryFiles):
-        def write_small(self, path, data):
+        def write_small(self, path, data, backup=None):
             raise OSError("no room")
 
     book = MoveFile(Full(), PATH)
@@ -77,7 +77,7 @@ class StallingFiles(MemoryFiles):
         super().__init__()
         self.writing, self.go_on = threading.Event(), threading.Event()
 
-    def write_small(self, path, data):
+    def write_small(self, path, data, backup=None):
         self.writing.set()
         assert self.go_on.wait(10)
         super().write_small(path, data)

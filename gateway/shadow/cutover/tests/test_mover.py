@@ -391,7 +391,7 @@ async def test_full_disk_refuses_the_step(primary, target):
     async with world(primary, target) as (gateway, _):
 
         class FullFiles(MemoryFiles):
-            def write_small(self, path, data):
+            def write_small(self, path, data, backup=None):
                 raise OSError("no room")
 
         gateway.files = FullFiles()

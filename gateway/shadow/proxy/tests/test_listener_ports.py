@@ -66,7 +66,7 @@ def test_an_unreadable_file_is_an_error(text):
 
 
 class FullDisk(MemoryFiles):
-    def write_small(self, path, data):
+    def write_small(self, path, data, backup=None):
         raise OSError("no space left")
 
 

@@ -1,0 +1,81 @@
+"""The file that says where the queues began and ended when the store was closed: missing queue files are noticed.
+
+Recovery finds the queues by their folders. A queue whose folder is gone would begin anew, at offsets that were given
+out before, and one whose last file is gone would go back to the end of the file before. The file is written at each
+orderly close and deleted when a topic is deleted, so that a queue is never at an earlier offset than it says; behind a
+crash it holds the ends of the close before. Official brokers ignore it; what one did since makes it invalid, which
+shows in the checkpoint. Without the file nothing is compared.
+"""
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from codec import fastjson
+from codec.errors import JsonError
+from codec.java_numbers import I32, parse_integer_or
+from storage.consume_queue import ConsumeQueue
+from storage.errors import StoreFull
+from storage.files import Files
+
+log = logging.getLogger(__name__)
+
+FILE_NAME: Final = "queueends.json"
+Range = tuple[int, int]
+"""The first readable queue offset, and the one that the next message gets."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRanges:
+    """The ranges of queues, by topic and queue id, while the commit log began at ``log_start``."""
+
+    log_start: int = 0
+    ranges: dict[tuple[str, int], Range] = field(default_factory=dict)
+
+
+def write_queue_ends(
+    files: Files, root: str, queues: Iterable[ConsumeQueue], log_start: int, checkpoint_ms: int
+) -> None:
+    """Write the ranges of all queues durably, with the checkpoint's time. On a full disk the file is left out."""
+    ranges: dict[str, dict[str, Range]] = {}
+    for queue in queues:
+        ranges.setdefault(queue.topic, {})[str(queue.queue_id)] = (queue.min_offset, queue.next_offset)
+    path = f"{root}/{FILE_NAME}"
+    content = {"checkpoint": checkpoint_ms, "logStart": log_start, "queues": ranges}
+    try:
+        files.write_small(path, fastjson.dumps(content))
+    except StoreFull as error:
+        log.warning("ends of queues not written", extra={"path": path, "reason": str(error)})
+        files.delete(path)
+
+
+def delete_queue_ends(files: Files, root: str) -> None:
+    """Forget the ends, because a queue will begin anew."""
+    files.delete(f"{root}/{FILE_NAME}")
+
+
+def read_queue_ends(files: Files, root: str, checkpoint_ms: int | None) -> QueueRanges:
+    """Return what the last orderly close wrote; nothing if there is no file, or it cannot be read, which is logged.
+
+    ``checkpoint_ms`` is the time in the checkpoint if the last run ended in order, else None. Another time than that in
+    the file means that an official broker wrote to the store since.
+    """
+    path = f"{root}/{FILE_NAME}"
+    data = files.read_small(path)
+    if data is None:
+        return QueueRanges()
+    try:
+        content = fastjson.loads(data, fastjson.MAX_TRUSTED_VALUES)
+        if checkpoint_ms not in (None, content["checkpoint"]):
+            return QueueRanges()
+        ranges = {
+            (topic, parse_integer_or(number, -1, I32)): (int(first), int(end))
+            for topic, queues in content["queues"].items()
+            for number, (first, end) in queues.items()
+        }
+        return QueueRanges(int(content["logStart"]), ranges)
+    except (JsonError, ValueError, TypeError, KeyError, AttributeError) as error:
+        reason = {"path": path, "reason": str(error)}
+        log.warning("file cannot be read, missing queues go unnoticed", extra=reason)
+        return QueueRanges()

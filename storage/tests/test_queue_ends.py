@@ -1,0 +1,102 @@
+"""Queue files that are missing are noticed, rebuilt from the commit log, and no queue offset is given out twice."""
+
+import random
+
+import pytest
+
+from codec.message import decode_message
+from storage.crash_files import CrashFiles
+from storage.store import MessageStore
+from storage.tests.support import FakeClock, small_config
+
+CONFIG = small_config()
+COUNTS = {("a", 0): 12, ("a", 1): 3, ("b", 0): 7}
+BAD = "queue files are missing, rebuilding all queues from the commit log"
+
+
+def filled(*, kill: bool, log_files: int = 1) -> CrashFiles:
+    files = CrashFiles()
+    store = MessageStore.open(CONFIG, files, FakeClock())
+    for number in range(max(COUNTS.values())):
+        for (topic, queue_id), count in COUNTS.items():
+            if number < count:
+                store.append(topic, queue_id, b"%s %d %d" % (topic.encode(), queue_id, number))
+    while store.commit_log.base < (log_files - 1) * CONFIG.commit_log_file_bytes:
+        store.append("later", 0, bytes(1000))
+    store.close()
+    if kill:
+        MessageStore.open(CONFIG, files, FakeClock())
+        return files.crash(random.Random(0), lose_unflushed=False)
+    return files
+
+
+def check(files: CrashFiles) -> MessageStore:
+    store = MessageStore.open(CONFIG, files, FakeClock())
+    for (topic, queue_id), count in COUNTS.items():
+        for offset in range(count):
+            chunk = store.read(topic, queue_id, offset, 1).chunks[0]
+            assert decode_message(chunk).body == b"%s %d %d" % (topic.encode(), queue_id, offset)
+        assert store.append(topic, queue_id, b"next")[0] == count
+    return store
+
+
+@pytest.mark.parametrize("kill", [False, True])
+@pytest.mark.parametrize("lost", ["a/", "b/", "a/0/", "a/1/", "a/0/" + "0" * 17 + "200", "a/0/" + "0" * 20])
+def test_a_missing_folder_or_file_is_rebuilt_with_one_line(
+    lost: str, kill: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = filled(kill=kill)
+    removed = [path for path in files.mapped if path.startswith(f"/s/consumequeue/{lost}")]
+    assert removed
+    for path in removed:
+        files.delete(path)
+    caplog.clear()
+    check(files)
+    warnings = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    expected = [] if not kill else ["store was not closed cleanly, recovering"]
+    assert len(warnings) == len(expected) + 1, warnings
+
+
+def test_a_queue_whose_messages_have_expired_goes_on_behind_them() -> None:
+    files = filled(kill=False, log_files=3)
+    files.delete("/s/commitlog/" + "0" * 20)
+    for path in [path for path in files.mapped if path.startswith("/s/consumequeue/a/1/")]:
+        files.delete(path)
+    store = MessageStore.open(CONFIG, files, FakeClock())
+    assert store.append("a", 1, b"next")[0] == 3
+
+
+@pytest.mark.parametrize("kill", [False, True])
+def test_a_deleted_topic_begins_anew(kill: bool) -> None:
+    files = filled(kill=False)
+    store = MessageStore.open(CONFIG, files, FakeClock())
+    store.delete_topic("a")
+    assert store.append("a", 0, b"new")[0] == 0
+    if kill:
+        files = files.crash(random.Random(0), lose_unflushed=False)
+    else:
+        store.close()
+    store = MessageStore.open(CONFIG, files, FakeClock())
+    assert store.append("a", 0, b"next")[0] == 1
+    assert store.append("a", 1, b"new")[0] == 0
+
+
+def test_ends_from_before_another_broker_used_the_store_do_not_count() -> None:
+    files = filled(kill=False)
+    ends = files.small["/s/queueends.json"]
+    store = MessageStore.open(CONFIG, files, clock := FakeClock())
+    store.delete_topic("a")
+    clock.advance(5000)
+    store.append("a", 0, b"new")
+    store.close()
+    files.small["/s/queueends.json"] = ends
+    store = MessageStore.open(CONFIG, files, clock)
+    assert store.append("a", 0, b"next")[0] == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"queues":{"a":[]}}'])
+def test_a_file_that_cannot_be_read_is_told(content: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    files = filled(kill=False)
+    files.small["/s/queueends.json"] = content
+    check(files)
+    assert caplog.text.count("file cannot be read, missing queues go unnoticed") == 1
