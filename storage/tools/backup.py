@@ -48,7 +48,7 @@ _SETTINGS_TABLES: Final = (
     "consumerFilter.json",
     "messageRequestMode.json",
 )
-_NOT_WORTH_A_WORD: Final = frozenset({"damaged", "rocksdbstore"})
+_NOT_WORTH_A_WORD: Final = frozenset({"queueends.json", "damaged", "rocksdbstore"})
 _TRIES: Final = 200
 _PAUSE_S: Final = 0.01
 """A file that is being replaced is missing for a moment; a message may be half written for as long."""
