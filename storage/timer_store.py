@@ -18,7 +18,7 @@ from typing import Final
 from codec.java_numbers import I32, I64
 from codec.message import MIN_MESSAGE_BYTES, QUEUE_OFFSET_AT
 from storage.errors import CorruptionError
-from storage.layout import LONG
+from storage.layout import LONG, mapped_file_name
 from storage.store import MessageStore
 from storage.timer_checkpoint import TimerCheckpoint, TimerPosition, TimerProgress
 from storage.timer_log import MAGIC_DELETE, MAGIC_PART, TimerLog, TimerRecord
@@ -138,9 +138,10 @@ class TimerStore:
         missing = range(self._log.end, position.log_position)
         if any(slot.last in missing for slot in self._wheel.used_slots()):
             root, check = self._config.root, f"{self._config.config_path}/timercheck"
+            base = self._log.end - self._log.end % self._config.log_file_bytes
             raise CorruptionError(
-                f"{root}/timerlog",
-                self._log.end,
+                f"{root}/timerlog/{mapped_file_name(base)}",
+                self._log.end - base,
                 f"records are missing: {check} covers it up to {position.log_position}. Restore it, or delete "
                 f"{root}/timerlog, {root}/timerwheel and {check}: timer messages are then scheduled again, and those "
                 "of the last days may be delivered twice",

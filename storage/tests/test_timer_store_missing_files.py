@@ -61,7 +61,7 @@ def test_a_lost_log_is_refused_with_what_to_do(damage: str) -> None:
     if damage == "zeros":
         files.open_mapped(FILES[1], log.size_bytes)
     with pytest.raises(
-        CorruptionError, match=r"/s/timerlog .*Restore it, or delete /s/timerlog, /s/timerwheel"
+        CorruptionError, match=r"/s/timerlog/0{20} .*Restore it, or delete /s/timerlog, /s/timerwheel"
     ):
         opened(files)
     for path in FILES:
