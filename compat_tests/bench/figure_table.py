@@ -7,7 +7,7 @@ Figures = dict[str, float]
 
 
 @dataclass(frozen=True)
-class Bar:
+class FigureRow:
     """A row of the table, and the largest acceptable figure of the first server."""
 
     figure: str
@@ -15,19 +15,19 @@ class Bar:
     limit: float | None = None
 
 
-def is_met(bar: Bar, figures: Figures) -> bool | None:
+def is_met(row: FigureRow, figures: Figures) -> bool | None:
     """Return True if a figure is within its limit; None without a limit, or if it was not measured."""
-    return None if bar.limit is None or bar.figure not in figures else figures[bar.figure] <= bar.limit
+    return None if row.limit is None or row.figure not in figures else figures[row.figure] <= row.limit
 
 
-def figure_table(bars: Sequence[Bar], names: Sequence[str], results: Sequence[Figures]) -> str:
+def figure_table(bars: Sequence[FigureRow], names: Sequence[str], results: Sequence[Figures]) -> str:
     """Return the results of one or two servers as a Markdown table; the limits are for the first."""
     rows = [["figure", *names, "bar", "met"], ["---", *["---:"] * (len(names) + 2)]]
-    for bar in bars:
-        values = [f"{figures[bar.figure]:,.4g}" if bar.figure in figures else "-" for figures in results]
-        limit = "-" if bar.limit is None else f"≤ {bar.limit:g}"
-        met = {True: "yes", False: "**no**", None: "-"}[is_met(bar, results[0])]
-        rows.append([bar.title, *values, limit, met])
+    for row in bars:
+        values = [f"{figures[row.figure]:,.4g}" if row.figure in figures else "-" for figures in results]
+        limit = "-" if row.limit is None else f"≤ {row.limit:g}"
+        met = {True: "yes", False: "**no**", None: "-"}[is_met(row, results[0])]
+        rows.append([row.title, *values, limit, met])
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 

@@ -16,7 +16,7 @@ from itertools import chain, islice, product, repeat
 import click
 
 from compat_tests.bench.cli import endpoint_factory
-from compat_tests.bench.figure_table import Bar, Figures, figure_table, is_met, percentile
+from compat_tests.bench.figure_table import FigureRow, Figures, figure_table, is_met, percentile
 from compat_tests.bench.pipelined_sender import PipelinedSender
 from compat_tests.bench.usage import memory_mib, work_until_idle_s
 from compat_tests.endpoints import ENDPOINT_KINDS, Endpoint, Unavailable, exit_on_sigterm
@@ -36,22 +36,22 @@ READY_POLL_S = 0.01
 
 
 BARS = (
-    Bar("create_first_ms", f"creating a topic, the first {EDGE_TOPICS}, ms each"),
-    Bar("create_last_ms", f"creating a topic, the last {EDGE_TOPICS}, ms each"),
-    Bar("create_ratio", "last to first", 1.5),
-    Bar("first_sends_ms", "first message of a queue, ms each"),
-    Bar("route_p50_ms", "route of a topic, p50 ms"),
-    Bar("route_p99_ms", "route of a topic, p99 ms", 5.0),
-    Bar("private_mib", "private memory with all topics and queues, MiB", 150.0),
-    Bar("send_rate", "sends over all queues, messages/s"),
-    Bar("send_first_p50_ms", f"send, p50 of the first 1/{SEND_PARTS}, ms"),
-    Bar("send_last_p50_ms", f"send, p50 of the last 1/{SEND_PARTS}, ms"),
-    Bar("send_first_p99_ms", f"send, p99 of the first 1/{SEND_PARTS}, ms"),
-    Bar("send_last_p99_ms", f"send, p99 of the last 1/{SEND_PARTS}, ms"),
-    Bar("send_ratio", "p50, last to first", 1.5),
-    Bar("clean_start_s", "start after a clean stop, to an accepted message, s", 5.0),
-    Bar("crash_start_s", "start after SIGKILL, to an accepted message, s", 15.0),
-    Bar("end_private_mib", "private memory at the end, MiB", 150.0),
+    FigureRow("create_first_ms", f"creating a topic, the first {EDGE_TOPICS}, ms each"),
+    FigureRow("create_last_ms", f"creating a topic, the last {EDGE_TOPICS}, ms each"),
+    FigureRow("create_ratio", "last to first", 1.5),
+    FigureRow("first_sends_ms", "first message of a queue, ms each"),
+    FigureRow("route_p50_ms", "route of a topic, p50 ms"),
+    FigureRow("route_p99_ms", "route of a topic, p99 ms", 5.0),
+    FigureRow("private_mib", "private memory with all topics and queues, MiB", 150.0),
+    FigureRow("send_rate", "sends over all queues, messages/s"),
+    FigureRow("send_first_p50_ms", f"send, p50 of the first 1/{SEND_PARTS}, ms"),
+    FigureRow("send_last_p50_ms", f"send, p50 of the last 1/{SEND_PARTS}, ms"),
+    FigureRow("send_first_p99_ms", f"send, p99 of the first 1/{SEND_PARTS}, ms"),
+    FigureRow("send_last_p99_ms", f"send, p99 of the last 1/{SEND_PARTS}, ms"),
+    FigureRow("send_ratio", "p50, last to first", 1.5),
+    FigureRow("clean_start_s", "start after a clean stop, to an accepted message, s", 5.0),
+    FigureRow("crash_start_s", "start after SIGKILL, to an accepted message, s", 15.0),
+    FigureRow("end_private_mib", "private memory at the end, MiB", 150.0),
 )
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import click
 
 from compat_tests.bench.cli import endpoint_factory
-from compat_tests.bench.figure_table import Bar, Figures, figure_table, is_met, percentile
+from compat_tests.bench.figure_table import FigureRow, Figures, figure_table, is_met, percentile
 from compat_tests.bench.loads import LoadDurations, LoadFailed, fill_backlog, read_backlog_once
 from compat_tests.bench.pipelined_sender import PipelinedSender, SendRefused
 from compat_tests.endpoints import ENDPOINT_KINDS, Unavailable, exit_on_sigterm
@@ -41,17 +41,19 @@ BALLAST_BYTES = 770 << 20
 INDEX_TIMEOUT_S = 60.0
 
 BARS = (
-    Bar("first_query_ms", "first key query after the fill, until it finds the last message, ms", 2000.0),
-    Bar("query_p50_ms", "key query, p50 ms"),
-    Bar("query_p99_ms", "key query, p99 ms"),
-    Bar("catch_up_cold", "catching up with a cold page cache, messages/s"),
-    Bar("catch_up_warm", "the same with a warm one, messages/s"),
-    Bar("kept_p50_ms", "send without retention, p50 ms"),
-    Bar("kept_p99_ms", "send without retention, p99 ms"),
-    Bar("deleting_p50_ms", "send while files are deleted, p50 ms"),
-    Bar("deleting_p99_ms", "send while files are deleted, p99 ms"),
-    Bar("deleting_max_ms", "send while files are deleted, longest, ms"),
-    Bar("files_deleted", "files of 8 MiB deleted meanwhile"),
+    FigureRow(
+        "first_query_ms", "first key query after the fill, until it finds the last message, ms", 2000.0
+    ),
+    FigureRow("query_p50_ms", "key query, p50 ms"),
+    FigureRow("query_p99_ms", "key query, p99 ms"),
+    FigureRow("catch_up_cold", "catching up with a cold page cache, messages/s"),
+    FigureRow("catch_up_warm", "the same with a warm one, messages/s"),
+    FigureRow("kept_p50_ms", "send without retention, p50 ms"),
+    FigureRow("kept_p99_ms", "send without retention, p99 ms"),
+    FigureRow("deleting_p50_ms", "send while files are deleted, p50 ms"),
+    FigureRow("deleting_p99_ms", "send while files are deleted, p99 ms"),
+    FigureRow("deleting_max_ms", "send while files are deleted, longest, ms"),
+    FigureRow("files_deleted", "files of 8 MiB deleted meanwhile"),
 )
 
 
