@@ -113,3 +113,17 @@ def test_a_message_that_is_shorter_than_its_header_is_named_so(sys_flag: int) ->
 def test_a_body_length_that_lies_is_named(body_bytes: int) -> None:
     stored = forged_message(0, 96, body_bytes=body_bytes)
     assert isinstance(check_message(memoryview(stored)[:96], 0, 0, True), str)
+
+
+@pytest.mark.parametrize("kind", ["body", "place"])
+def test_a_message_with_a_torn_body_or_of_another_place_is_none(kind: str) -> None:
+    """Whole messages of an earlier life of the file name the places that they had then."""
+    stored = bytearray(encode_message(Message("t", b"x" * 1000, physical_offset=4096)))
+    assert not isinstance(check_message(memoryview(stored), 0, 4096, True), str)
+    if kind == "body":
+        stored[500:800] = bytes(300)
+    place = 4096 if kind == "body" else 0
+    found = check_message(memoryview(stored), 0, place, True)
+    assert found == (
+        "the body does not match its CRC" if kind == "body" else "the message belongs at physical offset 4096"
+    )
