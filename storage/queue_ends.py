@@ -14,7 +14,7 @@ from typing import Final
 
 from codec import fastjson
 from codec.errors import JsonError
-from codec.java_numbers import I32, parse_integer_or
+from codec.java_numbers import I32, parse_integer_or, read_json_integer
 from storage.consume_queue import ConsumeQueue
 from storage.errors import StoreFull
 from storage.files import Files
@@ -70,11 +70,11 @@ def read_queue_ends(files: Files, root: str, checkpoint_ms: int | None) -> Queue
         if checkpoint_ms not in (None, content["checkpoint"]):
             return QueueRanges()
         ranges = {
-            (topic, parse_integer_or(number, -1, I32)): (int(first), int(end))
+            (topic, parse_integer_or(number, -1, I32)): (read_json_integer(first), read_json_integer(end))
             for topic, queues in content["queues"].items()
             for number, (first, end) in queues.items()
         }
-        return QueueRanges(int(content["logStart"]), ranges)
+        return QueueRanges(read_json_integer(content["logStart"]), ranges)
     except (JsonError, ValueError, TypeError, KeyError, AttributeError) as error:
         reason = {"path": path, "reason": str(error)}
         log.warning("file cannot be read, missing queues go unnoticed", extra=reason)
