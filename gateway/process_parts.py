@@ -48,6 +48,7 @@ class ProcessParts:
             limits=config.limits.of_connection(),
             server_limits=ServerLimits(
                 max_connections=within_file_limit(MAX_CONNECTIONS, share=2),
+                max_connections_per_address=config.limits.connections_per_address,
                 backlog=config.limits.backlog,
                 max_drain_s=float(config.limits.drain_s),
             ),

@@ -7,6 +7,7 @@ import errno
 import logging
 import math
 import socket
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
@@ -37,6 +38,7 @@ class ServerLimits:
     """Bounds of one server, for all its connections together."""
 
     max_connections: int = 20_000
+    max_connections_per_address: int = 0  # 0 means no limit
     backlog: int = 1024
     max_input_bytes: int = 512 * 1024 * 1024
     max_output_bytes: int = 1024 * 1024 * 1024
@@ -118,6 +120,7 @@ class RemotingServer:
         self._drained = trio.Event()
         self._stopped = False
         self._grown_bytes = 0
+        self._open_by_address: Counter[str] = Counter()
         self.connections: set[Connection] = set()
 
     async def serve(self, listeners: list[socket.socket]) -> None:
@@ -144,10 +147,26 @@ class RemotingServer:
         except OSError:  # The peer has already disconnected.
             sock.close()
         else:
+            nursery.start_soon(self._serve_counted, transport)
+
+    async def _serve_counted(self, transport: SocketTransport) -> None:
+        """Serve a connection, and count it among those of its address."""
+        address, most = transport.remote[0], self._server_limits.max_connections_per_address
+        if 0 < most <= self._open_by_address[address]:
+            extra = {"remote": address, "limit": most, "setting": "maxConnectionsPerAddress"}
+            log.info("connection refused: too many from this address", extra=extra)
+            transport.close()
+            return
+        self._open_by_address[address] += 1
+        try:
             if self._accept_transport is None:
-                nursery.start_soon(self.serve_transport, transport)
+                await self.serve_transport(transport)
             else:
-                nursery.start_soon(self._accept_and_serve, transport, self._accept_transport)
+                await self._accept_and_serve(transport, self._accept_transport)
+        finally:
+            self._open_by_address[address] -= 1
+            if not self._open_by_address[address]:
+                del self._open_by_address[address]
 
     async def _accept_and_serve(self, socket_transport: SocketTransport, accept: AcceptTransport) -> None:
         if self._refuse_if_full(socket_transport):

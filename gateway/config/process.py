@@ -166,6 +166,14 @@ class ListenerLimits:
         low=0,
         high=3_600,
     )
+    connections_per_address: int = key(
+        "maxConnectionsPerAddress",
+        10_000,
+        "maximum number of connections from one address to a namesrv or a broker; 0 means no limit",
+        low=0,
+        high=1_000_000,
+        ours=True,
+    )
     backlog: int = key(
         "serverSocketBacklog", 1024, "maximum number of connections waiting to be accepted", low=1, high=65535
     )

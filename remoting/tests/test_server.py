@@ -125,6 +125,25 @@ class Gate:
         return transport
 
 
+def test_connections_of_one_address_are_limited(caplog):
+    caplog.set_level("INFO")
+    server = RemotingServer(HANDLERS, server_limits=ServerLimits(max_connections_per_address=2))
+
+    async def test(dial):
+        first, second = [await dial() for _ in range(2)]
+        for stream in (first, second):
+            assert (await ask(stream, frame(ECHO, 1))).opaque == 1
+        assert await (await dial()).receive_some() == b""
+        await first.aclose()
+        while server._open_by_address["127.0.0.1"] == 2:
+            await trio.lowlevel.checkpoint()
+        assert (await ask(await dial(), frame(ECHO, 3))).opaque == 3
+
+    run_served(test, server)
+    assert not server._open_by_address
+    assert caplog.text.count("too many from this address") == 1
+
+
 def test_connections_that_are_being_accepted_count():
     gate = Gate()
     server = RemotingServer(
