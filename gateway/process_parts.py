@@ -54,7 +54,7 @@ class ProcessParts:
             ),
             access=ProcessAccess(config, run_blocking),
             acceptor=build_acceptor(config.tls, float(config.limits.idle_close_s)),
-            process_values=official_values(config.limits, config.tls, config.auth, config.process),
+            process_values=official_values(config.limits, config.auth, config.process),
         )
 
     @property

@@ -10,7 +10,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from codec.java_numbers import quoted
 from gateway.config.keys import OURS, Value, keys_of, values_of, with_values
-from gateway.config.properties_file import PropertiesError, PropertyLine, format_properties, parse_properties
+from gateway.config.properties_file import PropertiesError, format_properties, parse_properties
 from gateway.config.unsupported import UNUSED, UNUSED_REASON, reason_for
 
 C = TypeVar("C")
@@ -51,14 +51,16 @@ def apply_update(
     for entry in entries:
         if entry.key in black_list:
             raise ForbiddenKey(entry.key)
-    declared, present = keys_of(type(config)), values_of(config)
+    declared, listed = keys_of(type(config)), {**others, **values_of(config)}
     values: dict[str, Value] = {}
     for entry in entries:
-        key = declared.get(entry.key)
-        if key is not None and (key.is_live or entry.value.strip() == present[entry.key]):
-            values[entry.key] = key.setting.parse(entry.value, entry.key)
+        if entry.key in declared and declared[entry.key].is_live:
+            values[entry.key] = declared[entry.key].setting.parse(entry.value, entry.key)
+    # A listed value is not parsed: that of a secret key is not the secret.
     ignored = tuple(
-        entry.key for entry in entries if entry.key not in values and not _is_as_official(entry, others)
+        entry.key
+        for entry in entries
+        if entry.key not in values and listed.get(entry.key) != entry.value.strip()
     )
     return ConfigUpdate(with_values(config, values), ignored, _refusal_of(ignored, set(declared)))
 
@@ -73,11 +75,6 @@ def _refusal_of(names: tuple[str, ...], declared: set[str]) -> str:
             reason = UNUSED_REASON if name in UNUSED else reason_for(name) or "is not a key of this server"
             reasons.append(f"{quoted(name)} {reason}")
     return "; ".join(reasons)
-
-
-def _is_as_official(entry: PropertyLine, official: Mapping[str, str]) -> bool:
-    """Tell whether a key that this server does not have keeps its official value, as in an edited listing."""
-    return official.get(entry.key) == entry.value.strip()
 
 
 def list_values(config: Any, others: Mapping[str, str] = MappingProxyType({})) -> str:

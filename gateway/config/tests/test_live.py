@@ -2,6 +2,7 @@
 
 import pytest
 
+from gateway.config.auth import AuthConfig
 from gateway.config.live import ForbiddenKey, apply_update, list_values
 from gateway.config.process import BrokerConfig, NamesrvConfig
 from gateway.config.properties_file import PropertiesError, parse_properties
@@ -39,3 +40,10 @@ def test_the_listing_is_properties_text_of_everything() -> None:
 def test_a_text_that_is_too_long_is_not_parsed() -> None:
     with pytest.raises(ValueError, match="at most 65536"):
         apply_update(NamesrvConfig(), "a=b\\\n" * 20_000, set())
+
+
+def test_a_listed_secret_that_is_sent_back_does_not_replace_the_secret() -> None:
+    config = AuthConfig(init_user='{"username":"root","password":"secret"}')
+    listed = list_values(config)
+    assert "secret" not in listed
+    assert apply_update(config, listed, set()).config == config
