@@ -30,7 +30,8 @@ routes: HandlerTable[Namesrv] = HandlerTable()
 
 QUOTED_KEYS_SINCE = VERSION_NAMES.index("V4_9_4")
 NO_REPLICATION: Final = (
-    "the master with brokerId 0 does not replicate, so this replica stays empty; give it a brokerName of its own"
+    "the master with brokerId 0 does not replicate, so this replica stays empty; "
+    "give it a brokerName of its own"
 )
 UNCHANGEABLE_KEYS = {"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"}
 
