@@ -129,6 +129,7 @@ def _on_cluster(*actions: Action) -> FindNeeds:
 
 
 _register(
+    admin.GetColdDataFlowCtrInfo,
     admin.GetBrokerConfig, admin.GetBrokerRuntimeInfo, query.ViewBrokerStatsData, admin.ExportRocksdbConfigToJson,
     topics.GetAllTopicConfig, groups.GetAllSubscriptionGroupConfig, offsets.GetAllConsumerOffset,
     offsets.GetAllDelayOffset, timers.GetTimerCheckPoint, timers.GetTimerMetrics, client.GetProducerConnectionList,
@@ -143,11 +144,15 @@ _register(
     namesrv.GetUnitTopicList, namesrv.GetHasUnitSubTopicList, namesrv.GetHasUnitSubUnunitTopicList,
 )(_on_cluster(LIST, GET))  # fmt: skip
 _register(
+    admin.UpdateColdDataFlowCtrConfig,
+    admin.RemoveColdDataFlowCtrConfig,
+    admin.SetCommitlogReadMode,
     admin.UpdateBrokerConfig, topics.CleanExpiredConsumequeue, topics.CleanUnusedTopic, admin.DeleteExpiredCommitlog,
     namesrv.PutKvConfig, namesrv.DeleteKvConfig, namesrv.RegisterBroker, namesrv.UnregisterBroker,
     namesrv.BrokerHeartbeat, namesrv.WipeWritePermOfBroker, namesrv.AddWritePermOfBroker,
     namesrv.DeleteTopicInNamesrv, namesrv.RegisterTopicInNamesrv, namesrv.UpdateNamesrvConfig,
     replication.PutMessagesAtOffsets,
+    pop.PopRollback,
     auth.AuthCreateUser, auth.AuthUpdateUser, auth.AuthDeleteUser,
     auth.AuthCreateAcl, auth.AuthUpdateAcl, auth.AuthDeleteAcl,
 )(_on_cluster(UPDATE))  # fmt: skip

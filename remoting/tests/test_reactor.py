@@ -204,7 +204,7 @@ def test_a_bad_frame_closes_its_connection_only(caplog):
     async def test(nursery):
         served = Served(nursery, echo_routes())
         bad, good = await served.connect(), await served.connect()
-        await bad.send_all(b"GET / HTTP/1.1\r\n\r\n")
+        await bad.send_all(b"\x7f" * 16)
         with trio.fail_after(5):
             assert await bad.receive_some(10) == b""
         await good.send_all(request(3))

@@ -110,7 +110,12 @@ def _peek_unordered_head(data: bytes, start: int, end: int, header_end: int) -> 
     opaque, flag = OPAQUE_PATTERN.search(data, start, header_end), _FLAG.search(data, start, header_end)
     if header_end > end or code is None or opaque is None or flag is None:
         return _decode_head(data, start, end)
-    # Header fields may have these names as well.
+    # Header fields may have these names as well, also where the header itself lacks the value.
+    ext_at = data.find(b'"extFields"', start, header_end)
+    if 0 < ext_at < max(opaque.start(), flag.start()) and data.find(b"}", ext_at, header_end) > min(
+        found.start() for found in (opaque, flag) if found.start() > ext_at
+    ):
+        return _decode_head(data, start, end)
     repeated = data.rfind(b'"opaque"', start, header_end) != opaque.start()
     if repeated or data.rfind(b'"flag"', start, header_end) != flag.start():
         return _decode_head(data, start, end)

@@ -154,8 +154,9 @@ LOG_DEFECTS: Final = (
         KEPT,
         change(
             STORE,
-            "                self.write_checkpoint()\n                self.files.delete(self.config.abort_path)\n",
-            "                self.files.delete(self.config.abort_path)\n                self.write_checkpoint()\n",
+            "                self.write_checkpoint()\n                time_ms = ",
+            "                self.files.delete(self.config.abort_path)\n"
+            "                self.write_checkpoint()\n                time_ms = ",
         ),
         (MODEL,),
     ),
@@ -174,9 +175,9 @@ LOG_DEFECTS: Final = (
         "tables complete",
         change(
             FILES,
-            "            os.replace(self._write_new_small(path, data, wait=True), path)\n"
+            "                _link_backup(path, backup)\n            os.replace(new, path)\n"
             "            self._flush_directory(os.path.dirname(path))\n",
-            "            os.replace(self._write_new_small(path, data, wait=True), path)\n",
+            "                _link_backup(path, backup)\n            os.replace(new, path)\n",
         ),
         (TEST_FILES,),
     ),

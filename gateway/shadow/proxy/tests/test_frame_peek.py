@@ -41,7 +41,7 @@ def test_garbage_raises_nothing(content):
     find_header_end(frame, 0)
 
 
-@pytest.mark.parametrize("header", [b"", b"{}", b"[]", b'{"code":"x"}', b"{" * 200, b'{"code":99999999999}'])
+@pytest.mark.parametrize("header", [b"", b"[]", b'{"code":"x"}', b"{" * 200, b'{"code":99999999999}'])
 def test_headers_without_a_readable_code(header):
     frame = frame_of(header)
     assert peek_code(frame, 0, len(frame)) == UNKNOWN
