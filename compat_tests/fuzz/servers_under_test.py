@@ -21,7 +21,7 @@ SMALL_LIMITS: Final[Mapping[str, str]] = {
     "broker.maxTopics": "600",
     "maxQueuesPerTopic": "64",
     "maxSubscriptionGroups": "600",
-    "maxClientIds": "600",
+    "maxClients": "600",
     "maxMembersPerGroup": "300",
     "maxLongPolls": "4000",
     "maxSuspendTimeMillis": "20000",
