@@ -22,6 +22,7 @@ from compat_tests.clients.typed import (
     pull,
     read_first_message,
     send,
+    send_plain,
     send_request,
 )
 from compat_tests.marks import case, differs
@@ -290,7 +291,7 @@ def test_recall(broker: BlockingClient, topic: str) -> None:
     send_later(broker, topic, b"last", {"TIMER_DELIVER_MS": deliver + 4000})
     for number in (1, 2):
         reply = broker.ask(recall(topic, sent[number].recall_handle or ""))
-        assert reply.msg_id == f"{topic}{number}"
+        assert (reply.msg_id, reply.msg_region) == (f"{topic}{number}", "DefaultRegion")
     came = [message.body for message in arrived(broker, topic, 3)]
     assert (sorted(came[:2]), came[2:]) == ([b"0", b"3"], [b"last"])
 
@@ -328,6 +329,14 @@ def test_recall_refused(server: ServerUnderTest, broker: BlockingClient, topic: 
     ]:
         error = expect_refusal(broker, request)
         assert (error.code, error.remark) == (code, remark)
+
+
+@case("timer", "answers to recalls have the region, without which clients leave no trace of them")
+@pytest.mark.usefixtures("recalling")
+def test_region_of_a_recall(broker: BlockingClient, topic: str) -> None:
+    request = recall(topic, "no base64 at all")
+    answer = send_plain(broker, request.code, **request.to_ext())
+    assert (answer.code, answer.ext) == (604, {"MSG_REGION": "DefaultRegion"})
 
 
 @case("timer", "recall refused: time in the past, too far ahead, or not a number")

@@ -112,9 +112,10 @@ class PushReplyMessageToClient(TopicRequest[None], code=326):
 
 
 class RecallMessageReply(Header):
-    """The answer to RECALL_MESSAGE."""
+    """The answer to RECALL_MESSAGE. A client leaves a trace of its recall only if the region is in the answer."""
 
     msg_id: str
+    msg_region: str | None = field(wire="MSG_REGION", default=None)
 
 
 class RecallMessage(TopicRequest[RecallMessageReply], code=370):

@@ -86,6 +86,7 @@ BESIDE_THE_HEADER = {
     "HeartbeatReply": {"IS_SUPPORT_HEART_BEAT_V2", "IS_SUB_CHANGE"},
     "SetCommitlogReadMode": {"READ_AHEAD_MODE"},
     "SwitchTimerEngine": {"E_T"},
+    "RecallMessageReply": {"MSG_REGION"},
 }
 
 # Marked @CFNotNull, yet the official server does without: older clients leave them out.

@@ -30,6 +30,17 @@ def recall_message(broker: Broker, request: RecallMessage, call: Call) -> Recall
     Source: RecallMessageProcessor, 5.4.0. As there, the broker does not check whether the message still waits, or ever
     existed.
     """
+    region = broker.config.region_id
+    try:
+        unique_key = _store_recall(broker, request, call)
+    except RequestError as error:
+        error.fields = {keys.MSG_REGION: region}
+        raise
+    return RecallMessageReply(msg_id=unique_key, msg_region=region)
+
+
+def _store_recall(broker: Broker, request: RecallMessage, call: Call) -> str:
+    """Store the recall and return the unique key of the recalled message. Raises RequestError."""
     _check_recall_allowed(broker, request.topic)
     handle = _decode_handle(broker, request)
     view = broker.hosts.view_of(call.connection)
@@ -41,7 +52,7 @@ def recall_message(broker: Broker, request: RecallMessage, call: Call) -> Recall
     except RequestError as error:
         raise RequestError(ResponseCode.SYSTEM_ERROR, "recall failed, execute error") from error
     broker.stats.put[handle.topic].count_messages(1, appended[2])
-    return RecallMessageReply(msg_id=handle.unique_key)
+    return handle.unique_key
 
 
 def _check_recall_allowed(broker: Broker, topic: str) -> None:
