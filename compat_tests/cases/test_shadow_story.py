@@ -134,7 +134,7 @@ def history_comes_over(gateway: ShadowProcess, primary: OfficialEndpoint, target
 
 
 def settings_are_copied(gateway: ShadowProcess) -> None:
-    table = gateway.run_command("sync")
+    table = gateway.run_command("sync", "--all")
     assert {"Archive", *GROUPS.keys(), *GROUPS.values()} <= set(table.split())
     assert "failed" not in table
 
