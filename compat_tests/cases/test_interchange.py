@@ -70,10 +70,17 @@ MORE_COSTS_OF_OFFICIAL_ALONE = {
 messages of the last commit log files again, and its timer may deliver an ack before the checkpoint of its pop."""
 
 
+COSTS_OF_AN_OFFICIAL_STOP = {"transactions": {"transactions ended last asked about"}}
+"""An official broker that stops does not write the ends of transactions that it has collected in the last 3 s.
+
+Source: TransactionalOpBatchService, 5.4.0.
+"""
+
+
 def excused(hand_over: HandOver, kind: str) -> set[str]:
-    """Return the names of losses of a kind that a hand-over may cause; after a stop there is none."""
+    """Return the names of losses of a kind that a hand-over may cause; after a stop of ours there is none."""
     if hand_over.ending == "stop":
-        return set()
+        return set() if hand_over.writer == "ours" else COSTS_OF_AN_OFFICIAL_STOP.get(kind, set())
     costs = set(COSTS_OF_A_KILL.get(kind, ()))
     if hand_over.reader == "ours":
         costs -= SPARED_BY_OUR_READER.get(kind, set())
