@@ -75,11 +75,8 @@ class ProcessAccess:
             return ConfigFile(self._files, os.path.join(directory, name), self._run_blocking)
 
         if directory not in self._by_directory:
-            if is_owner:
-                accounts = open_accounts(self._config.auth, open_table)
-            else:
-                accounts = follow_accounts(self._config.auth, open_table, lambda: _file_states(directory))
-            self._by_directory[directory] = accounts
+            open_or_follow = open_accounts if is_owner else follow_accounts
+            self._by_directory[directory] = open_or_follow(self._config.auth, open_table)
         return self._by_directory[directory]
 
     def guard(self, accounts: "Accounts | None", context: NeedContext) -> Protect:
@@ -121,16 +118,3 @@ def _signer(config: ServeConfig) -> Callable[[Command], None] | None:
 
     credentials = inner_credentials(config.auth)
     return None if credentials is None else make_signer(credentials)
-
-
-def _file_states(directory: str) -> object:
-    """Return a value that differs when the users or policies of a directory have changed."""
-    return [_file_state(os.path.join(directory, name)) for name in ("users.json", "acls.json")]
-
-
-def _file_state(path: str) -> object:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_size, status.st_ino

@@ -15,6 +15,7 @@ from typing import Final
 
 import trio
 
+from remoting.file_watch import FileWatch
 from remoting.tls import TlsTransport, server_context
 from remoting.transport import SocketTransport, Transport
 
@@ -61,8 +62,8 @@ class TlsAcceptor:
         self._load = load
         self._files = tuple(files)
         self._max_first_byte_wait_s = max_first_byte_wait_s
+        self._watch = FileWatch(files)
         self._context = load() if files and mode is not TlsMode.DISABLED else None
-        self._loaded = self._file_states()
         self._loading = trio.Lock()
 
     async def accept(self, transport: SocketTransport) -> Transport:
@@ -104,10 +105,8 @@ class TlsAcceptor:
 
     async def reload_if_changed(self) -> None:
         """Load the files again if one has changed. Files that cannot be used are logged, and the present ones stay."""
-        states = self._file_states()
-        if states == self._loaded:
+        if not self._watch.has_changed():
             return
-        self._loaded = states
         names = [str(file) for file in self._files]
         try:
             context = await trio.to_thread.run_sync(self._load)
@@ -119,18 +118,6 @@ class TlsAcceptor:
         else:
             self._context = context
             log.info("certificate loaded again", extra={"files": names})
-
-    def _file_states(self) -> tuple[object, ...]:
-        """Return values that differ when a file was changed or replaced; None for one that is not there."""
-        return tuple(map(_state_of, self._files))
-
-
-def _state_of(file: Path) -> object:
-    try:
-        status = file.stat()
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def self_signed_context() -> ssl.SSLContext:

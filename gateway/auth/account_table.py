@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
 from gateway.auth.policies import (
     NO_POLICIES,
@@ -27,7 +27,9 @@ from remoting.bodies.auth import AclInfo, UserInfo
 
 log = logging.getLogger(__name__)
 
-SUBJECT_PREFIX = "User:"
+SUBJECT_PREFIX: Final = "User:"
+USERS_FILE: Final = "users.json"
+ACLS_FILE: Final = "acls.json"
 
 
 class AccountError(Exception):
@@ -129,7 +131,7 @@ class UserTable(SettingsTable):
     def encode_slices(self) -> Iterator[bytes]:
         """Yield the content of users.json."""
         yield dump_table(
-            "users.json", {"users": {user.name: _user_value(user) for user in self.users.values()}}
+            USERS_FILE, {"users": {user.name: _user_value(user) for user in self.users.values()}}
         )
 
 
@@ -181,7 +183,7 @@ class PolicyTable(SettingsTable):
             user: describe_policies(SUBJECT_PREFIX + user, policies).to_value()
             for user, policies in self.policies.items()
         }
-        yield dump_table("acls.json", {"acls": acls})
+        yield dump_table(ACLS_FILE, {"acls": acls})
 
 
 def _checked_name(info: UserInfo) -> str:
@@ -204,7 +206,7 @@ def _user_value(user: User) -> dict[str, str]:
 
 
 def _parse_users(content: bytes) -> dict[str, User]:
-    return parse_entries("users.json", load_table(content).get("users"), _parse_user)
+    return parse_entries(USERS_FILE, load_table(content).get("users"), _parse_user)
 
 
 def _parse_user(key: object, value: object) -> tuple[str, User]:
@@ -218,7 +220,7 @@ def _parse_user(key: object, value: object) -> tuple[str, User]:
 
 
 def _parse_acls(content: bytes) -> dict[str, Policies]:
-    return parse_entries("acls.json", load_table(content).get("acls"), _parse_acl)
+    return parse_entries(ACLS_FILE, load_table(content).get("acls"), _parse_acl)
 
 
 def _parse_acl(key: object, value: object) -> tuple[str, Policies]:

@@ -1,13 +1,13 @@
 """Opens the accounts that the configuration names, and builds the access control of a server from them."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import orjson
 
 from gateway.auth.access_control import AccessControl, Accounts, parse_codes
-from gateway.auth.account_table import PolicyTable, User, UserTable, UserType
+from gateway.auth.account_table import ACLS_FILE, USERS_FILE, PolicyTable, User, UserTable, UserType
 from gateway.auth.needs import NeedContext
 from gateway.auth.plain_acl import (
     PlainAccounts,
@@ -20,6 +20,7 @@ from gateway.auth.policies import Policies
 from gateway.config.auth import AuthConfig
 from gateway.runtime.config_file import ConfigFile
 from remoting.acl import Credentials
+from remoting.file_watch import FileWatch
 from toolkit.settings import SettingsError
 
 log = logging.getLogger(__name__)
@@ -66,10 +67,9 @@ class StoredAccounts:
 class FollowedAccounts:
     """Users and policies that another process changes, or an administrator: read again when their files change."""
 
-    def __init__(self, load: Callable[[], StoredAccounts], file_states: Callable[[], object]) -> None:
+    def __init__(self, load: Callable[[], StoredAccounts], files: Iterable[str]) -> None:
         self._load = load
-        self._file_states = file_states
-        self._state = file_states()
+        self._watch = FileWatch(files)
         self._accounts = load()
 
     def user(self, name: str) -> User | None:
@@ -86,10 +86,8 @@ class FollowedAccounts:
 
     def reload_if_changed(self) -> None:
         """Read the files again if one has changed. Files that cannot be read are logged, and the accounts stay."""
-        state = self._file_states()
-        if state == self._state:
+        if not self._watch.has_changed():
             return
-        self._state = state
         try:
             self._accounts = self._load()
         except (OSError, ValueError) as problem:
@@ -128,21 +126,20 @@ def open_accounts(config: AuthConfig, open_table: OpenTable) -> Accounts | None:
     return accounts
 
 
-def follow_accounts(
-    config: AuthConfig, open_table: OpenTable, file_states: Callable[[], object]
-) -> Accounts | None:
+def follow_accounts(config: AuthConfig, open_table: OpenTable) -> Accounts | None:
     """Return the accounts, which another process owns; None if access control is off.
 
-    ``file_states`` returns a value that differs when a file has changed. Raises what `open_accounts` raises.
+    Raises what `open_accounts` raises.
     """
     check_config(config)
     if config.acl_enable or not config.authentication_enabled:
         return open_accounts(config, open_table)
-    return FollowedAccounts(lambda: _load_accounts(config, open_table), file_states)
+    files = [open_table(name).path for name in (USERS_FILE, ACLS_FILE)]
+    return FollowedAccounts(lambda: _load_accounts(config, open_table), files)
 
 
 def _load_accounts(config: AuthConfig, open_table: OpenTable) -> StoredAccounts:
-    accounts = StoredAccounts(UserTable(open_table("users.json")), PolicyTable(open_table("acls.json")))
+    accounts = StoredAccounts(UserTable(open_table(USERS_FILE)), PolicyTable(open_table(ACLS_FILE)))
     _add_first_users(config, accounts)
     if config.migrate_from_v1:
         _migrate(config, accounts)

@@ -33,18 +33,18 @@ def explain(config_dir: Path, user: str, actions: tuple[str, ...], resource: str
     Ends with 0 if the answer is yes, with 1 if it is no.
     """
     from gateway.auth.access_control import describe_denial, explain_denial
-    from gateway.auth.account_table import PolicyTable, UserTable
+    from gateway.auth.account_table import ACLS_FILE, USERS_FILE, PolicyTable, UserTable
     from gateway.auth.needs import Need
     from gateway.auth.resources import ResourcePattern, parse_action, parse_resource, topic_resource
     from gateway.runtime.config_file import ConfigFile
     from storage.files import DiskFiles
 
     files = DiskFiles()
-    if not (config_dir / "users.json").exists():
+    if not (config_dir / USERS_FILE).exists():
         raise click.ClickException(f"{config_dir} has no users.json: access control was never on there")
     try:
-        users = UserTable(ConfigFile(files, str(config_dir / "users.json")))
-        policies = PolicyTable(ConfigFile(files, str(config_dir / "acls.json")))
+        users = UserTable(ConfigFile(files, str(config_dir / USERS_FILE)))
+        policies = PolicyTable(ConfigFile(files, str(config_dir / ACLS_FILE)))
     except (OSError, ValueError) as problem:
         raise click.ClickException(str(problem)) from problem
     found, wanted = parse_resource(resource), [parse_action(name) for name in actions]

@@ -24,6 +24,7 @@ from gateway.auth.resources import (
     group_resource,
     topic_resource,
 )
+from remoting.file_watch import FileWatch
 from toolkit.settings import SettingsError
 
 log = logging.getLogger(__name__)
@@ -67,7 +68,7 @@ class PlainAccounts:
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._state = self._file_state()
+        self._watch = FileWatch([file])
         self._set(load_plain_acl(file))
 
     def _set(self, acl: PlainAcl) -> None:
@@ -94,10 +95,8 @@ class PlainAccounts:
 
     def reload_if_changed(self) -> None:
         """Read the file again if it has changed. A file that cannot be used is logged, and the accounts stay."""
-        state = self._file_state()
-        if state == self._state:
+        if not self._watch.has_changed():
             return
-        self._state = state
         try:
             self._set(load_plain_acl(self._file))
         except PlainAclError as problem:
@@ -106,13 +105,6 @@ class PlainAccounts:
             )
         else:
             log.info("plain ACL loaded again", extra={"file": str(self._file), "accounts": len(self._users)})
-
-    def _file_state(self) -> object:
-        try:
-            status = self._file.stat()
-        except OSError:
-            return None
-        return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def load_plain_acl(file: Path) -> PlainAcl:
