@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, Final
+from typing import Final
 
 from gateway.auth.policies import (
     NO_POLICIES,
@@ -20,7 +20,7 @@ from gateway.auth.policies import (
     describe_policies,
     parse_policies,
 )
-from gateway.auth.resources import Resource
+from gateway.auth.resources import Resource, find_named
 from gateway.runtime.config_file import ConfigFile, SettingsTable
 from gateway.runtime.saved_tables import dump_table, load_table, parse_entries, parse_name
 from remoting.bodies.auth import AclInfo, UserInfo
@@ -98,8 +98,8 @@ class UserTable(SettingsTable):
             User(
                 name,
                 info.password or "",
-                _named(UserType, info.user_type) or UserType.NORMAL,
-                _named(UserStatus, info.user_status) or UserStatus.ENABLE,
+                find_named(UserType, info.user_type) or UserType.NORMAL,
+                find_named(UserStatus, info.user_status) or UserStatus.ENABLE,
             )
         )
 
@@ -113,8 +113,8 @@ class UserTable(SettingsTable):
             replace(
                 old,
                 password=password or "",
-                type=_named(UserType, info.user_type) or old.type,
-                status=_named(UserStatus, info.user_status) or old.status,
+                type=find_named(UserType, info.user_type) or old.type,
+                status=find_named(UserStatus, info.user_status) or old.status,
             )
         )
 
@@ -192,10 +192,6 @@ def _checked_name(info: UserInfo) -> str:
     return info.username or ""
 
 
-def _named(kind: type[Any], name: str | None) -> Any:
-    return next((each for each in kind if name and each.value.lower() == name.lower()), None)
-
-
 def _user_value(user: User) -> dict[str, str]:
     return {
         "username": user.name,
@@ -213,7 +209,7 @@ def _parse_user(key: object, value: object) -> tuple[str, User]:
     info = UserInfo.from_value(value)
     if not info.password:
         raise ValueError("it has no password")
-    kind, status = _named(UserType, info.user_type), _named(UserStatus, info.user_status)
+    kind, status = find_named(UserType, info.user_type), find_named(UserStatus, info.user_status)
     # An unreadable status must not enable a user, nor an unreadable type raise one.
     user = User(parse_name(key), info.password, kind or UserType.NORMAL, status or UserStatus.DISABLE)
     return user.name, user

@@ -35,7 +35,7 @@ def explain(config_dir: Path, user: str, actions: tuple[str, ...], resource: str
     from gateway.auth.access_control import describe_denial, explain_denial
     from gateway.auth.account_table import ACLS_FILE, USERS_FILE, PolicyTable, UserTable
     from gateway.auth.needs import Need
-    from gateway.auth.resources import ResourcePattern, parse_action, parse_resource, topic_resource
+    from gateway.auth.resources import Action, ResourcePattern, find_named, parse_resource, topic_resource
     from gateway.runtime.config_file import ConfigFile
     from storage.files import DiskFiles
 
@@ -47,7 +47,7 @@ def explain(config_dir: Path, user: str, actions: tuple[str, ...], resource: str
         policies = PolicyTable(ConfigFile(files, str(config_dir / ACLS_FILE)))
     except (OSError, ValueError) as problem:
         raise click.ClickException(str(problem)) from problem
-    found, wanted = parse_resource(resource), [parse_action(name) for name in actions]
+    found, wanted = parse_resource(resource), [find_named(Action, name) for name in actions]
     if found is None or found.pattern is not ResourcePattern.LITERAL:
         raise click.UsageError(f"--resource {resource} is none of Topic:NAME, Group:NAME and Cluster:NAME.")
     if None in wanted:

@@ -18,7 +18,7 @@ from gateway.auth.resources import (
     Resource,
     ResourcePattern,
     ResourceType,
-    parse_action,
+    find_named,
     parse_resource,
 )
 from remoting.bodies.auth import AclInfo, PolicyEntryInfo, PolicyInfo
@@ -178,9 +178,7 @@ def parse_policies(info: AclInfo) -> list[tuple[PolicyType, list[PolicyEntry]]]:
 
 def parse_policy_type(name: str | None) -> PolicyType:
     """Return the type of this name, without case; CUSTOM for none or another name, as officially."""
-    return next(
-        (each for each in PolicyType if name and each.value.lower() == name.lower()), PolicyType.CUSTOM
-    )
+    return find_named(PolicyType, name) or PolicyType.CUSTOM
 
 
 def _entries(policy: PolicyInfo) -> list[PolicyEntry]:
@@ -196,7 +194,8 @@ def parse_entry(info: PolicyEntryInfo) -> PolicyEntry:
         raise InvalidPolicy("The resource is null.")
     if any(name.lower() == "any" for name in info.actions):
         raise InvalidPolicy("The actions can not be Any.")
-    actions = frozenset(action for action in map(parse_action, info.actions) if action is not None)
+    found = (find_named(Action, name) for name in info.actions)
+    actions = frozenset(action for action in found if action is not None)
     if not actions:
         raise InvalidPolicy("The actions is empty.")
     for source_ip in info.source_ips:

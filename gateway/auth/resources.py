@@ -5,10 +5,18 @@ Source: Resource, ResourceType, ResourcePattern and Action, 5.4.0.
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import TypeVar
 
 from codec.topics import DLQ_PREFIX, RETRY_PREFIX
 
 ANYTHING = "*"
+
+NamedEnum = TypeVar("NamedEnum", bound=Enum)
+
+
+def find_named(kind: type[NamedEnum], name: str | None) -> NamedEnum | None:
+    """Return the member whose value is this name, without case; None for another one, or none."""
+    return next((each for each in kind if name and each.value.lower() == name.lower()), None)
 
 
 class Action(Enum):
@@ -66,7 +74,7 @@ def parse_resource(key: str | None) -> Resource | None:
     if key == ANYTHING:
         return Resource(ResourceType.ANY, "", ResourcePattern.ANY)
     kind, _, name = key.partition(":")
-    found = next((each for each in ResourceType if each.value.lower() == kind.lower()), None)
+    found = find_named(ResourceType, kind)
     if found is None:
         return None
     if name == ANYTHING:
@@ -74,11 +82,6 @@ def parse_resource(key: str | None) -> Resource | None:
     if name.endswith(ANYTHING):
         return Resource(found, name.partition(ANYTHING)[0], ResourcePattern.PREFIXED)
     return Resource(found, name)
-
-
-def parse_action(name: str) -> Action | None:
-    """Return the action of this name, without case; None for another text."""
-    return next((each for each in Action if each.value.lower() == name.lower()), None)
 
 
 def topic_resource(topic: str) -> Resource:

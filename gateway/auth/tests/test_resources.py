@@ -1,10 +1,11 @@
 import pytest
 
 from gateway.auth.resources import (
+    Action,
     Resource,
     ResourcePattern,
     ResourceType,
-    parse_action,
+    find_named,
     parse_resource,
     topic_resource,
 )
@@ -32,8 +33,8 @@ def test_texts_that_are_no_keys(key):
 
 
 def test_actions_without_case():
-    assert parse_action("pUB") == parse_action("Pub")
-    assert parse_action("Any") is None
+    assert find_named(Action, "pUB") == find_named(Action, "Pub")
+    assert find_named(Action, "Any") is None
 
 
 @pytest.mark.parametrize(
