@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 import trio
 
@@ -65,6 +65,32 @@ class TlsAcceptor:
         self._watch = FileWatch(files)
         self._context = load() if files and mode is not TlsMode.DISABLED else None
         self._loading = trio.Lock()
+
+    @classmethod
+    def of_files(
+        cls,
+        mode: TlsMode,
+        certificate: Path,
+        key: Path,
+        *,
+        key_password: str,
+        client_authority: Path | None,
+        client_required: bool,
+        max_first_byte_wait_s: float = MAX_FIRST_BYTE_WAIT_S,
+    ) -> Self:
+        """Return an acceptor with these PEM files. Raises what `remoting.tls.server_context` raises."""
+
+        def load() -> ssl.SSLContext:
+            return server_context(
+                certificate,
+                key,
+                key_password=key_password,
+                client_ca_file=client_authority,
+                client_required=client_required,
+            )
+
+        files = [file for file in (certificate, key, client_authority) if file is not None]
+        return cls(mode, load, files, max_first_byte_wait_s)
 
     async def accept(self, transport: SocketTransport) -> Transport:
         """Return the transport for a new peer: the given one, or TLS over it. Waits for its first byte.

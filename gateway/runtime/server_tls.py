@@ -1,10 +1,9 @@
 """Builds TLS of the server's listeners and of its brokers' connections to namesrvs from the configured keys."""
 
-import ssl
 from pathlib import Path
 
 from gateway.config.tls import TlsConfig
-from remoting.tls import client_context, server_context, tls_opener
+from remoting.tls import client_context, tls_opener
 from remoting.tls_acceptor import TlsAcceptor, TlsMode, self_signed_context
 from remoting.transport import Opener
 from toolkit.settings import SettingsError
@@ -34,20 +33,18 @@ def build_acceptor(config: TlsConfig, max_first_byte_wait_s: float) -> TlsAccept
         )
     certificate, private_key = Path(config.certificate), Path(config.private_key or config.certificate)
     client_authority = Path(config.client_authority) if verifies else None
-
-    def load() -> ssl.SSLContext:
-        return server_context(
+    try:
+        return TlsAcceptor.of_files(
+            mode,
             certificate,
             private_key,
             key_password=config.key_password,
-            client_ca_file=client_authority,
+            client_authority=client_authority,
             client_required=config.client_certificates == "require",
+            max_first_byte_wait_s=max_first_byte_wait_s,
         )
-
-    files = [file for file in (certificate, private_key, client_authority) if file is not None]
-    try:
-        return TlsAcceptor(mode, load, files, max_first_byte_wait_s)
     except (OSError, ValueError) as problem:
+        files = [file for file in (certificate, private_key, client_authority) if file is not None]
         raise TlsError(f"TLS cannot be set up: {_describe(problem, files)}") from problem
 
 

@@ -3,7 +3,6 @@
 The protocols themselves live in `remoting.tls` and `remoting.acl`.
 """
 
-import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,20 +70,15 @@ def listener_acceptor(settings: ListenTls, where: str = "listen.tls") -> TlsAcce
         if mode is not TlsMode.DISABLED and (settings.client_ca or settings.client_required):
             raise SettingsError(f"{where}: certificate must be set when clients' certificates are verified")
         return TlsAcceptor(mode, self_signed_context)
-    certificate, key = Path(settings.certificate), Path(settings.key or settings.certificate)
-    client_ca = Path(settings.client_ca) if settings.client_ca else None
-
-    def load() -> ssl.SSLContext:
-        return tls.server_context(
-            certificate,
-            key,
+    try:
+        return TlsAcceptor.of_files(
+            mode,
+            Path(settings.certificate),
+            Path(settings.key or settings.certificate),
             key_password=settings.key_password,
-            client_ca_file=client_ca,
+            client_authority=Path(settings.client_ca) if settings.client_ca else None,
             client_required=settings.client_required,
         )
-
-    try:
-        return TlsAcceptor(mode, load, [file for file in (certificate, key, client_ca) if file is not None])
     except (OSError, ValueError) as error:
         raise SettingsError(f"{where}: {error}") from error
 
