@@ -35,8 +35,10 @@ class ProcessAccess:
         self._files = MemoryFiles() if config.memory else DiskFiles(small_file_mode=PRIVATE_FILE)
         self._by_directory: dict[str, Accounts | None] = {}
         self.sign = _signer(config)
-        if config.auth.authorization_enabled and not config.auth.is_enabled:
-            self._accounts_in("")  # Raises: policies without users would protect nothing.
+        if config.auth.authorization_enabled:
+            from gateway.auth.accounts import check_config
+
+            check_config(config.auth)  # Here as well, because policies without users would protect nothing.
 
     @property
     def is_enabled(self) -> bool:
@@ -45,7 +47,7 @@ class ProcessAccess:
 
     def accounts_of_broker(self, broker: BrokerConfig) -> "Accounts | None":
         """Return the accounts of a broker; None if access control is off."""
-        return self._accounts_in(self._config.auth.config_path or self._directory_of(broker))
+        return self._accounts_in(self._directory_of(broker)) if self.is_enabled else None
 
     def accounts_of_namesrv(self) -> "Accounts | None":
         """Return the accounts of the namesrv: those of the first broker, or its own ones if it is alone.
@@ -53,22 +55,22 @@ class ProcessAccess:
         Of a broker in another process, and of a namesrv that is alone, they are only read.
         """
         config = self._config
-        if config.namesrv is None:
+        if config.namesrv is None or not self.is_enabled:
             return None
         if config.brokers:
-            own = self._directory_of(config.brokers[0])
-        else:
-            own = os.path.dirname(config.namesrv.kv_config_path)
-        is_owner = bool(config.brokers) and not config.process.processes
-        return self._accounts_in(config.auth.config_path or own, is_owner=is_owner)
+            return self._accounts_in(
+                self._directory_of(config.brokers[0]), is_owner=not config.process.processes
+            )
+        own = os.path.dirname(config.namesrv.kv_config_path)
+        return self._accounts_in(config.auth.config_path or own, is_owner=False)
 
-    @staticmethod
-    def _directory_of(broker: BrokerConfig) -> str:
-        return os.path.join(broker.store.store_path_root_dir, "config")
+    def _directory_of(self, broker: BrokerConfig) -> str:
+        from gateway.broker.store_settings import build_store_config
+
+        settings = build_store_config(broker, memory=self._config.memory)
+        return self._config.auth.config_path or settings.config_path
 
     def _accounts_in(self, directory: str, *, is_owner: bool = True) -> "Accounts | None":
-        if not self.is_enabled and not self._config.auth.authorization_enabled:
-            return None
         from gateway.auth.accounts import follow_accounts, open_accounts
 
         def open_table(name: str) -> ConfigFile:
