@@ -75,6 +75,7 @@ class LocalBrokers:
             config.broker_cluster_name,
             partial(find_topic, broker.store),
             lambda name: broker.groups.get(name) is not None,
+            parts.limits.max_json_values,
         )
         service = BrokerService(
             broker,

@@ -104,7 +104,10 @@ class Server:
             reactor=self._parts.reactor,
             accept_transport=self._parts.accept_transport,
             process_values=self._parts.process_values,
-            protect=access.guard(access.accounts_of_namesrv(), NeedContext(cluster)),
+            protect=access.guard(
+                access.accounts_of_namesrv(),
+                NeedContext(cluster, max_json_values=self._parts.limits.max_json_values),
+            ),
         )
 
     def _build_brokers(self) -> Brokers:

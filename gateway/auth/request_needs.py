@@ -305,9 +305,9 @@ def _consume_directly(command: Command, context: NeedContext) -> Iterator[Need]:
 # -- bodies that name topics and groups ----------------------------------------------------------------------------
 
 
-def _parse_body(command: Command) -> Any:
+def _parse_body(command: Command, context: NeedContext) -> Any:
     """Parse the body of a request as declared. Raises RequestError, also for none."""
-    data = getattr(REQUESTS[command.code].from_command(command), "data", None)
+    data = getattr(REQUESTS[command.code].from_command(command, context.max_json_values), "data", None)
     if data is None:
         raise RequestError(ResponseCode.SYSTEM_ERROR, f"the body of request {command.code} is missing")
     return data
@@ -315,7 +315,7 @@ def _parse_body(command: Command) -> Any:
 
 @_register(client.HeartBeat)
 def _heartbeat(command: Command, context: NeedContext) -> Iterator[Need]:
-    data = ReceivedHeartbeat.from_json(command.body)
+    data = ReceivedHeartbeat.from_json(command.body, context.max_json_values)
     if data.producer_data_set:
         yield Need((PUB,), None)
     for consumer in data.consumer_data_set:
@@ -339,7 +339,7 @@ def _unregister(command: Command, context: NeedContext) -> Iterator[Need]:
 
 @_register(locks.LockBatchMq, locks.UnlockBatchMq)
 def _locks(command: Command, context: NeedContext) -> Iterator[Need]:
-    data = _parse_body(command)
+    data = _parse_body(command, context)
     yield _group(data.consumer_group, (SUB,))
     for topic in {queue.topic for queue in data.mq_set}:
         yield _topic(topic, (SUB,))
@@ -348,32 +348,36 @@ def _locks(command: Command, context: NeedContext) -> Iterator[Need]:
 @_register(pop.BatchAckMessage)
 def _batch_ack(command: Command, context: NeedContext) -> Iterator[Need]:
     yield Need((SUB,), None)
-    for topic, group in {(ack.topic, ack.consumer_group) for ack in _parse_body(command).acks}:
+    for topic, group in {(ack.topic, ack.consumer_group) for ack in _parse_body(command, context).acks}:
         yield from _topic_and_group(topic, group, (SUB,), context)
 
 
 @_register(pop.QueryAssignment)
 def _assignment(command: Command, context: NeedContext) -> Iterator[Need]:
-    data = _parse_body(command)
+    data = _parse_body(command, context)
     return _topic_and_group(data.topic, data.consumer_group, (SUB, GET), context)
 
 
 @_register(pop.SetMessageRequestMode)
 def _request_mode(command: Command, context: NeedContext) -> Iterator[Need]:
-    data = _parse_body(command)
+    data = _parse_body(command, context)
     return _topic_and_group(data.topic, data.consumer_group, (UPDATE,), context)
 
 
 @_register(topics.UpdateAndCreateTopicList)
 def _topic_list(command: Command, context: NeedContext) -> Iterator[Need]:
-    return (_topic(config.topic_name, (CREATE,)) for config in _parse_body(command).topic_config_list)
+    return (
+        _topic(config.topic_name, (CREATE,)) for config in _parse_body(command, context).topic_config_list
+    )
 
 
 @_register(groups.UpdateAndCreateSubscriptionGroup)
 def _create_group(command: Command, context: NeedContext) -> Iterator[Need]:
-    yield _group(_parse_body(command).group_name, (CREATE,))
+    yield _group(_parse_body(command, context).group_name, (CREATE,))
 
 
 @_register(groups.UpdateAndCreateSubscriptionGroupList)
 def _group_list(command: Command, context: NeedContext) -> Iterator[Need]:
-    return (_group(config.group_name, (CREATE,)) for config in _parse_body(command).group_config_list)
+    return (
+        _group(config.group_name, (CREATE,)) for config in _parse_body(command, context).group_config_list
+    )

@@ -143,6 +143,19 @@ def test_malformed_heartbeats_need_what_nobody_has():
     assert [str(need.resource) for need in find_needs(command, CONTEXT)] == ["Group:", "Group:"]
 
 
+def test_bodies_have_the_limit_of_the_connection():
+    body = LockBatchRequestBody(
+        consumer_group="bill",
+        client_id="c",
+        mq_set=[MessageQueue(topic="orders", broker_name="b", queue_id=number) for number in range(10)],
+    )
+    heartbeat = Command(HeartBeat.code, body=b'{"clientID":"c","consumerDataSet":[1,2,3,4,5,6,7,8,9]}')
+    for command in (LockBatchMq(data=body).to_command(), heartbeat):
+        assert find_needs(command, CONTEXT)
+        with pytest.raises(RequestError, match="values"):
+            find_needs(command, NeedContext("c", max_json_values=5))
+
+
 def test_lists_in_header_fields():
     ext = {"consumerGroup": "bill", "topicList": "a;b"}
     assert needs_of(GetConsumeStats.code, **ext) == {
