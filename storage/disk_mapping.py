@@ -20,6 +20,7 @@ import contextlib
 import errno
 import mmap
 import os
+from collections.abc import Iterator
 from functools import lru_cache
 
 from storage.errors import StoreFull
@@ -32,6 +33,17 @@ MAX_FOLIO_BYTES = 2 << 20
 """Linux caches a mapped file in units (folios) of up to this size, aligned to it, and gets disk space for all of a unit
 when one byte of it is written."""
 _IN_MEMORY = ("tmpfs", "ramfs", "hugetlbfs")
+
+
+@contextlib.contextmanager
+def store_full_errors(path: str) -> Iterator[None]:
+    """Turn the errors of a full disk into StoreFull."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in DISK_FULL_ERRNOS:
+            raise StoreFull(f"no room on disk for {path}") from error
+        raise
 
 
 def is_in_memory(fd: int) -> bool:
@@ -86,11 +98,8 @@ class DiskMapping(Mapping):
         end = min(self.size_bytes, end + -end % self._unit_bytes)
         fd = os.open(self.path, os.O_RDWR)
         try:
-            os.posix_fallocate(fd, start, end - start)
-        except OSError as error:
-            if error.errno in DISK_FULL_ERRNOS:
-                raise StoreFull(f"no room on disk for {self.path}") from error
-            raise
+            with store_full_errors(self.path):
+                os.posix_fallocate(fd, start, end - start)
         finally:
             os.close(fd)
 

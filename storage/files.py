@@ -10,11 +10,11 @@ import mmap
 import os
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Protocol
 
-from storage.disk_mapping import DISK_FULL_ERRNOS, Buffer, DiskMapping, Mapping, is_in_memory
-from storage.errors import CorruptionError, FlushFailed, StoreFull, StoreInUse
+from storage.disk_mapping import Buffer, DiskMapping, Mapping, is_in_memory, store_full_errors
+from storage.errors import CorruptionError, FlushFailed, StoreInUse
 
 NEW_SUFFIX = ".tmp"
 """Suffix of a small file's new content until it replaces the old."""
@@ -207,7 +207,7 @@ def flush_failed(what: str, error: OSError) -> FlushFailed:
     return FlushFailed(f"a flush of {what} to the disk failed: {error.strerror or error}")
 
 
-def _fsync_path(path: str) -> None:
+def fsync_path(path: str) -> None:
     """Block until a file or a directory is on the disk. Raises FlushFailed; OSError when it could not be tried."""
     fd = os.open(path, os.O_RDONLY)
     try:
@@ -229,7 +229,7 @@ class DiskFiles:
         self._directories_lock = threading.Lock()
 
     def open_mapped(self, path: str, size_bytes: int) -> DiskMapping:
-        try:
+        with store_full_errors(path):
             fd = self._open(path)
             try:
                 found = os.fstat(fd).st_size
@@ -242,10 +242,6 @@ class DiskFiles:
                 return DiskMapping(path, mmap.mmap(fd, size_bytes), size_bytes, is_in_memory(fd))
             finally:
                 os.close(fd)
-        except OSError as error:
-            if error.errno in DISK_FULL_ERRNOS:
-                raise StoreFull(f"no room on disk for {path}") from error
-            raise
 
     def _open(self, path: str) -> int:
         """Open a file, created if it is missing, and remember the folders that get new folders."""
@@ -346,7 +342,7 @@ class DiskFiles:
             return None
 
     def write_small(self, path: str, data: bytes, backup: str | None = None) -> None:
-        with self._store_full_errors(path):
+        with store_full_errors(path):
             new = self._write_new_small(path, data, wait=True)
             if backup is not None:
                 _link_backup(path, backup)
@@ -354,7 +350,7 @@ class DiskFiles:
             self._flush_directory(os.path.dirname(path))
 
     def replace_small(self, path: str, data: bytes, backup: str | None) -> None:
-        with self._store_full_errors(path):
+        with store_full_errors(path):
             new = self._write_new_small(path, data, wait=False)
             # Move the old file away first: ext4 waits for the disk when a rename replaces a file (auto_da_alloc).
             with contextlib.suppress(FileNotFoundError):
@@ -366,7 +362,7 @@ class DiskFiles:
 
     def flush_small(self, path: str) -> None:
         try:
-            _fsync_path(path)
+            fsync_path(path)
         except FileNotFoundError:
             return
         self._flush_directory(os.path.dirname(path))
@@ -390,17 +386,8 @@ class DiskFiles:
     def _open_small(self, path: str, flags: int) -> int:
         return os.open(path, flags, self._small_file_mode)
 
-    @contextlib.contextmanager
-    def _store_full_errors(self, path: str) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            if error.errno in DISK_FULL_ERRNOS:
-                raise StoreFull(f"no room on disk for {path}") from error
-            raise
-
     def _flush_directory(self, directory: str) -> None:
-        _fsync_path(directory)
+        fsync_path(directory)
 
     def lock(self, path: str) -> Callable[[], None]:
         os.makedirs(os.path.dirname(path), exist_ok=True)

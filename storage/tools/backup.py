@@ -30,10 +30,11 @@ from typing import Final
 from storage.consume_queue import ConsumeQueue
 from storage.damage import find_next_message
 from storage.errors import StoreError
+from storage.files import fsync_path
 from storage.layout import QUEUE_ENTRY_BYTES, QUEUE_HOLE_SIZES, mapped_file_name
 from storage.log_scan import ScanEnd, scan_log
 from storage.tools.backup_target import COPIED, PARTIAL_SUFFIX, check_space, check_target
-from storage.tools.file_copy import FileCopier, Progress, flush_path, flush_tree
+from storage.tools.file_copy import FileCopier, Progress, flush_tree
 from storage.tools.index_copy import settle_index_copy
 from storage.tools.log_check import has_queue_entry
 from storage.tools.open_state import StoreState
@@ -84,7 +85,7 @@ def back_up(reader: StoreReader, target: str, progress: Progress) -> BackupResul
         result = Backup(reader, partial, progress).run(target)
         flush_tree(partial)
         os.rename(partial, target)
-        flush_path(os.path.dirname(target))
+        fsync_path(os.path.dirname(target))
         return result
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)

@@ -9,13 +9,11 @@ share every bad sector. A reflink shares disk space until one side is written, a
 import errno
 import fcntl
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Final
 
-from storage.disk_mapping import DISK_FULL_ERRNOS
-from storage.errors import StoreFull
-from storage.files import flush_file_system
+from storage.disk_mapping import store_full_errors
+from storage.files import flush_file_system, fsync_path
 
 _FICLONE: Final = 0x40049409  # ioctl of Linux; Python has no name for it
 _CHUNK_BYTES: Final = 1 << 20
@@ -43,7 +41,7 @@ class FileCopier:
 
     def write(self, target: str, data: bytes) -> None:
         """Write a small file."""
-        with _disk_full_errors(target):
+        with store_full_errors(target):
             os.makedirs(os.path.dirname(target), exist_ok=True)
             with open(target, "xb") as file:
                 file.write(data)
@@ -51,7 +49,7 @@ class FileCopier:
     def _copy(self, source: str, target: str, end: int, size_bytes: int | None) -> None:
         from_fd = os.open(source, os.O_RDONLY)
         try:
-            with _disk_full_errors(target):
+            with store_full_errors(target):
                 os.makedirs(os.path.dirname(target), exist_ok=True)
                 to_fd = os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
                 try:
@@ -100,17 +98,6 @@ def try_reflink(from_fd: int, to_fd: int) -> bool:
     return True
 
 
-@contextmanager
-def _disk_full_errors(path: str) -> Iterator[None]:
-    """Turn errors of a full disk into StoreFull."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in DISK_FULL_ERRNOS:
-            raise StoreFull(f"no room on disk for {path}") from error
-        raise
-
-
 def flush_tree(root: str) -> None:
     """Block until everything below a folder is on the disk.
 
@@ -120,13 +107,4 @@ def flush_tree(root: str) -> None:
         return
     for folder, _, names in os.walk(root):
         for path in (folder, *(f"{folder}/{name}" for name in names)):
-            flush_path(path)
-
-
-def flush_path(path: str) -> None:
-    """Block until a file, or the names in a folder, are on the disk."""
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+            fsync_path(path)

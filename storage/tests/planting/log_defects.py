@@ -186,7 +186,7 @@ LOG_DEFECTS: Final = (
         "tables complete",
         change(
             FILES,
-            "        try:\n            _fsync_path(path)\n        except FileNotFoundError:\n            return\n",
+            "        try:\n            fsync_path(path)\n        except FileNotFoundError:\n            return\n",
             "        if not os.path.exists(path):\n            return\n",
         ),
         (TEST_FILES, "gateway/runtime/tests/test_config_file.py"),
