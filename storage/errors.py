@@ -16,10 +16,6 @@ class FlushFailed(StoreFull):
     """
 
 
-class StoreClosed(StoreError):
-    """The store was closed before the call."""
-
-
 class StoreInUse(StoreError):
     """Another process has the store open."""
 

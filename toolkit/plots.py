@@ -26,7 +26,6 @@ AXIS_MARGIN_IN: Final = 0.6
 LEGEND_CHARS_PER_IN: Final = 12
 MAX_LABEL_CHARS: Final = 30
 """Longer names are truncated in plots; tables show them whole."""
-MAX_DOTTED_POINTS: Final = 20
 DAY_S: Final = 86_400
 ROUND_S: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
 """Steps in seconds that are easily read: between two ticks of an axis, or the width of a point."""

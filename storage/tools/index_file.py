@@ -10,7 +10,6 @@ from storage.index import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
 
 HEADER: Final = struct.Struct(">qqqqii")
 ENTRY: Final = struct.Struct(">iqii")
-DEFAULT_SLOTS: Final = 5_000_000
 
 
 class IndexHeader(NamedTuple):
