@@ -37,11 +37,7 @@ def find_message(store: MessageStore, physical_offset: int) -> Message | None:
 
 def find_in_queue(store: MessageStore, physical_offset: int) -> WaitingMessage | None:
     """Return the message at a physical offset if its queue has an entry for it; None for any other."""
-    found = find_stored(store, physical_offset)
-    try:
-        message = None if found is None else WaitingMessage.parse(found)
-    except MessageFormatError:
-        return None
+    message = _find_waiting(store, physical_offset)
     if message is None:
         return None
     topic = str(message.topic, "utf-8", "replace")
@@ -54,14 +50,19 @@ def find_topic(store: MessageStore, physical_offset: int) -> str | None:
 
     Return None when no whole message starts there.
     """
-    found = find_stored(store, physical_offset)
-    try:
-        message = None if found is None else WaitingMessage.parse(found)
-    except MessageFormatError:
-        return None
+    message = _find_waiting(store, physical_offset)
     if message is None:
         return None
     topic = str(message.topic, "utf-8", "replace")
     if topic in CLOSED_REAL_TOPICS and (real := find_property(message.properties, b"REAL_TOPIC")) is not None:
         return real.decode("utf-8", "replace")
     return topic
+
+
+def _find_waiting(store: MessageStore, physical_offset: int) -> WaitingMessage | None:
+    """Return the message at a physical offset, undecoded; None when no whole message starts there."""
+    found = find_stored(store, physical_offset)
+    try:
+        return None if found is None else WaitingMessage.parse(found)
+    except MessageFormatError:
+        return None
