@@ -86,10 +86,8 @@ class ConfigFile:
                 if new := self._files.read_small(self.path + NEW_SUFFIX):
                     return parse(new)
         faults = []
-        for path, data in (
-            (self.path, present),
-            (self.path + ".bak", self._files.read_small(self.path + ".bak")),
-        ):
+        for path in (self.path, self.path + ".bak"):
+            data = present if path == self.path else self._files.read_small(path)
             try:
                 if data is None:
                     continue
