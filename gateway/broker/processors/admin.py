@@ -121,16 +121,22 @@ async def update_broker_config(broker: Broker, request: UpdateBrokerConfig) -> N
     """
     text = decode_text(request.body)
     host = _checked_update(broker, text).broker_ip
+    numeric_host = None if host == broker.config.broker_ip else await _resolve(broker, host)
+    # Once more, because another request may have changed other settings meanwhile.
+    apply_broker_config(broker, _checked_update(broker, text), numeric_host)
+    log.info("broker configuration changed by request", extra={"broker": broker.config.broker_name})
+
+
+async def _resolve(broker: Broker, host: str) -> str:
+    """Return the address of a new brokerIP1. Raises RequestError for an unknown name."""
     try:
-        numeric_host = await broker.topics.file.run_blocking(partial(resolve_numeric, host))
+        numeric_host: str = await broker.topics.file.run_blocking(partial(resolve_numeric, host))
     except OSError as error:
         remark = (
             f"brokerIP1: {host} cannot be resolved ({error}); use an address, or a name that the broker knows"
         )
         raise RequestError(ResponseCode.INVALID_PARAMETER, remark) from error
-    # Once more, because another request may have changed other settings meanwhile.
-    apply_broker_config(broker, _checked_update(broker, text), numeric_host)
-    log.info("broker configuration changed by request", extra={"broker": broker.config.broker_name})
+    return numeric_host
 
 
 def _checked_update(broker: Broker, text: str) -> BrokerConfig:

@@ -298,3 +298,19 @@ def test_a_new_address_is_stored_with_messages_and_must_be_known(monkeypatch: py
     with pytest.raises(RequestError, match=r"brokerIP1: nowhere\.example cannot be resolved"):
         change(world, "brokerIP1=nowhere.example\nfileReservedTime=1")
     assert world.broker.config.broker_ip == "broker.example"
+
+
+def test_other_settings_change_while_the_name_of_the_broker_cannot_be_resolved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    monkeypatch.setattr(socket, "gethostbyname", lambda name: "10.1.2.3")
+    change(world, "brokerIP1=broker.example")
+
+    def fail(name: str) -> str:
+        raise OSError("no name server")
+
+    monkeypatch.setattr(socket, "gethostbyname", fail)
+    change(world, "brokerIP1=broker.example\nfileReservedTime=9")
+    assert world.broker.config.store.file_reserved_hours == 9
+    assert world.broker.hosts.own_address()[0] == "10.1.2.3"
