@@ -4,7 +4,6 @@ A task calls `take_sample` every ten seconds.
 
 from collections import deque
 from collections.abc import Hashable, Mapping
-from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from gateway.broker.traffic_stats import BrokerStats, TrafficCount
@@ -39,10 +38,6 @@ class WindowCount(NamedTuple):
     per_request: float
 
 
-Counts = dict[Hashable, TrafficCount]
-"""Counters by topic, by (group, topic), or by the name of a statistic of the whole broker."""
-
-
 class WindowStart:
     """The counters of every topic, of every group and of the broker when a window began."""
 
@@ -50,15 +45,16 @@ class WindowStart:
 
     def __init__(self, at: float, stats: BrokerStats) -> None:
         self.time_s = at
-        self.counts = {kind: _copy(_counts_of(stats, kind)) for kind in KINDS}
+        self.counts = {kind: _snapshot_counts(_counts_of(stats, kind)) for kind in KINDS}
 
 
 def _counts_of(stats: BrokerStats, kind: str) -> Mapping[Any, TrafficCount]:
     return stats.totals() if kind == BROKER else getattr(stats, _TABLES[kind])
 
 
-def _copy(counts: Mapping[Any, TrafficCount]) -> Counts:
-    return {key: replace(count) for key, count in counts.items()}
+def _snapshot_counts(counts: Mapping[Any, TrafficCount]) -> dict[Hashable, tuple[int, int, int]]:
+    """Return messages, bytes and requests by key: tuples, because 100,000 keys are copied in one turn of the loop."""
+    return {key: (count.messages, count.bytes, count.requests) for key, count in counts.items()}
 
 
 class TrafficRates:
@@ -133,12 +129,12 @@ class TrafficRates:
         tally = _counts_of(self._stats, kind).get(key)
         if tally is None:
             return WindowCount(0, 0, 0.0, 0.0)
-        before = mark.counts[kind].get(key, TrafficCount())
-        messages, requests = tally.messages - before.messages, tally.requests - before.requests
+        messages_before, bytes_before, requests_before = mark.counts[kind].get(key, (0, 0, 0))
+        messages, requests = tally.messages - messages_before, tally.requests - requests_before
         passed = self._clock.monotonic() - mark.time_s
         return WindowCount(
             messages,
-            tally.bytes - before.bytes,
+            tally.bytes - bytes_before,
             messages / passed if passed > 0 else 0.0,
             messages / requests if requests else 0.0,
         )

@@ -55,7 +55,7 @@ class BrokerStats:
 
     def totals(self) -> dict[str, TrafficCount]:
         """Return the sums of all topics and groups by the statistic that shows them."""
-        return {PUT: _sum(self.put), GET: _sum(self.got), ACK: _sum({"": self.acked})}
+        return {PUT: _sum(self.put), GET: _sum(self.got), ACK: self.acked}
 
     def forget_topic(self, topic: str) -> None:
         """Drop the counters of a topic that is deleted."""
