@@ -2,9 +2,10 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from typing import TypeVar
 
 import trio
 
@@ -16,6 +17,8 @@ from gateway.processes.supervised_broker import SupervisedBroker
 from gateway.runtime.metrics import Metric
 from gateway.runtime.supervise import TaskSupervisor
 from remoting.reactor import Reactor
+
+Fact = TypeVar("Fact")
 
 
 class BrokerProcesses:
@@ -68,27 +71,23 @@ class BrokerProcesses:
 
     async def remote_metrics(self) -> list[Metric]:
         """Ask all processes for their metrics; one that does not answer in time is left out."""
-        found: list[Metric] = []
+        return await self._ask_all(SupervisedBroker.collect_metrics)
+
+    async def find_troubles(self) -> list[str]:
+        """Return why clients should not be sent to some of the brokers; empty when all are well."""
+        return sorted(await self._ask_all(SupervisedBroker.find_troubles))
+
+    async def _ask_all(self, ask: Callable[[SupervisedBroker], Awaitable[list[Fact]]]) -> list[Fact]:
+        """Return what all brokers answer, each as soon as it can."""
+        found: list[Fact] = []
 
         async def collect(broker: SupervisedBroker) -> None:
-            found.extend(await broker.collect_metrics())
+            found.extend(await ask(broker))
 
         async with trio.open_nursery() as nursery:
             for broker in self._brokers:
                 nursery.start_soon(collect, broker)
         return found
-
-    async def find_troubles(self) -> list[str]:
-        """Return why clients should not be sent to some of the brokers; empty when all are well."""
-        found: list[str] = []
-
-        async def find(broker: SupervisedBroker) -> None:
-            found.extend(await broker.find_troubles())
-
-        async with trio.open_nursery() as nursery:
-            for broker in self._brokers:
-                nursery.start_soon(find, broker)
-        return sorted(found)
 
 
 def write_log(text: str) -> None:
