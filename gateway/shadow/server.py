@@ -212,8 +212,8 @@ class ShadowServer:
             # While the target cannot be used at all, streams and queues only repeat that.
             problems.add_source("mirror", lambda: mirror_problems(mirror.mirror) if not check.problem else [])
             if mirror.replication is not None:
-                status = mirror.replication.status
-                problems.add_source("mirror", lambda: queue_problems(status()) if not check.problem else [])
+                failing = mirror.replication.failing_queues
+                problems.add_source("mirror", lambda: queue_problems(failing()) if not check.problem else [])
         if self.cutover is not None:
             problems.add_source("moves", self.cutover.bypass.problems)
         problems.add_source("tasks", lambda: task_problems(self._supervisors()))

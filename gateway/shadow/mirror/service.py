@@ -49,6 +49,9 @@ class ForwardReplication(Protocol):
     def status(self) -> list[dict[str, Any]]:
         """Return a bounded table of queues for the console and the report."""
 
+    def failing_queues(self) -> Iterator[tuple[str, str]]:
+        """Yield the names of a bounded number of queues that are not copied, and why; asked every second."""
+
 
 MakeReplication = Callable[[Cluster, Cluster, MirrorRules, DivergedQueues], ForwardReplication]
 """Makes the replication from primary (first) to target, which obeys the rules and clears marks of completed queues."""

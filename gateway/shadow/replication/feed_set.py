@@ -230,6 +230,12 @@ class FeedSet:
             for (broker, topic, queue_id), feed in heapq.nsmallest(most, self.feeds.items(), key=urgency)
         ]
 
+    def failing_queues(self) -> Iterator[tuple[str, str]]:
+        """Yield the name of each queue that is not copied at the moment, and the reason."""
+        for (broker, topic, queue_id), feed in self.feeds.items():
+            if feed.problem:
+                yield f"{topic} {broker} {queue_id}", feed.problem
+
     def figures(self) -> Iterator[Metric]:
         """Yield metrics about all queues."""
         messages = size_bytes = behind = failures = 0

@@ -8,6 +8,7 @@ queues that had diverged. The composition root hands this service to the mirror,
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any, Final
 
 import trio
@@ -98,6 +99,10 @@ class ReplicationService:
     def status(self) -> list[dict[str, Any]]:
         """Return the replicated queues as a table: those with problems first, then by messages behind."""
         return self.feeds.status_rows(MAX_STATUS_ROWS)
+
+    def failing_queues(self) -> Iterator[tuple[str, str]]:
+        """Yield queues that are not copied at the moment, and why; at most `MAX_STATUS_ROWS`."""
+        return islice(self.feeds.failing_queues(), MAX_STATUS_ROWS)
 
 
 def clear_healed_marks(diverged: DivergedQueues, feeds: FeedSet) -> int:

@@ -45,24 +45,27 @@ def _sentences(part: str, source: ProblemSource) -> Iterator[str]:
 
 def mirror_problems(mirror: Mirror) -> Iterator[str]:
     """Yield what keeps mirror streams from writing, once for streams with the same problem."""
-    streams: dict[str, list[str]] = {}
-    for stream in mirror.streams():
-        if stream.problem:
-            streams.setdefault(stream.problem, []).append(stream.name)
-    for problem, names in streams.items():
+    failing = ((stream.name, stream.problem) for stream in mirror.streams() if stream.problem)
+    for problem, names in _group_by_problem(failing):
         some = names[0] if len(names) == 1 else f"{len(names)} streams, such as {names[0]}"
         yield f"{some} cannot write to the target: {problem}"
 
 
-def queue_problems(rows: Iterable[dict[str, Any]]) -> Iterator[str]:
-    """Yield why queues are not copied at the primary's offsets, once for queues with the same reason."""
-    queues: dict[str, list[str]] = {}
-    for row in rows:
-        if row["problem"]:
-            queues.setdefault(row["problem"], []).append(f"{row['topic']} {row['broker']} {row['queue']}")
-    for problem, names in queues.items():
+def queue_problems(failing: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Yield why queues are not copied at the primary's offsets, once for queues with the same reason.
+
+    ``failing`` are names of queues with their problems.
+    """
+    for problem, names in _group_by_problem(failing):
         some = names[0] if len(names) == 1 else f"{len(names)} queues, such as {names[0]},"
         yield f"{some} {'is' if len(names) == 1 else 'are'} not copied: {problem}"
+
+
+def _group_by_problem(failing: Iterable[tuple[str, str]]) -> Iterable[tuple[str, list[str]]]:
+    groups: dict[str, list[str]] = {}
+    for name, problem in failing:
+        groups.setdefault(problem, []).append(name)
+    return groups.items()
 
 
 def task_problems(supervisors: Iterable[TaskSupervisor]) -> Iterator[str]:

@@ -211,6 +211,7 @@ async def test_queue_is_stuck_when_the_target_is_ahead(sides):
         FeedPhase.STUCK,
         "the target's queue is 1 messages ahead of the primary's",
     )
+    assert list(sides.feeds.failing_queues()) == [(f"t {BROKER} 0", feed.problem)]
     assert len(sides.stored_messages(sides.target)) == 2
 
 
