@@ -4,12 +4,15 @@ import struct
 
 from storage.files import Files
 
+CHECKPOINT_FIELDS = struct.Struct(">qqqqq")
+"""Times of log, queues and index (ms), master flushed offset, confirmed physical offset."""
+CONFIRM_OFFSET_AT = 32
 _TIMES = struct.Struct(">qq")
 _OFFSETS = struct.Struct(">qq")
 _TIME = struct.Struct(">q")
 _INDEX_TIME_AT = 16
 _OFFSETS_AT = 24
-_INDEX_FLUSHED_AT = 40
+_INDEX_FLUSHED_AT = CHECKPOINT_FIELDS.size
 _FILE_BYTES = 4096
 _MARGIN_MS = 3000
 
@@ -44,9 +47,9 @@ class StoreCheckpoint:
         self._file = files.open_mapped(path, _FILE_BYTES)
         self._file.reserve(0, _FILE_BYTES)
         buffer = self._file.buffer
-        self.log_timestamp, self.queues_timestamp = _TIMES.unpack_from(buffer)
-        (self.index_timestamp,) = _TIME.unpack_from(buffer, _INDEX_TIME_AT)
-        self.master_offset, self.confirm_offset = _OFFSETS.unpack_from(buffer, _OFFSETS_AT)
+        fields = CHECKPOINT_FIELDS.unpack_from(buffer)
+        self.log_timestamp, self.queues_timestamp, self.index_timestamp = fields[:3]
+        self.master_offset, self.confirm_offset = fields[3:]
         (flushed_until,) = _TIME.unpack_from(buffer, _INDEX_FLUSHED_AT)
         self.index_flushed_until = flushed_until or self.index_timestamp
 

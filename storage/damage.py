@@ -35,7 +35,8 @@ FILLER_FRAME_BYTES: Final = HEADER.size + len(_TOPIC_PART) + 2
 MAX_FILLER_BYTES: Final = 1 << 20
 """A longer range gets several fillers: the official broker reads a whole message into its heap when it recovers."""
 _NO_HOST = bytes(8)
-_MAGIC = re.compile(b"|".join(re.escape(magic.to_bytes(4, "big")) for magic in (MAGIC_V1, MAGIC_V2)))
+MESSAGE_MAGIC = re.compile(b"|".join(re.escape(magic.to_bytes(4, "big")) for magic in (MAGIC_V1, MAGIC_V2)))
+"""Finds the places where messages may start, MAGIC_AT bytes before each match."""
 
 
 def is_filler(message: ScannedMessage) -> bool:
@@ -53,7 +54,7 @@ def find_next_message(log_files: CommitLog, damaged_from: int, end: int, sectors
     while base < end:
         mapped = log_files.mapped_file(base)
         limit = min(end - base, log_files.file_bytes, mapped.readable_until(position))
-        for magic in _MAGIC.finditer(mapped.buffer, position + MAGIC_AT, limit):
+        for magic in MESSAGE_MAGIC.finditer(mapped.buffer, position + MAGIC_AT, limit):
             start = magic.start() - MAGIC_AT
             found = check_message(mapped.view, start, base + start, True, sectors_lost)
             if isinstance(found, ScannedMessage):

@@ -37,14 +37,12 @@ from storage.index_keys import key_hashes, parse_common_message
 from storage.layout import START
 from storage.log_scan import ScanEnd, ScannedMessage, scan_log
 
-_HEADER = struct.Struct(
-    ">qqqqii"
-)  # begin and end time, begin and end physical offset, slots used, next entry
-_ENTRY = struct.Struct(
-    ">iqii"
-)  # hash, physical offset, seconds since the begin time, previous entry of the slot
+# Begin and end time, begin and end physical offset, slots used, next entry.
+HEADER = struct.Struct(">qqqqii")
+# Hash, physical offset, seconds since the begin time, previous entry of the slot.
+ENTRY = struct.Struct(">iqii")
 _SLOT = struct.Struct(">i")
-HEADER_BYTES, SLOT_BYTES, ENTRY_BYTES = 40, 4, 20
+HEADER_BYTES, SLOT_BYTES, ENTRY_BYTES = HEADER.size, _SLOT.size, ENTRY.size
 _RESERVE_ENTRIES = 65_536
 MAX_EXAMINED_ENTRIES = 1_000_000
 """Entries of a hash chain that one search looks at: about half a second. All messages may have the same key."""
@@ -79,7 +77,7 @@ class IndexFile:
         self._slots = slots
         self.max_entries = entries_max
         self.path = mapped.path
-        fields = _HEADER.unpack_from(mapped.buffer)
+        fields = HEADER.unpack_from(mapped.buffer)
         self.begin_time, self.end_time, self.begin_offset, self.end_offset, self.slots_used = fields[:5]
         self.next_entry: int = max(1, fields[5])
         self.is_closed = False
@@ -104,7 +102,7 @@ class IndexFile:
             self.slots_used += 1
         seconds = (timestamp_ms - self.begin_time) // 1000 if self.begin_time > 0 else 0
         seconds = min(max(seconds, 0), _MAX_SECONDS)
-        _ENTRY.pack_into(buffer, self._entry_at(self.next_entry), hashed, physical_offset, seconds, previous)
+        ENTRY.pack_into(buffer, self._entry_at(self.next_entry), hashed, physical_offset, seconds, previous)
         _SLOT.pack_into(buffer, slot_at, self.next_entry)
         # An offset-preserving append may store an older time after a newer one; the file's end time must never fall.
         self.end_time = max(self.end_time, timestamp_ms)
@@ -126,7 +124,7 @@ class IndexFile:
             if not 0 < previous <= count:
                 previous = 0
                 self.slots_used += 1
-            _ENTRY.pack_into(buffer, entry_at, hashed, physical_offset, seconds, previous)
+            ENTRY.pack_into(buffer, entry_at, hashed, physical_offset, seconds, previous)
             _SLOT.pack_into(buffer, slot_at, count)
             count += 1
             entry_at += ENTRY_BYTES
@@ -155,14 +153,14 @@ class IndexFile:
         number = self.next_entry
         while (
             number > 1
-            and _ENTRY.unpack_from(self._mapped.buffer, self._entry_at(number - 1))[1] == physical_offset
+            and ENTRY.unpack_from(self._mapped.buffer, self._entry_at(number - 1))[1] == physical_offset
         ):
             number -= 1
         return self.next_entry - number
 
     def write_header(self) -> None:
         """Make the added keys visible to later readers of the file."""
-        _HEADER.pack_into(
+        HEADER.pack_into(
             self._mapped.buffer,
             0,
             self.begin_time,
@@ -191,7 +189,7 @@ class IndexFile:
         buffer = self._mapped.buffer
         (number,) = _SLOT.unpack_from(buffer, HEADER_BYTES + hashed % self._slots * SLOT_BYTES)
         while 0 < number < self.next_entry:
-            found, physical_offset, seconds, previous = _ENTRY.unpack_from(buffer, self._entry_at(number))
+            found, physical_offset, seconds, previous = ENTRY.unpack_from(buffer, self._entry_at(number))
             time_ms = self.begin_time + seconds * 1000
             # Entries hold whole seconds: the message may be up to a second younger than its entry says.
             if found == hashed and begin_ms - 1000 < time_ms <= end_ms:

@@ -4,11 +4,11 @@ from array import array
 from collections.abc import Iterator
 
 from codec.java_numbers import I32
-from storage.index import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
+from storage.index import ENTRY, ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
 from storage.index_keys import key_hashes
 from storage.log_scan import ScannedMessage, check_message
 from storage.tools.findings import Part, StoreFinding, damage, note
-from storage.tools.index_file import ENTRY, IndexView
+from storage.tools.index_file import IndexView
 from storage.tools.log_check import LogCheck, Progress
 from storage.tools.store_reader import StoreReader
 

@@ -9,7 +9,8 @@ import mmap
 import os
 from array import array
 
-from storage.tools.index_file import HEADER, IndexView
+from storage.index import HEADER
+from storage.tools.index_file import IndexView
 
 
 def settle_index_copy(path: str, slots: int, log_end: int) -> bool:

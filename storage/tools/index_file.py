@@ -1,15 +1,11 @@
 """The parts of an index file, read without `storage.index`, which opens files for writing and deletes damaged ones."""
 
-import struct
 import sys
 from array import array
 from bisect import bisect_left
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from storage.index import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
-
-HEADER: Final = struct.Struct(">qqqqii")
-ENTRY: Final = struct.Struct(">iqii")
+from storage.index import ENTRY, ENTRY_BYTES, HEADER, HEADER_BYTES, SLOT_BYTES
 
 
 class IndexHeader(NamedTuple):

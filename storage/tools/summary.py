@@ -4,24 +4,22 @@ Queue ends are found by bisection, and the times of a log segment from its first
 size takes a few page reads for each file.
 """
 
-import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from codec.constants import MAGIC_V1, MAGIC_V2
 from codec.java_numbers import parse_integer_or
 from codec.message import MAGIC_AT
+from storage.damage import MESSAGE_MAGIC
 from storage.errors import CorruptionError
-from storage.index import HEADER_BYTES
+from storage.index import HEADER, HEADER_BYTES
 from storage.log_scan import ScannedMessage, check_message
 from storage.timer_checkpoint import POSITION_FIELDS
-from storage.tools.index_file import HEADER, IndexHeader
+from storage.tools.index_file import IndexHeader
 from storage.tools.read_only_files import end_of_data
 from storage.tools.store_reader import StoreReader
 from storage.tools.table_check import Checkpoint, load_table
 
-_MAGIC: Final = re.compile(b"|".join(re.escape(magic.to_bytes(4, "big")) for magic in (MAGIC_V1, MAGIC_V2)))
 _SEARCH_BYTES: Final = 1 << 20
 _TIMER_FIELDS: Final = ("delivered_before_ms", "log_flushed_until", "queue_offset")
 
@@ -210,7 +208,7 @@ def _last_message(path: str, view: memoryview, base: int, end: int) -> ScannedMe
     while stop > 0:
         start = max(0, stop - _SEARCH_BYTES)
         # A magic number may lie across the border of two parts.
-        for found in reversed(list(_MAGIC.finditer(view[start : stop + MAGIC_AT - 1]))):
+        for found in reversed(list(MESSAGE_MAGIC.finditer(view[start : stop + MAGIC_AT - 1]))):
             position = start + found.start() - MAGIC_AT
             message = check_message(view, position, base + position, False) if position >= 0 else None
             if isinstance(message, ScannedMessage) and base + position + message.size <= end:

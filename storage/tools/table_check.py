@@ -1,18 +1,15 @@
 """Checks the tables below ``config`` and the checkpoint, and reads from them what other checks need."""
 
-import struct
 from collections.abc import Iterator
 from typing import Any, Final
 
 from codec import fastjson
 from codec.errors import JsonError
+from storage.checkpoint import CHECKPOINT_FIELDS, CONFIRM_OFFSET_AT
+from storage.layout import LONG
 from storage.tools.findings import Part, StoreFinding, damage, note
 from storage.tools.read_only_files import ReadOnlyFiles
 
-CHECKPOINT_FIELDS: Final = struct.Struct(">qqqqq")
-"""Times of log, queues and index (ms), master flushed offset, confirmed physical offset."""
-_CONFIRMED: Final = struct.Struct(">q")
-_CONFIRMED_AT: Final = 32
 TABLES: Final = (
     "topics", "subscriptionGroup", "consumerOffset", "delayOffset", "consumerFilter", "consumerOrderInfo",
     "messageRequestMode", "timermetrics", "lmqConsumerOffset", "broadcastOffset",
@@ -64,8 +61,8 @@ class Checkpoint:
     def encode(self, confirmed_until: int) -> bytes:
         """Return the content of the file with another confirmed offset."""
         return (
-            self._content[:_CONFIRMED_AT]
-            + _CONFIRMED.pack(confirmed_until)
+            self._content[:CONFIRM_OFFSET_AT]
+            + LONG.pack(confirmed_until)
             + self._content[CHECKPOINT_FIELDS.size :]
         )
 
@@ -81,7 +78,7 @@ class Checkpoint:
                 yield damage(Part.CHECKPOINT, self.path, 8 * at, f"a time is negative: {value} ms")
         if self.confirmed_until < 0:
             reason = f"the confirmed offset is negative: {self.confirmed_until}"
-            yield damage(Part.CHECKPOINT, self.path, 32, reason)
+            yield damage(Part.CHECKPOINT, self.path, CONFIRM_OFFSET_AT, reason)
 
 
 def check_tables(files: ReadOnlyFiles, config_path: str) -> Iterator[StoreFinding]:
