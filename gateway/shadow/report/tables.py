@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Any, Final
 
+from gateway.shadow.mirror.circuit_breaker import BreakerState
 from toolkit.html_tables import render_cell, render_table
 
 MIN_EPOCH_MS: Final = 1e12
@@ -34,7 +35,7 @@ LOSS_NAMES: Final = (
 )
 """Counts of a row that are 0 while all is well."""
 BAD_PHASES: Final = ("failing", "stuck")
-BAD_BREAKERS: Final = ("open", "half open", "half_open")
+BAD_BREAKERS: Final = (BreakerState.OPEN.value, BreakerState.HALF_OPEN.value)
 
 
 def label_of(name: str) -> str:

@@ -1,6 +1,9 @@
 """JSON values as HTML."""
 
-from gateway.shadow.report.tables import render_value
+import pytest
+
+from gateway.shadow.mirror.circuit_breaker import BreakerState
+from gateway.shadow.report.tables import is_bad_row, render_value
 
 
 def test_any_json_of_a_section_is_rendered():
@@ -13,3 +16,9 @@ def test_any_json_of_a_section_is_rendered():
     rows = render_value([{"code": 11, "since_ms": 1_700_000_000_000}, {"more": None}])
     assert "2023-11-14 22:13:20" in rows
     assert ">since</th>" in rows
+
+
+@pytest.mark.parametrize("state", BreakerState)
+def test_streams_whose_breaker_is_not_closed_are_bad(state):
+    """A half-open one was not, because the list of bad states spelt it differently."""
+    assert is_bad_row({"breaker": state.value}) is (state is not BreakerState.CLOSED)
