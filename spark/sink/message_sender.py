@@ -34,6 +34,8 @@ _ENTRY_OVERHEAD_BYTES: Final = 22
 _MAX_WAITING_BYTES: Final = 16 * 1024 * 1024
 """Limit on the bytes waiting in all piles together; above it all piles are sent, however small."""
 _MAX_IN_FLIGHT_BYTES: Final = 16 * 1024 * 1024
+MIN_SPREAD_MESSAGES: Final = 16
+"""Fewer messages are not spread over queues: each queue costs a send."""
 
 Lane = tuple[str, str, int]
 _PileKey = tuple[str, str, int] | tuple[str, None, None]
@@ -75,10 +77,6 @@ class _InFlightSend:
     shipment: Shipment
     client: BlockingClient
     opaque: int
-
-
-MIN_SPREAD_MESSAGES: Final = 16
-"""Fewer messages are not spread over queues: each queue costs a send."""
 
 
 class MessageSender:
@@ -166,38 +164,32 @@ class MessageSender:
     def _ship_all(self) -> None:
         for key, pile in self._piles.items():
             if pile.messages:
-                self._ship_rest(key, pile)
+                self._ship_pile(key, pile, self._count_parts(key, pile))
 
-    def _ship_rest(self, key: _PileKey, pile: _Pile) -> None:
-        """Ship a pile that is not full; without a queue of its own it is spread over all queues of the topic.
+    def _count_parts(self, key: _PileKey, pile: _Pile) -> int:
+        """Return the number of sends for a pile that is not full: without a queue of its own, one for each queue.
 
         Otherwise the few rows of a task would all go to one queue, and with them those of a small stream.
         """
         topic, _, queue_id = key
-        parts = 1
-        if queue_id is None:
-            queues = len(self._publish_infos.publish_info(topic).queues)
-            parts = max(1, min(queues, len(pile.messages) // MIN_SPREAD_MESSAGES))
-        messages, size, count = pile.messages, pile.size, len(pile.messages)
-        self._waiting_bytes -= size
-        for part in range(parts):
-            some = messages[part * count // parts : (part + 1) * count // parts]
-            share = (part + 1) * size // parts - part * size // parts
-            # As if the part alone had waited.
-            pile.messages, pile.size = some, share
-            self._waiting_bytes += share
-            self._ship_pile(key, pile)
+        if queue_id is not None:
+            return 1
+        queues = len(self._publish_infos.publish_info(topic).queues)
+        return max(1, min(queues, len(pile.messages) // MIN_SPREAD_MESSAGES))
 
-    def _ship_pile(self, key: _PileKey, pile: _Pile) -> None:
+    def _ship_pile(self, key: _PileKey, pile: _Pile, parts: int = 1) -> None:
+        """Empty a pile, and send its messages in parts of equal length."""
         topic, broker, queue_id = key
-        messages, size = pile.messages, pile.size
+        messages, size, count = pile.messages, pile.size, len(pile.messages)
         pile.messages, pile.size = [], 0
         self._waiting_bytes -= size
-        fixed = queue_id is not None
-        queue = self._next_queue(topic)
-        if queue_id is not None:
-            queue = self._publish_infos.publish_info(topic).queue_by_id(queue_id, broker)
-        self._post_shipment(Shipment(queue, fixed, messages, size))
+        for part in range(parts):
+            queue = self._next_queue(topic)
+            if queue_id is not None:
+                queue = self._publish_infos.publish_info(topic).queue_by_id(queue_id, broker)
+            some = messages[part * count // parts : (part + 1) * count // parts]
+            share = (part + 1) * size // parts - part * size // parts
+            self._post_shipment(Shipment(queue, queue_id is not None, some, share))
 
     def _next_queue(self, topic: str, not_at: str | None = None) -> WriteQueue:
         """Return the topic's next queue, round robin, preferably at another broker than `not_at`."""
