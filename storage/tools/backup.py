@@ -28,17 +28,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from storage.consume_queue import ConsumeQueue
-from storage.damage import find_next_message
 from storage.errors import StoreError
 from storage.files import fsync_path
-from storage.layout import QUEUE_ENTRY_BYTES, QUEUE_HOLE_SIZES, mapped_file_name
+from storage.layout import QUEUE_ENTRY_BYTES, mapped_file_name
 from storage.log_scan import ScanEnd, scan_log
 from storage.tools.backup_target import COPIED, PARTIAL_SUFFIX, check_space, check_target
 from storage.tools.file_copy import FileCopier, Progress, flush_tree
 from storage.tools.index_copy import settle_index_copy
 from storage.tools.log_check import has_queue_entry
 from storage.tools.open_state import StoreState
-from storage.tools.read_only_files import end_of_data
 from storage.tools.store_reader import StoreReader, list_queue_files
 from storage.tools.table_check import Checkpoint
 from storage.tools.timer_copy import TimerCopy, log_end_of
@@ -206,30 +204,18 @@ class Backup:
                 self._reader.find_ends(queue, before=limit)
             except FileNotFoundError:
                 continue  # deleted meanwhile
-            last = self._last_entry(queue)
-            if last is not None:
-                best = max(best, sum(last))
+            best = max(best, self._reader.end_of_last_message(queue))
         return best
-
-    def _last_entry(self, queue: ConsumeQueue) -> tuple[int, int] | None:
-        """Return physical offset and size of a queue's last message, if it can be read."""
-        if queue.next_offset <= queue.min_offset:
-            return None
-        place, size, _ = queue.read_entry(queue.next_offset - 1)
-        if size in QUEUE_HOLE_SIZES:
-            return None
-        message = self._reader.message_at(place)
-        return (place, size) if message is not None and len(message) == size else None
 
     def _find_end(self, known_until: int) -> int:
         """Return E. Raises StoreError if the log is damaged in its last file."""
         if not self._reader.bases:
             return 0
-        stop = self._scan_end(known_until)
+        stop = self._reader.find_log_end(known_until, check_crc=True)
         if self._reader.state.may_change:
             # The last message may be only partly there: its writer copies it front to back.
             time.sleep(_PAUSE_S)
-            stop = stop if stop.zeros else self._scan_end(known_until)
+            stop = stop if stop.zeros else self._reader.find_log_end(known_until, check_crc=True)
         if not self._is_log_end(stop):
             reason = f"{stop.reason or 'zeros'}; run `store repair` before a backup"
             raise self._reader.log.corruption_error(stop.physical_offset, reason)
@@ -242,16 +228,8 @@ class Backup:
             return False
         if stop.zeros or stop.physical_offset == base + log.file_bytes:
             return True
-        written = base + end_of_data(log.path(base), stop.physical_offset - base)
-        limit = min(written, base + log.file_bytes)
-        behind = find_next_message(log, stop.physical_offset, limit, False)
+        behind = self._reader.find_message_behind(stop.physical_offset)
         return behind is None and not self._reader.state.is_end_settled
-
-    def _scan_end(self, known_until: int) -> ScanEnd:
-        log, base = self._reader.log, self._reader.bases[-1]
-        start = known_until if base <= known_until <= base + log.file_bytes else base
-        items = scan_log(log, start, base + log.file_bytes)
-        return next(item for item in items if isinstance(item, ScanEnd))
 
     def _copy_log(self) -> int:
         """Copy the log up to E; return its first physical offset in the copy."""
@@ -313,8 +291,7 @@ class Backup:
                 self._copier.copy_start(source, target, entries * QUEUE_ENTRY_BYTES, queue.file_bytes)
             else:
                 self._copier.copy_whole(source, target)
-        last = self._last_entry(queue)
-        return sum(last) if last is not None else -1
+        return self._reader.end_of_last_message(queue)
 
     def _copy_index(self) -> None:
         directory = self._config.index_path

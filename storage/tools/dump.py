@@ -12,12 +12,10 @@ from codec.errors import MessageFormatError
 from codec.message import Message, decode_message
 from codec.sysflag import COMPRESSED
 from storage.consume_queue import ConsumeQueue
-from storage.damage import find_next_message
 from storage.errors import CorruptionError
 from storage.layout import QUEUE_ENTRY, QUEUE_HOLE_SIZES
 from storage.log_scan import ScanEnd, scan_log
 from storage.tools.findings import Part, StoreFinding, damage
-from storage.tools.read_only_files import end_of_data
 from storage.tools.store_reader import StoreReader, list_queue_files
 
 _ENTRIES_PER_READ = 1024
@@ -120,8 +118,7 @@ def _dump_file(reader: StoreReader, base: int, wanted: DumpFilter) -> Iterator[M
                 yield message
         if stop.physical_offset >= end:
             return
-        written = min(end, base + end_of_data(path, stop.physical_offset - base))
-        behind = find_next_message(log, stop.physical_offset, written, False)
+        behind = reader.find_message_behind(stop.physical_offset)
         if behind is None and base == reader.bases[-1]:
             return  # the end of the log
         yield damage(Part.LOG, path, stop.physical_offset - base, stop.reason or "zeros")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from codec.sysflag import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
-from storage.damage import find_next_message, is_filler
+from storage.damage import is_filler
 from storage.log_scan import ScanEnd, ScannedMessage, scan_log
 from storage.tools.findings import Part, StoreFinding, damage, note
 from storage.tools.read_only_files import end_of_data
@@ -100,7 +100,7 @@ class LogCheck:
             self.end = stop.physical_offset
             if stop.physical_offset >= file_end:
                 return
-            behind = self._find_message_behind(stop, base)
+            behind = self._reader.find_message_behind(stop.physical_offset)
             if behind is None and is_last:
                 yield from self._check_tail(stop, path, base)
                 return
@@ -137,12 +137,6 @@ class LogCheck:
         if message.queue_offset != run.end:
             run.first = message.queue_offset
         run.end = message.queue_offset + 1
-
-    def _find_message_behind(self, stop: ScanEnd, base: int) -> int | None:
-        """Return where whole messages continue in the same file."""
-        limit = min(base + end_of_data(self._log.path(base), stop.physical_offset - base),
-                    base + self._log.file_bytes)  # fmt: skip
-        return find_next_message(self._log, stop.physical_offset, limit, False)
 
     def _check_tail(self, stop: ScanEnd, path: str, base: int) -> Iterator[StoreFinding]:
         """Judge what lies behind the last whole message: nothing, a message that a crash tore, or damage."""

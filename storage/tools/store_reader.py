@@ -18,8 +18,8 @@ from storage.config import StoreConfig
 from storage.consume_queue import ConsumeQueue, QueueFilePool
 from storage.damage import find_next_message
 from storage.errors import CorruptionError, StoreError
-from storage.layout import QUEUE_BLANK_SIZE, QUEUE_ENTRY_BYTES, mapped_file_offsets
-from storage.log_scan import ScanEnd, ScannedMessage, scan_log
+from storage.layout import QUEUE_BLANK_SIZE, QUEUE_ENTRY_BYTES, QUEUE_HOLE_SIZES, mapped_file_offsets
+from storage.log_scan import ScanEnd, scan_log
 from storage.rocksdb import refuse_rocksdb
 from storage.tools.open_state import find_open_state
 from storage.tools.read_only_files import ReadOnlyFiles, end_of_data
@@ -81,8 +81,7 @@ class StoreReader:
         try:
             if any(self.log.mapped_file(base).view[:8]):
                 return False
-            written = base + min(end_of_data(self.log.path(base)), self.log.file_bytes)
-            return find_next_message(self.log, base, written, False) is None
+            return self.find_message_behind(base) is None
         except FileNotFoundError:
             return True
 
@@ -169,22 +168,38 @@ class StoreReader:
             return None
         return self.log.message_at(physical_offset)
 
-    def find_log_end(self, known_until: int) -> tuple[int, ScannedMessage | None]:
-        """Return where the log ends, and its last message, without checking CRCs.
+    def end_of_last_message(self, queue: ConsumeQueue) -> int:
+        """Return the physical offset behind a queue's last message, -1 if that cannot be read.
+
+        `find_ends` must have been called. Raises CorruptionError, FileNotFoundError.
+        """
+        if queue.next_offset <= queue.min_offset:
+            return -1
+        place, size, _ = queue.read_entry(queue.next_offset - 1)
+        if size in QUEUE_HOLE_SIZES:
+            return -1
+        message = self.message_at(place)
+        return place + size if message is not None and len(message) == size else -1
+
+    def find_message_behind(self, physical_offset: int) -> int | None:
+        """Return where whole messages continue, behind a place that is none, in the same file of the log."""
+        base = self.log.base_of(physical_offset)
+        written = base + end_of_data(self.log.path(base), physical_offset - base)
+        limit = min(written, base + self.log.file_bytes)
+        return find_next_message(self.log, physical_offset, limit, False)
+
+    def find_log_end(self, known_until: int, *, check_crc: bool) -> ScanEnd:
+        """Return where the messages of the last log file end.
 
         ``known_until``: the end of some message, such as the last one that a queue knows; the search starts there if
-        that is in the last file. The message is None if none lies behind that point.
+        that is in the last file.
         """
         if not self.bases:
-            return 0, None
+            return ScanEnd(0, "", True)
         base = self.bases[-1]
-        start = known_until if base <= known_until <= base + self.log.file_bytes else base
-        last = None
-        for item in scan_log(self.log, start, base + self.log.file_bytes, check_crc=False):
-            if isinstance(item, ScanEnd):
-                return item.physical_offset, last
-            last = item
-        return start, last
+        end = base + self.log.file_bytes
+        start = known_until if base <= known_until <= end else base
+        return next(item for item in scan_log(self.log, start, end, check_crc) if isinstance(item, ScanEnd))
 
     def close(self) -> None:
         """Close the maps."""

@@ -5,6 +5,7 @@ size takes a few page reads for each file.
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -114,7 +115,7 @@ def summarize_store(reader: StoreReader) -> StoreSummary:
     queues, known_until = _summarize_queues(reader)
     ends = {(queue.topic, queue.queue_id): queue.max_offset for queue in queues}
     groups = list(_summarize_groups(reader, ends))
-    end, _ = reader.find_log_end(known_until)
+    end = reader.find_log_end(known_until, check_crc=False).physical_offset
     return StoreSummary(
         root=reader.config.root,
         state=reader.state.state.value,
@@ -149,20 +150,10 @@ def _summarize_queues(reader: StoreReader) -> tuple[list[QueueSummary], int]:
             queue.min_offset = queue.next_offset = queue.bases[0] if queue.bases else 0
         except FileNotFoundError:
             continue  # deleted by the broker meanwhile
-        if queue.next_offset > queue.min_offset:
-            place, size, _ = queue.read_entry(queue.next_offset - 1)
-            message = None if problem else _message_or_none(reader, place)
-            if message is not None and len(message) == size:
-                known_until = max(known_until, place + size)
+        with suppress(CorruptionError, FileNotFoundError):
+            known_until = max(known_until, reader.end_of_last_message(queue))
         found.append(QueueSummary(queue.topic, queue.queue_id, queue.min_offset, queue.next_offset, problem))
     return found, known_until
-
-
-def _message_or_none(reader: StoreReader, place: int) -> memoryview | None:
-    try:
-        return reader.message_at(place)
-    except (CorruptionError, FileNotFoundError):
-        return None
 
 
 def _summarize_groups(reader: StoreReader, ends: dict[tuple[str, int], int]) -> Iterator[GroupSummary]:
