@@ -6,7 +6,7 @@ from typing import Any
 from spark.options import Option, integer
 from spark.pipelines.config import Config
 from spark.pipelines.job import Job, Pipeline, Section, Summary
-from spark.source.options import OPTIONS, SOURCE, read_spec, refuse_stream_options, source_options
+from spark.source.options import OPTIONS, SOURCE, check_batch_options
 
 COLUMNS = ("topic", "brokerName", "queueId", "queueOffset", "storeTimestamp", "tags", "keys", "body")
 
@@ -41,9 +41,7 @@ def _format_cell(value: Any, chars: int) -> str | int:
 
 def check(config: Config) -> None:
     """Check the options of `[source]`. Raises OptionError."""
-    values = source_options(config.texts["source"])
-    refuse_stream_options(values)
-    read_spec(values)
+    check_batch_options(config.texts["source"])
 
 
 PIPELINE = Pipeline(

@@ -16,7 +16,7 @@ from spark.pipelines.config import Config
 from spark.pipelines.ingest import MESSAGES
 from spark.pipelines.job import Job, Pipeline, Section, Summary
 from spark.source.options import OPTIONS as SOURCE_OPTIONS
-from spark.source.options import SOURCE, read_spec, refuse_stream_options, source_options
+from spark.source.options import SOURCE, check_batch_options, read_spec, source_options
 from spark.tables import FORMATS, open_table
 
 if TYPE_CHECKING:
@@ -205,9 +205,7 @@ def build_summary(found: dict[str, Any]) -> Summary:
 def check(config: Config) -> None:
     """Check that there is an input, and its options. Raises OptionError."""
     if config.texts["source"]:
-        values = source_options(config.texts["source"])
-        refuse_stream_options(values)
-        read_spec(values)
+        check_batch_options(config.texts["source"])
     elif not config.values["table"]["path"] and not config.texts["capture"]:
         raise OptionError("profile: no input: configure [source], [table] or [capture]")
 

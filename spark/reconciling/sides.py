@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from codec.constants import STORED_CODES
 from spark.errors import OptionError
 from spark.options import Option, choice, text
-from spark.source.options import OPTIONS, SOURCE, read_spec, refuse_stream_options, source_options
+from spark.source.options import OPTIONS, SOURCE, check_batch_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -65,9 +65,7 @@ class ComparisonSide:
     def check_options(self, window: ReadWindow) -> None:
         """Check what can be checked without Spark. Raises OptionError."""
         if self.values["kind"] == ENDPOINT:
-            values = source_options(_add_window_options(self._source_texts(), window))
-            refuse_stream_options(values)
-            read_spec(values)
+            check_batch_options(_add_window_options(self._source_texts(), window))
         else:
             self._required_path()
 

@@ -313,6 +313,13 @@ def _refuse_options(values: Mapping[str, Any], options: tuple[str, ...], what: s
             raise OptionError(f"{SOURCE}: option {option} only applies to {what}")
 
 
+def check_batch_options(raw: Mapping[str, str]) -> None:
+    """Check what can be checked of a batch's options without Spark. Raises OptionError."""
+    values = source_options(raw)
+    refuse_stream_options(values)
+    read_spec(values)
+
+
 def _require_at_most_one(values: Mapping[str, Any], *options: str, needed: bool = False) -> None:
     given = [option for option in options if values[option] is not None]
     if len(given) > 1:
