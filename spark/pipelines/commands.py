@@ -118,16 +118,11 @@ def run_pipeline(
         config = load_config(pipeline.tables, file, sets)
     except OptionError as error:
         raise ConfigurationError(str(error)) from error
-    try:
-        if pipeline.check is not None:
-            pipeline.check(config)
-    except ModuleNotFoundError as missing:
-        raise _missing_dependency(missing) from missing
-    except OptionError as error:
-        raise ConfigurationError(config.redact_secrets(str(error))) from error
     flags = {"master": master, "remote": remote, **dict(map(_parse_conf, conf))}
     given = {key: value for key, value in flags.items() if value is not None}
     try:
+        if pipeline.check is not None:
+            pipeline.check(config)
         own, settings = session_conf(pipeline.name, config, given, submitted)
         summary = _run_in_session(pipeline, config, own, settings)
     except ModuleNotFoundError as missing:

@@ -55,5 +55,5 @@ PIPELINE: Final = Pipeline(
         "bodies.*": BODY_OPTIONS,
     },
     run,
-    check=lambda config: check_ingest(config) and None,
+    check=check_ingest,
 )

@@ -268,5 +268,5 @@ PIPELINE: Final = Pipeline(
     "Write topics to tables, each message exactly once, even after crashes and for readers other than Spark.",
     {"source": SOURCE_OPTIONS, "table": TABLE, "run": RUN, "bodies.*": BODY_OPTIONS},
     run,
-    check=lambda config: check_ingest(config) and None,
+    check=check_ingest,
 )

@@ -37,8 +37,9 @@ POLL_INTERVAL_S = 1
 class Pipeline:
     """A declared pipeline: the `tables` of its TOML file, and the function that runs it. `doc` may have several lines.
 
-    `check` raises OptionError for a configuration that cannot work; it runs before Spark starts, which takes long. A
-    pipeline that only reads other pipelines' results needs no session (`on_spark` false), and gets none.
+    `check` raises OptionError for a configuration that cannot work; it runs before Spark starts, which takes long, and
+    what it returns is not used. A pipeline that only reads other pipelines' results needs no session (`on_spark`
+    false), and gets none.
     """
 
     name: str
@@ -46,7 +47,7 @@ class Pipeline:
     tables: Tables
     run: "Callable[[Job], Summary]"
     on_spark: bool = True
-    check: Callable[[Config], None] | None = None
+    check: Callable[[Config], object] | None = None
 
 
 @dataclass(frozen=True, slots=True)
