@@ -239,18 +239,23 @@ async def test_a_flush_that_the_disk_refused_is_never_taken_for_done(cluster, ca
     assert metrics == {"store_writable": 0, "store_flush_failed": 1, "store_disk_full": 0}
 
 
-@simulated
-async def test_a_failed_flush_stops_sends_that_do_not_wait_for_the_disk_too(cluster):
-    files = CrashFiles()
+async def refused_after_a_failed_flush(cluster, files, part, wait_s):
+    """Let flushes of one part of the store fail for a while; return the broker, which refuses sends from then on."""
     node = await cluster.add_broker(files=files)
-    client = cluster.dial(node.address)
-    sends = Sends(cluster, client)
+    sends = Sends(cluster, cluster.dial(node.address))
     await sends.send()
-    fail_flushes(files, "commitlog")
-    await trio.sleep(2)
+    fail_flushes(files, part)
+    await trio.sleep(wait_s)
     fail_flushes(files, "nothing any more")
     await sends.send()
     assert [code for _, code, _ in sends.ended] == [0, SERVICE_NOT_AVAILABLE]
+    return node
+
+
+@simulated
+async def test_a_failed_flush_stops_sends_that_do_not_wait_for_the_disk_too(cluster):
+    files = CrashFiles()
+    node = await refused_after_a_failed_flush(cluster, files, "commitlog", 2)
     await trio.sleep(200)
     assert {"flush", "checkpoint"} <= {health.name for health in node.service.tasks.failing}
     await node.stop()
@@ -259,16 +264,7 @@ async def test_a_failed_flush_stops_sends_that_do_not_wait_for_the_disk_too(clus
 
 @simulated
 async def test_a_failed_flush_of_queue_files_stops_sends(cluster):
-    files = CrashFiles()
-    node = await cluster.add_broker(files=files)
-    client = cluster.dial(node.address)
-    sends = Sends(cluster, client)
-    await sends.send()
-    fail_flushes(files, "consumequeue")
-    await trio.sleep(3)
-    fail_flushes(files, "nothing any more")
-    await sends.send()
-    assert [code for _, code, _ in sends.ended] == [0, SERVICE_NOT_AVAILABLE]
+    await refused_after_a_failed_flush(cluster, CrashFiles(), "consumequeue", 3)
 
 
 class NoFlushes:

@@ -152,18 +152,24 @@ class Numbers(SettingsTable):
         yield b"]"
 
 
-def test_a_disk_that_fails_later_is_told_and_the_table_written_again(tmp_path, monkeypatch, caplog):
-    path = tmp_path / "topics.json"
+def written_and_not_flushed(path):
+    """Return a table whose second content is in its file, but perhaps not on the disk."""
     table = Numbers(ConfigFile(DiskFiles(), str(path)))
     for number in (1, 2):
         table.set_number(number)
         trio.run(table.save_changes)
+    return table
 
-    def fail(_):
-        raise OSError("no room after all")
 
+def refuse_flush(_):
+    raise OSError("no room after all")
+
+
+def test_a_disk_that_fails_later_is_told_and_the_table_written_again(tmp_path, monkeypatch, caplog):
+    path = tmp_path / "topics.json"
+    table = written_and_not_flushed(path)
     with monkeypatch.context() as patch:
-        patch.setattr("os.fsync", fail)
+        patch.setattr("os.fsync", refuse_flush)
         trio.run(table.settle)
         trio.run(table.settle)
     (record,) = caplog.records
@@ -177,16 +183,9 @@ def test_a_disk_that_fails_later_is_told_and_the_table_written_again(tmp_path, m
 
 def test_a_disk_that_fails_at_the_end_leaves_the_table_to_be_written_again(tmp_path, monkeypatch):
     path = tmp_path / "topics.json"
-    table = Numbers(ConfigFile(DiskFiles(), str(path)))
-    for number in (1, 2):
-        table.set_number(number)
-        trio.run(table.save_changes)
-
-    def fail(_):
-        raise OSError("no room after all")
-
+    table = written_and_not_flushed(path)
     with monkeypatch.context() as patch:
-        patch.setattr("os.fsync", fail)
+        patch.setattr("os.fsync", refuse_flush)
         table.persist()
     assert table.is_dirty
     written = []
