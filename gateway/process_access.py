@@ -12,7 +12,7 @@ from gateway.auth.needs import NeedContext
 from gateway.config.process import BrokerConfig, ServeConfig
 from gateway.runtime.config_file import ConfigFile
 from gateway.runtime.run_blocking import RunBlocking
-from remoting.handler_table import Protect
+from remoting.handler_table import Protect, leave_unprotected
 from storage.files import DiskFiles, MemoryFiles
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class ProcessAccess:
     def guard(self, accounts: "Accounts | None", context: NeedContext) -> Protect:
         """Return what wraps the handlers of a server. Raises ValueError for invalid settings."""
         if accounts is None:
-            return lambda code, handler: handler
+            return leave_unprotected
         from gateway.auth.accounts import build_access_control
 
         return build_access_control(self._config.auth, accounts, context).protect

@@ -20,6 +20,11 @@ Protect = Callable[[int, Handler], Handler]
 """Wraps the handler of a request code, for instance to check who sends a request."""
 
 
+def leave_unprotected(_: int, handler: Handler) -> Handler:
+    """Return the handler itself: the `Protect` of a server that checks nobody."""
+    return handler
+
+
 class AnswersLater:
     """A typed handler returns this when it answers through `Call.reply` afterwards."""
 

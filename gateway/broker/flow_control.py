@@ -29,7 +29,7 @@ from gateway.config.process import BrokerConfig
 from remoting.connection import Connection, Handler
 from remoting.declare import Request
 from remoting.errors import RequestError
-from remoting.handler_table import Protect
+from remoting.handler_table import Protect, leave_unprotected
 from remoting.requests.client import CheckClientConfig, GetConsumerListByGroup, HeartBeat, UnregisterClient
 from remoting.requests.offsets import QueryConsumerOffset, UpdateConsumerOffset
 from remoting.requests.pop import (
@@ -98,7 +98,7 @@ class FlowControl:
         self._commit = commit
         self.quotas = quotas
         self._waited_s: Callable[[], float] = lambda: 0.0
-        self._protect: Protect = lambda code, handler: handler
+        self._protect: Protect = leave_unprotected
         self._handlers: MutableMapping[int, Handler] = {}
         self._unguarded: dict[int, Handler] = {}
         self._guarded_quotas = (False, False)
@@ -108,7 +108,7 @@ class FlowControl:
         self,
         handlers: MutableMapping[int, Handler],
         waited_s: Callable[[], float],
-        protect: Protect = lambda code, handler: handler,
+        protect: Protect = leave_unprotected,
     ) -> None:
         """Guard these handlers from now on. ``waited_s`` returns how long the current request has waited.
 

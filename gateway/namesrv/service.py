@@ -16,7 +16,7 @@ from gateway.namesrv.processors import routes as namesrv_routes
 from gateway.namesrv.route_table import RouteTable
 from gateway.runtime.run_blocking import RunBlocking
 from gateway.runtime.supervise import TaskSupervisor
-from remoting.handler_table import Protect
+from remoting.handler_table import Protect, leave_unprotected
 from remoting.limits import ConnectionLimits
 from remoting.reactor import Reactor
 from remoting.server import AcceptTransport, RemotingServer, ServerLimits
@@ -40,7 +40,7 @@ class NamesrvService:
         reactor: Reactor | None = None,
         process_values: Mapping[str, str] = MappingProxyType({}),
         accept_transport: AcceptTransport | None = None,
-        protect: Protect = lambda code, handler: handler,
+        protect: Protect = leave_unprotected,
     ) -> None:
         self.namesrv = build_namesrv(
             config, clock, memory=memory, run_blocking=run_blocking, process_values=process_values

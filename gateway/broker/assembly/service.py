@@ -22,7 +22,7 @@ from gateway.runtime.config_file import SettingsTable
 from gateway.runtime.run_blocking import RunBlocking
 from gateway.runtime.supervise import TaskSupervisor
 from remoting.connection import Connection, Handler
-from remoting.handler_table import Protect
+from remoting.handler_table import Protect, leave_unprotected
 from remoting.limits import ConnectionLimits
 from remoting.reactor import Reactor
 from remoting.server import AcceptTransport, RemotingServer, ServerLimits
@@ -48,7 +48,7 @@ class BrokerService:
         run_blocking: RunBlocking,
         reactor: Reactor | None = None,
         accept_transport: AcceptTransport | None = None,
-        protect: Protect | None = None,
+        protect: Protect = leave_unprotected,
     ) -> None:
         self.broker = broker
         self._run_blocking = run_blocking
@@ -57,7 +57,7 @@ class BrokerService:
         broker.flow_control.guard_handlers(
             self.handlers,
             reactor.seconds_since_readable if reactor else lambda: 0.0,
-            protect or (lambda code, handler: handler),
+            protect,
         )
         self.tasks = TaskSupervisor(broker.config.broker_name)
         self.server = RemotingServer(
