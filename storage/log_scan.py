@@ -6,7 +6,13 @@ from zlib import crc32
 
 from codec.constants import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from codec.message import MIN_MESSAGE_BYTES
-from codec.sysflag import BORN_HOST_V6, STORE_HOST_V6
+from codec.sysflag import (
+    BORN_HOST_V6,
+    STORE_HOST_V6,
+    TRANSACTION_MASK,
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLBACK,
+)
 from storage.commit_log import CommitLog
 from storage.layout import HEADER, LONG, REST, SECTOR_BYTES, SHORT, START
 
@@ -23,6 +29,11 @@ class ScannedMessage:
     sys_flag: int
     store_timestamp: int
     properties: bytes
+
+    @property
+    def has_queue_entry(self) -> bool:
+        """False if the message is prepared or rolled back, which no queue holds."""
+        return self.sys_flag & TRANSACTION_MASK not in (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)
 
 
 @dataclass(slots=True)
@@ -80,6 +91,12 @@ def check_message(
     return ScannedMessage(
         physical_offset, size, topic, queue_id, queue_offset, sys_flag, store_timestamp, properties
     )
+
+
+def check_message_at(log: CommitLog, physical_offset: int) -> ScannedMessage | str | None:
+    """Return what `check_message` says of the message at a physical offset, without checking its CRC."""
+    base = log.base_of(physical_offset)
+    return check_message(log.mapped_file(base).view, physical_offset - base, physical_offset, check_crc=False)
 
 
 def _has_lost_sector(properties: bytes, position: int) -> bool:

@@ -23,9 +23,6 @@ from struct import Struct
 from codec.message import BORN_HOST_AT, SYS_FLAG_AT
 from codec.sysflag import (
     STORE_HOST_V6,
-    TRANSACTION_MASK,
-    TRANSACTION_PREPARED,
-    TRANSACTION_ROLLBACK,
     born_host_bytes,
     store_host_bytes,
 )
@@ -65,7 +62,7 @@ def parse_stored_messages(
         if (message.topic, message.queue_id, message.queue_offset) != expected:
             place = f"queue {message.queue_id} of {message.topic!r} at offset {message.queue_offset}"
             raise MessageIllegal(f"message {len(found)} belongs to {place}")
-        if message.sys_flag & TRANSACTION_MASK in (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK):
+        if not message.has_queue_entry:
             raise MessageIllegal(
                 f"message {len(found)} is a half or rolled back message, which no queue holds"
             )

@@ -46,7 +46,6 @@ from itertools import pairwise
 from codec.constants import MAGIC_V1, MAGIC_V2
 from codec.java_numbers import I32, parse_integer_or
 from codec.message import MIN_MESSAGE_BYTES
-from codec.sysflag import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from storage.commit_log import CommitLog, store_timestamp_of
 from storage.config import StoreConfig
 from storage.consume_queue import ConsumeQueue
@@ -502,7 +501,7 @@ class Recovery:
         With ``from_beginning`` the whole log was read, so what is missing is not in the log: the queue then
         continues behind a gap, and the result is True.
         """
-        if message.sys_flag & TRANSACTION_MASK in (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK):
+        if not message.has_queue_entry:
             return True
         key = (message.topic, message.queue_id)
         queue = self._queues.get(key)

@@ -24,7 +24,7 @@ from codec.sysflag import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from storage.commit_log import CommitLog
 from storage.index_keys import key_hashes
 from storage.layout import START
-from storage.log_scan import ScannedMessage, check_message
+from storage.log_scan import ScannedMessage, check_message_at
 
 CHUNK_BYTES = 128 << 10
 PARSED_PER_SLICE = 50
@@ -132,8 +132,7 @@ def _message_starts(data: bytes) -> list[int]:
 
 def _message_at(log: CommitLog, physical_offset: int) -> ScannedMessage | None:
     """Return a message that has keys to be found; None for one that was rolled back, which the index leaves out."""
-    view, base, _ = log.file_containing(physical_offset)
-    message = check_message(view, physical_offset - base, physical_offset, check_crc=False)
+    message = check_message_at(log, physical_offset)
     if not isinstance(message, ScannedMessage):
         return None
     return None if message.sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK else message

@@ -35,7 +35,6 @@ from storage.log_scan import ScanEnd, scan_log
 from storage.tools.backup_target import COPIED, PARTIAL_SUFFIX, check_space, check_target
 from storage.tools.file_copy import FileCopier, Progress, flush_tree
 from storage.tools.index_copy import settle_index_copy
-from storage.tools.log_check import has_queue_entry
 from storage.tools.open_state import StoreState
 from storage.tools.store_reader import StoreReader, list_queue_files
 from storage.tools.table_check import Checkpoint
@@ -324,8 +323,8 @@ class Backup:
             return True
         if not self._reader.bases:
             return False
-        missing = any(not isinstance(item, ScanEnd) and has_queue_entry(item)
-                      for item in scan_log(self._reader.log, covered, self._end, check_crc=False))  # fmt: skip
+        behind = scan_log(self._reader.log, covered, self._end, check_crc=False)
+        missing = any(not isinstance(item, ScanEnd) and item.has_queue_entry for item in behind)
         if missing:
             self._copier.write(f"{self._partial}/abort", b"")
         return missing

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from codec.java_numbers import I32
 from storage.index import ENTRY, ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
 from storage.index_keys import key_hashes
-from storage.log_scan import ScannedMessage, check_message
+from storage.log_scan import ScannedMessage, check_message_at
 from storage.tools.findings import Part, StoreFinding, damage, note
 from storage.tools.index_file import IndexView
 from storage.tools.log_check import LogCheck, Progress
@@ -150,13 +150,11 @@ class IndexCheck:
 
     def _load_message(self, place: int) -> None:
         """Take the hashes of a message's keys; ``_problem`` says why there are none."""
-        log = self._reader.log
         self._place, self._problem, self._hashes = place, "", frozenset()
         if not 0 <= place < self._log_check.end:
             self._problem = f"it points to {place}, which is not in the log"
             return
-        base = log.base_of(place)
-        message = check_message(log.mapped_file(base).view, place - base, place, False)
+        message = check_message_at(self._reader.log, place)
         if isinstance(message, ScannedMessage):
             self._store_ms = message.store_timestamp
             self._hashes = frozenset(key_hashes(message.topic, message.properties, _ALL_KEYS))

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from codec.sysflag import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from storage.damage import is_filler
 from storage.log_scan import ScanEnd, ScannedMessage, scan_log
 from storage.tools.findings import Part, StoreFinding, damage, note
@@ -129,7 +128,7 @@ class LogCheck:
         self.messages += 1
         self.last_store_ms = message.store_timestamp
         self.first_store_ms = self.first_store_ms or message.store_timestamp
-        if not has_queue_entry(message):
+        if not message.has_queue_entry:
             return
         run = self.queues.get((message.topic, message.queue_id))
         if run is None:
@@ -163,8 +162,3 @@ class LogCheck:
     def _add_lost(self, start: int, end: int) -> None:
         self._lost_starts.append(start)
         self._lost_ends.append(end)
-
-
-def has_queue_entry(message: ScannedMessage) -> bool:
-    """Return True unless the message is prepared or rolled back, which no queue holds."""
-    return message.sys_flag & TRANSACTION_MASK not in (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)

@@ -12,7 +12,7 @@ from codec.topics import SCHEDULE_TOPIC
 from storage.consume_queue import ConsumeQueue
 from storage.errors import CorruptionError
 from storage.layout import QUEUE_ENTRY, QUEUE_ENTRY_BYTES, QUEUE_HOLE_SIZES
-from storage.log_scan import ScannedMessage, check_message
+from storage.log_scan import ScannedMessage, check_message_at
 from storage.tags import tags_code_of
 from storage.tools.findings import Part, StoreFinding, damage, note
 from storage.tools.log_check import LogCheck, Progress
@@ -165,8 +165,7 @@ class QueueCheck:
             return f"it points to {place}, behind the end of the log" if settled else ""
         if place <= last_place:
             return f"it points to {place}, before the message of an earlier entry"
-        base = self._log.base_of(place)
-        message = check_message(self._log.mapped_file(base).view, place - base, place, False)
+        message = check_message_at(self._log, place)
         if not isinstance(message, ScannedMessage):
             return f"no message starts at {place}: {message or 'nothing is there'}"
         return _compare(queue, number, size, code if code >= lowest_code else None, message)
@@ -175,8 +174,7 @@ class QueueCheck:
         """Return True if a hole stands where a message of this queue and offset is: then its size is damaged."""
         if not self._log.first_base <= place < self._log_check.end or self._log_check.is_lost(place):
             return False
-        base = self._log.base_of(place)
-        message = check_message(self._log.mapped_file(base).view, place - base, place, False)
+        message = check_message_at(self._log, place)
         return (
             isinstance(message, ScannedMessage)
             and (message.topic, message.queue_id) == (queue.topic.encode(), queue.queue_id)

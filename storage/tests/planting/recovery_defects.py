@@ -137,8 +137,7 @@ RECOVERY_DEFECTS: Final = (
         NOTHING_INVENTED,
         change(
             RECOVERY,
-            "        if message.sys_flag & TRANSACTION_MASK in (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK):\n"
-            "            return True\n",
+            "        if not message.has_queue_entry:\n            return True\n",
             "",
         ),
         (MODEL,),
