@@ -130,7 +130,7 @@ def test_a_search_parses_only_messages_that_contain_the_key(monkeypatch):
     store = open_store(commit_log_file_bytes=1 << 20)
     for number in range(3000):
         put(store, b"k29", keys=f"k{number}")
-    parsed = counting(monkeypatch, "check_message")
+    parsed = counting(monkeypatch, "check_message_at")
     assert len(found(store, "k29")) == 1
     assert parsed == [1]
 
@@ -140,7 +140,7 @@ def test_every_slice_of_a_search_is_short(monkeypatch):
     store = open_store(commit_log_file_bytes=1 << 20)
     for number in range(6000):
         put(store, keys=f"k{number}", other="k")
-    parsed = counting(monkeypatch, "check_message")
+    parsed = counting(monkeypatch, "check_message_at")
     walked = counting(monkeypatch, "START", START.unpack_from)
     costs = []
     for place in store.query_in_slices("t", "k", 64, *ALWAYS):  # every message contains it, none has it
