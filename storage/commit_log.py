@@ -76,7 +76,7 @@ class CommitLog:
         directory: str,
         file_bytes: int,
         reserve_bytes: int,
-        after_roll: Callable[[], object],
+        after_roll: Callable[[], object] = lambda: None,
     ) -> None:
         self._files = files
         self._reserve_bytes = reserve_bytes

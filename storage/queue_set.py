@@ -4,11 +4,12 @@ import logging
 from collections.abc import Iterator
 from typing import Final
 
+from codec.java_numbers import I32, parse_integer_or
 from storage.config import StoreConfig
 from storage.consume_queue import ConsumeQueue, QueueFilePool
 from storage.errors import MessageIllegal, StoreFull
 from storage.files import Files
-from storage.layout import QUEUE_ENTRY_BYTES
+from storage.layout import QUEUE_ENTRY_BYTES, mapped_file_offsets
 
 log = logging.getLogger(__name__)
 
@@ -17,6 +18,16 @@ CHECKED_PER_EXPIRY: Final = 50
 """Queues that can be looked at in the time it takes to hide the expired entries of one, about 10 us."""
 QUEUES_PER_SLICE: Final = 16
 """Queues whose files are deleted at once, which takes about a millisecond."""
+
+
+def list_queue_files(files: Files, root: str) -> Iterator[tuple[str, int, list[int]]]:
+    """Yield topic, queue id and the first byte of each file, ascending, of every queue below ``root``."""
+    for topic in files.list(root):
+        for name in files.list(f"{root}/{topic}"):
+            queue_id = parse_integer_or(name, -1, I32)
+            offsets = mapped_file_offsets(files.list(f"{root}/{topic}/{name}")) if queue_id >= 0 else []
+            if offsets:
+                yield topic, queue_id, offsets
 
 
 class QueueSet:

@@ -44,7 +44,6 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from codec.constants import MAGIC_V1, MAGIC_V2
-from codec.java_numbers import I32, parse_integer_or
 from codec.message import MIN_MESSAGE_BYTES
 from storage.commit_log import CommitLog, store_timestamp_of
 from storage.config import StoreConfig
@@ -67,7 +66,7 @@ from storage.layout import (
 )
 from storage.log_scan import ScanEnd, ScannedMessage, scan_log
 from storage.queue_ends import QueueRanges, delete_queue_ends
-from storage.queue_set import QueueSet
+from storage.queue_set import QueueSet, list_queue_files
 from storage.tags import tags_code_of
 
 log = logging.getLogger(__name__)
@@ -263,7 +262,10 @@ class Recovery:
         return bases
 
     def _load_queues(self) -> None:
-        found = self._list_queue_files()
+        root = self._config.consume_queue_path
+        found = {
+            (topic, queue_id): offsets for topic, queue_id, offsets in list_queue_files(self._files, root)
+        }
         self._use_size_of_files(found)
         for (topic, queue_id), offsets in found.items():
             queue = self._queue_set.create(topic, queue_id)
@@ -271,18 +273,6 @@ class Recovery:
             queue.min_offset = queue.bases[0]
             queue.next_offset = queue.bases[-1] + queue.file_entries
             self._queues[topic.encode(), queue_id] = queue
-
-    def _list_queue_files(self) -> dict[tuple[str, int], list[int]]:
-        """Return the first byte of every queue file, by topic and queue id."""
-        root = self._config.consume_queue_path
-        found: dict[tuple[str, int], list[int]] = {}
-        for topic in self._files.list(root):
-            for name in self._files.list(f"{root}/{topic}"):
-                offsets = mapped_file_offsets(self._files.list(f"{root}/{topic}/{name}"))
-                queue_id = parse_integer_or(name, -1, I32)
-                if queue_id >= 0 and offsets:
-                    found[topic, queue_id] = offsets
-        return found
 
     def _use_size_of_files(self, found: dict[tuple[str, int], list[int]]) -> None:
         """Keep the size that the queue files have: with another one, their names would not fit their entries.

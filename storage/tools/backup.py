@@ -32,11 +32,12 @@ from storage.errors import StoreError
 from storage.files import fsync_path
 from storage.layout import QUEUE_ENTRY_BYTES, mapped_file_name
 from storage.log_scan import ScanEnd, scan_log
+from storage.queue_set import list_queue_files
 from storage.tools.backup_target import COPIED, PARTIAL_SUFFIX, check_space, check_target
 from storage.tools.file_copy import FileCopier, Progress, flush_tree
 from storage.tools.index_copy import settle_index_copy
 from storage.tools.open_state import StoreState
-from storage.tools.store_reader import StoreReader, list_queue_files
+from storage.tools.store_reader import StoreReader
 from storage.tools.table_check import Checkpoint
 from storage.tools.timer_copy import TimerCopy, log_end_of
 

@@ -15,8 +15,9 @@ from storage.consume_queue import ConsumeQueue
 from storage.errors import CorruptionError
 from storage.layout import QUEUE_ENTRY, QUEUE_HOLE_SIZES
 from storage.log_scan import ScanEnd, scan_log
+from storage.queue_set import list_queue_files
 from storage.tools.findings import Part, StoreFinding, damage
-from storage.tools.store_reader import StoreReader, list_queue_files
+from storage.tools.store_reader import StoreReader
 
 _ENTRIES_PER_READ = 1024
 

@@ -244,7 +244,7 @@ def _last_opened_ns(root: str) -> int:
 def _mend_log(plan: RepairPlan, files: DiskFiles) -> None:
     """Give the log's files their size, keep what is damaged, and put fillers in its place."""
     config = plan.config
-    log = CommitLog(files, config.commit_log_path, config.commit_log_file_bytes, 0, after_roll=_never_rolls)
+    log = CommitLog(files, config.commit_log_path, config.commit_log_file_bytes, 0)
     log.first_base = plan.bases[0] if plan.bases else 0
     try:
         for base in plan.short:
@@ -286,7 +286,3 @@ def _keep_offsets(plan: RepairPlan, store: MessageStore) -> None:
     if plan.rebuilds_queues:
         for (topic, queue_id), end in plan.ends.items():
             store.skip_offsets(topic, queue_id, end)
-
-
-def _never_rolls() -> None:
-    """Stand for what a store does when its log starts a new file; a repair starts none."""

@@ -12,7 +12,6 @@ from dataclasses import replace
 from itertools import islice
 from typing import Final
 
-from codec.java_numbers import I32, parse_integer_or
 from storage.commit_log import CommitLog
 from storage.config import StoreConfig
 from storage.consume_queue import ConsumeQueue, QueueFilePool
@@ -20,6 +19,7 @@ from storage.damage import find_next_message
 from storage.errors import CorruptionError, StoreError
 from storage.layout import QUEUE_BLANK_SIZE, QUEUE_ENTRY_BYTES, QUEUE_HOLE_SIZES, mapped_file_offsets
 from storage.log_scan import ScanEnd, scan_log
+from storage.queue_set import list_queue_files
 from storage.rocksdb import refuse_rocksdb
 from storage.tools.open_state import find_open_state
 from storage.tools.read_only_files import ReadOnlyFiles, end_of_data
@@ -54,7 +54,7 @@ class StoreReader:
             raise NotAStore(f"{config.root} is no store: it has no folder {config.commit_log_path}")
         self.config = self._with_sizes_of_files(config)
         file_bytes = self.config.commit_log_file_bytes
-        self.log = CommitLog(self.files, config.commit_log_path, file_bytes, 0, after_roll=_never_rolls)
+        self.log = CommitLog(self.files, config.commit_log_path, file_bytes, 0)
         self.missing: list[int] = []
         self.spare: list[int] = []
         if self.bases:
@@ -207,16 +207,6 @@ class StoreReader:
         self.log.close()
 
 
-def list_queue_files(files: ReadOnlyFiles, root: str) -> Iterator[tuple[str, int, list[int]]]:
-    """Yield topic, queue id and the first byte of each file, ascending, of every queue below ``root``."""
-    for topic in files.list(root):
-        for name in files.list(f"{root}/{topic}"):
-            queue_id = parse_integer_or(name, -1, I32)
-            offsets = mapped_file_offsets(files.list(f"{root}/{topic}/{name}")) if queue_id >= 0 else []
-            if offsets:
-                yield topic, queue_id, offsets
-
-
 def _is_end(entry: tuple[int, int, int], before: int | None) -> bool:
     place, size, _ = entry
     if size <= 0:
@@ -224,7 +214,3 @@ def _is_end(entry: tuple[int, int, int], before: int | None) -> bool:
     if before is None or (size == QUEUE_BLANK_SIZE and place == 0):
         return False
     return place >= before
-
-
-def _never_rolls() -> None:
-    """Stand for what a store does when its log starts a new file."""

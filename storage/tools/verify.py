@@ -8,11 +8,12 @@ together.
 import os
 from collections.abc import Iterator
 
+from storage.queue_set import list_queue_files
 from storage.tools.findings import Part, StoreFinding, note
 from storage.tools.index_check import IndexCheck
 from storage.tools.log_check import LogCheck, Progress
 from storage.tools.queue_check import QueueCheck
-from storage.tools.store_reader import StoreReader, list_queue_files
+from storage.tools.store_reader import StoreReader
 from storage.tools.table_check import Checkpoint, check_tables, load_table
 
 
