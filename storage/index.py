@@ -50,6 +50,11 @@ EXAMINED_PER_SLICE = 2000
 _MAX_SECONDS = 0x7FFFFFFF
 
 
+def list_index_files(files: Files, directory: str) -> list[str]:
+    """Return the paths of all index files, oldest first; they are named after the time of their creation."""
+    return [f"{directory}/{name}" for name in files.list(directory) if name.isdecimal()]
+
+
 class IndexFile:
     """A hash table on disk: slots that hold the newest entry of their chain, followed by the entries.
 
@@ -262,12 +267,11 @@ class MessageIndex:
         checkpoint; otherwise it is None.
         Raises StoreFull where even reading them takes room. Source: IndexService.load, 5.4.0.
         """
-        for name in self._files.list(self._directory):
-            if name.isdecimal():
-                mapped = self._map_file(f"{self._directory}/{name}")
-                if mapped.readable_until(0) < (used := HEADER_BYTES + self._slots * SLOT_BYTES):
-                    mapped.reserve(0, used)
-                self.files.append(IndexFile(mapped, self._slots, self._entries))
+        for path in list_index_files(self._files, self._directory):
+            mapped = self._map_file(path)
+            if mapped.readable_until(0) < (used := HEADER_BYTES + self._slots * SLOT_BYTES):
+                mapped.reserve(0, used)
+            self.files.append(IndexFile(mapped, self._slots, self._entries))
         while self.files and self._may_be_damaged(self.files[-1], crashed, unchanged_before_ms):
             file = self.files.pop()
             file.close()

@@ -30,6 +30,7 @@ from typing import Final
 from storage.consume_queue import ConsumeQueue
 from storage.errors import StoreError
 from storage.files import fsync_path
+from storage.index import list_index_files
 from storage.layout import QUEUE_ENTRY_BYTES, mapped_file_name
 from storage.log_scan import ScanEnd, scan_log
 from storage.queue_set import list_queue_files
@@ -294,22 +295,17 @@ class Backup:
         return self._reader.end_of_last_message(queue)
 
     def _copy_index(self) -> None:
-        directory = self._config.index_path
-        for name in self._files.list(directory):
-            if not name.isdecimal():
-                continue
-            copy = f"{self._partial}/index/{name}"
+        for path in list_index_files(self._files, self._config.index_path):
+            copy = f"{self._partial}/index/{path.rpartition('/')[2]}"
             try:
-                self._copier.copy_whole(f"{directory}/{name}", copy)
+                self._copier.copy_whole(path, copy)
             except FileNotFoundError:
                 continue  # expired meanwhile
             try:
                 if not settle_index_copy(copy, self._config.index_slots, self._end):
                     os.unlink(copy)
             except ValueError as error:
-                raise StoreError(
-                    f"{directory}/{name}: {error}; pass the broker's broker.conf with -c"
-                ) from error
+                raise StoreError(f"{path}: {error}; pass the broker's broker.conf with -c") from error
 
     def _mark_if_incomplete(self, covered: int) -> bool:
         """Write an abort file if a message before E has no queue entry; return True then.

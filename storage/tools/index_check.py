@@ -4,7 +4,7 @@ from array import array
 from collections.abc import Iterator
 
 from codec.java_numbers import I32
-from storage.index import ENTRY, ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
+from storage.index import ENTRY, ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES, list_index_files
 from storage.index_keys import key_hashes
 from storage.log_scan import ScannedMessage, check_message_at
 from storage.tools.findings import Part, StoreFinding, damage, note
@@ -36,11 +36,9 @@ class IndexCheck:
 
     def run(self) -> Iterator[StoreFinding]:
         """Check all files, oldest first."""
-        directory = self._reader.config.index_path
-        for name in self._reader.files.list(directory):
-            if name.isdecimal():
-                self.files += 1
-                yield from self._limit_findings(f"{directory}/{name}")
+        for path in list_index_files(self._reader.files, self._reader.config.index_path):
+            self.files += 1
+            yield from self._limit_findings(path)
 
     def _limit_findings(self, path: str) -> Iterator[StoreFinding]:
         """Yield the first findings of a file and the number of the others: one wrong slot spoils many entries."""

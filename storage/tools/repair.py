@@ -31,7 +31,7 @@ from storage.config import StoreConfig
 from storage.damage import FILLER_FRAME_BYTES, set_aside, write_filler
 from storage.errors import StoreError
 from storage.files import DiskFiles
-from storage.index import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
+from storage.index import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES, list_index_files
 from storage.store import MessageStore
 from storage.tools.findings import Part, StoreFinding
 from storage.tools.log_check import DamagedRange, LogCheck, Progress
@@ -131,7 +131,7 @@ def _make_plan(
         base for base in reader.bases if reader.files.size(reader.log.path(base)) != reader.log.file_bytes
     ]
     ranges, torn = _damaged_ranges(reader, verification.log_check)
-    index_files = _index_files(reader)
+    index_files = list_index_files(reader.files, config.index_path)
     if broken[Part.INDEX] and not index_sizes_known and not _index_fits(reader, index_files):
         raise StoreError(
             "The index files have another size than expected. If the broker sets maxHashSlotNum, pass its "
@@ -179,11 +179,6 @@ def _with_room_for_filler(reader: StoreReader, found: DamagedRange) -> DamagedRa
     file_end = reader.log.base_of(found.start) + reader.log.file_bytes
     end = max(found.end, found.start + FILLER_FRAME_BYTES)
     return replace(found, end=file_end if found.end <= file_end < end else end)
-
-
-def _index_files(reader: StoreReader) -> list[str]:
-    directory = reader.config.index_path
-    return [f"{directory}/{name}" for name in reader.files.list(directory) if name.isdecimal()]
 
 
 def _index_fits(reader: StoreReader, paths: list[str]) -> bool:

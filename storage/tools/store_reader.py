@@ -17,7 +17,13 @@ from storage.config import StoreConfig
 from storage.consume_queue import ConsumeQueue, QueueFilePool
 from storage.damage import find_next_message
 from storage.errors import CorruptionError, StoreError
-from storage.layout import QUEUE_BLANK_SIZE, QUEUE_ENTRY_BYTES, QUEUE_HOLE_SIZES, mapped_file_offsets
+from storage.layout import (
+    QUEUE_BLANK_SIZE,
+    QUEUE_ENTRY_BYTES,
+    QUEUE_HOLE_SIZES,
+    mapped_file_name,
+    mapped_file_offsets,
+)
 from storage.log_scan import ScanEnd, scan_log
 from storage.queue_set import list_queue_files
 from storage.rocksdb import refuse_rocksdb
@@ -72,7 +78,7 @@ class StoreReader:
 
     def _list_log_files(self, directory: str) -> list[int]:
         bases = mapped_file_offsets(self.files.list(directory))
-        while bases and not self.files.size(f"{directory}/{bases[-1]:020d}"):
+        while bases and not self.files.size(f"{directory}/{mapped_file_name(bases[-1])}"):
             bases.pop()  # created just before a broker was killed, or by it this moment
         return bases
 
@@ -87,12 +93,15 @@ class StoreReader:
 
     def _with_sizes_of_files(self, config: StoreConfig) -> StoreConfig:
         """Return the settings with the file sizes that the store has; damaged files are shorter than whole ones."""
-        log_sizes = [self.files.size(f"{config.commit_log_path}/{base:020d}") or 0 for base in self.bases]
+        log_paths = [f"{config.commit_log_path}/{mapped_file_name(base)}" for base in self.bases]
+        log_sizes = [self.files.size(path) or 0 for path in log_paths]
         queue_sizes: Counter[int] = Counter()
         queues = list_queue_files(self.files, config.consume_queue_path)
         for topic, queue_id, offsets in islice(queues, _MAX_SIZED_QUEUES):
             folder = f"{config.consume_queue_path}/{topic}/{queue_id}"
-            queue_sizes.update(self.files.size(f"{folder}/{offset:020d}") or 0 for offset in offsets)
+            queue_sizes.update(
+                self.files.size(f"{folder}/{mapped_file_name(offset)}") or 0 for offset in offsets
+            )
         usual = [size for size, _ in queue_sizes.most_common() if size and size % QUEUE_ENTRY_BYTES == 0]
         return replace(
             config,

@@ -8,6 +8,8 @@ together.
 import os
 from collections.abc import Iterator
 
+from storage.index import list_index_files
+from storage.layout import mapped_file_name
 from storage.queue_set import list_queue_files
 from storage.tools.findings import Part, StoreFinding, note
 from storage.tools.index_check import IndexCheck
@@ -61,9 +63,10 @@ def bytes_to_read(reader: StoreReader) -> int:
     """Return about how many bytes `Verification` reads, for a progress bar."""
     config = reader.config
     paths = [reader.log.path(base) for base in reader.bases if base not in reader.missing]
-    paths += [f"{config.index_path}/{name}" for name in reader.files.list(config.index_path)]
+    paths += list_index_files(reader.files, config.index_path)
     for topic, queue_id, offsets in list_queue_files(reader.files, config.consume_queue_path):
-        paths += [f"{config.consume_queue_path}/{topic}/{queue_id}/{offset:020d}" for offset in offsets]
+        folder = f"{config.consume_queue_path}/{topic}/{queue_id}"
+        paths += [f"{folder}/{mapped_file_name(offset)}" for offset in offsets]
     total = 0
     for path in paths:
         try:
