@@ -1,11 +1,12 @@
 """Fixtures shared by the cases."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import pytest
 
 from compat_tests.clients.driver import JavaClientError, JavaDriver
-from compat_tests.clients.java_api import JavaClient
+from compat_tests.clients.java_api import JavaClient, JavaProducer
 from compat_tests.clients.typed import connect, create_group, create_topic
 from compat_tests.jars import Unavailable
 from compat_tests.plugin import skip_or_fail
@@ -32,26 +33,43 @@ def java_client(server: ServerUnderTest, drivers: dict[str, JavaDriver], version
 
 
 def new_driver(server: ServerUnderTest, version: str) -> JavaDriver:
-    """Start a JVM of its own; skip the case if this machine lacks something."""
-    try:
-        driver = JavaDriver(JAVA_CLIENTS[version], server.namesrv, admin=version == "5.4.0")
-    except Unavailable as missing:
-        skip_or_fail(str(missing))
+    """Start a JVM of its own and warm its client up; skip the case if this machine lacks something."""
+    driver = _start_driver(server.namesrv, version)
     warm_up(JavaClient(driver, version))
     return driver
 
 
+def _start_driver(namesrv: str, version: str, properties: Mapping[str, str] | None = None) -> JavaDriver:
+    try:
+        return JavaDriver(JAVA_CLIENTS[version], namesrv, admin=version == "5.4.0", properties=properties)
+    except Unavailable as missing:
+        skip_or_fail(str(missing))
+
+
+@contextmanager
+def stock_client(
+    namesrv: str, version: str = "5.4.0", properties: Mapping[str, str] | None = None
+) -> Iterator[JavaClient]:
+    """Run a client, which has fetched no route yet, in a JVM of its own with these system properties."""
+    driver = _start_driver(namesrv, version, properties)
+    try:
+        yield JavaClient(driver, version)
+    finally:
+        driver.close()
+
+
 def warm_up(java: JavaClient) -> None:
     """Make a client fetch its first route: a cold client may give up on that and use the route of the template."""
-
-    def has_queues() -> bool:
-        try:
-            return bool(producer.queues("TBW102"))
-        except JavaClientError:
-            return False
-
     with java.producer("compat_warm_up") as producer:
-        eventually(has_queues, 90)
+        eventually(lambda: has_queues(producer, "TBW102"), 90)
+
+
+def has_queues(producer: JavaProducer, topic: str) -> bool:
+    """Return False while a client gets no route of a topic."""
+    try:
+        return bool(producer.queues(topic))
+    except JavaClientError:
+        return False
 
 
 @pytest.fixture(params=list(JAVA_CLIENTS))

@@ -11,10 +11,9 @@ from typing import Protocol
 
 import pytest
 
-from compat_tests.cases.conftest import JAVA_CLIENTS
+from compat_tests.cases.conftest import JAVA_CLIENTS, has_queues, stock_client
 from compat_tests.cases.processes import EndedEarly, Gateway
-from compat_tests.clients.driver import JavaClientError, JavaDriver
-from compat_tests.clients.java_api import JavaClient, JavaProducer
+from compat_tests.clients.driver import JavaClientError
 from compat_tests.clients.programs import run_mqadmin
 from compat_tests.clients.typed import (
     heartbeat_request,
@@ -347,24 +346,9 @@ def test_the_namesrv_is_guarded_too(ours: Server) -> None:
         assert "Cluster:DefaultCluster" in denial(reader, PutKvConfig(namespace="n", key="k", value="v"))
 
 
-@contextmanager
-def java(server: Server, version: str, name: str, secret: str) -> Iterator[JavaClient]:
-    properties = {"compat.access.key": name, "compat.secret.key": secret}
-    try:
-        driver = JavaDriver(JAVA_CLIENTS[version], server.namesrv, properties=properties)
-    except Unavailable as missing:
-        skip_or_fail(str(missing))
-    try:
-        yield JavaClient(driver, version)
-    finally:
-        driver.close()
-
-
-def has_route(producer: JavaProducer, topic: str) -> bool:
-    try:
-        return bool(producer.queues(topic))
-    except JavaClientError:
-        return False
+def signing(name: str, secret: str) -> dict[str, str]:
+    """Return the system properties of a stock client that signs as this user."""
+    return {"compat.access.key": name, "compat.secret.key": secret}
 
 
 @pytest.mark.parametrize("version", JAVA_CLIENTS)
@@ -374,9 +358,9 @@ def test_stock_java_clients(ours: Server, version: str) -> None:
     name = f"java-{version}"
     rules = [(f"Topic:{topic}", "Pub,Sub,Get", "Allow"), (f"Group:g-{topic}", "Sub", "Allow")]
     with user(ours, name, *rules):
-        with java(ours, version, name, f"secret of {name}") as client:
+        with stock_client(ours.namesrv, version, signing(name, f"secret of {name}")) as client:
             with client.producer(f"p-{topic}") as producer:
-                eventually(lambda: has_route(producer, topic), 60)  # a new JVM's first request may time out
+                eventually(lambda: has_queues(producer, topic), 60)  # a new JVM's first request may time out
                 assert [each["status"] for each in producer.send_numbered(topic, 20)] == ["SEND_OK"] * 20
                 with pytest.raises(JavaClientError, match=r"no permission|No route info"):
                     producer.send({"topic": f"{topic}-other", "body": "x"})
@@ -385,7 +369,7 @@ def test_stock_java_clients(ours: Server, version: str) -> None:
                     map(str, range(20))
                 )
         with (
-            java(ours, version, name, "wrong") as client,
+            stock_client(ours.namesrv, version, signing(name, "wrong")) as client,
             client.producer(f"q-{topic}") as producer,
             pytest.raises(JavaClientError),
         ):

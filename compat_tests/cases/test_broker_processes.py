@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from compat_tests.cases.conftest import JAVA_CLIENTS, stock_client
 from compat_tests.cases.processes import EndedEarly, Gateway, environment
-from compat_tests.cases.test_cluster import CLIENTS, send_and_consume, stock_client
+from compat_tests.cases.test_cluster import send_and_consume
 from compat_tests.cases.workload import read_queue
 from compat_tests.clients.typed import connect, send, send_many
 from compat_tests.endpoints.ports import find_server_ports
@@ -341,7 +342,7 @@ def test_log_lines_are_whole_and_name_their_broker(tmp_path: Path) -> None:
     assert stores == BOTH
 
 
-@pytest.mark.parametrize("version", CLIENTS)
+@pytest.mark.parametrize("version", JAVA_CLIENTS)
 def test_stock_clients_use_all_broker_processes(tmp_path: Path, version: str) -> None:
     with serve(tmp_path) as gateway, stock_client(gateway.namesrv, version) as java:
         send_and_consume(java, "spread", BOTH)

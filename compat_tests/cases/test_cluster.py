@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from codec.constants import ResponseCode
+from compat_tests.cases.conftest import JAVA_CLIENTS, stock_client
 from compat_tests.cases.processes import Gateway
 from compat_tests.cases.workload import commit_request, committed_offset, read_queue
-from compat_tests.clients.driver import JavaClientError, JavaDriver
+from compat_tests.clients.driver import JavaClientError
 from compat_tests.clients.java_api import JavaClient, JavaProducer
 from compat_tests.clients.programs import run_mqadmin
 from compat_tests.clients.typed import connect, create_group, has_route, send_many, topic_request
@@ -24,7 +25,6 @@ from remoting.requests.namesrv import GetBrokerClusterInfo, GetRouteInfoByTopic
 
 pytestmark = [pytest.mark.ours_only, pytest.mark.both_servers]
 
-CLIENTS = {"4.9.8": "client-4.9", "5.4.0": "server-5.4"}
 # A freshly started JVM on a busy machine takes longer than the default of 200 ms for its first sends.
 PATIENT = {"waitTimeMillsInSendQueue": "20000"}
 BROKERS = {"4.9": "server-4.9", "5.4.0": "server-5.4"}
@@ -48,16 +48,6 @@ def available() -> Iterator[None]:
         yield
     except Unavailable as missing:
         skip_or_fail(str(missing))
-
-
-@contextmanager
-def stock_client(namesrv: str, version: str) -> Iterator[JavaClient]:
-    with available():
-        driver = JavaDriver(CLIENTS[version], namesrv, admin=version == "5.4.0")
-    try:
-        yield JavaClient(driver, version)
-    finally:
-        driver.close()
 
 
 def send_and_consume(java: JavaClient, topic: str, brokers: set[str]) -> None:
@@ -144,7 +134,7 @@ def test_both_brokers_in_one_cluster(tmp_path: Path) -> None:
 
 def test_stock_clients_use_all_brokers_of_one_process(tmp_path: Path) -> None:
     with Gateway(tmp_path, "--memory", "--brokers", "3") as gateway:
-        for version in CLIENTS:
+        for version in JAVA_CLIENTS:
             with stock_client(gateway.namesrv, version) as java:
                 send_and_consume(java, f"on_three_{version.replace('.', '_')}", set(gateway.brokers))
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from compat_tests.cases.conftest import stock_client
 from compat_tests.cases.processes import Gateway
-from compat_tests.cases.test_cluster import stock_client
 from compat_tests.clients.popping import POLLING_TIMEOUT, pop, pop_messages
 from compat_tests.clients.programs import run_mqadmin
 from compat_tests.clients.typed import (

@@ -15,9 +15,8 @@ import pytest
 
 from codec.capture import CaptureRecord, Damage, scan_records
 from codec.message import Message
-from compat_tests.cases.conftest import JAVA_CLIENTS
+from compat_tests.cases.conftest import stock_client
 from compat_tests.cases.processes import Gateway, environment
-from compat_tests.clients.driver import JavaDriver
 from compat_tests.clients.java_api import JavaClient, JavaProducer
 from compat_tests.clients.typed import messages, pull, send_many, topic_request
 from compat_tests.endpoints import Unavailable
@@ -154,11 +153,8 @@ def test_captured_killed_and_replayed(primary: OfficialEndpoint, tmp_path: Path)
     }
     options = [text for key, value in sets.items() for text in ("--set", f"{key}={value}")]
     with Gateway(tmp_path / "gateway", *options, command="shadow") as gateway:
-        driver = JavaDriver(JAVA_CLIENTS["5.4.0"], gateway.namesrv, admin=True)
-        try:
-            traffic(JavaClient(driver, "5.4.0"))
-        finally:
-            driver.close()
+        with stock_client(gateway.namesrv) as java:
+            traffic(java)
         eventually(lambda: all_captured(captures), WAIT_S)
         cut_off(gateway, captures)
     _, output = command("capture", "info", "--json", str(captures), directory=tmp_path)

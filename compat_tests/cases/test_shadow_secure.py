@@ -11,10 +11,8 @@ from urllib.request import urlopen
 import pytest
 
 from codec.command import Command
-from compat_tests.cases.conftest import JAVA_CLIENTS
+from compat_tests.cases.conftest import stock_client
 from compat_tests.cases.processes import Gateway
-from compat_tests.clients.driver import JavaDriver
-from compat_tests.clients.java_api import JavaClient
 from compat_tests.clients.typed import messages, pull, send, topic_request
 from compat_tests.endpoints import Unavailable
 from compat_tests.endpoints.official import QUICK_START_WITH_TLS, OfficialEndpoint
@@ -139,17 +137,13 @@ def test_stock_client_with_tls_and_signatures(primary: OfficialEndpoint, tmp_pat
         with dial(process.broker, tls=ANYBODY) as client:
             client.ask(topic_request(topic, 4))
         properties = {"tls.enable": "true", "compat.access.key": USER, "compat.secret.key": SECRET}
-        driver = JavaDriver(JAVA_CLIENTS["5.4.0"], process.namesrv, admin=True, properties=properties)
-        try:
-            java = JavaClient(driver, "5.4.0")
+        with stock_client(process.namesrv, properties=properties) as java:
             with java.producer("secure_producer") as producer:
                 eventually(lambda: _has_queues(producer, topic), 60)
                 assert [each["status"] for each in producer.send_numbered(topic, 20)] == ["SEND_OK"] * 20
             with java.push("secure_consumer", topic) as consumer:
                 bodies = {each["body"] for each in consumer.received(20, timeout_s=60)}
             assert bodies == {str(number) for number in range(20)}
-        finally:
-            driver.close()
 
 
 def _has_queues(producer, topic) -> bool:

@@ -4,14 +4,13 @@ One test walks through it: backfill of history, synced settings, mirroring, an o
 move with a kill of the gateway in the middle, a rollback, transactions, and the final report.
 """
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from compat_tests.cases.conftest import JAVA_CLIENTS
+from compat_tests.cases.conftest import stock_client
 from compat_tests.cases.moving import (
     FREQUENT_REPORTS,
     QUICK_CHECK_BACKS,
@@ -20,7 +19,6 @@ from compat_tests.cases.moving import (
     TransactionSender,
 )
 from compat_tests.cases.test_ordered import by_key
-from compat_tests.clients.driver import JavaDriver
 from compat_tests.clients.java_api import JavaClient, JavaPushConsumer
 from compat_tests.clients.typed import connect, create_group, send, topic_request
 from compat_tests.endpoints.official import OfficialEndpoint
@@ -35,15 +33,6 @@ pytestmark = [pytest.mark.ours_only, pytest.mark.both_servers]
 PROGRESS_TIMEOUT_S = 120
 HISTORY = 40
 GROUPS = {"Orders": "OrderReaders", "Bills": "BillReaders", "Payments": "PaymentReaders"}
-
-
-@contextmanager
-def stock_client(namesrv: str) -> Iterator[JavaClient]:
-    driver = JavaDriver(JAVA_CLIENTS["5.4.0"], namesrv, admin=True)
-    try:
-        yield JavaClient(driver, "5.4.0")
-    finally:
-        driver.close()
 
 
 def has_consumed_all(consumer: JavaPushConsumer, load: KeyedProducer) -> bool:

@@ -2,16 +2,14 @@
 
 import shutil
 import ssl
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from compat_tests.cases.conftest import JAVA_CLIENTS
+from compat_tests.cases.conftest import JAVA_CLIENTS, stock_client
 from compat_tests.cases.processes import EndedEarly, Gateway
-from compat_tests.clients.driver import JavaClientError, JavaDriver
+from compat_tests.clients.driver import JavaClientError
 from compat_tests.clients.java_api import JavaClient
 from compat_tests.clients.typed import has_route, messages, pull, send, topic_request
 from compat_tests.endpoints import Unavailable
@@ -60,18 +58,6 @@ def dial(address: str, tls: ssl.SSLContext | None) -> BlockingClient:
 def asks(address: str, tls: ssl.SSLContext | None) -> None:
     with dial(address, tls) as client:
         client.ask(GetBrokerClusterInfo())
-
-
-@contextmanager
-def java_client(namesrv: str, version: str, properties: Mapping[str, str]) -> Iterator[JavaClient]:
-    try:
-        driver = JavaDriver(JAVA_CLIENTS[version], namesrv, properties=properties)
-    except Unavailable as missing:
-        skip_or_fail(str(missing))
-    try:
-        yield JavaClient(driver, version)
-    finally:
-        driver.close()
 
 
 def send_and_consume(java: JavaClient, topic: str) -> None:
@@ -186,10 +172,10 @@ def test_stock_java_clients(tmp_path: Path, authority: CertificateAuthority, ver
         "tls.client.keyPath": str(own.key),
     }
     with Gateway(tmp_path, "--memory", *flags) as process:
-        with java_client(process.namesrv, version, properties) as java:
+        with stock_client(process.namesrv, version, properties) as java:
             send_and_consume(java, "secure")
         with (
-            java_client(process.namesrv, version, {}) as plain,
+            stock_client(process.namesrv, version) as plain,
             plain.producer("plain") as producer,
             pytest.raises(JavaClientError),
         ):
@@ -200,7 +186,7 @@ def test_stock_java_clients(tmp_path: Path, authority: CertificateAuthority, ver
 def test_stock_java_clients_against_the_default(tmp_path: Path, version: str) -> None:
     with (
         Gateway(tmp_path, "--memory") as process,
-        java_client(process.namesrv, version, {"tls.enable": "true"}) as java,
+        stock_client(process.namesrv, version, {"tls.enable": "true"}) as java,
     ):
         send_and_consume(java, "permissive")
 
@@ -262,5 +248,5 @@ def test_official_server_and_ours_with_tls_on_the_namesrv(tmp_path: Path) -> Non
             )
         except Unavailable as missing:
             skip_or_fail(str(missing))
-        with official, java_client(namesrv.namesrv, "5.4.0", {"tls.enable": "true"}) as java:
+        with official, stock_client(namesrv.namesrv, "5.4.0", {"tls.enable": "true"}) as java:
             send_and_consume(java, "official_tls")
