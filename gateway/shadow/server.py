@@ -71,7 +71,8 @@ class ShadowServer:
         self._reactor = Reactor() if Reactor.is_available() else None
         self._guard = LoopGuard()
         self.hub = Hub()
-        self.hub.ignore_exchanges(self._guard.is_own_request)
+        if config.target.namesrv:
+            self.hub.ignore_exchanges(self._guard.is_own_request)
         self.metrics = MetricRegistry()
         self.metrics.register(self._watchdog.metrics)
         self.report = ReportService(config.console, config.report, config, self.hub, self.metrics)

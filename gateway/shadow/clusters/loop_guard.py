@@ -22,7 +22,8 @@ log = logging.getLogger(__name__)
 MARK_FIELD: Final = "rmqShadowGateways"
 """Header field of mirrored requests: ids of gateways, separated by commas."""
 MAX_MARK_CHARS: Final = 1_024
-SMALL_REQUEST_BYTES: Final = 4_096
+SMALL_REQUEST_BYTES: Final = 1_024
+"""A smaller request is searched as a whole, which is quicker than finding the end of its header first."""
 NOT_CHECKED: Final = "the target has not been checked yet"
 _HEADER_START: Final = 8
 """A frame begins with its length and the length of its header, 4 bytes each."""
@@ -82,7 +83,7 @@ class LoopGuard:
     def is_own_request(self, exchange: Exchange) -> bool:
         """Tell whether this gateway sent the request to its target; if so, send nothing more there."""
         request = exchange.request
-        # Nobody else can have the id, so that a small request is searched with its body, which is quicker.
+        # Nobody else can have the id, so that it does not matter if the body is searched, too.
         if (
             self._id_bytes not in request
             if len(request) < SMALL_REQUEST_BYTES
