@@ -36,15 +36,13 @@ class TargetLeadsBack(OSError):
 
 
 class LoopGuard:
-    """`problem` says why nothing is sent to the target; "" when requests may pass."""
+    """Lets requests to the target pass once the clusters have been compared, unless there is a `problem`."""
 
     def __init__(self, *, checked: bool = False) -> None:
         self._id = secrets.token_hex(8)
         self._id_bytes = self._id.encode()
         self._refused = ""
         self._checked = checked
-        self.returned_total = 0
-        """Requests of this gateway's mirror that clients' ports received."""
 
     @property
     def problem(self) -> str:
@@ -90,7 +88,6 @@ class LoopGuard:
             else not self._is_in_header(request)
         ):
             return False
-        self.returned_total += 1
         self.refuse(
             f"mirrored requests came back to this gateway, from {exchange.client}: the target leads to the gateway "
             "itself. Nothing is mirrored any more. Set target.namesrv to the namesrv of another cluster and restart "
