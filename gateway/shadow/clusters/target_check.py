@@ -12,7 +12,7 @@ import trio
 
 from gateway.config.properties_file import PropertiesError, decode_text, parse_properties
 from gateway.shadow.clusters.cluster import CLUSTER_ERRORS, Cluster
-from gateway.shadow.clusters.loop_guard import LoopGuard
+from gateway.shadow.clusters.loop_guard import NOT_CHECKED, LoopGuard
 from gateway.shadow.clusters.same_cluster import MAX_COMPARED_BROKERS, find_shared_broker
 from remoting.requests.admin import GetBrokerConfig
 from toolkit.settings import SettingsError
@@ -49,7 +49,7 @@ class TargetCheck:
         self._guard = guard
         self._is_own_address = is_own_address
         self._preserves_offsets = preserves_offsets
-        self._failure = ""
+        self._failure = NOT_CHECKED
         self._refusing_brokers = ""
 
     @property

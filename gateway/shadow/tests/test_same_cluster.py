@@ -4,7 +4,11 @@ import contextlib
 
 import pytest
 import trio
+from trio.testing import MockClock
 
+from gateway.shadow.clusters.cluster import Cluster
+from gateway.shadow.clusters.loop_guard import LoopGuard
+from gateway.shadow.clusters.target_check import TargetCheck
 from gateway.shadow.config import load_config
 from gateway.shadow.tests.served_gateway import (
     address,
@@ -170,6 +174,21 @@ def test_a_loop_that_no_check_saw_ends_after_one_turn(tmp_path):
                 assert "came back to this gateway" in server.target_check.problem
 
     trio.run(main)
+
+
+def test_a_target_that_is_silent_for_longer_than_the_first_check_is_a_whole_sentence():
+    """The problem began with a full stop until the second check had failed."""
+
+    async def never(address):
+        await trio.sleep_forever()
+
+    async def main():
+        silent = Cluster(["10.0.0.1:9876"])
+        check = TargetCheck(silent, silent, LoopGuard(), never, preserves_offsets=False)
+        await check.check_at_start()
+        assert check.problem == "the target has not been checked yet. Nothing is mirrored until then"
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
 
 
 def test_two_clusters_are_not_the_same(tmp_path):
