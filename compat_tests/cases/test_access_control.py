@@ -3,7 +3,6 @@
 Cases whose name ends in `_officially_unchecked` show where the official server is laxer.
 """
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,7 +24,7 @@ from compat_tests.clients.typed import (
     topic_request,
 )
 from compat_tests.endpoints import Unavailable
-from compat_tests.endpoints.official import OfficialEndpoint
+from compat_tests.endpoints.official import OfficialEndpoint, access_control_settings
 from compat_tests.plugin import skip_or_fail
 from compat_tests.server import eventually, split_address
 from remoting.acl import Credentials, make_signer
@@ -53,17 +52,7 @@ pytestmark = [pytest.mark.ours_only, pytest.mark.both_servers]
 
 NO_PERMISSION = 16
 ROOT, SECRET = "root", "open sesame 4711"
-AUTH = "org.apache.rocketmq.auth"
-SETTINGS = {
-    "authenticationEnabled": "true",
-    "authenticationProvider": f"{AUTH}.authentication.provider.DefaultAuthenticationProvider",
-    "authenticationMetadataProvider": f"{AUTH}.authentication.provider.LocalAuthenticationMetadataProvider",
-    "initAuthenticationUser": json.dumps({"username": ROOT, "password": SECRET}),
-    "innerClientAuthenticationCredentials": json.dumps({"accessKey": ROOT, "secretKey": SECRET}),
-    "authorizationEnabled": "true",
-    "authorizationProvider": f"{AUTH}.authorization.provider.DefaultAuthorizationProvider",
-    "authorizationMetadataProvider": f"{AUTH}.authorization.provider.LocalAuthorizationMetadataProvider",
-}
+SETTINGS = access_control_settings(ROOT, SECRET)
 
 
 class Server(Protocol):

@@ -15,7 +15,7 @@ from compat_tests.cases.conftest import stock_client
 from compat_tests.cases.processes import Gateway
 from compat_tests.clients.typed import messages, pull, send, topic_request
 from compat_tests.endpoints import Unavailable
-from compat_tests.endpoints.official import QUICK_START_WITH_TLS, OfficialEndpoint
+from compat_tests.endpoints.official import QUICK_START_WITH_TLS, OfficialEndpoint, access_control_settings
 from compat_tests.endpoints.ours import OursEndpoint
 from compat_tests.plugin import skip_or_fail
 from compat_tests.server import eventually, split_address
@@ -29,18 +29,7 @@ pytestmark = [pytest.mark.ours_only, pytest.mark.both_servers]
 
 NO_PERMISSION = 16
 USER, SECRET = "admin", "open sesame 4711"
-AUTH = "org.apache.rocketmq.auth"
-LOCAL = "provider.Local{}MetadataProvider"
-SETTINGS = {
-    "authenticationEnabled": "true",
-    "authenticationProvider": f"{AUTH}.authentication.provider.DefaultAuthenticationProvider",
-    "authenticationMetadataProvider": f"{AUTH}.authentication.{LOCAL.format('Authentication')}",
-    "initAuthenticationUser": json.dumps({"username": USER, "password": SECRET}),
-    "innerClientAuthenticationCredentials": json.dumps({"accessKey": USER, "secretKey": SECRET}),
-    "authorizationEnabled": "true",
-    "authorizationProvider": f"{AUTH}.authorization.provider.DefaultAuthorizationProvider",
-    "authorizationMetadataProvider": f"{AUTH}.authorization.{LOCAL.format('Authorization')}",
-}
+SETTINGS = access_control_settings(USER, SECRET)
 # Without certificate files the official server uses a self-signed one, and accepts clients with and without TLS.
 ANYBODY = client_context(verify=False)
 SIGNED = make_signer(Credentials(USER, SECRET))
