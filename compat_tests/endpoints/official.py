@@ -54,7 +54,7 @@ EXIT_TIMEOUT_S = 1.0
 
 
 def access_control_settings(user: str, secret: str) -> dict[str, str]:
-    """Return settings of ACL 2.0 with one super user, who signs the broker's own requests too. Our server takes them."""
+    """Return settings of ACL 2.0 with one super user, who also signs the broker's own requests; ours takes them too."""
     auth = "org.apache.rocketmq.auth"
     return {
         "authenticationEnabled": "true",
