@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-Figures = dict[str, float]
+from compat_tests.bench.loads import Figures
 
 
 @dataclass(frozen=True)

@@ -229,26 +229,28 @@ def filtered_catch_up(name: str, sql: str, percent: int) -> Load:
     return Load(name, run, reads_backlog=True)
 
 
-def _read_backlog(endpoint: MeasuredEndpoint, durations: LoadDurations, wanted: int, *more: str) -> Figures:
+def read_backlog_once(endpoint: MeasuredEndpoint, durations: LoadDurations) -> float:
+    """Read the backlog in one pass with a new consumer group and a new JVM; return the messages per second."""
+    return _read_backlog(endpoint, durations, durations.backlog + 1, passes=1)["rate"]
+
+
+def _read_backlog(
+    endpoint: MeasuredEndpoint,
+    durations: LoadDurations,
+    wanted: int,
+    *more: str,
+    passes: int = _CATCH_UP_PASSES,
+) -> Figures:
     pids = endpoint.pids()
     begin = UsageSnapshot.take(pids)
     found = run_bench_client(
-        endpoint, "catchup", _backlog_topic(durations), f"count={wanted}", f"passes={_CATCH_UP_PASSES}", *more
+        endpoint, "catchup", _backlog_topic(durations), f"count={wanted}", f"passes={passes}", *more
     )
     end = UsageSnapshot.take(pids)
     if found["distinct"] < wanted:
         raise LoadFailed(f"only {found['distinct']:.0f} of {wanted} messages arrived at {endpoint.name}")
-    cpu_us = (end.server_s - begin.server_s) / (_CATCH_UP_PASSES * durations.backlog) * 1e6
+    cpu_us = (end.server_s - begin.server_s) / (passes * durations.backlog) * 1e6
     return {"rate": durations.backlog / found["seconds"], "cpu_us": cpu_us}
-
-
-def read_backlog_once(endpoint: MeasuredEndpoint, durations: LoadDurations) -> float:
-    """Read the backlog in one pass with a new consumer group and a new JVM; return the messages per second."""
-    wanted = durations.backlog + 1
-    found = run_bench_client(endpoint, "catchup", _backlog_topic(durations), f"count={wanted}", "passes=1")
-    if found["distinct"] < wanted:
-        raise LoadFailed(f"only {found['distinct']:.0f} of {wanted} messages arrived at {endpoint.name}")
-    return durations.backlog / found["seconds"]
 
 
 def measure_latency(endpoint: MeasuredEndpoint, durations: LoadDurations) -> Figures:

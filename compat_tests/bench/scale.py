@@ -11,12 +11,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import chain, islice, product, repeat
+from itertools import cycle, islice, product
 
 import click
 
 from compat_tests.bench.cli import endpoint_factory
-from compat_tests.bench.figure_table import FigureRow, Figures, figure_table, is_met, percentile
+from compat_tests.bench.figure_table import FigureRow, figure_table, is_met, percentile
+from compat_tests.bench.loads import Figures
 from compat_tests.bench.pipelined_sender import PipelinedSender
 from compat_tests.bench.usage import memory_mib, work_until_idle_s
 from compat_tests.endpoints import ENDPOINT_KINDS, Endpoint, Unavailable, exit_on_sigterm
@@ -172,7 +173,7 @@ def _ask_routes(endpoint: Endpoint, work: ScaleWork) -> Figures:
 
 def _send_over_all(endpoint: Endpoint, work: ScaleWork) -> Figures:
     """Send all messages in parts; only the latencies of the first and the last part are kept."""
-    queues = chain.from_iterable(repeat(list(work.all_queues())))
+    queues = cycle(work.all_queues())
     edges: list[list[float]] = []
     size = work.messages // SEND_PARTS
     begin = time.perf_counter()

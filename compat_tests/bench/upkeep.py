@@ -9,16 +9,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from itertools import islice, repeat
+from itertools import cycle, islice
 from pathlib import Path
 
 import click
 
 from compat_tests.bench.cli import endpoint_factory
-from compat_tests.bench.figure_table import FigureRow, Figures, figure_table, is_met, percentile
-from compat_tests.bench.loads import LoadDurations, LoadFailed, fill_backlog, read_backlog_once
+from compat_tests.bench.figure_table import FigureRow, figure_table, is_met, percentile
+from compat_tests.bench.loads import Figures, LoadDurations, LoadFailed, fill_backlog, read_backlog_once
 from compat_tests.bench.pipelined_sender import PipelinedSender, SendRefused
 from compat_tests.endpoints import ENDPOINT_KINDS, Unavailable, exit_on_sigterm
 from compat_tests.endpoints.base import LocalEndpoint
@@ -100,7 +100,7 @@ def measure_key_queries(name: str, messages: int) -> Figures:
     """Fill a topic as fast as one connection can, and query keys at once."""
     with _local_endpoint(name, {}) as endpoint:
         with PipelinedSender(endpoint.broker, DEPTH) as sender:
-            sender.send_all(islice(_queues_in_turn(), messages), BODY, keys="key")
+            sender.send_all(islice(cycle(QUEUES), messages), BODY, keys="key")
         with Probe(endpoint.broker, timeout_s=INDEX_TIMEOUT_S) as probe:
             begin = time.perf_counter()
             while not _has_key(probe, f"key{messages}"):
@@ -117,11 +117,6 @@ def measure_key_queries(name: str, messages: int) -> Figures:
         "query_p50_ms": percentile(took_ms, 50),
         "query_p99_ms": percentile(took_ms, 99),
     }
-
-
-def _queues_in_turn() -> Iterable[tuple[str, int]]:
-    for _ in repeat(None):
-        yield from QUEUES
 
 
 def _has_key(probe: Probe, key: str) -> bool:
@@ -184,7 +179,7 @@ def measure_retention(name: str, seconds: int) -> Figures:
 def _send_for(name: str, seconds: int, disk: Path | None) -> tuple[list[float], int]:
     """Return how long each send took, in ms, and the number of commit log files that were deleted."""
     took_ms: list[float] = []
-    queues = iter(_queues_in_turn())
+    queues = cycle(QUEUES)
     endpoint = _local_endpoint(name, SETTINGS)
     if disk is not None:
         endpoint.directory = disk / "server"
