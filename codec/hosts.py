@@ -66,3 +66,9 @@ def pack_host(host: Host) -> bytes:
 def unpack_host(packed: bytes | memoryview) -> Host:
     """Return address and port. Raises MessageFormatError when the length is neither 8 nor 20."""
     return unpack_address(packed[:-4]), int.from_bytes(packed[-4:])
+
+
+def format_host(host: Host) -> str:
+    """Return "address:port", with brackets around an IPv6 address."""
+    address, port = host
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"

@@ -13,6 +13,7 @@ from codec.batch import split_batch
 from codec.capture import FATES, Damage
 from codec.constants import STORED_CODES
 from codec.errors import MessageFormatError
+from codec.hosts import format_host
 from codec.message import Message, iter_messages
 from codec.properties import KEYS, TAGS, UNIQ_CLIENT_MESSAGE_ID_KEYIDX, decode_properties
 from spark.capture.columns import MESSAGES
@@ -20,7 +21,7 @@ from spark.capture.exchange_rows import CapturedExchange, build_column
 from spark.capture.frame_decoding import PULL_CODES, CapturedSend, decompress_if_needed, int_field, long_field
 from spark.capture.options import CaptureSpec
 from spark.capture.record_block import REDACTED, RecordBlock
-from spark.pull.row_decoder import MAX_TIME_MS, host_text, unwrap_batches
+from spark.pull.row_decoder import MAX_TIME_MS, unwrap_batches
 from spark.pull.row_decoder import plain_body as stored_body
 
 Row = tuple[Any, ...]
@@ -160,8 +161,8 @@ def _stored_values(message: Message, broker: str | None) -> Row:
         list(message.properties.items()),
         _time_us(message.born_timestamp),
         _time_us(message.store_timestamp),
-        host_text(message.born_host),
-        host_text(message.store_host),
+        format_host(message.born_host),
+        format_host(message.store_host),
         message.sys_flag,
         message.flag,
         message.reconsume_times,

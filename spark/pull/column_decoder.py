@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from codec import properties as names
 from codec.errors import MessageFormatError
-from codec.hosts import MAX_PORT, unpack_host
+from codec.hosts import MAX_PORT, format_host, unpack_host
 from codec.ids import encode_message_id
 from codec.sysflag import BORN_HOST_V6, COMPRESSED, STORE_HOST_V6
 from spark.pull.decompression import decompress_body
@@ -28,7 +28,7 @@ from spark.pull.gather import (
 )
 from spark.pull.packed_properties import PackedProperties, unpack_properties
 from spark.pull.read_spec import ReadSpec
-from spark.pull.row_decoder import BODY_COLUMNS, LOG_APPEND_TIME, MAX_TIME_MS, PROPERTIES_COLUMNS, host_text
+from spark.pull.row_decoder import BODY_COLUMNS, LOG_APPEND_TIME, MAX_TIME_MS, PROPERTIES_COLUMNS
 from spark.pull.stored_messages import StoredMessages
 
 _HEX_DIGITS: Final = np.frombuffer(bytes(range(256)).hex().upper().encode(), "V2")
@@ -197,11 +197,11 @@ def _host_array(messages: StoredMessages, at: Indices, v6: int) -> pa.Array:
     if messages.has_flag(v6).any():
         known: dict[bytes, str] = {}
         packed = _packed_hosts(messages, at, v6)
-        texts = [known.get(each) or known.setdefault(each, host_text(unpack_host(each))) for each in packed]
+        texts = [known.get(each) or known.setdefault(each, format_host(unpack_host(each))) for each in packed]
         return pa.array(texts, pa.string())
     encoded = pa.array(read_records(messages.raw, at, "<i8")).dictionary_encode()
     texts = [
-        host_text(unpack_host(each.to_bytes(8, "little", signed=True)))
+        format_host(unpack_host(each.to_bytes(8, "little", signed=True)))
         for each in encoded.dictionary.to_pylist()
     ]
     return pa.array(texts, pa.string()).take(encoded.indices)

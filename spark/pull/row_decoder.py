@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from codec import properties as names
 from codec.batch import split_batch
-from codec.hosts import Host
+from codec.hosts import format_host
 from codec.message import Buffer, Message, iter_messages
 from codec.properties import decode_properties
 from codec.sysflag import COMPRESSED, INNER_BATCH, NEED_UNWRAP
@@ -76,11 +76,6 @@ def plain_body(message: Message) -> bytes:
     return message.body
 
 
-def host_text(host: Host) -> str:
-    """Format a host as `host:port`, an IPv6 host in brackets."""
-    return f"[{host[0]}]:{host[1]}" if ":" in host[0] else f"{host[0]}:{host[1]}"
-
-
 def _time_us(ms: int) -> int | None:
     return ms * 1000 if -MAX_TIME_MS <= ms <= MAX_TIME_MS else None
 
@@ -109,8 +104,8 @@ _READERS: Final[Mapping[str, Callable[[Message], Any]]] = {
     "properties": lambda message: _property_pairs(message.properties),
     "bornTimestamp": lambda message: _time_us(message.born_timestamp),
     "storeTimestamp": lambda message: _time_us(message.store_timestamp),
-    "bornHost": lambda message: host_text(message.born_host),
-    "storeHost": lambda message: host_text(message.store_host),
+    "bornHost": lambda message: format_host(message.born_host),
+    "storeHost": lambda message: format_host(message.store_host),
     "sysFlag": lambda message: message.sys_flag,
     "flag": lambda message: message.flag,
     "reconsumeTimes": lambda message: message.reconsume_times,

@@ -1,6 +1,5 @@
 """A stored message reduced to what content parity compares: identity, digest, and place; and the differences of two."""
 
-import socket
 from collections.abc import Iterator
 from hashlib import blake2b
 from struct import Struct
@@ -12,6 +11,7 @@ from codec import properties as names
 from codec.constants import MAGIC_V1
 from codec.errors import MessageFormatError
 from codec.expected_differences import COMPARED_SYS_FLAG_BITS, EXPECTED_PROPERTY_NAMES
+from codec.hosts import format_host, unpack_host
 from codec.message import HEADERS, SYS_FLAG_AT, message_end
 from codec.properties import find_property
 
@@ -140,7 +140,8 @@ def find_differences(primary: ComparedMessage, target: ComparedMessage) -> list[
         if ours != theirs
     ]
     if primary.born_host != target.born_host:
-        found.append(DifferingField("bornHost", _host_text(primary.born_host), _host_text(target.born_host)))
+        hosts = [format_host(unpack_host(message.born_host)) for message in (primary, target)]
+        found.append(DifferingField("bornHost", *hosts))
     if primary.body_crc != target.body_crc or primary.body_bytes != target.body_bytes:
         found.append(DifferingField("body", _body_text(primary), _body_text(target)))
     if primary.properties_crc != target.properties_crc:
@@ -165,16 +166,3 @@ def _value_text(value: bytes) -> str:
 
 def _body_text(message: ComparedMessage) -> str:
     return f"{message.body_bytes} bytes, CRC {message.body_crc:08x}"
-
-
-def _host_text(host: bytes) -> str:
-    """Format an address and a port of 4 bytes."""
-    if len(host) not in (8, 20):
-        return "-"
-    family = socket.AF_INET if len(host) == 8 else socket.AF_INET6
-    address = socket.inet_ntop(family, host[:-4])
-    return (
-        f"{address}:{int.from_bytes(host[-4:])}"
-        if len(host) == 8
-        else f"[{address}]:{int.from_bytes(host[-4:])}"
-    )
