@@ -210,7 +210,7 @@ def test_batch(broker: BlockingClient, topic: str) -> None:
     batch = [(b"%d" % number, {"UNIQ_KEY": f"k{number}", "TIMER_DELAY_SEC": "3600"}) for number in range(3)]
     reply = broker.ask(batch_request(topic, batch))
     assert reply.recall_handle is None
-    assert bodies(pull(broker, topic)) == [b"0", b"1", b"2"]
+    assert [message.body for message in arrived(broker, topic, 3)] == [b"0", b"1", b"2"]
 
 
 @case("timer", "a transactional timer message waits for its time after the commit")

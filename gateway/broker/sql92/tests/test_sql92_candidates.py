@@ -40,7 +40,7 @@ def read_all(store: MessageStore, topic: str, text: str, *, together: bool, most
 def store() -> MessageStore:
     """Three queues whose messages lie between each other's, with properties of many kinds."""
     rng = random.Random(7)
-    store = MessageStore.open(memory_config(), MemoryFiles())
+    store = MessageStore.open(memory_config(), MemoryFiles(), FakeClock())
     for number in range(COUNT):
         properties = {"UNIQ_KEY": f"{number:032X}"}
         if rng.random() < 0.9:
@@ -112,7 +112,7 @@ def test_few_of_many_are_looked_at() -> None:
 
 
 def test_the_limit_holds_for_what_cannot_be_searched() -> None:
-    store = MessageStore.open(memory_config(), MemoryFiles())
+    store = MessageStore.open(memory_config(), MemoryFiles(), FakeClock())
     for _ in range(1000):
         store.append("t", 0, b"x", encode_properties({"n": "1"}))
     selector = compile_sql("n IS NULL").selector
@@ -121,7 +121,7 @@ def test_the_limit_holds_for_what_cannot_be_searched() -> None:
 
 
 def test_large_messages_are_not_copied_to_be_searched() -> None:
-    store = MessageStore.open(memory_config(), MemoryFiles())
+    store = MessageStore.open(memory_config(), MemoryFiles(), FakeClock())
     for number in range(8):
         store.append("t", 0, bytes(100_000), encode_properties({"n": str(number)}))
     selector, sizes = SqlFilter("n = '7'", parse("n = '7'")).selector, []  # not the one that others get
