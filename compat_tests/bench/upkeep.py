@@ -34,7 +34,8 @@ RETENTION_DEPTH = 8
 """Few outstanding sends, so that a pause of the server is not hidden by queueing in the client."""
 QUERIES = 500
 FILE_BYTES = 8 << 20
-SETTINGS = {"mappedFileSizeCommitLog": str(FILE_BYTES), "cleanResourceInterval": "1000"}
+CLEAN_INTERVAL_MS = 1000
+SETTINGS = {"mappedFileSizeCommitLog": str(FILE_BYTES), "cleanResourceInterval": str(CLEAN_INTERVAL_MS)}
 DISK_BYTES = 1 << 30
 BALLAST_BYTES = 770 << 20
 """Used by something else on the small disk, of which both servers delete their oldest files above 85 %."""
@@ -54,6 +55,7 @@ BARS = (
     FigureRow("deleting_p99_ms", "send while files are deleted, p99 ms"),
     FigureRow("deleting_max_ms", "send while files are deleted, longest, ms"),
     FigureRow("files_deleted", "files of 8 MiB deleted meanwhile"),
+    FigureRow("refusals", "times that the senders were faster than that and the disk was full"),
 )
 
 
@@ -157,10 +159,10 @@ def measure_retention(name: str, seconds: int) -> Figures:
 
     Return nothing where no small disk can be mounted.
     """
-    kept_ms, _ = _send_for(name, seconds, None)
+    kept_ms, _, _ = _send_for(name, seconds, None)
     try:
         with small_disk() as disk:
-            deleting_ms, deleted = _send_for(name, seconds, disk)
+            deleting_ms, deleted, refusals = _send_for(name, seconds, disk)
     except (OSError, subprocess.CalledProcessError) as error:
         click.echo(f"retention is not measured, because no small disk can be mounted: {error}", err=True)
         return {}
@@ -173,23 +175,30 @@ def measure_retention(name: str, seconds: int) -> Figures:
         "deleting_p99_ms": percentile(deleting_ms, 99),
         "deleting_max_ms": max(deleting_ms),
         "files_deleted": deleted,
+        "refusals": refusals,
     }
 
 
-def _send_for(name: str, seconds: int, disk: Path | None) -> tuple[list[float], int]:
-    """Return how long each send took, in ms, and the number of commit log files that were deleted."""
+def _send_for(name: str, seconds: int, disk: Path | None) -> tuple[list[float], int, int]:
+    """Return how long each send took in ms, the commit log files deleted, and how often sends were refused."""
     took_ms: list[float] = []
+    refusals = 0
     queues = cycle(QUEUES)
     endpoint = _local_endpoint(name, SETTINGS)
     if disk is not None:
         endpoint.directory = disk / "server"
     with endpoint:
         end = time.monotonic() + seconds
-        with PipelinedSender(endpoint.broker, RETENTION_DEPTH) as sender:
-            while time.monotonic() < end:
-                took_ms += (one * 1000 for one in sender.send_all(islice(queues, 1000), LARGE_BODY))
+        while time.monotonic() < end:
+            try:
+                with PipelinedSender(endpoint.broker, RETENTION_DEPTH) as sender:
+                    while time.monotonic() < end:
+                        took_ms += (one * 1000 for one in sender.send_all(islice(queues, 1000), LARGE_BODY))
+            except SendRefused:
+                refusals += 1
+                time.sleep(CLEAN_INTERVAL_MS / 1000)  # as long as the broker takes to look at the disk again
         names = [path.name for path in (endpoint.store / "commitlog").iterdir() if path.name.isdecimal()]
-        return took_ms, int(min(names)) // FILE_BYTES
+        return took_ms, int(min(names)) // FILE_BYTES, refusals
 
 
 @contextmanager
