@@ -24,7 +24,7 @@ def test_without_a_small_disk_only_retention_is_left_out(monkeypatch: pytest.Mon
         raise subprocess.CalledProcessError(1, command)
 
     monkeypatch.setattr(subprocess, "run", run)
-    monkeypatch.setattr(upkeep, "_send_for", lambda name, seconds, disk: ([1.0], 0))
+    monkeypatch.setattr(upkeep, "_send_for", lambda name, seconds, disk: ([1.0], 0, 0))
     assert upkeep.measure_retention("ours", 1) == {}
     text = figure_table(upkeep.BARS, ["ours"], [{"first_query_ms": 1.0}])
     assert "| key query, p50 ms | - | - | - |" in text
@@ -35,7 +35,7 @@ def test_sends_amid_which_no_file_was_deleted_measure_nothing(
 ) -> None:
     monkeypatch.setattr(subprocess, "run", lambda *arguments, **options: None)
     monkeypatch.setattr(os, "posix_fallocate", lambda *arguments: None)
-    monkeypatch.setattr(upkeep, "_send_for", lambda name, seconds, disk: ([1.0], 0))
+    monkeypatch.setattr(upkeep, "_send_for", lambda name, seconds, disk: ([1.0], 0, 0))
     with pytest.raises(LoadFailed, match="no file was deleted"):
         upkeep.measure_retention("ours", 1)
 
