@@ -6,9 +6,9 @@
     python scripts/run_tests.py compat-ours -- -k pull    # further arguments go to pytest
 
 Most runs wait as much as they compute, so several go at a time, each with servers of its own. The output of a run
-is printed in one piece when the run ends; a summary closes the whole. A pytest run that fails is repeated once with
-the cases that failed, on new servers: JVMs, and the clock of a busy machine, are late at times. Both outputs are shown,
-and a case that needs its second try is a defect to look into. The exit status is 1 when a run failed twice.
+is printed in one piece when the run ends; a summary closes the whole. A conformance or Spark run that fails is
+repeated once with the cases that failed, on a new server: JVMs on a busy machine are late at times. Both outputs are
+shown, and a case that needs its second try is a defect to look into. The exit status is 1 when a run failed twice.
 """
 
 import argparse
@@ -89,18 +89,6 @@ def _pytest(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "pytest", *arguments]
 
 
-def _units(name: str, text: str) -> Run:
-    """Return the run of all unit and simulation tests, with its second try."""
-    places = ("codec", "remoting", "storage", "toolkit", "gateway", "compat_tests/tests", "spark")
-    common = ["--ignore", INTERCHANGE, "--ignore", SPARK_CASES, "-o", f"cache_dir=.pytest_cache/{name}"]
-    return Run(
-        name,
-        text,
-        _pytest(*places, *common, "--numprocesses", "auto"),
-        _pytest(*places, *common, "--last-failed", "--last-failed-no-failures=none"),
-    )
-
-
 def _cases(name: str, text: str, endpoint: str, selection: Sequence[str], files: Sequence[str] = ()) -> Run:
     """Return a run of conformance cases on one endpoint, with its second try."""
     places = [f"compat_tests/cases/test_{file}.py" for file in files] or ["compat_tests/cases"]
@@ -144,6 +132,8 @@ def _runs() -> list[Run]:
     shared = ["-m", "not stops_server and not both_servers", "--numprocesses", "2", "--dist", "loadfile"]
     two_files = ["--numprocesses", "2", "--dist", "loadfile"]
     stopping = ["-m", "stops_server"]
+    units = ("codec", "remoting", "storage", "toolkit", "gateway", "compat_tests/tests", "spark")
+    ignored = ["--ignore", INTERCHANGE, "--ignore", SPARK_CASES]
     return [
         Run("format", "formatting (ruff)", [str(tools / "ruff"), "format", "--check", "."]),
         Run("lint", "lint (ruff)", [str(tools / "ruff"), "check", "."]),
@@ -160,7 +150,7 @@ def _runs() -> list[Run]:
             "class archives, so that official servers start sooner",
             [python, "-m", "compat_tests.archives"],
         ),
-        _units("unit", "unit and simulation tests"),
+        Run("unit", "unit and simulation tests", _pytest(*units, *ignored, "--numprocesses", "auto")),
         Run(
             "fuzz",
             "mutated requests against namesrv, broker and shadow gateway, and the corpus",
