@@ -69,6 +69,6 @@ def unpack_host(packed: bytes | memoryview) -> Host:
 
 
 def format_host(host: Host) -> str:
-    """Return "address:port", with brackets around an IPv6 address."""
+    """Return "address:port", with brackets around an IPv6 address. The address may also be a name."""
     address, port = host
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"

@@ -5,6 +5,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from codec.hosts import format_host
 from gateway.config.live import official_values
 from gateway.config.process import ServeConfig
 from gateway.process_access import ProcessAccess
@@ -82,4 +83,4 @@ def format_address(listener: socket.socket) -> str:
     """Return the host:port of a listener for the ready line; a listener on all addresses is shown as loopback."""
     host, port = listener.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "127.0.0.1"}.get(host, host)
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return format_host((host, port))

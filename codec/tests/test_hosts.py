@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codec.errors import MessageFormatError
-from codec.hosts import pack_address, pack_host, unpack_address, unpack_host
+from codec.hosts import format_host, pack_address, pack_host, unpack_address, unpack_host
 
 
 @given(st.ip_addresses(), st.integers(0, 65535))
@@ -59,3 +59,8 @@ def test_no_long_address_is_kept():
         with pytest.raises(MessageFormatError, match="characters") as refused:
             pack_address(f"fe80::{number}%" + "x" * 100_000)
         assert len(str(refused.value)) < 200
+
+
+def test_format_host():
+    assert format_host(("10.0.0.1", 1)) == "10.0.0.1:1"
+    assert format_host(("::1", 1)) == "[::1]:1"

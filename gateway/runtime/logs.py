@@ -5,6 +5,8 @@ import sys
 import time
 from typing import Final, TextIO
 
+from codec.hosts import format_host
+
 MAX_VALUE_CHARS: Final = 500
 """Longer values are shortened: many of them are texts of clients, who could fill the disk with log lines."""
 _STANDARD = frozenset(vars(logging.LogRecord("", 0, "", 0, "", (), None))) | {
@@ -41,8 +43,7 @@ class KeyValueFormatter(logging.Formatter):
 def render(value: object) -> str:
     """Return a value as one word, quoted if it contains anything but letters, digits and common signs; shortened."""
     if isinstance(value, tuple) and len(value) >= 2 and isinstance(value[1], int):
-        host, port = value[0], value[1]
-        return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
+        return format_host((str(value[0]), value[1]))
     text = str(value)
     if len(text) > MAX_VALUE_CHARS:
         text = f"{text[:MAX_VALUE_CHARS]}… ({len(text)} characters)"

@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 
 import trio
 
+from codec.hosts import format_host
 from gateway.runtime.allocator import give_back_large_blocks
 from gateway.runtime.file_limit import raise_file_limit
 from storage.errors import StoreError
@@ -32,12 +33,12 @@ class ListenError(OSError):
     """A port cannot be opened. The text names the address, the setting and the remedy."""
 
     def __init__(self, host: str, port: int, setting: str, reason: OSError | OverflowError) -> None:
-        shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         detail = (getattr(reason, "strerror", None) or str(reason)).lower()
         if getattr(reason, "errno", None) == errno.EADDRINUSE:
             detail = "address already in use"
         super().__init__(
-            f"cannot listen on {shown} ({setting}): {detail}. Use another port, or 0 for a free one."
+            f"cannot listen on {format_host((host, port))} ({setting}): {detail}. "
+            "Use another port, or 0 for a free one."
         )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import trio
 
+from codec.hosts import format_host
 from gateway.runtime.file_limit import within_file_limit
 from gateway.runtime.loop_watchdog import LoopWatchdog
 from gateway.runtime.metrics import Metric, MetricRegistry
@@ -32,7 +33,6 @@ from gateway.shadow.config import ShadowConfig
 from gateway.shadow.cutover.assembly import Cutover
 from gateway.shadow.mirror.routes import MirrorRoutes
 from gateway.shadow.mirror.service import MirrorService
-from gateway.shadow.proxy.address_book import format_address
 from gateway.shadow.proxy.broker_check import BrokerCheck
 from gateway.shadow.proxy.forwarder import Forwarder
 from gateway.shadow.proxy.listener_context import TargetDialer
@@ -278,13 +278,13 @@ class ShadowServer:
         )
         listeners = self.forwarder.broker_listeners
         brokers = {
-            name: format_address(host, listeners.ports[address])
+            name: format_host((host, listeners.ports[address]))
             for name, addresses in sorted(self.primary.brokers.items())
             for _, address in sorted(addresses.items(), reverse=True)
             if address in listeners.ports
         }
-        namesrv = format_address(host, self.forwarder.namesrv_ports[0])
-        return {"namesrv": namesrv, "brokers": brokers, "console": console and format_address(*console)}
+        namesrv = format_host((host, self.forwarder.namesrv_ports[0]))
+        return {"namesrv": namesrv, "brokers": brokers, "console": console and format_host(console)}
 
     async def _finish_traffic(self) -> None:
         """Let answers arrive, drain the mirror, and write the report."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from codec.errors import MessageFormatError
-from codec.hosts import Host, pack_host
+from codec.hosts import Host, format_host, pack_host
 from gateway.shadow.clusters.cluster import split_address
 
 MAX_IGNORED_ADDRESSES = 1000
@@ -17,11 +17,6 @@ MAX_ADDRESS_CHARS = 270
 """Longest "host:port" that is looked at: a host name has at most 253 characters."""
 AUTO = "auto"
 """The value of the setting `advertise` that stands for the host by which each client reached the gateway."""
-
-
-def format_address(host: str, port: int) -> str:
-    """Return "host:port", with brackets around an IPv6 address."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 @lru_cache(maxsize=1024)
@@ -83,7 +78,7 @@ class AddressView:
 
     def add_listener(self, address: str, port: int) -> str:
         """Note the port that stands for one of the primary's addresses; return the gateway's address."""
-        gateway_address = self.gateway_addresses[address] = format_address(self.host, port)
+        gateway_address = self.gateway_addresses[address] = format_host((self.host, port))
         self.add_store_host(pack_address(address), gateway_address)
         return gateway_address
 

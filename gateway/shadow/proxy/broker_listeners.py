@@ -31,12 +31,13 @@ from typing import Final, Protocol
 
 import trio
 
+from codec.hosts import format_host
 from gateway.runtime.metrics import Metric
 from gateway.runtime.process import ListenError
 from gateway.runtime.supervise import TaskSupervisor
 from gateway.shadow.clusters.address_policy import AddressRefused, Endpoint
 from gateway.shadow.clusters.cluster import CLUSTER_ERRORS, MAX_PORT, Cluster, split_address
-from gateway.shadow.proxy.address_book import MAX_ADDRESS_CHARS, AddressBook, format_address, pack_address
+from gateway.shadow.proxy.address_book import MAX_ADDRESS_CHARS, AddressBook, pack_address
 from gateway.shadow.proxy.listener_context import UpstreamAddress
 from gateway.shadow.proxy.listener_ports import ListenerPorts
 from gateway.shadow.proxy.settings import ListenSettings
@@ -455,7 +456,7 @@ class BrokerListeners:
         """Note the numeric address of a broker that registered a name, because message ids contain it."""
         endpoint = self._checks.endpoint_of(address)
         if endpoint is not None and pack_address(address) is None:
-            self.book.add_store_host(address, format_address(*endpoint))
+            self.book.add_store_host(address, format_host(endpoint))
 
     # -- metrics --------------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from typing import Final
 
 import trio
 
+from codec.hosts import format_host
 from gateway.runtime.metrics import Metric
 from gateway.runtime.process import ListenError
 from gateway.runtime.state_file import absolute_path
@@ -14,7 +15,6 @@ from gateway.runtime.supervise import TaskSupervisor
 from gateway.shadow.clusters.address_policy import AddressPolicy, Endpoint
 from gateway.shadow.clusters.cluster import Cluster, Sign, split_address
 from gateway.shadow.clusters.endpoints import UpstreamDialer
-from gateway.shadow.proxy.address_book import format_address
 from gateway.shadow.proxy.broker_check import BrokerCheck, is_local_host
 from gateway.shadow.proxy.broker_listeners import BrokerListeners
 from gateway.shadow.proxy.client_listener import ClientListener, ConnectionCount, DialUpstream
@@ -174,7 +174,7 @@ class Forwarder:
         host, port = split_address(upstream.address)
         addresses = [upstream.address]
         if port_offset and port + port_offset > 0:
-            addresses.insert(0, format_address(host, port + port_offset))
+            addresses.insert(0, format_host((host, port + port_offset)))
         return self._start_listener(upstream, sockets, addresses, self._broker_check.dial, self._dial_target)
 
     def _start_listener(

@@ -5,7 +5,7 @@ from functools import partial
 
 import trio
 
-from gateway.shadow.proxy.address_book import format_address
+from codec.hosts import format_host
 from gateway.shadow.proxy.exchange_tracker import ClientIdentity
 from gateway.shadow.proxy.listener_context import ListenerContext
 from gateway.shadow.proxy.peer_connection import DEFECT, ConnectionEvents, PeerConnection
@@ -64,7 +64,7 @@ class SessionDriver:
         self.client = self._make_connection(client, Peer.CLIENT)
         self.primary = self._make_connection(primary, Peer.PRIMARY)
         self.target: PeerConnection | None = None
-        identity = ClientIdentity(number, format_address(*client.remote))
+        identity = ClientIdentity(number, format_host(client.remote))
         self._session = Session(
             identity, context.book.view_for(client.local), context, self._follow_up, self._on_large_input
         )
@@ -92,8 +92,8 @@ class SessionDriver:
     async def run(self) -> None:
         """Forward frames until a connection ends and the other end has got its bytes."""
         client_addresses = self._context.book.client_addresses
-        address_at_primary = format_address(*self.primary.local)
-        client_addresses[address_at_primary] = format_address(*self.client.remote)
+        address_at_primary = format_host(self.primary.local)
+        client_addresses[address_at_primary] = format_host(self.client.remote)
         self.primary.start_reading()
         self.client.start_reading()
         try:

@@ -1,6 +1,6 @@
 """Clients see gateway addresses that depend on the host by which they reached the gateway."""
 
-from gateway.shadow.proxy.address_book import MAX_IGNORED_ADDRESSES, AddressBook, format_address, pack_address
+from gateway.shadow.proxy.address_book import MAX_IGNORED_ADDRESSES, AddressBook, pack_address
 
 
 def make_book(advertise="auto", ports=None):
@@ -65,8 +65,3 @@ def test_ignored_addresses_are_bounded_and_never_the_primarys():
     assert not book.is_ignored("10.1.0.1:10911")
     assert not book.is_ignored(f"10.2.0.{MAX_IGNORED_ADDRESSES}:1")
     assert book.view_for(("10.0.0.9", 1)).translate_address("10.2.0.1:1") == "10.2.0.1:1"
-
-
-def test_format_address():
-    assert format_address("10.0.0.1", 1) == "10.0.0.1:1"
-    assert format_address("::1", 1) == "[::1]:1"
