@@ -18,7 +18,7 @@ import click
 from compat_tests.bench.cli import endpoint_factory
 from compat_tests.bench.figure_table import FigureRow, figure_table, is_met, percentile
 from compat_tests.bench.loads import Figures
-from compat_tests.bench.pipelined_sender import PipelinedSender
+from compat_tests.bench.pipelined_sender import PipelinedSender, SendRefused
 from compat_tests.bench.usage import memory_mib, work_until_idle_s
 from compat_tests.endpoints import ENDPOINT_KINDS, Endpoint, Unavailable, exit_on_sigterm
 from compat_tests.endpoints.probe import Probe, ProbeRefused
@@ -76,8 +76,8 @@ def main(topics: int, queues: int, messages: int, subject: str, baseline: str | 
     for name in names:
         try:
             results.append(measure(endpoint_factory(name, {}), ScaleWork(topics, queues, messages)))
-        except Unavailable as error:
-            raise click.ClickException(f"cannot measure on this machine: {error}") from error
+        except (Unavailable, SendRefused, OSError) as error:
+            raise click.ClickException(f"cannot measure {name}: {error}") from error
     click.echo(figure_table(BARS, names, results))
     sys.exit(0 if all(is_met(bar, results[0]) is not False for bar in BARS) else 1)
 
