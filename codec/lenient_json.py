@@ -29,7 +29,7 @@ _TOKEN = re.compile(
       | ( "(?:[^"\\]++|\\.)*+"
         | '(?:[^'\\]++|\\.)*+'
         | [A-Za-z_$][\w$.\-]*+
-        | -?[0-9]++(?:\.[0-9]++)?+(?:[eE][+-]?+[0-9]++)?+[LSBDF]?+
+        | -?[0-9]++(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?[LSBDF]?+
         )
     )
     [ \t\r\n]*+
@@ -37,9 +37,12 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-"""Plain text, an integer (its type letter is skipped), a bracket, or another token; then the separator behind it."""
+"""Plain text, an integer (its type letter is skipped), a bracket, or another token; then the separator behind it.
+
+The optional parts of a fraction are not possessive: before Python 3.11.5 such a part swallowed what it matched of a
+text like `0e` and failed at. Nothing behind them can fail, so that this costs no backtracking.
+"""
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|(.))", re.DOTALL)
-_ESCAPED = re.compile(r"(?:[^\\]++|\\[^ux]|\\u[0-9a-fA-F]{4}|\\x[0-9a-fA-F]{2})*+", re.DOTALL)
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "0": "\0"}
 _WORDS = {"true": True, "false": False, "null": None, "NaN": None, "undefined": None}
 _NO_KEY: Final = object()
@@ -180,9 +183,10 @@ class _ScalarReader:
         self._escapes_left -= inside.count("\\")
         if self._escapes_left < 0:
             raise _error("too many escapes that are not standard JSON", at)
-        if not _ESCAPED.fullmatch(inside):
-            raise _error("invalid escape", at)
-        text = _ESCAPE.sub(_unescape, inside)
+        try:
+            text = _ESCAPE.sub(_unescape, inside)
+        except ValueError:
+            raise _error("invalid escape", at) from None
         # Two escapes that are halves of a character become that character, others U+FFFD.
         return (
             text
@@ -192,5 +196,8 @@ class _ScalarReader:
 
 
 def _unescape(match: re.Match[str]) -> str:
+    """Return the character of an escape. Raises ValueError for u or x without its digits."""
     unicode, latin, letter = match.groups()
+    if letter in ("u", "x"):
+        raise ValueError(letter)
     return _ESCAPES.get(letter, letter) if letter else chr(int(unicode or latin, 16))

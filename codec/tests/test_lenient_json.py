@@ -56,6 +56,14 @@ def test_long_text_that_is_no_document_is_refused(unit):
         parse_lenient(unit * 100_000, 1000)
 
 
+@pytest.mark.parametrize(
+    "text", ["0e", "1e+", "1.", "1.e5", "-1.5e", "{a:2E-}", "[0.,1]", "'\\u12'", "'\\x1'"]
+)
+def test_a_number_or_an_escape_that_lacks_digits_is_refused(text):
+    with pytest.raises(JsonError):
+        parse_lenient(text, 10)
+
+
 def test_values_nest_100_deep():
     assert parse_lenient("[" * 100 + "]" * 100, 0)
     with pytest.raises(JsonError, match="nested too deeply"):
