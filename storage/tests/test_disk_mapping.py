@@ -96,7 +96,7 @@ def read_all(disk: str) -> None:
     due_ms = timers.next_slot_ms() or 0
     for slot_ms in range(due_ms - 10_000_000, due_ms + 10_000_000, 100_000):
         timers.pending_records(slot_ms)
-    print(json.dumps({"messages": len(found), "keys": keys, "timers": timers.waiting_messages}))
+    print(json.dumps({"messages": len(found), "keys": keys, "timers": timers.waiting_messages}), flush=True)
     os._exit(0)
 
 
@@ -122,7 +122,7 @@ def append_until_full(disk: str) -> None:
     except StoreFull:
         pass
     found = sum(store.max_offset(*key) - store.min_offset(*key) for key in store.queue_keys())
-    print(json.dumps(found - QUEUES * 5 == stored))
+    print(json.dumps(found - QUEUES * 5 == stored), flush=True)
     os._exit(0)
 
 
