@@ -1,12 +1,11 @@
 """The sources on a standalone cluster and through Spark Connect, shipped in the ways the documents name."""
 
 import json
-import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from subprocess import CompletedProcess
+from subprocess import CompletedProcess, run
 from typing import Any, NamedTuple
 
 import pytest
@@ -151,8 +150,8 @@ def test_a_pipeline_submitted_with_a_packed_environment(
     """Executors and driver use the packed environment; nothing else is installed."""
     archive, unpacked = tmp_path / "spark-env.tar.gz", tmp_path / "environment"
     pack_environment(archive, str(shipped.wheel), *REQUIREMENTS)
-    with tarfile.open(archive) as content:
-        content.extractall(unpacked, filter="tar")
+    unpacked.mkdir()
+    run(["tar", "-xf", archive, "-C", unpacked], check=True)
     config = tmp_path / "peek.toml"
     config.write_text(
         f'[source]\nnameServer = "{topic.namesrv}"\nsubscribe = "{topic.topic}"\n[peek]\nrows = 7\n'
