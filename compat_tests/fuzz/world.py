@@ -70,6 +70,9 @@ class StoredPlace(NamedTuple):
     physical_offset: str
 
 
+HANDLE_FIELDS: Final = 8
+HANDLE_BROKER: Final = 5
+"""Number of fields of a receipt handle, and the place of the broker's name, the only one that is no number."""
 NO_RECEIPT: Final = Receipt("fuzz_normal", "fuzz_group", "0", "0", "0 1700000000000 60000 0 0 broker-a 0 0")
 NO_PLACE: Final = StoredPlace("fuzz_normal", "7F00000100002A9F0000000000000000", "0", "0", "0")
 
@@ -103,7 +106,7 @@ class FuzzWorld:
             self.recall_handles.append(handle)
 
     def learn_pop(self, topic: str, group: str, reply: Mapping[str, str], body: bytes) -> None:
-        """Take over the receipt handles of popped messages."""
+        """Take over the receipt handles of popped messages; handles that a producer made up are left out."""
         try:
             starts = [part.split(" ") for part in (reply.get("startOffsetInfo") or "").split(";") if part]
             start_of = {(kind, queue): start for kind, queue, start in starts}
@@ -121,9 +124,17 @@ class FuzzWorld:
                         str(message.queue_offset),
                     )
                 )
-                self.receipts.append(Receipt(topic, group, queue, str(message.queue_offset), extra))
+                if _is_handle(extra):
+                    self.receipts.append(Receipt(topic, group, queue, str(message.queue_offset), extra))
         except (KeyError, ValueError, MessageFormatError):
             return
+
+
+def _is_handle(text: str) -> bool:
+    """Tell whether a text has the fields of a receipt handle: a mutated send may have stored anything as POP_CK."""
+    fields = text.split(" ")
+    numbers = (*fields[:HANDLE_BROKER], *fields[HANDLE_BROKER + 1 :])
+    return len(fields) == HANDLE_FIELDS and all(each.isascii() and each.isdecimal() for each in numbers)
 
 
 def set_up_world(namesrv: str, broker: str) -> FuzzWorld:
