@@ -60,9 +60,9 @@ class CrashMapping:
 
     def after_power_cut(self, rng: random.Random) -> bytes:
         """Return a mixture of the sectors on the disk and those in memory, as the kernel may have written them."""
-        return _mix(self._writable(), self.on_disk(), rng)
+        return _mix(self.writable(), self.on_disk(), rng)
 
-    def _writable(self) -> bytes:
+    def writable(self) -> bytes:
         """Return what the disk will hold when the kernel has written all that it takes for changed."""
         if self.dropped is None:
             return bytes(self.buffer)
@@ -73,7 +73,7 @@ class CrashMapping:
 
     def flush(self) -> None:
         """Write all sectors that the kernel takes for changed."""
-        self.durable, self.written = self._writable(), None
+        self.durable, self.written = self.writable(), None
         if self.dropped is not None:
             self.dropped = bytes(self.buffer)
 
@@ -174,6 +174,21 @@ class CrashFiles:
                 after.small[path] = deleted
         for path, file in mapped.items():
             content = file.after_power_cut(rng)
+            after.mapped[path] = CrashMapping(after, path, content, content)
+        return after
+
+    def cut_power(self, is_written: Callable[[str], bool]) -> Self:
+        """Return the files as found after a power cut, chosen by path instead of by chance as `crash` does.
+
+        The kernel had written all of the mapped files whose path ``is_written`` accepts, and of the others nothing
+        since their last flush. Every file that was created exists, with zeros if nothing of it was written. Small files
+        are whole.
+        """
+        after = type(self)(self.capacity_bytes)
+        after._boot = self._boot + 1
+        after.small = dict(self.small)
+        for path, file in self.mapped.items():
+            content = file.writable() if is_written(path) else file.on_disk()
             after.mapped[path] = CrashMapping(after, path, content, content)
         return after
 

@@ -1,6 +1,11 @@
-"""Helpers of the store's tests."""
+"""Helpers of the store's tests: a fake clock, small files, threads and kills at a chosen instruction."""
+
+import sys
+from collections.abc import Callable
+from types import FrameType
 
 from storage.config import StoreConfig
+from storage.crash_files import ProcessKilled
 
 
 class FakeClock:
@@ -33,3 +38,36 @@ def small_config(**changes: object) -> StoreConfig:
         "max_open_queue_files": 4,
     }
     return StoreConfig(**(settings | changes))
+
+
+def run_interrupted(work: Callable[[], object], step: int, other: Callable[[], object]) -> bool:
+    """Run ``work``, and ``other`` before its instruction number ``step``; return False if it has not so many.
+
+    Only instructions of the store's modules count. ``other`` stands for another thread, or is `kill_process`.
+    """
+    left = step
+
+    def trace(frame: FrameType, event: str, argument: object) -> object:
+        nonlocal left
+        if "/storage/" not in frame.f_code.co_filename:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            left -= 1
+            if left == -1:
+                sys.settrace(None)
+                other()
+        return trace if left >= 0 else None
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return left < 0
+
+
+def kill_process() -> None:
+    """End the process: whoever runs this sees `ProcessKilled`, and the files stay as they are."""
+    raise ProcessKilled

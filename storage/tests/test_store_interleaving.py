@@ -6,45 +6,18 @@ in the middle of one instruction after another.
 
 import itertools
 import random
-import sys
 from collections.abc import Callable
 from functools import partial
-from types import FrameType
 
 import pytest
 
 from codec.batch import encode_batch
 from storage.crash_files import CrashFiles, ProcessKilled
 from storage.store import MessageStore
-from storage.tests.support import FakeClock, small_config
+from storage.tests.support import FakeClock, kill_process, run_interrupted, small_config
 
 TOPICS = ("a", "b")
 Work = Callable[[MessageStore], object]
-
-
-def run_interrupted(work: Callable[[], object], step: int, other: Callable[[], object]) -> bool:
-    """Run ``work``, and ``other`` before its instruction number ``step``; return False if it has not so many."""
-    left = step
-
-    def trace(frame: FrameType, event: str, argument: object) -> object:
-        nonlocal left
-        if "/storage/" not in frame.f_code.co_filename:
-            return None
-        frame.f_trace_opcodes = True
-        if event == "opcode":
-            left -= 1
-            if left == -1:
-                sys.settrace(None)
-                other()
-        return trace if left >= 0 else None
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        work()
-    finally:
-        sys.settrace(before)
-    return left < 0
 
 
 def append_one(store: MessageStore) -> None:
@@ -224,10 +197,6 @@ def test_a_checkpoint_while_retention_removes_files(outer: str) -> None:
             assert again.max_offset("a", 0) == 31
             assert contents(again)["a"][-6:] == contents(store)["a"][-6:]
     assert step > 100
-
-
-def kill_process() -> None:
-    raise ProcessKilled
 
 
 @pytest.mark.parametrize("messages", range(1, 12))
