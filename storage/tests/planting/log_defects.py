@@ -9,9 +9,9 @@ STORE: Final = "storage/store.py"
 COMMIT_LOG: Final = "storage/commit_log.py"
 FILES: Final = "storage/files.py"
 GROUP_COMMIT: Final = "gateway/broker/group_commit.py"
-MODEL: Final = "storage/tests/test_store_model.py"
 INTERLEAVING: Final = "storage/tests/test_store_interleaving.py"
 TEST_FILES: Final = "storage/tests/test_files.py"
+TEST_INDEX: Final = "storage/tests/test_index_recovery.py"
 TEST_RECOVERY: Final = "storage/tests/test_recovery.py"
 TEST_GROUP_COMMIT: Final = "gateway/broker/tests/test_group_commit.py"
 
@@ -111,13 +111,13 @@ LOG_DEFECTS: Final = (
             _FLUSH_QUEUES,
             "",
         ),
-        (MODEL,),
+        (TEST_RECOVERY, INTERLEAVING),
     ),
     Defect(
         "checkpoint-without-flushing-the-log",
         KEPT,
         change(STORE, _FLUSH_LOG, _FLUSH_LOG.replace("        self.flush()\n", "")),
-        (MODEL,),
+        (TEST_RECOVERY, INTERLEAVING),
     ),
     Defect(
         "queues-listed-without-a-copy",
@@ -147,7 +147,7 @@ LOG_DEFECTS: Final = (
             "        base = self.base_of(start)\n",
             "        base = self.base_of(max(0, target - 1))\n",
         ),
-        (MODEL,),
+        (TEST_RECOVERY,),
     ),
     Defect(
         "clean-mark-before-the-last-checkpoint",
@@ -158,7 +158,7 @@ LOG_DEFECTS: Final = (
             "                self.files.delete(self.config.abort_path)\n"
             "                self.write_checkpoint()\n                time_ms = ",
         ),
-        (MODEL,),
+        (TEST_RECOVERY,),
     ),
     Defect(
         "small-files-not-fsynced",

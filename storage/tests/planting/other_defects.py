@@ -3,7 +3,7 @@
 from typing import Final
 
 from storage.tests.planting.defect import Defect, change
-from storage.tests.planting.log_defects import MODEL
+from storage.tests.planting.log_defects import TEST_INDEX, TEST_RECOVERY
 
 TIMER: Final = "storage/timer_store.py"
 TIMER_LOG: Final = "storage/timer_log.py"
@@ -233,7 +233,7 @@ OTHER_DEFECTS: Final = (
             "        if self.commit_log.first_base >= self.commit_log.base:\n",
             "        if self.commit_log.first_base > self.commit_log.base:\n",
         ),
-        (MODEL, TEST_STORE),
+        (TEST_STORE,),
     ),
     Defect(
         "expired-entries-still-readable",
@@ -243,7 +243,7 @@ OTHER_DEFECTS: Final = (
             "        self.min_offset = self.first_entry_from(physical_offset)\n        self.expired_before",
             "        self.expired_before",
         ),
-        (MODEL, TEST_STORE),
+        (TEST_STORE,),
     ),
     Defect(
         "last-queue-file-expires",
@@ -253,7 +253,7 @@ OTHER_DEFECTS: Final = (
             "        while len(self.bases) > 1 and self.read_entry(self.bases[1] - 1)[0] < physical_offset:\n",
             "        while len(self.bases) > 1 and self.read_entry(self.bases[1] - 1)[0] <= physical_offset:\n",
         ),
-        (MODEL, TEST_STORE),
+        (TEST_STORE,),
     ),
     Defect(
         "index-of-stored-messages-expires",
@@ -263,7 +263,7 @@ OTHER_DEFECTS: Final = (
             "        while len(self.files) > 1 and self.files[0].end_offset < physical_offset:\n",
             "        while len(self.files) > 1 and self.files[0].begin_offset < physical_offset:\n",
         ),
-        (MODEL,),
+        (TEST_INDEX,),
     ),
     Defect(
         "young-log-file-expires",
@@ -273,19 +273,19 @@ OTHER_DEFECTS: Final = (
             "        if following is None or store_timestamp_of(following) > timestamp_ms:\n            return False\n",
             "",
         ),
-        (MODEL, TEST_STORE),
+        (TEST_STORE,),
     ),
     Defect(
         "time-search-skips-a-message",
         TIMES,
         change("storage/time_search.py", "            low = probe + 1\n", "            low = probe + 2\n"),
-        (MODEL, TEST_STORE),
+        (TEST_STORE,),
     ),
     Defect(
         "time-search-leaves-out-the-time-itself",
         TIMES,
         change("storage/time_search.py", " or (inclusive and time_ms == timestamp_ms)", ""),
-        (MODEL, TEST_STORE),
+        (TEST_STORE,),
     ),
     Defect(
         "time-search-stops-at-a-hole",
@@ -295,6 +295,6 @@ OTHER_DEFECTS: Final = (
             "        while time_ms < 0 and probe + 1 < high:  # a hole: the message behind it tells the time\n",
             "        while False:\n",
         ),
-        (MODEL, TEST_STORE),
+        (TEST_RECOVERY,),
     ),
 )

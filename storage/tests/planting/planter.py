@@ -1,21 +1,27 @@
 """Plants defects into copies of the tree, and runs the tests that should notice.
 
     python -m storage.tests.planting                 # all; exit status 1 if one is not caught
-    python -m storage.tests.planting -j 4 NAME…      # some, four at a time
-    python -m storage.tests.planting --list
+    python -m storage.tests.planting -j 4 NAME…      # some, four at a time; NAME may be a pattern such as 'index-*'
+    python -m storage.tests.planting --list          # their names, laws and tests
+    python -m storage.tests.planting --stories       # random stories instead of each defect's own tests
 
-The tests must pass on an unchanged copy first. A defect is caught if a test fails; an error while pytest collects
-tests does not count, because a defect that breaks an import proves nothing.
+The tests must pass on an unchanged copy first. A defect is caught if a test fails. Three other outcomes count against
+the tests: all pass, one does not end, or pytest cannot run them, because a defect that breaks an import proves nothing.
+The tests of a defect are deterministic, and everything that is random gets a fixed seed, so that a run can be repeated.
 """
 
 import argparse
+import enum
+import fnmatch
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -29,6 +35,8 @@ from storage.tests.planting.recovery_defects import RECOVERY_DEFECTS
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 DEFECTS: Final = (*LOG_DEFECTS, *RECOVERY_DEFECTS, *OTHER_DEFECTS)
+STORIES: Final = "storage/tests/test_store_model.py"
+"""The random stories about a store. No defect relies on them."""
 COPIED: Final = (
     "codec",
     "remoting",
@@ -40,22 +48,45 @@ COPIED: Final = (
     "conf",
 )
 TIMEOUT_S: Final = 600
-TESTS_FAILED: Final = 1
-"""Exit status of pytest when tests ran and some failed."""
+SEED: Final = "0"
+
+
+class Result(enum.StrEnum):
+    """The end of the tests of one planted defect. Only CAUGHT is a success."""
+
+    CAUGHT = "caught"
+    MISSED = "MISSED"  # all tests pass
+    HUNG = "HUNG"  # a test does not end
+    BROKEN = "BROKEN"  # pytest could not run the tests
+
+
+@dataclass(frozen=True, slots=True)
+class TestRun:
+    """One run of pytest. ``test`` is the test that failed or did not end; empty if there is none."""
+
+    __test__ = False  # no tests for pytest to collect
+
+    result: Result
+    test: str
+    output: str
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of one planting. ``caught_by`` names the first test that failed; empty if none did."""
+    """The result of planting one defect."""
 
     name: str
-    caught_by: str
+    run: TestRun
     seconds: float
-    output: str
 
     @property
     def is_caught(self) -> bool:
-        return bool(self.caught_by)
+        return self.run.result is Result.CAUGHT
+
+    @property
+    def file(self) -> str:
+        """The file of the test that caught the defect, or did not end."""
+        return self.run.test.partition("::")[0]
 
 
 def copy_tree(target: Path) -> None:
@@ -68,72 +99,129 @@ def copy_tree(target: Path) -> None:
             shutil.copy(source, target / name)
 
 
-def run_tests(root: Path, tests: Sequence[str]) -> tuple[int, str]:
-    """Run tests in a copy of the tree, up to the first failure; return pytest's exit status and output.
+def run_tests(root: Path, tests: Sequence[str], timeout_s: float = TIMEOUT_S) -> TestRun:
+    """Run tests in a copy of the tree, up to the first failure."""
+    command = [sys.executable, "-m", "pytest", "-v", "-x", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    command += [f"--hypothesis-seed={SEED}", *tests]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(root),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONHASHSEED": SEED,
+    }
+    # In a session of its own, so that processes which a test started end with it.
+    with subprocess.Popen(
+        command,
+        cwd=root,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            output, _ = process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            output, _ = process.communicate()
+            return TestRun(Result.HUNG, find_last_started(output), output)
+    return judge(process.returncode, output)
 
-    A defect may let a test run for ever, which counts as a failure.
-    """
-    command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", *tests]
-    environment = {**os.environ, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"}
-    try:
-        done = subprocess.run(
-            command, cwd=root, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return TESTS_FAILED, "FAILED (no end)"
-    return done.returncode, done.stdout + done.stderr
+
+def judge(status: int, output: str) -> TestRun:
+    """Return the result that pytest's exit status and output mean."""
+    failed = re.search(r"^FAILED (.+?)( - |$)", output, re.MULTILINE)
+    if status == 0:
+        return TestRun(Result.MISSED, "", output)
+    if status == 1 and failed:
+        return TestRun(Result.CAUGHT, failed[1], output)
+    return TestRun(Result.BROKEN, "", output)
 
 
-def plant(defect: Defect) -> Outcome:
-    """Plant one defect and run its tests."""
+def find_last_started(output: str) -> str:
+    """Return the test that pytest named last."""
+    started = re.findall(r"^(\S+\.py::.+?)(?: PASSED.*)?$", output, re.MULTILINE)
+    return started[-1].strip() if started else ""
+
+
+def plant(defect: Defect, tests: Sequence[str]) -> Outcome:
+    """Plant one defect and run the tests."""
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="planted-") as folder:
         root = Path(folder)
         copy_tree(root)
         for path, text in defect.changed_files(root).items():
             path.write_text(text, "utf-8")
-        status, output = run_tests(root, defect.tests)
-    failed = re.search(r"^FAILED (\S+)", output, re.MULTILINE)
-    caught_by = failed[1] if status == TESTS_FAILED and failed else ""
-    return Outcome(defect.name, caught_by, time.monotonic() - begin, output)
+        run = run_tests(root, tests)
+    return Outcome(defect.name, run, time.monotonic() - begin)
 
 
-def passes_without_defect(defects: Iterable[Defect]) -> bool:
-    """Run the tests of all these defects on an unchanged copy, and print what fails."""
-    tests = sorted({test for defect in defects for test in defect.tests})
+def passes_without_defect(tests: Iterable[str]) -> bool:
+    """Run these tests on an unchanged copy, and print what fails."""
     with tempfile.TemporaryDirectory(prefix="planted-") as folder:
         copy_tree(Path(folder))
-        status, output = run_tests(Path(folder), tests)
-    if status:
-        print(output)
-    return status == 0
+        run = run_tests(Path(folder), sorted(set(tests)))
+    if run.result is not Result.MISSED:
+        print(run.output)
+    return run.result is Result.MISSED
+
+
+def choose_defects(patterns: Sequence[str]) -> list[Defect]:
+    """Return the defects whose names match one of the patterns; all without a pattern. Raises ValueError."""
+    for pattern in patterns:
+        if not any(fnmatch.fnmatchcase(each.name, pattern) for each in DEFECTS):
+            raise ValueError(f"no planted defect is called {pattern}; --list shows all")
+    return [
+        each
+        for each in DEFECTS
+        if not patterns or any(fnmatch.fnmatchcase(each.name, pattern) for pattern in patterns)
+    ]
+
+
+def describe(outcome: Outcome) -> str:
+    """Return the line that reports one planting."""
+    what = f"{outcome.run.result} by " if outcome.is_caught else f"{outcome.run.result} "
+    return f"{outcome.name:44} {outcome.seconds:4.0f} s  {what}{outcome.run.test}".rstrip()
+
+
+def summarize(outcomes: Sequence[Outcome]) -> str:
+    """Return the number of defects by the file that caught them, and by result."""
+    files = Counter(outcome.file for outcome in outcomes if outcome.is_caught)
+    lines = [f"{count:4}  {file}" for file, count in sorted(files.items())]
+    lines.append(f"{files.total()} of {len(outcomes)} planted defects are caught")
+    others = Counter(outcome.run.result for outcome in outcomes if not outcome.is_caught)
+    return "\n".join(lines) + "".join(f", {count} {result}" for result, count in sorted(others.items()))
 
 
 def main() -> int:
     """Plant what the command line names; return the exit status."""
     parser = argparse.ArgumentParser(description="Plant defects, and see if the tests notice.")
-    parser.add_argument("names", nargs="*", metavar="NAME", help="defects; default: all")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="defects, by name or pattern; default: all")
     parser.add_argument("-j", "--jobs", type=int, default=os.cpu_count() or 1, help="defects at a time")
-    parser.add_argument("--list", action="store_true", help="list the defects and their laws")
+    parser.add_argument("--list", action="store_true", help="list the defects, their laws and tests")
+    parser.add_argument(
+        "--stories", action="store_true", help="run the random stories instead of each defect's own tests"
+    )
     parser.add_argument("-v", "--verbose", action="store_true", help="print the tests' output if not caught")
     arguments = parser.parse_args()
-    chosen = [each for each in DEFECTS if not arguments.names or each.name in arguments.names]
-    if unknown := set(arguments.names) - {each.name for each in chosen}:
-        parser.error(f"unknown defects: {', '.join(sorted(unknown))}; --list shows all")
+    try:
+        chosen = choose_defects(arguments.names)
+    except ValueError as error:
+        parser.error(str(error))
     if arguments.list:
         for each in chosen:
-            print(f"{each.name:40} {each.law}")
+            print(f"{each.name:44} {each.law:50} {' '.join(each.tests)}")
         return 0
-    if not passes_without_defect(chosen):
+    tests = {each.name: (STORIES,) if arguments.stories else each.tests for each in chosen}
+    if not passes_without_defect(test for names in tests.values() for test in names):
         print("the tests fail without a defect")
         return 1
+    outcomes = []
     with ThreadPoolExecutor(arguments.jobs) as pool:
-        missed = 0
-        for outcome in pool.map(plant, chosen):
-            missed += not outcome.is_caught
-            result = f"caught by {outcome.caught_by}" if outcome.is_caught else "NOT CAUGHT"
-            print(f"{outcome.name:40} {outcome.seconds:4.0f} s  {result}", flush=True)
+        for outcome in pool.map(lambda each: plant(each, tests[each.name]), chosen):
+            outcomes.append(outcome)
+            print(describe(outcome), flush=True)
             if arguments.verbose and not outcome.is_caught:
-                print(outcome.output)
-    print(f"{len(chosen) - missed} of {len(chosen)} planted defects are caught")
-    return int(missed > 0)
+                print(outcome.run.output)
+    print(summarize(outcomes))
+    return int(not all(outcome.is_caught for outcome in outcomes))

@@ -3,13 +3,12 @@
 from typing import Final
 
 from storage.tests.planting.defect import Defect, Edit, change
-from storage.tests.planting.log_defects import KEPT, MODEL, NOTHING_INVENTED, TEST_RECOVERY
+from storage.tests.planting.log_defects import KEPT, NOTHING_INVENTED, TEST_INDEX, TEST_RECOVERY
 
 RECOVERY: Final = "storage/recovery.py"
 SEARCH: Final = "storage/entry_search.py"
 INDEX: Final = "storage/index.py"
 STORE: Final = "storage/store.py"
-TEST_INDEX: Final = "storage/tests/test_index_recovery.py"
 TEST_BUILD: Final = "gateway/broker/assembly/tests/test_build.py"
 
 DENSE: Final = "queue offsets without holes"
@@ -25,7 +24,7 @@ RECOVERY_DEFECTS: Final = (
             "            self._log.durable_offset = bases[0]  # the bytes",
             "            pass  # the bytes",
         ),
-        (MODEL,),
+        (TEST_RECOVERY,),
     ),
     Defect(
         "no-margin-of-three-seconds",
@@ -61,7 +60,7 @@ RECOVERY_DEFECTS: Final = (
             "        power_cut = crashed and (not boot or last_boot != boot)\n",
             "        power_cut = False\n",
         ),
-        (MODEL,),
+        (TEST_RECOVERY,),
     ),
     Defect(
         "whole-log-read-at-every-start",
@@ -102,7 +101,7 @@ RECOVERY_DEFECTS: Final = (
             "            self._log.mapped_file(base).zero_from(end - base)\n",
             "",
         ),
-        (MODEL,),
+        (TEST_RECOVERY,),
     ),
     Defect(
         "erased-entries-not-flushed",
@@ -119,18 +118,35 @@ RECOVERY_DEFECTS: Final = (
     Defect(
         "damage-cuts-what-lies-behind",
         KEPT,
+        (
+            Edit(
+                RECOVERY,
+                "        confirmed = end.physical_offset < self._confirmed_until\n",
+                "        return None\n        confirmed = end.physical_offset < self._confirmed_until\n",
+            ),
+            Edit(
+                RECOVERY,
+                "        while offset < self._search.queued_until:\n",
+                "        if offset < self._search.queued_until:\n",
+            ),
+        ),
+        (TEST_RECOVERY,),
+    ),
+    Defect(
+        "damage-behind-the-checkpoint-cuts-the-rest",
+        KEPT,
         change(
             RECOVERY,
-            "        confirmed = end.physical_offset < self._confirmed_until\n",
-            "        return None\n        confirmed = end.physical_offset < self._confirmed_until\n",
+            "                    behind = self._find_message_behind(item)\n                    if behind is None:\n",
+            "                    behind = None\n                    if behind is None:\n",
         ),
-        (MODEL,),
+        (TEST_RECOVERY,),
     ),
     Defect(
         "damaged-messages-leave-no-hole",
         DENSE,
         change(RECOVERY, "                self._make_holes(offset, behind)\n", ""),
-        (MODEL,),
+        (TEST_RECOVERY,),
     ),
     Defect(
         "half-message-gets-a-queue-entry",
@@ -140,7 +156,7 @@ RECOVERY_DEFECTS: Final = (
             "        if not message.has_queue_entry:\n            return True\n",
             "",
         ),
-        (MODEL,),
+        (TEST_RECOVERY,),
     ),
     Defect(
         "crc-not-checked-after-a-crash",
@@ -177,7 +193,7 @@ RECOVERY_DEFECTS: Final = (
             "            self.next_offset = self._log.max_offset if crashed else "
             "self._end_of_message(self.files[-1].end_offset)\n",
         ),
-        (MODEL,),
+        (TEST_INDEX,),
     ),
     Defect(
         "index-built-again-over-itself",
@@ -187,7 +203,7 @@ RECOVERY_DEFECTS: Final = (
             "            self.next_offset = self._end_of_message(self.files[-1].end_offset)\n",
             "            pass\n",
         ),
-        (MODEL,),
+        (TEST_INDEX,),
     ),
     Defect(
         "unfinished-index-trusted",
@@ -209,13 +225,13 @@ RECOVERY_DEFECTS: Final = (
             "        if file.next_entry <= 1 or file.end_offset >= self._log.max_offset:\n",
             "        if file.next_entry <= 1:\n",
         ),
-        (MODEL,),
+        (TEST_INDEX,),
     ),
     Defect(
         "index-found-after-a-crash-not-flushed",
         KEYS,
         change(INDEX, "            self._unflushed = set(self.files)\n", "            pass\n"),
-        (MODEL, TEST_INDEX),
+        (TEST_INDEX,),
     ),
     Defect(
         "index-headers-written-newest-first",
