@@ -43,6 +43,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--endpoint", default="ours", help=f"server to test: {ENDPOINT_KINDS} (default: ours)")
     group.addoption("--results", type=Path, help="write one JSON line per case to this file")
     group.addoption(
+        "--record",
+        action="store_true",
+        help="write the answers of the official server into the recordings that our server is compared with",
+    )
+    group.addoption(
         "--endpoint-set",
         action="append",
         default=[],

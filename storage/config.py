@@ -18,12 +18,20 @@ def _physical_memory_bytes() -> int:
 
 LIVE_SETTINGS = (
     "max_message_bytes",
+    "delete_when",
+    "delete_files_max",
     "file_reserved_hours",
     "disk_max_used_percent",
     "disk_warning_percent",
     "disk_clean_forcibly_percent",
     "clean_forcibly_enable",
     "max_query_messages",
+    "max_filter_message_bytes",
+    "max_transfer_bytes_in_memory",
+    "max_transfer_count_in_memory",
+    "max_transfer_bytes_on_disk",
+    "max_transfer_count_on_disk",
+    "access_in_memory_percent",
 )
 """Settings that `MessageStore.reconfigure` may change while the store is open."""
 
@@ -44,7 +52,6 @@ class StoreConfig:
     message_index_enable: bool = True  # messageIndexEnable
     max_message_bytes: int = 4 << 20  # maxMessageSize
     sync_flush: bool = False  # flushDiskType=SYNC_FLUSH
-    flush_interval_ms: int = 500  # flushIntervalCommitLog
     flush_queues_interval_ms: int = 1000  # flushIntervalConsumeQueue
     delete_when: str = "04"  # deleteWhen: hours of the local day, separated by ;
     file_reserved_hours: int = 72  # fileReservedTime

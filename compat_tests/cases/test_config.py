@@ -1,33 +1,82 @@
 """Changing and listing the settings of a running server, as mqadmin and container recipes do."""
 
+import json
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from compat_tests.clients.typed import send
+from compat_tests.clients.typed import connect, send
+from compat_tests.endpoints import official, ours
 from compat_tests.marks import case
 from compat_tests.server import ServerUnderTest, eventually, split_address
 from remoting.blocking import BlockingClient
+from remoting.errors import RequestError
 from remoting.requests.admin import GetBrokerConfig, UpdateBrokerConfig
 from remoting.requests.namesrv import GetNamesrvConfig, GetRouteInfoByTopic
 
-BROKER_KEYS = {
-    "brokerName": "", "brokerClusterName": "", "brokerId": "0", "brokerRole": "ASYNC_MASTER", "listenPort": "",
-    "namesrvAddr": "", "brokerIP1": "", "brokerIP2": "", "haListenPort": "", "brokerPermission": "6",
-    "rocketmqHome": "", "storePathRootDir": "", "storePathCommitLog": "", "flushDiskType": "ASYNC_FLUSH",
-    "fileReservedTime": "", "deleteWhen": "04", "storeType": "default", "autoCreateTopicEnable": "true",
-    "autoCreateSubscriptionGroup": "true", "defaultTopicQueueNums": "8", "maxMessageSize": "4194304",
-    "messageDelayLevel": "", "sendMessageThreadPoolNums": "", "transactionTimeOut": "", "enableControllerMode": "false",
-    "aclEnable": "false", "traceTopicEnable": "", "serverChannelMaxIdleTimeSeconds": "120", "slaveReadEnable": "false",
-    "popConsumerKVServiceEnable": "false", "timerWheelEnable": "true", "inSyncReplicas": "1",
-}  # fmt: skip
-"""Keys that tools read, and their values where both servers of a run have the same; "" for any."""
-NAMESRV_KEYS = {
-    "rocketmqHome": "", "kvConfigPath": "", "configStorePath": "", "listenPort": "", "productEnvName": "center",
-    "clusterTest": "false", "orderMessageEnable": "false", "enableAllTopicList": "true", "bindAddress": "",
-    "scanNotActiveBrokerInterval": "5000", "serverWorkerThreads": "8", "enableControllerInNamesrv": "false",
-}  # fmt: skip
+LISTING = Path(__file__).with_name("config_listing.toml")
+"""The keys that official servers list with their defaults, and the keys that only ours lists with the reasons."""
+ANY = "*"
+"""Stands for a value that depends on the machine or on the run."""
+SET_BY_RUN = {
+    "official": {**official.BROKER_SETTINGS, **official.IDLE_SETTINGS},
+    "ours": ours.BROKER_SETTINGS,
+}
+"""Keys that the suite itself sets, by the kind of endpoint."""
+
+
+@pytest.fixture(scope="module")
+def recorded(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """The content of the recording, renewed before with ``--record``."""
+    table = tomllib.loads(LISTING.read_text())
+    if request.config.getoption("--record"):
+        server: ServerUnderTest = request.getfixturevalue("server")
+        assert server.kind == "official", "only the official server is recorded"
+        with connect(server.broker) as broker, connect(server.namesrv) as namesrv:
+            table["broker"] = renewed(table["broker"], broker_config(broker))
+            table["namesrv"] = renewed(table["namesrv"], parse(namesrv.ask(GetNamesrvConfig()).body))
+        write_listing(table)
+    return table
+
+
+def renewed(old: dict[str, str], listed: dict[str, str]) -> dict[str, str]:
+    """Return the listed values, but the old ones where a run decides them."""
+    kept = {name for name in old if old[name] == ANY or name in SET_BY_RUN["official"]}
+    return {name: old[name] if name in kept else value for name, value in sorted(listed.items())}
+
+
+def write_listing(table: dict[str, Any]) -> None:
+    text = LISTING.read_text()
+    comment, _, rest = text.partition("[broker]\n")
+    _, bar, reasons = rest.partition("\n[different.broker]")
+    lines = [comment]
+    for server in ("broker", "namesrv"):
+        lines.append(f"[{server}]\n")
+        lines += [f"{name} = {json.dumps(value)}\n" for name, value in table[server].items()]
+        lines.append("\n")
+    LISTING.write_text("".join(lines).rstrip("\n") + "\n" + bar + reasons)
+
+
+def assert_lists_the_recorded(
+    listed: dict[str, str], kind: str, recorded: dict[str, Any], server: str
+) -> None:
+    """Check that a listing has the official keys and values, and besides them only those that are excused."""
+    official_values: dict[str, str] = recorded[server]
+    different = {
+        name: f"{listed.get(name, 'missing')!r}, officially {value!r}"
+        for name, value in official_values.items()
+        if name not in listed or (value not in (ANY, listed[name]) and name not in SET_BY_RUN.get(kind, {}))
+    }
+    excused_values = recorded["different"].get(server, {}) if kind == "ours" else {}
+    assert {name: text for name, text in different.items() if name not in excused_values} == {}
+    assert excused_values.keys() <= different.keys(), "a value no longer differs: remove it from the file"
+    groups = [group for group in recorded["only_ours"] if server in group["servers"]]
+    excused = {name for group in groups for name in group["keys"]} if kind == "ours" else set()
+    assert listed.keys() - official_values.keys() == excused
 
 
 def parse(body: bytes | memoryview) -> dict[str, str]:
@@ -45,6 +94,21 @@ def update(broker: BlockingClient, **values: str) -> None:
     broker.ask(request)
 
 
+BLACK_LIST = ("brokerConfigPath", "rocketmqHome", "configBlackList")
+LIVE = {
+    "fileReservedTime": "9", "deleteWhen": "03;15", "deleteFileBatchMax": "7", "diskMaxUsedSpaceRatio": "94",
+    "flushIntervalCommitLog": "400", "syncFlushTimeout": "4000", "maxMessageSize": "4194000",
+    "maxTransferCountOnMessageInMemory": "31", "maxTransferBytesOnMessageInMemory": "262000",
+    "maxTransferCountOnMessageInDisk": "9", "maxTransferBytesOnMessageInDisk": "65000",
+    "accessMessageInMemoryMaxRatio": "39", "defaultQueryMaxNum": "33", "maxFilterMessageSize": "16020",
+    "regionId": "north", "traceOn": "false", "transactionTimeOut": "6100", "transactionCheckMax": "14",
+    "transactionCheckInterval": "30100", "notifyConsumerIdsChangedEnable": "false", "longPollingEnable": "false",
+    "rejectTransactionMessage": "true", "autoCreateSubscriptionGroup": "false", "timerStopEnqueue": "true",
+    "enableCreateSysGroup": "false",
+}  # fmt: skip
+"""Official keys that both servers apply at once; what each does is held by tests of the feature."""
+
+
 @contextmanager
 def changed(broker: BlockingClient, **values: str) -> Iterator[None]:
     """Change settings for the duration of a block."""
@@ -56,20 +120,39 @@ def changed(broker: BlockingClient, **values: str) -> Iterator[None]:
         update(broker, **{name: before[name] for name in values})
 
 
-@pytest.mark.parametrize("name", BROKER_KEYS)
-@case("admin", "getBrokerConfig lists the official keys")
-def test_broker_keys(broker: BlockingClient, name: str) -> None:
-    listed = broker_config(broker)
-    assert name in listed
-    assert BROKER_KEYS[name] in ("", listed[name])
+@case("admin", "getBrokerConfig lists every official key with the official default")
+def test_broker_keys(broker: BlockingClient, server: ServerUnderTest, recorded: dict[str, Any]) -> None:
+    assert_lists_the_recorded(broker_config(broker), server.kind, recorded, "broker")
 
 
-@pytest.mark.parametrize("name", NAMESRV_KEYS)
-@case("namesrv", "getNamesrvConfig lists the official keys")
-def test_namesrv_keys(namesrv: BlockingClient, name: str) -> None:
+@case("namesrv", "getNamesrvConfig lists every official key with the official default")
+def test_namesrv_keys(namesrv: BlockingClient, server: ServerUnderTest, recorded: dict[str, Any]) -> None:
     listed = parse(namesrv.ask(GetNamesrvConfig()).body)
-    assert name in listed
-    assert NAMESRV_KEYS[name] in ("", listed[name])
+    assert_lists_the_recorded(listed, server.kind, recorded, "namesrv")
+
+
+@case("admin", "updateBrokerConfig takes every listed key with its present value")
+def test_present_values(broker: BlockingClient, recorded: dict[str, Any]) -> None:
+    before = broker_config(broker)
+    update(broker, **{name: before[name] for name in recorded["broker"] if name not in BLACK_LIST})
+    assert broker_config(broker) == before
+
+
+@pytest.mark.parametrize("name", BLACK_LIST)
+@case("admin", "updateBrokerConfig refuses keys of the black list (16), whatever else comes with them")
+def test_black_list(broker: BlockingClient, name: str) -> None:
+    before = broker_config(broker)
+    with pytest.raises(RequestError) as refused:
+        update(broker, fileReservedTime="9", **{name: before.get(name, "")})
+    assert (refused.value.code, refused.value.remark) == (16, "Can not update config in black list.")
+    assert broker_config(broker) == before
+
+
+@pytest.mark.parametrize("name", LIVE)
+@case("admin", "keys that can change while the broker runs are listed with their new value")
+def test_live(broker: BlockingClient, name: str) -> None:
+    with changed(broker, **{name: LIVE[name]}):
+        assert broker_config(broker)[name] == LIVE[name]
 
 
 @case("admin", "updateBrokerConfig takes brokerIP1, and listenPort and other keys with their present values")

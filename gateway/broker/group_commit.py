@@ -71,8 +71,8 @@ class GroupCommit:
     ) -> None:
         self.synchronous = synchronous
         self._store = store
-        self._interval_s = interval_ms / 1000
-        self._timeout_s = timeout_ms / 1000
+        self._interval_ms = interval_ms
+        self._timeout_ms = timeout_ms
         self._run_blocking = run_blocking
         self._held: deque[HeldAnswer] = deque()
         # Answers ever queued; of these, those that have left, and those that the last flush covers.
@@ -84,6 +84,11 @@ class GroupCommit:
         self._flush_requested = trio.Event()
         self._flush_failed = trio.Event()
         self._thread = FlushThread(self._flush, self._end_flush, reactor) if synchronous and reactor else None
+
+    def reconfigure(self, *, interval_ms: int, timeout_ms: int) -> None:
+        """Apply changed times: the interval from the next flush on, the timeout to answers held from now on."""
+        self._interval_ms = interval_ms
+        self._timeout_ms = timeout_ms
 
     @property
     def held_count(self) -> int:
@@ -101,7 +106,7 @@ class GroupCommit:
         if answer is not None:
             # Counted directly, without the limit: the message is stored, so its answer must not be refused.
             connection.outstanding_requests += 1
-            self._held.append(HeldAnswer(connection, answer, trio.current_time() + self._timeout_s))
+            self._held.append(HeldAnswer(connection, answer, trio.current_time() + self._timeout_ms / 1000))
             self._queued += 1
         self._is_flush_wanted = True  # Last: from here on the thread may cover the answer.
         if self._thread is None:
@@ -151,7 +156,7 @@ class GroupCommit:
             if self.synchronous:
                 await self._flush_requested.wait()
             else:
-                await trio.sleep(self._interval_s)
+                await trio.sleep(self._interval_ms / 1000)
             await self._flush_once()
 
     async def _repeat_failed(self, thread: FlushThread) -> None:
@@ -208,7 +213,7 @@ class GroupCommit:
         due before its end. An event of the first answer would cost each single send a pass through the scheduler.
         """
         while True:
-            next_s = trio.current_time() + self._timeout_s
+            next_s = trio.current_time() + self._timeout_ms / 1000
             await trio.sleep_until(self._held[0].deadline if self._held else next_s)
             while self._held and self._held[0].deadline <= trio.current_time():
                 held = self._pop_oldest()

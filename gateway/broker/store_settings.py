@@ -48,7 +48,6 @@ def _disk_store_config(config: BrokerConfig) -> StoreConfig:
         message_index_enable=config.store.message_index_enable,
         max_message_bytes=config.store.max_message_size_bytes,
         sync_flush=config.store.is_sync_flush,
-        flush_interval_ms=config.store.flush_interval_commit_log_ms,
         flush_queues_interval_ms=config.store.flush_interval_consume_queue_ms,
         delete_when=config.store.delete_when,
         file_reserved_hours=config.store.file_reserved_hours,

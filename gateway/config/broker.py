@@ -82,7 +82,7 @@ class BrokerConfig:
         "autoCreateSubscriptionGroup", True, "whether a consumer creates its group", live=True
     )
     enable_create_sys_group: bool = key(
-        "enableCreateSysGroup", True, "whether the groups of official tools exist from the start"
+        "enableCreateSysGroup", True, "whether the groups of official tools exist", live=True
     )
     validate_system_topic_when_update_topic: bool = key(
         "validateSystemTopicWhenUpdateTopic",
@@ -102,7 +102,7 @@ class BrokerConfig:
     trace_on: bool = key("traceOn", True, "TRACE_ON in every answer to a producer", live=True)
     trace_topic_enable: bool = key("traceTopicEnable", False, "whether the trace topic exists from the start")
     msg_trace_topic_name: str = key("msgTraceTopicName", "RMQ_SYS_TRACE_TOPIC", "name of the trace topic")
-    region_id: str = key("regionId", "DefaultRegion", "MSG_REGION in every answer to a producer")
+    region_id: str = key("regionId", "DefaultRegion", "MSG_REGION in every answer to a producer", live=True)
     long_polling_enable: bool = key(
         "longPollingEnable", True, "whether a pull without messages waits as long as it asks", live=True
     )

@@ -120,7 +120,7 @@ BROKER = _parse(
     timerRocksDBTimeExpiredMaxTps=200000.0 timerSkipUnknownError=false timerStopDequeue=false
     timerWarmEnable=false timerWheelSnapshotFlush=false timerWheelSnapshotIntervalMs=10000 topicQueueLockNum=32
     totalReplicas=1 transRocksDBEnable=false transWriteOriginTransHalfEnable=true
-    transactionMetricFlushInterval=200 transferMsgByHeap=true transientStorePoolEnable=false
+    transactionMetricFlushInterval=10000 transferMsgByHeap=true transientStorePoolEnable=false
     transientStorePoolSize=5 travelCqFileNumWhenGetMessage=1 updateNameServerAddrPeriod=120000 useABSLock=false
     useEpollNativeSelector=false usePIDColdCtrStrategy=true useReentrantLockWhenPutMessage=true
     useSingleRocksDBForAllConfigs=false useStaticSubscription=false useTLS=false wakeCommitWhenPutMessage=true

@@ -58,7 +58,7 @@ class StoreSettings:
         choices=("ASYNC_FLUSH", "SYNC_FLUSH"),
     )
     flush_interval_commit_log_ms: int = key(
-        "flushIntervalCommitLog", 500, "time between flushes with ASYNC_FLUSH", low=1, high=600_000
+        "flushIntervalCommitLog", 500, "time between flushes with ASYNC_FLUSH", low=1, high=600_000, live=True
     )
     flush_commit_log_thorough_interval_ms: int = key(
         "flushCommitLogThoroughInterval",
@@ -76,6 +76,7 @@ class StoreSettings:
         "time after which a sync send that is not on disk is answered FLUSH_DISK_TIMEOUT",
         low=1,
         high=600_000,
+        live=True,
     )
     put_message_timeout_ms: int = key(
         "putMessageTimeout",
@@ -89,6 +90,7 @@ class StoreSettings:
         "04",
         "hours of the day at which expired files are deleted, 00..23 separated by ;",
         pattern=HOURS,
+        live=True,
     )
     file_reserved_hours: int = key(
         "fileReservedTime", 72, "hours a full commit log file is kept", low=1, high=876_000, live=True
@@ -124,7 +126,12 @@ class StoreSettings:
         "cleanResourceInterval", 10_000, "time between searches for files to delete", low=100, high=86_400_000
     )
     delete_files_max: int = key(
-        "deleteFileBatchMax", 10, "maximum number of commit log files deleted at once", low=1, high=50
+        "deleteFileBatchMax",
+        10,
+        "maximum number of commit log files deleted at once",
+        low=1,
+        high=50,
+        live=True,
     )
     check_crc_on_recover: bool = key("checkCRCOnRecover", True, "whether recovery checks message bodies")
     message_index_enable: bool = key("messageIndexEnable", True, "whether messages can be found by key")
@@ -140,6 +147,7 @@ class StoreSettings:
         "maximum number of messages that one query by key returns",
         low=1,
         high=10_000,
+        live=True,
     )
     max_transfer_bytes_in_memory: int = key(
         "maxTransferBytesOnMessageInMemory",
@@ -147,6 +155,7 @@ class StoreSettings:
         "maximum size of the answer to a pull near the end of the log",
         low=1,
         high=64 * MIB,
+        live=True,
     )
     max_transfer_count_in_memory: int = key(
         "maxTransferCountOnMessageInMemory",
@@ -154,6 +163,7 @@ class StoreSettings:
         "maximum number of messages of one pull near the end of the log",
         low=1,
         high=10_000,
+        live=True,
     )
     max_transfer_bytes_on_disk: int = key(
         "maxTransferBytesOnMessageInDisk",
@@ -161,6 +171,7 @@ class StoreSettings:
         "maximum size of the answer to a pull of old messages",
         low=1,
         high=64 * MIB,
+        live=True,
     )
     max_transfer_count_on_disk: int = key(
         "maxTransferCountOnMessageInDisk",
@@ -168,6 +179,7 @@ class StoreSettings:
         "maximum number of messages of one pull of old messages",
         low=1,
         high=10_000,
+        live=True,
     )
     access_in_memory_max_ratio: int = key(
         "accessMessageInMemoryMaxRatio",
@@ -175,6 +187,7 @@ class StoreSettings:
         "percentage of memory assumed to cache the end of the log",
         low=1,
         high=90,
+        live=True,
     )
     max_filter_message_bytes: int = key(
         "maxFilterMessageSize",
@@ -182,6 +195,7 @@ class StoreSettings:
         "bytes of queue entries that one pull filters; four times as many where they can be searched",
         low=20,
         high=MIB,
+        live=True,
     )
     pull_batch_max_count: int = key(
         "pullBatchMaxMessageCount",

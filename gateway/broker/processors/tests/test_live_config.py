@@ -68,6 +68,17 @@ COPIES = {
     "useServerSideResetOffset": "offsets.server_side_reset",
     "transactionOpMsgMaxSize": "transactions.op_messages.max_bytes",
     "quotaBurstSeconds": "flow_control.quotas._burst_s",
+    "enableCreateSysGroup": "groups.create_system_groups",
+    "flushIntervalCommitLog": "group_commit._interval_ms",
+    "syncFlushTimeout": "group_commit._timeout_ms",
+    "deleteWhen": "store._retention.config.delete_when",
+    "deleteFileBatchMax": "store._retention.config.delete_files_max",
+    "maxFilterMessageSize": "store.config.max_filter_message_bytes",
+    "maxTransferBytesOnMessageInMemory": "store.config.max_transfer_bytes_in_memory",
+    "maxTransferCountOnMessageInMemory": "store.config.max_transfer_count_in_memory",
+    "maxTransferBytesOnMessageInDisk": "store.config.max_transfer_bytes_on_disk",
+    "maxTransferCountOnMessageInDisk": "store.config.max_transfer_count_on_disk",
+    "accessMessageInMemoryMaxRatio": "store.config.access_in_memory_percent",
     "maxMessageSize": "store._max_message_bytes",
     "maxMsgsNumBatch": "store.config.max_query_messages",
     "fileReservedTime": "store._retention.config.file_reserved_hours",
@@ -99,6 +110,8 @@ def other_value(key: Key) -> Any:
     if isinstance(setting.default, int):
         assert isinstance(setting.value_type, WholeNumber)
         return setting.default + (1 if setting.default == setting.value_type.low else -1)
+    if key.name == "deleteWhen":
+        return "05;17"
     if not isinstance(setting.value_type, Choice):
         return "127.0.0.9"
     return next(word for word in setting.value_type.words if word != setting.default)
@@ -244,6 +257,15 @@ def test_a_store_in_memory_does_not_take_messages_longer_than_its_files() -> Non
     at_start = world.broker.store.config.max_message_bytes
     change(world, f"maxMessageSize={64 << 20}")
     assert world.broker.store.config.max_message_bytes == at_start
+
+
+def test_files_are_deleted_at_the_changed_hour() -> None:
+    world = world_of_many_files()
+    world.clock.pass_ms(100 * 3_600_000)
+    world.put()
+    assert not world.broker.store.delete_expired()
+    change(world, "deleteWhen=" + ";".join(f"{hour:02}" for hour in range(24)))
+    assert world.broker.store.delete_expired()
 
 
 def test_as_many_keys_are_found_as_the_changed_limit() -> None:
