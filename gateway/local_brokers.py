@@ -66,6 +66,7 @@ class LocalBrokers:
                 clock=parts.clock,
                 run_blocking=parts.run_blocking,
                 port=lambda: port,
+                files=parts.files,
                 reactor=parts.reactor,
                 process_values=parts.process_values,
                 accounts=accounts,
@@ -85,6 +86,7 @@ class LocalBrokers:
             parts.reactor,
             parts.accept_transport,
             parts.access.guard(accounts, context),
+            parts.connection_type,
         )
         registrar = Registrar(
             broker, port, self._routes, self._dial_namesrv, self._open_supervisor, parts.access.sign
@@ -96,11 +98,15 @@ class LocalBrokers:
         self._registrars.append(registrar)
         return format_address(listeners[0])
 
-    async def stop(self) -> None:
-        """Unregister all brokers first, so that clients still learn of it from the namesrv, then end them."""
+    async def unregister(self) -> None:
+        """Take all brokers out of the routes of their namesrvs."""
         async with trio.open_nursery() as nursery:
             for registrar in self._registrars:
                 nursery.start_soon(registrar.unregister_all)
+
+    async def stop(self) -> None:
+        """Unregister all brokers first, so that clients still learn of it from the namesrv, then end them."""
+        await self.unregister()
         async with trio.open_nursery() as nursery:
             for service in self.services:
                 nursery.start_soon(service.stop)

@@ -13,11 +13,13 @@ from gateway.runtime.file_limit import within_file_limit
 from gateway.runtime.process import ListenError
 from gateway.runtime.run_blocking import RunBlocking
 from gateway.runtime.server_tls import build_acceptor
+from remoting.connection import Connection
 from remoting.limits import ConnectionLimits
 from remoting.reactor import Reactor
-from remoting.server import AcceptTransport, ServerLimits, open_listeners
+from remoting.server import AcceptTransport, ConnectionType, ServerLimits, open_listeners
 from remoting.tls_acceptor import TlsAcceptor
 from storage.clock import Clock, SystemClock
+from storage.files import Files
 
 log = logging.getLogger(__name__)
 
@@ -38,12 +40,26 @@ class ProcessParts:
     access: ProcessAccess
     process_values: Mapping[str, str]
     """Settings of the process under their official keys, which brokers and namesrv list among theirs."""
+    connection_type: ConnectionType = Connection
+    """The type of connections to clients: another one where tests inject faults."""
+    opens_vip_port: bool = True
+    files: Files | None = None
+    """The files of all brokers; None for those on disk, or new ones in memory, as the configuration says."""
 
     @classmethod
-    def build(cls, config: ServeConfig, run_blocking: RunBlocking) -> "ProcessParts":
+    def build(
+        cls,
+        config: ServeConfig,
+        run_blocking: RunBlocking,
+        *,
+        clock: Clock | None = None,
+        connection_type: ConnectionType = Connection,
+        files: Files | None = None,
+        opens_vip_port: bool = True,
+    ) -> "ProcessParts":
         return cls(
             host=config.host,
-            clock=SystemClock(),
+            clock=clock or SystemClock(),
             reactor=Reactor() if Reactor.is_available() else None,
             run_blocking=run_blocking,
             limits=config.limits.of_connection(),
@@ -56,6 +72,9 @@ class ProcessParts:
             access=ProcessAccess(config, run_blocking),
             acceptor=build_acceptor(config.tls, float(config.limits.idle_close_s)),
             process_values=official_values(config.limits, config.auth, config.process),
+            connection_type=connection_type,
+            files=files,
+            opens_vip_port=opens_vip_port,
         )
 
     @property
@@ -72,6 +91,8 @@ class ProcessParts:
 
     def listen_vip(self, port: int) -> list[socket.socket]:
         """Open the second port that some clients use; without it the broker serves all others."""
+        if not self.opens_vip_port:
+            return []
         try:
             return open_listeners(self.host, port - 2, self.server_limits.backlog)
         except (OSError, OverflowError) as error:

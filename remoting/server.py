@@ -18,6 +18,9 @@ from remoting.limits import ConnectionLimits
 from remoting.reactor import Reactor
 from remoting.transport import SocketTransport, Transport
 
+ConnectionType = Callable[..., Connection]
+"""Builds the connection of a new peer; it takes what `Connection` takes."""
+
 AcceptTransport = Callable[[SocketTransport], Awaitable[Transport]]
 """Turns an accepted socket into a transport, such as TLS over it. Raises OSError for a peer that is not served."""
 
@@ -96,6 +99,7 @@ class RemotingServer:
     """Serves the remoting protocol on any number of listening sockets with one table of handlers.
 
     ``accept_transport`` may wait for the peer; connections count as open meanwhile. Without it all are plain.
+    ``connection_type`` is another one than `Connection` where tests inject faults.
     """
 
     def __init__(
@@ -107,7 +111,9 @@ class RemotingServer:
         on_open: Callable[[Connection], None] | None = None,
         reactor: Reactor | None = None,
         accept_transport: AcceptTransport | None = None,
+        connection_type: ConnectionType = Connection,
     ) -> None:
+        self._connection_type = connection_type
         self._handlers = handlers
         self._limits = limits or ConnectionLimits()
         self._server_limits = server_limits or ServerLimits()
@@ -208,7 +214,7 @@ class RemotingServer:
             log.exception("connection ended by a defect", extra={"remote": transport.remote})
 
     async def _run_connection(self, transport: Transport, nursery: trio.Nursery) -> None:
-        connection = Connection(
+        connection = self._connection_type(
             transport, self._handlers, nursery, self._limits, self._on_batch, self._count_large_input
         )
         self.connections.add(connection)

@@ -16,10 +16,11 @@ from gateway.namesrv.processors import routes as namesrv_routes
 from gateway.namesrv.route_table import RouteTable
 from gateway.runtime.run_blocking import RunBlocking
 from gateway.runtime.supervise import TaskSupervisor
+from remoting.connection import Connection
 from remoting.handler_table import Protect, leave_unprotected
 from remoting.limits import ConnectionLimits
 from remoting.reactor import Reactor
-from remoting.server import AcceptTransport, RemotingServer, ServerLimits
+from remoting.server import AcceptTransport, ConnectionType, RemotingServer, ServerLimits
 from storage.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -41,6 +42,7 @@ class NamesrvService:
         process_values: Mapping[str, str] = MappingProxyType({}),
         accept_transport: AcceptTransport | None = None,
         protect: Protect = leave_unprotected,
+        connection_type: ConnectionType = Connection,
     ) -> None:
         self.namesrv = build_namesrv(
             config, clock, memory=memory, run_blocking=run_blocking, process_values=process_values
@@ -52,6 +54,7 @@ class NamesrvService:
             server_limits,
             reactor=reactor,
             accept_transport=accept_transport,
+            connection_type=connection_type,
         )
 
     @property

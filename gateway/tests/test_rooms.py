@@ -59,6 +59,16 @@ ROOMS: Mapping[str, set[str]] = {
         "gateway.broker",
         "gateway.broker.assembly",
     },
+    "gateway.testing": BROKER_ROOMS
+    | {
+        "gateway",
+        "gateway.config",
+        "gateway.console",
+        "gateway.runtime",
+        "gateway.namesrv",
+        "gateway.broker.assembly",
+        "gateway.broker.processors",
+    },
     "gateway.store_commands": {"gateway.config", "gateway.runtime", "gateway.broker"},
     # The shadow gateway, from the traffic it sees up to its commands.
     "gateway.shadow.traffic": {"gateway.runtime"},

@@ -25,7 +25,7 @@ from remoting.connection import Connection, Handler
 from remoting.handler_table import Protect, leave_unprotected
 from remoting.limits import ConnectionLimits
 from remoting.reactor import Reactor
-from remoting.server import AcceptTransport, RemotingServer, ServerLimits
+from remoting.server import AcceptTransport, ConnectionType, RemotingServer, ServerLimits
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +49,7 @@ class BrokerService:
         reactor: Reactor | None = None,
         accept_transport: AcceptTransport | None = None,
         protect: Protect = leave_unprotected,
+        connection_type: ConnectionType = Connection,
     ) -> None:
         self.broker = broker
         self._run_blocking = run_blocking
@@ -68,8 +69,10 @@ class BrokerService:
             on_open=self._handle_open,
             reactor=reactor,
             accept_transport=accept_transport,
+            connection_type=connection_type,
         )
         self._checkpoint_end = broker.store.max_physical_offset
+        self._checking_transactions = trio.Lock()
 
     def _handle_open(self, connection: Connection) -> None:
         connection.on_close(self._handle_close)
@@ -161,10 +164,12 @@ class BrokerService:
     async def _check_transactions(self) -> None:
         while True:
             await trio.sleep(self.broker.config.transaction_check_interval_ms / 1000)
-            await self.tasks.attempt("check transactions", self._check_transactions_once)
+            await self.tasks.attempt("check transactions", self.check_transactions_once)
 
-    async def _check_transactions_once(self) -> None:
-        await run_in_slices(self.broker.transaction_checks.run_round())
+    async def check_transactions_once(self) -> None:
+        """Ask producers about all transactions that are open for long enough; at most one such round at a time."""
+        async with self._checking_transactions:
+            await run_in_slices(self.broker.transaction_checks.run_round())
         self.broker.long_polls.answer_marked()
         await (
             self._save_offsets()

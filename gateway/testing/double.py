@@ -1,0 +1,284 @@
+"""`RocketMQ`: the servers of a test in a thread of this process, with a blocking interface for any other thread."""
+
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+import trio
+
+from codec.message import Message
+from gateway.config.process import ServeConfig
+from gateway.config.sources import GivenValue, load_config
+from gateway.testing import contents
+from gateway.testing.aio import AsyncRocketMQ
+from gateway.testing.contents import WaitTimeout
+from gateway.testing.faults import FaultTable
+from gateway.testing.servers import InMemoryServers, open_servers
+
+__all__ = ["RocketMQ", "WaitTimeout"]
+
+Result = TypeVar("Result")
+
+DEFAULT_TIMEOUT_S: Final = 10.0
+START_TIMEOUT_S: Final = 60.0
+SMALL_FILES: Final = ("mappedFileSizeCommitLog=67108864", "maxHashSlotNum=5000", "maxIndexNum=20000")
+"""Settings before those of a test: memory is reserved file by file."""
+
+
+class RocketMQ:
+    """A namesrv and brokers in memory on free ports of this machine, for the duration of a ``with`` block.
+
+    They run in a thread of their own with its own event loop, so tests may be plain functions, or coroutines of
+    asyncio or trio. The methods block; coroutines that share their event loop with a client under test use the same
+    methods of `aio` instead. ``settings`` are keys of `rmq-gateway config` with their values, for example
+    ``{"defaultTopicQueueNums": "1"}``. ``faults`` injects faults.
+    """
+
+    def __init__(
+        self, *, brokers: int = 1, settings: Mapping[str, str] | None = None, host: str = "127.0.0.1"
+    ) -> None:
+        self.faults = FaultTable()
+        self.aio = AsyncRocketMQ(self)
+        config = _build_config(brokers, dict(settings or {}), host)
+        self._loop = _LoopThread(config, self.faults)
+
+    def __enter__(self) -> Self:
+        self._loop.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def start(self) -> Self:
+        """Start the servers, where a ``with`` block does not fit; `close` must follow."""
+        return self.__enter__()
+
+    def close(self) -> None:
+        """Stop the servers. Does nothing when they are stopped."""
+        self._loop.stop()
+
+    # -- addresses ----------------------------------------------------------------------------------------------
+
+    @property
+    def namesrv_address(self) -> str:
+        """host:port of the namesrv, which is all that a client needs."""
+        return self._servers.namesrv_address
+
+    @property
+    def broker_address(self) -> str:
+        """host:port of the first broker."""
+        return next(iter(self.broker_addresses.values()))
+
+    @property
+    def broker_addresses(self) -> dict[str, str]:
+        """host:port of every broker by its name."""
+        return self._servers.broker_addresses
+
+    # -- topics and messages ------------------------------------------------------------------------------------
+
+    def create_topic(
+        self,
+        topic: str,
+        queues: int = 4,
+        *,
+        ordered: bool = False,
+        attributes: Mapping[str, str] | None = None,
+    ) -> None:
+        """Create a topic on every broker. Without it a topic is created when the first message is sent."""
+        self._call(
+            contents.create_topic, self._servers.brokers, topic, queues, ordered, dict(attributes or {})
+        )
+
+    def messages(self, topic: str) -> list[Message]:
+        """Return all messages of a topic, oldest first, with bodies as they were sent.
+
+        Messages that wait (delayed ones, retries, open transactions) are not in their topic yet.
+        """
+        return self._call(lambda: contents.read_messages(self._servers.brokers, topic))
+
+    def wait_for(self, topic: str, count: int = 1, timeout_s: float = DEFAULT_TIMEOUT_S) -> list[Message]:
+        """Wait until a topic has ``count`` messages or more, and return them. Raises WaitTimeout."""
+
+        async def wait() -> list[Message]:
+            servers = self._servers
+
+            def found() -> int:
+                return contents.count_messages(servers.brokers, topic)
+
+            await contents.wait_until(
+                lambda: found() >= count,
+                timeout_s,
+                lambda: f"topic {topic} has {found()} of {count} messages",
+            )
+            return contents.read_messages(servers.brokers, topic)
+
+        return self._await(wait)
+
+    def consumer_lag(self, group: str, topic: str | None = None) -> int:
+        """Return the number of messages that a group has not consumed, of one topic or of all that it reads.
+
+        It follows the offsets that consumers commit, which most clients do every few seconds.
+        """
+        return self._call(lambda: contents.consumer_lag(self._servers.brokers, group, topic))
+
+    def wait_until_consumed(
+        self, group: str, topic: str | None = None, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> None:
+        """Wait until a group has consumed every message. Raises WaitTimeout."""
+
+        async def wait() -> None:
+            servers = self._servers
+
+            def lag() -> int:
+                return contents.consumer_lag(servers.brokers, group, topic)
+
+            def is_consumed() -> bool:
+                is_known = any(broker.offsets.topics_of_group(group) for broker in servers.brokers)
+                return is_known and lag() == 0
+
+            await contents.wait_until(
+                is_consumed, timeout_s, lambda: f"group {group} has a lag of {lag()} messages"
+            )
+
+        self._await(wait)
+
+    # -- time and faults ----------------------------------------------------------------------------------------
+
+    def advance(self, seconds: float) -> None:
+        """Move the servers' time ahead, and return when everything that became due is delivered.
+
+        Delayed messages, retries, timer messages and popped messages whose invisible time is over are in their topics
+        then, and each producer with an open transaction was asked once.
+        """
+        self._await(self._servers.advance, seconds)
+
+    def stop_broker(self, name: str | None = None, *, keep_route: bool = False) -> None:
+        """Stop a broker as if its machine went away; with ``keep_route`` the namesrv does not notice.
+
+        The name may be left out when only one broker runs.
+        """
+        self._await(lambda: self._servers.stop_broker(name, keep_route=keep_route))
+
+    def start_broker(self, name: str | None = None) -> None:
+        """Start a stopped broker on its former port, with the messages it had."""
+        self._await(self._servers.start_broker, name)
+
+    def reset(self) -> None:
+        """Forget messages, topics, groups, offsets, faults and moved time; the addresses stay.
+
+        All connections are closed; a client that still runs connects again.
+        """
+        self._await(self._servers.reset)
+
+    # -- the thread of the servers ------------------------------------------------------------------------------
+
+    @property
+    def _servers(self) -> InMemoryServers:
+        return self._loop.servers
+
+    def _call(self, function: Callable[..., Result], *args: Any) -> Result:
+        async def call() -> Result:
+            return function(*args)
+
+        return self._loop.run(call)
+
+    def _await(self, function: Callable[..., Awaitable[Result]], *args: Any) -> Result:
+        return self._loop.run(function, *args)
+
+
+def _build_config(brokers: int, settings: dict[str, str], host: str) -> ServeConfig:
+    fixed = {
+        "memoryStore": "true",
+        "brokers": str(brokers),
+        "bindAddress": host,
+        "namesrv.listenPort": "0",
+        "broker.listenPort": "0",
+        "brokerIP1": settings.pop("brokerIP1", "auto"),
+    }
+    flags = [GivenValue(key, value, "RocketMQ") for key, value in fixed.items()]
+    return load_config(
+        "serve", sets=[*SMALL_FILES, *(f"{key}={value}" for key, value in settings.items())], flags=flags
+    )
+
+
+class _LoopThread:
+    """A thread with the event loop of the servers."""
+
+    def __init__(self, config: ServeConfig, faults: FaultTable) -> None:
+        self._config = config
+        self._faults = faults
+        self._thread: threading.Thread | None = None
+        self._started: Future[tuple[trio.lowlevel.TrioToken, trio.Nursery, InMemoryServers]] = Future()
+        self._stopping: trio.Event | None = None
+
+    @property
+    def servers(self) -> InMemoryServers:
+        if self._thread is None:
+            raise RuntimeError("the servers are not running: use RocketMQ in a `with` block, or call start()")
+        return self._started.result(START_TIMEOUT_S)[2]
+
+    def start(self) -> None:
+        """Start the thread, and return when the servers can be reached. Raises what prevents the start."""
+        if self._thread is not None:
+            raise RuntimeError("the servers are running already")
+        self._started = Future()
+        # A daemon, so that a process whose test forgot to close it can end.
+        self._thread = threading.Thread(target=self._run_loop, name="rocketmq-for-tests", daemon=True)
+        self._thread.start()
+        try:
+            self._started.result(START_TIMEOUT_S)
+        except BaseException:
+            self._thread.join()
+            self._thread = None
+            raise
+
+    def stop(self) -> None:
+        """Stop the servers and wait for the thread's end."""
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        token = self._started.result()[0]
+        assert self._stopping is not None
+        token.run_sync_soon(self._stopping.set)
+        thread.join()
+
+    def run(self, function: Callable[..., Awaitable[Result]], *args: Any) -> Result:
+        """Run a coroutine function on the event loop and return its result, or raise what it raised."""
+        if self._thread is None:
+            raise RuntimeError("the servers are not running: use RocketMQ in a `with` block, or call start()")
+        token, nursery, _ = self._started.result()
+        result: Future[Result] = Future()
+
+        async def perform() -> None:
+            try:
+                result.set_result(await function(*args))
+            except Exception as error:  # noqa: BLE001 - raised in the thread that waits
+                result.set_exception(error)
+
+        token.run_sync_soon(nursery.start_soon, perform)
+        return result.result()
+
+    def _run_loop(self) -> None:
+        try:
+            trio.run(self._serve)
+        except BaseException as error:
+            if self._started.done():
+                raise
+            self._started.set_exception(_single_cause(error))
+
+    async def _serve(self) -> None:
+        stopping = self._stopping = trio.Event()
+        async with open_servers(self._config, self._faults) as servers, trio.open_nursery() as nursery:
+            self._started.set_result((trio.lowlevel.current_trio_token(), nursery, servers))
+            await stopping.wait()
+            nursery.cancel_scope.cancel()
+
+
+def _single_cause(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
