@@ -3,7 +3,7 @@
 from typing import Final
 
 from storage.tests.planting.defect import Defect, change
-from storage.tests.planting.log_defects import TEST_INDEX, TEST_RECOVERY
+from storage.tests.planting.log_defects import TEST_RECOVERY
 
 TIMER: Final = "storage/timer_store.py"
 TIMER_LOG: Final = "storage/timer_log.py"
@@ -14,6 +14,7 @@ CONFIG_FILE: Final = "gateway/runtime/config_file.py"
 TEST_TIMER: Final = "storage/tests/test_timer_store.py"
 TEST_STAGED: Final = "storage/tests/test_staged_files.py"
 TEST_BATCHES: Final = "gateway/broker/tests/test_staged_batches.py"
+TEST_RETENTION: Final = "storage/tests/test_retention.py"
 TEST_STORE: Final = "storage/tests/test_store.py"
 TEST_TABLES: Final = "gateway/runtime/tests/test_config_file.py"
 
@@ -233,7 +234,7 @@ OTHER_DEFECTS: Final = (
             "        if self.commit_log.first_base >= self.commit_log.base:\n",
             "        if self.commit_log.first_base > self.commit_log.base:\n",
         ),
-        (TEST_STORE,),
+        (TEST_RETENTION,),
     ),
     Defect(
         "expired-entries-still-readable",
@@ -243,7 +244,7 @@ OTHER_DEFECTS: Final = (
             "        self.min_offset = self.first_entry_from(physical_offset)\n        self.expired_before",
             "        self.expired_before",
         ),
-        (TEST_STORE,),
+        (TEST_RETENTION,),
     ),
     Defect(
         "last-queue-file-expires",
@@ -253,7 +254,7 @@ OTHER_DEFECTS: Final = (
             "        while len(self.bases) > 1 and self.read_entry(self.bases[1] - 1)[0] < physical_offset:\n",
             "        while len(self.bases) > 1 and self.read_entry(self.bases[1] - 1)[0] <= physical_offset:\n",
         ),
-        (TEST_STORE,),
+        (TEST_RETENTION,),
     ),
     Defect(
         "index-of-stored-messages-expires",
@@ -263,7 +264,7 @@ OTHER_DEFECTS: Final = (
             "        while len(self.files) > 1 and self.files[0].end_offset < physical_offset:\n",
             "        while len(self.files) > 1 and self.files[0].begin_offset < physical_offset:\n",
         ),
-        (TEST_INDEX,),
+        (TEST_RETENTION,),
     ),
     Defect(
         "young-log-file-expires",
@@ -273,7 +274,7 @@ OTHER_DEFECTS: Final = (
             "        if following is None or store_timestamp_of(following) > timestamp_ms:\n            return False\n",
             "",
         ),
-        (TEST_STORE,),
+        (TEST_RETENTION,),
     ),
     Defect(
         "time-search-skips-a-message",

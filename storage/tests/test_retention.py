@@ -1,0 +1,122 @@
+"""Retention: whole expired files go; what is stored keeps its offset, its keys, and its place to go on."""
+
+import random
+
+import pytest
+
+from codec.message import decode_message
+from storage.crash_files import CrashFiles
+from storage.store import MessageStore
+from storage.tests.support import FakeClock, small_config
+
+HOUR_MS = 3_600_000
+LOG_FILE_BYTES = 8192
+PER_FILE = 4
+BODY_BYTES = 1900  # so that PER_FILE messages fill a log file
+FILES = ["/s/commitlog/" + f"{number * LOG_FILE_BYTES:020d}" for number in range(5)]
+
+
+class FullDisk(CrashFiles):
+    """Files on a disk that is nearly full."""
+
+    def disk_used_ratio(self, path: str) -> float:
+        return 0.89
+
+
+def filled(
+    count: int, files: CrashFiles, clock: FakeClock, *, apart_ms: int = 0, **changes: object
+) -> MessageStore:
+    """Return a store with messages that are numbered, carry the keys ``all`` and ``k<number>``, and fill log files."""
+    store = MessageStore.open(small_config(**changes), files, clock)
+    for number in range(count):
+        store.append("t", 0, body(number), b"KEYS\x01all k%d\x02" % number)
+        clock.advance(apart_ms)
+    return store
+
+
+def body(number: int) -> bytes:
+    return b"%d" % number + bytes(BODY_BYTES)
+
+
+def readable(store: MessageStore) -> list[int]:
+    """Return the numbers of the messages that can be read, checked to be at their offsets."""
+    numbers = []
+    for offset in range(store.min_offset("t", 0), store.max_offset("t", 0)):
+        message = decode_message(store.read("t", 0, offset, 1).chunks[0])
+        numbers.append(int(message.body.rstrip(b"\0")))
+        assert message.queue_offset == offset == numbers[-1]
+    return numbers
+
+
+def test_the_setup_fills_a_log_file_with_so_many_messages() -> None:
+    store = filled(9, CrashFiles(), FakeClock())
+    assert [store.physical_offset_at("t", 0, number) for number in (4, 8)] == [8192, 16384]
+
+
+@pytest.mark.parametrize("count", [1, 3, PER_FILE + 1, 3 * PER_FILE])
+def test_the_written_file_stays_however_few_bytes_may_be_kept(count: int) -> None:
+    files, clock = CrashFiles(), FakeClock()
+    store = filled(count, files, clock, retained_bytes=10)
+    last_file = count - 1 - (count - 1) % PER_FILE
+    store.delete_expired(manual=True)
+    assert readable(store) == list(range(last_file, count))
+    assert store.append("t", 0, body(count))[0] == count
+    store = MessageStore.open(small_config(), files.crash(random.Random(0), lose_unflushed=False), clock)
+    assert readable(store)[-1] == count
+
+
+@pytest.mark.parametrize("count", [2, 2 * PER_FILE + 2])
+def test_the_written_file_stays_when_the_disk_is_nearly_full(count: int) -> None:
+    store = filled(count, FullDisk(), FakeClock(), clean_forcibly_enable=True)
+    for _ in range(3):
+        store.delete_expired()
+    assert readable(store) == list(range(count))[-2:]
+    assert store.append("t", 0, body(count))[0] == count
+
+
+def test_files_that_are_not_old_enough_stay() -> None:
+    files, clock = CrashFiles(), FakeClock()
+    store = filled(2 * PER_FILE + 1, files, clock, apart_ms=HOUR_MS, file_reserved_hours=20)
+    clock.advance(11 * HOUR_MS - 1)
+    assert store.delete_expired(manual=True) == 0
+    clock.advance(4 * HOUR_MS)  # the first message of the second file is 20 hours old, less a millisecond
+    assert store.delete_expired(manual=True) == 0
+    clock.advance(1)
+    assert store.delete_expired(manual=True) == 1
+    assert readable(store) == list(range(PER_FILE, 2 * PER_FILE + 1))
+
+
+@pytest.mark.parametrize("entries", [2, 3, 4, 5, 6])
+def test_a_queue_file_whose_last_message_is_stored_stays(entries: int) -> None:
+    """Of 5 entries the last one points to the first message that is stored, at the physical offset of its file."""
+    files, clock = CrashFiles(), FakeClock()
+    store = filled(3 * PER_FILE, files, clock, consume_queue_file_entries=entries)
+    clock.advance(100 * HOUR_MS)
+    assert store.delete_expired_log_files(manual=True, max_files=1) == 1
+    for _ in store.hide_expired_entries():
+        pass
+    stored = list(range(PER_FILE, 3 * PER_FILE))
+    assert readable(store) == stored
+    queue_files = [path for path in files.mapped if "/consumequeue/t/0/" in path]
+    assert min(queue_files).endswith(f"{PER_FILE // entries * entries * 20:020d}")
+    store.close()
+    assert (
+        readable(MessageStore.open(small_config(consume_queue_file_entries=entries), files, clock)) == stored
+    )
+
+
+def test_the_keys_of_stored_messages_are_found_after_older_ones_have_expired() -> None:
+    """The first index file holds keys of the first two log files, of which one expires."""
+    files, clock = CrashFiles(), FakeClock()
+    count = 4 * PER_FILE
+    store = filled(count, files, clock, apart_ms=1000, index_entries=2 * (PER_FILE + 2) + 1)
+    store.build_index()
+    assert len(store.index.files) > 2
+    clock.advance(100 * HOUR_MS)
+    for expired in (1, 2, 3):
+        assert store.delete_expired_log_files(manual=True, max_files=1) == 1
+        stored = range(expired * PER_FILE, count)
+        places = [store.physical_offset_at("t", 0, number) for number in stored]
+        assert store.query_by_key("t", "all", 64, 0, 1 << 60) == places[::-1]
+        for number, place in zip(stored, places, strict=True):
+            assert store.query_by_key("t", f"k{number}", 64, 0, 1 << 60) == [place]
