@@ -118,6 +118,7 @@ class _Commands(click.Group):
         "capture": "gateway.shadow.commands.capture",
         "replay": "gateway.shadow.commands.capture",
         "store": "gateway.store_commands.root",
+        "topic": "gateway.admin.commands.topic",
     }
 
     def list_commands(self, context: click.Context) -> list[str]:

@@ -34,7 +34,8 @@ class BlockingClient:
     ``timeout_s`` bounds connecting and each wait for an answer, or for one window of answers in `send_commands`. Every
     method that waits raises RemotingTimeout when the time is up and RemotingClosed when the peer closes. While it
     waits, the client also serves requests that the server sends, with the functions given to `serve_request`. The
-    client numbers its requests itself (opaques). ``sign`` adds credentials to each request.
+    client numbers its requests itself (opaques). ``sign`` adds credentials to each request. ``tls_name`` is the name
+    that the server's certificate must have, if it is not ``host``.
     """
 
     def __init__(
@@ -45,13 +46,14 @@ class BlockingClient:
         timeout_s: float = 3.0,
         binary: bool = False,
         tls: ssl.SSLContext | None = None,
+        tls_name: str | None = None,
         sign: Callable[[Command], None] | None = None,
         max_frame_bytes: int = MAX_FRAME_BYTES,
     ) -> None:
         self.timeout_s = timeout_s
         self.binary = binary
         self._sign = sign
-        self._socket = _connect(host, port, timeout_s, tls)
+        self._socket = _connect(host, port, timeout_s, tls, tls_name or host)
         self._splitter = FrameSplitter(max_frame_bytes)
         self._received: deque[Command] = deque()
         self._stored_answers: dict[int, Command] = {}
@@ -285,7 +287,9 @@ class BlockingClient:
             return closed
 
 
-def _connect(host: str, port: int, timeout_s: float, tls: ssl.SSLContext | None) -> socket.socket:
+def _connect(
+    host: str, port: int, timeout_s: float, tls: ssl.SSLContext | None, tls_name: str
+) -> socket.socket:
     try:
         plain = socket.create_connection((host, port), timeout_s)
     except TimeoutError as error:
@@ -293,4 +297,4 @@ def _connect(host: str, port: int, timeout_s: float, tls: ssl.SSLContext | None)
     except OSError as error:
         raise RemotingClosed(f"{host}:{port} cannot be reached: {error}") from error
     plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return tls.wrap_socket(plain, server_hostname=host) if tls else plain
+    return tls.wrap_socket(plain, server_hostname=tls_name) if tls else plain

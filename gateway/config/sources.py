@@ -13,7 +13,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from gateway.config.keys import ENVIRONMENT_PREFIX, Key, Value, keys_of, upper_snake, with_values
+from gateway.config.keys import (
+    CLIENT_ENVIRONMENT_PREFIX,
+    ENVIRONMENT_PREFIX,
+    Key,
+    Value,
+    keys_of,
+    upper_snake,
+    with_values,
+)
 from gateway.config.process import (
     TABLES,
     AuthConfig,
@@ -118,6 +126,8 @@ def values_of_environment(environment: Mapping[str, str], role: Role) -> list[Gi
         official = environment["NAMESRV_ADDR"]
         given.append(GivenValue("namesrvAddr", official, "environment NAMESRV_ADDR", from_flags=False))
     for variable, text in sorted(environment.items()):
+        if variable.startswith(CLIENT_ENVIRONMENT_PREFIX):
+            continue
         if variable.startswith(ENVIRONMENT_PREFIX) and not _KUBERNETES_VARIABLE.fullmatch(variable):
             scope, name = names.get(variable, ("broker", variable))
             given.append(GivenValue(name, text, f"environment {variable}", scope, from_flags=False))

@@ -5,9 +5,10 @@ from typing import Any
 
 import click
 
-from gateway.store_commands.options import TimeType, open_reader, store_options
+from gateway.store_commands.options import open_reader, store_options
 from gateway.store_commands.verify import print_json
 from toolkit.exit_codes import ExitCode
+from toolkit.option_types import TimeType
 
 
 @click.command()

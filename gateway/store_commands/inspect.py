@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gateway.store_commands.options import format_time, json_option, open_reader, store_options
+from gateway.store_commands.options import json_option, open_reader, store_options
 from gateway.store_commands.text_table import format_table
+from toolkit.times import format_time
 
 if TYPE_CHECKING:
     from storage.tools.summary import StoreSummary

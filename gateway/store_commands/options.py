@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -89,35 +88,3 @@ def open_reader(directory: str, files: tuple[str, ...], sets: tuple[str, ...]) -
             yield reader
         finally:
             reader.close()
-
-
-def format_time(time_ms: int) -> str:
-    """Return a time in UTC with milliseconds; "-" for 0."""
-    if time_ms <= 0:
-        return "-"
-    try:
-        moment = datetime.fromtimestamp(time_ms / 1000, UTC)
-    except (ValueError, OverflowError, OSError):
-        return f"{time_ms} ms"
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{time_ms % 1000:03d}Z"
-
-
-class TimeType(click.ParamType):  # type: ignore[type-arg]
-    """A time in ms since 1970, or in ISO 8601; UTC without a zone."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, context: click.Context | None) -> int:
-        """Return ms since 1970."""
-        if isinstance(value, int):
-            return value
-        if str(value).isdecimal():
-            return int(value)
-        try:
-            moment = datetime.fromisoformat(str(value))
-        except ValueError:
-            self.fail(
-                f"{value!r} is neither ms since 1970 nor a time such as 2026-01-31T12:00:00Z", param, context
-            )
-        zoned = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-        return round(zoned.timestamp() * 1000)

@@ -70,6 +70,9 @@ ROOMS: Mapping[str, set[str]] = {
         "gateway.broker.processors",
     },
     "gateway.store_commands": {"gateway.config", "gateway.runtime", "gateway.broker"},
+    # Commands that ask the servers of a cluster.
+    "gateway.admin": {"gateway.config"},
+    "gateway.admin.commands": {"gateway.admin"},
     # The shadow gateway, from the traffic it sees up to its commands.
     "gateway.shadow.traffic": {"gateway.runtime"},
     "gateway.shadow.clusters": {"gateway.config", "gateway.shadow.traffic"},

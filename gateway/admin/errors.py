@@ -1,0 +1,46 @@
+"""Errors of a command that asks servers: each text says what failed, and what to do."""
+
+from typing import Any, Final
+
+from codec.constants import ResponseCode
+from remoting.declare import Request
+
+_ADVICE: Final = {
+    ResponseCode.NO_PERMISSION: "Sign requests with --access-key and --secret-key-file, or use another user.",
+    ResponseCode.SYSTEM_BUSY: "The server is busy: try again later.",
+    ResponseCode.REQUEST_CODE_NOT_SUPPORTED: "This server does not have the request; see its version with "
+    '"rmq-gateway cluster info".',
+    ResponseCode.TOPIC_NOT_EXIST: 'See the names with "rmq-gateway topic list".',
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: 'See the names with "rmq-gateway group list".',
+}
+
+
+class AdminError(Exception):
+    """A command cannot go on because of a server; the text is complete."""
+
+
+class NotReached(AdminError):
+    """A server does not answer. The request may have been carried out all the same."""
+
+
+class Refused(AdminError):
+    """A server answered with an error; ``code`` and ``remark`` are its own."""
+
+    def __init__(self, address: str, request: Request[Any], code: int, remark: str | None) -> None:
+        self.code = code
+        self.remark = first_line(remark)
+        advice = _ADVICE.get(ResponseCode(code), "") if code in set(ResponseCode) else ""
+        super().__init__(
+            f"{address} refused {request.NAME}: {self.remark or 'no reason given'} (code {code})."
+            + (f" {advice}" if advice else "")
+        )
+
+
+class NotFound(AdminError):
+    """The topic, group, broker or message does not exist."""
+
+
+def first_line(remark: str | None) -> str:
+    """Return the part of a remark that people need: official servers append a link, or a stack trace."""
+    text = (remark or "").strip().split("\n")[0]
+    return text.rstrip(".").strip()

@@ -1,0 +1,145 @@
+"""Prints rows and facts: as tables for people, or as JSON for programs.
+
+On a terminal long cells are folded; anywhere else a row is one line, however long.
+"""
+
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+import orjson
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+Row = Mapping[str, Any]
+MAX_WIDTH_CHARS: Final = 1_000_000
+"""Width of a line where there is no terminal."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableColumn:
+    """One column of a table: the key of the rows, a title, and a function that returns a style for a row."""
+
+    key: str
+    title: str
+    wide: bool = False
+    """Shown with -o wide only."""
+    style: Callable[[Row], str] | None = None
+
+
+def print_rows(rows: Iterable[Row], columns: Sequence[TableColumn], output: str, *, empty: str = "") -> None:
+    """Print rows in a format: table, wide, json (all keys of the rows) or name (the first column alone).
+
+    ``empty`` is printed instead of a table without rows, on standard error.
+    """
+    listed = list(rows)
+    if output == "json":
+        print_json(listed)
+    elif output == "name":
+        for row in listed:
+            click.echo(row[columns[0].key])
+    elif not listed:
+        click.echo(empty, err=True)
+    else:
+        print_table(listed, [each for each in columns if output == "wide" or not each.wide])
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON document."""
+    click.echo(orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS))
+
+
+def print_json_line(value: Any) -> None:
+    """Print one JSON object on one line."""
+    click.echo(orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS))
+
+
+def print_table(rows: Sequence[Row], columns: Sequence[TableColumn], title: str = "") -> None:
+    """Print rows as aligned columns; numbers stand to the right."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
+    for column in columns:
+        values = [row.get(column.key) for row in rows]
+        is_numeric = any(isinstance(value, int | float) for value in values) and all(
+            isinstance(value, int | float | None) for value in values
+        )
+        table.add_column(
+            Text(column.title.upper()), justify="right" if is_numeric else "left", overflow="fold"
+        )
+    for row in rows:
+        table.add_row(*(_cell(row, column) for column in columns))
+    console = open_console()
+    if title:
+        console.print(Text(title, style="bold"))
+    if console.is_terminal:
+        console.print(table)
+        return
+    with console.capture() as captured:
+        console.print(table)
+    for line in captured.get().splitlines():  # rich fills the last column up
+        click.echo(line.rstrip())
+
+
+def print_facts(facts: Iterable[tuple[str, Any]]) -> None:
+    """Print labels and values, one pair a line; pairs without a value are left out."""
+    from rich.text import Text
+
+    shown = [(label, value) for label, value in facts if value not in (None, "", [], {})]
+    width = max((len(label) for label, _ in shown), default=0)
+    console = open_console()
+    for label, value in shown:
+        line = Text(f"{label}:".ljust(width + 2), style="bold")
+        line.append(value if isinstance(value, Text) else Text(format_value(value), style="not bold"))
+        console.print(line)
+
+
+def print_warning(text: str) -> None:
+    """Print a line in red on standard output, since it is part of the answer."""
+    from rich.text import Text
+
+    open_console().print(Text(printable(text), style="bold red"))
+
+
+def open_console() -> "Console":
+    """Return a console for standard output as it is now."""
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() else MAX_WIDTH_CHARS
+    return Console(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False, soft_wrap=False)
+
+
+def _cell(row: Row, column: TableColumn) -> "Text":
+    from rich.text import Text
+
+    style = column.style(row) if column.style is not None else ""
+    return Text(format_value(row.get(column.key)), style=style)
+
+
+def format_value(value: Any) -> str:
+    """Return a value as a cell: thousands separated, lists with commas, "-" for None."""
+    if value is None or value == "":
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.1f}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}={format_value(each)}" for key, each in value.items()) or "-"
+    if isinstance(value, list | tuple | set):
+        return ", ".join(map(format_value, value)) or "-"
+    return printable(str(value))
+
+
+def printable(text: str) -> str:
+    """Return a text of a server without characters that could control a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)

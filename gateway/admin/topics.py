@@ -1,0 +1,315 @@
+"""Topics as the brokers of a cluster hold them: listing, describing, creating, changing, deleting."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, Final
+
+from codec.constants import ResponseCode
+from codec.topics import (
+    DEFAULT_TOPIC,
+    DLQ_PREFIX,
+    READ_WRITE,
+    RETRY_PREFIX,
+    SYSTEM_PREFIX,
+    SYSTEM_TOPICS,
+    permission_text,
+)
+from gateway.admin.errors import AdminError, NotFound, Refused
+from remoting.bodies.routes import QueueData, TopicRouteData
+from remoting.bodies.topics import TopicConfig, TopicOffset
+from remoting.requests.namesrv import (
+    DeleteTopicInNamesrv,
+    GetAllTopicListFromNameserver,
+    RegisterTopicInNamesrv,
+)
+from remoting.requests.topics import (
+    DeleteTopicInBroker,
+    GetAllTopicConfig,
+    GetTopicConfig,
+    GetTopicStatsInfo,
+    QueryTopicConsumeByWho,
+    UpdateAndCreateTopic,
+)
+
+if TYPE_CHECKING:
+    from gateway.admin.client import AdminClient
+
+USER, RETRY, DEAD_LETTERS, SYSTEM = "user", "retry", "dead letters", "system"
+MESSAGE_TYPE: Final = "message.type"
+PERMISSIONS: Final = {"rw": READ_WRITE, "r": 4, "w": 2, "none": 0}
+"""Permissions as flags name them."""
+
+
+def classify_topic(name: str, cluster_names: Iterable[str] = ()) -> str:
+    """Return the kind of a topic; brokers and clusters (``cluster_names``) have a topic of their own name."""
+    if name.startswith(RETRY_PREFIX):
+        return RETRY
+    if name.startswith(DLQ_PREFIX):
+        return DEAD_LETTERS
+    if name in SYSTEM_TOPICS or name.startswith(SYSTEM_PREFIX) or name in cluster_names:
+        return SYSTEM
+    # Names that the official server makes up for itself: DefaultCluster_REPLY_TOPIC, %SYS%…
+    is_reply = name.endswith("_REPLY_TOPIC") and name.removesuffix("_REPLY_TOPIC") in cluster_names
+    return SYSTEM if is_reply else USER
+
+
+def names_of_cluster(client: "AdminClient") -> set[str]:
+    """Return the names of clusters and brokers."""
+    return {*client.cluster.cluster_addr_table, *client.cluster.broker_addr_table}
+
+
+def list_topics(
+    client: "AdminClient", pattern: str = "*", *, all_kinds: bool = False
+) -> list[dict[str, Any]]:
+    """Return a row for each topic whose name matches a shell pattern; topics of users only, unless ``all_kinds``.
+
+    The namesrv knows the names, the brokers the rest; a broker that cannot be reached leaves its share out.
+    """
+    names = names_of_cluster(client)
+    listed = client.ask_namesrv(GetAllTopicListFromNameserver()).data.topic_list
+    configs = _configs_of_brokers(client)
+    rows = []
+    for name in sorted(set(listed)):
+        kind = classify_topic(name, names)
+        if fnmatchcase(name, pattern) and (all_kinds or kind == USER):
+            held = {broker: table[name] for broker, table in configs.items() if name in table}
+            rows.append(_topic_row(name, kind, held))
+    return rows
+
+
+def _configs_of_brokers(client: "AdminClient") -> dict[str, dict[str, TopicConfig]]:
+    def read(broker: str) -> dict[str, TopicConfig]:
+        try:
+            return client.ask_broker(broker, GetAllTopicConfig()).data.topic_config_table
+        except AdminError:
+            return {}
+
+    brokers = list(client.masters)
+    return dict(zip(brokers, client.map_brokers(brokers, read), strict=True))
+
+
+def _topic_row(name: str, kind: str, held: Mapping[str, TopicConfig]) -> dict[str, Any]:
+    configs = list(held.values())
+    attributes = {key: value for each in configs for key, value in attributes_of(each).items()}
+    return {
+        "topic": name,
+        "kind": kind,
+        "type": attributes.pop(MESSAGE_TYPE, None),
+        "brokers": sorted(held),
+        "readQueues": sum(each.read_queue_nums for each in configs),
+        "writeQueues": sum(each.write_queue_nums for each in configs),
+        "permission": "/".join(sorted({permission_text(each.perm) for each in configs})) or None,
+        "ordered": any(each.order for each in configs),
+        "attributes": attributes,
+    }
+
+
+def attributes_of(config: TopicConfig) -> dict[str, str]:
+    """Return the attributes of a topic."""
+    return dict(sorted((config.attributes or {}).items()))
+
+
+def read_config(client: "AdminClient", broker: str, topic: str) -> TopicConfig | None:
+    """Return a topic's settings on one broker; None if it does not have the topic.
+
+    A server without GET_TOPIC_CONFIG (before 5.0) is asked for all topics.
+    """
+    try:
+        return client.ask_broker(broker, GetTopicConfig(topic=topic)).data
+    except Refused as refused:
+        if refused.code == ResponseCode.TOPIC_NOT_EXIST:
+            return None
+        if refused.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise
+    return client.ask_broker(broker, GetAllTopicConfig()).data.topic_config_table.get(topic)
+
+
+def describe_topic(client: "AdminClient", topic: str) -> dict[str, Any]:
+    """Return everything about one topic: settings by broker, queues with their offsets, groups. Raises NotFound."""
+    route = client.route(topic)
+    brokers = sorted(each.broker_name for each in route.queue_datas)
+    addresses = {each.broker_name: dict(sorted(each.broker_addrs.items())) for each in route.broker_datas}
+    placed = {each.broker_name: each for each in route.queue_datas}
+
+    def read(broker: str) -> tuple[TopicConfig | None, dict[int, TopicOffset], list[str]]:
+        config = read_config(client, broker, topic)
+        if config is None:  # the route still names a broker on which the topic was deleted
+            return None, {}, []
+        stats = client.ask_broker(broker, GetTopicStatsInfo(topic=topic)).data.offset_table
+        groups = client.ask_broker(broker, QueryTopicConsumeByWho(topic=topic)).data.group_list
+        return config, {queue.queue_id: each for queue, each in stats.items()}, groups
+
+    answers = dict(zip(brokers, client.map_brokers(brokers, read), strict=True))
+    attributes: dict[str, str] = {}
+    for config, _, _ in answers.values():
+        attributes |= attributes_of(config) if config is not None else {}
+    queues = [
+        {
+            "broker": broker,
+            "queue": queue_id,
+            "minOffset": offsets.min_offset,
+            "maxOffset": offsets.max_offset,
+            "messages": offsets.max_offset - offsets.min_offset,
+            "lastStoredMs": offsets.last_update_timestamp or None,
+        }
+        for broker, (_, stats, _) in answers.items()
+        for queue_id, offsets in sorted(stats.items())
+    ]
+    return {
+        "topic": topic,
+        "kind": classify_topic(topic, names_of_cluster(client)),
+        "type": attributes.pop(MESSAGE_TYPE, None),
+        "attributes": attributes,
+        "ordered": any(config.order for config, _, _ in answers.values() if config is not None),
+        "messages": sum(each["messages"] for each in queues),
+        "groups": sorted({group for _, _, groups in answers.values() for group in groups}),
+        "brokers": [
+            {
+                "broker": broker,
+                "addresses": {str(number): address for number, address in addresses.get(broker, {}).items()},
+                "readQueues": placed[broker].read_queue_nums,
+                "writeQueues": placed[broker].write_queue_nums,
+                "permission": permission_text(placed[broker].perm),
+            }
+            for broker in brokers
+        ],
+        "queues": queues,
+    }
+
+
+# -- changes ------------------------------------------------------------------------------------------------------
+
+
+def attribute_text(wanted: Mapping[str, str], removed: Sequence[str] = ()) -> str | None:
+    """Return attributes in the form that brokers read, ``+key=value,-key``; None without any."""
+    parts = [f"+{key}={value}" for key, value in wanted.items()] + [f"-{key}" for key in removed]
+    return ",".join(parts) or None
+
+
+def update_request(config: TopicConfig, attributes: str | None) -> UpdateAndCreateTopic:
+    """Return the request that gives a topic these settings."""
+    return UpdateAndCreateTopic(
+        topic=config.topic_name,
+        default_topic=DEFAULT_TOPIC,
+        read_queue_nums=config.read_queue_nums,
+        write_queue_nums=config.write_queue_nums,
+        perm=config.perm,
+        topic_filter_type=config.topic_filter_type,
+        topic_sys_flag=config.topic_sys_flag,
+        order=config.order,
+        attributes=attributes,
+    )
+
+
+def brokers_with_topic(client: "AdminClient", topic: str, brokers: Sequence[str]) -> dict[str, TopicConfig]:
+    """Return the settings of a topic on those of the brokers that have it."""
+    configs = client.map_brokers(brokers, lambda broker: read_config(client, broker, topic))
+    return {broker: config for broker, config in zip(brokers, configs, strict=True) if config is not None}
+
+
+def create_topic(
+    client: "AdminClient", config: TopicConfig, attributes: Mapping[str, str], brokers: Sequence[str]
+) -> None:
+    """Create a topic on some brokers. Raises AdminError if one of them has it."""
+    present = brokers_with_topic(client, config.topic_name, brokers)
+    if present:
+        raise AdminError(
+            f'topic "{config.topic_name}" exists on {", ".join(present)}; change it with "rmq-gateway topic alter".'
+        )
+    request = update_request(config, attribute_text(attributes))
+    client.map_brokers(brokers, lambda broker: client.ask_broker(broker, request))
+
+
+def alter_topic(
+    client: "AdminClient",
+    topic: str,
+    brokers: Sequence[str],
+    changes: Mapping[str, Any],
+    attributes: Mapping[str, str],
+    removed: Sequence[str],
+) -> list[dict[str, Any]]:
+    """Change fields and attributes of a topic where it exists; return a row for each change. Raises NotFound."""
+    present = brokers_with_topic(client, topic, brokers)
+    if not present:
+        client.route(topic)  # raises NotFound with a suggestion
+        raise NotFound(f'topic "{topic}" is on none of the brokers {", ".join(brokers)}')
+    rows = []
+    for broker, config in present.items():
+        before = {name: getattr(config, name) for name in changes}
+        known = attributes_of(config)
+        for name, value in changes.items():
+            setattr(config, name, value)
+        client.ask_broker(broker, update_request(config, attribute_text(attributes, removed)))
+        rows += [
+            {"broker": broker, "setting": name, "before": before[name], "now": value}
+            for name, value in changes.items()
+            if before[name] != value
+        ]
+        rows += [
+            {"broker": broker, "setting": key, "before": known.get(key), "now": value}
+            for key, value in {**attributes, **dict.fromkeys(removed)}.items()
+            if known.get(key) != value
+        ]
+    return rows
+
+
+def delete_topic(client: "AdminClient", topic: str, brokers: Sequence[str]) -> list[str]:
+    """Delete a topic from brokers and their part of its route from all namesrvs; return the brokers that had it.
+
+    Raises NotFound if neither a broker nor a namesrv knows the topic.
+    """
+    present = brokers_with_topic(client, topic, brokers)
+    if not present:
+        client.route(topic)
+    client.map_brokers(present, lambda broker: client.ask_broker(broker, DeleteTopicInBroker(topic=topic)))
+    others = [each for each in client.masters if each not in brokers]
+    keepers = brokers_with_topic(client, topic, others)
+    for cluster, members in client.cluster.cluster_addr_table.items():
+        if set(brokers) & set(members):
+            client.ask_namesrvs(DeleteTopicInNamesrv(topic=topic, cluster_name=cluster))
+            _restore_route(client, topic, {each: keepers[each] for each in members if each in keepers})
+    return list(present)
+
+
+def _restore_route(client: "AdminClient", topic: str, keepers: Mapping[str, TopicConfig]) -> None:
+    """Add the queues of brokers that keep the topic again: a namesrv deletes the route of a whole cluster only.
+
+    A namesrv before 5.0, and one in the process of its brokers, does not take them; there the brokers report the
+    topic after a change that has no effect, from one type of filters to the other and back.
+    """
+    queues = [
+        QueueData(
+            broker_name=broker,
+            read_queue_nums=config.read_queue_nums,
+            write_queue_nums=config.write_queue_nums,
+            perm=config.perm,
+            topic_sys_flag=config.topic_sys_flag,
+        )
+        for broker, config in keepers.items()
+    ]
+    if not queues:
+        return
+    try:
+        client.ask_namesrvs(RegisterTopicInNamesrv(topic=topic, data=TopicRouteData(queue_datas=queues)))
+    except Refused:
+        for broker, config in keepers.items():
+            before = config.topic_filter_type
+            for config.topic_filter_type in ("SINGLE_TAG" if before == "MULTI_TAG" else "MULTI_TAG", before):
+                client.ask_broker(broker, update_request(config, None))
+
+
+def wait_for_route(client: "AdminClient", topic: str, brokers: Iterable[str], timeout_s: float) -> bool:
+    """Wait until a namesrv names all these brokers in the topic's route; return False if the time is up."""
+    import time
+
+    deadline_s = time.monotonic() + timeout_s
+    while True:
+        try:
+            route = client.route(topic)
+            if {each.broker_name for each in route.queue_datas} >= set(brokers):
+                return True
+        except NotFound:
+            pass
+        if time.monotonic() > deadline_s:
+            return False
+        time.sleep(0.05)
