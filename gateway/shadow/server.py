@@ -9,6 +9,7 @@ from typing import Any
 import trio
 
 from codec.hosts import format_host
+from gateway.runtime.allocator import TRIM_INTERVAL_S, HeapTrimmer
 from gateway.runtime.file_limit import within_file_limit
 from gateway.runtime.loop_watchdog import LoopWatchdog
 from gateway.runtime.metrics import Metric, MetricRegistry
@@ -67,6 +68,8 @@ class ShadowServer:
         self._ready_file = ready_file
         self._signals = StopSignals()
         self._watchdog = LoopWatchdog()
+        self._heap_trimmer = HeapTrimmer()
+        self._process_tasks = TaskSupervisor("process")
         self._target_tasks = TaskSupervisor("target")
         self._reactor = Reactor() if Reactor.is_available() else None
         self._guard = LoopGuard()
@@ -220,7 +223,7 @@ class ShadowServer:
         problems.add_source("tasks", lambda: task_problems(self._supervisors()))
 
     def _supervisors(self) -> Iterator[TaskSupervisor]:
-        yield from (self.forwarder.tasks, self.report.tasks, self._target_tasks)
+        yield from (self._process_tasks, self.forwarder.tasks, self.report.tasks, self._target_tasks)
         if self.capture is not None:
             yield self.capture.tasks
         if self.mirror is not None:
@@ -243,6 +246,12 @@ class ShadowServer:
             if self._reactor is not None:
                 nursery.start_soon(self._reactor.run)
             nursery.start_soon(self._watchdog.run)
+            nursery.start_soon(
+                self._process_tasks.repeat,
+                "give free memory back",
+                TRIM_INTERVAL_S,
+                self._heap_trimmer.trim,
+            )
             if self._config.target.embedded.store:
                 await nursery.start(EmbeddedTarget(self._config.target.embedded).run)
             await nursery.start(self.primary.run)

@@ -6,7 +6,7 @@ primary's order happens before they get here, in `reorder_buffer.py`.
 
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 import trio
 
@@ -14,14 +14,19 @@ from gateway.shadow.traffic.exchange import Exchange
 from gateway.shadow.traffic.subject import Subject
 
 BACKLOG_FULL = "the queue is full"
+ENTRY_OVERHEAD_BYTES: Final = 1_200
+"""Memory of an entry besides its two frames: objects, subject, addresses."""
+MAX_DECODED_ENTRIES: Final = 256
+"""Entries whose commands stay decoded: about a batch. Decoding later ones again costs 30 us each, and keeping them so
+would take four times the memory of their frames."""
 
 
 class BacklogEntry:
     """One waiting exchange.
 
     `failures` counts the attempts that failed with this exchange as the only one of its batch. `sequence` is its
-    number in the spill queue, -1 while it is only in memory. `resumed` marks an exchange that an earlier process
-    received; `is_finished` one whose outcome is known.
+    number in the spill queue, -1 while it is only in memory. `size` is about the memory it takes. `resumed` marks an
+    exchange that an earlier process received; `is_finished` one whose outcome is known.
     """
 
     __slots__ = ("exchange", "failures", "is_finished", "resumed", "sequence", "size", "subject")
@@ -29,7 +34,7 @@ class BacklogEntry:
     def __init__(self, exchange: Exchange, subject: Subject) -> None:
         self.exchange = exchange
         self.subject = subject
-        self.size = exchange.size_bytes
+        self.size = exchange.size_bytes + ENTRY_OVERHEAD_BYTES
         self.failures = 0
         self.sequence = -1
         self.resumed = False
@@ -62,7 +67,7 @@ class Backlog:
         self._queue: deque[BacklogEntry] = deque()
         self._taken_count = 0
         self.size_bytes = 0
-        """Bytes of all entries in memory, taken ones included."""
+        """Memory of all entries, taken ones included; those that are only on disk do not count."""
 
     def __len__(self) -> int:
         """Return the number of waiting entries, in memory and on disk, without those that were taken."""
@@ -103,6 +108,8 @@ class Backlog:
         )
 
     def _append_to_memory(self, entry: BacklogEntry) -> None:
+        if len(self._queue) >= MAX_DECODED_ENTRIES:
+            entry.exchange.forget_decoded()
         self._queue.append(entry)
         self.size_bytes += entry.size
 

@@ -68,7 +68,7 @@ class MirrorSettings:
     )
     queue_bytes: int = setting(
         128 * 1024 * 1024,
-        "Maximum size of the waiting exchanges in bytes, per stream.",
+        "Maximum memory of the waiting exchanges in bytes, per stream: their frames and about 1.2 kB each.",
         low=1024,
         high=1 << 36,
     )

@@ -131,6 +131,7 @@ class SpillBacklog(Backlog):
         if self._tail_bytes + entry.size > self._max_tail_bytes:
             self._listener.on_dropped(entry, BACKLOG_FULL)
             return False
+        entry.exchange.forget_decoded()
         self._tail.append(entry)
         self._tail_bytes += entry.size
         self._changed.set()

@@ -100,16 +100,25 @@ class Exchange:
     @property
     def request_command(self) -> Command:
         """The request, decoded once. Raises FrameError if it is not a command."""
-        if self._decoded_request is None:
-            self._decoded_request = decode_frame(self.request, 4, len(self.request))
-        return self._decoded_request
+        command = self._decoded_request
+        if command is None:
+            command = self._decoded_request = decode_frame(self.request, 4, len(self.request))
+        return command
 
     @property
     def answer_command(self) -> Command | None:
         """The answer, decoded once. Raises FrameError if it is not a command."""
-        if self._decoded_answer is None and self.answer is not None:
-            self._decoded_answer = decode_frame(self.answer, 4, len(self.answer))
-        return self._decoded_answer
+        command = self._decoded_answer
+        if command is None and self.answer is not None:
+            command = self._decoded_answer = decode_frame(self.answer, 4, len(self.answer))
+        return command
+
+    def forget_decoded(self) -> None:
+        """Free the decoded commands, which take four times the memory of small frames; they are decoded again if read.
+
+        Another thread may be reading them: each property returns what it has found, not the attribute.
+        """
+        self._decoded_request = self._decoded_answer = None
 
     @property
     def size_bytes(self) -> int:

@@ -124,7 +124,9 @@ def _send_subject(exchange: Exchange, asked: Command) -> Subject:
     if exchange.code == SEND_BATCH:
         found |= decode_properties(_first_batch_properties(asked))
     waits = "DELAY" in text or "TIMER_" in text or "TRAN_MSG" in text
-    half = waits and found.get(keys.TRANSACTION_PREPARED, "").lower() == "true"
+    # A batch is stored as it is, whatever its properties say: brokers look for half messages in single sends only.
+    single = exchange.code != SEND_BATCH
+    half = single and waits and found.get(keys.TRANSACTION_PREPARED, "").lower() == "true"
     delayed = waits and _is_delayed(found)
     key = (
         found.get(keys.SHARDING_KEY)

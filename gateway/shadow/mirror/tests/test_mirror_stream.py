@@ -123,7 +123,7 @@ def spill_to(settings, tmp_path):
 
 
 def small(**more):
-    return MirrorSettings(**{"queue_messages": 50, "queue_bytes": 20_000, "deadline_ms": 1000, **more})
+    return MirrorSettings(**{"queue_messages": 50, "queue_bytes": 80_000, "deadline_ms": 1000, **more})
 
 
 @pytest.mark.parametrize("spill", ["none", "disk"])
@@ -322,7 +322,7 @@ async def test_batch_in_flight_is_still_queued_after_cancellation():
 @virtual
 async def test_spilling_loses_nothing_and_keeps_the_order(tmp_path):
     settings = small(
-        spill="disk", spill_dir=str(tmp_path), queue_messages=20, queue_bytes=10_000, spill_file_bytes=4096
+        spill="disk", spill_dir=str(tmp_path), queue_messages=20, queue_bytes=34_000, spill_file_bytes=4096
     )
     target = Target("gone")
     bench = Bench(target, settings, spill_to(settings, tmp_path))

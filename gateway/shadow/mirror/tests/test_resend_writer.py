@@ -151,6 +151,18 @@ async def test_batch_is_resent_as_one_batch(world):
 
 
 @mirrored()
+async def test_a_batch_that_looks_like_half_messages_is_written_once(world):
+    """Brokers look for half messages in single sends only; its answer has an id for each message of the batch."""
+    world.create_topic()
+    request = batch()
+    request.properties = "TRAN_MSG\x01true\x02PGROUP\x01PID\x02"
+    await world.ask(request)
+    await world.wait_until_idle()
+    assert await world.bodies(world.target, queue_id=1) == [b"m%d" % n for n in range(5)]
+    assert world.check_counts().mirrored == 1
+
+
+@mirrored()
 async def test_exchange_refused_by_the_primary_is_skipped(world):
     world.create_topic()
     await world.send(b"no such queue", queue_id=9)

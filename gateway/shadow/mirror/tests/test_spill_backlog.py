@@ -20,7 +20,7 @@ from remoting.tests.virtual import virtual
 
 
 def small(tmp_path, **more):
-    sizes = {"queue_messages": 40, "queue_bytes": 100_000, "spill_file_bytes": 4096, "batch_messages": 16}
+    sizes = {"queue_messages": 40, "queue_bytes": 150_000, "spill_file_bytes": 4096, "batch_messages": 16}
     return MirrorSettings(
         **{"spill": "disk", "spill_dir": str(tmp_path), "deadline_ms": 1000, **sizes, **more}
     )
