@@ -1,19 +1,28 @@
-"""ACL 2.0 and 1.0: the same requests on our server and on the official one, with stock clients and the admin tool.
+"""ACL 2.0 and 1.0: the same requests on our server and on the official one.
 
-Cases whose name ends in `_officially_unchecked` show where the official server is laxer.
+Stock clients are in `test_acl_clients.py`. Cases whose name ends in `_officially_unchecked` show where the official
+server is laxer.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 
-from compat_tests.cases.conftest import JAVA_CLIENTS, has_queues, stock_client
 from compat_tests.cases.processes import EndedEarly, Gateway
-from compat_tests.clients.driver import JavaClientError
-from compat_tests.clients.programs import run_mqadmin
+from compat_tests.cases.secured import (
+    ROOT,
+    SECRET,
+    SETTINGS,
+    Server,
+    create_topics,
+    create_user,
+    denial,
+    dial,
+    put_rules,
+    run_official,
+    run_ours,
+)
 from compat_tests.clients.typed import (
     heartbeat_request,
     messages,
@@ -23,19 +32,14 @@ from compat_tests.clients.typed import (
     send_request,
     topic_request,
 )
-from compat_tests.endpoints import Unavailable
-from compat_tests.endpoints.official import OfficialEndpoint, access_control_settings
-from compat_tests.plugin import skip_or_fail
-from compat_tests.server import eventually, split_address
-from remoting.acl import Credentials, make_signer
+from compat_tests.server import eventually
 from remoting.blocking import BlockingClient
-from remoting.bodies.auth import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
+from remoting.bodies.auth import UserInfo
 from remoting.bodies.groups import SubscriptionGroupConfig
 from remoting.bodies.heartbeat import HeartbeatData, ProducerData
 from remoting.errors import RequestError
 from remoting.requests.admin import GetBrokerConfig, UpdateBrokerConfig
 from remoting.requests.auth import (
-    AuthCreateAcl,
     AuthCreateUser,
     AuthDeleteAcl,
     AuthDeleteUser,
@@ -50,39 +54,16 @@ from remoting.requests.topics import DeleteTopicInBroker
 
 pytestmark = [pytest.mark.ours_only, pytest.mark.both_servers]
 
-NO_PERMISSION = 16
-ROOT, SECRET = "root", "open sesame 4711"
-SETTINGS = access_control_settings(ROOT, SECRET)
-
-
-class Server(Protocol):
-    """The addresses of a server under test."""
-
-    @property
-    def namesrv(self) -> str: ...
-
-    @property
-    def broker(self) -> str: ...
-
 
 @pytest.fixture(scope="module")
 def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    directory = tmp_path_factory.mktemp("ours")
-    conf = directory / "broker.conf"
-    conf.write_text("".join(f"{key}={value}\n" for key, value in SETTINGS.items()))
-    with Gateway(directory, "--memory", "-c", str(conf)) as process:
+    with run_ours(tmp_path_factory.mktemp("ours")) as process:
         yield process
-        assert "Traceback" not in process.output()
-        assert SECRET not in process.output()
 
 
 @pytest.fixture(scope="module")
 def official() -> Iterator[Server]:
-    try:
-        endpoint = OfficialEndpoint(SETTINGS)
-    except Unavailable as missing:
-        skip_or_fail(str(missing))
-    with endpoint:
+    with run_official() as endpoint:
         yield endpoint
 
 
@@ -90,50 +71,6 @@ def official() -> Iterator[Server]:
 def either(request: pytest.FixtureRequest) -> Server:
     found: Server = request.getfixturevalue(request.param)
     return found
-
-
-def dial(address: str, user: str | None = ROOT, secret: str = SECRET) -> BlockingClient:
-    sign = None if user is None else make_signer(Credentials(user, secret))
-    return BlockingClient(*split_address(address), timeout_s=15, sign=sign)
-
-
-@contextmanager
-def user(server: Server, name: str, *rules: tuple[str, str, str]) -> Iterator[BlockingClient]:
-    """Create a user with rules (resource, actions, decision), and yield a client that signs as that user."""
-    with dial(server.broker) as root:
-        root.ask(AuthCreateUser(username=name, data=UserInfo(username=name, password=f"secret of {name}")))
-        if rules:
-            put_rules(root, name, *rules)
-        with dial(server.broker, name, f"secret of {name}") as client:
-            yield client
-        root.ask(AuthDeleteUser(username=name))
-
-
-def put_rules(
-    root: BlockingClient, name: str, *rules: tuple[str, str, str], source_ips: tuple[str, ...] = ()
-) -> None:
-    entries = [
-        PolicyEntryInfo(
-            resource=resource, actions=actions.split(","), source_ips=list(source_ips), decision=decision
-        )
-        for resource, actions, decision in rules
-    ]
-    acl = AclInfo(subject=f"User:{name}", policies=[PolicyInfo(policy_type="Custom", entries=entries)])
-    root.ask(AuthCreateAcl(subject=f"User:{name}", data=acl))
-
-
-def denial(client: BlockingClient, request) -> str:
-    """Return the remark of a denied request."""
-    with pytest.raises(RequestError) as refused:
-        client.ask(request)
-    assert refused.value.code == NO_PERMISSION
-    return refused.value.remark or ""
-
-
-def create(server: Server, *topics: str) -> None:
-    with dial(server.broker) as root:
-        for topic in topics:
-            root.ask(topic_request(topic, 1))
 
 
 @pytest.mark.parametrize(
@@ -157,9 +94,9 @@ def test_requests_that_nobody_known_has_signed(
 
 
 def test_publish_and_subscribe(either: Server) -> None:
-    create(either, "acl-orders", "acl-bills")
+    create_topics(either, "acl-orders", "acl-bills")
     rules = [("Topic:acl-orders", "Pub,Sub", "Allow"), ("Group:acl-g*", "Sub", "Allow")]
-    with user(either, "clerk", *rules) as clerk:
+    with create_user(either, "clerk", *rules) as clerk:
         assert send(clerk, "acl-orders", b"one").queue_offset == 0
         (found,) = messages(pull(clerk, "acl-orders", consumer_group="acl-group"))
         assert found.body == b"one"
@@ -177,22 +114,22 @@ def test_publish_and_subscribe(either: Server) -> None:
 
 
 def test_the_most_specific_rule_decides(either: Server) -> None:
-    create(either, "acl-a", "acl-a-secret", "acl-b")
+    create_topics(either, "acl-a", "acl-a-secret", "acl-b")
     rules = [
         ("Topic:*", "All", "Deny"),
         ("Topic:acl-*", "Pub", "Allow"),
         ("Topic:acl-a-*", "Pub", "Deny"),
         ("*", "All", "Allow"),
     ]
-    with user(either, "specific", *rules) as client:
+    with create_user(either, "specific", *rules) as client:
         send(client, "acl-a")
         assert "the decision is deny." in denial(client, send_request("acl-a-secret"))
         assert "the decision is deny." in denial(client, DeleteTopicInBroker(topic="acl-b"))
 
 
 def test_source_addresses(either: Server) -> None:
-    create(either, "acl-near")
-    with user(either, "near") as client, dial(either.broker) as root:
+    create_topics(either, "acl-near")
+    with create_user(either, "near") as client, dial(either.broker) as root:
         put_rules(root, "near", ("Topic:acl-near", "Pub", "Allow"), source_ips=("10.0.0.0/8",))
         assert "no matched policies" in denial(client, send_request("acl-near"))
         put_rules(root, "near", ("Topic:acl-near", "Pub", "Allow"), source_ips=("10.0.0.0/8", "127.0.0.0/8"))
@@ -200,8 +137,8 @@ def test_source_addresses(either: Server) -> None:
 
 
 def test_changes_while_running(either: Server) -> None:
-    create(either, "acl-changing")
-    with user(either, "changing") as client, dial(either.broker) as root:
+    create_topics(either, "acl-changing")
+    with create_user(either, "changing") as client, dial(either.broker) as root:
         assert "no matched policies" in denial(client, send_request("acl-changing"))
         put_rules(root, "changing", ("Topic:acl-changing", "Pub", "Allow"))
         send(client, "acl-changing")
@@ -219,7 +156,7 @@ def test_changes_while_running(either: Server) -> None:
 
 def test_refused_changes_of_accounts(either: Server) -> None:
     with (
-        user(either, "admin-like", ("Cluster:*", "Update,Get", "Allow")) as client,
+        create_user(either, "admin-like", ("Cluster:*", "Update,Get", "Allow")) as client,
         dial(either.broker) as root,
     ):
         for asking, request, text in (
@@ -257,12 +194,12 @@ def test_a_password_is_not_shown(ours: Server) -> None:
     ],
 )
 def test_requests_about_groups_of_others(ours: Server, request_made) -> None:
-    with user(ours, "nosy", ("Topic:mine", "Pub", "Allow")) as client:
+    with create_user(ours, "nosy", ("Topic:mine", "Pub", "Allow")) as client:
         assert "Group:acl-forbidden" in denial(client, request_made)
 
 
 def test_a_group_is_created_by_a_user_without_rights_officially_unchecked(official: Server) -> None:
-    with user(official, "nosy") as client:
+    with create_user(official, "nosy") as client:
         client.ask(UpdateAndCreateSubscriptionGroup(data=SubscriptionGroupConfig(group_name="acl-forbidden")))
 
 
@@ -272,9 +209,9 @@ def test_settings_are_changed_by_a_user_without_rights_officially_unchecked(
     """UPDATE_BROKER_CONFIG has no header fields, for which the official server checks nothing."""
     request = UpdateBrokerConfig()
     request.body = b"brokerFastFailureEnable=true\n"
-    with user(official, "nosy") as client:
+    with create_user(official, "nosy") as client:
         client.ask(request)
-    with user(ours, "nosy") as client:
+    with create_user(ours, "nosy") as client:
         assert "Cluster:DefaultCluster" in denial(client, request)
 
 
@@ -282,10 +219,10 @@ def test_a_message_is_read_by_its_offset_under_a_false_topic_officially_unchecke
     ours: Server, official: Server
 ) -> None:
     for server in (official, ours):
-        create(server, "acl-hidden", "acl-mine")
+        create_topics(server, "acl-hidden", "acl-mine")
         with dial(server.broker) as root:
             place = messages_offset(root, "acl-hidden")
-        with user(server, "nosy", ("Topic:acl-mine", "Get", "Allow")) as client:
+        with create_user(server, "nosy", ("Topic:acl-mine", "Get", "Allow")) as client:
             request = ViewMessageById(topic="acl-mine", offset=place)
             if server is official:
                 assert b"hidden" in client.ask(request).body
@@ -303,9 +240,9 @@ def messages_offset(root: BlockingClient, topic: str) -> int:
 def test_a_producers_heartbeat_needs_a_right_to_publish(ours: Server) -> None:
     """The official server checks the consumers of a heartbeat only."""
     request = HeartBeat(data=HeartbeatData(client_id="c", producer_data_set=[ProducerData(group_name="p")]))
-    with user(ours, "consumer-only", ("Topic:acl-any", "Sub", "Allow")) as client:
+    with create_user(ours, "consumer-only", ("Topic:acl-any", "Sub", "Allow")) as client:
         assert "any topic or group" in denial(client, request)
-    with user(ours, "producer", ("Topic:acl-any", "Pub", "Allow")) as client:
+    with create_user(ours, "producer", ("Topic:acl-any", "Pub", "Allow")) as client:
         client.ask(request)
 
 
@@ -328,68 +265,11 @@ def test_the_namesrv_is_guarded_too(ours: Server) -> None:
         info = root.ask(GetBrokerClusterInfo()).data
         assert info.broker_addr_table["broker-a"].broker_addrs == {0: ours.broker}
     with (
-        user(ours, "reader", ("Cluster:*", "Get", "Allow")),
+        create_user(ours, "reader", ("Cluster:*", "Get", "Allow")),
         dial(ours.namesrv, "reader", "secret of reader") as reader,
     ):
         reader.ask(GetBrokerClusterInfo())
         assert "Cluster:DefaultCluster" in denial(reader, PutKvConfig(namespace="n", key="k", value="v"))
-
-
-def signing(name: str, secret: str) -> dict[str, str]:
-    """Return the system properties of a stock client that signs as this user."""
-    return {"compat.access.key": name, "compat.secret.key": secret}
-
-
-@pytest.mark.parametrize("version", JAVA_CLIENTS)
-def test_stock_java_clients(ours: Server, version: str) -> None:
-    topic = f"acl-java-{version.replace('.', '-')}"
-    create(ours, topic, f"{topic}-other")
-    name = f"java-{version}"
-    rules = [(f"Topic:{topic}", "Pub,Sub,Get", "Allow"), (f"Group:g-{topic}", "Sub", "Allow")]
-    with user(ours, name, *rules):
-        with stock_client(ours.namesrv, version, signing(name, f"secret of {name}")) as client:
-            with client.producer(f"p-{topic}") as producer:
-                eventually(lambda: has_queues(producer, topic), 60)  # a new JVM's first request may time out
-                assert [each["status"] for each in producer.send_numbered(topic, 20)] == ["SEND_OK"] * 20
-                with pytest.raises(JavaClientError, match=r"no permission|No route info"):
-                    producer.send({"topic": f"{topic}-other", "body": "x"})
-            with client.push(f"g-{topic}", topic) as consumer:
-                assert {each["body"] for each in consumer.received(20, timeout_s=60)} == set(
-                    map(str, range(20))
-                )
-        with (
-            stock_client(ours.namesrv, version, signing(name, "wrong")) as client,
-            client.producer(f"q-{topic}") as producer,
-            pytest.raises(JavaClientError),
-        ):
-            producer.send({"topic": topic, "body": "x"})
-
-
-def test_the_admin_tools_commands(ours: Server, tmp_path: Path) -> None:
-    home = tmp_path / "admin"
-    (home / "conf").mkdir(parents=True)
-    (home / "conf" / "tools.yml").write_text(f"accessKey: {ROOT}\nsecretKey: {SECRET}\n")
-
-    def run(*command: str) -> str:
-        return run_mqadmin(home, *command, "-n", ours.namesrv, "-b", ours.broker)
-
-    assert "success" in run("createUser", "-u", "tool", "-p", "secret of tool")
-    assert "success" in run(
-        "createAcl", "-s", "User:tool", "-r", "Topic:tools,Group:g*", "-a", "Pub,Sub", "-d", "Allow"
-    )
-    for listing in (run("getAcl", "-s", "User:tool"), run("listAcl", "-s", "tool")):
-        assert "Topic:tools" in listing
-        assert "Group:g*" in listing
-    assert "success" in run("updateAcl", "-s", "User:tool", "-r", "Topic:tools", "-a", "Pub", "-d", "Deny")
-    assert "Deny" in run("getAcl", "-s", "User:tool")
-    assert "success" in run("updateUser", "-u", "tool", "-s", "disable")
-    for listing in (run("getUser", "-u", "tool"), run("listUser", "-f", "tool")):
-        assert "disable" in listing
-        assert "secret of tool" not in listing
-    assert "success" in run("deleteAcl", "-s", "User:tool", "-r", "Topic:tools")
-    assert "Topic:tools" not in run("listAcl")
-    assert "success" in run("deleteUser", "-u", "tool")
-    assert "tool" not in run("listUser")
 
 
 def test_accounts_survive_a_restart_and_are_private(tmp_path: Path) -> None:

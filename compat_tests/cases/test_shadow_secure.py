@@ -125,8 +125,8 @@ def test_stock_client_with_tls_and_signatures(primary: OfficialEndpoint, tmp_pat
         topic = "stock-secure"
         with dial(process.broker, tls=ANYBODY) as client:
             client.ask(topic_request(topic, 4))
-        properties = {"tls.enable": "true", "compat.access.key": USER, "compat.secret.key": SECRET}
-        with stock_client(process.namesrv, properties=properties) as java:
+        with stock_client(process.namesrv, properties={"tls.enable": "true"}) as plain:
+            java = plain.acting_as(process.namesrv, Credentials(USER, SECRET))
             with java.producer("secure_producer") as producer:
                 eventually(lambda: _has_queues(producer, topic), 60)
                 assert [each["status"] for each in producer.send_numbered(topic, 20)] == ["SEND_OK"] * 20

@@ -1,24 +1,45 @@
 """A Python interface to the Java driver's operations: producers, push, lite pull and pull consumers."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from compat_tests.clients.driver import JavaDriver
+from remoting.acl import Credentials
 
 
 @dataclass(slots=True)
 class JavaClient:
-    """A stock Java client in a driven JVM; `version` is its release, e.g. "5.4.0"."""
+    """A stock Java client in a driven JVM; `version` is its release, e.g. "5.4.0".
+
+    `identity` holds arguments of every client that it starts, see `acting_as`.
+    """
 
     driver: JavaDriver
     version: str
+    identity: Mapping[str, Any] = field(default_factory=dict)
+
+    def acting_as(self, namesrv: str, credentials: Credentials | None = None) -> "JavaClient":
+        """Return the same JVM for clients of this namesrv, who sign with these keys; without keys they do not sign."""
+        identity = {"namesrv": namesrv}
+        if credentials is not None:
+            identity |= {"access_key": credentials.access_key, "secret_key": credentials.secret_key}
+        return JavaClient(self.driver, self.version, identity)
+
+    def run_mqadmin(self, *arguments: str) -> str:
+        """Run a command of the official admin tool and return what it prints. Client 5.x only."""
+        printed: str = self.driver.call(
+            "mqadmin", arguments=[*arguments, "-n", self.identity["namesrv"]], **self.identity
+        )
+        return printed
 
     @contextmanager
     def producer(self, group: str, *, trace: bool = False, **settings: Any) -> Iterator["JavaProducer"]:
         """Run a producer during the block; settings are the setters of DefaultMQProducer without "set"."""
-        self.driver.call("producer.start", name=group, group=group, trace=trace, settings=settings)
+        self.driver.call(
+            "producer.start", name=group, group=group, trace=trace, settings=settings, **self.identity
+        )
         try:
             yield JavaProducer(self.driver, group)
         finally:
@@ -30,7 +51,7 @@ class JavaClient:
     ) -> Iterator["JavaTransactionProducer"]:
         """Run a transactional producer with a connection of its own during the block."""
         name = name or group
-        self.driver.call("transaction.start", name=name, group=group, settings=settings)
+        self.driver.call("transaction.start", name=name, group=group, settings=settings, **self.identity)
         try:
             yield JavaTransactionProducer(self.driver, name)
         finally:
@@ -49,7 +70,7 @@ class JavaClient:
         """
         name = name or group
         options.setdefault("subscriptions", [{"topic": topic} for topic in topics])
-        self.driver.call("push.start", name=name, group=group, **options)
+        self.driver.call("push.start", name=name, group=group, **self.identity, **options)
         consumer = JavaPushConsumer(self.driver, name)
         try:
             yield consumer
@@ -64,7 +85,7 @@ class JavaClient:
     ) -> Iterator["JavaLitePullConsumer"]:
         """Run a lite pull consumer during the block, subscribed to the topic or with `assign` (queues)."""
         name = name or group
-        self.driver.call("lite.start", name=name, group=group, topic=topic, **options)
+        self.driver.call("lite.start", name=name, group=group, topic=topic, **self.identity, **options)
         try:
             yield JavaLitePullConsumer(self.driver, name)
         finally:
@@ -72,7 +93,7 @@ class JavaClient:
 
     @contextmanager
     def pull(self, group: str, **settings: Any) -> Iterator["JavaPullConsumer"]:
-        self.driver.call("pull.start", name=group, group=group, settings=settings)
+        self.driver.call("pull.start", name=group, group=group, settings=settings, **self.identity)
         try:
             yield JavaPullConsumer(self.driver, group)
         finally:

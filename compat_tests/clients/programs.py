@@ -23,6 +23,7 @@ from compat_tests.jars import (
     lock_file,
     tool_environment,
 )
+from remoting.acl import Credentials
 
 _HERE = Path(__file__).parent
 _JAVA = sorted((_HERE / "java").glob("*.java"))
@@ -57,9 +58,26 @@ def run_java(profile: str, namesrv: str, topic: str, count: int, timeout_s: floa
         return _parse_result(run_command([*command, namesrv, topic, str(count)], timeout_s))
 
 
-def run_go(namesrv: str, topic: str, count: int, timeout_s: float, *more: str) -> ProgramResult:
-    """Run the Go client. With "transactions" as `more` it commits `count` messages and rolls back as many."""
-    return _parse_result(run_command([str(build_go_program()), namesrv, topic, str(count), *more], timeout_s))
+def run_go(
+    namesrv: str,
+    topic: str,
+    count: int,
+    timeout_s: float,
+    *more: str,
+    credentials: Credentials | None = None,
+) -> ProgramResult:
+    """Run the Go client. With "transactions" as `more` it commits `count` messages and rolls back as many.
+
+    With "send" it consumes nothing, and raises AssertionError with the error that a send meets.
+    """
+    command = [str(build_go_program()), namesrv, topic, str(count), *more]
+    return _parse_result(run_command(command, timeout_s, _key_variables(credentials)))
+
+
+def _key_variables(credentials: Credentials | None) -> dict[str, str]:
+    if credentials is None:
+        return {}
+    return {"COMPAT_ACCESS_KEY": credentials.access_key, "COMPAT_SECRET_KEY": credentials.secret_key}
 
 
 def run_go_feature(namesrv: str, topic: str, feature: str, timeout_s: float) -> list[dict[str, Any]]:
@@ -69,11 +87,17 @@ def run_go_feature(namesrv: str, topic: str, feature: str, timeout_s: float) -> 
     return deliveries
 
 
-def run_node(namesrv: str, topic: str, count: int, timeout_s: float) -> ProgramResult:
-    folder = install_node_program()
-    return _parse_result(
-        run_command(["node", str(folder / "send_and_consume.js"), namesrv, topic, str(count)], timeout_s)
-    )
+def run_node(
+    namesrv: str,
+    topic: str,
+    count: int,
+    timeout_s: float,
+    *more: str,
+    credentials: Credentials | None = None,
+) -> ProgramResult:
+    """Run the Node client; with "send" as `more` it consumes nothing. Raises AssertionError with a send's error."""
+    command = ["node", str(install_node_program() / "send_and_consume.js"), namesrv, topic, str(count), *more]
+    return _parse_result(run_command(command, timeout_s, _key_variables(credentials)))
 
 
 def run_mqadmin(home: Path, *arguments: str) -> str:

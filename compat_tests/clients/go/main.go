@@ -1,7 +1,8 @@
 // Sends messages with the official Go client, consumes them, and prints a JSON line with the messages acknowledged (sent),
 // the different messages received (distinct) and the deliveries in all. Arguments: namesrv topic count ["transactions"].
-// With "transactions" each message is sent in a transaction. A feature's name instead of a count runs that feature: see
-// features.go.
+// With "transactions" each message is sent in a transaction; with "send" nothing is consumed, and the first error ends
+// the program. A feature's name instead of a count runs that feature: see features.go. Requests are signed with the keys
+// in the environment variables COMPAT_ACCESS_KEY and COMPAT_SECRET_KEY, if they are set.
 package main
 
 import (
@@ -29,10 +30,15 @@ func check(what string, err error) {
 	}
 }
 
+// credentials returns the keys to sign with; empty ones make no signatures.
+func credentials() primitive.Credentials {
+	return primitive.Credentials{AccessKey: os.Getenv("COMPAT_ACCESS_KEY"), SecretKey: os.Getenv("COMPAT_SECRET_KEY")}
+}
+
 // send sends count messages and returns the number acknowledged.
 func send(servers primitive.NsResolver, topic string, count int64) int64 {
 	client, err := rocketmq.NewProducer(producer.WithNsResolver(servers), producer.WithRetry(2),
-		producer.WithGroupName(topic+"_producer"))
+		producer.WithGroupName(topic+"_producer"), producer.WithCredentials(credentials()))
 	check("new producer", err)
 	check("start producer", client.Start())
 	var next, sent int64
@@ -57,10 +63,24 @@ func send(servers primitive.NsResolver, topic string, count int64) int64 {
 	return sent
 }
 
+// sendOrFail sends count messages one after the other, and ends the program at the first error.
+func sendOrFail(servers primitive.NsResolver, topic string, count int64) int64 {
+	client, err := rocketmq.NewProducer(producer.WithNsResolver(servers), producer.WithRetry(0),
+		producer.WithGroupName(topic+"_producer"), producer.WithCredentials(credentials()))
+	check("new producer", err)
+	check("start producer", client.Start())
+	for number := int64(0); number < count; number++ {
+		_, err := client.SendSync(context.Background(), primitive.NewMessage(topic, []byte("x")))
+		check("send", err)
+	}
+	check("stop producer", client.Shutdown())
+	return count
+}
+
 // receive consumes until count different messages came, and returns the numbers of different messages and of deliveries.
 func receive(servers primitive.NsResolver, topic string, count int64) (int, int64) {
 	client, err := rocketmq.NewPushConsumer(consumer.WithNsResolver(servers), consumer.WithGroupName(topic+"_group"),
-		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset))
+		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset), consumer.WithCredentials(credentials()))
 	check("new consumer", err)
 	var lock sync.Mutex
 	seen := map[string]bool{}
@@ -102,6 +122,10 @@ func main() {
 	}
 	count, err := strconv.ParseInt(os.Args[3], 10, 64)
 	check("count", err)
+	if len(os.Args) > 4 && os.Args[4] == "send" {
+		fmt.Printf("{\"sent\":%d,\"distinct\":0,\"deliveries\":0}\n", sendOrFail(servers, os.Args[2], count))
+		return
+	}
 	sender := send
 	if len(os.Args) > 4 && os.Args[4] == "transactions" {
 		sender = sendInTransactions

@@ -98,7 +98,11 @@ public final class Driver {
         }
         result.put("type", error.getClass().getSimpleName());
         result.put("code", code);
-        result.put("message", String.valueOf(error));
+        StringBuilder message = new StringBuilder(String.valueOf(error));
+        for (Throwable cause = error.getCause(); cause != null; cause = cause.getCause()) {
+            message.append("; caused by ").append(cause); // a producer that retried tells the answer only there
+        }
+        result.put("message", message.toString());
         return result;
     }
 }

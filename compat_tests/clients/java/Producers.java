@@ -46,7 +46,7 @@ final class Producers {
 
     private static Object start(JSONObject command) throws Exception {
         DefaultMQProducer producer = new DefaultMQProducer(
-            command.getString("group"), Settings.signing(), command.getBooleanValue("trace"), null);
+            command.getString("group"), Settings.signing(command), command.getBooleanValue("trace"), null);
         Settings.patient(producer, command);
         producer.setSendMsgTimeout(10000);
         Settings.apply(producer, command.getJSONObject("settings"));

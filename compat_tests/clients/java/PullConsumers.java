@@ -52,7 +52,7 @@ final class PullConsumers {
     }
 
     private static Object startLite(JSONObject command) throws Exception {
-        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(command.getString("group"));
+        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(command.getString("group"), Settings.signing(command));
         Settings.patient(consumer, command);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         Settings.apply(consumer, command.getJSONObject("settings"));
@@ -94,7 +94,7 @@ final class PullConsumers {
     }
 
     private static Object startOld(JSONObject command) throws Exception {
-        DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(command.getString("group"));
+        DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(command.getString("group"), Settings.signing(command));
         Settings.patient(consumer, command);
         Settings.apply(consumer, command.getJSONObject("settings"));
         consumer.start();

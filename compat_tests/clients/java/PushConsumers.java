@@ -63,7 +63,7 @@ final class PushConsumers {
         private final Map<String, AtomicInteger> attempts = new ConcurrentHashMap<>();
 
         Session(JSONObject command) throws Exception {
-            consumer = new DefaultMQPushConsumer(command.getString("group"), Settings.signing(),
+            consumer = new DefaultMQPushConsumer(command.getString("group"), Settings.signing(command),
                 new AllocateMessageQueueAveragely(), command.getBooleanValue("trace"), null);
             Settings.patient(consumer, command);
             consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);

@@ -21,15 +21,15 @@ final class Settings {
         client.setMqClientApiTimeout(30000);
     }
 
-    /** Returns a hook that signs requests if system properties hold credentials; by reflection, as its jar depends on the version. */
-    static RPCHook signing() throws Exception {
-        String access = System.getProperty("compat.access.key");
+    /** Returns a hook that signs requests if a command holds keys; by reflection, as its jar depends on the version. */
+    static RPCHook signing(JSONObject command) throws Exception {
+        String access = command.getString("access_key");
         if (access == null) {
             return null;
         }
         Class<?> credentials = Class.forName("org.apache.rocketmq.acl.common.SessionCredentials");
         Object given = credentials.getConstructor(String.class, String.class)
-            .newInstance(access, System.getProperty("compat.secret.key"));
+            .newInstance(access, command.getString("secret_key"));
         Class<?> hook = Class.forName("org.apache.rocketmq.acl.common.AclClientRPCHook");
         return (RPCHook) hook.getConstructor(credentials).newInstance(given);
     }

@@ -45,7 +45,7 @@ final class Transactions {
         private final List<Map<String, Object>> checks = new ArrayList<>();
 
         Session(JSONObject command) throws Exception {
-            producer = new TransactionMQProducer(command.getString("group"));
+            producer = new TransactionMQProducer(command.getString("group"), Settings.signing(command));
             Settings.patient(producer, command);
             producer.setSendMsgTimeout(10000);
             // Two producers of one group in one JVM must not share a connection.

@@ -1,16 +1,19 @@
 'use strict';
 // Sends messages with ali-ons, consumes them, and prints a JSON line with the messages acknowledged (sent), the different
-// messages received (distinct) and the deliveries in all. Arguments: namesrv topic count.
+// messages received (distinct) and the deliveries in all. Arguments: namesrv topic count ["send"]. With "send" nothing is
+// consumed. Requests are signed with the keys in the environment variables COMPAT_ACCESS_KEY and COMPAT_SECRET_KEY, if
+// they are set. An error ends the program with code 1.
 
 const httpclient = require('urllib');
 const { Consumer, Producer, Message } = require('ali-ons');
 
 const SENDERS = 16;
-const [namesrv, topic, countText] = process.argv.slice(2);
+const [namesrv, topic, countText, mode] = process.argv.slice(2);
 const count = Number(countText);
 // The client's log (it reports the unknown offset of a new group, for instance) must not mix with the result.
 const logger = { info() {}, debug() {}, warn() {}, error: (...words) => console.error(...words) };
-const common = { httpclient, nameSrv: namesrv, logger };
+const keys = { accessKey: process.env.COMPAT_ACCESS_KEY, secretKey: process.env.COMPAT_SECRET_KEY };
+const common = { httpclient, nameSrv: namesrv, logger, ...keys };
 
 async function send() {
   const producer = new Producer({ ...common, producerGroup: topic + '_producer' });
@@ -48,7 +51,7 @@ async function receive() {
 
 (async () => {
   const sent = await send();
-  const received = await receive();
+  const received = mode === 'send' ? { distinct: 0, deliveries: 0 } : await receive();
   console.log(JSON.stringify({ sent, ...received }));
   process.exit(0);
 })().catch(error => {

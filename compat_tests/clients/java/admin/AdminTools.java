@@ -1,16 +1,22 @@
 import com.alibaba.fastjson.JSONObject;
+import java.io.ByteArrayOutputStream;
+import java.io.PrintStream;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.Executors;
+import java.util.concurrent.ScheduledExecutorService;
+import java.util.concurrent.TimeUnit;
 import org.apache.rocketmq.client.trace.TraceView;
 import org.apache.rocketmq.common.TopicConfig;
 import org.apache.rocketmq.common.message.MessageRequestMode;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.remoting.protocol.route.BrokerData;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
+import org.apache.rocketmq.tools.command.MQAdminStartup;
 
 /** The operations of the official admin tools, with one started DefaultMQAdminExt per namesrv; needs the 5.x tools jar. */
 final class AdminTools {
@@ -24,6 +30,7 @@ final class AdminTools {
     }
 
     static void register() {
+        Driver.OPERATIONS.put("mqadmin", AdminTools::mqadmin);
         add("admin.create_topic", (admin, command) -> {
             TopicConfig config = new TopicConfig(command.getString("topic"));
             config.setReadQueueNums(command.getIntValue("queues"));
@@ -57,6 +64,35 @@ final class AdminTools {
             command.getString("client"), false).getSubscriptionSet().size());
         add("admin.consume_directly", (admin, command) -> admin.consumeMessageDirectly(command.getString("group"),
             command.getString("client"), command.getString("topic"), command.getString("msg_id")).getConsumeResult().name());
+    }
+
+    /** Runs a command of the official command line tool and returns what it prints, errors included. */
+    private static synchronized Object mqadmin(JSONObject command) throws Exception {
+        PrintStream output = System.out;
+        PrintStream errors = System.err;
+        ByteArrayOutputStream printed = new ByteArrayOutputStream();
+        PrintStream both = new PrintStream(printed, true, "UTF-8");
+        System.setOut(both);
+        System.setErr(both);
+        ScheduledExecutorService waker = Executors.newSingleThreadScheduledExecutor();
+        try {
+            waker.scheduleAtFixedRate(AdminTools::wakeEventThreads, 100, 100, TimeUnit.MILLISECONDS);
+            MQAdminStartup.main0(command.getJSONArray("arguments").toArray(new String[0]), Settings.signing(command));
+        } finally {
+            waker.shutdownNow();
+            System.setOut(output);
+            System.setErr(errors);
+        }
+        return printed.toString("UTF-8");
+    }
+
+    /** Interrupts the clients' threads that wait for network events, because a client that stops joins its own for up to 3 s. */
+    private static void wakeEventThreads() {
+        for (Thread thread : Thread.getAllStackTraces().keySet()) {
+            if (thread.getName().startsWith("NettyEventExecutor")) {
+                thread.interrupt();
+            }
+        }
     }
 
     /** Returns a message's traces as decoded by TraceView, which the official tool and dashboards use. */

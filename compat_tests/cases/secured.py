@@ -1,0 +1,105 @@
+"""Servers with access control, ours and the official one, and the users on them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from codec.constants import ResponseCode
+from compat_tests.cases.processes import Gateway
+from compat_tests.clients.typed import topic_request
+from compat_tests.endpoints import Unavailable
+from compat_tests.endpoints.official import OfficialEndpoint, access_control_settings
+from compat_tests.plugin import skip_or_fail
+from compat_tests.server import split_address
+from remoting.acl import Credentials, make_signer
+from remoting.blocking import BlockingClient
+from remoting.bodies.auth import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
+from remoting.errors import RequestError
+from remoting.requests.auth import AuthCreateAcl, AuthCreateUser, AuthDeleteUser
+
+ROOT, SECRET = "root", "open sesame 4711"
+SETTINGS = access_control_settings(ROOT, SECRET)
+
+
+class Server(Protocol):
+    """The addresses of a server under test."""
+
+    @property
+    def namesrv(self) -> str: ...
+
+    @property
+    def broker(self) -> str: ...
+
+
+@contextmanager
+def run_ours(directory: Path) -> Iterator[Gateway]:
+    """Run our namesrv and broker with access control; no secret may be in what they print."""
+    conf = directory / "broker.conf"
+    conf.write_text("".join(f"{key}={value}\n" for key, value in SETTINGS.items()))
+    with Gateway(directory, "--memory", "-c", str(conf)) as process:
+        yield process
+        assert "Traceback" not in process.output()
+        assert SECRET not in process.output()
+
+
+@contextmanager
+def run_official() -> Iterator[OfficialEndpoint]:
+    """Run the official servers; only their broker has access control."""
+    try:
+        endpoint = OfficialEndpoint(SETTINGS)
+    except Unavailable as missing:
+        skip_or_fail(str(missing))
+    with endpoint:
+        yield endpoint
+
+
+def dial(address: str, user: str | None = ROOT, secret: str = SECRET) -> BlockingClient:
+    sign = None if user is None else make_signer(Credentials(user, secret))
+    return BlockingClient(*split_address(address), timeout_s=15, sign=sign)
+
+
+def secret_of(name: str) -> str:
+    """Return the password of a user of `create_user`."""
+    return f"secret of {name}"
+
+
+@contextmanager
+def create_user(server: Server, name: str, *rules: tuple[str, str, str]) -> Iterator[BlockingClient]:
+    """Create a user with rules (resource, actions, decision), and yield a client that signs as that user."""
+    with dial(server.broker) as root:
+        root.ask(AuthCreateUser(username=name, data=UserInfo(username=name, password=secret_of(name))))
+        if rules:
+            put_rules(root, name, *rules)
+        with dial(server.broker, name, secret_of(name)) as client:
+            yield client
+        root.ask(AuthDeleteUser(username=name))
+
+
+def put_rules(
+    root: BlockingClient, name: str, *rules: tuple[str, str, str], source_ips: tuple[str, ...] = ()
+) -> None:
+    entries = [
+        PolicyEntryInfo(
+            resource=resource, actions=actions.split(","), source_ips=list(source_ips), decision=decision
+        )
+        for resource, actions, decision in rules
+    ]
+    acl = AclInfo(subject=f"User:{name}", policies=[PolicyInfo(policy_type="Custom", entries=entries)])
+    root.ask(AuthCreateAcl(subject=f"User:{name}", data=acl))
+
+
+def denial(client: BlockingClient, request: Any) -> str:
+    """Return the remark of a denied request."""
+    with pytest.raises(RequestError) as refused:
+        client.ask(request)
+    assert refused.value.code == ResponseCode.NO_PERMISSION
+    return refused.value.remark or ""
+
+
+def create_topics(server: Server, *topics: str) -> None:
+    with dial(server.broker) as root:
+        for topic in topics:
+            root.ask(topic_request(topic, 1))
