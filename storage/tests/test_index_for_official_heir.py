@@ -66,6 +66,23 @@ def test_no_key_is_lost_to_an_official_heir(seed: int, monkeypatch: pytest.Monke
         assert officially_missing(files, stored) == []
 
 
+def test_keys_added_to_a_file_that_the_checkpoint_covers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The official broker deletes a file that ends later than announced, with all the older keys in it."""
+    files, clock = CrashFiles(), FakeClock()
+    store = open_store(files, clock)
+    stored: dict[int, int] = {}
+    monkeypatch.setattr(index.IndexFile, "write_header", _check_then_write(files, stored))
+    for number in range(200):
+        place = store.append("t", 0, b"x" * 200, b"KEYS\x01a\x02")[1]
+        stored[place] = clock.now_ms()
+        clock.advance(2000)
+        if number % 7 == 0:
+            store.build_index(7)
+        if number % 10 == 0:
+            store.write_checkpoint()
+        assert officially_missing(files, stored) == []
+
+
 def _check_then_write(files: CrashFiles, stored: dict[int, int], original=index.IndexFile.write_header):
     """Return a `write_header` that looks at the files right before and after: the process may be killed there."""
 

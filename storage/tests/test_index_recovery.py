@@ -1,6 +1,8 @@
 """The key index after a crash, a full disk, and the loss of its newest file."""
 
+import itertools
 import random
+from functools import partial
 
 import pytest
 
@@ -8,7 +10,7 @@ from storage import index
 from storage.crash_files import CrashFiles, ProcessKilled
 from storage.errors import StoreFull
 from storage.store import MessageStore
-from storage.tests.support import FakeClock, small_config
+from storage.tests.support import FakeClock, run_interrupted, small_config
 
 
 def open_store(files: CrashFiles, clock: FakeClock, **changes: object) -> MessageStore:
@@ -50,6 +52,29 @@ def test_a_process_killed_while_it_indexes(entries, headers, lose_unflushed, mon
     monkeypatch.undo()
     store = open_store(files.crash(random.Random(1), lose_unflushed), clock, index_entries=entries)
     assert find(store) == places[::-1]
+
+
+@pytest.mark.parametrize("entries", [8, 100])
+def test_a_process_killed_at_any_instruction_of_indexing(entries):
+    """The kill is a copy of the files at that instant, because no `finally` of a killed process runs."""
+    for step in itertools.count(0, 11):
+        files, clock = CrashFiles(), FakeClock()
+        store = open_store(files, clock, index_entries=entries)
+        places = append_keys(store, 5)
+        store.build_index(3)
+        store.write_checkpoint()
+        places += append_keys(store, 6)
+        store.flush()
+        copies = []
+
+        def take_copy(files=files, step=step, copies=copies):
+            copies.extend(files.crash(random.Random(step), lose) for lose in (False, True))
+
+        if not run_interrupted(partial(store.build_index, 10), step, take_copy):
+            break
+        for copy in copies:
+            assert find(open_store(copy, clock, index_entries=entries)) == places[::-1], f"step {step}"
+    assert step > 100
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -95,6 +120,80 @@ def test_power_lost_after_announcing_the_end_of_files_that_were_not_flushed(seed
     files.flush("/s/checkpoint")
     store = open_store(files.crash(random.Random(seed)), clock, index_entries=8)
     assert find(store) == places[::-1]
+
+
+def append_minutes(store: MessageStore, clock: FakeClock, count: int) -> list[int]:
+    """Append messages with the key k, a minute apart."""
+    places = []
+    for _ in range(count):
+        places += append_keys(store, 1)
+        clock.advance(60_000)
+    return places
+
+
+SECTORS = 60
+"""Entries of an index file that takes three disk sectors, which a power cut may leave in different states."""
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("checkpoints", [1, 2])
+def test_power_lost_after_keys_were_added_while_the_index_was_flushed(checkpoints, when):
+    """The other thread fills the file that is being flushed, and begins another one."""
+    for seed in range(24):
+        files, clock = CrashFiles(), FakeClock()
+        store = open_store(files, clock, index_entries=SECTORS, max_query_messages=200)
+        places = append_minutes(store, clock, 100)
+        store.build_index(40)
+        flush = files.flush
+        left = [store.build_index]
+
+        def flush_beside_the_other_thread(path, left=left, flush=flush):
+            if when == "before" and "/index/" in path and left:
+                left.pop()(1000)
+            flush(path)
+            if when == "after" and "/index/" in path and left:
+                left.pop()(1000)
+
+        files.flush = flush_beside_the_other_thread
+        for _ in range(checkpoints):
+            store.write_checkpoint()
+        assert not left
+        assert len(store.index.files) == 2
+        files.flush = flush
+        again = open_store(
+            files.crash(random.Random(seed)), clock, index_entries=SECTORS, max_query_messages=200
+        )
+        assert again.query_by_key("t", "k", 200, 0, 1 << 60) == places[::-1], f"seed {seed}"
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_power_lost_after_a_killed_process_was_started_again(seed):
+    """The start finds index files that are in the page cache only, and its checkpoint covers them."""
+    files, clock = CrashFiles(), FakeClock()
+    store = open_store(files, clock, index_entries=SECTORS, max_query_messages=200)
+    places = append_minutes(store, clock, 100)
+    store.build_index(1000)
+    assert len(store.index.files) == 2
+    files = files.crash(random.Random(seed), lose_unflushed=False)
+    store = open_store(files, clock, index_entries=SECTORS, max_query_messages=200)
+    assert store.index.unindexed_bytes == 0
+    store = open_store(files.crash(random.Random(seed)), clock, index_entries=SECTORS, max_query_messages=200)
+    assert store.query_by_key("t", "k", 200, 0, 1 << 60) == places[::-1]
+
+
+def test_keys_of_a_message_that_recovery_cut_off_do_not_stand_for_the_next_one():
+    """The log's last message is torn, though it is indexed; another one gets its physical offset."""
+    files, clock = CrashFiles(), FakeClock()
+    store = open_store(files, clock)
+    first = append_keys(store, 1)[0]
+    torn = append_keys(store, 1, b"torn")[0]
+    store.build_index()
+    files.mapped["/s/commitlog/" + "0" * 20].buffer[torn + 3] ^= 1
+    store = open_store(files.crash(random.Random(0), lose_unflushed=False), clock)
+    assert store.max_physical_offset == torn
+    assert find(store, "torn") == []
+    assert append_keys(store, 1, b"next") == [torn]
+    assert (find(store, "next"), find(store, "torn"), find(store)) == ([torn], [], [first])
 
 
 @pytest.mark.parametrize("lost", [1, 2])

@@ -9,6 +9,8 @@ RECOVERY: Final = "storage/recovery.py"
 SEARCH: Final = "storage/entry_search.py"
 INDEX: Final = "storage/index.py"
 STORE: Final = "storage/store.py"
+TEST_HEIR: Final = "storage/tests/test_index_for_official_heir.py"
+TEST_UNINDEXED: Final = "storage/tests/test_unindexed_search.py"
 TEST_BUILD: Final = "gateway/broker/assembly/tests/test_build.py"
 
 DENSE: Final = "queue offsets without holes"
@@ -253,7 +255,7 @@ RECOVERY_DEFECTS: Final = (
                 "            self._files.flush(file.path)\n            self._unflushed.discard(file)\n",
             ),
         ),
-        ("storage/tests/test_store_interleaving.py",),
+        (TEST_INDEX,),
     ),
     Defect(
         "index-time-read-after-the-flush",
@@ -263,7 +265,71 @@ RECOVERY_DEFECTS: Final = (
             "            self._files.flush(file.path)\n        return until\n",
             "            self._files.flush(file.path)\n        return self._end_time\n",
         ),
-        ("storage/tests/test_store_interleaving.py",),
+        (TEST_INDEX,),
+    ),
+    Defect(
+        "single-unfinished-index-entry-trusted",
+        KEYS,
+        change(
+            INDEX,
+            "        return max(slots) >= self.next_entry\n",
+            "        return max(slots) > self.next_entry\n",
+        ),
+        (TEST_INDEX,),
+    ),
+    Defect(
+        "last-message-in-the-index-taken-for-whole",
+        KEYS,
+        change(
+            INDEX,
+            "        if isinstance(item, ScanEnd) or self._missing_keys(item):\n",
+            "        if isinstance(item, ScanEnd):\n",
+        ),
+        (TEST_INDEX,),
+    ),
+    Defect(
+        "index-end-announced-after-its-headers",
+        KEYS,
+        (
+            Edit(INDEX, "        if touched:\n            self._announce_end(self.files[-1].end_time)\n", ""),
+            Edit(
+                INDEX,
+                "        self._unflushed |= touched\n",
+                "        if touched:\n            self._announce_end(self.files[-1].end_time)\n"
+                "        self._unflushed |= touched\n",
+            ),
+        ),
+        (TEST_HEIR,),
+    ),
+    Defect(
+        "checkpoint-covers-messages-without-index",
+        KEYS,
+        change(
+            STORE,
+            "            return min(until_ms, index.indexed_until_ms)\n",
+            "            return until_ms\n",
+        ),
+        (TEST_HEIR,),
+    ),
+    Defect(
+        "messages-that-are-not-indexed-not-searched",
+        KEYS,
+        change(
+            STORE,
+            "        indexed_until, found = self.index.next_offset, 0\n",
+            "        indexed_until, found = self.commit_log.max_offset, 0\n",
+        ),
+        (TEST_UNINDEXED,),
+    ),
+    Defect(
+        "message-indexed-during-a-search-found-twice",
+        NOTHING_INVENTED,
+        change(
+            STORE,
+            "            topic, key, limit - found, begin_ms, end_ms, key_type, before=indexed_until\n",
+            "            topic, key, limit - found, begin_ms, end_ms, key_type\n",
+        ),
+        (TEST_UNINDEXED,),
     ),
     Defect(
         "offset-of-delays-corrected-in-memory-only",
