@@ -119,6 +119,8 @@ class _Commands(click.Group):
         "replay": "gateway.shadow.commands.capture",
         "store": "gateway.store_commands.root",
         "topic": "gateway.admin.commands.topic",
+        "group": "gateway.admin.commands.group",
+        "cluster": "gateway.admin.commands.cluster",
     }
 
     def list_commands(self, context: click.Context) -> list[str]:

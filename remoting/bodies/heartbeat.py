@@ -17,6 +17,24 @@ class SubscriptionData(JsonBody):
     sub_version: i64 = 0
     expression_type: str = "TAG"
 
+    @property
+    def selection(self) -> tuple[str, frozenset[str]]:
+        """The messages that the subscription selects, equal for texts that mean the same: type, and tags or expression.
+
+        All messages are the tag ``*``.
+        """
+        text = (self.sub_string or "*").strip() or "*"
+        if self.expression_type and self.expression_type != "TAG":
+            return self.expression_type, frozenset((text,))
+        tags = frozenset(tag.strip() for tag in text.split("||")) - {""}
+        return "TAG", tags or frozenset("*")
+
+    @property
+    def expression_text(self) -> str:
+        """The expression for people: ``a || b``, or with its type if that is not TAG."""
+        is_tag = not self.expression_type or self.expression_type == "TAG"
+        return (self.sub_string or "*") if is_tag else f"{self.expression_type}: {self.sub_string}"
+
 
 class ProducerData(JsonBody):
     """A producer group of the client."""

@@ -1,0 +1,179 @@
+"""Brokers of a cluster with their state, and the checks that tell whether the cluster works."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from codec.java_numbers import parse_integer_or
+from gateway.admin.client import MASTER_ID
+from gateway.admin.errors import AdminError
+from remoting.bodies.routes import ClusterInfo
+from remoting.requests.admin import GetBrokerRuntimeInfo
+from remoting.requests.namesrv import GetBrokerClusterInfo
+
+if TYPE_CHECKING:
+    from gateway.admin.client import AdminClient
+
+MAX_DISK_RATIO: Final = 0.85
+"""Above it brokers delete old messages at any hour, above 0.9 official ones refuse messages."""
+MAX_INDEX_BACKLOG_BYTES: Final = 64 * 1024 * 1024
+"""Stored bytes that are not in the queues yet, and so not readable."""
+MAX_QUEUE_WAIT_MS: Final = 1000
+"""Official brokers refuse sends that wait for longer than 200 ms by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class HealthCheck:
+    """One check: its subject, the verdict, and the reason with advice if it is no."""
+
+    subject: str
+    check: str
+    passed: bool
+    detail: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the check as a row."""
+        return {"subject": self.subject, "check": self.check, "passed": self.passed, "detail": self.detail}
+
+
+def describe_brokers(client: "AdminClient") -> list[dict[str, Any]]:
+    """Return a row for each address of each broker; ``problem`` says why one does not tell its state."""
+    addresses = [
+        (cluster, name, number, address)
+        for cluster, names in sorted(client.cluster.cluster_addr_table.items())
+        for name in sorted(names)
+        if name in client.cluster.broker_addr_table
+        for number, address in sorted(client.cluster.broker_addr_table[name].broker_addrs.items())
+    ]
+
+    def read(address: str) -> tuple[Mapping[str, str], str]:
+        try:
+            return client.ask(address, GetBrokerRuntimeInfo()).data.table, ""
+        except AdminError as problem:
+            return {}, str(problem)
+
+    answers = client.map_brokers([address for *_, address in addresses], read)
+    return [
+        broker_row(cluster, name, number, address, table, problem)
+        for (cluster, name, number, address), (table, problem) in zip(addresses, answers, strict=True)
+    ]
+
+
+def broker_row(
+    cluster: str, name: str, number: int, address: str, table: Mapping[str, str], problem: str
+) -> dict[str, Any]:
+    """Return the row of one broker from its runtime information."""
+    return {
+        "cluster": cluster,
+        "broker": name,
+        "id": number,
+        "role": "master" if number == MASTER_ID else "replica",
+        "address": address,
+        "version": table.get("brokerVersionDesc"),
+        "inPerSecond": first_number(table.get("putTps")),
+        "outPerSecond": first_number(table.get("getTransferredTps") or table.get("getTransferedTps")),
+        "diskUsedRatio": first_number(table.get("commitLogDiskRatio")),
+        "bootMs": parse_integer_or(table.get("bootTimestamp", ""), 0) or None,
+        "messagesToday": _difference(table, "msgPutTotalTodayNow", "msgPutTotalTodayMorning"),
+        "unreadableBytes": parse_integer_or(table.get("dispatchBehindBytes", ""), 0) if table else None,
+        "sendWaitMs": parse_integer_or(table.get("sendThreadPoolQueueHeadWaitTimeMills", ""), 0)
+        if table
+        else None,
+        "problem": problem or None,
+    }
+
+
+def first_number(text: str | None) -> float | None:
+    """Return the first of several numbers of a text: rates are those of 10 s, 1 min and 10 min."""
+    try:
+        return float((text or "").split()[0])
+    except (IndexError, ValueError):
+        return None
+
+
+def _difference(table: Mapping[str, str], now: str, before: str) -> int | None:
+    if now not in table:
+        return None
+    return parse_integer_or(table[now], 0) - parse_integer_or(table.get(before, ""), 0)
+
+
+def check_cluster(client: "AdminClient") -> list[HealthCheck]:
+    """Return all checks of a cluster, failed ones included. Raises NotReached if no namesrv answers."""
+    checks = []
+    views: dict[str, ClusterInfo] = {}
+    for address in client.namesrvs:
+        try:
+            views[address] = client.ask(address, GetBrokerClusterInfo()).data
+            checks.append(HealthCheck(f"namesrv {address}", "answers", True))
+        except AdminError as problem:
+            checks.append(HealthCheck(f"namesrv {address}", "answers", False, str(problem)))
+    checks += _compare_views(views)
+    checks += _check_names(client.cluster)
+    for row in describe_brokers(client):
+        checks += check_broker(row)
+    return checks
+
+
+def _compare_views(views: Mapping[str, ClusterInfo]) -> Iterator[HealthCheck]:
+    tables = {
+        address: {
+            (name, number): where
+            for name, data in view.broker_addr_table.items()
+            for number, where in data.broker_addrs.items()
+        }
+        for address, view in views.items()
+    }
+    everything = {entry for table in tables.values() for entry in table.items()}
+    if len(tables) < 2:
+        return
+    for address, table in tables.items():
+        missing = sorted({name for (name, number), _ in everything - set(table.items())})
+        yield HealthCheck(
+            f"namesrv {address}",
+            "knows the same brokers as the others",
+            not missing,
+            f"lacks {', '.join(missing)}: set all namesrvs in namesrvAddr of each broker" if missing else "",
+        )
+
+
+def _check_names(cluster: ClusterInfo) -> Iterator[HealthCheck]:
+    names = cluster.broker_addr_table
+    if not names:
+        yield HealthCheck(
+            "cluster", "has brokers", False, "no broker is registered: start one, or see its log"
+        )
+    for name, data in sorted(names.items()):
+        passed = MASTER_ID in data.broker_addrs
+        detail = "" if passed else "messages of its queues can only be read until the master returns"
+        yield HealthCheck(f"broker {name}", "has a master", passed, detail)
+
+
+def check_broker(row: Mapping[str, Any]) -> Iterator[HealthCheck]:
+    """Yield the checks of one broker's row."""
+    subject = f"broker {row['broker']} ({row['address']})"
+    yield HealthCheck(subject, "answers", row["problem"] is None, row["problem"] or "")
+    if row["problem"] is not None:
+        return
+    ratio = row["diskUsedRatio"]
+    if ratio is not None and ratio >= 0:
+        yield HealthCheck(
+            subject,
+            f"disk is less than {MAX_DISK_RATIO:.0%} full",
+            ratio < MAX_DISK_RATIO,
+            ""
+            if ratio < MAX_DISK_RATIO
+            else f"{ratio:.0%} is used: old messages are deleted early; add space or reduce fileReservedTime",
+        )
+    behind = row["unreadableBytes"]
+    passed = behind < MAX_INDEX_BACKLOG_BYTES
+    detail = (
+        ""
+        if passed
+        else f"{behind:,} stored bytes are not readable yet: the broker is overloaded or recovers"
+    )
+    yield HealthCheck(subject, "stored messages are readable", passed, detail)
+    wait_ms = row["sendWaitMs"]
+    passed = wait_ms < MAX_QUEUE_WAIT_MS
+    yield HealthCheck(
+        subject, "sends do not wait", passed, "" if passed else f"the oldest send waits for {wait_ms:,} ms"
+    )

@@ -1,0 +1,77 @@
+"""The command `rmq-gateway cluster`: brokers with their state, and the health of the whole."""
+
+import click
+
+from gateway.admin.commands.options import ClusterGroup, ConnectionFlags, cluster_options, output_options
+from toolkit.exit_codes import ExitCode
+
+
+@click.group(cls=ClusterGroup)
+def cluster() -> None:
+    """Show the brokers of a cluster, and check their health."""
+
+
+@cluster.command()
+@output_options("wide", "name")
+@cluster_options
+def info(connection: ConnectionFlags, output: str) -> None:
+    """Show all brokers: addresses, versions, rates, disks."""
+    from gateway.admin.cluster_health import describe_brokers
+    from gateway.admin.output import TableColumn, print_rows
+    from toolkit.times import format_time
+
+    with connection.open() as client:
+        rows = describe_brokers(client)
+    if output != "json":
+        for row in rows:
+            ratio = row["diskUsedRatio"]
+            row |= {
+                "disk": f"{ratio:.0%}" if ratio is not None and ratio >= 0 else None,
+                "started": format_time(row["bootMs"] or 0),
+            }
+    columns = [
+        TableColumn("broker", "broker"),
+        TableColumn("cluster", "cluster"),
+        TableColumn("id", "id"),
+        TableColumn("address", "address"),
+        TableColumn("version", "version"),
+        TableColumn("inPerSecond", "in/s"),
+        TableColumn("outPerSecond", "out/s"),
+        TableColumn("messagesToday", "today"),
+        TableColumn("disk", "disk"),
+        TableColumn("started", "started", wide=True),
+        TableColumn("unreadableBytes", "unreadable bytes", wide=True),
+        TableColumn("sendWaitMs", "send wait ms", wide=True),
+        TableColumn(
+            "problem", "problem", wide=not any(row["problem"] for row in rows), style=lambda row: "red"
+        ),
+    ]
+    print_rows(rows, columns, output, empty="No broker is registered.")
+
+
+@cluster.command()
+@output_options()
+@cluster_options
+def health(connection: ConnectionFlags, output: str) -> None:
+    """Check namesrvs and brokers.
+
+    Ends with 0 if all checks pass and with 3 if one fails.
+    """
+    from gateway.admin.cluster_health import check_cluster
+    from gateway.admin.output import TableColumn, print_rows
+
+    with connection.open() as client:
+        checks = check_cluster(client)
+    rows = [each.to_dict() for each in checks]
+    if output != "json":
+        for row in rows:
+            row["verdict"] = "ok" if row["passed"] else "FAILED"
+    columns = [
+        TableColumn("subject", "subject"),
+        TableColumn("check", "check"),
+        TableColumn("verdict", "verdict", style=lambda row: "green" if row["passed"] else "bold red"),
+        TableColumn("detail", "detail", wide=all(each.passed for each in checks)),
+    ]
+    print_rows(rows, columns, output)
+    if not all(each.passed for each in checks):
+        raise SystemExit(ExitCode.REFUSED)

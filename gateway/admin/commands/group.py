@@ -1,0 +1,230 @@
+"""The command `rmq-gateway group`: lists, describes, moves and deletes consumer groups."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from gateway.admin.commands.options import (
+    ClusterGroup,
+    ConnectionFlags,
+    cluster_options,
+    confirm,
+    confirm_option,
+    output_options,
+)
+
+
+@click.group(cls=ClusterGroup)
+def group() -> None:
+    """List, describe, move and delete consumer groups."""
+
+
+@group.command("list")
+@click.argument("pattern", default="*")
+@click.option("-a", "--all", "all_kinds", is_flag=True, help="Also groups of the system and its tools.")
+@output_options("wide", "name")
+@cluster_options
+def list_command(connection: ConnectionFlags, pattern: str, all_kinds: bool, output: str) -> None:
+    """List groups whose names match PATTERN, with their members and lag."""
+    from gateway.admin.groups import group_names, list_groups
+    from gateway.admin.output import TableColumn, print_rows
+
+    with connection.open() as client:
+        if output == "name":
+            from fnmatch import fnmatchcase
+
+            names = group_names(client, all_kinds=all_kinds)
+            rows = [{"group": each} for each in names if fnmatchcase(each, pattern)]
+        else:
+            rows = list_groups(client, pattern, all_kinds=all_kinds)
+    columns = [
+        TableColumn("group", "group"),
+        TableColumn("members", "members"),
+        TableColumn("lag", "lag", style=lambda row: "bold red" if row["lag"] and not row["members"] else ""),
+        TableColumn("topics", "topics"),
+        TableColumn("model", "model", wide=True),
+        TableColumn("consumedPerSecond", "consumed/s", wide=True),
+        TableColumn("deadLetters", "dead letters", style=_highlight_dead_letters),
+        TableColumn("brokers", "brokers", wide=True),
+    ]
+    print_rows(rows, columns, output, empty="No groups. --all also lists those of the system.")
+
+
+def _highlight_dead_letters(row: Mapping[str, Any]) -> str:
+    return "yellow" if row["deadLetters"] else ""
+
+
+@group.command()
+@click.argument("name", metavar="GROUP")
+@output_options("wide")
+@cluster_options
+def describe(connection: ConnectionFlags, name: str, output: str) -> None:
+    """Show members, subscriptions, and the lag of each queue of a group.
+
+    Members that subscribe to different messages are named in red: they overwrite each other's subscription in the
+    broker, and messages are skipped silently.
+    """
+    from gateway.admin.groups import describe_group
+    from gateway.admin.output import print_json
+
+    with connection.open() as client:
+        found = describe_group(client, name)
+    if output == "json":
+        print_json(found)
+    else:
+        _print_group(found, output)
+
+
+def _print_group(found: dict[str, Any], output: str) -> None:
+    from gateway.admin.output import TableColumn, print_facts, print_table, print_warning
+    from gateway.admin.subscriptions import describe_inconsistency
+    from toolkit.times import format_time
+
+    print_facts(
+        [
+            ("group", found["group"]),
+            ("state", found["state"]),
+            ("consumes", " ".join(filter(None, (found["consumeType"], found["messageModel"])))),
+            ("starts at", found["consumeFrom"]),
+            ("lag", found["lag"]),
+            ("in flight", found["inFlight"]),
+            ("dead letters", found["deadLetters"]),
+        ]
+    )
+    if found["inconsistentSubscriptions"]:
+        click.echo()
+        print_warning(
+            "Inconsistent subscriptions: messages are skipped. Give all members the same subscription:"
+        )
+        for each in found["inconsistentSubscriptions"]:
+            print_warning(f"  {describe_inconsistency(each)}")
+    if found["members"]:
+        click.echo()
+        columns = [
+            TableColumn("client", "member"),
+            TableColumn("address", "address"),
+            TableColumn("language", "language"),
+            TableColumn("version", "version"),
+            TableColumn("queues", "queues"),
+            TableColumn("subscriptions", "subscriptions"),
+        ]
+        print_table(found["members"], columns)
+    elif found["subscriptions"]:
+        click.echo()
+        print_table(
+            found["subscriptions"], [TableColumn("topic", "topic"), TableColumn("expression", "expression")]
+        )
+    if not found["queues"]:
+        click.echo("\nThe group has committed no offset.")
+        return
+    click.echo()
+    rows = [{**each, "lastConsumed": format_time(each["lastConsumedMs"] or 0)} for each in found["queues"]]
+    columns = [
+        TableColumn("topic", "topic"),
+        TableColumn("broker", "broker"),
+        TableColumn("queue", "queue"),
+        TableColumn("consumerOffset", "offset"),
+        TableColumn("maxOffset", "max offset"),
+        TableColumn("lag", "lag"),
+        TableColumn("inFlight", "in flight", wide=True),
+        TableColumn("lastConsumed", "last consumed", wide=True),
+        TableColumn("client", "member"),
+    ]
+    print_table(rows, [each for each in columns if output == "wide" or not each.wide])
+
+
+@group.command()
+@click.argument("name", metavar="GROUP")
+@click.option("-t", "--topic", required=True, metavar="TOPIC", help="Topic whose offsets are moved.")
+@click.option(
+    "--to", "place", metavar="PLACE", help="earliest, latest, a time (2026-01-31T12:00:00Z, ms) or 15m ago."
+)
+@click.option(
+    "--to-offset", type=click.IntRange(0), metavar="N", help="Offset, in each queue or in those of --queue."
+)
+@click.option(
+    "--queue",
+    "queues",
+    type=click.IntRange(0),
+    multiple=True,
+    metavar="N",
+    help="Only this queue; repeatable.",
+)
+@click.option("--dry-run", is_flag=True, help="Show the plan and change nothing.")
+@confirm_option
+@output_options()
+@cluster_options
+def seek(
+    connection: ConnectionFlags,
+    name: str,
+    topic: str,
+    place: str | None,
+    to_offset: int | None,
+    queues: tuple[int, ...],
+    dry_run: bool,
+    yes: bool,
+    output: str,
+) -> None:
+    """Move the offsets of a group in one topic.
+
+    Shows the plan first, and asks. Members that are online are told by the broker, and continue at the new place
+    within seconds.
+    """
+    from gateway.admin.output import TableColumn, print_rows
+    from gateway.admin.seek import SeekTarget, apply_seek, check_seek, online_members, plan_seek, rows_of
+
+    if (place is None) == (to_offset is None):
+        raise click.UsageError("Pass either --to or --to-offset.")
+    target = SeekTarget(offset=to_offset) if place is None else _parse_place(place)
+    with connection.open() as client:
+        moves = plan_seek(client, name, topic, target, queues)
+        members = online_members(client, name)
+        check_seek(target, members, queues)
+        columns = [
+            TableColumn("broker", "broker"),
+            TableColumn("queue", "queue"),
+            TableColumn("before", "offset"),
+            TableColumn("after", "new offset"),
+            TableColumn("change", "change"),
+            TableColumn("lag", "new lag"),
+        ]
+        print_rows(rows_of(moves), columns, output)
+        if dry_run:
+            return
+        online = f" It has {len(members)} member(s), which are told." if members else ""
+        confirm(f"Move {name} in {len(moves)} queue(s) of {topic}?{online}", yes)
+        apply_seek(client, name, moves, target, is_online=bool(members))
+    click.echo(f"Moved {name} in {len(moves)} queue(s) of {topic}.", err=output == "json")
+
+
+def _parse_place(text: str) -> "Any":
+    """Return the target of --to. Raises UsageError."""
+    from gateway.admin.seek import EARLIEST, LATEST, SeekTarget
+    from toolkit.option_types import PastTimeType
+
+    if text in (EARLIEST, LATEST):
+        return SeekTarget(place=text)
+    try:
+        return SeekTarget(time_ms=PastTimeType().convert(text, None, None))
+    except click.BadParameter as error:
+        raise click.UsageError(
+            f"--to: {error.message}; or earliest, latest, or a duration such as 15m"
+        ) from None
+
+
+@group.command()
+@click.argument("name", metavar="GROUP")
+@click.option("--with-dead-letters", "dead_letters", is_flag=True, help="Delete its dead letters, too.")
+@click.option("--force", is_flag=True, help="Delete it although it has members.")
+@confirm_option
+@cluster_options
+def delete(connection: ConnectionFlags, name: str, dead_letters: bool, force: bool, yes: bool) -> None:
+    """Delete a group with its offsets and its retry topic; dead letters stay unless they are asked for."""
+    from gateway.admin.groups import check_group_exists, delete_group
+
+    with connection.open() as client:
+        check_group_exists(client, name)
+        confirm(f"Delete group {name} with its offsets{' and dead letters' if dead_letters else ''}?", yes)
+        topics = delete_group(client, name, client.choose_brokers(), dead_letters=dead_letters, force=force)
+    click.echo(f"Deleted {name}" + (f", and the topics {', '.join(topics)}." if topics else "."))

@@ -1,0 +1,308 @@
+"""Consumer groups as the brokers of a cluster know them: listing, describing with members and lag, deleting."""
+
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, Final
+
+from codec.constants import ResponseCode, version_name
+from codec.topics import RETRY_PREFIX, TOOL_GROUPS, dlq_topic, is_system_group, retry_topic
+from gateway.admin.errors import AdminError, NotFound, Refused
+from gateway.admin.subscriptions import find_inconsistencies
+from gateway.admin.topics import delete_topic
+from remoting.bodies.groups import ConnectedClient, ConsumerConnection
+from remoting.bodies.heartbeat import SubscriptionData
+from remoting.bodies.progress import ConsumeStats
+from remoting.bodies.queues import MessageQueue
+from remoting.bodies.running import ConsumerRunningInfo
+from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
+from remoting.requests.client import GetConsumerConnectionList, GetConsumerRunningInfo
+from remoting.requests.groups import DeleteSubscriptionGroup, GetAllSubscriptionGroupConfig
+from remoting.requests.namesrv import GetAllTopicListFromNameserver
+from remoting.requests.offsets import GetConsumeStats
+from remoting.requests.topics import GetTopicStatsInfo
+from toolkit.suggestions import suggest_name
+
+if TYPE_CHECKING:
+    from gateway.admin.client import AdminClient
+
+MAX_ASKED_MEMBERS: Final = 200
+"""Members of one group that are asked for their state: each question goes through the broker to the client."""
+MEMBER_TIMEOUT_S: Final = 3.0
+_ASKING_THREADS: Final = 16
+_MEMBER_ERRORS: Final = (AdminError, RemotingClosed, RemotingTimeout, RequestError)
+_NO_GROUP_CODES: Final = (ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
+
+
+def group_names(client: "AdminClient", *, all_kinds: bool = False) -> dict[str, list[str]]:
+    """Return the brokers that know each group. A group of system or tools counts only with ``all_kinds``.
+
+    Groups that a broker created by itself, for a consumer of 4.9, show in the names of retry topics.
+    """
+    brokers = list(client.masters)
+
+    def read(broker: str) -> list[str]:
+        return list(client.ask_broker(broker, GetAllSubscriptionGroupConfig()).data.subscription_group_table)
+
+    found: dict[str, list[str]] = {}
+    for broker, names in zip(brokers, client.map_brokers(brokers, read), strict=True):
+        for name in names:
+            found.setdefault(name, []).append(broker)
+    for topic in client.ask_namesrv(GetAllTopicListFromNameserver()).data.topic_list:
+        if topic.startswith(RETRY_PREFIX):
+            found.setdefault(topic.removeprefix(RETRY_PREFIX), [])
+    return {name: found[name] for name in sorted(found) if all_kinds or not is_internal_group(name)}
+
+
+def is_internal_group(name: str) -> bool:
+    """Tell whether a group belongs to the system, its tools or a stock client's own threads."""
+    return is_system_group(name) or name in TOOL_GROUPS or name == "SELF_TEST_C_GROUP"
+
+
+def list_groups(
+    client: "AdminClient", pattern: str = "*", *, all_kinds: bool = False
+) -> list[dict[str, Any]]:
+    """Return a row for each group whose name matches: members, topics, lag, dead letters."""
+    names = [each for each in group_names(client, all_kinds=all_kinds) if fnmatchcase(each, pattern)]
+    rows: dict[str, dict[str, Any]] = {
+        name: {
+            "group": name,
+            "members": set(),
+            "model": None,
+            "topics": set(),
+            "lag": 0,
+            "consumedPerSecond": 0.0,
+            "deadLetters": 0,
+            "brokers": [],
+        }
+        for name in names
+    }
+    brokers = list(client.masters)
+
+    def read(broker: str) -> tuple[list[Any], list[Any], list[Any]]:
+        address = client.master(broker)
+        return (
+            client.ask_many(address, [GetConsumerConnectionList(consumer_group=each) for each in names]),
+            client.ask_many(address, [GetConsumeStats(consumer_group=each) for each in names]),
+            client.ask_many(address, [GetTopicStatsInfo(topic=dlq_topic(each)) for each in names]),
+        )
+
+    for broker, answers in zip(brokers, client.map_brokers(brokers, read), strict=True):
+        for name, members, stats, dead in zip(names, *answers, strict=True):
+            row = rows[name]
+            if not isinstance(members, Refused):
+                row["members"] |= {each.client_id for each in members.data.connection_set}
+                row["model"] = members.data.message_model
+            if not isinstance(stats, Refused):
+                table = stats.data.offset_table
+                row["topics"] |= {each.topic for each in table} - {retry_topic(name)}
+                row["lag"] += sum(lag_of(each) for each in table.values())
+                row["consumedPerSecond"] += stats.data.consume_tps
+                row["brokers"] += [broker] if table else []
+            if not isinstance(dead, Refused):
+                row["deadLetters"] += sum(
+                    each.max_offset - each.min_offset for each in dead.data.offset_table.values()
+                )
+    for row in rows.values():
+        row["members"], row["topics"] = len(row["members"]), sorted(row["topics"])
+    return list(rows.values())
+
+
+def lag_of(offsets: Any) -> int:
+    """Return the messages of one queue that a group has not committed."""
+    return int(max(0, offsets.broker_offset - max(0, offsets.consumer_offset)))
+
+
+# -- one group ----------------------------------------------------------------------------------------------------
+
+
+def describe_group(client: "AdminClient", group: str) -> dict[str, Any]:
+    """Return members, subscriptions, lag by queue and inconsistencies of one group. Raises NotFound."""
+    brokers = list(client.masters)
+    connections = dict(
+        zip(brokers, client.map_brokers(brokers, lambda each: read_members(client, each, group)), strict=True)
+    )
+    progress = dict(
+        zip(
+            brokers, client.map_brokers(brokers, lambda each: read_progress(client, each, group)), strict=True
+        )
+    )
+    known = [each for each in connections.values() if each is not None]
+    if not known and not any(each.offset_table for each in progress.values()):
+        check_group_exists(client, group)
+    members = {each.client_id or "": each for one in known for each in one.connection_set}
+    states = _ask_members(client, group, connections)
+    owners = {
+        _queue_key(queue): client_id
+        for client_id, state in states.items()
+        for queue in (*state.mq_table, *state.mq_pop_table)
+    }
+    queues = [
+        {
+            "topic": queue.topic,
+            "broker": queue.broker_name,
+            "queue": queue.queue_id,
+            "consumerOffset": offsets.consumer_offset,
+            "maxOffset": offsets.broker_offset,
+            "lag": lag_of(offsets),
+            "inFlight": max(0, offsets.pull_offset - offsets.consumer_offset),
+            "lastConsumedMs": offsets.last_timestamp or None,
+            "client": owners.get(_queue_key(queue)),
+        }
+        for stats in progress.values()
+        for queue, offsets in sorted(stats.offset_table.items(), key=lambda item: _queue_key(item[0]))
+    ]
+    subscriptions = {topic: each for one in known for topic, each in one.subscription_table.items()}
+    first = known[0] if known else ConsumerConnection()
+    return {
+        "group": group,
+        "state": "online" if members else "offline",
+        "consumeType": first.consume_type,
+        "messageModel": first.message_model,
+        "consumeFrom": first.consume_from_where,
+        "lag": sum(each["lag"] for each in queues),
+        "inFlight": sum(each["inFlight"] for each in queues),
+        "consumedPerSecond": sum(each.consume_tps for each in progress.values()),
+        "deadLetters": _count_dead_letters(client, group),
+        "members": [_member_row(each, states.get(name)) for name, each in sorted(members.items())],
+        "subscriptions": [
+            {"topic": topic, "expression": each.expression_text, "version": each.sub_version}
+            for topic, each in sorted(subscriptions.items())
+        ],
+        "inconsistentSubscriptions": find_inconsistencies(
+            {name: state.subscription_set for name, state in states.items()}
+        ),
+        "queues": queues,
+    }
+
+
+def _queue_key(queue: MessageQueue) -> tuple[str, str, int]:
+    return queue.topic, queue.broker_name, queue.queue_id
+
+
+def _member_row(member: ConnectedClient, state: ConsumerRunningInfo | None) -> dict[str, Any]:
+    own: list[SubscriptionData] = list(state.subscription_set) if state is not None else []
+    return {
+        "client": member.client_id,
+        "address": member.client_addr,
+        "language": member.language,
+        "version": version_name(member.version),
+        "answers": state is not None,
+        "queues": len(state.mq_table) + len(state.mq_pop_table) if state is not None else None,
+        "subscriptions": {
+            each.topic: each.expression_text for each in own if not each.topic.startswith(RETRY_PREFIX)
+        }
+        if state is not None
+        else None,
+    }
+
+
+def read_members(client: "AdminClient", broker: str, group: str) -> ConsumerConnection | None:
+    """Return the members of a group that are connected to a broker; None if there are none."""
+    try:
+        return client.ask_broker(broker, GetConsumerConnectionList(consumer_group=group)).data
+    except Refused as refused:
+        if refused.code not in _NO_GROUP_CODES:
+            raise
+        return None
+
+
+def read_progress(client: "AdminClient", broker: str, group: str, topic: str | None = None) -> ConsumeStats:
+    """Return the offsets of a group on one broker, empty if it has none there."""
+    try:
+        return client.ask_broker(broker, GetConsumeStats(consumer_group=group, topic=topic)).data
+    except Refused as refused:
+        if refused.code not in (*_NO_GROUP_CODES, ResponseCode.TOPIC_NOT_EXIST):
+            raise
+        return ConsumeStats()
+
+
+def _ask_members(
+    client: "AdminClient", group: str, connections: dict[str, ConsumerConnection | None]
+) -> dict[str, ConsumerRunningInfo]:
+    """Return the state of each member that tells it, by client id; clients of some languages never do."""
+    asked: dict[str, str] = {}
+    for broker, members in connections.items():
+        for each in members.connection_set if members is not None else ():
+            asked.setdefault(each.client_id or "", broker)
+
+    def ask(item: tuple[str, str]) -> ConsumerRunningInfo | None:
+        client_id, broker = item
+        request = GetConsumerRunningInfo(consumer_group=group, client_id=client_id)
+        try:
+            # On a connection of its own: the broker answers when the client has, or not at all.
+            with client.dial(client.master(broker)) as connection:
+                return request.read_reply(
+                    connection.send_command(
+                        request.to_command(), timeout_s=min(client.timeout_s, MEMBER_TIMEOUT_S)
+                    )
+                ).data
+        except _MEMBER_ERRORS:
+            return None
+
+    chosen = list(asked.items())[:MAX_ASKED_MEMBERS]
+    if not chosen:
+        return {}
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(min(len(chosen), _ASKING_THREADS)) as threads:
+        states = list(threads.map(ask, chosen))
+    return {name: state for (name, _), state in zip(chosen, states, strict=True) if state is not None}
+
+
+def _count_dead_letters(client: "AdminClient", group: str) -> int:
+    count = 0
+    for broker in client.masters:
+        try:
+            table = client.ask_broker(broker, GetTopicStatsInfo(topic=dlq_topic(group))).data.offset_table
+        except Refused:
+            continue  # no message has become a dead letter there
+        count += sum(each.max_offset - each.min_offset for each in table.values())
+    return count
+
+
+def check_group_exists(client: "AdminClient", group: str) -> None:
+    """Raise NotFound, with a suggestion, for a group that no broker knows."""
+    known = group_names(client, all_kinds=True)
+    if group not in known:
+        near = suggest_name(group, known, list_all=False)
+        raise NotFound(
+            f'group "{group}" does not exist{near}'
+            + ("" if near else '. See the names with "rmq-gateway group list".')
+        )
+
+
+def delete_group(
+    client: "AdminClient", group: str, brokers: Sequence[str], *, dead_letters: bool, force: bool
+) -> list[str]:
+    """Delete a group with its offsets and its retry topic, and its dead letters on demand; return the topics deleted.
+
+    Raises AdminError while it has members, unless ``force``: a member's next heartbeat creates the group again.
+    """
+    check_group_exists(client, group)
+    online = [
+        each.client_id
+        for broker in brokers
+        if (members := read_members(client, broker, group)) is not None
+        for each in members.connection_set
+    ]
+    if online and not force:
+        raise AdminError(
+            f'group "{group}" has members ({", ".join(sorted({each or "" for each in online})[:3])}). Stop them first, '
+            "or pass --force; brokers that create groups by themselves will create it again."
+        )
+    request = DeleteSubscriptionGroup(group_name=group, clean_offset=True)
+    client.map_brokers(brokers, lambda broker: client.ask_broker(broker, request))
+    return _delete_topics(
+        client, [retry_topic(group), *([dlq_topic(group)] if dead_letters else [])], brokers
+    )
+
+
+def _delete_topics(client: "AdminClient", topics: Iterable[str], brokers: Sequence[str]) -> list[str]:
+    deleted = []
+    for topic in topics:
+        try:
+            delete_topic(client, topic, brokers)
+        except NotFound:
+            continue
+        deleted.append(topic)
+    return deleted

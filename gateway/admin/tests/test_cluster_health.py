@@ -1,0 +1,77 @@
+"""`rmq-gateway cluster …`, and the verdicts about brokers that are not well."""
+
+import socket
+from typing import Any
+
+import pytest
+
+from gateway.admin.cluster_health import broker_row, check_broker, first_number
+from gateway.admin.tests.local_server import LocalServer
+
+
+def test_info(server: LocalServer) -> None:
+    rows = server.read("cluster", "info")
+    assert [(each["broker"], each["id"], each["role"]) for each in rows] == [
+        ("broker-a", 0, "master"),
+        ("broker-b", 0, "master"),
+    ]
+    assert rows[0]["address"] == server.brokers["broker-a"]
+    assert rows[0]["version"] == "V5_4_0"
+    assert "PROBLEM" not in server.run("cluster", "info")
+    assert "SEND WAIT MS" in server.run("cluster", "info", "-o", "wide")
+
+
+def test_a_healthy_cluster(server: LocalServer) -> None:
+    checks = server.read("cluster", "health")
+    assert all(each["passed"] for each in checks)
+    assert {each["check"] for each in checks} >= {"answers", "has a master", "stored messages are readable"}
+
+
+def test_a_namesrv_that_is_down_is_a_verdict(server: LocalServer) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        dead = f"127.0.0.1:{taken.getsockname()[1]}"
+        result = server.invoke("cluster", "health", "--namesrv", dead)
+    assert result.exit_code == 3
+    assert "FAILED" in result.stdout
+    assert f"namesrv {dead} cannot be reached" in result.stdout
+
+
+def row(**table: str) -> dict[str, Any]:
+    return broker_row("c", "b", 0, "h:1", {"brokerVersionDesc": "V5_3_0", **table}, "")
+
+
+@pytest.mark.parametrize(
+    ("table", "failed"),
+    [
+        ({}, []),
+        (
+            {
+                "commitLogDiskRatio": "0.5",
+                "dispatchBehindBytes": "10",
+                "sendThreadPoolQueueHeadWaitTimeMills": "3",
+            },
+            [],
+        ),
+        ({"commitLogDiskRatio": "0.9"}, ["90% is used: old messages are deleted early"]),
+        ({"commitLogDiskRatio": "-1"}, []),
+        ({"dispatchBehindBytes": str(1 << 30)}, ["1,073,741,824 stored bytes are not readable yet"]),
+        ({"sendThreadPoolQueueHeadWaitTimeMills": "5000"}, ["the oldest send waits for 5,000 ms"]),
+    ],
+)
+def test_verdicts_about_a_broker(table: dict[str, str], failed: list[str]) -> None:
+    found = [each.detail for each in check_broker(row(**table)) if not each.passed]
+    assert len(found) == len(failed)
+    assert all(text.startswith(start) for text, start in zip(found, failed, strict=True)), found
+
+
+def test_a_broker_that_does_not_answer_has_one_failed_check() -> None:
+    checks = list(check_broker(broker_row("c", "b", 0, "h:1", {}, "cannot be reached")))
+    assert [(each.check, each.passed, each.detail) for each in checks] == [
+        ("answers", False, "cannot be reached")
+    ]
+
+
+def test_rates_of_several_spans() -> None:
+    assert first_number("12.5 3.0 1.0") == 12.5
+    assert (first_number(""), first_number(None), first_number("x")) == (None, None, None)
