@@ -10,11 +10,19 @@ from typing import Any
 import pytest
 
 from compat_tests.cases.conftest import warm_up
-from compat_tests.cases.moving import QUICK_CHECK_BACKS, KeyedProducer, ShadowProcess, TransactionSender
+from compat_tests.cases.moving import (
+    FREQUENT_REPORTS,
+    QUICK_CHECK_BACKS,
+    REFUSED,
+    KeyedProducer,
+    ShadowProcess,
+    TransactionSender,
+)
+from compat_tests.cases.test_ordered import by_key
 from compat_tests.cases.test_shadow_any import try_switch_mode
 from compat_tests.cases.test_shadow_story import assert_in_order, max_offsets, wait_for_progress
-from compat_tests.clients.driver import JavaDriver
-from compat_tests.clients.java_api import JavaClient, JavaPushConsumer
+from compat_tests.clients.driver import JavaClientError, JavaDriver
+from compat_tests.clients.java_api import JavaClient, JavaProducer, JavaPushConsumer
 from compat_tests.clients.typed import connect, create_group, iter_queue, topic_request
 from compat_tests.endpoints import Unavailable
 from compat_tests.endpoints.official import OfficialEndpoint
@@ -208,3 +216,50 @@ def bodies(where: str, topic: str) -> list[list[bytes]]:
     """Return the bodies of each queue, in order."""
     with connect(where) as broker:
         return [[each.body for each in iter_queue(broker, topic, queue)] for queue in range(QUEUES)]
+
+
+def can_send(producer: JavaProducer, topic: str) -> bool:
+    try:
+        return bool(producer.send({"topic": topic, "body": "stray"})[0]["status"] == "SEND_OK")
+    except JavaClientError:
+        return False
+
+
+def test_a_producer_that_bypasses_the_gateway_gets_errors_once_the_topic_is_read_only(
+    clusters: Clusters, server: ServerUnderTest
+) -> None:
+    """Clients of the gateway go on meanwhile, although they read the same routes; the rollback undoes it."""
+    topic, group, gateway = server.topic_name("bypassed"), server.topic_name("bypassed_g"), clusters.gateway
+    clusters.topic(topic, group, pop=False)
+    quick = {"pollNameServerInterval": 1000, "heartbeatBrokerInterval": 1000}
+    with ExitStack() as stack:
+        stack.enter_context(clusters.java.producer("kept_p", instanceName="kept", **quick))
+        load = stack.enter_context(KeyedProducer(clusters.java, "kept_p", topic))
+        reader = stack.enter_context(
+            clusters.java.push(group, topic, orderly=True, settings=FREQUENT_REPORTS)
+        )
+        driver = stack.enter_context(closing(JavaDriver("server-5.4", clusters.primary.namesrv)))
+        stray = stack.enter_context(JavaClient(driver, "5.4.0").producer("stray_p", **quick))
+        wait_for_progress(load)
+        gateway.run_step("advance", topic, "--to", "PRODUCERS_SWITCHED", state="PRODUCERS_SWITCHED")
+        assert can_send(stray, topic)
+        eventually(  # the primary knows the producer after its next heartbeat
+            lambda: "(group stray_p, client " in " ".join(gateway.run_command("plan", topic).split()),
+            ARRIVES_S,
+            every_s=1,
+        )
+        refused = " ".join(gateway.run_command("advance", topic, code=REFUSED).split())
+        assert f"messages of {topic} were sent to the primary past the gateway" in refused
+        assert f"`rmq-gateway shadow read-only {topic}` makes their sends fail" in refused
+        gateway.run_command("read-only", topic)
+        eventually(lambda: not can_send(stray, topic), ARRIVES_S)
+        wait_for_progress(load, 50)
+        assert "target (read-only at the primary)" in gateway.run_command("status")
+        gateway.run_step("rollback", topic, state="MIRRORING")
+        eventually(lambda: can_send(stray, topic), ARRIVES_S)
+        wait_for_progress(load)
+        load.stop()
+        wanted = {f"{key} {number}" for key in load.keys for number in range(load.sent[key])}
+        eventually(lambda: wanted <= {each["body"] for each in reader.received(0)}, ARRIVES_S, every_s=0.5)
+        got = by_key([each for each in reader.received(0) if each["body"] != "stray"])
+        assert all(numbers == sorted(numbers) for numbers in got.values())

@@ -71,15 +71,16 @@ async def copy_topic(
     Raises RequestError if the primary has no such topic, and the errors of `Cluster.ask_broker` for the primary. A
     refusal by the target is in the step.
     """
-    wanted = await _find_topic(primary, broker, topic)
+    wanted = await find_topic(primary, broker, topic)
     if wanted is None:
         raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"broker {broker} has no topic {topic}")
-    step = topic_step(wanted, await _find_topic(target, target_broker, topic), target_broker)
+    step = topic_step(wanted, await find_topic(target, target_broker, topic), target_broker)
     await apply_steps(target, [step])
     return step
 
 
-async def _find_topic(cluster: Cluster, broker: str, topic: str) -> TopicConfig | None:
+async def find_topic(cluster: Cluster, broker: str, topic: str) -> TopicConfig | None:
+    """Return one topic of a broker; None if it has none of this name."""
     try:
         return (await cluster.ask_broker(broker, GetTopicConfig(topic=topic))).data
     except RequestError as refused:
@@ -114,15 +115,16 @@ def topic_step(wanted: TopicConfig, present: TopicConfig | None, broker: str) ->
         return SyncStep("topic", name, SyncAction.LEFT_OUT, detail, broker)
     if present is None:
         detail = f"{wanted.read_queue_nums}/{wanted.write_queue_nums} queues"
-        return SyncStep("topic", name, SyncAction.CREATE, detail, broker, (_topic_request(wanted, {}),))
+        return SyncStep("topic", name, SyncAction.CREATE, detail, broker, (topic_request(wanted, {}),))
     changes = ", ".join(describe_differences(wanted, present, TOPIC_FIELDS))
     if not changes:
         return SyncStep("topic", name, SyncAction.SAME, "", broker)
-    request = _topic_request(wanted, present.attributes)
+    request = topic_request(wanted, present.attributes)
     return SyncStep("topic", name, SyncAction.CHANGE, changes, broker, (request,))
 
 
-def _topic_request(wanted: TopicConfig, present: dict[str, str]) -> UpdateAndCreateTopic:
+def topic_request(wanted: TopicConfig, present: dict[str, str]) -> UpdateAndCreateTopic:
+    """Return the request that makes a topic as wanted, at a broker where it has the attributes ``present``."""
     changes = attribute_changes(wanted.attributes, present)
     return UpdateAndCreateTopic(
         topic=wanted.topic_name,

@@ -1,4 +1,4 @@
-"""The commands `rmq-gateway shadow status|plan|advance|rollback|sync`.
+"""The commands `rmq-gateway shadow status|plan|advance|rollback|read-only|sync`.
 
 They use the console of the running gateway; `sync` works directly between the clusters if no gateway runs.
 """
@@ -52,6 +52,8 @@ def _move_rows(move: dict[str, Any]) -> Iterable[dict[str, str]]:
     """Yield a row for the topic, and one for each of its groups."""
     there = ("PRODUCERS_SWITCHED", "DONE")
     producers = "target" if move["state"] in there else "primary"
+    if move["taken_permissions"]:
+        producers += " (read-only at the primary)"
     yield {"topic": move["topic"], "state": move["shown"], "producers": producers}
     for group, state in move["groups"].items():
         consumers = "target" if state in ("CONSUMERS_SWITCHED", "DONE") else "primary"
@@ -106,14 +108,23 @@ def _step_options(function: Any) -> Any:
 @click.option(
     "-y", "--yes", is_flag=True, help="Take the step to DONE, which cannot be undone, without asking."
 )
+@click.option(
+    "--read-only",
+    is_flag=True,
+    help="Once producers are switched, make the topic read-only at the primary: producers that bypass the gateway get "
+    "errors. A rollback undoes it.",
+)
 @_step_options
-def advance(file: str | None, address: str | None, goal: str | None, yes: bool, **given: Any) -> None:
+def advance(
+    file: str | None, address: str | None, goal: str | None, yes: bool, read_only: bool, **given: Any
+) -> None:
     """Take the next step of TOPIC, or of its groups. The exit code is 3 if a check refuses it.
 
-    The step to DONE cannot be undone; the command asks before it.
+    The step to DONE cannot be undone; the command asks before it. When messages were sent past the gateway, it offers
+    to make the topic read-only at the primary.
     """
     console = console_from_options(file, address)
-    asked = {**given, "to": goal}
+    asked = {**given, "to": goal, "read_only": read_only}
     answer = console.post("/cutover/advance", {**asked, "confirmed": yes})
     if answer.get("confirm"):
         _show_steps(answer["steps"])
@@ -125,7 +136,47 @@ def advance(file: str | None, address: str | None, goal: str | None, yes: bool, 
         if not click.confirm("Take this step?"):
             sys.exit(ExitCode.REFUSED)
         answer = console.post("/cutover/advance", {**asked, "confirmed": True})
+    if not answer["done"] and _is_bypassed(answer) and is_interactive():
+        _offer_read_only(console, answer["topic"])
     _show_answer(answer)
+
+
+def _is_bypassed(answer: dict[str, Any]) -> bool:
+    """Tell whether a step was refused because messages were sent past the gateway."""
+    checks = (check for step in answer["steps"] for check in step["checks"])
+    return any(check["check"] == "bypass" and not check["ok"] for check in checks)
+
+
+def _offer_read_only(console: ConsoleClient, topic: str) -> None:
+    """Ask whether to make a topic read-only at the primary, unless it is, and do it."""
+    moves = console.get("/cutover")["moves"]
+    if any(move["topic"] == topic and move["taken_permissions"] for move in moves):
+        return
+    click.echo(f"Messages of {topic} were sent to the primary past the gateway.")
+    if click.confirm(f"Make {topic} read-only at the primary, so that such producers get errors instead?"):
+        _show_permission(console.post("/cutover/read-only", {"topic": topic}))
+
+
+@click.command("read-only")
+@click.argument("topic")
+@click.option("--undo", is_flag=True, help="Make TOPIC writable again at the primary.")
+@console_options
+def read_only(topic: str, undo: bool, file: str | None, address: str | None) -> None:
+    """Make a switched TOPIC read-only at the primary, so that producers that bypass the gateway get errors.
+
+    Producers read it from their routes, within 30 s. Clients of the gateway and consumers notice nothing. A rollback
+    undoes it.
+    """
+    console = console_from_options(file, address)
+    _show_permission(console.post("/cutover/read-only", {"topic": topic, "undo": undo}))
+
+
+def _show_permission(answer: dict[str, Any]) -> None:
+    if answer["read_only"]:
+        brokers = ", ".join(answer["brokers"])
+        click.echo(f"{answer['topic']} is read-only at the primary ({brokers}). A rollback undoes it.")
+    else:
+        click.echo(f"{answer['topic']} is writable at the primary again.")
 
 
 @click.command()
@@ -169,7 +220,16 @@ def _show_checks(checks: Sequence[dict[str, Any]]) -> None:
         click.secho(line, fg=None if check["ok"] else "red")
         if check["reason"]:
             indent = " " * 8
-            click.echo(textwrap.fill(check["reason"], width, initial_indent=indent, subsequent_indent=indent))
+            # Commands in the text stay in one piece.
+            wrapped = textwrap.wrap(
+                check["reason"],
+                width,
+                initial_indent=indent,
+                subsequent_indent=indent,
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+            click.echo("\n".join(wrapped))
 
 
 @click.command()
@@ -233,7 +293,7 @@ def _sync_without_gateway(address: str, given: dict[str, Any]) -> list[dict[str,
     return sync_once(file, found.get("sets", ()), given)
 
 
-COMMANDS: Final = (status, plan, advance, rollback, sync)
+COMMANDS: Final = (status, plan, advance, rollback, read_only, sync)
 
 
 def render_table(columns: Sequence[str], rows: Sequence[dict[str, Any]], indent: int = 0) -> str:

@@ -32,6 +32,11 @@ MAX_READ_PER_QUEUE: Final = 256
 """Messages of a queue that are read at a time; of more of them only the number is known."""
 MAX_NAMED_CONNECTIONS: Final = 5
 MAX_COUNTED_CONNECTIONS: Final = 100
+INNER_PRODUCER_GROUP: Final = "CLIENT_INNER_PRODUCER"
+"""Source: MixAll.CLIENT_INNER_PRODUCER_GROUP, 5.4.0."""
+MAX_LOOKS_FOR_PRODUCERS: Final = 12
+"""Looks at the primary's producers for connections without a name: a producer is known after its next heartbeat, which
+stock clients send every 30 s."""
 
 
 @dataclass(slots=True)
@@ -45,6 +50,10 @@ class BypassedTopic:
     """Messages by the "host:port" that they were born at."""
     producers: dict[str, str] = field(default_factory=dict)
     """Producer group and client id by "host:port", as far as the primary knows them."""
+    looks_for_producers: int = 0
+    """Looks since the last message."""
+    is_read_only: bool = False
+    """True once the write permission at the primary was taken."""
 
     def describe(self, topic: str) -> str:
         """Return the finding and what to do as a sentence; "" if there is nothing."""
@@ -55,10 +64,15 @@ class BypassedTopic:
             for address in sorted(self.connections, key=lambda each: -self.connections[each])
         ]
         some = ", ".join(named[:MAX_NAMED_CONNECTIONS]) + (" …" if len(named) > MAX_NAMED_CONNECTIONS else "")
+        refusal = (
+            "They get errors since the topic is read-only at the primary"
+            if self.is_read_only
+            else f"`rmq-gateway shadow read-only {topic}` makes their sends fail until then"
+        )
         return (
             f"{self.message_count} messages of {topic} were sent to the primary past the gateway since its producers "
             f"were switched, by {some}: consumers at the target do not get them. Give these producers the gateway's "
-            "address; once they use it, go on with --allow bypass"
+            f"address; once they use it, go on with --allow bypass. {refusal}"
         )
 
 
@@ -121,8 +135,10 @@ class BypassWatch:
         known = self._topics.get(topic)
         if known is None or known.ends != dict(move.ends):
             known = self._topics[topic] = BypassedTopic(dict(move.ends))
+        known.is_read_only = move.is_read_only
         before = known.message_count
-        for broker in await self._clusters.brokers_of(topic):
+        brokers = await self._clusters.brokers_of(topic)
+        for broker in brokers:
             for queue_id, each in (await self._clusters.queue_ranges(Side.PRIMARY, broker, topic)).items():
                 name = queue_name(broker, queue_id)
                 end = move.ends.get(name)
@@ -130,7 +146,14 @@ class BypassWatch:
                 if each.high > start:
                     await self._read_queue(known, broker, topic, queue_id, start, each.high)
                 known.next_offsets[name] = max(start, each.high)
-            if known.message_count > before:
+        if known.message_count > before:
+            known.looks_for_producers = 0
+        if (
+            known.connections.keys() - known.producers.keys()
+            and known.looks_for_producers < MAX_LOOKS_FOR_PRODUCERS
+        ):
+            known.looks_for_producers += 1
+            for broker in brokers:
                 await self._learn_producers(known, broker)
         return known
 
@@ -154,8 +177,9 @@ class BypassWatch:
             groups = (await self._clusters.primary.ask_broker(broker, GetAllProducerInfo())).data.data
         except LOOKUP_ERRORS:
             return
-        for group, clients in groups.items():
-            for client in clients:
+        # Every stock Java client has the inner group; it says nothing where there is another one.
+        for group in sorted(groups, key=lambda name: (name != INNER_PRODUCER_GROUP, name)):
+            for client in groups[group]:
                 address = (client.remote_ip or "").rpartition("/")[2]
                 if address in known.connections:
                     known.producers[address] = f"group {group}, client {client.client_id}"

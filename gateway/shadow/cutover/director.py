@@ -120,7 +120,11 @@ class MoveDirector:
 
     def follow_moves(self, moves: Iterable[Move]) -> None:
         """Direct requests by these moves from now on, and ask again for the requests that are held."""
+        moves = list(moves)
         self._moves = {move.topic: move for move in moves if move.is_under_way}
+        self._hub.writable_routes = {
+            move.topic: frozenset(move.taken_permissions) for move in moves if move.is_read_only
+        }
         self._group_sides = _sides_of_groups(self._moves.values())
         self._update_watched_topics()
         self._hub.announce_decision()

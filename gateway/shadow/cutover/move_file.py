@@ -45,7 +45,7 @@ class MoveFile:
                 "[cutover] state_file is not set: the states of moves must survive a restart of the gateway"
             )
         after = {**self._moves, move.topic: move}
-        if not move.is_under_way and not move.ends:
+        if not move.is_under_way and not move.ends and not move.is_read_only:
             del after[move.topic]
         await self._file.write(moves=[each.to_dict() for each in after.values()])
         self._moves = after

@@ -36,6 +36,7 @@ from gateway.shadow.cutover.move_file import MoveFile
 from gateway.shadow.cutover.moves import Move, MoveState, MoveStep
 from gateway.shadow.cutover.retry_topics import retry_topics
 from gateway.shadow.cutover.settings import CutoverSettings
+from gateway.shadow.cutover.write_permission import WritePermission
 from gateway.shadow.traffic.exchange import Side
 from storage.errors import StoreFull
 
@@ -109,6 +110,7 @@ class Mover:
         self._settings = settings
         self._now_ms = now_ms
         self._group_transfer = GroupTransfer(checks)
+        self._write_permission = WritePermission(checks.clusters)
         self.step_lock = trio.Lock()
         self._step_counts = {"taken": 0, "refused": 0}
 
@@ -179,6 +181,52 @@ class Mover:
                 StepReport(step, await self._check_forward_step(move, step))
                 for step in move.forward_steps(group)
             ]
+
+    async def take_write_permission(self, topic: str) -> Move:
+        """Make a switched topic read-only at the primary; return the move afterwards.
+
+        Raises OperationRefused, LOOKUP_ERRORS, OSError or StoreFull.
+        """
+        async with self.step_lock:
+            await self.refresh_clusters()
+            move = self.move_file.get_move(topic)
+            if move.producer_side is not Side.TARGET:
+                raise OperationRefused(
+                    f"{topic} is {move.overall_state.value}: it can be made read-only at the primary once its "
+                    "producers are switched"
+                )
+            writable = await self._write_permission.find_writable(topic)
+            before = {broker: config.perm for broker, config in writable.items()}
+            if not before and not move.is_read_only:
+                raise OperationRefused(f"{topic} is read-only at the primary already, and not by the gateway")
+            # Clients of the gateway never see the topic as read-only, so their routes change first.
+            move = await self._save_move(move.with_taken_permissions({**move.taken_permissions, **before}))
+            await self._write_permission.take(writable)
+            log.info("write permission taken at the primary", extra={"topic": topic, "brokers": [*before]})
+            return move
+
+    async def give_back_write_permission(self, topic: str) -> Move:
+        """Make a topic writable at the primary again; return the move afterwards.
+
+        Raises OperationRefused, LOOKUP_ERRORS, OSError or StoreFull.
+        """
+        async with self.step_lock:
+            await self.refresh_clusters()
+            move = self.move_file.get_move(topic)
+            if not move.is_read_only:
+                raise OperationRefused(f"the gateway did not make {topic} read-only at the primary")
+            await self._give_back(move)
+            return await self._save_move(move.with_taken_permissions({}))
+
+    async def _give_back(self, move: Move) -> MoveCheck:
+        check = await self._write_permission.give_back(move.topic, move.taken_permissions)
+        log.info("write permission given back at the primary", extra={"topic": move.topic})
+        return check
+
+    async def _save_move(self, move: Move) -> Move:
+        await self.move_file.save_move(move)
+        self._director.follow_moves(self.move_file)
+        return move
 
     async def _take_steps(
         self, steps: Callable[[Move], list[MoveStep]], topic: str, allow: Collection[str], wait_s: float
@@ -388,9 +436,14 @@ class Mover:
         await self.repeat_until_ok(checks, lambda: self.checks.check_sends_answered(topic))
         await copy.copy_new()
         await self.repeat_until_ok(checks, lambda: self.checks.check_copied_back(topic, copy))
+        move = self.move_file.get_move(topic)
+        if move.is_read_only:
+            checks.append(await self._give_back(move))
+            taken = move.taken_permissions
+            await self.repeat_until_ok(checks, lambda: self._write_permission.check_route(topic, taken))
         ends = await self.checks.queue_ends(topic)
         checks.append(MoveCheck("offsets", True, *self.checks.compare_ends(ends)))
-        return await self._complete_step(step, self.move_file.get_move(topic).with_ends(ends))
+        return await self._complete_step(step, move.with_ends(ends).with_taken_permissions({}))
 
     # -- groups ----------------------------------------------------------------------------------------------------
 

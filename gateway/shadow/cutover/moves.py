@@ -91,7 +91,8 @@ _BACKWARD_STEPS: Final = frozenset(
 class Move:
     """The move of one topic.
 
-    `ends` is keyed by "broker/queue id" of the primary. `groups` has a state for every known group.
+    `ends` is keyed by "broker/queue id" of the primary. `groups` has a state for every known group. `taken_permissions`
+    has the topic's permission, before the write permission was taken, of each broker of the primary.
     """
 
     topic: str
@@ -99,6 +100,7 @@ class Move:
     groups: Mapping[str, MoveState] = field(default_factory=dict)
     ends: Mapping[str, QueueEnds] = field(default_factory=dict)
     since_ms: int = 0
+    taken_permissions: Mapping[str, int] = field(default_factory=dict)
 
     # -- sides that follow from the states -------------------------------------------------------------------------
 
@@ -126,6 +128,11 @@ class Move:
     def is_under_way(self) -> bool:
         """True if requests of the topic have to be inspected."""
         return self.state is not MoveState.MIRRORING
+
+    @property
+    def is_read_only(self) -> bool:
+        """True if the topic's write permission at the primary was taken."""
+        return bool(self.taken_permissions)
 
     @property
     def is_mirrored(self) -> bool:
@@ -239,6 +246,10 @@ class Move:
         """Return the move with these queue ends."""
         return replace(self, ends=dict(ends))
 
+    def with_taken_permissions(self, taken: Mapping[str, int]) -> Self:
+        """Return the move with these permissions of the primary's brokers to give back."""
+        return replace(self, taken_permissions=dict(taken))
+
     # -- as JSON --------------------------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
@@ -249,6 +260,7 @@ class Move:
             "groups": {name: state.value for name, state in self.groups.items()},
             "ends": {queue: asdict(ends) for queue, ends in self.ends.items()},
             "since_ms": self.since_ms,
+            "taken_permissions": dict(self.taken_permissions),
         }
 
     @classmethod
@@ -260,6 +272,7 @@ class Move:
             groups={name: MoveState(state) for name, state in value["groups"].items()},
             ends={queue: QueueEnds(**ends) for queue, ends in value["ends"].items()},
             since_ms=value["since_ms"],
+            taken_permissions=dict(value.get("taken_permissions", {})),
         )
 
 

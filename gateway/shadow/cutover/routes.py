@@ -10,6 +10,8 @@ from gateway.shadow.clusters.cluster import CLUSTER_ERRORS
 from gateway.shadow.clusters.full_sync import FullSync
 from gateway.shadow.cutover.mover import ALLOWANCES, ConfirmationNeeded, Mover, StepReport
 from gateway.shadow.cutover.moves import MoveState
+from gateway.shadow.traffic.exchange import Side
+from storage.errors import StoreFull
 
 MAX_WAIT_S: Final = 3_600.0
 MAX_NAME_CHARS: Final = 255
@@ -40,6 +42,7 @@ class CutoverRoutes:
         console.get("/cutover/plan", self.serve_plan)
         console.post("/cutover/advance", self.serve_advance)
         console.post("/cutover/rollback", self.serve_rollback)
+        console.post("/cutover/read-only", self.serve_read_only)
         console.post("/cutover/sync", self.serve_sync)
 
     def moves_status(self) -> dict[str, Any]:
@@ -71,7 +74,8 @@ class CutoverRoutes:
         """Take the next step of `topic` (and `group`); with `to`, all steps up to that state.
 
         The step to DONE is taken only if `confirmed` is true; without it the answer says under `confirm` what cannot
-        be undone. `_parse_step_request` lists the other parameters.
+        be undone. With `read_only`, the topic becomes read-only at the primary once its producers are switched.
+        `_parse_step_request` lists the other parameters.
         """
         topic, group, allow, wait_s = _parse_step_request(given)
         goal = _parse_goal(given.get("to"))
@@ -83,6 +87,8 @@ class CutoverRoutes:
             except ConfirmationNeeded as needed:
                 return {**self._steps_answer(topic, reports), "done": False, "confirm": str(needed)}
             reached = self._mover.move_file.get_move(topic)
+            if given.get("read_only") and reached.producer_side is Side.TARGET and not reached.is_read_only:
+                await self._change_permission(topic, undo=False)
             state = reached.groups.get(group, reached.state) if group else reached.overall_state
             if (
                 goal is None
@@ -101,6 +107,26 @@ class CutoverRoutes:
                 break
             reports += await self._take_steps(self._mover.rollback, topic, group, allow, wait_s)
         return self._steps_answer(topic, reports)
+
+    async def serve_read_only(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Make `topic` read-only at the primary; with `undo`, writable again."""
+        topic = _parse_name(given, "topic")
+        if not topic:
+            raise ConsoleError("topic is missing")
+        return await self._change_permission(topic, undo=bool(given.get("undo")))
+
+    async def _change_permission(self, topic: str, *, undo: bool) -> dict[str, Any]:
+        change = self._mover.give_back_write_permission if undo else self._mover.take_write_permission
+        try:
+            move = await change(topic)
+        except OperationRefused as refused:
+            raise ConsoleError(str(refused), HTTP_CONFLICT) from refused
+        except (*CLUSTER_ERRORS, LookupError, StoreFull) as problem:
+            text = (
+                f"the permission of {topic} was not changed everywhere: {type(problem).__name__}: {problem}"
+            )
+            raise ConsoleError(text, HTTP_BAD_GATEWAY) from problem
+        return {"topic": topic, "read_only": move.is_read_only, "brokers": sorted(move.taken_permissions)}
 
     async def _take_steps(
         self, take: Any, topic: str, group: str | None, allow: list[str], wait_s: float

@@ -1,5 +1,7 @@
 """Rewrite addresses in frames: the primary's become the gateway's on the way to clients, and back.
 
+Routes can also be shown as writable: the primary's topic may be read-only while the target takes what clients send.
+
 Clients find addresses that they dial in these places: routes, cluster and member tables (JSON bodies); message ids in
 the header of send answers and check-backs; the store host and the original id in message bytes. The last two kinds are
 changed in place and recognised by their bytes, so no request has to be remembered for them. `AddressView` knows which
@@ -8,6 +10,7 @@ the gateway's.
 """
 
 import re
+from collections.abc import Collection
 from itertools import islice
 from struct import Struct
 from typing import Final
@@ -16,6 +19,7 @@ from codec.constants import MAGIC_V1, MAGIC_V2, MAX_HEADER_BYTES
 from codec.message import HEADERS, MIN_MESSAGE_BYTES, SIZE_AND_MAGIC, STORE_TIMESTAMP_AT, SYS_FLAG_AT
 from codec.properties import ORIGIN_MESSAGE_ID
 from codec.sysflag import BORN_HOST_V6, STORE_HOST_V6
+from codec.topics import PERM_WRITE
 from gateway.shadow.proxy.address_book import AddressView
 from gateway.shadow.proxy.frame_peek import HEADER_AT, HEADER_LENGTH_MASK, find_header_end
 from remoting.requests.client import (
@@ -80,6 +84,10 @@ _WORD_AT = Struct(">I").unpack_from
 _SIGNATURE_FIELD: Final = b"Signature"
 _BROKER_ADDRESSES = re.compile(rb'"brokerAddrs"\s*:\s*\{([^{}]*)\}')
 _ADDRESS = re.compile(rb':\s*"([^"\\]+)"')
+_QUEUE_DATAS = re.compile(rb'"queueDatas"\s*:\s*\[([^\[\]]*)\]')
+_QUEUE_DATA = re.compile(rb"\{[^{}]*\}")
+_BROKER_NAME = re.compile(rb'"brokerName"\s*:\s*"([^"\\]*)"')
+_PERMISSION = re.compile(rb'("perm"\s*:\s*)([0-9]{1,9})')
 _QUOTED_ADDRESS = re.compile(rb'"([^"\\\s,{}]+:[0-9]{1,5})"')
 
 
@@ -156,8 +164,13 @@ def _patch_origins(data: bytearray, start: int, stop: int, theirs: bytes, ours: 
         start = end
 
 
-def rewrite_answer(code: int, frame: bytes, view: AddressView) -> bytes:
-    """Return the answer to a request of one of REWRITTEN_ANSWER_CODES with the gateway's addresses."""
+def rewrite_answer(
+    code: int, frame: bytes, view: AddressView, writable_brokers: Collection[str] = ()
+) -> bytes:
+    """Return the answer to a request of one of REWRITTEN_ANSWER_CODES with the gateway's addresses.
+
+    In a route, the queues of ``writable_brokers`` get the permission to write.
+    """
     if len(frame) > MAX_REWRITTEN_BYTES:
         return frame
     if code in BROKER_NAMING_CODES:
@@ -171,6 +184,8 @@ def rewrite_answer(code: int, frame: bytes, view: AddressView) -> bytes:
     for address in islice(addresses, MAX_REWRITTEN_ADDRESSES):
         view.translate_address(address[1].decode("utf-8", "replace"))
     edited = _replace_addresses(body, view.gateway_addresses)
+    if writable_brokers:
+        edited = _add_write_permission(edited, writable_brokers)
     return (
         frame
         if edited == body
@@ -195,6 +210,18 @@ def _replace_addresses(text: bytes, names: dict[str, str]) -> bytes:
         return match[0] if name is None else b'"%b"' % name.encode()
 
     return _QUOTED_ADDRESS.sub(replace_match, text, MAX_REWRITTEN_ADDRESSES)
+
+
+def _add_write_permission(route: bytes, brokers: Collection[str]) -> bytes:
+    """Return the JSON of a route with the permission to write for the queues of these brokers."""
+
+    def add_to_queue(match: re.Match[bytes]) -> bytes:
+        broker = _BROKER_NAME.search(match[0])
+        if broker is None or broker[1].decode("utf-8", "replace") not in brokers:
+            return match[0]
+        return _PERMISSION.sub(lambda found: b"%b%d" % (found[1], int(found[2]) | PERM_WRITE), match[0])
+
+    return _QUEUE_DATAS.sub(lambda match: _QUEUE_DATA.sub(add_to_queue, match[0]), route)
 
 
 def restore_message_ids(frame: bytes, view: AddressView) -> bytes:

@@ -3,16 +3,20 @@
 The client gets the bytes unchanged, except for the primary's addresses. Nothing here does I/O.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 
+from codec.command import decode_frame
 from codec.constants import FLAG_RESPONSE
+from codec.errors import FrameError
 from gateway.shadow.proxy.address_book import AddressView
 from gateway.shadow.proxy.address_rewrite import REWRITTEN_ANSWER_CODES, patch_answers, rewrite_answer
 from gateway.shadow.proxy.exchange_tracker import ExchangeTracker
 from gateway.shadow.proxy.frame_peek import FrameHead, peek_code, peek_head
 from gateway.shadow.proxy.frame_splitter import ALL_FRAMES, RawFrameSplitter, ignore_growth
 from gateway.shadow.proxy.listener_context import ListenerContext
+from gateway.shadow.proxy.pending_requests import PendingRequest
+from remoting.requests.namesrv import GetRouteInfoByTopic
 from remoting.transport import Buffer
 
 
@@ -91,20 +95,32 @@ class PrimaryUpstream:
         request = tracker.requests.take(head.opaque)
         if request is None:
             return None
-        if tracker.finish_or_hold(request, frame, partial(self._release_answer, request.code)):
+        if tracker.finish_or_hold(request, frame, partial(self._release_answer, request)):
             return b""
         return (
-            rewrite_answer(request.code, frame, self._view)
+            rewrite_answer(request.code, frame, self._view, self._writable_brokers(request))
             if request.code in REWRITTEN_ANSWER_CODES
             else None
         )
 
-    def _release_answer(self, code: int, frame: bytes) -> None:
+    def _writable_brokers(self, request: PendingRequest) -> Collection[str]:
+        """Return the brokers whose queues are writable to clients, though the primary calls them read-only."""
+        routes = self._hub.writable_routes
+        if not routes or request.code != GetRouteInfoByTopic.code or not request.frame:
+            return ()
+        try:
+            topic = decode_frame(request.frame, 4, len(request.frame)).ext.get("topic")
+        except FrameError:
+            return ()
+        return routes.get(topic or "", ())
+
+    def _release_answer(self, request: PendingRequest, frame: bytes) -> None:
         """Send an answer that was held, with addresses rewritten like those of any other answer."""
         self.tracker.held_answers -= 1
         patched = bytes(patch_answers(frame, [len(frame)], self._view, self.id_prefix))
-        if code in REWRITTEN_ANSWER_CODES:
-            patched = rewrite_answer(code, patched, self._view)
+        if request.code in REWRITTEN_ANSWER_CODES:
+            writable = self._writable_brokers(request)
+            patched = rewrite_answer(request.code, patched, self._view, writable)
         self._send_released(patched)
 
 

@@ -74,7 +74,7 @@ from gateway.shadow.proxy.session_actions import (
 )
 from gateway.shadow.proxy.target_upstream import INTRODUCTION_CODES, TargetConversation, TargetUpstream
 from gateway.shadow.traffic.exchange import Side
-from remoting.requests.namesrv import RegisterBroker
+from remoting.requests.namesrv import GetRouteInfoByTopic, RegisterBroker
 from remoting.transport import Buffer
 
 log = logging.getLogger(__name__)
@@ -307,7 +307,8 @@ class Session:
         observed = self._hub.interests[code].observed
         if observed or code in REWRITTEN_ANSWER_CODES:
             tracker = self._primary.tracker
-            self._forwarded.append((tracker, tracker.remember_request(head, frame if observed else b"")))
+            is_kept = observed or (code == GetRouteInfoByTopic.code and bool(self._hub.writable_routes))
+            self._forwarded.append((tracker, tracker.remember_request(head, frame if is_kept else b"")))
         if code == RegisterBroker.code:
             self._ignore_registered_address(frame)
         return restore_message_ids(frame, self._view) if code in REWRITTEN_REQUEST_CODES else frame

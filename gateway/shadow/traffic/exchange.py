@@ -7,7 +7,7 @@ an answer back. The proxy itself lives in `gateway/shadow/proxy`.
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
@@ -201,6 +201,8 @@ class Hub:
         """Tells whether requests of any code have to be remembered."""
         self.plain_header_starts: set[bytes] = set()
         """First header bytes of requests that are passed on untouched. The proxy adds to it; any change clears it."""
+        self.writable_routes: Mapping[str, Collection[str]] = {}
+        """Brokers by topic whose queues clients see as writable, whatever the primary's namesrv says."""
 
     def add_observer(self, observer: Observer) -> None:
         """Publish exchanges to an observer from now on."""

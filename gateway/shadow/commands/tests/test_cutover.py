@@ -13,7 +13,15 @@ STEP = {
 }  # fmt: skip
 FAILED = {**STEP, "group": "GID", "done": False,
           "checks": [{"check": "drained", "ok": False, "measured": "3 left", "reason": "GID is slow"}]}  # fmt: skip
-MOVE = {"topic": "orders", "state": "PRODUCERS_SWITCHED", "shown": "DRAINED", "groups": {"GID": "DRAINED"}}
+MOVE = {
+    "topic": "orders", "state": "PRODUCERS_SWITCHED", "shown": "DRAINED", "groups": {"GID": "DRAINED"},
+    "taken_permissions": {},
+}  # fmt: skip
+BYPASSED = {
+    **STEP,
+    "done": False,
+    "checks": [{"check": "bypass", "ok": False, "measured": "3", "reason": "3 past"}],
+}
 
 
 class FakeConsole:
@@ -77,6 +85,7 @@ def test_advance_shows_its_checks(run):
     result, asked = run(answer, "advance", "orders", "--allow", "delays", "--wait", "5", "--to", "DRAINED")
     given = {
         "topic": "orders", "group": None, "allow": ("delays",), "wait_s": 5.0, "to": "DRAINED", "confirmed": False,
+        "read_only": False,
     }  # fmt: skip
     assert asked == [("/cutover/advance", given)]
     assert result.exit_code == 0
@@ -175,6 +184,41 @@ def test_sync_without_a_gateway_uses_the_clusters(run, tmp_path):
     result, _ = run(gone, "-c", str(file), "sync")
     assert result.exit_code == 1
     assert "No gateway is running at 127.0.0.1:9880; copying directly between the clusters." in result.output
+
+
+def test_status_shows_that_a_topic_is_read_only_at_the_primary(run):
+    result, _ = run({"moves": [{**MOVE, "taken_permissions": {"a": 6}}]}, "status")
+    assert "target (read-only at the primary)" in result.output
+
+
+@pytest.mark.parametrize("undo", [False, True])
+def test_read_only_is_taken_and_undone(run, undo):
+    answer = {"topic": "orders", "read_only": not undo, "brokers": [] if undo else ["a", "b"]}
+    result, asked = run(answer, "read-only", "orders", *(["--undo"] if undo else []))
+    assert asked == [("/cutover/read-only", {"topic": "orders", "undo": undo})]
+    expected = "orders is writable at the primary again." if undo else (
+        "orders is read-only at the primary (a, b). A rollback undoes it."
+    )  # fmt: skip
+    assert (result.output, result.exit_code) == (f"{expected}\n", 0)
+
+
+@pytest.mark.parametrize("answer", ["y", "n"])
+def test_a_bypass_offers_to_make_the_topic_read_only(run, monkeypatch, answer):
+    monkeypatch.setattr(commands, "is_interactive", lambda: True)
+    refused = {"topic": "orders", "state": "PRODUCERS_SWITCHED", "done": False, "steps": [BYPASSED]}
+    both = {**refused, "moves": [{**MOVE, "taken_permissions": {}}], "read_only": True, "brokers": ["a"]}
+    result, asked = run(both, "advance", "orders", stdin=f"{answer}\n")
+    assert "Make orders read-only at the primary, so that such producers get errors instead?" in result.output
+    assert ("/cutover/read-only", {"topic": "orders"}) in asked or answer == "n"
+    assert len(asked) == (3 if answer == "y" else 2)
+    assert result.exit_code == 3
+
+
+def test_a_topic_that_is_read_only_is_not_offered_again(run, monkeypatch):
+    monkeypatch.setattr(commands, "is_interactive", lambda: True)
+    refused = {"topic": "orders", "state": "PRODUCERS_SWITCHED", "done": False, "steps": [BYPASSED]}
+    result, _ = run({**refused, "moves": [{**MOVE, "taken_permissions": {"a": 6}}]}, "advance", "orders")
+    assert "Make orders" not in result.output
 
 
 def test_tables_are_aligned():

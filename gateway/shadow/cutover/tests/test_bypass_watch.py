@@ -9,10 +9,16 @@ from remoting.bodies.heartbeat import HeartbeatData, ProducerData
 from remoting.requests.client import HeartBeat
 
 
+async def announce_producer(primary):
+    """Announce a producer as stock Java clients do: with the inner group that every client has."""
+    groups = [ProducerData(group_name=name) for name in ("Shop", "CLIENT_INNER_PRODUCER")]
+    data = HeartbeatData(client_id="shop@1", producer_data_set=groups)
+    await primary.ask_broker("broker-a", HeartBeat(data=data))
+
+
 async def send_past_the_gateway(primary, count=1):
     """Send as a producer that still has the primary's address."""
-    data = HeartbeatData(client_id="shop@1", producer_data_set=[ProducerData(group_name="Shop")])
-    await primary.ask_broker("broker-a", HeartBeat(data=data))
+    await announce_producer(primary)
     for number in range(count):
         await primary.ask_broker("broker-a", message("orders", b"lost", queue_id=1, key=f"{number:032X}"))
 
@@ -41,6 +47,19 @@ async def test_the_next_step_is_refused_and_names_the_producer(primary, target):
         (plan,) = await gateway.mover.plan_steps("orders")
         assert plan.checks[0].name == "bypass"
         assert await take_step(gateway, "orders", allow=["bypass"]) is DONE
+
+
+@two_clusters
+async def test_a_producer_is_named_once_its_heartbeat_has_come(primary, target):
+    async with world(primary, target) as (gateway, _):
+        for wanted in (C, P):
+            assert await take_step(gateway, "orders") is wanted
+        await primary.ask_broker("broker-a", message("orders", b"lost", queue_id=1))
+        await gateway.bypass.look_at_all()
+        assert "group Shop" not in next(gateway.bypass.problems())
+        await announce_producer(primary)
+        await gateway.bypass.look_at_all()
+        assert "(group Shop, client shop@1)" in next(gateway.bypass.problems())
 
 
 @two_clusters

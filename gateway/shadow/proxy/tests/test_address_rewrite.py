@@ -17,6 +17,7 @@ from gateway.shadow.proxy.address_rewrite import (
     restore_message_ids,
     rewrite_answer,
 )
+from remoting.bodies.routes import TopicRouteData
 from remoting.requests.client import GetConsumerConnectionList
 from remoting.requests.controller import ControllerGetReplicaInfo
 from remoting.requests.namesrv import GetBrokerClusterInfo, GetRouteInfoByTopic, GetSystemTopicListFromNs
@@ -137,6 +138,32 @@ ROUTE = (
     b'{"brokerDatas":[{"brokerAddrs":{0:"10.1.0.1:10911","1":"10.7.0.1:10911"},"brokerName":"a:1","cluster":"c"}],'
     b'"filterServerTable":{"10.1.0.1:10911":[]},"orderTopicConf":"a:1;b:2","queueDatas":[]}'
 )
+
+
+READ_ONLY_ROUTE = (
+    b'{"brokerDatas":[{"brokerAddrs":{"0":"10.1.0.1:10911"},"brokerName":"a","cluster":"c"}],"queueDatas":['
+    b'{"brokerName":"a","perm":4,"readQueueNums":8,"topicSysFlag":0,"writeQueueNums":8},'
+    b'{"brokerName":"b", "perm": 4,"readQueueNums":8},{"brokerName":"c","perm":12}]}'
+)
+
+
+def test_queues_of_a_read_only_topic_are_shown_as_writable():
+    """The gateway takes the sends of its clients to the target, whatever the primary's topic allows."""
+    edited = rewrite_answer(
+        GetRouteInfoByTopic.code, answer(READ_ONLY_ROUTE), make_view(), frozenset({"a", "c"})
+    )
+    route = TopicRouteData.from_json(decode(edited).body)
+    assert [(each.broker_name, each.perm) for each in route.queue_datas] == [("a", 6), ("b", 4), ("c", 14)]
+    assert route.broker_datas[0].broker_addrs == {0: "10.0.0.9:20911"}
+    assert route.queue_datas[0].read_queue_nums == 8
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b'{"queueDatas":[{"brokerName":"a"}]}', b'{"queueDatas":[{"perm":4}]}']
+)
+def test_routes_without_a_permission_stay(body):
+    frame = answer(body)
+    assert rewrite_answer(GetRouteInfoByTopic.code, frame, make_view(), frozenset({"a"})) is frame
 
 
 @pytest.mark.parametrize("binary", [True, False])

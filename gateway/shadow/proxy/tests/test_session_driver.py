@@ -301,6 +301,23 @@ def test_routes_have_gateway_addresses_whose_listeners_are_open():
     run_with_nursery(test)
 
 
+def test_routes_of_a_topic_that_is_read_only_at_the_primary_are_writable():
+    body = (
+        b'{"brokerDatas":[],"queueDatas":[{"brokerName":"a","perm":4,"readQueueNums":1,"writeQueueNums":1}]}'
+    )
+
+    async def test(nursery):
+        bench = SessionBench(nursery)
+        bench.hub.writable_routes = {"orders": {"a"}}
+        for opaque, topic in ((3, "orders"), (4, "others")):
+            await bench.send_from_client(request(GetRouteInfoByTopic.code, opaque, ext={"topic": topic}))
+            await bench.send_from_upstream(answer(opaque=opaque, body=body))
+        ours, others = bench.client.received_commands()
+        assert (ours.body, others.body) == (body.replace(b'"perm":4', b'"perm":6'), body)
+
+    run_with_nursery(test)
+
+
 def test_a_broker_that_registers_through_the_gateway_keeps_its_address():
     async def test(nursery):
         bench = SessionBench(nursery)
