@@ -345,14 +345,18 @@ def test_one_flush_makes_all_new_files_of_the_log_durable() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_power_lost_after_a_killed_process_was_started_again(seed: int) -> None:
+@pytest.mark.parametrize("body_bytes", [1, 1000], ids=["one log file", "several log files"])
+def test_power_lost_after_a_killed_process_was_started_again(body_bytes: int, seed: int) -> None:
     """The messages found were in the page cache; opening makes them durable."""
     files, clock = CrashFiles(), FakeClock()
     store = open_store(files, clock)
-    fill(store, 30)
+    for _ in range(30):
+        store.append("t", 0, bytes(body_bytes))
     files = killed(files)
     assert open_store(files, clock).durable_offset == store.max_physical_offset
-    assert ends(open_store(files.crash(random.Random(seed)), clock)) == {("t", 0): 30}
+    again = open_store(files.crash(random.Random(seed)), clock)
+    assert ends(again) == {("t", 0): 30}
+    assert bodies(again) == [bytes(body_bytes)] * 30
 
 
 @pytest.mark.parametrize("lose_unflushed", [True, False])

@@ -13,6 +13,7 @@ INTERLEAVING: Final = "storage/tests/test_store_interleaving.py"
 TEST_FILES: Final = "storage/tests/test_files.py"
 TEST_INDEX: Final = "storage/tests/test_index_recovery.py"
 TEST_RECOVERY: Final = "storage/tests/test_recovery.py"
+TEST_CLOSING: Final = "storage/tests/test_store_closing.py"
 TEST_GROUP_COMMIT: Final = "gateway/broker/tests/test_group_commit.py"
 
 KEPT: Final = "acknowledged under the mode's promise is readable"
@@ -158,7 +159,7 @@ LOG_DEFECTS: Final = (
             "                self.files.delete(self.config.abort_path)\n"
             "                self.write_checkpoint()\n                time_ms = ",
         ),
-        (TEST_RECOVERY,),
+        (TEST_CLOSING,),
     ),
     Defect(
         "small-files-not-fsynced",

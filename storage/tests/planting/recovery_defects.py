@@ -3,7 +3,7 @@
 from typing import Final
 
 from storage.tests.planting.defect import Defect, Edit, change
-from storage.tests.planting.log_defects import KEPT, NOTHING_INVENTED, TEST_INDEX, TEST_RECOVERY
+from storage.tests.planting.log_defects import KEPT, NOTHING_INVENTED, TEST_CLOSING, TEST_INDEX, TEST_RECOVERY
 
 RECOVERY: Final = "storage/recovery.py"
 SEARCH: Final = "storage/entry_search.py"
@@ -42,7 +42,7 @@ RECOVERY_DEFECTS: Final = (
             "        trusted = self.queued_until if self._crashed else NO_LIMIT\n",
             "        trusted = self.queued_until if self._crashed else 0\n",
         ),
-        (TEST_RECOVERY,),
+        (TEST_CLOSING,),
     ),
     Defect(
         "doubtful-queues-ignored-after-a-crash",

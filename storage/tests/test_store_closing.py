@@ -1,0 +1,105 @@
+"""A store that closes, or that opens after an orderly end: nothing counts as clean before all of it is on the disk."""
+
+import random
+
+import pytest
+
+from codec.message import decode_message
+from storage.crash_files import CrashFiles
+from storage.errors import CorruptionError
+from storage.store import MessageStore
+from storage.tests.support import FakeClock, small_config
+
+BODY_BYTES = 1500  # of the last messages: each lies in several disk sectors
+CONFIG = small_config()
+SEEDS = 20
+
+
+class PhotographedFiles(CrashFiles):
+    """Files that note, before each operation, what a power cut would leave; see ``pictures``."""
+
+    def __init__(self, capacity_bytes: int = 1 << 62) -> None:
+        super().__init__(capacity_bytes)
+        self.pictures: list[CrashFiles] | None = None
+
+    def _begin_operation(self) -> None:
+        super()._begin_operation()
+        if self.pictures is not None:
+            self.take_pictures(self.pictures)
+
+    def take_pictures(self, pictures: list[CrashFiles]) -> None:
+        """Add what a power cut leaves if the kernel wrote nothing by itself, and some mixtures."""
+        self.pictures = None
+        pictures.append(self.cut_power(lambda path: False))
+        pictures += [self.crash(random.Random(seed)) for seed in range(SEEDS)]
+        self.pictures = pictures
+
+
+def bodies(store: MessageStore) -> list[bytes]:
+    offsets = range(store.min_offset("t", 0), store.max_offset("t", 0))
+    return [bytes(decode_message(store.read("t", 0, offset, 1).chunks[0]).body) for offset in offsets]
+
+
+def test_power_lost_at_any_operation_of_a_close() -> None:
+    """Without the abort file everything is there. With it, what was not on the disk may be torn, and is no damage."""
+    files, clock = PhotographedFiles(), FakeClock()
+    store = MessageStore.open(CONFIG, files, clock)
+    expected = [b"%d" % number for number in range(7)]
+    for number in range(7):
+        expected[number] += bytes(BODY_BYTES) if number > 2 else b""
+        store.append("t", 0, expected[number], b"KEYS\x01k\x02")
+        if number == 2:
+            clock.advance(10_000)
+            store.write_checkpoint()
+    pictures: list[CrashFiles] = []
+    files.pictures = pictures
+    store.close()
+    files.take_pictures(pictures)
+    assert len(pictures) > 10 * SEEDS
+    clean = 0
+    for picture in pictures:
+        is_clean = "/s/abort" not in picture.small
+        clean += is_clean
+        again = MessageStore.open(CONFIG, picture, clock)
+        found = bodies(again)
+        assert found == expected[: len(found)]
+        assert len(found) >= (7 if is_clean else 3)
+        places = [again.physical_offset_at("t", 0, number) for number in range(len(found))]
+        assert again.query_by_key("t", "k", 64, 0, 1 << 60) == places[::-1]
+    assert 0 < clean < len(pictures)
+
+
+@pytest.mark.parametrize("ends_known", [True, False])
+@pytest.mark.parametrize("number", [0, 2, 11, 16])
+def test_a_damaged_last_entry_found_after_an_orderly_end_is_derived_from_the_log(
+    number: int, ends_known: bool
+) -> None:
+    """An official broker that closed the store leaves no file that says where the queues ended."""
+    files, clock = CrashFiles(), FakeClock()
+    store = MessageStore.open(CONFIG, files, clock)
+    expected = [b"%d" % count for count in range(number + 1)]
+    for body in expected:
+        store.append("t", 0, body)
+    for _ in range(3):
+        store.append("other", 0, b"later")
+    store.close()
+    if not ends_known:
+        files.delete("/s/queueends.json")
+    base, position = divmod(number, CONFIG.consume_queue_file_entries)
+    files.mapped[f"/s/consumequeue/t/0/{base * 100:020d}"].buffer[position * 20 + 11] ^= 1
+    again = MessageStore.open(CONFIG, files, clock)
+    assert bodies(again) == expected
+    assert again.append("t", 0, b"next")[0] == number + 1
+
+
+def test_a_log_that_is_torn_after_an_orderly_end_is_damaged() -> None:
+    """All of it was on the disk, so that nothing may be cut off in silence."""
+    files, clock = CrashFiles(), FakeClock()
+    store = MessageStore.open(CONFIG, files, clock)
+    place = store.append("t", 0, b"kept")[1]
+    store.close()
+    files.delete("/s/queueends.json")
+    files.mapped["/s/checkpoint"].buffer[32:40] = bytes(8)  # as an official broker writes it
+    files.mapped["/s/commitlog/" + "0" * 20].buffer[place + 89] ^= 1
+    with pytest.raises(CorruptionError):
+        MessageStore.open(CONFIG, files, clock)
