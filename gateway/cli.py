@@ -158,6 +158,11 @@ def main() -> None:
     default=None,
     help="Run each broker in a process of its own, to use more than one core.",
 )
+@click.option(
+    "--control",
+    metavar="PORT",
+    help="Port of an HTTP API for tests (time, faults, reset); 0 for a free one. Needs --memory.",
+)
 @broker_options
 @common_options
 def serve(**given: Any) -> None:
@@ -213,6 +218,7 @@ FLAG_KEYS = {
     "port": "namesrv.listenPort",
     "namesrv_addr": "broker.namesrvAddr",
     "brokers": "brokers",
+    "control": "controlPort",
     "processes": "brokerProcesses",
     "memory": "memoryStore",
     "store": "storePathRootDir",
@@ -268,9 +274,9 @@ def run_configuration(configuration: Any) -> None:
     set_up_logging(configuration.process.log_level)
     for notice in configuration.notices:
         logging.getLogger(__name__).warning("configuration: %s", notice)
-    from gateway.server import run as run_servers
-
-    sys.exit(run_servers(configuration))
+    # A room above this one, so it is named and not imported.
+    module = "gateway.server" if configuration.process.control_port < 0 else "gateway.testing.control_server"
+    sys.exit(importlib.import_module(module).run(configuration))
 
 
 if __name__ == "__main__":

@@ -239,6 +239,26 @@ class ProcessConfig:
         "token that /metrics requires (Authorization: Bearer TOKEN); empty: none",
         ours=True,
     )
+    control_port: int = key(
+        "controlPort",
+        -1,
+        "port of the HTTP API for tests (time, faults, reset); 0 for a free one, -1 for none; needs memoryStore",
+        low=-1,
+        high=65535,
+        ours=True,
+    )
+    control_address: str = key(
+        "controlAddress",
+        "127.0.0.1",
+        "address that controlPort listens on; others than loopback addresses need controlToken",
+        ours=True,
+    )
+    control_token: str = key(
+        "controlToken",
+        "",
+        "token that the HTTP API for tests requires (Authorization: Bearer TOKEN); empty: none",
+        ours=True,
+    )
     ready_file: str = key(
         "readyFile", "", "file to write the ready line to, besides standard output", path=True, ours=True
     )

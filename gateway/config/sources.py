@@ -173,6 +173,7 @@ def assemble(role: Role, all_given: Iterable[GivenValue]) -> ServeConfig:
     _check_contradictions(all_given, in_memory=bool(values["process"].get("memoryStore")))
     broker = with_values(BrokerConfig(), values["broker"])
     process = with_values(ProcessConfig(), values["process"])
+    _check_control(role, process)
     namesrv = None if role == "broker" else with_values(NamesrvConfig(), values["namesrv"])
     brokers = () if role == "namesrv" else tuple(_brokers(broker, process))
     _check_ports(namesrv, brokers)
@@ -202,6 +203,21 @@ def _check_contradictions(all_given: Iterable[GivenValue], *, in_memory: bool) -
                 f"{flags['memoryStore'].origin} and {flags[name].origin} contradict each other: in memory nothing is "
                 "written to disk. Pass one of them"
             )
+
+
+def _check_control(role: Role, process: ProcessConfig) -> None:
+    """Refuse the API for tests where it would be of no use, or would put stored messages at risk."""
+    if process.control_port < 0:
+        return
+    if role != "serve" or not process.memory:
+        raise ConfigError(
+            f"controlPort={process.control_port} (--control) is for tests: "
+            "it needs `serve` with memoryStore=true (--memory)"
+        )
+    if process.processes:
+        raise ConfigError(
+            "controlPort (--control) and brokerProcesses (--processes) exclude each other. Leave one of them out"
+        )
 
 
 def _notice_of_unknown(given: GivenValue) -> str:

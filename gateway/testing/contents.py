@@ -16,6 +16,8 @@ from storage.queue_read import ReadStatus
 
 MESSAGES_PER_READ: Final = 256
 POLL_S: Final = 0.002
+RunningBrokers = Callable[[], list[Broker]]
+"""Returns the brokers that run now; they may stop and start while a test waits."""
 
 
 class WaitTimeout(TimeoutError):
@@ -113,3 +115,32 @@ async def wait_until(is_so: Callable[[], bool], timeout_s: float, describe: Call
             await trio.sleep(POLL_S)
         return
     raise WaitTimeout(f"{describe()} after {timeout_s:g} s")
+
+
+async def wait_for_messages(
+    running: RunningBrokers, topic: str, count: int, timeout_s: float
+) -> list[Message]:
+    """Wait until a topic has ``count`` messages or more, and return them. Raises WaitTimeout."""
+    await wait_until(
+        lambda: count_messages(running(), topic) >= count,
+        timeout_s,
+        lambda: f"topic {topic} has {count_messages(running(), topic)} of {count} messages",
+    )
+    return read_messages(running(), topic)
+
+
+async def wait_until_consumed(
+    running: RunningBrokers, group: str, topic: str | None, timeout_s: float
+) -> None:
+    """Wait until a group has consumed every message. Raises WaitTimeout."""
+
+    def is_consumed() -> bool:
+        # A group that has never committed an offset has consumed nothing.
+        is_known = any(broker.offsets.topics_of_group(group) for broker in running())
+        return is_known and consumer_lag(running(), group, topic) == 0
+
+    await wait_until(
+        is_consumed,
+        timeout_s,
+        lambda: f"group {group} has a lag of {consumer_lag(running(), group, topic)} messages",
+    )

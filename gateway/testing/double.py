@@ -9,6 +9,7 @@ from typing import Any, Final, Self, TypeVar
 import trio
 
 from codec.message import Message
+from gateway.broker.processors.broker import Broker
 from gateway.config.process import ServeConfig
 from gateway.config.sources import GivenValue, load_config
 from gateway.testing import contents
@@ -102,21 +103,7 @@ class RocketMQ:
 
     def wait_for(self, topic: str, count: int = 1, timeout_s: float = DEFAULT_TIMEOUT_S) -> list[Message]:
         """Wait until a topic has ``count`` messages or more, and return them. Raises WaitTimeout."""
-
-        async def wait() -> list[Message]:
-            servers = self._servers
-
-            def found() -> int:
-                return contents.count_messages(servers.brokers, topic)
-
-            await contents.wait_until(
-                lambda: found() >= count,
-                timeout_s,
-                lambda: f"topic {topic} has {found()} of {count} messages",
-            )
-            return contents.read_messages(servers.brokers, topic)
-
-        return self._await(wait)
+        return self._await(contents.wait_for_messages, self._running_brokers, topic, count, timeout_s)
 
     def consumer_lag(self, group: str, topic: str | None = None) -> int:
         """Return the number of messages that a group has not consumed, of one topic or of all that it reads.
@@ -129,22 +116,7 @@ class RocketMQ:
         self, group: str, topic: str | None = None, timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> None:
         """Wait until a group has consumed every message. Raises WaitTimeout."""
-
-        async def wait() -> None:
-            servers = self._servers
-
-            def lag() -> int:
-                return contents.consumer_lag(servers.brokers, group, topic)
-
-            def is_consumed() -> bool:
-                is_known = any(broker.offsets.topics_of_group(group) for broker in servers.brokers)
-                return is_known and lag() == 0
-
-            await contents.wait_until(
-                is_consumed, timeout_s, lambda: f"group {group} has a lag of {lag()} messages"
-            )
-
-        self._await(wait)
+        self._await(contents.wait_until_consumed, self._running_brokers, group, topic, timeout_s)
 
     # -- time and faults ----------------------------------------------------------------------------------------
 
@@ -173,6 +145,9 @@ class RocketMQ:
         All connections are closed; a client that still runs connects again.
         """
         self._await(self._servers.reset)
+
+    def _running_brokers(self) -> list[Broker]:
+        return self._servers.brokers
 
     # -- the thread of the servers ------------------------------------------------------------------------------
 

@@ -132,9 +132,14 @@ class InMemoryServers:
         return dict(self._addresses)
 
     @property
+    def broker_services(self) -> list[BrokerService]:
+        """The services of the brokers that run."""
+        return [each.service for each in self._running.values()]
+
+    @property
     def brokers(self) -> list[Broker]:
         """The brokers that run."""
-        return [each.service.broker for each in self._running.values()]
+        return [service.broker for service in self.broker_services]
 
     async def start_brokers(self) -> None:
         """Start all brokers that do not run."""
@@ -205,8 +210,8 @@ class InMemoryServers:
         Raises ValueError for a negative time.
         """
         self.clock.advance(seconds)
-        for running in list(self._running.values()):
-            await deliver_due(running.service)
+        for service in self.broker_services:
+            await deliver_due(service)
 
 
 @asynccontextmanager

@@ -1,0 +1,89 @@
+"""`rmq-gateway serve --memory --control PORT`: servers for tests in a process of their own, controlled over HTTP."""
+
+import logging
+from collections.abc import Iterator
+from typing import Final
+
+import trio
+
+from gateway.config.process import ProcessConfig, ServeConfig
+from gateway.console.server import Console
+from gateway.console.settings import ConsoleSettings, is_loopback
+from gateway.http_endpoint import METRIC_PREFIX, Readiness, build_http_endpoint
+from gateway.namesrv.addresses import join_address
+from gateway.runtime.metrics import MetricRegistry
+from gateway.runtime.process import announce_ready, run_process, tune_garbage_collector
+from gateway.runtime.stop_signals import StopSignals
+from gateway.runtime.supervise import TaskSupervisor
+from gateway.testing.control_api import OPERATIONS, ControlApi
+from gateway.testing.faults import FaultTable
+from gateway.testing.openapi import build_document
+from gateway.testing.servers import InMemoryServers, open_servers
+from toolkit.settings import SettingsError
+
+log = logging.getLogger(__name__)
+
+MAX_CONNECTIONS: Final = 256
+"""Requests of tests that wait at the same time, each until something happens."""
+
+
+def run(config: ServeConfig) -> int:
+    """Serve until SIGTERM or SIGINT and return the exit status of the process."""
+    return run_process(lambda: ControlledServer(config))
+
+
+class ControlledServer:
+    """Namesrv and brokers in memory with the control API."""
+
+    def __init__(self, config: ServeConfig) -> None:
+        self._config = config
+        self._signals = StopSignals()
+        self._settings = control_settings(config.process)
+
+    async def run(self) -> None:
+        """Open everything, announce that it is ready, and serve until a signal. Clients are not waited for."""
+        self._signals.install()
+        async with open_servers(self._config, FaultTable()) as servers, trio.open_nursery() as nursery:
+            facts = {"namesrv": servers.namesrv_address, "brokers": servers.broker_addresses}
+            console = build_console(self._settings, servers)
+            facts["control"] = join_address(*await nursery.start(console.run))
+            readiness = Readiness(lambda: _supervisors(servers))
+            endpoint = build_http_endpoint(self._config.process, MetricRegistry(), readiness)
+            if endpoint is not None:
+                facts["http"] = join_address(*await nursery.start(endpoint.run))
+            tune_garbage_collector()
+            announce_ready(facts, self._config.process.ready_file)
+            await self._signals.first.wait()
+            nursery.cancel_scope.cancel()
+        log.info("stopped")
+
+
+def _supervisors(servers: InMemoryServers) -> Iterator[TaskSupervisor]:
+    for service in servers.broker_services:
+        yield service.tasks
+
+
+def control_settings(config: ProcessConfig) -> ConsoleSettings:
+    """Return the settings of the API's port. Raises SettingsError when others can reach it and no token is set."""
+    if not config.control_token and not is_loopback(config.control_address):
+        raise SettingsError(
+            f"controlAddress={config.control_address} can be reached by others: set controlToken, which the API then "
+            "requires (Authorization: Bearer TOKEN)"
+        )
+    return ConsoleSettings(
+        host=config.control_address,
+        port=config.control_port,
+        token=config.control_token,
+        max_connections=MAX_CONNECTIONS,
+    )
+
+
+def build_console(settings: ConsoleSettings, servers: InMemoryServers) -> Console:
+    """Return the HTTP server of the control API."""
+    console = Console(settings, MetricRegistry(), METRIC_PREFIX, port_setting="controlPort")
+    api = ControlApi(servers)
+    for operation in OPERATIONS:
+        register = console.get if operation.method == "GET" else console.post
+        register(operation.path, api.bind(operation))
+    console.get("/openapi.json", lambda _: build_document())
+    return console
