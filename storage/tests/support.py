@@ -5,7 +5,7 @@ from collections.abc import Callable
 from types import FrameType
 
 from storage.config import StoreConfig
-from storage.crash_files import ProcessKilled
+from storage.crash_files import CrashFiles, ProcessKilled
 
 
 class FakeClock:
@@ -71,3 +71,21 @@ def run_interrupted(work: Callable[[], object], step: int, other: Callable[[], o
 def kill_process() -> None:
     """End the process: whoever runs this sees `ProcessKilled`, and the files stay as they are."""
     raise ProcessKilled
+
+
+class WatchedFiles(CrashFiles):
+    """Files that call ``before_operation`` before each operation, so that a test can crash a copy at any of them.
+
+    Operations of the copies, and of ``before_operation`` itself, are not reported.
+    """
+
+    def __init__(self, capacity_bytes: int = 1 << 62) -> None:
+        super().__init__(capacity_bytes)
+        self.before_operation: Callable[[], object] | None = None
+
+    def _begin_operation(self) -> None:
+        super()._begin_operation()
+        watcher, self.before_operation = self.before_operation, None
+        if watcher is not None:
+            watcher()
+            self.before_operation = watcher

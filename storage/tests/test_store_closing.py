@@ -8,31 +8,16 @@ from codec.message import decode_message
 from storage.crash_files import CrashFiles
 from storage.errors import CorruptionError
 from storage.store import MessageStore
-from storage.tests.support import FakeClock, small_config
+from storage.tests.support import FakeClock, WatchedFiles, small_config
 
 BODY_BYTES = 1500  # of the last messages: each lies in several disk sectors
 CONFIG = small_config()
 SEEDS = 20
 
 
-class PhotographedFiles(CrashFiles):
-    """Files that note, before each operation, what a power cut would leave; see ``pictures``."""
-
-    def __init__(self, capacity_bytes: int = 1 << 62) -> None:
-        super().__init__(capacity_bytes)
-        self.pictures: list[CrashFiles] | None = None
-
-    def _begin_operation(self) -> None:
-        super()._begin_operation()
-        if self.pictures is not None:
-            self.take_pictures(self.pictures)
-
-    def take_pictures(self, pictures: list[CrashFiles]) -> None:
-        """Add what a power cut leaves if the kernel wrote nothing by itself, and some mixtures."""
-        self.pictures = None
-        pictures.append(self.cut_power(lambda path: False))
-        pictures += [self.crash(random.Random(seed)) for seed in range(SEEDS)]
-        self.pictures = pictures
+def pictures_of(files: CrashFiles) -> list[CrashFiles]:
+    """Return what a power cut leaves if the kernel wrote nothing by itself, and some mixtures."""
+    return [files.cut_power(lambda path: False), *(files.crash(random.Random(seed)) for seed in range(SEEDS))]
 
 
 def bodies(store: MessageStore) -> list[bytes]:
@@ -42,7 +27,7 @@ def bodies(store: MessageStore) -> list[bytes]:
 
 def test_power_lost_at_any_operation_of_a_close() -> None:
     """Without the abort file everything is there. With it, what was not on the disk may be torn, and is no damage."""
-    files, clock = PhotographedFiles(), FakeClock()
+    files, clock = WatchedFiles(), FakeClock()
     store = MessageStore.open(CONFIG, files, clock)
     expected = [b"%d" % number for number in range(7)]
     for number in range(7):
@@ -52,9 +37,9 @@ def test_power_lost_at_any_operation_of_a_close() -> None:
             clock.advance(10_000)
             store.write_checkpoint()
     pictures: list[CrashFiles] = []
-    files.pictures = pictures
+    files.before_operation = lambda: pictures.extend(pictures_of(files))
     store.close()
-    files.take_pictures(pictures)
+    pictures += pictures_of(files)
     assert len(pictures) > 10 * SEEDS
     clean = 0
     for picture in pictures:

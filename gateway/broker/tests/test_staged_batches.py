@@ -17,7 +17,9 @@ from remoting.errors import RequestError
 from remoting.requests.staging import GetStagingState, PublishStaged, StageMessages, StagePieces, StagesBody
 from storage.errors import StoreFull
 from storage.files import MemoryFiles
+from storage.staged_files import StagedFiles
 from storage.store import MessageStore
+from storage.tests.support import WatchedFiles
 
 
 class Killed(BaseException):
@@ -318,6 +320,47 @@ def test_what_was_decided_is_published_by_the_next_process_even_if_nobody_asks()
         found = [n for queue in (0, 1) for n in bodies(world, "t", queue) if n >= 0]
         published = ask_state(world) == 0
         assert sorted(found) == (list(range(12)) if decided or published else []), f"killed at step {kill_at}"
+
+
+def numbers_in(world):
+    """Return the numbers of the batch's messages in all queues, without those of other producers."""
+    return sorted(n for queue in (0, 1) for n in bodies(world, "t", queue) if n >= 0)
+
+
+def is_decided(world):
+    staged = StagedFiles(world.files, world.broker.store.config.root)
+    return staged.read_intent("w") is not None or staged.read_mark("w") is not None
+
+
+def test_power_lost_at_any_operation_and_the_next_process_killed_at_any_other():
+    """Messages that another producer sent just before are lost with the power, with the offsets behind which the batch
+    begins. The kernel has written nothing by itself.
+    """
+    world = staging_of(WatchedFiles())
+    for queue_id in (0, 1):
+        for _ in range(5):
+            world.put("t", queue_id, b"-1")
+    pictures = []
+    world.files.before_operation = lambda: pictures.append(world.files.cut_power(lambda path: False))
+    attempt(world, "first")
+    pictures.append(world.files.cut_power(lambda path: False))
+    outcomes = []
+    for picture in pictures:
+        second = staging_of(picture)
+        decided = is_decided(second)
+        copies = []
+        picture.before_operation = lambda files=picture, copies=copies: copies.append(
+            files.crash(random.Random(0), lose_unflushed=False)
+        )
+        run_for_a_while(second.broker.staged_batches)
+        copies.append(picture.crash(random.Random(0), lose_unflushed=False))
+        for copy in copies:
+            third = staging_of(copy)
+            run_for_a_while(third.broker.staged_batches)
+            assert numbers_in(third) == (list(range(12)) if decided else [])
+        outcomes.append((decided, len(copies)))
+    assert {decided for decided, _ in outcomes} == {True, False}
+    assert max(copies for _, copies in outcomes) > 3
 
 
 def run_for_a_while(staging: StagedBatches):
