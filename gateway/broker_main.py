@@ -34,7 +34,11 @@ def main() -> None:
     from gateway.runtime.logs import set_up_logging
 
     config = job.config
-    set_up_logging(config.process.log_level, broker_name=config.brokers[0].broker_name)
+    set_up_logging(
+        config.process.log_level,
+        broker_name=config.brokers[0].broker_name,
+        log_format=config.process.log_format,
+    )
     from gateway.processes.supervisor_link import SupervisorLink
     from gateway.runtime.process import run_process
     from gateway.server import Server

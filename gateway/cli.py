@@ -71,6 +71,11 @@ def common_options(function: Function) -> Function:
             help="Lowest level to log (info).",
         ),
         _option(
+            "--log-format",
+            type=click.Choice(["text", "json"]),
+            help="Form of log lines: text, or one JSON object per line (text).",
+        ),
+        _option(
             "--ready-file", metavar="PATH", help="File to write the ready line to, besides standard output."
         ),
     ]
@@ -225,6 +230,7 @@ FLAG_KEYS = {
     "advertise": "brokerIP1",
     "host": "bindAddress",
     "log_level": "logLevel",
+    "log_format": "logFormat",
     "ready_file": "readyFile",
 }
 
@@ -271,7 +277,8 @@ def run_configuration(configuration: Any) -> None:
 
     from gateway.runtime.logs import set_up_logging
 
-    set_up_logging(configuration.process.log_level)
+    process = configuration.process
+    set_up_logging(process.log_level, log_format=process.log_format)
     for notice in configuration.notices:
         logging.getLogger(__name__).warning("configuration: %s", notice)
     # A room above this one, so it is named and not imported.

@@ -9,9 +9,9 @@ import trio
 
 from gateway.auth.needs import NeedContext
 from gateway.broker.assembly.build import build_broker
+from gateway.broker.assembly.metrics import broker_metrics
 from gateway.broker.assembly.registration import OpenConnection, Registrar
 from gateway.broker.assembly.service import BrokerService
-from gateway.broker.store_metrics import store_metrics
 from gateway.broker.stored_messages import find_topic
 from gateway.config.process import BrokerConfig, ServeConfig
 from gateway.connection_metrics import connection_metrics
@@ -116,12 +116,11 @@ class LocalBrokers:
         for service in self.services:
             yield service.tasks
 
-    def metrics(self) -> Iterator[Metric]:
-        """Yield the connections and skipped records of each broker."""
+    def metrics(self) -> Iterator[Metric | None]:
+        """Yield the metrics of each broker; None wherever other tasks may run in between."""
         for service in self.services:
             yield from connection_metrics(service.tasks.part, service.server)
-            yield from service.broker.damaged.metrics()
-            yield from store_metrics(service.tasks.part, service.broker.store)
+            yield from broker_metrics(service.tasks.part, service.broker)
 
     async def remote_metrics(self) -> list[Metric]:
         """Return nothing: all brokers are in this process."""

@@ -15,6 +15,7 @@ from gateway.config.process import BrokerConfig, ServeConfig
 from gateway.connection_metrics import connection_metrics
 from gateway.http_endpoint import Readiness, build_http_endpoint, failing_tasks
 from gateway.namesrv.addresses import join_address
+from gateway.namesrv.metrics import namesrv_metrics
 from gateway.namesrv.service import NamesrvService
 from gateway.process_access import SAVE_INTERVAL_S
 from gateway.process_parts import ProcessParts, format_address
@@ -25,6 +26,7 @@ from gateway.runtime.process import announce_ready, run_process, tune_garbage_co
 from gateway.runtime.run_blocking import RunBlocking
 from gateway.runtime.stop_signals import StopSignals
 from gateway.runtime.supervise import TaskSupervisor
+from gateway.start_summary import log_start
 from remoting.tls_acceptor import RELOAD_INTERVAL_S
 
 log = logging.getLogger(__name__)
@@ -52,8 +54,8 @@ class Brokers(Protocol):
     def supervisors(self) -> Iterator[TaskSupervisor]:
         """Yield the background tasks in this process."""
 
-    def metrics(self) -> Iterator[Metric]:
-        """Yield the metrics of brokers in this process."""
+    def metrics(self) -> Iterator[Metric | None]:
+        """Yield the metrics of brokers in this process; None wherever other tasks may run in between."""
 
     async def remote_metrics(self) -> list[Metric]:
         """Return the metrics of brokers in other processes."""
@@ -163,6 +165,7 @@ class Server:
         tune_garbage_collector()
         if self._link is None:
             announce_ready(facts, self._config.process.ready_file)
+            log_start(self._config, facts["namesrv"], addresses, facts.get("http"))
         else:
             for address in addresses.values():
                 await self._link.report_ready(address)
@@ -184,11 +187,12 @@ class Server:
     def _failing_tasks(self) -> list[str]:
         return failing_tasks(self._supervisors())
 
-    def _part_metrics(self) -> Iterator[Metric]:
+    def _part_metrics(self) -> Iterator[Metric | None]:
         for tasks in self._supervisors():
             yield from tasks.metrics()
         if self._namesrv is not None:
             yield from connection_metrics("namesrv", self._namesrv.server)
+            yield from namesrv_metrics(self._namesrv.routes)
         yield from self._brokers.metrics()
 
     async def _stop(self) -> None:

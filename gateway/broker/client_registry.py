@@ -212,6 +212,14 @@ class ClientRegistry:
         members = self.consumers.get(group)
         return None if members is None else members.subscriptions.get(topic)
 
+    def may_consume(self, group: str, topic: str) -> bool:
+        """Return False when the group's online members say that they do not subscribe to the topic.
+
+        Offsets of the group in such a topic are remains of an earlier subscription.
+        """
+        members = self.consumers.get(group)
+        return members is None or not members.subscriptions or topic in members.subscriptions
+
     def consumer(self, group: str, client_id: str) -> GroupMember | None:
         """Return an online consumer by its id."""
         members = self.consumers.get(group)

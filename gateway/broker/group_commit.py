@@ -25,6 +25,7 @@ Where there is a `Reactor`, the thread is a `FlushThread`, and no step passes th
 """
 
 import logging
+import time
 from collections import deque
 from typing import NamedTuple
 
@@ -79,6 +80,9 @@ class GroupCommit:
         self._queued = 0
         self._released = 0
         self._covered = 0
+        # Of flushes that succeeded since the start; written by the thread that flushes.
+        self.flushes = 0
+        self.longest_flush_s = 0.0
         self._is_flush_wanted = False
         self._flush_started_s: float | None = None
         self._flush_requested = trio.Event()
@@ -122,7 +126,10 @@ class GroupCommit:
         """Flush for all answers that are queued now. Runs in a thread."""
         self._is_flush_wanted = False
         self._covered = self._queued
+        began_s = time.perf_counter()
         self._store.flush()
+        self.flushes += 1
+        self.longest_flush_s = max(self.longest_flush_s, time.perf_counter() - began_s)
 
     def _end_flush(self, error: Exception | None) -> None:
         """Write the covered answers after a flush of the thread, and start the next flush."""

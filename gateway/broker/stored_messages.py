@@ -25,6 +25,12 @@ def find_stored(store: MessageStore, physical_offset: int) -> memoryview | None:
         return None
 
 
+def earliest_log_timestamp(store: MessageStore) -> int:
+    """Return the store timestamp in ms of the first message of the log; -1 when the log is empty."""
+    found = store.message_at(store.min_physical_offset)
+    return -1 if found is None else decode_message(found, check_crc=False).store_timestamp
+
+
 def find_message(store: MessageStore, physical_offset: int) -> Message | None:
     """Return the decoded message at a physical offset; None when no whole message starts there."""
     found = find_stored(store, physical_offset)

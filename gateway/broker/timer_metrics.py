@@ -34,6 +34,10 @@ class TimerMetrics:
         """Return the number of waiting messages of a topic."""
         return self._counts.get(topic, (0, 0))[0]
 
+    def topics(self) -> list[str]:
+        """Return the topics that have, or had, waiting messages."""
+        return list(self._counts)
+
     def remove_topic(self, topic: str) -> None:
         """Forget a deleted topic. Source: TimerMetrics.removeTimingCount, 5.4.0."""
         self._dirty = self._counts.pop(topic, None) is not None or self._dirty

@@ -175,6 +175,7 @@ class EndTransactionHandler:
         self._group_commit = services.group_commit
         self._writer = writer
         self._real_queues = RealQueueWriter(services.store, services.long_polls, services.stats)
+        self.committed = self.rolled_back = 0
         self.op_messages = OpMessageWriter(
             self._clock, writer, services.hosts, config.transaction_op_msg_max_bytes
         )
@@ -195,9 +196,11 @@ class EndTransactionHandler:
         self._check_ownership(half, group, queue_offset)
         if decision == TRANSACTION_ROLLBACK:
             self._record_ended(half)
+            self.rolled_back += 1
             return encode_response(command.opaque, 0, None, b"", UNSET_REMARK)
         self._write_real_message(half, physical_offset)
         self._record_ended(half)
+        self.committed += 1
         if self._group_commit.synchronous:
             self._group_commit.hold_answer(connection, None)
         return None if command.is_oneway else encode_response(command.opaque, 0, None, b"", None)

@@ -106,6 +106,12 @@ class BrokerLimits:
     max_queue_locks: int = limit(
         "maxQueueLocks", 200_000, "maximum number of queues locked by ordered consumers"
     )
+    max_metric_series: int = limit(
+        "maxMetricSeries",
+        1_000,
+        "maximum number of topics, and of groups with their topics, that /metrics shows apart; "
+        "the others are summed as `other`",
+    )
     max_committed_offsets: int = limit(
         "maxCommittedOffsets", 2_000_000, "maximum number of committed offsets: group, topic and queue"
     )

@@ -219,6 +219,13 @@ class ProcessConfig:
         choices=("debug", "info", "warning", "error"),
         ours=True,
     )
+    log_format: str = key(
+        "logFormat",
+        "text",
+        "form of log lines: text, or one JSON object per line",
+        choices=("text", "json"),
+        ours=True,
+    )
     http_port: int = key(
         "httpPort",
         -1,

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from gateway.runtime.metrics import Distribution, Metric, MetricRegistry
+from gateway.runtime.metrics import OFFICIAL_PREFIX, Distribution, Metric, MetricRegistry
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric as MetricFamily
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+SAMPLES_PER_SLICE: Final = 256
 SHOWN_BUCKET_STEP: Final = 4
 """Every fourth quarter octave is shown: 20 us, 40 us, … are enough for a scrape, and a quarter of the text."""
 
@@ -29,18 +30,18 @@ class _OneFamily:
 async def render_exposition(registry: MetricRegistry, prefix: str) -> bytes:
     """Return the text of `/metrics`: the registry's metrics under a prefix, and the process's own metrics.
 
-    There is a checkpoint after each source and each family, so that clients' requests do not wait for the whole text.
+    There are checkpoints in between, so that clients' requests do not wait for the whole text.
     """
     import prometheus_client as client  # only servers with a console need it
 
     families: dict[str, MetricFamily] = {}
-    for source in registry.sources:
-        for each in source():
-            if isinstance(each, Metric):
-                _add_metric(families, each, prefix)
-            else:
-                _add_distribution(families, each, prefix)
-        await trio.lowlevel.checkpoint()
+    for number, each in enumerate(await registry.collect_in_slices()):
+        if isinstance(each, Metric):
+            _add_metric(families, each, prefix)
+        else:
+            _add_distribution(families, each, prefix)
+        if number % SAMPLES_PER_SLICE == 0:
+            await trio.lowlevel.checkpoint()
     for remote_source in registry.remote_sources:
         for metric in await remote_source():
             _add_metric(families, metric, prefix)
@@ -62,7 +63,9 @@ def _find_family(families: dict[str, "MetricFamily"], name: str, meaning: str, k
 
 
 def _add_metric(families: dict[str, "MetricFamily"], metric: Metric, prefix: str) -> None:
-    name = prefix + (metric.name.removesuffix("_total") if metric.kind == "counter" else metric.name)
+    name = metric.name.removesuffix("_total") if metric.kind == "counter" else metric.name
+    if not name.startswith(OFFICIAL_PREFIX):
+        name = prefix + name
     family = _find_family(families, name, metric.meaning, metric.kind)
     suffix = "_total" if metric.kind == "counter" else ""
     family.add_sample(name + suffix, dict(metric.labels), metric.value)

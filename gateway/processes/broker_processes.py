@@ -65,7 +65,7 @@ class BrokerProcesses:
         """Yield nothing: the background tasks of the brokers are in their processes."""
         yield from ()
 
-    def metrics(self) -> Iterator[Metric]:
+    def metrics(self) -> Iterator[Metric | None]:
         """Yield nothing: see `remote_metrics`."""
         yield from ()
 

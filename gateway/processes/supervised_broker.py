@@ -10,7 +10,7 @@ import trio
 from gateway.config.process import BrokerConfig
 from gateway.namesrv.child_broker import ChildBroker
 from gateway.processes.restart_policy import ProcessEnd, RestartPolicy
-from gateway.runtime.metrics import Metric, MetricKind
+from gateway.runtime.metrics import OFFICIAL_PREFIX, Metric, MetricKind
 from remoting.client import open_client_over
 from remoting.connection import Connection, Handler
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
@@ -225,4 +225,6 @@ async def _wait_or_kill(process: Process, within_s: float) -> None:
 def _labelled(state: BrokerProcessState, broker_name: str) -> Iterator[Metric]:
     for each in state.metrics:
         kind: MetricKind = "gauge" if each.kind == "gauge" else "counter"
-        yield Metric(each.name, each.value, each.meaning, kind, {**each.labels, "broker": broker_name})
+        is_official = each.name.startswith(OFFICIAL_PREFIX)  # those name the broker already
+        labels = each.labels if is_official else {**each.labels, "broker": broker_name}
+        yield Metric(each.name, each.value, each.meaning, kind, labels)

@@ -101,8 +101,8 @@ def stop(served: _Served, request: StopBrokerProcess) -> None:
 
 
 @GetBrokerProcessState.on(routes)
-def get_state(served: _Served, request: GetBrokerProcessState) -> BrokerProcessStateReply:
-    metrics = [each for each in served.metrics.collect() if isinstance(each, Metric)]
+async def get_state(served: _Served, request: GetBrokerProcessState) -> BrokerProcessStateReply:
+    metrics = [each for each in await served.metrics.collect_in_slices() if isinstance(each, Metric)]
     samples = [
         MetricSample(
             name=each.name,

@@ -1,9 +1,14 @@
-"""Log lines in the form `time level logger message key=value …` on standard error; data is passed as `extra`."""
+"""Log lines on standard error: `time level logger message key=value …`, or one JSON object per line.
 
+The message names the event and is always the same; data is passed as `extra`.
+"""
+
+import json
 import logging
 import sys
 import time
-from typing import Final, TextIO
+from collections.abc import Iterator
+from typing import Any, Final, TextIO
 
 from codec.hosts import format_host
 
@@ -14,6 +19,7 @@ _STANDARD = frozenset(vars(logging.LogRecord("", 0, "", 0, "", (), None))) | {
     "asctime",
     "taskName",
 }
+_JSON_FIELDS: Final = frozenset({"time", "level", "logger", "event", "traceback"})
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.:/@%+,;$[]-")
 
 
@@ -28,25 +34,68 @@ class KeyValueFormatter(logging.Formatter):
         self._broker_name = broker_name
 
     def format(self, record: logging.LogRecord) -> str:
-        when = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-        when = f"{when}.{int(record.msecs):03d}Z"
-        head = f"{when} {record.levelname:<7} {record.name} {_line(record.getMessage())}"
-        data = [f"{name}={render(value)}" for name, value in vars(record).items() if name not in _STANDARD]
-        if self._broker_name and not hasattr(record, "broker"):
-            data.insert(0, f"broker={render(self._broker_name)}")
+        head = f"{_format_time(record)} {record.levelname:<7} {record.name} {_line(record.getMessage())}"
+        data = [f"{name}={render(value)}" for name, value in _data_of(record, self._broker_name)]
         text = " ".join([head, *data])
         if record.exc_info and record.exc_info[0] is not None:
             text += "\n" + self.formatException(record.exc_info)
         return text
 
 
-def render(value: object) -> str:
-    """Return a value as one word, quoted if it contains anything but letters, digits and common signs; shortened."""
+class JsonFormatter(logging.Formatter):
+    """Formats a record as one JSON object with `time`, `level`, `logger`, `event`, its data and its `traceback`.
+
+    Numbers and truth values stay what they are, all other data is text. Data whose name is one of the fields above gets
+    a `_` behind its name. ``broker_name`` is added as in `KeyValueFormatter`.
+    """
+
+    def __init__(self, broker_name: str = "") -> None:
+        super().__init__()
+        self._broker_name = broker_name
+
+    def format(self, record: logging.LogRecord) -> str:
+        shown: dict[str, Any] = {
+            "time": _format_time(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": record.getMessage(),
+        }
+        for name, value in _data_of(record, self._broker_name):
+            plain = value if value is None or isinstance(value, bool | int | float) else _as_text(value)
+            shown[name + "_" if name in _JSON_FIELDS else name] = plain
+        if record.exc_info and record.exc_info[0] is not None:
+            shown["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(shown, ensure_ascii=False)
+
+
+def _format_time(record: logging.LogRecord) -> str:
+    """Return the time of a record in UTC with milliseconds."""
+    when = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+    return f"{when}.{int(record.msecs):03d}Z"
+
+
+def _data_of(record: logging.LogRecord, broker_name: str) -> Iterator[tuple[str, object]]:
+    """Yield name and value of everything that was passed as `extra`, the broker of the process first."""
+    if broker_name and not hasattr(record, "broker"):
+        yield "broker", broker_name
+    for name, value in vars(record).items():
+        if name not in _STANDARD:
+            yield name, value
+
+
+def _as_text(value: object) -> str:
+    """Return a value as text of at most MAX_VALUE_CHARS characters; addresses as ``host:port``."""
     if isinstance(value, tuple) and len(value) >= 2 and isinstance(value[1], int):
         return format_host((str(value[0]), value[1]))
     text = str(value)
     if len(text) > MAX_VALUE_CHARS:
         text = f"{text[:MAX_VALUE_CHARS]}… ({len(text)} characters)"
+    return text
+
+
+def render(value: object) -> str:
+    """Return a value as one word, quoted if it contains anything but letters, digits and common signs; shortened."""
+    text = _as_text(value)
     if text and _PLAIN.issuperset(text):
         return text
     return '"' + _line(text).replace('"', '\\"') + '"'
@@ -56,13 +105,15 @@ def _line(text: str) -> str:
     return text.replace("\\", "\\\\").replace("\r", "\\r").replace("\n", "\\n")
 
 
-def set_up_logging(level: str, stream: TextIO | None = None, broker_name: str = "") -> None:
-    """Send the records of all loggers from `level` (debug … error) up to `stream` (standard error).
+def set_up_logging(
+    level: str, stream: TextIO | None = None, broker_name: str = "", *, log_format: str = "text"
+) -> None:
+    """Send the records of all loggers from ``level`` (debug … error) up to ``stream`` (standard error).
 
-    A process that runs one broker only gives its name, which is then in every line.
+    ``log_format`` is text or json. A process that runs one broker only gives its name, which is then in every line.
     """
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(KeyValueFormatter(broker_name))
+    handler.setFormatter((JsonFormatter if log_format == "json" else KeyValueFormatter)(broker_name))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())

@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Final, Literal
 
+import trio
+
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
@@ -16,7 +18,8 @@ MetricKind = Literal["counter", "gauge"]
 class Metric:
     """One sample of a counter or gauge.
 
-    `name` is snake case with its unit last (`_total` for counters), without the common prefix.
+    `name` is snake case with its unit last (`_total` for counters), without the common prefix; a name of the official
+    server, which begins with `rocketmq_`, is whole.
     """
 
     name: str
@@ -102,7 +105,10 @@ class Distribution:
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
-MetricSource = Callable[[], Iterable[Metric | Distribution]]
+OFFICIAL_PREFIX: Final = "rocketmq_"
+
+MetricSource = Callable[[], Iterable[Metric | Distribution | None]]
+"""Yields metrics, and None wherever other tasks may run in between."""
 RemoteMetricSource = Callable[[], Awaitable[Iterable[Metric]]]
 """Asks other processes for their metrics. It must end soon, whatever they do."""
 
@@ -127,12 +133,24 @@ class MetricRegistry:
         """The sources that `collect` leaves out, because they have to wait."""
         return tuple(self._remote_sources)
 
-    @property
-    def sources(self) -> tuple[MetricSource, ...]:
-        """The sources one by one, so that other tasks can run in between."""
-        return tuple(self._sources)
-
     def collect(self) -> Iterator[Metric | Distribution]:
-        """Everything as it is now."""
+        """Yield everything that the local sources return, without a pause."""
         for source in self._sources:
-            yield from source()
+            yield from (each for each in source() if each is not None)
+
+    async def collect_in_slices(self, leave_out: MetricSource | None = None) -> list[Metric | Distribution]:
+        """Return what all local sources but ``leave_out`` return.
+
+        Other tasks run after each source, and wherever a source allows it.
+        """
+        found: list[Metric | Distribution] = []
+        for source in self._sources:
+            if source == leave_out:
+                continue
+            for each in source():
+                if each is None:
+                    await trio.lowlevel.checkpoint()
+                else:
+                    found.append(each)
+            await trio.lowlevel.checkpoint()
+        return found

@@ -8,11 +8,11 @@ from functools import partial
 from typing import Final
 
 from codec.constants import CURRENT_VERSION, ResponseCode, version_name
-from codec.message import decode_message
 from gateway.broker.advertised_hosts import resolve_numeric
 from gateway.broker.processors.broker import Broker
 from gateway.broker.processors.live_config import apply_broker_config
 from gateway.broker.processors.turns import run_in_slices
+from gateway.broker.stored_messages import earliest_log_timestamp
 from gateway.broker.traffic_rates import (
     BROKER,
     DAY_S,
@@ -226,7 +226,7 @@ def _describe_disk(broker: Broker) -> dict[str, str]:
         f"commitLogDiskRatio_{config.commit_log_path}": ratio,
         "consumeQueueDiskRatio": ratio,
         "remainHowManyDataToFlush": _bytes_text(behind),
-        "earliestMessageTimeStamp": str(_earliest_time(broker)),
+        "earliestMessageTimeStamp": str(earliest_log_timestamp(broker.store)),
     }
     return info | _describe_capacity(config.root)
 
@@ -248,11 +248,6 @@ def _bytes_text(count: int) -> str:
     while amount >= 1024 and power < 6:
         amount, power = amount / 1024, power + 1
     return f"{amount:.1f} {'KMGTPE'[power - 1]}iB"
-
-
-def _earliest_time(broker: Broker) -> int:
-    found = broker.store.message_at(broker.store.min_physical_offset)
-    return -1 if found is None else decode_message(found, check_crc=False).store_timestamp
 
 
 def _describe_delays(broker: Broker) -> dict[str, str]:

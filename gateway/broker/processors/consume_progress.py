@@ -65,15 +65,6 @@ def _queue_progress(broker: Broker, group: str, topic: str, queue_id: int) -> Of
     )
 
 
-def _is_subscribed(broker: Broker, group: str, topic: str) -> bool:
-    """Tell whether a group subscribes to a topic, as far as its online members say.
-
-    Offsets in a topic without a subscription are remains of an earlier one.
-    """
-    members = broker.clients.consumer_group(group)
-    return members is None or not members.subscriptions or topic in members.subscriptions
-
-
 @GetConsumeStats.on(routes)
 async def get_consume_stats(broker: Broker, request: GetConsumeStats) -> GetConsumeStatsReply:
     """Return end offsets and consumer offsets by queue. Source: AdminBrokerProcessor.getConsumeStats, 5.4.0."""
@@ -117,7 +108,7 @@ def _requested_topics(broker: Broker, request: GetConsumeStats) -> list[str]:
         return [topic for topic in listed if topic in broker.topics]
     group, topic = request.consumer_group, request.topic
     topics = [topic] if topic and topic.strip() else sorted(broker.offsets.topics_of_group(group))
-    return [topic for topic in topics if _is_subscribed(broker, group, topic)]
+    return [topic for topic in topics if broker.clients.may_consume(group, topic)]
 
 
 @GetBrokerConsumeStats.on(routes)
@@ -154,7 +145,7 @@ def _consumed_topics(broker: Broker, group: str, ordered_only: bool) -> Iterator
         config = broker.topics.get(topic)
         if config is None or (ordered_only and not config.order):
             continue
-        if _is_subscribed(broker, group, topic):
+        if broker.clients.may_consume(group, topic):
             yield config
 
 
@@ -311,5 +302,5 @@ async def clone_offsets(broker: Broker, request: CloneGroupOffset) -> None:
     for number, topic in enumerate(topics):
         await end_turn(number)
         check_may_commit(request.dest_group, topic)
-        if topic in broker.topics and (request.offline or _is_subscribed(broker, source, topic)):
+        if topic in broker.topics and (request.offline or broker.clients.may_consume(source, topic)):
             broker.offsets.clone_offsets(source, request.dest_group, topic)

@@ -1,12 +1,13 @@
 """Log lines: one line a record, data as words."""
 
 import io
+import json
 import logging
 import sys
 
 import pytest
 
-from gateway.runtime.logs import KeyValueFormatter, render, set_up_logging
+from gateway.runtime.logs import JsonFormatter, KeyValueFormatter, render, set_up_logging
 
 
 def formatted(
@@ -81,3 +82,46 @@ def test_a_long_text_of_a_client_does_not_fill_the_log() -> None:
     line = render("x" * 1_000_000)
     assert len(line) < 600
     assert line.endswith('… (1000000 characters)"')
+
+
+def as_json(message: str, **extra: object) -> dict[str, object]:
+    record = logging.LogRecord("x.y", logging.WARNING, "", 0, message, (), None)
+    record.created, record.msecs = 86_400.25, 250.0
+    vars(record).update(extra)
+    line = JsonFormatter("broker-b").format(record)
+    assert "\n" not in line
+    parsed: dict[str, object] = json.loads(line)
+    return parsed
+
+
+def test_json_has_one_object_a_line() -> None:
+    assert as_json("frame\nbad", size=5, full=True, remote=("::1", 80), kind="ü", none=None) == {
+        "time": "1970-01-02T00:00:00.250Z", "level": "warning", "logger": "x.y", "event": "frame\nbad",
+        "broker": "broker-b", "size": 5, "full": True, "remote": "[::1]:80", "kind": "ü", "none": None,
+    }  # fmt: skip
+
+
+def test_json_data_cannot_replace_a_field_and_is_shortened() -> None:
+    shown = as_json("bad", event="forged", text="x" * 1000)
+    assert (shown["event"], shown["event_"]) == ("bad", "forged")
+    assert shown["text"] == "x" * 500 + "… (1000 characters)"
+
+
+def test_json_contains_the_traceback() -> None:
+    try:
+        raise ValueError("boom")
+    except ValueError:
+        record = logging.LogRecord("x", logging.ERROR, "", 0, "failed", (), sys.exc_info())
+    assert json.loads(JsonFormatter().format(record))["traceback"].endswith("ValueError: boom")
+
+
+def test_the_format_is_chosen_by_name() -> None:
+    stream = io.StringIO()
+    before = logging.getLogger().handlers[:], logging.getLogger().level
+    try:
+        set_up_logging("info", stream, log_format="json")
+        logging.getLogger("x").info("seen", extra={"size": 1})
+    finally:
+        logging.getLogger().handlers[:], _ = before
+        logging.getLogger().setLevel(before[1])
+    assert json.loads(stream.getvalue())["event"] == "seen"

@@ -22,22 +22,35 @@ from gateway.shadow.commands.report import COMMANDS as REPORT_COMMANDS
     help="Override one setting of the file; repeatable.",
 )
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    help="Form of log lines: text, or one JSON object per line.",
+)
 @click.option("--ready-file", metavar="PATH", default="", help="Also write the ready line to this file.")
 @click.pass_context
 def shadow(
-    context: click.Context, file: str | None, sets: tuple[str, ...], log_level: str, ready_file: str
+    context: click.Context,
+    file: str | None,
+    sets: tuple[str, ...],
+    log_level: str,
+    log_format: str,
+    ready_file: str,
 ) -> None:
     """Run a gateway between clients and a cluster, which prepares the move to another cluster."""
     context.obj = {"file": file, "sets": sets}
     if context.invoked_subcommand is None:
-        _run_gateway(file, sets, log_level, ready_file)
+        _run_gateway(file, sets, log_level, log_format, ready_file)
 
 
-def _run_gateway(file: str | None, sets: tuple[str, ...], log_level: str, ready_file: str) -> None:
+def _run_gateway(
+    file: str | None, sets: tuple[str, ...], log_level: str, log_format: str, ready_file: str
+) -> None:
     from gateway.runtime.logs import set_up_logging
     from gateway.shadow.server import run
 
-    set_up_logging(log_level)
+    set_up_logging(log_level, log_format=log_format)
     sys.exit(run(read_config(file, sets), ready_file))
 
 

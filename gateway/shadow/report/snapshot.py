@@ -92,14 +92,10 @@ class ReportSnapshot:
 
     async def build(self) -> dict[str, Any]:
         """Return everything as it is now, yielding to other tasks in between so that no request waits for it."""
-        shown = []
+        # The report contains the numbers of the series already, as totals by topic.
         own_source = None if self._series is None else self._series.figures
-        for source in self._figures.sources:
-            if source == own_source:
-                # The report contains these numbers already, as totals by topic.
-                continue
-            shown += [dataclasses.asdict(each) for each in source() if isinstance(each, Metric)]
-            await trio.lowlevel.checkpoint()
+        collected = await self._figures.collect_in_slices(leave_out=own_source)
+        shown = [dataclasses.asdict(each) for each in collected if isinstance(each, Metric)]
         sections = {}
         for name, function in self._sections.items():
             sections[name] = orjson.Fragment(

@@ -343,10 +343,7 @@ class TrafficSeries:
 
     async def _add_metric_points(self, ring: _PointRing, elapsed_s: float) -> None:
         sums: dict[tuple[str, MetricKind], float] = {}
-        for source in self._figures.sources:
-            if source != self.figures:
-                _sum_metrics(sums, source())
-                await trio.lowlevel.checkpoint()
+        _sum_metrics(sums, await self._figures.collect_in_slices(leave_out=self.figures))
         for (name, kind), value in sums.items():
             if name not in ring.metrics and len(ring.metrics) >= MAX_METRIC_NAMES:
                 continue
