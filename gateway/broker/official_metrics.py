@@ -2,7 +2,7 @@
 
 Source: BrokerMetricsManager, BrokerMetricsConstant and DefaultStoreMetricsManager, 5.4.0. Values and labels are the
 official ones, except that messages are not counted by their type (`message_type`), which would cost time for every
-message. The lag of consumers is in `consumer_lag.py`.
+message. The lag of consumers is in `assembly/consumer_lag.py`.
 
 At most `maxMetricSeries` topics, and as many groups with their topics, have series of their own: the first ones that
 were seen. The others are summed under the name `other`, so that a scrape stays small whatever clients create.

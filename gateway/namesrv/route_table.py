@@ -496,16 +496,6 @@ class RouteTable:
             _present_acting_masters(route)
         return route
 
-    @property
-    def member_count(self) -> int:
-        """Number of registered brokers, replicas included."""
-        return len(self._all_members())
-
-    @property
-    def topic_count(self) -> int:
-        """Number of topics with a route."""
-        return len(self._topics)
-
     def cluster_info(self, local_host: str) -> ClusterInfo:
         """Return all brokers by name, and their names by cluster."""
         return ClusterInfo(

@@ -90,6 +90,7 @@ def test_every_test_file_has_its_module() -> None:
         "test_simulation.py",
         "test_interchange.py",
         "test_extreme_requests.py",
+        "test_grafana_dashboard.py",
         "test_planted_defects.py",
         "test_queue_extensions.py",
     }

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from gateway.broker.consumer_lag import ConsumerLags
+from gateway.broker.assembly.consumer_lag import ConsumerLags
 from gateway.broker.official_metrics import (
     Labels,
     connection_count_metrics,
