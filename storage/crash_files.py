@@ -192,6 +192,18 @@ class CrashFiles:
             after.mapped[path] = CrashMapping(after, path, content, content)
         return after
 
+    def equals(self, other: "CrashFiles") -> bool:
+        """Return True if a kill or a power cut finds the same in both."""
+        return (
+            self.small == other.small
+            and self.mapped.keys() == other.mapped.keys()
+            and self._pending == other._pending
+            and all(
+                file.buffer == other.mapped[path].buffer and file.durable == other.mapped[path].durable
+                for path, file in self.mapped.items()
+            )
+        )
+
     def settle(self) -> None:
         """Let the kernel write everything, as it does after half a minute."""
         for file in self.mapped.values():

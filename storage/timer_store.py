@@ -183,22 +183,46 @@ class TimerStore:
         return offset
 
     def _repair_wheel(self, start: int) -> None:
-        """Make the wheel agree with the log: add missing records, remove those that the log lost."""
+        """Make the wheel agree with the log, which may have lost records or have more of them.
+
+        Slots and records differ only from ``start`` on. A slot of 32 bytes does not change at once, so the slot of the
+        last record may be half the old one and half the new one if the process was killed.
+        """
+        start = max(start, 0)
         torn: dict[int, int] = {}
         for slot in self._wheel.used_slots():
-            if slot.last >= self._log.end:
+            if slot.last >= start and not self._ends_with_own_record(slot):
                 torn[slot.time_ms] = slot.first
                 self._wheel.write_slot(WheelSlot(slot.time_ms, -1, -1, 0))
-        for record in self._log.records_from(min([max(start, 0), *torn.values()])):
+        last = None
+        for record in self._log.records_from(min([start, *torn.values()])):
             self._relink(record)
+            last = record
+        if last is not None:
+            self._recount_slot(self.slot_start_ms(last.slot_time_ms))
+
+    def _ends_with_own_record(self, slot: WheelSlot) -> bool:
+        record = self._log.record_at(slot.last)
+        return record is not None and self.slot_start_ms(record.slot_time_ms) == slot.time_ms
 
     def _relink(self, record: TimerRecord) -> None:
         if record.magic & MAGIC_PART:
             return
         time_ms = self.slot_start_ms(record.slot_time_ms)
-        slot = self._wheel.find_slot(time_ms) or WheelSlot(time_ms, -1, -1, 0)
+        slot = self._wheel.find_slot(time_ms)
+        if slot is None or (slot.last < record.position and record.previous < 0):
+            slot = WheelSlot(time_ms, -1, -1, 0)
         if slot.last < record.position:
             self._wheel.write_slot(_with_record(slot, record.position, record.magic))
+
+    def _recount_slot(self, time_ms: int) -> None:
+        """Count the messages of a slot by its chain."""
+        slot = self._wheel.find_slot(time_ms)
+        if slot is not None:
+            messages = sum(
+                -1 if record.magic & MAGIC_DELETE else 1 for record in self.pending_records(time_ms)
+            )
+            self._wheel.write_slot(slot._replace(messages=max(I32.low, min(messages, I32.high))))
 
     def _load_slots(self) -> None:
         last = self.read_ms + 2 * self.wheel_span_ms
@@ -262,13 +286,19 @@ class TimerStore:
 
         The records are appended at the end of the log as a new chain. All but the last have MAGIC_PART, so recovery
         ignores them until the last one is there.
+
+        Blocks until the deliveries of the slot's other messages and the new chain are on the disk. Otherwise a power
+        cut could leave a slot without those messages and lose their deliveries, or leave a slot whose chain is lost:
+        nothing leads from it to the old records. Raises StoreFull and FlushFailed.
         """
+        self._store.flush()
         first = previous = -1
         for number, record in enumerate(records, 1):
             magic = record.magic | MAGIC_PART if number < len(records) else record.magic & ~MAGIC_PART
             position = self._log.make_room()
             self._log.append(record._replace(position=position, previous=previous, magic=magic))
             first, previous = position if first < 0 else first, position
+        self._store.flushes.run(self._log.flush)
         self._wheel.write_slot(WheelSlot(slot_ms, first, previous, self._counts.get(slot_ms, 0)))
 
     def message_count(self, slot_ms: int) -> int:

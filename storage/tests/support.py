@@ -1,5 +1,6 @@
 """Helpers of the store's tests: a fake clock, small files, threads and kills at a chosen instruction."""
 
+import random
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -68,6 +69,37 @@ def run_interrupted(work: Callable[[], object], step: int, other: Callable[[], o
     return left < 0
 
 
+def states_during(work: Callable[[], object], files: CrashFiles) -> list[CrashFiles]:
+    """Run ``work``; return the files as a killed process would leave them, one after another.
+
+    The files are compared before every instruction of the store's modules, and at the end. Only states that differ
+    count, which are few, so that a test can try much with each of them.
+    """
+    states: list[CrashFiles] = []
+
+    def note_state() -> None:
+        if not states or not files.equals(states[-1]):
+            states.append(copy_of_killed(files))
+
+    def trace(frame: FrameType, event: str, argument: object) -> object:
+        if "/storage/" not in frame.f_code.co_filename or frame.f_code.co_filename == files_module:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            note_state()
+        return trace
+
+    files_module = type(files).equals.__code__.co_filename
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    note_state()
+    return states
+
+
 def kill_process() -> None:
     """End the process: whoever runs this sees `ProcessKilled`, and the files stay as they are."""
     raise ProcessKilled
@@ -89,3 +121,8 @@ class WatchedFiles(CrashFiles):
         if watcher is not None:
             watcher()
             self.before_operation = watcher
+
+
+def copy_of_killed(files: CrashFiles) -> CrashFiles:
+    """Return the files as the end of the process leaves them now."""
+    return files.crash(random.Random(0), lose_unflushed=False)
