@@ -1,32 +1,25 @@
-"""Planted defects of tables, timer, staged batches, transactions, pops, retention and time search."""
+"""Planted defects of tables, staged batches, transactions, pops, retention and time search."""
 
 from typing import Final
 
 from storage.tests.planting.defect import Defect, change
 from storage.tests.planting.log_defects import TEST_RECOVERY
 
-TIMER: Final = "storage/timer_store.py"
-TIMER_LOG: Final = "storage/timer_log.py"
 STAGED: Final = "storage/staged_files.py"
 BATCHES: Final = "gateway/broker/staged_batches.py"
 RETENTION: Final = "storage/retention.py"
 CONFIG_FILE: Final = "gateway/runtime/config_file.py"
-TEST_TIMER: Final = "storage/tests/test_timer_store.py"
 TEST_STAGED: Final = "storage/tests/test_staged_files.py"
 TEST_BATCHES: Final = "gateway/broker/tests/test_staged_batches.py"
 TEST_RETENTION: Final = "storage/tests/test_retention.py"
 TEST_STORE: Final = "storage/tests/test_store.py"
 TEST_TABLES: Final = "gateway/runtime/tests/test_config_file.py"
 
-TIMERS: Final = "timers complete"
 BATCH: Final = "a staged batch is published once and whole"
 TABLES: Final = "tables complete"
 TIMES: Final = "time search complete"
 EXPIRED: Final = "retention removes only what has expired"
 
-_FLUSH_LOG: Final = "        self._store.flush()\n"
-_FLUSH_TIMER: Final = "        self._log.flush()\n        self._wheel.flush()\n"
-_WRITE_POSITION: Final = "        self._checkpoint.write_position(position)\n"
 _MARK: Final = (
     '        self._files.write_small(f"{self._root}/{writer}/{MARK}", json.dumps(asdict(mark)).encode())\n'
 )
@@ -45,96 +38,6 @@ OTHER_DEFECTS: Final = (
         TABLES,
         change(CONFIG_FILE, "        if mark == self._replaced:\n", "        if True:\n"),
         (TEST_TABLES,),
-    ),
-    Defect(
-        "timer-checkpoint-before-its-log",
-        TIMERS,
-        change(TIMER, _FLUSH_TIMER + _WRITE_POSITION, _WRITE_POSITION + _FLUSH_TIMER),
-        (TEST_TIMER,),
-    ),
-    Defect(
-        "timer-flush-without-the-commit-log",
-        TIMERS,
-        change(TIMER, _FLUSH_LOG, ""),
-        (TEST_TIMER,),
-    ),
-    Defect(
-        "timer-log-not-flushed",
-        TIMERS,
-        change(TIMER, _FLUSH_TIMER, _FLUSH_TIMER.replace("        self._log.flush()\n", "")),
-        (TEST_TIMER,),
-    ),
-    Defect(
-        "timer-position-read-during-the-flush",
-        TIMERS,
-        change(
-            TIMER,
-            _FLUSH_TIMER + _WRITE_POSITION,
-            _FLUSH_TIMER
-            + "        position = self.take_unflushed_position() or position\n"
-            + _WRITE_POSITION,
-        ),
-        (TEST_TIMER,),
-    ),
-    Defect(
-        "timer-message-chained-again",
-        TIMERS,
-        change(TIMER, "            self.already_chained.add(record.physical_offset)\n", ""),
-        (TEST_TIMER,),
-    ),
-    Defect(
-        "timer-wheel-not-repaired",
-        TIMERS,
-        change(TIMER, "            self._relink(record)\n", "            pass\n"),
-        (TEST_TIMER,),
-    ),
-    Defect(
-        "torn-timer-slot-kept",
-        TIMERS,
-        change(TIMER, "            if slot.last >= self._log.end:\n", "            if False:\n"),
-        (TEST_TIMER,),
-    ),
-    Defect(
-        "timer-progress-ahead-of-its-logs",
-        TIMERS,
-        change(
-            TIMER,
-            "        return self._log.end >= progress.log_end and ",
-            "        return True or ",
-        ),
-        (TEST_TIMER,),
-    ),
-    Defect(
-        "part-of-a-rewritten-slot-counts",
-        TIMERS,
-        change(TIMER, "        if record.magic & MAGIC_PART:\n            return\n", ""),
-        (TEST_TIMER,),
-    ),
-    Defect(
-        "timer-log-remains-behind-its-end",
-        TIMERS,
-        change(TIMER_LOG, "            file.zero_from(self.end - base)\n", ""),
-        (TEST_TIMER,),
-    ),
-    Defect(
-        "timer-log-zeros-not-flushed",
-        TIMERS,
-        change(
-            TIMER_LOG,
-            "            self._files.flush(self._path(base))\n        self._reserved",
-            "        self._reserved",
-        ),
-        (TEST_TIMER,),
-    ),
-    Defect(
-        "timer-record-of-a-lost-message-trusted",
-        TIMERS,
-        change(
-            TIMER_LOG,
-            "        return end % self._file_bytes == 0 or is_whole(self._unpack(position))\n",
-            "        return True\n",
-        ),
-        (TEST_TIMER,),
     ),
     Defect(
         "staged-mark-after-the-parts-are-gone",

@@ -32,9 +32,10 @@ from storage.tests.planting.defect import Defect
 from storage.tests.planting.log_defects import LOG_DEFECTS
 from storage.tests.planting.other_defects import OTHER_DEFECTS
 from storage.tests.planting.recovery_defects import RECOVERY_DEFECTS
+from storage.tests.planting.timer_defects import TIMER_DEFECTS
 
 ROOT: Final = Path(__file__).resolve().parents[3]
-DEFECTS: Final = (*LOG_DEFECTS, *RECOVERY_DEFECTS, *OTHER_DEFECTS)
+DEFECTS: Final = (*LOG_DEFECTS, *RECOVERY_DEFECTS, *TIMER_DEFECTS, *OTHER_DEFECTS)
 STORIES: Final = "storage/tests/test_store_model.py"
 """The random stories about a store. No defect relies on them."""
 COPIED: Final = (

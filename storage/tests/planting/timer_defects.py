@@ -1,0 +1,159 @@
+"""Planted defects of the timer: its wheel, log and checkpoint, and the order in which they are flushed."""
+
+from typing import Final
+
+from storage.tests.planting.defect import Defect, change
+
+TIMER: Final = "storage/timer_store.py"
+TIMER_LOG: Final = "storage/timer_log.py"
+_CRASHES: Final = "storage/tests/test_timer_crashes.py::"
+_STORE: Final = "storage/tests/test_timer_store.py::"
+FLUSH: Final = _CRASHES + "test_a_flush_that_ends_anywhere"
+INTERLEAVED: Final = _CRASHES + "test_a_flush_in_the_middle_of_other_work"
+CHAINING: Final = _CRASHES + "test_chaining_and_delivering_that_end_anywhere"
+REWRITING: Final = _CRASHES + "test_rewriting_a_slot_that_ends_anywhere"
+TORN: Final = _CRASHES + "test_a_wheel_slot_that_is_torn_anywhere"
+BEHIND: Final = _STORE + "test_records_behind_lost_ones_never_come_back"
+LOST: Final = _STORE + "test_a_record_of_a_lost_message_does_not_stand_for_the_next_one"
+
+TIMERS: Final = "timers complete"
+
+_FLUSH_LOG: Final = "        self._store.flush()\n"
+_RUN_FLUSH: Final = "        self._store.flushes.run(lambda: self._flush_files(position))\n"
+_FLUSH_TIMER: Final = "        self._log.flush()\n        self._wheel.flush()\n"
+_WRITE_POSITION: Final = "        self._checkpoint.write_position(position)\n"
+
+TIMER_DEFECTS: Final = (
+    Defect(
+        "timer-checkpoint-before-its-log",
+        TIMERS,
+        change(TIMER, _FLUSH_TIMER + _WRITE_POSITION, _WRITE_POSITION + _FLUSH_TIMER),
+        (FLUSH,),
+    ),
+    Defect(
+        "timer-flush-without-the-commit-log",
+        TIMERS,
+        change(TIMER, _FLUSH_LOG + _RUN_FLUSH, _RUN_FLUSH),
+        (FLUSH,),
+    ),
+    Defect(
+        "timer-log-not-flushed",
+        TIMERS,
+        change(TIMER, _FLUSH_TIMER, _FLUSH_TIMER.replace("        self._log.flush()\n", "")),
+        (FLUSH,),
+    ),
+    Defect(
+        "timer-position-read-during-the-flush",
+        TIMERS,
+        change(
+            TIMER,
+            _FLUSH_TIMER + _WRITE_POSITION,
+            _FLUSH_TIMER
+            + "        position = self.take_unflushed_position() or position\n"
+            + _WRITE_POSITION,
+        ),
+        (INTERLEAVED,),
+    ),
+    Defect(
+        "timer-message-chained-again",
+        TIMERS,
+        change(TIMER, "            self.already_chained.add(record.physical_offset)\n", ""),
+        (CHAINING,),
+    ),
+    Defect(
+        "timer-wheel-not-repaired",
+        TIMERS,
+        change(TIMER, "            self._relink(record)\n", "            pass\n"),
+        (FLUSH,),
+    ),
+    Defect(
+        "torn-timer-slot-kept",
+        TIMERS,
+        change(
+            TIMER,
+            "            if slot.last >= start and not self._ends_with_own_record(slot):\n",
+            "            if False:\n",
+        ),
+        (FLUSH,),
+    ),
+    Defect(
+        "timer-progress-ahead-of-its-logs",
+        TIMERS,
+        change(
+            TIMER,
+            "        return self._log.end >= progress.log_end and ",
+            "        return True or ",
+        ),
+        (FLUSH,),
+    ),
+    Defect(
+        "part-of-a-rewritten-slot-counts",
+        TIMERS,
+        change(TIMER, "        if record.magic & MAGIC_PART:\n            return\n", ""),
+        (REWRITING,),
+    ),
+    Defect(
+        "timer-log-remains-behind-its-end",
+        TIMERS,
+        change(TIMER_LOG, "            file.zero_from(self.end - base)\n", ""),
+        (BEHIND,),
+    ),
+    Defect(
+        "timer-log-zeros-not-flushed",
+        TIMERS,
+        change(
+            TIMER_LOG,
+            "            self._files.flush(self._path(base))\n        self._reserved",
+            "        self._reserved",
+        ),
+        (BEHIND,),
+    ),
+    Defect(
+        "timer-record-of-a-lost-message-trusted",
+        TIMERS,
+        change(
+            TIMER_LOG,
+            "        return end % self._file_bytes == 0 or is_whole(self._unpack(position))\n",
+            "        return True\n",
+        ),
+        (LOST,),
+    ),
+    Defect(
+        "timer-slot-rewritten-before-its-chain-is-durable",
+        TIMERS,
+        change(TIMER, "        self._store.flushes.run(self._log.flush)\n", ""),
+        (REWRITING,),
+    ),
+    Defect(
+        "timer-slot-rewritten-before-its-deliveries-are-durable",
+        TIMERS,
+        change(
+            TIMER,
+            _FLUSH_LOG + "        first = previous = -1\n",
+            "        first = previous = -1\n",
+        ),
+        (REWRITING,),
+    ),
+    Defect(
+        "timer-slot-may-end-inside-of-a-record",
+        TIMERS,
+        change(TIMER, " and not self._ends_with_own_record(slot)", " and slot.last >= self._log.end"),
+        (TORN,),
+    ),
+    Defect(
+        "timer-slot-goes-on-with-an-old-round",
+        TIMERS,
+        change(TIMER, " or (slot.last < record.position and record.previous < 0)", ""),
+        (TORN,),
+    ),
+    Defect(
+        "torn-timer-slot-not-counted-anew",
+        TIMERS,
+        change(
+            TIMER,
+            "            self._recount_slot(self.slot_start_ms(last.slot_time_ms))\n",
+            "            pass\n",
+        ),
+        (TORN,),
+    ),
+)
