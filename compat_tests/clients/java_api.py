@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from compat_tests.clients.driver import JavaDriver
@@ -26,6 +27,26 @@ class JavaClient:
         if credentials is not None:
             identity |= {"access_key": credentials.access_key, "secret_key": credentials.secret_key}
         return JavaClient(self.driver, self.version, identity)
+
+    def use_tls(
+        self, *, trust: Path | None = None, certificate: Path | None = None, key: Path | None = None
+    ) -> None:
+        """Make the clients that this JVM starts from now on use TLS; without `trust` they accept any certificate."""
+        self._set_tls(
+            tlsEnable=True,
+            tlsTestModeEnable=False,
+            tlsClientAuthServer=trust is not None,
+            tlsClientTrustCertPath=str(trust or ""),
+            tlsClientCertPath=str(certificate or ""),
+            tlsClientKeyPath=str(key or ""),
+        )
+
+    def use_plain_connections(self) -> None:
+        """Make the clients that this JVM starts from now on use no TLS."""
+        self._set_tls(tlsEnable=False)
+
+    def _set_tls(self, **fields: bool | str) -> None:
+        self.driver.call("tls", fields=fields)
 
     def run_mqadmin(self, *arguments: str) -> str:
         """Run a command of the official admin tool and return what it prints. Client 5.x only."""

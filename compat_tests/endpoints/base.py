@@ -1,6 +1,7 @@
 """The `Endpoint` protocol, and the base class of endpoints that consist of local processes."""
 
 import shutil
+import ssl
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -60,18 +61,26 @@ class Endpoint(Protocol):
 
 
 class LocalEndpoint:
-    """Base class of endpoints whose servers are child processes with a directory of their own."""
+    """Base class of endpoints whose servers are child processes with a directory of their own.
+
+    `tls`: the context of probes, for servers that refuse plain connections.
+    """
 
     kind = "local"
     start_timeout_s = 60.0
     stop_timeout_s = 60.0
 
     def __init__(
-        self, ports: tuple[int, int], settings: Mapping[str, str] | None, directory: Path | None
+        self,
+        ports: tuple[int, int],
+        settings: Mapping[str, str] | None,
+        directory: Path | None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.name = self.kind
         self.settings = dict(settings or {})
         self.namesrv_port, self.broker_port = ports
+        self._probe_tls = tls
         self._owned = directory is None
         self.directory = directory or Path(tempfile.mkdtemp(prefix=f"rocketmq-{self.kind}-"))
         self.children: list[ChildProcess] = []
@@ -110,7 +119,9 @@ class LocalEndpoint:
         self.directory.mkdir(parents=True, exist_ok=True)
         try:
             self.start_children()
-            wait_for_route(self.namesrv, self.broker_port, self.start_timeout_s, self._while_starting)
+            wait_for_route(
+                self.namesrv, self.broker_port, self.start_timeout_s, self._while_starting, self._probe_tls
+            )
         except BaseException:
             self.crash()
             raise

@@ -5,6 +5,7 @@ reminded to (`REMINDER_INTERVAL_S`). Tests use both; benchmarks pass `FULL_SPEED
 """
 
 import json
+import ssl
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -87,9 +88,10 @@ class OfficialEndpoint(LocalEndpoint):
         namesrv: str | None = None,
         jvm: str = QUICK_START,
         namesrv_settings: Mapping[str, str] | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         fetch_jars(profile)
-        super().__init__(find_server_ports(), settings, directory)
+        super().__init__(find_server_ports(), settings, directory, tls)
         self.profile = profile
         self.jvm = jvm
         self._external_namesrv = namesrv
@@ -168,7 +170,7 @@ class OfficialEndpoint(LocalEndpoint):
         super()._while_starting()
         if not self._is_untuned and time.monotonic() - self._last_reminder_s > REMINDER_INTERVAL_S:
             self._last_reminder_s = time.monotonic()
-            with suppress(OSError, ProbeRefused), Probe(self.broker) as probe:
+            with suppress(OSError, ProbeRefused), Probe(self.broker, tls=self._probe_tls) as probe:
                 probe.update_broker_config(brokerPermission=self.settings.get("brokerPermission", "6"))
 
     def _wait_for_namesrv(self) -> None:
@@ -177,7 +179,7 @@ class OfficialEndpoint(LocalEndpoint):
         while time.monotonic() < end:
             self._check_alive()
             try:
-                Probe(self.namesrv).__exit__()
+                Probe(self.namesrv, tls=self._probe_tls).__exit__()
             except OSError:
                 time.sleep(0.02)
             else:

@@ -8,6 +8,7 @@ import itertools
 import json
 import re
 import socket
+import ssl
 import struct
 import time
 from collections.abc import Callable, Mapping
@@ -26,12 +27,14 @@ class ProbeRefused(Exception):
 
 
 class Probe:
-    """A connection to a namesrv or broker; not thread-safe."""
+    """A connection to a namesrv or broker, with TLS if there is a context; not thread-safe."""
 
-    def __init__(self, address: str, timeout_s: float = 3.0) -> None:
+    def __init__(self, address: str, timeout_s: float = 3.0, tls: ssl.SSLContext | None = None) -> None:
         host, port = address.rsplit(":", 1)
         self._socket = socket.create_connection((host.strip("[]"), int(port)), timeout=timeout_s)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if tls is not None:
+            self._socket = tls.wrap_socket(self._socket, server_hostname=host.strip("[]"))
 
     def __enter__(self) -> Self:
         return self
@@ -126,7 +129,11 @@ def broker_addresses(route: str) -> list[str]:
 
 
 def wait_for_route(
-    namesrv: str, broker_port: int | None, timeout_s: float, check: Callable[[], None] = lambda: None
+    namesrv: str,
+    broker_port: int | None,
+    timeout_s: float,
+    check: Callable[[], None] = lambda: None,
+    tls: ssl.SSLContext | None = None,
 ) -> str:
     """Wait until the namesrv routes TBW102 to a broker (with this port) that listens, and return its address.
 
@@ -137,11 +144,11 @@ def wait_for_route(
     while time.monotonic() < end:
         check()
         try:
-            with Probe(namesrv) as probe:
+            with Probe(namesrv, tls=tls) as probe:
                 found = broker_addresses(probe.route("TBW102"))
             found = [one for one in found if broker_port is None or one.endswith(f":{broker_port}")]
             if found:
-                Probe(found[0]).__exit__()
+                Probe(found[0], tls=tls).__exit__()
                 return found[0]
         except (OSError, ProbeRefused, ValueError) as error:
             problem = error

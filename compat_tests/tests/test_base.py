@@ -22,12 +22,12 @@ class Scripted(LocalEndpoint):
 
 @pytest.fixture(autouse=True)
 def route(monkeypatch: pytest.MonkeyPatch) -> None:
-    def never(namesrv: str, port: int | None, timeout_s: float, check: object) -> str:
+    def never(namesrv: str, port: int | None, timeout_s: float, check: object, tls: object) -> str:
         for _ in range(1_000_000):
             check()  # type: ignore[operator]
         raise AssertionError("the child should have ended")
 
-    def at_once(namesrv: str, port: int | None, timeout_s: float, check: object) -> str:
+    def at_once(namesrv: str, port: int | None, timeout_s: float, check: object, tls: object) -> str:
         return "127.0.0.1:2"
 
     monkeypatch.setattr(base, "wait_for_route", at_once)

@@ -37,6 +37,10 @@ public final class Driver {
         PushConsumers.register();
         PullConsumers.register();
         Transactions.register();
+        OPERATIONS.put("tls", command -> {
+            Settings.applyTls(command.getJSONObject("fields"));
+            return null;
+        });
         OPERATIONS.put("hello", command -> System.getProperty("java.version"));
         registerAdmin();
         ExecutorService workers = Executors.newCachedThreadPool();

@@ -1,5 +1,6 @@
 import com.alibaba.fastjson.JSONObject;
 import com.alibaba.fastjson.util.TypeUtils;
+import java.lang.reflect.Field;
 import java.lang.reflect.Method;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
@@ -9,6 +10,7 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.remoting.RPCHook;
+import org.apache.rocketmq.remoting.netty.TlsSystemConfig;
 
 /** Applies JSON settings to clients by their setters, and converts messages and queues to JSON. */
 final class Settings {
@@ -51,6 +53,14 @@ final class Settings {
                 throw new IllegalArgumentException("no setter " + name);
             }
             found.invoke(target, TypeUtils.castToJavaBean(entry.getValue(), found.getParameterTypes()[0]));
+        }
+    }
+
+    /** Sets fields of TlsSystemConfig, which clients read when they are built; its system properties are read once only. */
+    static void applyTls(JSONObject fields) throws Exception {
+        for (Map.Entry<String, Object> entry : fields.entrySet()) {
+            Field field = TlsSystemConfig.class.getField(entry.getKey());
+            field.set(null, TypeUtils.castToJavaBean(entry.getValue(), field.getType()));
         }
     }
 
