@@ -70,7 +70,8 @@ fuzz: $(VENV)/dev
 
 # The laws of the store in long: docs/explanation/store-laws.md
 laws: $(VENV)/dev
-	LAWS_SEEDS=$(SEEDS) $(BIN)/python -m pytest storage/tests/test_store_model.py storage/tests/test_store_interleaving.py $(ARGS)
+	LAWS_SEEDS=$(SEEDS) $(BIN)/python -m pytest storage/tests/test_store_model.py storage/tests/test_store_interleaving.py \
+	  gateway/broker/assembly/tests/test_build_stories.py $(ARGS)
 
 planted: $(VENV)/dev
 	$(BIN)/python -m storage.tests.planting $(ARGS)

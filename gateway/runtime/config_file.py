@@ -69,6 +69,10 @@ class ConfigFile:
         self.is_behind = False
         # The path of the content that survives a power failure; unknown for content found at the start.
         self._whole = ""
+        # Content was found in the file itself: a process killed before it waited for the disk may have left it.
+        self._is_found = False
+        # The file was found torn, so that it must not replace the backup that was read instead.
+        self._is_torn = False
         self._replaced = 0
 
     def load(self, parse: Callable[[bytes], T]) -> T | None:
@@ -97,6 +101,8 @@ class ConfigFile:
             except (ValueError, RequestError) as error:
                 faults.append(f"{path} cannot be read: {error}")
             else:
+                self._is_found = path == self.path
+                self._is_torn = path != self.path and present is not None
                 if path != self.path:
                     reason = faults[0] if faults else f"{self.path} is missing"
                     log.warning("table read from its backup", extra={"path": path, "reason": reason})
@@ -112,8 +118,9 @@ class ConfigFile:
 
     def save(self, data: bytes) -> None:
         """Replace the content. Raises StoreFull, OSError if it cannot be written."""
-        self._files.write_small(self.path, data, self.path + ".bak")
+        self._files.write_small(self.path, data, None if self._is_torn else self.path + ".bak")
         self._whole = self.path
+        self._is_torn = False
         self.is_missing = False
 
     def replace(self, data: bytes) -> None:
@@ -130,8 +137,9 @@ class ConfigFile:
         self._replaced += 1
 
     def unflushed_mark(self) -> int | None:
-        """Return a mark of the present content; None if it is safe from a power failure or nothing was written."""
-        return None if self.is_behind or self._whole in (self.path, "") else self._replaced
+        """Return a mark of the present content; None if it is safe from a power failure, or there is none."""
+        is_safe = self._whole == self.path or not (self._whole or self._is_found)
+        return None if self.is_behind or is_safe else self._replaced
 
     def wait_for_disk(self) -> None:
         """Block until the present content is on the disk. Thread-safe; raises OSError."""

@@ -240,3 +240,39 @@ def test_a_first_save_that_was_cut_short_is_none(tmp_path):
     path = tmp_path / "topics.json"
     path.with_name("topics.json.tmp").write_text("{")
     assert ConfigFile(DiskFiles(), str(path)).load(json.loads) is None
+
+
+def test_a_torn_file_does_not_replace_its_backup(tmp_path, monkeypatch):
+    """A process killed between the two steps of a save would otherwise leave nothing that can be read."""
+    path = tmp_path / "topics.json"
+    backup = path.with_name("topics.json.bak")
+    path.write_bytes(b"[")
+    backup.write_bytes(b"[1]")
+    file = ConfigFile(DiskFiles(), str(path))
+    assert file.load(json.loads) == [1]
+    file.save(b"[2]")
+    assert (path.read_bytes(), backup.read_bytes()) == (b"[2]", b"[1]")
+    file.save(b"[3]")
+    assert (path.read_bytes(), backup.read_bytes()) == (b"[3]", b"[2]")
+
+
+def test_a_table_that_a_killed_process_replaced_is_made_durable():
+    """An administrator who repeats a change that is there already gets an answer that holds."""
+    files = CrashFiles()
+    file = ConfigFile(files, PATH)
+    for number in (b"1", b"2"):
+        file.replace(number)
+    files = files.crash(random.Random(0), lose_unflushed=False)
+    again = ConfigFile(files, PATH)
+    assert again.load(int) == 2
+    assert again.unflushed_mark() is not None
+    assert again.flush()
+    assert again.unflushed_mark() is None
+    for seed in range(10):
+        assert ConfigFile(files.crash(random.Random(seed)), PATH).load(int) == 2
+
+
+def test_a_table_without_a_file_has_nothing_to_wait_for():
+    file = ConfigFile(CrashFiles(), PATH)
+    assert file.load(int) is None
+    assert file.unflushed_mark() is None

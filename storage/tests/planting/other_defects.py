@@ -40,6 +40,28 @@ OTHER_DEFECTS: Final = (
         (TEST_TABLES,),
     ),
     Defect(
+        "torn-table-replaces-its-backup",
+        TABLES,
+        change(CONFIG_FILE, 'None if self._is_torn else self.path + ".bak"', 'self.path + ".bak"'),
+        (TEST_TABLES,),
+    ),
+    Defect(
+        "table-of-a-killed-process-taken-for-flushed",
+        TABLES,
+        change(CONFIG_FILE, "not (self._whole or self._is_found)", "not self._whole"),
+        (TEST_TABLES,),
+    ),
+    Defect(
+        "backup-of-a-table-not-read",
+        TABLES,
+        change(
+            CONFIG_FILE,
+            '        for path in (self.path, self.path + ".bak"):\n',
+            "        for path in (self.path,):\n",
+        ),
+        ("gateway/broker/assembly/tests/test_build_stories.py",),
+    ),
+    Defect(
         "staged-mark-after-the-parts-are-gone",
         BATCH,
         change(
