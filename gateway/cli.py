@@ -126,6 +126,8 @@ class _Commands(click.Group):
         "topic": "gateway.admin.commands.topic",
         "group": "gateway.admin.commands.group",
         "cluster": "gateway.admin.commands.cluster",
+        "produce": "gateway.admin.commands.produce",
+        "consume": "gateway.admin.commands.consume",
     }
 
     def list_commands(self, context: click.Context) -> list[str]:

@@ -2,6 +2,7 @@
 
 import re
 from datetime import UTC, datetime
+from math import floor
 from typing import Final
 
 _SECONDS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -48,3 +49,9 @@ def parse_time_ms(text: str) -> int:
         ) from None
     zoned = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return round(zoned.timestamp() * 1000)
+
+
+def elapsed_in_month_ms(now_ms: int) -> int:
+    """Return the ms since the month began in the local time zone: the time in the unique keys of messages."""
+    month = datetime.fromtimestamp(now_ms / 1000).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    return now_ms - floor(month.timestamp() * 1000)

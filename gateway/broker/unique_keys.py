@@ -3,11 +3,10 @@
 import itertools
 import os
 import random
-from datetime import datetime
-from math import floor
 
 from codec.ids import make_unique_key
 from storage.clock import Clock
+from toolkit.times import elapsed_in_month_ms
 
 
 class UniqueKeyGenerator:
@@ -24,9 +23,6 @@ class UniqueKeyGenerator:
 
     def next_key(self) -> str:
         """Return a new key of 32 (IPv4) or 56 (IPv6) hexadecimal digits."""
-        now_ms = self._clock.now_ms()
-        now = datetime.fromtimestamp(now_ms / 1000)
-        month = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-        elapsed_ms = now_ms - floor(month.timestamp() * 1000)
+        elapsed_ms = elapsed_in_month_ms(self._clock.now_ms())
         count = next(self._counter) & 0xFFFF
         return make_unique_key(self._address, os.getpid() & 0xFFFF, self._loader_hash, elapsed_ms, count)

@@ -5,8 +5,8 @@ from dataclasses import asdict
 import click
 
 from gateway.store_commands.options import json_option, open_reader, store_options
-from gateway.store_commands.progress import show_progress
 from gateway.store_commands.verify import print_json
+from toolkit.progress import show_progress
 
 
 @click.command()

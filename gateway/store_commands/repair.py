@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 import click
 
 from gateway.store_commands.options import open_reader, report_store_errors, store_options
-from gateway.store_commands.progress import show_progress
 from gateway.store_commands.verify import print_finding, verify_store
 from toolkit.exit_codes import ExitCode
+from toolkit.progress import show_progress
 
 if TYPE_CHECKING:
     from storage.tools.repair import RepairPlan

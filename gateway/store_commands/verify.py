@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gateway.store_commands.options import json_option, open_reader, store_options
-from gateway.store_commands.progress import show_progress
 from toolkit.exit_codes import ExitCode
+from toolkit.progress import show_progress
 
 if TYPE_CHECKING:
     from storage.tools.findings import StoreFinding

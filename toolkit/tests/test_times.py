@@ -1,6 +1,8 @@
+from datetime import datetime
+
 import pytest
 
-from toolkit.times import format_time, parse_duration_ms, parse_time_ms
+from toolkit.times import elapsed_in_month_ms, format_time, parse_duration_ms, parse_time_ms
 
 
 @pytest.mark.parametrize(
@@ -27,6 +29,12 @@ def test_a_time_and_its_text() -> None:
 def test_texts_that_are_no_time(text: str) -> None:
     with pytest.raises(ValueError, match=r"beyond|neither"):
         parse_time_ms(text)
+
+
+def test_the_time_since_the_month_began() -> None:
+    start = datetime(2024, 2, 1).timestamp()
+    assert elapsed_in_month_ms(round(start * 1000)) == 0
+    assert elapsed_in_month_ms(round(start * 1000) + 86_400_123) == 86_400_123
 
 
 def test_durations() -> None:

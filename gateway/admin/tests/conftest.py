@@ -15,7 +15,7 @@ _NUMBERS = itertools.count(1)
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
     """Two brokers of one cluster."""
-    with run_server(tmp_path_factory.mktemp("server"), brokers=2) as running:
+    with run_server(tmp_path_factory.mktemp("server"), brokers=2, enable_property_filter=True) as running:
         yield running
 
 

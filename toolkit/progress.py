@@ -4,8 +4,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import click
-
 _UPDATES = 200
 """The bar is drawn at most this many times."""
 
@@ -19,6 +17,8 @@ def show_progress(label: str, total_bytes: Callable[[], int]) -> Iterator[Callab
     if not sys.stderr.isatty():
         yield _ignore
         return
+    import click
+
     total = max(1, total_bytes())
     with click.progressbar(
         length=total, label=label, file=sys.stderr, update_min_steps=total // _UPDATES + 1

@@ -1,0 +1,124 @@
+"""The command `rmq-gateway consume`: prints messages of a topic."""
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gateway.admin.commands.options import ClusterCommand, ConnectionFlags, cluster_options
+
+if TYPE_CHECKING:
+    from codec.message import Message
+    from gateway.admin.consuming import ReadOptions
+
+
+@click.command(cls=ClusterCommand)
+@click.argument("topic")
+@click.option(
+    "--from",
+    "start",
+    default="earliest",
+    show_default=True,
+    metavar="PLACE",
+    help="Begin at earliest, latest, a time (2026-01-31T12:00:00Z, ms) or a duration ago (15m).",
+)
+@click.option("--offset", type=click.IntRange(0), metavar="N", help="Begin at this offset of each queue.")
+@click.option(
+    "--queue", "queues", type=click.IntRange(0), multiple=True, metavar="N", help="Only this queue."
+)
+@click.option(
+    "--broker", "brokers", multiple=True, metavar="NAME", help="Only queues of this broker; repeatable."
+)
+@click.option("-n", "--count", type=click.IntRange(1), metavar="N", help="Stop after N messages.")
+@click.option("-F", "--follow", is_flag=True, help="Wait for new messages instead of stopping at the end.")
+@click.option(
+    "--tag", "tags", default="*", metavar="TAGS", help='Only messages with these tags, such as "a || b".'
+)
+@click.option("--sql", default="", metavar="EXPRESSION", help="Only messages that fit this SQL92 expression.")
+@click.option(
+    "--group", default="", metavar="NAME", help="Begin at the offsets of this group, and commit to them."
+)
+@click.option("-f", "--format", "format_text", metavar="FORMAT", help="Format of each message; see below.")
+@click.option("--json", "as_json", is_flag=True, help="Print each message as a JSON line.")
+@cluster_options
+def consume(
+    connection: ConnectionFlags,
+    topic: str,
+    count: int | None,
+    format_text: str | None,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Print messages of TOPIC, up to the end as it is now, or with --follow until Ctrl-C.
+
+    Nothing changes in the cluster unless --group is given.
+
+    Parts of a format: %s value, %S its length, %t topic, %b broker, %p queue, %o offset, %k keys, %g tag,
+    %i id, %I offset id, %h properties, %T store time in ms, %D store time, %r failed deliveries, %% a percent
+    sign; \\n, \\t, \\0 and \\xNN as usual. The default is "%s\\n".
+
+    \b
+    rmq-gateway consume orders -n 10 -f '%p %o %k %s\\n'
+    rmq-gateway consume orders --from 15m --follow --json
+    """
+    from gateway.admin.consuming import TopicReader
+
+    render = _choose_renderer(format_text, as_json)
+    options = _build_options(given)
+    out = sys.stdout.buffer
+    printed = 0
+    with connection.open() as client, TopicReader(client, topic, options) as reader:
+        try:
+            for message, broker in reader.read():
+                out.write(render(message, broker))
+                if options.follow:
+                    out.flush()
+                printed += 1
+                if printed == count:
+                    break
+            reader.finish_current()
+        except KeyboardInterrupt:
+            pass  # the message that was being printed is not committed
+        out.flush()
+        reader.commit()
+
+
+def _choose_renderer(format_text: str | None, as_json: bool) -> "Callable[[Message, str], bytes]":
+    import orjson
+
+    from gateway.admin.formats import DEFAULT_FORMAT, parse_format, to_json_value
+
+    if as_json and format_text:
+        raise click.UsageError("Pass either --json or --format.")
+    if as_json:
+        return lambda message, broker: orjson.dumps(
+            to_json_value(message, broker), option=orjson.OPT_APPEND_NEWLINE
+        )
+    try:
+        return parse_format(format_text or DEFAULT_FORMAT)
+    except ValueError as error:
+        raise click.UsageError(f"--format: {error}") from None
+
+
+def _build_options(given: dict[str, Any]) -> "ReadOptions":
+    from gateway.admin.consuming import ReadOptions
+
+    if given["tags"] != "*" and given["sql"]:
+        raise click.UsageError("Pass either --tag or --sql.")
+    place, start_ms = _parse_start(given.pop("start"))
+    return ReadOptions(start=place, start_ms=start_ms, start_offset=given.pop("offset"), **given)
+
+
+def _parse_start(text: str) -> tuple[str, int | None]:
+    """Return the place or the time of --from. Raises UsageError."""
+    from toolkit.option_types import PastTimeType
+
+    if text in ("earliest", "latest"):
+        return text, None
+    try:
+        return "", PastTimeType().convert(text, None, None)
+    except click.BadParameter as error:
+        raise click.UsageError(
+            f"--from: {error.message}; or earliest, latest, or a duration such as 15m"
+        ) from None
