@@ -29,7 +29,8 @@ _FLUSH_QUEUES: Final = (
     "        self._flush_queues([(queue, end) for queue, end in ends if queue.flushed_offset < end], "
     "deleted)\n"
 )
-_COVERED: Final = "        self._covered = self._queued\n        self._store.flush()\n"
+_COVERED: Final = "        self._covered = self._queued\n        began_s = time.perf_counter()\n"
+_FLUSHED: Final = "        self._store.flush()\n        self.flushes += 1\n"
 
 LOG_DEFECTS: Final = (
     Defect(
@@ -219,7 +220,10 @@ LOG_DEFECTS: Final = (
     Defect(
         "answers-held-during-a-flush-count",
         KEPT,
-        change(GROUP_COMMIT, _COVERED, "        self._store.flush()\n        self._covered = self._queued\n"),
+        (
+            Edit(GROUP_COMMIT, _COVERED, "        began_s = time.perf_counter()\n"),
+            Edit(GROUP_COMMIT, _FLUSHED, _FLUSHED + "        self._covered = self._queued\n"),
+        ),
         (TEST_GROUP_COMMIT,),
     ),
     Defect(
