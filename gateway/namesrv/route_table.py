@@ -152,7 +152,9 @@ class RouteTable:
             if has_address and broker_id == given.broker_id:
                 return True
             if has_address or broker_id == given.broker_id:
-                self._log_conflict("registration of a local broker's name refused", given, local)
+                self._log_conflict(
+                    "registration of a local broker's name refused", given, local.address_for(local_host)
+                )
                 raise refused(
                     f"{given.broker_name} with broker id {broker_id} is a broker of this namesrv's process, at "
                     f"{local.address_for(local_host)}; {given.address} needs another brokerName, or another "
@@ -163,17 +165,17 @@ class RouteTable:
     def _is_outdated(self, given: Registration, previous: Member) -> bool:
         is_other = previous.address != given.address and previous.cluster == given.cluster
         if is_other and previous.data_version.state_version > given.data_version.state_version:
-            self._log_conflict("registration of an older state ignored", given, previous)
+            self._log_conflict("registration of an older state ignored", given, previous.address)
             return True
         return False
 
-    def _log_conflict(self, message: str, given: Registration, other: Member) -> None:
+    def _log_conflict(self, message: str, given: Registration, other_address: str) -> None:
         self._limited_log.warning(
             message,
             broker=given.broker_name,
             broker_id=given.broker_id,
             address=given.address,
-            other=other.address,
+            other=other_address,
         )
 
     def _check_limits(self, given: Registration, broker: RegisteredBroker, *, brings_topics: bool) -> None:
@@ -232,7 +234,7 @@ class RouteTable:
         if previous is None:
             self._limited_log.info("broker registered", broker=given.broker_name, address=given.address)
         elif previous.address != given.address:
-            self._log_conflict("broker replaced by another address", given, previous)
+            self._log_conflict("broker replaced by another address", given, previous.address)
         # One address serves one id: a replica that became master must not stay listed as a replica.
         for broker_id in broker.ids_at(given.address):
             if broker_id != given.broker_id:

@@ -367,7 +367,7 @@ def test_nobody_else_registers_a_local_broker(table: RouteTable, caplog: pytest.
     assert addresses(table) == {"broker-a": {0: "10.0.0.1:10911"}}
     assert table.topic_route("X", HERE) is None
     (record,) = [each for each in caplog.records if each.levelname == "WARNING"]
-    assert (record.address, record.other) == ("6.6.6.6:1", "auto:10911")  # type: ignore[attr-defined]
+    assert (record.address, record.other) == ("6.6.6.6:1", "10.0.0.1:10911")  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("address", ["auto:10911", "10.0.0.1:10911"])
