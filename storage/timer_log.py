@@ -21,6 +21,7 @@ BLANK_MAGIC: Final = (0xBBCCDDEE ^ (1880681586 + 8)) - (1 << 32)
 """Ends a file that has no room for another record. Source: TimerLog.BLANK_MAGIC_CODE, 5.4.0."""
 _BLANK: Final = Struct(">iqi")
 _SIZE_AND_MAGIC: Final = Struct(">i8xi")
+_SIZE_BYTES: Final = 4
 _RESERVE_BYTES: Final = 1 << 18
 
 
@@ -89,9 +90,18 @@ class TimerLog:
         return self.end
 
     def append(self, record: TimerRecord) -> None:
-        """Write a record at the position that `make_room` returned."""
+        """Write a record at the position that `make_room` returned.
+
+        Its size is written last: a process killed in between leaves a size of zero, which ends the log.
+        """
         base = record.position // self._file_bytes * self._file_bytes
-        RECORD.pack_into(self._mapped[base].buffer, record.position - base, RECORD.size, *record[1:])
+        buffer, at, packed = (
+            self._mapped[base].buffer,
+            record.position - base,
+            RECORD.pack(RECORD.size, *record[1:]),
+        )
+        buffer[at + _SIZE_BYTES : at + RECORD.size] = packed[_SIZE_BYTES:]
+        buffer[at : at + _SIZE_BYTES] = packed[:_SIZE_BYTES]
         self.end = record.position + RECORD.size
 
     def _roll(self, base: int) -> int:

@@ -4,6 +4,7 @@ import random
 import sys
 from collections.abc import Callable
 from types import FrameType
+from typing import Any
 
 from storage.config import StoreConfig
 from storage.crash_files import CrashFiles, ProcessKilled
@@ -126,3 +127,16 @@ class WatchedFiles(CrashFiles):
 def copy_of_killed(files: CrashFiles) -> CrashFiles:
     """Return the files as the end of the process leaves them now."""
     return files.crash(random.Random(0), lose_unflushed=False)
+
+
+class RecordedBuffer(bytearray):
+    """The content of a mapped file that notes its changes, for tests that kill the process inside of one."""
+
+    def __init__(self, content: bytes) -> None:
+        super().__init__(content)
+        self.changes: list[tuple[int, bytes, bytes]] = []  # place, bytes before, bytes after
+
+    def __setitem__(self, place: Any, value: Any) -> None:
+        if isinstance(place, slice) and isinstance(value, bytes):
+            self.changes.append((place.start or 0, bytes(self[place]), value))
+        super().__setitem__(place, value)

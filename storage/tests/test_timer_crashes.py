@@ -6,15 +6,15 @@ ends before every instruction that follows a change of the files, and a power cu
 log, wheel, timer log and checkpoint.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from itertools import combinations, count
 
 import pytest
 
 from storage.crash_files import CrashFiles
-from storage.tests.support import copy_of_killed, run_interrupted, states_during
-from storage.tests.timer_world import FILE_GROUPS, NOW, SLOTS, TOPIC, WHEEL, TimerWorld
+from storage.tests.support import RecordedBuffer, copy_of_killed, run_interrupted, states_during
+from storage.tests.timer_world import CHECK, FILE_GROUPS, LOG, NOW, SLOTS, TOPIC, WHEEL, TimerWorld
 from storage.timer_wheel import SLOT
 
 LEFT_BY_A_CUT = [kept for number in range(len(FILE_GROUPS) + 1) for kept in combinations(FILE_GROUPS, number)]
@@ -177,6 +177,75 @@ def test_a_wheel_slot_that_is_torn_anywhere(slot: int, before: int, between: int
         after.read()
         for again in (after.crash(), after.cut_power(partial(has_prefix, (WHEEL,)))):
             check_deliveries(again, range(after.sent), ())
+
+
+def tear_changes(buffer: RecordedBuffer, unit: int) -> Iterator[bytes]:
+    """Yield the content after a kill inside of each recorded change: some units are new then and the others old.
+
+    A few units come in any order, and many from the front or the back.
+    """
+    content = bytearray(buffer)
+    for at, before, _ in reversed(buffer.changes):
+        content[at : at + len(before)] = before
+    for at, before, after in buffer.changes:
+        units = [n for n in range(0, len(after), unit) if before[n : n + unit] != after[n : n + unit]]
+        numbers = range(len(units) + 1)
+        few = (part for number in numbers for part in combinations(units, number))
+        many = (part for number in numbers for part in (units[:number], units[number:]))
+        for new in few if len(units) < 7 else many:
+            for start in new:
+                content[at + start : at + start + unit] = after[start : start + unit]
+            yield bytes(content)
+            content[at : at + len(before)] = before
+        content[at : at + len(after)] = after
+    assert content == buffer
+
+
+@pytest.mark.parametrize("work", ["chain", "deliver", "finish"])
+def test_a_progress_that_is_torn_anywhere(work: str) -> None:
+    """Each field is the old one or the new one. The message in flight has a later time and an earlier position."""
+    world = TimerWorld()
+    world.send_all([1] * 6 + [2])
+    world.read()
+    world.flush()
+    for _ in range(6 if work == "finish" else 3):
+        world.deliver_first()
+    if work == "chain":
+        world.send(1)
+    file = world.files.mapped[CHECK]
+    file.buffer = recorded = RecordedBuffer(file.buffer)
+    world.read()
+    if work != "chain":
+        world.deliver_first()
+    assert len(recorded.changes) > 1
+    in_flight = {1} if work == "deliver" else set()
+    same_time = {0, 2, 4} if work == "deliver" else set()
+    for content in tear_changes(recorded, 8):
+        file.buffer = bytearray(content)
+        check_deliveries(world.crash(), range(world.sent), in_flight | same_time)
+
+
+@pytest.mark.parametrize("record", [0, 1, 77, 78])
+def test_a_timer_record_that_is_torn_anywhere(record: int) -> None:
+    """A record counts when it is whole: no message is delivered at another time than its own."""
+    world = TimerWorld()
+    world.send_all([1] * record)
+    world.read()
+    world.send(2)
+    path = f"{LOG}{record // 78 * 4096:020d}"
+    files = copy_of_killed(world.files)
+    file = world.files.open_mapped(path, 4096)
+    file.buffer = recorded = RecordedBuffer(file.buffer)
+    chained = world.chain(*world.messages(TOPIC, record, 1))
+    assert recorded.changes
+    for content in tear_changes(recorded, 1):
+        files.open_mapped(path, 4096).buffer[:] = content
+        after = world.reopen(copy_of_killed(files))
+        after.read()
+        assert [each._replace(position=0) for each in after.waiting(NOW + 2000)] == [
+            chained._replace(position=0)
+        ]
+        check_deliveries(after, range(world.sent), ())
 
 
 @pytest.mark.parametrize("flushed", ["nothing", "messages", "deliveries", "timers"])

@@ -6,6 +6,7 @@ from storage.tests.planting.defect import Defect, change
 
 TIMER: Final = "storage/timer_store.py"
 TIMER_LOG: Final = "storage/timer_log.py"
+TIMER_CHECKPOINT: Final = "storage/timer_checkpoint.py"
 _CRASHES: Final = "storage/tests/test_timer_crashes.py::"
 _STORE: Final = "storage/tests/test_timer_store.py::"
 FLUSH: Final = _CRASHES + "test_a_flush_that_ends_anywhere"
@@ -13,6 +14,8 @@ INTERLEAVED: Final = _CRASHES + "test_a_flush_in_the_middle_of_other_work"
 CHAINING: Final = _CRASHES + "test_chaining_and_delivering_that_end_anywhere"
 REWRITING: Final = _CRASHES + "test_rewriting_a_slot_that_ends_anywhere"
 TORN: Final = _CRASHES + "test_a_wheel_slot_that_is_torn_anywhere"
+PROGRESS: Final = _CRASHES + "test_a_progress_that_is_torn_anywhere"
+RECORD: Final = _CRASHES + "test_a_timer_record_that_is_torn_anywhere"
 BEHIND: Final = _STORE + "test_records_behind_lost_ones_never_come_back"
 LOST: Final = _STORE + "test_a_record_of_a_lost_message_does_not_stand_for_the_next_one"
 
@@ -22,6 +25,8 @@ _FLUSH_LOG: Final = "        self._store.flush()\n"
 _RUN_FLUSH: Final = "        self._store.flushes.run(lambda: self._flush_files(position))\n"
 _FLUSH_TIMER: Final = "        self._log.flush()\n        self._wheel.flush()\n"
 _WRITE_POSITION: Final = "        self._checkpoint.write_position(position)\n"
+_WRITE_REST: Final = "        buffer[at + _SIZE_BYTES : at + RECORD.size] = packed[_SIZE_BYTES:]\n"
+_WRITE_SIZE: Final = "        buffer[at : at + _SIZE_BYTES] = packed[:_SIZE_BYTES]\n"
 
 TIMER_DEFECTS: Final = (
     Defect(
@@ -155,5 +160,17 @@ TIMER_DEFECTS: Final = (
             "            pass\n",
         ),
         (TORN,),
+    ),
+    Defect(
+        "timer-progress-written-in-one-piece",
+        TIMERS,
+        change(TIMER_CHECKPOINT, "((0, 16), (24, 32), (16, 24), (32, 48))", "((0, 48),)"),
+        (PROGRESS,),
+    ),
+    Defect(
+        "timer-record-written-size-first",
+        TIMERS,
+        change(TIMER_LOG, _WRITE_REST + _WRITE_SIZE, _WRITE_SIZE + _WRITE_REST),
+        (RECORD,),
     ),
 )
