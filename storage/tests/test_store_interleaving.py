@@ -7,6 +7,7 @@ in the middle of one instruction after another.
 import itertools
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
 import pytest
@@ -207,3 +208,91 @@ def test_a_flush_while_a_file_ends_covers_what_came_before(messages: int) -> Non
         if not run_interrupted(store.flush, step, partial(append_long, store)):
             break
         assert end <= store.durable_offset <= store.max_physical_offset
+
+
+class LockIsHeld(Exception):
+    """The other thread has come to a lock that is held, and waits."""
+
+
+class HandoverLock:
+    """A lock at which another thread takes its turn: before it is taken, and after it was released.
+
+    ``turns`` counts these places over all locks of a store; the other thread runs at the turn with number ``at``.
+    """
+
+    def __init__(self, turns: "itertools.count[int]", at: int, other: Callable[[], object]) -> None:
+        self._turns = turns
+        self._at = at
+        self._other = other
+        self._is_held = False
+
+    def _hand_over(self) -> None:
+        if next(self._turns) == self._at:
+            with suppress(LockIsHeld):
+                self._other()
+
+    def __enter__(self) -> None:
+        self._hand_over()
+        if self._is_held:
+            raise LockIsHeld
+        self._is_held = True
+
+    def __exit__(self, *error: object) -> None:
+        self._is_held = False
+        self._hand_over()
+
+
+def append_and_flush(store: MessageStore) -> None:
+    append_one(store)
+    store.flush()
+
+
+def append_and_checkpoint(store: MessageStore) -> None:
+    append_batch(store)
+    store.write_checkpoint()
+
+
+def roll_and_flush(store: MessageStore) -> None:
+    append_long(store)
+    append_long(store)
+    store.flush()
+
+
+def index_and_checkpoint(store: MessageStore) -> None:
+    append_one(store)
+    store.build_index(100)
+    store.write_checkpoint()
+
+
+TURNS = [append_and_flush, append_and_checkpoint, roll_and_flush, recreate_topic, index_and_checkpoint]
+
+
+@pytest.mark.parametrize("outer", [MessageStore.flush, MessageStore.write_checkpoint])
+@pytest.mark.parametrize("change", TURNS)
+@pytest.mark.parametrize("messages", [1, 4, 6], ids=["first", "next file", "later"])
+def test_threads_that_take_turns_at_every_lock(messages: int, change: Work, outer: Work) -> None:
+    """Two threads flush, as those of the group commit and the checkpoint do, and then the machine stops."""
+    for at in itertools.count():
+        files, clock = CrashFiles(), FakeClock()
+        store = MessageStore.open(small_config(**KEYS_CONFIG), files, clock)
+        for number in range(messages):
+            store.append("a", 0, b"%d" % number, b"KEYS\x01k\x02")
+            clock.advance(5000)
+        turns = itertools.count()
+        for name in ("_flush_lock", "_checkpoint_lock"):
+            setattr(store, name, HandoverLock(turns, at, partial(change, store)))
+        outer(store)
+        if next(turns) <= at:
+            break
+        wanted, durable = contents(store), store.durable_offset
+        keys = [store.physical_offset_at("a", 0, number) for number in range(messages)][::-1]
+        for seed in range(6):
+            again = MessageStore.open(small_config(**KEYS_CONFIG), files.crash(random.Random(seed)), clock)
+            assert again.max_physical_offset >= durable
+            if change is not recreate_topic:
+                assert is_prefix(contents(again), wanted)
+                found = again.query_by_key("a", "k", 64, 0, 1 << 60)
+                assert found == [place for place in keys if place < again.max_physical_offset]
+        files = files.crash(random.Random(at), lose_unflushed=False)
+        assert contents(MessageStore.open(small_config(**KEYS_CONFIG), files, clock)) == wanted
+    assert at >= 2

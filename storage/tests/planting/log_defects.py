@@ -8,6 +8,8 @@ APPEND: Final = "storage/append.py"
 STORE: Final = "storage/store.py"
 COMMIT_LOG: Final = "storage/commit_log.py"
 FILES: Final = "storage/files.py"
+FLUSH_GUARD: Final = "storage/flush_guard.py"
+TEST_FLUSH_GUARD: Final = "storage/tests/test_flush_guard.py"
 GROUP_COMMIT: Final = "gateway/broker/group_commit.py"
 INTERLEAVING: Final = "storage/tests/test_store_interleaving.py"
 TEST_FILES: Final = "storage/tests/test_files.py"
@@ -251,5 +253,61 @@ LOG_DEFECTS: Final = (
         NOTHING_INVENTED,
         change(FILES, "            self._flush_deletion(path)\n            return\n", "            return\n"),
         (TEST_FILES,),
+    ),
+    Defect(
+        "messages-taken-after-a-failed-flush",
+        KEPT,
+        change(FLUSH_GUARD, "            self._refuse_appends(str(error))\n", ""),
+        (TEST_FLUSH_GUARD,),
+    ),
+    Defect(
+        "failed-flush-tried-again",
+        KEPT,
+        change(
+            FLUSH_GUARD,
+            "        self.check()\n        try:\n            return flush()\n",
+            "        try:\n            return flush()\n",
+        ),
+        (TEST_FLUSH_GUARD,),
+    ),
+    Defect(
+        "failed-flush-not-noted",
+        KEPT,
+        change(FLUSH_GUARD, "            self._files.write_small(path, mark)\n", ""),
+        (TEST_FLUSH_GUARD,),
+    ),
+    Defect(
+        "cache-trusted-after-a-failed-flush",
+        KEPT,
+        change(FLUSH_GUARD, "            files.reread_from_disk(directory)\n", "            pass\n"),
+        (TEST_FLUSH_GUARD,),
+    ),
+    Defect(
+        "store-marked-clean-after-a-failed-flush",
+        KEPT,
+        (
+            Edit(
+                STORE, "            if clean and self.flushes.failure is None:\n", "            if clean:\n"
+            ),
+            Edit(
+                STORE,
+                "                self.write_checkpoint()\n                time_ms = ",
+                "                with suppress(FlushFailed):\n"
+                "                    self.write_checkpoint()\n                time_ms = ",
+            ),
+        ),
+        (TEST_FLUSH_GUARD,),
+    ),
+    Defect(
+        "queue-taken-for-flushed-before-it-is",
+        KEPT,
+        change(
+            STORE,
+            "        ends = [(queue, queue.next_offset) for queue in self._queue_set.queues()]\n",
+            "        ends = [(queue, queue.next_offset) for queue in self._queue_set.queues()]\n"
+            "        for queue, end in ends[1:]:\n"
+            "            queue.flushed_offset = end\n",
+        ),
+        (INTERLEAVING,),
     ),
 )
