@@ -24,7 +24,7 @@ from storage.tests.planting.planter import (
     summarize,
 )
 
-MIN_DEFECTS = 102
+MIN_DEFECTS = 110
 CAUGHT = TestRun(Result.CAUGHT, "test_a.py::test_x[1 2]", "")
 
 

@@ -120,3 +120,14 @@ def test_the_keys_of_stored_messages_are_found_after_older_ones_have_expired() -
         assert store.query_by_key("t", "all", 64, 0, 1 << 60) == places[::-1]
         for number, place in zip(stored, places, strict=True):
             assert store.query_by_key("t", f"k{number}", 64, 0, 1 << 60) == [place]
+
+
+def test_a_file_that_was_written_lately_stays_though_its_messages_say_they_are_old() -> None:
+    """A message that a mirror appended keeps another broker's store timestamp."""
+    files, clock = CrashFiles(), FakeClock()
+    store = filled(2 * PER_FILE + 1, files, clock)
+    clock.advance(100 * HOUR_MS)
+    files.modified[FILES[1]] = files.modified[FILES[0]] = clock.now_ms() - 71 * HOUR_MS
+    assert store.delete_expired(manual=True) == 0
+    clock.advance(HOUR_MS)
+    assert store.delete_expired(manual=True) == 2

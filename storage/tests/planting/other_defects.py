@@ -223,4 +223,24 @@ OTHER_DEFECTS: Final = (
         ),
         (TEST_RECOVERY,),
     ),
+    Defect(
+        "lately-written-log-file-expires",
+        EXPIRED,
+        change(
+            RETENTION,
+            "        return self.files.modified_ms(commit_log.path(commit_log.first_base)) <= timestamp_ms\n",
+            "        return True\n",
+        ),
+        (TEST_RETENTION,),
+    ),
+    Defect(
+        "time-search-beyond-the-last-message-stays-behind-it",
+        TIMES,
+        change(
+            "storage/time_search.py",
+            "first_offset_after(log, queue, timestamp_ms, inclusive=False) - 1)\n",
+            "first_offset_after(log, queue, timestamp_ms, inclusive=False))\n",
+        ),
+        (TEST_STORE,),
+    ),
 )

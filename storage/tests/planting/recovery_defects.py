@@ -11,6 +11,7 @@ INDEX: Final = "storage/index.py"
 STORE: Final = "storage/store.py"
 TEST_HEIR: Final = "storage/tests/test_index_for_official_heir.py"
 TEST_UNINDEXED: Final = "storage/tests/test_unindexed_search.py"
+TEST_ENDS: Final = "storage/tests/test_queue_ends.py"
 TEST_BUILD: Final = "gateway/broker/assembly/tests/test_build.py"
 
 DENSE: Final = "queue offsets without holes"
@@ -143,6 +144,35 @@ RECOVERY_DEFECTS: Final = (
             "                    behind = None\n                    if behind is None:\n",
         ),
         (TEST_RECOVERY,),
+    ),
+    Defect(
+        "filler-in-the-place-of-damage-not-flushed",
+        KEPT,
+        change("storage/damage.py", "        files.flush(log_files.path(base))\n", "        pass\n"),
+        (TEST_RECOVERY,),
+    ),
+    Defect(
+        "missing-queue-files-unnoticed",
+        DENSE,
+        change(RECOVERY, "        return bool(missing)\n", "        return False\n"),
+        (TEST_ENDS,),
+    ),
+    Defect(
+        "queue-goes-on-before-its-known-end",
+        DENSE,
+        change(RECOVERY, "        self._keep_queue_ends(end.physical_offset)\n", ""),
+        (TEST_ENDS,),
+    ),
+    Defect(
+        "ends-of-a-deleted-topic-kept",
+        DENSE,
+        change(
+            STORE,
+            "        queues = self._queue_set.take_topic(topic)\n"
+            "        delete_queue_ends(self.files, self.config.root)\n",
+            "        queues = self._queue_set.take_topic(topic)\n",
+        ),
+        (TEST_ENDS,),
     ),
     Defect(
         "damaged-messages-leave-no-hole",
