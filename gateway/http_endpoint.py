@@ -10,6 +10,7 @@ from gateway.config.process import ProcessConfig
 from gateway.console.errors import ConsoleError
 from gateway.console.server import Console
 from gateway.console.settings import ConsoleSettings, is_loopback
+from gateway.runtime.listener_tls import ListenTls
 from gateway.runtime.metrics import MetricRegistry
 from gateway.runtime.supervise import TaskSupervisor
 from toolkit.settings import SettingsError
@@ -72,7 +73,14 @@ def build_http_endpoint(
             f"httpAddress={config.http_address} can be reached by others: set httpToken, which /metrics then "
             "requires (Authorization: Bearer TOKEN). /healthz and /readyz stay open to probes"
         )
-    settings = ConsoleSettings(host=config.http_address, port=config.http_port, token=config.http_token)
+    settings = ConsoleSettings(
+        host=config.http_address,
+        port=config.http_port,
+        token=config.http_token,
+        hosts=[host.strip() for host in config.http_hosts.split(",") if host.strip()],
+        tls=ListenTls(mode="disabled"),
+        plain_http=True,
+    )
     console = Console(settings, metrics, METRIC_PREFIX, port_setting="httpPort")
     console.add_probe("/readyz", readiness.report)
     return console

@@ -245,6 +245,13 @@ class ProcessConfig:
         "",
         "token that /metrics requires (Authorization: Bearer TOKEN); empty: none",
         ours=True,
+        secret=True,
+    )
+    http_hosts: str = key(
+        "httpHosts",
+        "",
+        "host names, separated by commas, under which /metrics may be asked for besides addresses and localhost",
+        ours=True,
     )
     control_port: int = key(
         "controlPort",

@@ -17,8 +17,9 @@ class OperationRefused(Exception):
 
 
 class ConsoleError(Exception):
-    """Raised by a route to answer with an error; ``status`` is the HTTP status."""
+    """Raised by a route to answer with an error: its HTTP status, and headers besides the usual ones."""
 
-    def __init__(self, text: str, status: int = 400) -> None:
+    def __init__(self, text: str, status: int = 400, headers: tuple[tuple[str, str], ...] = ()) -> None:
         super().__init__(text)
         self.status = status
+        self.headers = headers

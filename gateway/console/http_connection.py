@@ -24,6 +24,7 @@ class Page:
 
     content_type: str
     content: bytes
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,9 @@ class HttpConnection:
             ("Content-Length", str(len(page.content))),
             ("Cache-Control", "no-store"),
             ("X-Content-Type-Options", "nosniff"),
+            ("Cross-Origin-Resource-Policy", "same-origin"),
+            ("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'"),
+            *page.headers,
             ("Connection", "close"),
         ]
         if self._http.our_state not in (self._h11.IDLE, self._h11.SEND_RESPONSE):

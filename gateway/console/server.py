@@ -1,13 +1,12 @@
 """An HTTP console on one port: JSON routes that parts register, `/status`, `/metrics`, `/healthz`.
 
-It serves one request per connection; size, number and duration are bounded. Clients that are slow to send or to read
-hold nobody up: a connection takes a worker only while its request is worked on, and of the connections that wait for
-their clients the oldest is closed when there are too many.
+It serves one request per connection; size, number and duration are bounded. `access.py` decides who may send it.
+Clients that are slow to send or to read hold nobody up: a connection takes a worker only while its request is worked
+on, and of the connections that wait for their clients the oldest is closed when there are too many.
 """
 
-import hmac
-import ipaddress
 import logging
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from inspect import isawaitable
@@ -17,12 +16,17 @@ from urllib.parse import parse_qsl
 import orjson
 import trio
 
+from gateway.console.access import READING_METHODS, AccessControl, Caller
 from gateway.console.errors import ConsoleError
 from gateway.console.exposition import CONTENT_TYPE, render_exposition
 from gateway.console.http_connection import HttpConnection, HttpRequest, Page
 from gateway.console.settings import ConsoleSettings
+from gateway.console.transport_stream import TransportStream
+from gateway.runtime.listener_tls import listener_acceptor
 from gateway.runtime.metrics import Metric, MetricRegistry
 from gateway.runtime.process import ListenError
+from remoting.tls_acceptor import RELOAD_INTERVAL_S
+from remoting.transport import SocketTransport
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +55,7 @@ class Console:
 
     A GET route receives the query (texts; of a repeated name the last), a POST route the JSON object of the body, or
     an empty dict. `/metrics` shows the registry's metrics with ``metric_prefix`` before their names.
-    ``port_setting`` names the port in errors.
+    ``port_setting`` names the port in errors. ``needs_action_header``: see `access.py`.
     """
 
     def __init__(
@@ -60,12 +64,16 @@ class Console:
         metrics: MetricRegistry,
         metric_prefix: str,
         port_setting: str = "console.port",
+        *,
+        needs_action_header: bool = True,
     ) -> None:
         self.settings = settings
         self._port_setting = port_setting
         self._routes: dict[tuple[str, str], Route] = {}
         self._probes: set[str] = set()
         self._sections: dict[str, Section] = {}
+        self._access = AccessControl(settings, needs_action_header=needs_action_header)
+        self._acceptor = listener_acceptor(settings.tls, "console.tls")
         self._workers = Workers(settings.max_connections)
         self._idle = IdleConnections(MAX_IDLE_CONNECTIONS)
         self._metric_registry = metrics
@@ -120,18 +128,24 @@ class Console:
         async with trio.open_nursery() as nursery:
             for listener in listeners:
                 nursery.start_soon(self._accept_connections, listener)
+            nursery.start_soon(self._reload_certificate)
             task_status.started(listeners[0].socket.getsockname()[:2])
 
-    async def serve_connection(self, stream: trio.abc.Stream) -> None:
-        """Answer one request of a connection, and close it."""
+    async def _reload_certificate(self) -> None:
+        while True:
+            await trio.sleep(RELOAD_INTERVAL_S)
+            await self._acceptor.reload_if_changed()
+
+    async def serve_connection(self, stream: trio.abc.Stream, address: str = "") -> None:
+        """Answer one request of a connection from an address, and close it."""
         import h11  # only servers with a console need it
 
         connection = HttpConnection(stream, self.settings)
         async with stream:
             try:
-                page = await self._receive_and_work(connection)
+                page = await self._receive_and_work(connection, address)
             except ConsoleError as error:
-                page = error.status, _error_page(str(error))
+                page = error.status, _error_page(error)
             except (trio.BrokenResourceError, trio.ClosedResourceError, h11.RemoteProtocolError):
                 log.debug("console client disconnected")
                 return
@@ -139,14 +153,16 @@ class Console:
                 with self._idle.wait_for_client():
                     await connection.send_answer(*page)
 
-    async def _receive_and_work(self, connection: HttpConnection) -> tuple[int, Page] | None:
+    async def _receive_and_work(self, connection: HttpConnection, address: str) -> tuple[int, Page] | None:
         """Return status and answer; None if the client ended first, or was too slow while others were waiting."""
         received: tuple[HttpRequest, Route, dict[str, Any]] | None = None
+        caller: Caller | None = None
         with self._idle.wait_for_client(), trio.move_on_after(self.settings.request_timeout_s) as limit:
             asked = await connection.read_head()
             if asked is None:
                 return None
-            self._check_access(asked)
+            if asked.path not in self._probes:
+                caller = await self._access.authorize(asked, address)
             route = self._find_route(asked)
             body = await connection.read_body()
             if body is None:
@@ -155,7 +171,14 @@ class Console:
             received = (asked, route, given)
         if limit.cancelled_caught:
             raise ConsoleError("the request did not arrive in time", 408)
-        return None if received is None else await self._work(*received)
+        if received is None:
+            return None
+        status, page = await self._work(*received)
+        asked = received[0]
+        if caller is not None and asked.method not in READING_METHODS:
+            facts = {"user": caller.name, "remote": address, "path": asked.path, "status": status}
+            log.info("console action", extra=facts)
+        return status, page
 
     async def _work(self, asked: HttpRequest, route: Route, given: dict[str, Any]) -> tuple[int, Page]:
         try:
@@ -166,10 +189,10 @@ class Console:
                     return 200, await _call_route(route, given)
             raise ConsoleError("no answer within [console] answer_timeout_s", 504)
         except ConsoleError as error:
-            return error.status, _error_page(str(error))
+            return error.status, _error_page(error)
         except Exception as error:
             log.exception("console route failed", extra={"path": asked.path})
-            return 500, _error_page(f"{type(error).__name__}: {error}")
+            return 500, _error_page(ConsoleError(f"{type(error).__name__}: {error}"))
 
     def _add_route(self, method: str, path: str, function: Route) -> None:
         if (method, path) in self._routes:
@@ -189,26 +212,31 @@ class Console:
     async def _accept_connections(self, listener: trio.SocketListener) -> None:
         async with listener, trio.open_nursery() as nursery:
             while True:
-                nursery.start_soon(self._serve_safely, await _accept_stream(listener))
+                nursery.start_soon(self._serve_safely, await _accept_socket(listener))
 
-    async def _serve_safely(self, stream: trio.abc.Stream) -> None:
+    async def _serve_safely(self, sock: socket.socket) -> None:
         try:
-            await self.serve_connection(stream)
+            address = SocketTransport(sock).remote[0]
+            stream = await self._open_stream(sock)
+            if stream is not None:
+                await self.serve_connection(stream, address)
         except Exception:
             log.exception("console connection failed")
 
-    def _check_access(self, asked: HttpRequest) -> None:
-        token = self.settings.token
-        if asked.path in self._probes:
-            return
-        if token:
-            if not hmac.compare_digest(asked.headers.get(b"authorization", b""), b"Bearer " + token.encode()):
-                raise ConsoleError("the console requires its token (Authorization: Bearer …)", 401)
-        elif b"origin" in asked.headers or _is_host_name(asked.headers.get(b"host", b"localhost")):
-            # Otherwise any web page that is open in a browser on this machine could control the gateway.
-            raise ConsoleError(
-                "requests from web pages are refused: use an address or localhost, or set a token", 403
-            )
+    async def _open_stream(self, sock: socket.socket) -> trio.abc.Stream | None:
+        """Return the stream for a new client, with TLS if it begins so; None for one that is not served."""
+        transport, accepted = SocketTransport(sock), None
+        with self._idle.wait_for_client(), trio.move_on_after(self.settings.request_timeout_s):
+            try:
+                accepted = await self._acceptor.accept(transport)
+            except OSError as error:
+                log.debug("console connection refused", extra={"reason": str(error)})
+        if accepted is None:
+            transport.close()
+            return None
+        if accepted is transport:
+            return trio.SocketStream(trio.socket.from_stdlib_socket(sock))
+        return TransportStream(accepted)
 
     def _find_route(self, asked: HttpRequest) -> Route:
         method = "GET" if asked.method == "HEAD" else asked.method
@@ -268,34 +296,15 @@ async def _call_route(route: Route, given: dict[str, Any]) -> Page:
     return answer if isinstance(answer, Page) else _json_page(answer)
 
 
-async def _accept_stream(listener: trio.SocketListener) -> trio.SocketStream:
+async def _accept_socket(listener: trio.SocketListener) -> socket.socket:
     while True:
         try:
-            return await listener.accept()
+            stream = await listener.accept()
+            return socket.socket(fileno=stream.socket.detach())
         except OSError as error:
             # Out of file descriptors: clients' traffic goes first, and the console waits.
             log.warning("console cannot accept a connection", extra={"error": str(error)})
             await trio.sleep(1)
-
-
-def _is_host_name(header: bytes) -> bool:
-    """Tell whether a Host header has a name other than localhost.
-
-    A web page can let its own name resolve to this machine (DNS rebinding), but it cannot make a browser send an
-    address in this header.
-    """
-    host = header.decode("latin-1")
-    if host.startswith("["):
-        host = host[1:].partition("]")[0]
-    elif host.count(":") <= 1:
-        host = host.partition(":")[0]
-    if host.lower() == "localhost":
-        return False
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return True
-    return False
 
 
 def _parse_object(body: bytes | bytearray) -> dict[str, Any]:
@@ -314,5 +323,6 @@ def _json_page(answer: Any) -> Page:
     return Page(JSON, orjson.dumps(answer, option=orjson.OPT_NON_STR_KEYS))
 
 
-def _error_page(text: str) -> Page:
-    return _json_page({"error": text})
+def _error_page(error: ConsoleError) -> Page:
+    page = _json_page({"error": str(error)})
+    return Page(page.content_type, page.content, error.headers)

@@ -11,6 +11,7 @@ import trio
 from codec.hosts import format_host
 from gateway.runtime.allocator import TRIM_INTERVAL_S, HeapTrimmer
 from gateway.runtime.file_limit import within_file_limit
+from gateway.runtime.listener_tls import listener_acceptor
 from gateway.runtime.loop_watchdog import LoopWatchdog
 from gateway.runtime.metrics import Metric, MetricRegistry
 from gateway.runtime.process import announce_ready, run_process, tune_garbage_collector
@@ -26,7 +27,7 @@ from gateway.shadow.clusters.endpoints import (
     make_upstream_dialer,
 )
 from gateway.shadow.clusters.loop_guard import LoopGuard
-from gateway.shadow.clusters.security import listener_acceptor, make_signer
+from gateway.shadow.clusters.security import make_signer
 from gateway.shadow.clusters.target_check import TargetCheck
 from gateway.shadow.compare.build import build_comparison
 from gateway.shadow.compare.service import ComparisonService

@@ -74,13 +74,16 @@ def control_settings(config: ProcessConfig) -> ConsoleSettings:
         host=config.control_address,
         port=config.control_port,
         token=config.control_token,
+        plain_http=True,
         max_connections=MAX_CONNECTIONS,
     )
 
 
 def build_console(settings: ConsoleSettings, servers: InMemoryServers) -> Console:
     """Return the HTTP server of the control API."""
-    console = Console(settings, MetricRegistry(), METRIC_PREFIX, port_setting="controlPort")
+    console = Console(
+        settings, MetricRegistry(), METRIC_PREFIX, port_setting="controlPort", needs_action_header=False
+    )
     api = ControlApi(servers)
     for operation in OPERATIONS:
         register = console.get if operation.method == "GET" else console.post

@@ -120,6 +120,7 @@ ROOMS: Mapping[str, set[str]] = {
         "gateway.shadow.report",
     },
     "gateway.shadow.commands": {
+        "gateway.console",
         "gateway.config",
         "gateway.runtime",
         "gateway.shadow",

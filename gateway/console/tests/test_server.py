@@ -63,7 +63,8 @@ def parse_answer(data):
 
 
 def build_request(method, target, body=b"", headers=()):
-    lines = [f"{method} {target} HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}", *headers]
+    usual = ["Host: localhost", "X-Requested-With: tests", f"Content-Length: {len(body)}"]
+    lines = [f"{method} {target} HTTP/1.1", *usual, *headers]
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 
@@ -127,9 +128,9 @@ async def test_slow_answer_times_out():
         b"\x00\x00\x00\x10 no http at all\r\n\r\n",
         b"GET / HTTP/1.1\r\n\r\n",
         b"POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: nine\r\n\r\n",
-        b"POST /echo HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n",
-        b"POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\n{a}",
-        b"POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\n[1]",
+        b"POST /echo HTTP/1.1\r\nHost: localhost\r\nX-Requested-With: x\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n",
+        b"POST /echo HTTP/1.1\r\nHost: localhost\r\nX-Requested-With: x\r\nContent-Length: 3\r\n\r\n{a}",
+        b"POST /echo HTTP/1.1\r\nHost: localhost\r\nX-Requested-With: x\r\nContent-Length: 3\r\n\r\n[1]",
     ],
 )
 async def test_garbage_is_refused(garbage):
@@ -143,7 +144,7 @@ async def test_random_bytes_are_answered():
     chance, served = random.Random(5), make_console(request_timeout_s=1)
     whole = [
         build_request("POST", "/echo", b'{"a": 1}'),
-        b"POST /echo HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+        b"POST /echo HTTP/1.1\r\nHost: localhost\r\nX-Requested-With: x\r\nTransfer-Encoding: chunked\r\n\r\n"
         b'4\r\n{"a"\r\n3\r\n:1}\r\n0\r\n\r\n',
         b"GET /echo HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
         b"CONNECT x:1 HTTP/1.1\r\nHost: localhost\r\n\r\n",
@@ -381,7 +382,7 @@ async def test_a_body_is_not_received_without_the_token():
     here, there = memory_stream_pair()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(make_console(token="sesame").serve_connection, there)
-        await here.send_all(b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
+        await here.send_all(b"POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n")
         assert (await here.receive_some()).startswith(b"HTTP/1.1 401")
         await here.aclose()
 
@@ -419,7 +420,9 @@ async def test_hostile_targets_are_answered(target, caplog):
 async def test_a_body_in_tiny_chunks_yields_to_others():
     """Chunks of one byte cost the most; a receive must never carry so many that the loop stands still."""
     tiny = b"1\r\n \r\n" * 20_000
-    head = b"POST /echo HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    head = (
+        b"POST /echo HTTP/1.1\r\nHost: localhost\r\nX-Requested-With: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
     served = make_console()
     here, there = memory_stream_pair()
     await here.send_all(head + tiny + b"2\r\n{}\r\n0\r\n\r\n")
@@ -430,11 +433,17 @@ async def test_a_body_in_tiny_chunks_yields_to_others():
     assert turns.count >= len(tiny) / 8192
 
 
-def test_other_addresses_require_a_token():
+def test_other_addresses_require_users_or_a_token_and_encryption():
     assert is_loopback("127.0.0.2")
     assert is_loopback("::1")
     assert is_loopback("localhost")
-    with pytest.raises(SettingsError, match="token must be set"):
-        load_table(ConsoleSettings, {"host": "0.0.0.0"}, "console")
-    load_table(ConsoleSettings, {"host": "0.0.0.0", "token": "t"}, "console")
-    load_table(ConsoleSettings, {"host": "0.0.0.0", "enabled": False}, "console")
+    table = {"host": "0.0.0.0"}
+    with pytest.raises(SettingsError, match="set users or a token"):
+        load_table(ConsoleSettings, table, "console")
+    with pytest.raises(SettingsError, match="enforcing"):
+        load_table(ConsoleSettings, {**table, "token": "t"}, "console")
+    with pytest.raises(SettingsError, match="enforcing"):
+        load_table(ConsoleSettings, {**table, "token": "t", "tls": {"mode": "permissive"}}, "console")
+    load_table(ConsoleSettings, {**table, "token": "t", "tls": {"mode": "enforcing"}}, "console")
+    load_table(ConsoleSettings, {**table, "token": "t", "plain_http": True}, "console")
+    load_table(ConsoleSettings, {**table, "enabled": False}, "console")

@@ -14,6 +14,7 @@ from gateway.shadow.traffic.exchange import ALL_CODES, Codes, Exchange, Side
 from gateway.shadow.traffic.outcome import Outcome
 
 _EVERYTHING = CaptureRule()
+MAX_CACHED_CHARS = 1024
 
 
 class CaptureSelection:
@@ -37,7 +38,9 @@ class CaptureSelection:
         except FrameError:
             return self._make_unreadable_record(exchange)
         topic, group = declared_topic(command), declared_group(command)
-        rule = self._rule_for(topic, group, exchange.code)
+        # Names that no broker accepts would make the cache large.
+        find_rule = self._rule_for if len(topic) + len(group) <= MAX_CACHED_CHARS else self._find_rule
+        rule = find_rule(topic, group, exchange.code)
         if rule is None or not _is_sampled(rule, exchange, command, topic):
             return None
         request = self._redaction.redact_request(command, exchange.request, topic)

@@ -1,6 +1,6 @@
-"""TLS and credentials of the shadow gateway: their settings in `[listen]`, `[primary]` and `[target]`, and their use.
+"""TLS and credentials of the shadow gateway at both clusters: their settings in `[primary]` and `[target]`.
 
-The protocols themselves live in `remoting.tls` and `remoting.acl`.
+The protocols live in `remoting.tls` and `remoting.acl`, TLS of listeners in `gateway.runtime.listener_tls`.
 """
 
 from collections.abc import Callable
@@ -10,29 +10,8 @@ from pathlib import Path
 from codec.command import Command
 from remoting import acl, tls
 from remoting.acl import Credentials
-from remoting.tls_acceptor import TlsAcceptor, TlsMode, self_signed_context
 from remoting.transport import Opener
 from toolkit.settings import SettingsError, setting
-
-
-@dataclass(frozen=True, slots=True)
-class ListenTls:
-    """`[listen.tls]`: TLS of the gateway's clients."""
-
-    mode: str = setting(
-        "permissive",
-        "disabled: plain connections only; permissive: plain and TLS; enforcing: TLS only",
-        choices=tuple(mode.value for mode in TlsMode),
-    )
-    certificate: str = setting(
-        "", "PEM file of the certificate and its chain; none: a self-signed certificate is generated at start"
-    )
-    key: str = setting("", "PEM file of the private key; none: the key is in the certificate's file")
-    key_password: str = setting("", "password of the private key", secret=True)
-    client_ca: str = setting(
-        "", "PEM file of the authority that signs clients' certificates; none: they are not verified"
-    )
-    client_required: bool = setting(False, "refuse clients without a certificate")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,26 +40,6 @@ class CredentialSettings:
     secret_key: str = setting("", "the user's secret", secret=True)
     secret_key_file: str = setting("", "file with the secret, used instead of secret_key")
     security_token: str = setting("", "security token, for servers that require one", secret=True)
-
-
-def listener_acceptor(settings: ListenTls, where: str = "listen.tls") -> TlsAcceptor:
-    """Return the acceptor of a listener's connections. Raises SettingsError."""
-    mode = TlsMode(settings.mode)
-    if not settings.certificate:
-        if mode is not TlsMode.DISABLED and (settings.client_ca or settings.client_required):
-            raise SettingsError(f"{where}: certificate must be set when clients' certificates are verified")
-        return TlsAcceptor(mode, self_signed_context)
-    try:
-        return TlsAcceptor.of_files(
-            mode,
-            Path(settings.certificate),
-            Path(settings.key or settings.certificate),
-            key_password=settings.key_password,
-            client_authority=Path(settings.client_ca) if settings.client_ca else None,
-            client_required=settings.client_required,
-        )
-    except (OSError, ValueError) as error:
-        raise SettingsError(f"{where}: {error}") from error
 
 
 def upstream_opener(settings: UpstreamTls, open_plain: Opener, where: str) -> Opener:

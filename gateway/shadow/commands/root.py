@@ -5,6 +5,7 @@ import sys
 import click
 
 from gateway.shadow.commands.backfill import backfill
+from gateway.shadow.commands.console_user import console_user
 from gateway.shadow.commands.cutover import COMMANDS as CUTOVER_COMMANDS
 from gateway.shadow.commands.mode import COMMANDS as MIRROR_COMMANDS
 from gateway.shadow.commands.parity import COMMANDS as COMPARE_COMMANDS
@@ -62,5 +63,12 @@ def example() -> None:
     click.echo(example_file(), nl=False)
 
 
-for _command in (*COMPARE_COMMANDS, *CUTOVER_COMMANDS, *MIRROR_COMMANDS, *REPORT_COMMANDS, backfill):
+for _command in (
+    *COMPARE_COMMANDS,
+    *CUTOVER_COMMANDS,
+    *MIRROR_COMMANDS,
+    *REPORT_COMMANDS,
+    backfill,
+    console_user,
+):
     shadow.add_command(_command)

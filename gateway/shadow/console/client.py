@@ -1,20 +1,33 @@
-"""The commands' client of a running gateway: finds its console by the configuration, and exchanges JSON with it."""
+"""The commands' client of a running gateway: finds its console by the configuration, and exchanges JSON with it.
 
+Name and password of a console user come from a file or the environment, never from the command line, where other users
+of the machine would see them. They are sent over TLS or to this machine only, unless the configuration says otherwise.
+"""
+
+import base64
+import os
+import ssl
 import tomllib
-from http.client import HTTPConnection, HTTPException
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
 from urllib.parse import urlencode
 
 import click
 import orjson
 
-from gateway.console.settings import ConsoleSettings
+from gateway.console.settings import ConsoleSettings, is_loopback
 from gateway.shadow.clusters.cluster import split_address
 from toolkit.exit_codes import ConfigurationError
 from toolkit.toml_tables import load_table
 
 WILDCARD_HOSTS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
+LOGIN_VARIABLE: Final = "RMQ_GATEWAY_CONSOLE_LOGIN"
+LOGIN_FILE_VARIABLE: Final = "RMQ_GATEWAY_CONSOLE_LOGIN_FILE"
+HTTPS_PREFIX: Final = "https://"
+_LOGIN_FILE: Final = "gateway.shadow.console.login_file"
+_AUTHORITY: Final = "gateway.shadow.console.authority"
+"""Keys of click's context under which the options of `console_options` are found."""
 
 
 class ConsoleUnreachable(click.ClickException):
@@ -32,11 +45,26 @@ class ConsoleRefused(click.ClickException):
 class ConsoleClient:
     """Sends requests to a console. click shows both errors as they are, and ends the command with exit code 1."""
 
-    def __init__(self, host: str, port: int, token: str = "", timeout_s: float = 600.0) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        token: str = "",
+        timeout_s: float = 600.0,
+        *,
+        login: str = "",
+        context: ssl.SSLContext | None = None,
+    ) -> None:
+        """``login`` is "name:password"; with a context the console is reached by TLS."""
         self.host = WILDCARD_HOSTS.get(host, host)
         self.port = port
-        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._headers = {"X-Requested-With": "rmq-gateway"}
+        if login:
+            self._headers["Authorization"] = f"Basic {base64.b64encode(login.encode()).decode()}"
+        elif token:
+            self._headers["Authorization"] = f"Bearer {token}"
         self._timeout_s = timeout_s
+        self._context = context
 
     def get(self, path: str, **query: str | int | float) -> dict[str, Any]:
         """Return the answer to a GET request. Raises ConsoleUnreachable, ConsoleRefused."""
@@ -46,8 +74,13 @@ class ConsoleClient:
         """Return the answer to a POST request. Raises ConsoleUnreachable, ConsoleRefused."""
         return self._send_request("POST", path, orjson.dumps(body or {}))
 
+    def _new_connection(self) -> HTTPConnection:
+        if self._context is None:
+            return HTTPConnection(self.host, self.port, timeout=self._timeout_s)
+        return HTTPSConnection(self.host, self.port, timeout=self._timeout_s, context=self._context)
+
     def _send_request(self, method: str, target: str, body: bytes | None) -> dict[str, Any]:
-        connection = HTTPConnection(self.host, self.port, timeout=self._timeout_s)
+        connection = self._new_connection()
         try:
             connection.request(method, target, body, {**self._headers, "Content-Type": "application/json"})
             answer = connection.getresponse()
@@ -64,26 +97,76 @@ class ConsoleClient:
 
 
 def make_console_client(
-    file: str | Path | None, address: str | None = None, timeout_s: float = 600.0
+    file: str | Path | None,
+    address: str | None = None,
+    timeout_s: float = 600.0,
+    *,
+    login: str = "",
+    authority: str = "",
 ) -> ConsoleClient:
     """Return a client for the gateway that runs with a configuration file.
 
-    ``address`` ("host:port") replaces the configured one. Raises ConfigurationError if the file cannot be used,
-    UsageError if neither is given.
+    ``address`` ("host:port" or "https://host:port") replaces the configured one. ``login`` is "name:password",
+    ``authority`` the file of the authority that signed the console's certificate. Raises ConfigurationError if the file
+    cannot be used or the login would be sent readably, UsageError if neither file nor address is given.
     """
     if not file and not address:
         raise click.UsageError("no gateway selected: pass -c FILE or --console HOST:PORT")
     try:
         table = tomllib.loads(Path(file).read_text()).get("console", {}) if file else {}
         settings = load_table(ConsoleSettings, table, "console")
-        host, port = split_address(address) if address else (settings.host, settings.port)
+        encrypted = settings.tls.mode == "enforcing" or bool(address and address.startswith(HTTPS_PREFIX))
+        plain_address = (address or "").removeprefix(HTTPS_PREFIX)
+        host, port = split_address(plain_address) if address else (settings.host, settings.port)
+        context = make_context(settings, authority) if encrypted else None
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"{file or address}: {error}") from error
     if not settings.enabled and not address:
         raise ConfigurationError(
             f"{file}: [console] enabled = false; set it to true, or pass --console HOST:PORT"
         )
-    return ConsoleClient(host, port, settings.token, timeout_s)
+    is_here = is_loopback(WILDCARD_HOSTS.get(host, host))
+    if (login or settings.token) and not encrypted and not is_here and not settings.plain_http:
+        raise ConfigurationError(
+            f"credentials would be sent to {host} in the clear: use --console https://HOST:PORT, or set "
+            "[console] plain_http = true"
+        )
+    return ConsoleClient(host, port, settings.token, timeout_s, login=login, context=context)
+
+
+def make_context(settings: ConsoleSettings, authority: str) -> ssl.SSLContext:
+    """Return the context that verifies a console.
+
+    Without an authority, and with a certificate in the configuration, exactly this certificate is accepted. Raises
+    OSError.
+    """
+    context = ssl.create_default_context(cafile=authority or None)
+    if settings.tls.certificate and not authority:
+        context.load_verify_locations(settings.tls.certificate)
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        context.check_hostname = False
+    return context
+
+
+def read_login(file: str) -> str:
+    """Return "name:password" from a file that only its owner can read, or else from the environment; "" for neither.
+
+    Raises ConfigurationError.
+    """
+    if not file:
+        login = os.environ.get(LOGIN_VARIABLE, "")
+        if login and ":" not in login:
+            raise ConfigurationError(f"{LOGIN_VARIABLE} must be NAME:PASSWORD")
+        return login
+    try:
+        if Path(file).stat().st_mode & 0o077:
+            raise ConfigurationError(f"{file} can be read by others: chmod 600 {file}")
+        login = Path(file).read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{file}: {error}") from error
+    if ":" not in login:
+        raise ConfigurationError(f"{file} must contain NAME:PASSWORD")
+    return login
 
 
 def console_options(function: Any) -> Any:
@@ -91,9 +174,25 @@ def console_options(function: Any) -> Any:
     at = click.option(
         "--console",
         "address",
-        metavar="HOST:PORT",
+        metavar="[https://]HOST:PORT",
         help="Address of the console, if it differs from the configuration.",
     )
+    login = click.option(
+        "--login-file",
+        metavar="FILE",
+        envvar=LOGIN_FILE_VARIABLE,
+        expose_value=False,
+        callback=lambda context, _, value: context.meta.update({_LOGIN_FILE: value or ""}),
+        help=f"File with NAME:PASSWORD of a console user, mode 600. Without it: the variable {LOGIN_VARIABLE}.",
+    )
+    authority = click.option(
+        "--console-ca",
+        metavar="FILE",
+        expose_value=False,
+        callback=lambda context, _, value: context.meta.update({_AUTHORITY: value or ""}),
+        help="PEM file of the authority of the console's certificate, if it is not in the configuration.",
+    )
+    function = login(authority(function))
     return click.option(
         "-c", "--config", "file", metavar="FILE", help="Configuration file of the gateway (shadow.toml)."
     )(at(function))
@@ -104,5 +203,8 @@ def console_from_options(file: str | None, address: str | None) -> ConsoleClient
 
     Without -c the file is that of `rmq-gateway shadow -c`. Raises ClickException.
     """
-    given = click.get_current_context().obj or {}
-    return make_console_client(file or given.get("file"), address)
+    context = click.get_current_context()
+    given = context.obj or {}
+    login = read_login(context.meta.get(_LOGIN_FILE, ""))
+    authority = context.meta.get(_AUTHORITY, "")
+    return make_console_client(file or given.get("file"), address, login=login, authority=authority)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from gateway.shadow.clusters.security import ListenTls
+from gateway.runtime.listener_tls import ListenTls
 from toolkit.settings import setting
 
 MIB = 1024 * 1024

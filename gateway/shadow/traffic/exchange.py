@@ -47,6 +47,7 @@ class Exchange:
         "__dict__",
         "_decoded_answer",
         "_decoded_request",
+        "_keeps_decoded",
         "answer",
         "answered_s",
         "asked_s",
@@ -92,6 +93,7 @@ class Exchange:
         self.answered_s = answered_s
         self.reverse = reverse
         self.side = side
+        self._keeps_decoded = True
         self._decoded_request: Command | None = None
         self._decoded_answer: Command | None = None
 
@@ -102,7 +104,9 @@ class Exchange:
         """The request, decoded once. Raises FrameError if it is not a command."""
         command = self._decoded_request
         if command is None:
-            command = self._decoded_request = decode_frame(self.request, 4, len(self.request))
+            command = decode_frame(self.request, 4, len(self.request))
+            if self._keeps_decoded:
+                self._decoded_request = command
         return command
 
     @property
@@ -110,14 +114,17 @@ class Exchange:
         """The answer, decoded once. Raises FrameError if it is not a command."""
         command = self._decoded_answer
         if command is None and self.answer is not None:
-            command = self._decoded_answer = decode_frame(self.answer, 4, len(self.answer))
+            command = decode_frame(self.answer, 4, len(self.answer))
+            if self._keeps_decoded:
+                self._decoded_answer = command
         return command
 
     def forget_decoded(self) -> None:
-        """Free the decoded commands, which take four times the memory of small frames; they are decoded again if read.
+        """Free the decoded commands, which take four times the memory of small frames; from now on each look decodes.
 
         Another thread may be reading them: each property returns what it has found, not the attribute.
         """
+        self._keeps_decoded = False
         self._decoded_request = self._decoded_answer = None
 
     @property

@@ -1,11 +1,10 @@
 import pytest
 import trio
 
+from gateway.runtime.listener_tls import ListenTls, listener_acceptor
 from gateway.shadow.clusters.security import (
     CredentialSettings,
-    ListenTls,
     UpstreamTls,
-    listener_acceptor,
     load_credentials,
     upstream_opener,
 )

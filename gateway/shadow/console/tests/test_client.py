@@ -1,17 +1,27 @@
+import tomllib
+
+import click
 import pytest
 import trio
 from click import ClickException
+from click.testing import CliRunner
 
 from gateway.console.errors import ConsoleError
 from gateway.console.server import Console
 from gateway.console.settings import ConsoleSettings
 from gateway.runtime.metrics import MetricRegistry
+from gateway.shadow.commands.root import shadow
 from gateway.shadow.console.client import (
     ConsoleClient,
     ConsoleRefused,
     ConsoleUnreachable,
+    console_from_options,
+    console_options,
     make_console_client,
+    read_login,
 )
+from remoting.certificates import CertificateAuthority
+from toolkit.toml_tables import load_table
 
 
 def _make_console(**settings):
@@ -57,7 +67,7 @@ def test_console_client_over_a_real_port(tmp_path):
 
 def test_client_address_comes_from_the_configuration(tmp_path):
     config = tmp_path / "shadow.toml"
-    config.write_text('[console]\nhost = "0.0.0.0"\nport = 1\ntoken = "t"\n')
+    config.write_text('[console]\nhost = "0.0.0.0"\nport = 1\ntoken = "t"\nplain_http = true\n')
     client = make_console_client(config)
     assert (client.host, client.port) == ("127.0.0.1", 1)
     assert isinstance(make_console_client(config, "somewhere:7"), ConsoleClient)
@@ -71,3 +81,106 @@ def test_client_address_comes_from_the_configuration(tmp_path):
             make_console_client(config)
     with pytest.raises(ClickException, match="nowhere"):
         make_console_client(tmp_path / "nowhere.toml")
+
+
+def _configure(tmp_path, port, users, tls=""):
+    config = tmp_path / "shadow.toml"
+    config.write_text(f"[console]\nport = {port}\n{tls}\n{users}")
+    return config
+
+
+def _print_user(name, *options, password="a long password"):
+    done = CliRunner().invoke(shadow, ["console-user", name, *options], input=f"{password}\n")
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_the_printed_user_signs_in_over_tls(tmp_path):
+    """The path of an operator: print a user, put it into the configuration, and use the console with a login file."""
+    files = CertificateAuthority.create(tmp_path, "ca").issue("console", ("console.example.org",), days=1)
+    tls = f'[console.tls]\nmode = "enforcing"\ncertificate = "{files.certificate}"\nkey = "{files.key}"\n'
+    users = _print_user("vera") + _print_user("otto", "--role", "operator")
+    config = _configure(tmp_path, 0, users, tls)
+    settings = load_table(ConsoleSettings, tomllib.loads(config.read_text())["console"], "console")
+    login_file = tmp_path / "login"
+    login_file.touch(0o600)
+    login_file.write_text("otto:a long password\n")
+
+    @click.command()
+    @console_options
+    def ask(file, address):
+        found = console_from_options(file, address)
+        click.echo(f"{found.get('/echo', a='1')} {found.post('/echo')}")
+
+    async def main():
+        served = Console(settings, MetricRegistry(), "rocketmq_test_")
+        served.get("/echo", lambda given: given)
+        served.post("/echo", lambda given: given)
+        async with trio.open_nursery() as nursery:
+            host, port = await nursery.start(served.run)
+
+            def run(*words, env=None, address=f"https://{host}:{port}"):
+                given = {"RMQ_GATEWAY_CONSOLE_LOGIN": "", "RMQ_GATEWAY_CONSOLE_LOGIN_FILE": "", **(env or {})}
+                return CliRunner().invoke(ask, ["-c", str(config), "--console", address, *words], env=given)
+
+            def talk():
+                done = run("--login-file", str(login_file))
+                assert (done.exit_code, done.output) == (0, "{'a': '1'} {}\n")
+                by_variable = run(env={"RMQ_GATEWAY_CONSOLE_LOGIN": "otto:a long password"})
+                assert by_variable.exit_code == 0
+                by_file = run(env={"RMQ_GATEWAY_CONSOLE_LOGIN_FILE": str(login_file)})
+                assert by_file.exit_code == 0
+                looking = run(env={"RMQ_GATEWAY_CONSOLE_LOGIN": "vera:a long password"})
+                assert "vera may only look" in looking.output
+                assert "name and password" in run().output
+                authority = str(files.certificate.parent / "ca.pem")
+                by_authority = run("--console-ca", authority, "--login-file", str(login_file))
+                assert "not valid for '127.0.0.1'" in by_authority.output, "then the address must be right"
+
+            await trio.to_thread.run_sync(talk)
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+
+
+def test_console_user_asks_for_good_passwords_and_names():
+    for words, given, problem in (
+        (["otto"], "short\n", "at least 8 characters"),
+        (["o:o"], "a long password\n", "name"),
+        (["otto", "--role", "root"], "a long password\n", "root"),
+    ):
+        done = CliRunner().invoke(shadow, ["console-user", *words], input=given)
+        assert done.exit_code != 0
+        assert problem in done.output
+        assert "a long password" not in done.output
+
+
+def test_logins_come_from_private_files(tmp_path, monkeypatch):
+    monkeypatch.setenv("RMQ_GATEWAY_CONSOLE_LOGIN", "")
+    assert read_login("") == ""
+    file = tmp_path / "login"
+    file.write_text("otto:secret\n")
+    file.chmod(0o640)
+    with pytest.raises(ClickException, match="chmod 600"):
+        read_login(str(file))
+    file.chmod(0o600)
+    assert read_login(str(file)) == "otto:secret"
+    file.write_text("otto")
+    with pytest.raises(ClickException, match="NAME:PASSWORD"):
+        read_login(str(file))
+    with pytest.raises(ClickException, match="nowhere"):
+        read_login(str(tmp_path / "nowhere"))
+    monkeypatch.setenv("RMQ_GATEWAY_CONSOLE_LOGIN", "otto")
+    with pytest.raises(ClickException, match="NAME:PASSWORD"):
+        read_login("")
+
+
+def test_credentials_do_not_travel_readably(tmp_path):
+    config = _configure(tmp_path, 9880, "")
+    with pytest.raises(ClickException, match="in the clear"):
+        make_console_client(config, "gateway.example.org:9880", login="otto:secret")
+    make_console_client(config, "127.0.0.1:9880", login="otto:secret")
+    make_console_client(config, "gateway.example.org:9880")
+    config.write_text("[console]\nplain_http = true\n")
+    make_console_client(config, "gateway.example.org:9880", login="otto:secret")
+    make_console_client(None, "https://gateway.example.org:9880", login="otto:secret")
