@@ -116,8 +116,8 @@ def decode_frame(buffer: Buffer, start: int, end: int, max_header_bytes: int = M
     The body is copied. An unknown language becomes "OTHER", an empty remark None; header fields that are null are
     left out.
     Raises FrameError, and no other exception, for anything that is not a command.
-    A header without code or opaque has code 0 and opaque 0. Deviation: the official decoder counts up an opaque of its
-    own instead, which no peer can match with a request either.
+    A header without code or opaque, or with null in their place, has code 0 and opaque 0. Deviation: the official
+    decoder counts up an opaque of its own instead, which no peer can match with a request either.
     """
     if not 0 <= start <= end - 4 or end > len(buffer):
         raise FrameError("frame without room for a header length")
@@ -181,7 +181,9 @@ def _decode_unusual_json(header: bytes, body: bytes) -> Command:
 
 
 def _json_int(fields: dict[str, Any], name: str, default: str) -> int:
-    spelled = fields.get(name, default)
+    spelled = fields.get(name)
+    if spelled is None:
+        spelled = default
     if isinstance(spelled, str) and _SPELLED_INT(spelled) and _INT_MIN <= int(spelled) <= _INT_MAX:
         return int(spelled)
     raise FrameError(f"header field {name} is not a 32-bit number")

@@ -27,7 +27,7 @@ class is the type argument: ``Request[SomeReply]`` or ``Request[None]``.
 
 import re
 from collections.abc import Callable, Mapping
-from types import NoneType, UnionType
+from types import MappingProxyType, NoneType, UnionType
 from typing import (
     Annotated,
     Any,
@@ -171,7 +171,10 @@ def _parser_of(cls: type["Header"]) -> Callable[..., Any]:
     for item in cls.WIRE_FIELDS:
         kind, _ = without_optional(item.type)
         names[f"default_{item.name}"] = item.default
-        absent = f"missing({item.wire!r})" if item.default is MISSING else f"default_{item.name}"
+        if item.wire in cls.NULL_TEXTS:
+            absent = repr(cls.NULL_TEXTS[item.wire])
+        else:
+            absent = f"missing({item.wire!r})" if item.default is MISSING else f"default_{item.name}"
         lines.append(f"    v = get({item.wire!r})")
         lines.append(
             f"    self.{item.name} = {absent} if v is None else {_parse_expression(kind, item, names)}"
@@ -231,9 +234,14 @@ class Header(Declared):
     BODY: ClassVar[type[JsonBody] | None] = None
     BODY_OPTIONAL: ClassVar[bool] = True
     WIRE_FIELDS: ClassVar[tuple[Field, ...]] = ()
+    NULL_TEXTS: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    """Texts that stand for missing fields by wire name, where the official server answers as it does to a name that
+    does not exist: its remark prints the text."""
 
-    def __init_subclass__(cls, **keywords: Any) -> None:
+    def __init_subclass__(cls, *, null_texts: Mapping[str, str] | None = None, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
+        if null_texts is not None:
+            cls.NULL_TEXTS = MappingProxyType(dict(null_texts))
         cls.WIRE_FIELDS = tuple(item for item in cls.FIELDS if item.name not in _NOT_EXT)
         for item in cls.WIRE_FIELDS:
             _check_type(item)
@@ -249,8 +257,8 @@ class Header(Declared):
         is out of its Java range.
 
         Source: RemotingCommand.decodeCommandCustomHeader, 5.4.0: the remark about a missing field.
-        Deviation: the official server only logs it, continues with null or 0, and then answers with a
-        NullPointerException or acts on queue 0; here the answer names the field.
+        Deviation: where `NULL_TEXTS` has no text for it, the official server only logs it, continues with null or 0,
+        and then answers with a NullPointerException or acts on queue 0; here the answer names the field.
         """
         return cls()
 

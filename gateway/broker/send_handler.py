@@ -205,6 +205,11 @@ class SendHandler:
         """Return the checked header of a send, whose topic is created if that is allowed. Raises RequestError."""
         return self._check_header(connection, command, _read_fields(command))
 
+    @property
+    def common_answer_fields(self) -> dict[str, str]:
+        """The header fields of every answer to a producer, refusals included."""
+        return self._common_answer_fields
+
     def _check_header(self, connection: Connection, command: Command, fields: tuple[Any, ...]) -> SendHeader:
         topic, queue_id, sys_flag, born, flag, properties, times, max_times, batch = fields
         if self._config.start_accept_send_timestamp_ms:

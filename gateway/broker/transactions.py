@@ -188,8 +188,10 @@ class EndTransactionHandler:
     def end_transaction(self, connection: Connection, command: Command) -> bytes | None:
         """Commit or roll back a half message. Return None, thus no answer, while its producer is undecided."""
         group, queue_offset, physical_offset, decision, from_check = _read_header(command.ext)
-        if decision not in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
+        if decision == TRANSACTION_NONE:
             return None
+        if decision not in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "commitOrRollback field wrong")
         half = self._find_half(physical_offset)
         if not from_check:
             self._refuse_late(half)

@@ -5,6 +5,7 @@ Source of codes and remarks: DefaultRequestProcessor, ClientRequestProcessor, 5.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Final
 
 from codec.command import Command
@@ -16,7 +17,14 @@ from gateway.config.live import ForbiddenKey, apply_update, list_values
 from gateway.namesrv.child_broker import ChildBroker
 from gateway.namesrv.context import Namesrv, apply_config
 from gateway.namesrv.kv_config import ORDER_TOPIC_CONFIG
-from gateway.namesrv.registration import Registration, check_name, checked_queues, read_registration, refused
+from gateway.namesrv.registration import (
+    REPLICATES_FIELD,
+    Registration,
+    check_name,
+    checked_queues,
+    read_registration,
+    refused,
+)
 from gateway.namesrv.route_table import RegistrationResult
 from gateway.namesrv.text_file import CoalescedFile, PendingWrite, StoreFailed
 from remoting.bodies.routes import GetBrokerMemberGroupResponseBody
@@ -87,6 +95,7 @@ def _refusals_logged(namesrv: Namesrv, request: ask.RegisterBroker, call: Call) 
 
 
 def _accept(namesrv: Namesrv, given: Registration, call: Call) -> ask.RegisterBrokerReply:
+    given = replace(given, replicates=call.command.ext.get(REPLICATES_FIELD) != "false")
     child = ChildBroker.behind(call.connection)
     if child is not None:
         child.register(given)

@@ -24,6 +24,7 @@ class Member:
     owner: object | None
     is_local: bool
     filter_servers: list[str]
+    replicates: bool
 
     def address_for(self, local_host: str) -> str:
         """Return the address for a client that reached this server at ``local_host``."""

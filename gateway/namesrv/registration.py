@@ -32,12 +32,17 @@ MAX_TIMEOUT_MS: Final = 600_000
 """Longest silence of a broker, whatever it registers; official brokers register at least once a minute."""
 
 
+REPLICATES_FIELD: Final = "__REPLICATES"
+"""Header field in which brokers of this project say "false" to a namesrv: their replicas get no data. Official
+namesrvs ignore it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Registration:
     """A broker's description of itself; an ``acting_master`` of None means that the broker is too old to send it.
 
     ``queues`` are the queues of its topics by topic. ``timeout_ms`` is the silence after which the broker is removed.
-    A ``filter_servers`` of None changes nothing.
+    A ``filter_servers`` of None changes nothing. ``replicates`` is False for a broker that sends `REPLICATES_FIELD`.
     """
 
     cluster: str
@@ -52,6 +57,7 @@ class Registration:
     zone: str | None = None
     timeout_ms: float | None = None
     acting_master: bool | None = None
+    replicates: bool = True
 
 
 def read_registration(request: RegisterBroker, zone: str | None, limits: NamesrvLimits) -> Registration:

@@ -138,7 +138,8 @@ class RouteTable:
         master = broker.members.get(MASTER_ID)
         if given.broker_id == MASTER_ID or master is None:
             return RegistrationResult()
-        return RegistrationResult(master.ha_address, master.address_for(local_host), master.is_local)
+        gets_no_data = master.is_local or not master.replicates
+        return RegistrationResult(master.ha_address, master.address_for(local_host), gets_no_data)
 
     def _is_local_broker(self, broker: RegisteredBroker, given: Registration, local_host: str) -> bool:
         """Return True for a broker of this process that also registers over a connection, which changes nothing.
@@ -255,6 +256,7 @@ class RouteTable:
             owner,
             is_local,
             filter_servers,
+            given.replicates,
         )
         before = broker.shown_parts(previous)
         broker.members[given.broker_id] = member

@@ -89,7 +89,9 @@ class GetConsumerRunningInfoReply(Header):
     data: ConsumerRunningInfo
 
 
-class GetConsumerRunningInfo(RpcRequest[GetConsumerRunningInfoReply], code=307):
+class GetConsumerRunningInfo(
+    RpcRequest[GetConsumerRunningInfoReply], code=307, null_texts={"clientId": "null"}
+):
     """Return the state of a running consumer, which the broker asks the client for.
 
     Source: AdminBrokerProcessor.getConsumerRunningInfo.

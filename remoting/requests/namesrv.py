@@ -20,7 +20,7 @@ class GetKvConfigReply(Header):
     value: str | None = None
 
 
-class GetKvConfig(Request[GetKvConfigReply], code=101):
+class GetKvConfig(Request[GetKvConfigReply], code=101, null_texts={"namespace": "null", "key": "null"}):
     """Return a value of the KV configuration. Source: DefaultRequestProcessor.getKVConfig."""
 
     namespace: str
@@ -40,7 +40,12 @@ class GetKvListByNamespaceReply(Header):
     data: KVTable
 
 
-class GetKvListByNamespace(Request[GetKvListByNamespaceReply], code=219, name="GET_KVLIST_BY_NAMESPACE"):
+class GetKvListByNamespace(
+    Request[GetKvListByNamespaceReply],
+    code=219,
+    name="GET_KVLIST_BY_NAMESPACE",
+    null_texts={"namespace": "null"},
+):
     """Return every value of a namespace. Source: DefaultRequestProcessor.getKVListByNamespace."""
 
     namespace: str
@@ -86,7 +91,12 @@ class GetRouteInfoByTopicReply(Header):
     data: TopicRouteData
 
 
-class GetRouteInfoByTopic(TopicRequest[GetRouteInfoByTopicReply], code=105, name="GET_ROUTEINFO_BY_TOPIC"):
+class GetRouteInfoByTopic(
+    TopicRequest[GetRouteInfoByTopicReply],
+    code=105,
+    name="GET_ROUTEINFO_BY_TOPIC",
+    null_texts={"topic": "null"},
+):
     """Return the route of a topic: its brokers and queues. Source: ClientRequestProcessor.getRouteInfoByTopic."""
 
     topic: str
@@ -109,7 +119,7 @@ class WipeWritePermOfBrokerReply(Header):
     wipe_topic_count: i32
 
 
-class WipeWritePermOfBroker(Request[WipeWritePermOfBrokerReply], code=205):
+class WipeWritePermOfBroker(Request[WipeWritePermOfBrokerReply], code=205, null_texts={"brokerName": ""}):
     """Remove the write permission from a broker's topics. Source: DefaultRequestProcessor.wipeWritePermOfBroker."""
 
     broker_name: str
@@ -121,7 +131,7 @@ class AddWritePermOfBrokerReply(Header):
     add_topic_count: i32
 
 
-class AddWritePermOfBroker(Request[AddWritePermOfBrokerReply], code=327):
+class AddWritePermOfBroker(Request[AddWritePermOfBrokerReply], code=327, null_texts={"brokerName": ""}):
     """Restore the write permission of a broker's topics. Source: DefaultRequestProcessor.addWritePermOfBroker."""
 
     broker_name: str
@@ -137,7 +147,7 @@ class GetAllTopicListFromNameserver(Request[GetAllTopicListFromNameserverReply],
     """Return every topic. Source: DefaultRequestProcessor.getAllTopicListFromNameserver."""
 
 
-class DeleteTopicInNamesrv(TopicRequest[None], code=216):
+class DeleteTopicInNamesrv(TopicRequest[None], code=216, null_texts={"topic": ""}):
     """Delete a topic's route. Source: DefaultRequestProcessor.deleteTopicInNamesrv."""
 
     topic: str
@@ -157,7 +167,7 @@ class GetTopicsByClusterReply(Header):
     data: TopicList
 
 
-class GetTopicsByCluster(Request[GetTopicsByClusterReply], code=224):
+class GetTopicsByCluster(Request[GetTopicsByClusterReply], code=224, null_texts={"cluster": ""}):
     """Return the topics of a cluster. Source: DefaultRequestProcessor.getTopicsByCluster."""
 
     cluster: str
@@ -243,7 +253,9 @@ class GetBrokerMemberGroupReply(Header):
     data: GetBrokerMemberGroupResponseBody
 
 
-class GetBrokerMemberGroup(Request[GetBrokerMemberGroupReply], code=901):
+class GetBrokerMemberGroup(
+    Request[GetBrokerMemberGroupReply], code=901, null_texts={"clusterName": "", "brokerName": ""}
+):
     """Return every address of a broker name. Source: DefaultRequestProcessor.getBrokerMemberGroup."""
 
     cluster_name: str

@@ -39,7 +39,7 @@ class PopMessage(TopicRequest[PopMessageReply], code=200050, accept_codes=(209, 
     attempt_id: str | None = None
 
 
-class AckMessage(TopicRequest[None], code=200051):
+class AckMessage(TopicRequest[None], code=200051, null_texts={"consumerGroup": "", "extraInfo": ""}):
     """Acknowledge a popped message. Source: AckMessageProcessor."""
 
     consumer_group: str

@@ -11,7 +11,7 @@ class QueryMessageReply(Header):
     index_last_update_phyoffset: i64
 
 
-class QueryMessage(TopicRequest[QueryMessageReply], code=12):
+class QueryMessage(TopicRequest[QueryMessageReply], code=12, null_texts={"topic": "", "key": ""}):
     """Find messages of a topic by key or unique key. Source: QueryMessageProcessor.queryMessage."""
 
     topic: str
@@ -53,7 +53,9 @@ class ViewBrokerStatsDataReply(Header):
     data: BrokerStatsData
 
 
-class ViewBrokerStatsData(Request[ViewBrokerStatsDataReply], code=315):
+class ViewBrokerStatsData(
+    Request[ViewBrokerStatsDataReply], code=315, null_texts={"statsName": "null", "statsKey": "null"}
+):
     """Return one statistic of a broker. Source: AdminBrokerProcessor.ViewBrokerStatsData."""
 
     stats_name: str

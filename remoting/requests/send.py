@@ -118,7 +118,7 @@ class RecallMessageReply(Header):
     msg_region: str | None = field(wire="MSG_REGION", default=None)
 
 
-class RecallMessage(TopicRequest[RecallMessageReply], code=370):
+class RecallMessage(TopicRequest[RecallMessageReply], code=370, null_texts={"topic": "", "recallHandle": ""}):
     """Cancel a timer message that has not been delivered yet. Source: RecallMessageProcessor."""
 
     producer_group: str | None = None

@@ -91,7 +91,7 @@ class GetTopicStatsInfo(TopicRequest[GetTopicStatsInfoReply], code=202):
     topic: str
 
 
-class DeleteTopicInBroker(TopicRequest[None], code=215):
+class DeleteTopicInBroker(TopicRequest[None], code=215, null_texts={"topic": ""}):
     """Delete a topic. Source: AdminBrokerProcessor.deleteTopic."""
 
     topic: str

@@ -196,3 +196,14 @@ def test_handlers_are_registered_and_left_as_they_are(declared: Callable[..., An
 def test_a_header_field_of_another_type_is_refused() -> None:
     with pytest.raises(TypeError, match="a header field cannot be"):
         type("Wrong", (Header,), {"__annotations__": {"when": complex}})
+
+
+def test_a_field_with_a_text_for_null_may_be_missing_in_what_arrives() -> None:
+    class NullableRequest(Request[None], null_texts={"topic": "null"}):
+        topic: str
+        queue_id: i32
+
+    parsed = NullableRequest.from_ext({"queueId": "1"})
+    assert (parsed.topic, parsed.queue_id) == ("null", 1)
+    with pytest.raises(RequestError, match="the custom field <queueId> is null"):
+        NullableRequest.from_ext({})

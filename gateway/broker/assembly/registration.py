@@ -23,7 +23,7 @@ from gateway.broker.advertised_hosts import AUTO
 from gateway.broker.processors.broker import Broker
 from gateway.broker.topic_table import TopicChange
 from gateway.namesrv.addresses import join_address
-from gateway.namesrv.registration import MAX_PORT, Registration, queue_data
+from gateway.namesrv.registration import MAX_PORT, REPLICATES_FIELD, Registration, queue_data
 from gateway.namesrv.route_table import RouteTable
 from remoting.bodies.registration import RegisterBrokerBody
 from remoting.bodies.routes import TopicRouteData
@@ -90,7 +90,7 @@ class Registrar:
         open_supervisor: OpenConnection | None = None,
         sign: Callable[[Command], None] | None = None,
     ) -> None:
-        self.sign = sign
+        self._sign = sign
         self._leaving = False
         self._registered: tuple[int, str] | None = None
         self._broker = broker
@@ -190,6 +190,16 @@ class Registrar:
         request.body = body
         return request
 
+    def finish_registration(self, command: Command) -> None:
+        """Tell namesrvs of this project that replicas of this broker get no data, and sign the request."""
+        command.ext[REPLICATES_FIELD] = "false"
+        self.sign(command)
+
+    def sign(self, command: Command) -> None:
+        """Sign a request to a namesrv, if the broker has credentials."""
+        if self._sign is not None:
+            self._sign(command)
+
     def unregistration_request(self, connection: Connection) -> UnregisterBroker:
         """Return the request that unregisters the broker."""
         config = self._broker.config
@@ -267,7 +277,7 @@ class NamesrvConnection:
         while not connection.closed and not self._left:
             self.changed = trio.Event()
             request = self._registrar.registration_request(connection)
-            await connection.ask(request, self._registrar.timeout_s, self._registrar.sign)
+            await connection.ask(request, self._registrar.timeout_s, self._registrar.finish_registration)
             self._note_success()
             await self._registrar.pause_between_registrations()
             with trio.move_on_after(self._registrar.period_s):

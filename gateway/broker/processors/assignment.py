@@ -22,8 +22,6 @@ from remoting.bodies.queues import MessageQueue
 from remoting.errors import RequestError
 from remoting.handler_table import HandlerTable
 from remoting.requests.pop import (
-    GetAllMessageRequestMode,
-    GetAllMessageRequestModeReply,
     QueryAssignment,
     QueryAssignmentReply,
     SetMessageRequestMode,
@@ -116,11 +114,3 @@ async def set_message_request_mode(broker: Broker, request: SetMessageRequestMod
         raise RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "subscription group does not exist")
     broker.pop.request_modes.set_mode(body)
     await broker.pop.request_modes.save_changes()
-
-
-@GetAllMessageRequestMode.on(routes)
-def all_message_request_modes(
-    broker: Broker, request: GetAllMessageRequestMode
-) -> GetAllMessageRequestModeReply:
-    """Return every mode that was set. Source: AdminBrokerProcessor.getAllMessageRequestMode, 5.4.0."""
-    return GetAllMessageRequestModeReply(data=broker.pop.request_modes.snapshot())

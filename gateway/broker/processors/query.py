@@ -49,13 +49,13 @@ async def query_message(broker: Broker, request: QueryMessage) -> QueryMessageRe
     max_messages = broker.config.store.default_query_max if request.unique_key_query else request.max_num
     key_type = UNIQUE_KEY if unique else request.index_type or ""
     found = await _find_messages(broker, request, key_type, max_messages)
-    if not found:
-        remark = "can not find message, maybe time range not correct"
-        raise RequestError(ResponseCode.QUERY_NOT_FOUND, remark)
     reply = QueryMessageReply(
         index_last_update_timestamp=broker.clock.now_ms(),
         index_last_update_phyoffset=broker.store.max_physical_offset,
     )
+    if not found:
+        remark = "can not find message, maybe time range not correct"
+        raise RequestError(ResponseCode.QUERY_NOT_FOUND, remark, reply.to_ext())
     reply.body = b"".join(message for _, message in sorted(found.items()))
     return reply
 

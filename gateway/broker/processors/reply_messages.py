@@ -32,14 +32,23 @@ CLIENT_TIMEOUT_S = 10.0
 async def send_reply(
     broker: Broker, request: SendReplyMessage | SendReplyMessageV2, call: Call
 ) -> SendMessageReply:
-    """Push the reply message, and store it whether the push worked or not."""
-    header = broker.send_handler.read_header(call.connection, call.command)
+    """Push the reply message, and store it whether the push worked or not.
+
+    Refusals have the header fields of the answer that they replace, as officially.
+    """
+    common = broker.send_handler.common_answer_fields
+    try:
+        header = broker.send_handler.read_header(call.connection, call.command)
+    except RequestError as error:
+        error.fields = common
+        raise
     properties = decode_properties(header.properties)
     refusal = await _push_reply(broker, request, call, header, properties)
     reply = SendMessageReply(msg_id="0", queue_id=header.queue_id, queue_offset=0)
     if broker.config.store_reply_message_enable:
         _store_reply(broker, call, header, properties, reply)
     if refusal is not None:
+        refusal.fields = {**reply.to_ext(), **common}
         raise refusal
     return reply
 

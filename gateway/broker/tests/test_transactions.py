@@ -199,14 +199,21 @@ async def test_a_rollback_delivers_nothing(cluster):
     assert producer.questions == []
 
 
-@pytest.mark.parametrize("decision", [UNKNOWN, 4, 99])
 @simulated
-async def test_no_decision_gets_no_answer(cluster, decision):
+async def test_no_decision_gets_no_answer(cluster):
     _, producer = await started(cluster)
     sent = await producer.half()
     with trio.move_on_after(2) as scope:
-        await producer.end(sent, decision)
+        await producer.end(sent, UNKNOWN)
     assert scope.cancelled_caught
+
+
+@pytest.mark.parametrize("decision", [4, 99])
+@simulated
+async def test_an_unknown_decision_is_refused(cluster, decision):
+    _, producer = await started(cluster)
+    sent = await producer.half()
+    assert await refused(producer.end(sent, decision)) == (ERROR, "commitOrRollback field wrong")
 
 
 @pytest.mark.parametrize("decision", [COMMIT, ROLLBACK])

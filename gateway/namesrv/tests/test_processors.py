@@ -20,7 +20,7 @@ from gateway.namesrv.context import (
     close_silent_brokers,
 )
 from gateway.namesrv.processors import routes
-from gateway.namesrv.registration import Registration
+from gateway.namesrv.registration import REPLICATES_FIELD, Registration
 from gateway.namesrv.text_file import MAX_WAITING_CHANGES
 from remoting.bodies.queues import DataVersion
 from remoting.bodies.registration import RegisterBrokerBody
@@ -256,6 +256,18 @@ def test_a_replica_learns_its_master(asker: Asker) -> None:
     asker(registration())
     reply = asker(registration(broker_id=1, broker_addr="127.0.0.1:20911"))
     assert (reply.ha_server_addr, reply.master_addr) == ("127.0.0.1:10912", "127.0.0.1:10911")
+
+
+@pytest.mark.parametrize(("mark", "is_told"), [("false", True), ("true", False), (None, False)])
+def test_a_replica_of_a_broker_elsewhere_is_told_what_its_master_registered(
+    asker: Asker, mark: str | None, is_told: bool
+) -> None:
+    master = registration().to_command(1)
+    if mark is not None:
+        master.ext[REPLICATES_FIELD] = mark
+    asker.handlers[master.code](Peer(), master)
+    remark = asker.command(registration(broker_id=1, broker_addr="127.0.0.1:20911")).remark or ""
+    assert ("does not replicate, so this replica stays empty" in remark) == is_told
 
 
 def test_a_replica_of_a_broker_of_this_process_is_told_that_it_gets_no_data(
