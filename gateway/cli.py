@@ -8,8 +8,8 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Callable
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 import click
 
@@ -109,34 +109,35 @@ def broker_options(function: Function) -> Function:
     return function
 
 
-class _Commands(click.Group):
-    """Imports the commands of other packages on demand, so that servers start without them.
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are used. ``modules`` has the place of each, "module:variable"."""
 
-    Those in MODULES are ours; other packages register theirs as entry points of this group.
-    """
-
-    ENTRY_POINTS = "rmq_gateway.commands"
-    MODULES: ClassVar = {
-        "acl": "gateway.auth.commands",
-        "cert": "gateway.cert_command",
-        "shadow": "gateway.shadow.commands.root",
-        "capture": "gateway.shadow.commands.capture",
-        "replay": "gateway.shadow.commands.capture",
-        "store": "gateway.store_commands.root",
-        "topic": "gateway.admin.commands.topic",
-        "group": "gateway.admin.commands.group",
-        "cluster": "gateway.admin.commands.cluster",
-        "produce": "gateway.admin.commands.produce",
-        "consume": "gateway.admin.commands.consume",
-    }
+    def __init__(self, *arguments: Any, modules: Mapping[str, str], **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self._modules = modules
 
     def list_commands(self, context: click.Context) -> list[str]:
-        return sorted({*super().list_commands(context), *self.MODULES, *self._brought().names})
+        """Return the names of all commands."""
+        return sorted({*super().list_commands(context), *self._modules})
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
-        if name in self.MODULES:
-            found: click.Command = getattr(importlib.import_module(self.MODULES[name]), name)
-            return found
+        """Return a command, importing it; None for an unknown name."""
+        if name not in self._modules:
+            return super().get_command(context, name)
+        module, _, variable = self._modules[name].partition(":")
+        found: click.Command = getattr(importlib.import_module(module), variable or name)
+        return found
+
+
+class _Commands(LazyGroup):
+    """All commands: ours, and those that other packages register as entry points of a group."""
+
+    ENTRY_POINTS = "rmq_gateway.commands"
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        return sorted({*super().list_commands(context), *self._brought().names})
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
         own = super().get_command(context, name)
         return own or next((entry_point.load() for entry_point in self._brought(name=name)), None)
 
@@ -147,7 +148,25 @@ class _Commands(click.Group):
         return entry_points(group=self.ENTRY_POINTS, **wanted)
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+MODULES: Final = {
+    "acl": "gateway.auth.commands",
+    "capture": "gateway.shadow.commands.capture",
+    "cert": "gateway.cert_command",
+    "cluster": "gateway.admin.commands.cluster",
+    "consume": "gateway.admin.commands.consume",
+    "dlq": "gateway.admin.commands.dlq",
+    "group": "gateway.admin.commands.group",
+    "message": "gateway.admin.commands.message",
+    "produce": "gateway.admin.commands.produce",
+    "replay": "gateway.shadow.commands.capture",
+    "shadow": "gateway.shadow.commands.root",
+    "store": "gateway.store_commands.root",
+    "topic": "gateway.admin.commands.topic",
+}
+SERVER_CONFIG: Final = "gateway.admin.commands.server_config"
+
+
+@click.group(cls=_Commands, modules=MODULES, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="rocketmq-gateway", prog_name="rmq-gateway")
 def main() -> None:
     """A server that speaks Apache RocketMQ's remoting protocol."""
@@ -177,7 +196,7 @@ def serve(**given: Any) -> None:
     start_servers("serve", given)
 
 
-@main.command()
+@main.group(cls=LazyGroup, modules={"config": f"{SERVER_CONFIG}:namesrv_config"}, invoke_without_command=True)
 @click.option("--port", metavar="PORT", help="Port (default: 9876); 0 for a free one.")
 @click.option(
     "--memory",
@@ -186,12 +205,14 @@ def serve(**given: Any) -> None:
     help="Keep the KV configuration in memory; nothing is written to disk.",
 )
 @common_options
-def namesrv(**given: Any) -> None:
-    """Run a namesrv only."""
-    start_servers("namesrv", given)
+@click.pass_context
+def namesrv(context: click.Context, /, **given: Any) -> None:
+    """Run a namesrv only; or read and change the settings of one that runs."""
+    if context.invoked_subcommand is None:
+        start_servers("namesrv", given)
 
 
-@main.command()
+@main.group(cls=LazyGroup, modules={"config": f"{SERVER_CONFIG}:broker_config"}, invoke_without_command=True)
 @click.option(
     "-n",
     "--namesrv",
@@ -204,9 +225,11 @@ def namesrv(**given: Any) -> None:
 )
 @broker_options
 @common_options
-def broker(**given: Any) -> None:
-    """Run a broker only."""
-    start_servers("broker", given)
+@click.pass_context
+def broker(context: click.Context, /, **given: Any) -> None:
+    """Run a broker only; or read and change the settings of one that runs."""
+    if context.invoked_subcommand is None:
+        start_servers("broker", given)
 
 
 @main.command()

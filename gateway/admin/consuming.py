@@ -65,7 +65,7 @@ class ReadOptions:
 
 
 @dataclass(slots=True)
-class QueueProgress:
+class QueuePosition:
     """The progress in one queue; ``end`` is the offset to stop before, None while messages are followed."""
 
     topic: str
@@ -150,7 +150,7 @@ class TopicReader:
 
     def read(self) -> Iterator[tuple[Message, str]]:
         """Yield messages with the name of their broker; for ever if they are followed. Raises AdminError."""
-        by_broker: dict[str, list[QueueProgress]] = {}
+        by_broker: dict[str, list[QueuePosition]] = {}
         for reader in self.readers:
             if not reader.is_done:
                 by_broker.setdefault(reader.broker, []).append(reader)
@@ -179,7 +179,7 @@ class TopicReader:
 
     # -- the threads ---------------------------------------------------------------------------------------------
 
-    def _run(self, broker: str, readers: list[QueueProgress]) -> None:
+    def _run(self, broker: str, readers: list[QueuePosition]) -> None:
         try:
             with self._client.dial(self._client.master(broker)) as connection:
                 self._connections.append(connection)
@@ -196,7 +196,7 @@ class TopicReader:
         else:
             self._hand_over(None)
 
-    def _pull(self, connection: BlockingClient, broker: str, readers: list[QueueProgress]) -> None:
+    def _pull(self, connection: BlockingClient, broker: str, readers: list[QueuePosition]) -> None:
         suspend_ms = SUSPEND_MS if self._options.follow else 0
         timeout_s = self._client.timeout_s + suspend_ms / 1000
         waiting = {self._start(connection, each, suspend_ms): each for each in readers}
@@ -215,7 +215,7 @@ class TopicReader:
             if not reader.is_done:
                 waiting[self._start(connection, reader, suspend_ms)] = reader
 
-    def _start(self, connection: BlockingClient, reader: QueueProgress, suspend_ms: int) -> int:
+    def _start(self, connection: BlockingClient, reader: QueuePosition, suspend_ms: int) -> int:
         return connection.start_command(reader.pull_request(self._options, suspend_ms).to_command())
 
     def _hand_over(self, batch: PulledMessages | AdminError | None) -> None:
@@ -262,9 +262,9 @@ def _tags_of(options: ReadOptions) -> set[str] | None:
     return None if options.sql or not tags or "*" in tags else tags
 
 
-def find_queues(client: "AdminClient", topic: str, options: ReadOptions) -> list[QueueProgress]:
+def find_queues(client: "AdminClient", topic: str, options: ReadOptions) -> list[QueuePosition]:
     """Return a reader at the beginning of each wanted queue. Raises NotFound, and AdminError if there is none."""
-    readers: list[QueueProgress] = []
+    readers: list[QueuePosition] = []
     for data in sorted(client.route(topic).queue_datas, key=lambda each: each.broker_name):
         if not data.perm & PERM_READ or data.broker_name not in client.masters:
             continue
@@ -283,7 +283,7 @@ def find_queues(client: "AdminClient", topic: str, options: ReadOptions) -> list
 
 def _readers_of_broker(
     client: "AdminClient", topic: str, broker: str, queues: Sequence[int], options: ReadOptions
-) -> list[QueueProgress]:
+) -> list[QueuePosition]:
     address = client.master(broker)
     readers = []
     for queue_id in queues:
@@ -293,7 +293,7 @@ def _readers_of_broker(
         if start is None:
             start = _chosen_offset(client, address, topic, queue_id, options, low, high)
         readers.append(
-            QueueProgress(topic, broker, queue_id, max(low, start), None if options.follow else high)
+            QueuePosition(topic, broker, queue_id, max(low, start), None if options.follow else high)
         )
     return readers
 

@@ -1,0 +1,193 @@
+"""Dead letters: messages that a group failed to consume too often, in a topic of the group's own."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, Final
+
+from codec import properties as names
+from codec.message import Message
+from codec.properties import properties_text
+from codec.topics import DEFAULT_TOPIC, DLQ_PREFIX, PERM_READ, PERM_WRITE, dlq_topic, retry_topic
+from gateway.admin.consuming import ReadOptions, TopicReader
+from gateway.admin.errors import AdminError, NotFound, Refused
+from gateway.admin.producing import PRODUCER_GROUP
+from remoting.requests.namesrv import GetAllTopicListFromNameserver
+from remoting.requests.send import SendMessageV2
+from remoting.requests.topics import GetTopicStatsInfo
+
+if TYPE_CHECKING:
+    from gateway.admin.client import AdminClient
+
+TO_GROUP: Final = "group"
+TO_ORIGIN: Final = "origin"
+KEPT_SYSTEM_PROPERTIES: Final = frozenset(
+    {
+        names.KEYS,
+        names.TAGS,
+        names.UNIQ_CLIENT_MESSAGE_ID_KEYIDX,
+        names.WAIT_STORE_MSG_OK,
+        names.ORIGIN_MESSAGE_ID,
+        names.BUYER_ID,
+        names.INSTANCE_ID,
+        names.CORRELATION_ID,
+        names.MESSAGE_REPLY_TO_CLIENT,
+    }
+)
+"""Properties of the system that a message sent again keeps. Others speak of its former deliveries and delays."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A dead letter and its broker."""
+
+    message: Message
+    broker: str
+
+    @property
+    def origin_topic(self) -> str:
+        """The topic from which the message came; empty if nothing says it."""
+        properties = self.message.properties
+        topic = properties.get(names.RETRY_TOPIC) or properties.get(names.DLQ_ORIGIN_TOPIC) or ""
+        return "" if topic.startswith(DLQ_PREFIX) else topic
+
+
+def list_dead_letters(client: "AdminClient", pattern: str = "*") -> list[dict[str, Any]]:
+    """Return a row for each group with dead letters."""
+    topics = client.ask_namesrv(GetAllTopicListFromNameserver()).data.topic_list
+    groups = sorted({each.removeprefix(DLQ_PREFIX) for each in topics if each.startswith(DLQ_PREFIX)})
+    groups = [each for each in groups if fnmatchcase(each, pattern)]
+    rows = {
+        each: {"group": each, "topic": dlq_topic(each), "messages": 0, "lastStoredMs": None}
+        for each in groups
+    }
+
+    def read(broker: str) -> list[Any]:
+        requests = [GetTopicStatsInfo(topic=dlq_topic(each)) for each in groups]
+        return client.ask_many(client.master(broker), requests)
+
+    brokers = list(client.masters)
+    for answers in client.map_brokers(brokers, read):
+        for group, stats in zip(groups, answers, strict=True):
+            if isinstance(stats, Refused):
+                continue  # the broker has no dead letters of the group
+            row: dict[str, Any] = rows[group]
+            for each in stats.data.offset_table.values():
+                row["messages"] += each.max_offset - each.min_offset
+                row["lastStoredMs"] = max(row["lastStoredMs"] or 0, each.last_update_timestamp) or None
+    return list(rows.values())
+
+
+def open_dead_letters(client: "AdminClient", group: str, options: ReadOptions) -> TopicReader:
+    """Return a reader of a group's dead letters. Raises NotFound without any, AdminError if they cannot be read."""
+    topic = dlq_topic(group)
+    try:
+        route = client.route(topic)
+    except NotFound:
+        raise NotFound(f'group "{group}" has no dead letters; see "rmq-gateway dlq list"') from None
+    if not any(each.perm & PERM_READ for each in route.queue_datas):
+        raise AdminError(
+            f"{topic} is not readable, as older brokers create it; allow it with "
+            f'"rmq-gateway topic alter {topic} --perm rw"'
+        )
+    return TopicReader(client, topic, options)
+
+
+def select_dead_letters(
+    reader: TopicReader, *, ids: Iterable[str] = (), count: int | None = None
+) -> Iterator[DeadLetter]:
+    """Yield the dead letters that a reader finds, all or those with an id (of the producer or the broker)."""
+    wanted = set(ids)
+    number = 0
+    for message, broker in reader.read():
+        if wanted and not wanted & {message.unique_key, message.msg_id}:
+            continue
+        yield DeadLetter(message, broker)
+        number += 1
+        if number == count:
+            return
+
+
+def properties_to_resend(letter: DeadLetter, to: str) -> dict[str, str]:
+    """Return the properties of the message that is sent again."""
+    kept = {
+        name: value
+        for name, value in letter.message.properties.items()
+        if name not in names.RESERVED or name in KEPT_SYSTEM_PROPERTIES
+    }
+    if to == TO_GROUP and letter.origin_topic:
+        kept[names.RETRY_TOPIC] = letter.origin_topic  # the client shows the message under this topic
+    return kept
+
+
+class Resender:
+    """Sends dead letters again: to the retry topic of their group, which no other group reads, or to their own."""
+
+    def __init__(self, client: "AdminClient", group: str, to: str) -> None:
+        self._client = client
+        self._to = to
+        self._retry_topic = retry_topic(group)
+        self._brokers: dict[str, list[tuple[str, int]]] = {}
+
+    def target_topic(self, letter: DeadLetter) -> str:
+        """Return the topic that a dead letter is sent to. Raises AdminError if it does not tell its origin."""
+        if self._to == TO_GROUP:
+            return self._retry_topic
+        if not letter.origin_topic:
+            raise AdminError(
+                f"dead letter {letter.message.unique_key or letter.message.msg_id} does not tell its topic; "
+                "send it to the group (--to group), or print it with dlq peek --json and produce it"
+            )
+        return letter.origin_topic
+
+    def check(self, letter: DeadLetter) -> None:
+        """Raise AdminError if the dead letter could not be sent."""
+        self._queues_of(self.target_topic(letter))
+
+    def send(self, letter: DeadLetter) -> str:
+        """Send one dead letter, to its own broker if that has the topic; return the id of the stored copy."""
+        topic = self.target_topic(letter)
+        queues = self._queues_of(topic)
+        broker, count = next((each for each in queues if each[0] == letter.broker), queues[0])
+        message = letter.message
+        request = SendMessageV2(
+            producer_group=PRODUCER_GROUP,
+            topic=topic,
+            default_topic=DEFAULT_TOPIC,
+            default_topic_queue_nums=4,
+            queue_id=message.queue_offset % count,
+            sys_flag=message.sys_flag & _COMPRESSION_BITS,
+            born_timestamp=message.born_timestamp,
+            flag=message.flag,
+            properties=properties_text(properties_to_resend(letter, self._to)),
+            reconsume_times=0,
+            unit_mode=False,
+            batch=False,
+            broker_name=broker,
+        )
+        request.body = message.body
+        return self._client.ask_broker(broker, request).msg_id
+
+    def _queues_of(self, topic: str) -> list[tuple[str, int]]:
+        if topic not in self._brokers:
+            try:
+                route = self._client.route(topic)
+            except NotFound:
+                advice = (
+                    "start a consumer of the group once, which creates it, or pass --to origin"
+                    if topic == self._retry_topic
+                    else "create it, or pass --to group"
+                )
+                raise NotFound(f'topic "{topic}" does not exist: {advice}') from None
+            self._brokers[topic] = [
+                (each.broker_name, each.write_queue_nums)
+                for each in route.queue_datas
+                if each.perm & PERM_WRITE and each.write_queue_nums
+            ]
+            if not self._brokers[topic]:
+                raise AdminError(f'topic "{topic}" is not writable; see "rmq-gateway topic describe {topic}"')
+        return self._brokers[topic]
+
+
+_COMPRESSION_BITS: Final = 0x701
+"""The body is sent as it is stored: the bit that says it is compressed, and the bits of the method."""

@@ -1,0 +1,129 @@
+"""Finds single messages: by the id of the producer or the broker, by key, by place, and by time."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from codec.constants import ResponseCode
+from codec.errors import MessageFormatError
+from codec.hosts import format_host
+from codec.ids import decode_message_id
+from codec.message import Message, iter_messages
+from gateway.admin.consuming import ANONYMOUS_GROUP, QueuePosition, ReadOptions, TopicReader
+from gateway.admin.errors import Refused
+from gateway.admin.groups import read_progress
+from remoting.requests.query import QueryMessage, ViewMessageById
+from remoting.requests.topics import QueryTopicConsumeByWho
+
+if TYPE_CHECKING:
+    from gateway.admin.client import AdminClient
+
+Found = tuple[Message, str]
+"""A message and the name of its broker."""
+MAX_FOUND: Final = 64
+_MAX_TIME_MS: Final = 2**63 - 1
+
+
+def get_message(client: "AdminClient", topic: str, message_id: str) -> list[Found]:
+    """Return the messages with an id: one of the broker names one message, one of the producer also its copies."""
+    route = client.route(topic)
+    addresses = {
+        address: data.broker_name for data in route.broker_datas for address in data.broker_addrs.values()
+    }
+    try:
+        host, port, offset = decode_message_id(message_id)
+    except MessageFormatError:
+        return find_by_key(client, topic, message_id, is_unique=True)
+    address = format_host((host, port))
+    if address in addresses:
+        found = _view(client, address, topic, offset)
+        if found is not None:
+            return [(found, addresses[address])]
+    return find_by_key(client, topic, message_id, is_unique=True)
+
+
+def _view(client: "AdminClient", address: str, topic: str, offset: int) -> Message | None:
+    try:
+        body = client.ask(address, ViewMessageById(topic=topic, offset=offset)).body
+    except Refused as refused:
+        if refused.code not in (ResponseCode.SYSTEM_ERROR, ResponseCode.QUERY_NOT_FOUND):
+            raise
+        return None
+    message = next(iter_messages(body), None)
+    return message if message is not None and message.topic == topic else None
+
+
+def find_by_key(
+    client: "AdminClient",
+    topic: str,
+    key: str,
+    *,
+    is_unique: bool = False,
+    begin_ms: int = 0,
+    end_ms: int = _MAX_TIME_MS,
+    count: int = MAX_FOUND,
+) -> list[Found]:
+    """Return the newest messages with a key in order of time; keys are compared, since brokers compare hashes."""
+    request = QueryMessage(
+        topic=topic,
+        key=key,
+        max_num=count,
+        begin_timestamp=begin_ms,
+        end_timestamp=end_ms,
+        unique_key_query=is_unique or None,
+    )
+
+    def query(broker: str) -> list[Found]:
+        try:
+            body = client.ask_broker(broker, request).body
+        except Refused as refused:
+            if refused.code != ResponseCode.QUERY_NOT_FOUND:
+                raise
+            return []
+        return [(each, broker) for each in iter_messages(body)]
+
+    brokers = [
+        each.broker_name for each in client.route(topic).queue_datas if each.broker_name in client.masters
+    ]
+    found = [each for part in client.map_brokers(brokers, query) for each in part]
+    fitting = [
+        (message, broker)
+        for message, broker in found
+        if message.topic == topic and (message.unique_key == key if is_unique else key in message.keys)
+    ]
+    return sorted(fitting, key=lambda item: item[0].store_timestamp)[-count:]
+
+
+def get_at_offset(client: "AdminClient", topic: str, broker: str, queue_id: int, offset: int) -> list[Found]:
+    """Return the message at an offset of a queue; nothing if there is none."""
+    options = ReadOptions(group=ANONYMOUS_GROUP)
+    position = QueuePosition(topic, broker, queue_id, offset, None)
+    messages = position.accept(client.ask_broker(broker, position.pull_request(options, 0)))
+    return [(each, broker) for each in messages if each.queue_offset == offset]
+
+
+def find_by_time(
+    client: "AdminClient", topic: str, begin_ms: int, end_ms: int, count: int
+) -> Iterator[Found]:
+    """Yield at most ``count`` messages stored in [begin, end), those of a queue in order."""
+    number = 0
+    with TopicReader(client, topic, ReadOptions(start="", start_ms=begin_ms)) as reader:
+        for message, broker in reader.read():
+            if begin_ms <= message.store_timestamp < end_ms:
+                yield message, broker
+                number += 1
+                if number == count:
+                    return
+
+
+def consumption_of(client: "AdminClient", message: Message, broker: str) -> list[dict[str, Any]]:
+    """Return for each group of the message's topic if its offset is beyond the message."""
+    groups = client.ask_broker(broker, QueryTopicConsumeByWho(topic=message.topic)).data.group_list
+    rows = []
+    for group in sorted(groups):
+        offsets = {
+            (queue.topic, queue.queue_id): each.consumer_offset
+            for queue, each in read_progress(client, broker, group, message.topic).offset_table.items()
+        }
+        offset = offsets.get((message.topic, message.queue_id), -1)
+        rows.append({"group": group, "consumed": offset > message.queue_offset, "offset": offset})
+    return rows
