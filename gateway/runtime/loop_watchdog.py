@@ -19,7 +19,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final
@@ -40,6 +40,8 @@ SAMPLE_INTERVAL_S: Final = 0.1
 MIN_HANG_S: Final = 1.0
 LOG_INTERVAL_S: Final = 1.0
 """At most one stall is logged in this time; the others are counted."""
+DescribeFrame = Callable[[FrameType], dict[str, Any] | None]
+"""Returns what a function on the stack knows about the request that is handled; None for nothing."""
 _PROJECT: Final = Path(__file__).parents[2]
 _DISPATCHERS: Final[frozenset[CodeType]] = frozenset(
     (Connection._dispatch.__code__, Connection.answer_late.__code__)
@@ -47,9 +49,13 @@ _DISPATCHERS: Final[frozenset[CodeType]] = frozenset(
 
 
 class LoopWatchdog(trio.abc.Instrument):
-    """Measures the passes of the event loop that it is run in, and logs those that block it."""
+    """Measures the passes of the event loop that it is run in, and logs those that block it.
 
-    def __init__(self) -> None:
+    ``describers`` know requests that other classes than `remoting.connection.Connection` handle.
+    """
+
+    def __init__(self, describers: Sequence[DescribeFrame] = ()) -> None:
+        self._describers = (_request_in, *describers)
         self.stalls = 0
         self.stalled_s = 0.0
         self.longest_s = 0.0
@@ -106,12 +112,18 @@ class LoopWatchdog(trio.abc.Instrument):
             if not began_s or lasted_s < SUSPICIOUS_S:
                 continue
             if self._sample is None or self._sample[0] != began_s:
-                self._sample = began_s, describe_stack(sys._current_frames().get(loop_thread))
+                self._sample = began_s, self._describe_stack(sys._current_frames().get(loop_thread))
             next_log_s = 2 * logged[1] if logged[0] == began_s else MIN_HANG_S
             if lasted_s >= next_log_s:
                 logged = began_s, lasted_s
                 facts = {"blocked_ms": round(lasted_s * 1000), **self._sample[1]}
                 log.warning("event loop is blocked: all clients wait", extra=facts)
+
+    def _describe_stack(self, frame: FrameType | None) -> dict[str, Any]:
+        try:
+            return describe_stack(frame, self._describers)
+        except Exception:  # noqa: BLE001 - the stack may change while it is read; the next stall is described again
+            return {}
 
     def metrics(self) -> Iterator[Metric]:
         """Yield number, total and longest duration of the stalls."""
@@ -122,16 +134,21 @@ class LoopWatchdog(trio.abc.Instrument):
         yield Metric("loop_longest_stall_seconds", self.longest_s, "longest stall of the event loop", "gauge")
 
 
-def describe_stack(frame: FrameType | None) -> dict[str, Any]:
-    """Return the innermost line of this project, and code, name and peer of the request that is handled, if any."""
+def describe_stack(frame: FrameType | None, describers: Sequence[DescribeFrame]) -> dict[str, Any]:
+    """Return the innermost line of this project, and code, name and peer of the request that is handled, if any.
+
+    Inner functions win; the walk ends at one that knows the peer.
+    """
     found: dict[str, Any] = {}
-    while frame is not None:
+    while frame is not None and "remote" not in found:
         path = Path(frame.f_code.co_filename)
         if "at" not in found and path.is_relative_to(_PROJECT):
             found["at"] = f"{path.relative_to(_PROJECT)}:{frame.f_lineno}"
-        request = _request_in(frame)
-        if request is not None:
-            return {**request, **found}
+        for describe in describers:
+            facts = describe(frame)
+            if facts is not None:
+                found = {**facts, **found}
+                break
         frame = frame.f_back
     return found
 

@@ -38,6 +38,7 @@ from gateway.shadow.mirror.service import MirrorService
 from gateway.shadow.proxy.broker_check import BrokerCheck
 from gateway.shadow.proxy.forwarder import Forwarder
 from gateway.shadow.proxy.listener_context import TargetDialer
+from gateway.shadow.proxy.stall_description import describe_session_frame
 from gateway.shadow.proxy.target_dialer import make_target_dialer
 from gateway.shadow.replication.service import ReplicationService
 from gateway.shadow.report.problems import mirror_problems, queue_problems, task_problems
@@ -68,7 +69,7 @@ class ShadowServer:
         self._config = config
         self._ready_file = ready_file
         self._signals = StopSignals()
-        self._watchdog = LoopWatchdog()
+        self._watchdog = LoopWatchdog((describe_session_frame,))
         self._heap_trimmer = HeapTrimmer()
         self._process_tasks = TaskSupervisor("process")
         self._target_tasks = TaskSupervisor("target")
