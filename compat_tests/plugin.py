@@ -41,6 +41,9 @@ _WORKER_PIDS: list[int] = []
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("compat", "conformance suite")
     group.addoption("--endpoint", default="ours", help=f"server to test: {ENDPOINT_KINDS} (default: ours)")
+    group.addoption(
+        "--area", action="append", default=[], help="run only the cases of this area; may be repeated"
+    )
     group.addoption("--results", type=Path, help="write one JSON line per case to this file")
     group.addoption(
         "--record",
@@ -156,6 +159,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item.add_marker("stops_server")
     # Last, so that no other case meets a stopped server.
     items.sort(key=lambda item: item.get_closest_marker("stops_server") is not None)
+    _select_areas(config, items)
     label = config.getoption("--endpoint")
     kind = expected_kind(label)
     for item in items:
@@ -176,6 +180,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if mark is not None and kind not in _OFFICIAL_KINDS:
                 item.add_marker(pytest.mark.xfail(reason=mark.kwargs["reason"], strict=kind == "ours"))
                 item.user_properties.append(("expected", outcome))
+
+
+def _select_areas(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave only the cases of the areas that were asked for; those without an area go as well."""
+    wanted = config.getoption("--area")
+    if not wanted:
+        return
+    marks = {item: item.get_closest_marker("case") for item in items}
+    left_out = [item for item, mark in marks.items() if mark is None or mark.kwargs["area"] not in wanted]
+    items[:] = [item for item in items if item not in set(left_out)]
+    config.hook.pytest_deselected(items=left_out)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -1,0 +1,100 @@
+"""Renders a comparison as one HTML page that needs no other file."""
+
+from collections import Counter
+from collections.abc import Iterable
+from html import escape
+from typing import Final
+
+from compat_tests.marks import AREAS
+from compat_tests.report.comparison import BETTER, DEVIATES, NOT_RUN, SAME, ComparedCase, Comparison
+from toolkit.html_tables import render_table
+from toolkit.pages import render_cards, render_document
+
+VERDICTS: Final = (SAME, DEVIATES, BETTER, NOT_RUN)
+_WORST_FIRST: Final = (DEVIATES, BETTER, SAME, NOT_RUN)
+
+
+def render_page(comparison: Comparison, when: str) -> str:
+    """Return the page: a verdict, the areas, the deviations with their reasons, and every feature of each area.
+
+    ``when`` is the time of the run as people read it.
+    """
+    counts = comparison.counts
+    body = [
+        f"<h1>Compatibility of {escape(comparison.endpoint)}</h1>",
+        f'<p class="about">Compared with {escape(comparison.reference)}, case by case.</p>',
+        _verdict(comparison),
+        render_cards(
+            [
+                (str(counts[SAME]), "cases behave the same", "good" if counts[SAME] else ""),
+                (str(counts[DEVIATES]), "deviate", "bad" if counts[DEVIATES] else ""),
+                (str(counts[BETTER]), "pass where the reference does not", ""),
+                (str(counts[NOT_RUN]), "were not run on both", ""),
+            ]
+        ),
+        "<h2>Areas</h2>",
+        render_table(("area", *VERDICTS), _area_rows(comparison)),
+    ]
+    if deviations := comparison.deviations:
+        rows = [(each.feature, each.reason or each.outcome, each.id) for each in deviations]
+        body += [
+            "<h2>Deviations</h2>",
+            render_table(("feature", "what happened", "case"), rows, max_rows=None),
+        ]
+    for area, title in AREAS.items():
+        rows_of_area = list(comparison.features(area))
+        if rows_of_area:
+            headings = ("feature", comparison.endpoint, comparison.reference, "verdict")
+            features = [_feature_row(feature, cases) for feature, cases in rows_of_area]
+            bad = [row[-1].startswith(DEVIATES) for row in features]
+            body += [
+                f"<h2>{escape(title)}</h2>",
+                render_table(headings, features, max_rows=None, bad_rows=bad),
+            ]
+    return render_document(
+        f"Compatibility of {comparison.endpoint}", body, f"rmq-gateway compat, {escape(when)}"
+    )
+
+
+def verdict_text(comparison: Comparison) -> str:
+    """Return the verdict in one sentence."""
+    counts = comparison.counts
+    compared = len(comparison.cases) - counts[NOT_RUN]
+    if not compared:
+        return "Nothing was compared."
+    text = f"{counts[SAME]} of {compared} cases behave as on {comparison.reference}"
+    if counts[BETTER]:
+        text += f", {counts[BETTER]} better"
+    text += f", {counts[DEVIATES]} deviate" if counts[DEVIATES] else ", none deviates"
+    return f"{text}; {counts[NOT_RUN]} were not run on both." if counts[NOT_RUN] else f"{text}."
+
+
+def _verdict(comparison: Comparison) -> str:
+    counts = comparison.counts
+    mood = "good" if not counts[DEVIATES] and counts[SAME] + counts[BETTER] else "bad"
+    return f'<section class="verdict {mood}"><b>{escape(verdict_text(comparison))}</b></section>'
+
+
+def _area_rows(comparison: Comparison) -> list[tuple[str | int, ...]]:
+    rows: list[tuple[str | int, ...]] = []
+    for area, title in AREAS.items():
+        counts = Counter(each.verdict for each in comparison.cases if each.area == area)
+        if counts:
+            rows.append((title, *(counts[verdict] for verdict in VERDICTS)))
+    return rows
+
+
+def _feature_row(feature: str, cases: list[ComparedCase]) -> tuple[str, str, str, str]:
+    worst = next(verdict for verdict in _WORST_FIRST if any(each.verdict == verdict for each in cases))
+    number = sum(each.verdict == worst for each in cases)
+    share = f" ({number} of {len(cases)})" if number < len(cases) else ""
+    outcomes = _list_outcomes(each.outcome or "not run" for each in cases)
+    expected = _list_outcomes(each.expected or "not run" for each in cases)
+    return feature, outcomes, expected, worst + share
+
+
+def _list_outcomes(outcomes: Iterable[str]) -> str:
+    counts = Counter(outcomes)
+    return ", ".join(
+        name if len(counts) == 1 else f"{name} {number}" for name, number in counts.most_common()
+    )
