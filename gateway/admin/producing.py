@@ -6,6 +6,7 @@ import itertools
 import os
 import secrets
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 PRODUCER_GROUP: Final = "TOOLS_PRODUCER"
 MAX_BATCH_MESSAGES: Final = 200
 MAX_BATCH_BYTES: Final = 1024 * 1024
-"""A batch is sent at once and its answers awaited: so many bytes are in memory."""
+"""Messages are read from the input in batches: so many bytes are in memory."""
 _READ_BYTES: Final = 256 * 1024
 _JSON_KEYS: Final = frozenset(
     {"value", "valueBase64", "key", "keys", "tag", "properties", "delayMs", "shardingKey"}
@@ -124,16 +125,29 @@ class TopicSender:
             yield from self._send_batch(batch)
 
     def _send_batch(self, batch: list[ProducedMessage]) -> Iterator[Sent]:
-        by_broker: dict[str, list[tuple[str, SendMessageV2]]] = {}
+        """Send each queue's messages one after the other, and those of different queues at once.
+
+        Official brokers store requests that arrive together in any order.
+        """
+        waiting: dict[tuple[str, int], deque[tuple[str, SendMessageV2]]] = {}
         for message in batch:
             broker, queue = self._choose_queue(message)
-            by_broker.setdefault(broker, []).append(self._request(message, broker, queue))
-        for broker, requests in by_broker.items():
-            replies = self._client.ask_many(self._client.master(broker), [each for _, each in requests])
-            for (unique_key, _), reply in zip(requests, replies, strict=True):
-                if isinstance(reply, Refused):
-                    raise reply
-                yield Sent(self._topic, broker, reply, unique_key)
+            waiting.setdefault((broker, queue), deque()).append(self._request(message, broker, queue))
+        while waiting:
+            by_broker: dict[str, list[tuple[str, SendMessageV2]]] = {}
+            for (broker, queue), requests in list(waiting.items()):
+                by_broker.setdefault(broker, []).append(requests.popleft())
+                if not requests:
+                    del waiting[broker, queue]
+            for broker, asked in by_broker.items():
+                yield from self._send_together(broker, asked)
+
+    def _send_together(self, broker: str, asked: list[tuple[str, SendMessageV2]]) -> Iterator[Sent]:
+        replies = self._client.ask_many(self._client.master(broker), [request for _, request in asked])
+        for (unique_key, _), reply in zip(asked, replies, strict=True):
+            if isinstance(reply, Refused):
+                raise reply
+            yield Sent(self._topic, broker, reply, unique_key)
 
     def _choose_queue(self, message: ProducedMessage) -> tuple[str, int]:
         fitting = self._queues
