@@ -39,6 +39,14 @@ class ProcessAccess:
             from gateway.auth.accounts import check_config
 
             check_config(config.auth)  # Here as well, because policies without users would protect nothing.
+        if config.auth.authentication_enabled and config.memory and config.process.processes:
+            from gateway.auth.accounts import AuthConfigError
+
+            raise AuthConfigError(
+                "authenticationEnabled=true cannot be combined with --memory and --processes: each broker process "
+                "would keep its users to itself, and the namesrv would not know them. Leave out --memory or "
+                "--processes, or use the accounts of a file (aclEnable=true)"
+            )
 
     @property
     def is_enabled(self) -> bool:

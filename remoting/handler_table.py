@@ -8,6 +8,8 @@ from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
 from codec.command import Command, encode_response
+from codec.java_numbers import quoted
+from remoting.acl import ACCESS_KEY
 from remoting.connection import Connection, Handler, encode_failure
 from remoting.declare import Header, Request
 
@@ -46,6 +48,15 @@ class Call:
         serving another peer. Does nothing for a oneway request or a closed connection.
         """
         self.connection.answer_late(self.command, lambda: encode_reply(self.command, reply))
+
+    def describe_sender(self) -> dict[str, object]:
+        """Return the sender's address, and the access key of a request that has one, for lines of the audit log.
+
+        Without access control nobody has verified the key.
+        """
+        facts: dict[str, object] = {"remote": self.connection.remote[0]}
+        key = self.command.ext.get(ACCESS_KEY)
+        return {"by": quoted(key), **facts} if key else facts
 
     def fail(self, error: Exception) -> None:
         """Write the refusal (or SYSTEM_ERROR) as the answer."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 
+from codec.constants import ResponseCode
 from gateway.auth.policies import (
     NO_POLICIES,
     InvalidPolicy,
@@ -24,6 +25,7 @@ from gateway.auth.resources import Resource, find_named
 from gateway.runtime.config_file import ConfigFile, SettingsTable
 from gateway.runtime.saved_tables import dump_table, load_table, parse_entries, parse_name
 from remoting.bodies.auth import AclInfo, UserInfo
+from remoting.errors import RequestError
 
 log = logging.getLogger(__name__)
 
@@ -32,8 +34,11 @@ USERS_FILE: Final = "users.json"
 ACLS_FILE: Final = "acls.json"
 
 
-class AccountError(Exception):
-    """A change of accounts that is refused; the text is the official one."""
+class AccountError(RequestError):
+    """A refused change of accounts, which becomes the answer to its request; the texts are the official ones."""
+
+    def __init__(self, remark: str) -> None:
+        super().__init__(ResponseCode.NO_PERMISSION, remark)
 
 
 class UserType(Enum):

@@ -115,9 +115,13 @@ def load_plain_acl(file: Path) -> PlainAcl:
         if file.stat().st_size > MAX_FILE_BYTES:
             raise PlainAclError(f"{file}: larger than {MAX_FILE_BYTES} bytes")
         content = yaml.safe_load(file.read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as problem:
-        reason = problem.strerror if isinstance(problem, OSError) else " ".join(str(problem).split())
-        raise PlainAclError(f"{file}: {reason}") from None
+    except OSError as problem:
+        raise PlainAclError(f"{file}: {problem.strerror}") from None
+    except (UnicodeDecodeError, yaml.YAMLError, RecursionError) as problem:
+        # Its own text quotes the file, which holds secrets.
+        mark = getattr(problem, "problem_mark", None)
+        place = "" if mark is None else f", line {mark.line + 1}, column {mark.column + 1}"
+        raise PlainAclError(f"{file}{place}: this is no YAML") from None
     if not isinstance(content, dict):
         raise PlainAclError(f"{file}: neither accounts nor globalWhiteRemoteAddresses")
     accounts: dict[str, PlainAccount] = {}

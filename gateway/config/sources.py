@@ -137,7 +137,9 @@ def values_of_environment(environment: Mapping[str, str], role: Role) -> list[Gi
 def _value_of_set(text: str, scope: str) -> GivenValue:
     name, separator, value = text.partition("=")
     if not separator or not name.strip():
-        raise ConfigError(f"--set {text}: expected key=value")
+        # Of a text without a key only its first word is shown, because the rest may be a secret.
+        word = re.split(r"[^\w.]", text)[0]
+        raise ConfigError(f"--set {word}: expected key=value")
     return GivenValue(name.strip(), value, f"--set {name.strip()}", scope)
 
 

@@ -387,7 +387,7 @@ def _local_host(call: Call) -> str:
 
 
 def _log_change(namesrv: Namesrv, call: Call, message: str, **data: object) -> None:
-    namesrv.limited_log.info(message, **data, remote=call.connection.remote)
+    namesrv.limited_log.info(message, **data, **call.describe_sender())
 
 
 def _refuse_unless(enabled: bool) -> None:

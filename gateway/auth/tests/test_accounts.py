@@ -6,7 +6,7 @@ from gateway.auth.accounts import AuthConfigError, StoredAccounts, open_accounts
 from gateway.auth.plain_acl import PlainAccounts
 from gateway.auth.resources import Action, parse_resource
 from gateway.config.auth import AuthConfig
-from gateway.config.process import BrokerConfig, ServeConfig
+from gateway.config.process import BrokerConfig, ProcessConfig, ServeConfig
 from gateway.config.sources import load_config
 from gateway.process_access import ProcessAccess
 from gateway.runtime.config_file import ConfigFile
@@ -104,3 +104,10 @@ def test_the_keys_are_read_from_official_files(tmp_path):
     assert json.loads(config.auth.init_user)["username"] == "root"
     assert "sesame" not in repr(config)
     assert config.notices == ()
+
+
+def test_users_in_memory_need_one_process():
+    auth = AuthConfig(authentication_enabled=True, init_user=ROOT)
+    config = ServeConfig(auth=auth, process=ProcessConfig(memory=True, processes=True))
+    with pytest.raises(AuthConfigError, match="cannot be combined with --memory and --processes"):
+        ProcessAccess(config, run_blocking=None)

@@ -134,3 +134,20 @@ def test_files_that_cannot_be_used(file, content, reason):
 )
 def test_address_patterns(pattern, address, expected):
     assert matches_address(pattern, address) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "accounts:\n  - {accessKey: clerk-of-orders, secretKey: tell-nobody, topicPerms: [a=PUB}\n",
+        'accounts:\n  - secretKey: "tell-nobody\n',
+        "accounts:\n  - secretKey: *tell-nobody\n",
+        "accounts:\n  - secretKey: @tell-nobody\n",
+    ],
+)
+def test_a_broken_file_is_not_quoted(tmp_path, text):
+    file = tmp_path / "plain_acl.yml"
+    file.write_text(text)
+    with pytest.raises(PlainAclError, match=r"line \d+, column \d+: this is no YAML") as refused:
+        load_plain_acl(file)
+    assert "tell-nobody" not in str(refused.value)

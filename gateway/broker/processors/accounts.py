@@ -52,18 +52,13 @@ def _accounts(broker: Broker) -> StoredAccounts:
     return broker.accounts
 
 
-def _refused(problem: AccountError) -> RequestError:
-    return RequestError(ResponseCode.NO_PERMISSION, str(problem))
-
-
 def _sender(accounts: StoredAccounts, call: Call) -> User | None:
     return accounts.users.get(call.command.ext.get(ACCESS_KEY, ""))
 
 
 def _audit(event: str, call: Call, **facts: object) -> None:
     """Log an administrative change with the user that asked for it."""
-    by = quoted(call.command.ext.get(ACCESS_KEY, ""))
-    log.info(event, extra={"by": by, "remote": call.connection.remote[0], **facts})
+    log.info(event, extra={**call.describe_sender(), **facts})
 
 
 def _checked_user(data: UserInfo, username: str | None) -> UserInfo:
@@ -89,10 +84,7 @@ async def create_user(broker: Broker, request: AuthCreateUser, call: Call) -> No
     if _is_super(info) and not (sender is not None and sender.is_super):
         remark = "The super user can only be create by super user"
         raise RequestError(ResponseCode.SYSTEM_ERROR, remark)
-    try:
-        accounts.users.create(info)
-    except AccountError as problem:
-        raise _refused(problem) from problem
+    accounts.users.create(info)
     await accounts.save()
     _audit("user created", call, user=quoted(info.username or ""), type=info.user_type)
 
@@ -106,11 +98,8 @@ async def update_user(broker: Broker, request: AuthUpdateUser, call: Call) -> No
         remark = "The super user can only be update by super user"
         raise RequestError(ResponseCode.SYSTEM_ERROR, remark)
     if old is not None and old.is_super and not is_by_super:
-        raise _refused(AccountError("The super user can only be update by super user"))
-    try:
-        accounts.users.update(info)
-    except AccountError as problem:
-        raise _refused(problem) from problem
+        raise AccountError("The super user can only be update by super user")
+    accounts.users.update(info)
     await accounts.save()
     _audit("user changed", call, user=quoted(info.username or ""))
 
@@ -123,7 +112,7 @@ async def delete_user(broker: Broker, request: AuthDeleteUser, call: Call) -> No
     if old is None:
         return
     if old.is_super and not (sender is not None and sender.is_super):
-        raise _refused(AccountError("The super user can only be update by super user"))
+        raise AccountError("The super user can only be update by super user")
     accounts.users.delete(name)
     accounts.policy_table.delete(name)
     await accounts.save()
@@ -173,15 +162,12 @@ async def update_acl(broker: Broker, request: AuthUpdateAcl, call: Call) -> None
 async def _put_acl(broker: Broker, request: AuthCreateAcl | AuthUpdateAcl, call: Call) -> None:
     accounts = _accounts(broker)
     if not request.data.policies:
-        raise _refused(AccountError("The body of acl is null"))
+        raise AccountError("The body of acl is null")
     subject = request.data.subject or request.subject
-    try:
-        user = user_of_subject(subject)
-        if accounts.users.get(user) is None:
-            raise AccountError(f"The subject of {quoted(subject or '')} is not exist.")
-        accounts.policy_table.put_entries(user, request.data)
-    except AccountError as problem:
-        raise _refused(problem) from problem
+    user = user_of_subject(subject)
+    if accounts.users.get(user) is None:
+        raise AccountError(f"The subject of {quoted(subject or '')} is not exist.")
+    accounts.policy_table.put_entries(user, request.data)
     await accounts.save()
     _audit("access policies changed", call, user=quoted(user))
 
@@ -190,19 +176,16 @@ async def _put_acl(broker: Broker, request: AuthCreateAcl | AuthUpdateAcl, call:
 async def delete_acl(broker: Broker, request: AuthDeleteAcl, call: Call) -> None:
     """Delete the entry for a resource of a policy (by default the custom one), or all policies of a user."""
     accounts = _accounts(broker)
-    try:
-        user = user_of_subject(request.subject)
-        if accounts.users.get(user) is None:
-            raise AccountError("The subject is not exist.")
-        resource = parse_resource(request.resource)
-        if resource is None and (request.resource or "").strip():
-            # Officially an invalid resource deletes everything.
-            raise AccountError(
-                f"{quoted(request.resource or '')} is no resource such as Topic:NAME or Group:PREFIX*"
-            )
-        accounts.policy_table.delete_entry(user, parse_policy_type(request.policy_type), resource)
-    except AccountError as problem:
-        raise _refused(problem) from problem
+    user = user_of_subject(request.subject)
+    if accounts.users.get(user) is None:
+        raise AccountError("The subject is not exist.")
+    resource = parse_resource(request.resource)
+    if resource is None and (request.resource or "").strip():
+        # Officially an invalid resource deletes everything.
+        raise AccountError(
+            f"{quoted(request.resource or '')} is no resource such as Topic:NAME or Group:PREFIX*"
+        )
+    accounts.policy_table.delete_entry(user, parse_policy_type(request.policy_type), resource)
     await accounts.save()
     _audit("access policies deleted", call, user=quoted(user), resource=quoted(request.resource or ""))
 
@@ -210,12 +193,9 @@ async def delete_acl(broker: Broker, request: AuthDeleteAcl, call: Call) -> None
 @AuthGetAcl.on(routes)
 def get_acl(broker: Broker, request: AuthGetAcl) -> AuthGetAclReply:
     accounts = _accounts(broker)
-    try:
-        user = user_of_subject(request.subject)
-    except AccountError as problem:
-        raise _refused(problem) from problem
+    user = user_of_subject(request.subject)
     if accounts.users.get(user) is None:
-        raise _refused(AccountError("The subject is not exist."))
+        raise AccountError("The subject is not exist.")
     if user not in accounts.policy_table.policies:
         return AuthGetAclReply()
     return AuthGetAclReply(data=describe_policies(SUBJECT_PREFIX + user, accounts.policy_table.get(user)))

@@ -33,7 +33,7 @@ from remoting.bodies.progress import BrokerStatsData, BrokerStatsItem
 from remoting.bodies.topics import KVTable
 from remoting.declare import Header
 from remoting.errors import RequestError
-from remoting.handler_table import HandlerTable
+from remoting.handler_table import Call, HandlerTable
 from remoting.requests.admin import (
     DeleteExpiredCommitlog,
     ExportRocksdbConfigToJson,
@@ -113,7 +113,7 @@ def _listed_besides(broker: Broker) -> dict[str, str]:
 
 
 @UpdateBrokerConfig.on(routes)
-async def update_broker_config(broker: Broker, request: UpdateBrokerConfig) -> None:
+async def update_broker_config(broker: Broker, request: UpdateBrokerConfig, call: Call) -> None:
     """Change settings until the next start. Source: AdminBrokerProcessor.updateBrokerConfig, 5.4.0.
 
     Deviation: a key that is unknown, cannot be changed while the server runs, or has an impossible value is
@@ -124,7 +124,10 @@ async def update_broker_config(broker: Broker, request: UpdateBrokerConfig) -> N
     numeric_host = None if host == broker.config.broker_ip else await _resolve(broker, host)
     # Once more, because another request may have changed other settings meanwhile.
     apply_broker_config(broker, _checked_update(broker, text), numeric_host)
-    log.info("broker configuration changed by request", extra={"broker": broker.config.broker_name})
+    log.info(
+        "broker configuration changed by request",
+        extra={"broker": broker.config.broker_name, **call.describe_sender()},
+    )
 
 
 async def _resolve(broker: Broker, host: str) -> str:
