@@ -24,7 +24,7 @@ IMAGE ?= yes
 COMPILE := $(BIN)/python -m compileall -q $(PACKAGES)
 MORE = $(if $(ARGS),-- $(ARGS))
 
-.PHONY: serve wheel test check runs run unit types lint format compat compat-official compat-image spark-delta spark-env fuzz laws planted power-cut \
+.PHONY: serve wheel image test check runs run unit types lint format compat compat-official compat-image spark-delta spark-env fuzz laws planted power-cut \
   bench bench-shadow bench-isolation bench-processes bench-scale bench-upkeep bench-spark docs docs-serve clean
 
 serve: $(VENV)/serve
@@ -36,6 +36,10 @@ wheel: $(VENV)/bin/python
 	$(BIN)/python -m pip --disable-pip-version-check wheel --quiet --no-deps --wheel-dir dist .
 	@rm -rf build rocketmq_gateway.egg-info
 	@ls dist/rocketmq_gateway-*.whl
+
+# The container image rocketmq-gateway; ARGS="--tag NAME --base IMAGE --offline"
+image: $(VENV)/bin/python
+	$(BIN)/python scripts/build_image.py $(ARGS)
 
 # The whole matrix. Runs that lack Java, Maven, Go, Node or Docker skip with the reason; CI=true forbids skips.
 test: $(VENV)/dev

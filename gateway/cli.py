@@ -154,6 +154,7 @@ MODULES: Final = {
     "cert": "gateway.cert_command",
     "cluster": "gateway.admin.commands.cluster",
     "consume": "gateway.admin.commands.consume",
+    "docs": "gateway.docs_command",
     "dlq": "gateway.admin.commands.dlq",
     "group": "gateway.admin.commands.group",
     "message": "gateway.admin.commands.message",

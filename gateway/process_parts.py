@@ -11,6 +11,7 @@ from gateway.config.process import ServeConfig
 from gateway.process_access import ProcessAccess
 from gateway.runtime.file_limit import within_file_limit
 from gateway.runtime.process import ListenError
+from gateway.runtime.published_ports import find_default_gateway, show_loopback_to_host
 from gateway.runtime.run_blocking import RunBlocking
 from gateway.runtime.server_tls import build_acceptor
 from remoting.connection import Connection
@@ -57,6 +58,8 @@ class ProcessParts:
         files: Files | None = None,
         opens_vip_port: bool = True,
     ) -> "ProcessParts":
+        if config.process.published_ports:
+            connection_type = show_loopback_to_host(find_default_gateway(), connection_type)
         return cls(
             host=config.host,
             clock=clock or SystemClock(),

@@ -24,6 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from build_image import build_wheels, copy_sources
+
 ROOT: Final = Path(__file__).resolve().parent.parent
 INSTALLS: Final = ROOT / ".build" / "installs"
 PLAIN: Final = "none"
@@ -141,11 +143,57 @@ def check_plain(environment: Environment) -> None:
     environment.run("rmq-gateway", "--help")
     environment.run("rmq-gateway", "config", "--example", "broker")
     environment.run("rmq-gateway", "shadow", "example")
+    check_documents(environment)
     with environment.server(*MEMORY_SERVER):
         pass
     sets = ("--set", "source.nameServer=127.0.0.1:1", "--set", "source.subscribe=x")
     if ".whl[spark]'" not in environment.run("rmq-gateway", "spark", "peek", *sets, code=2):
         raise CheckFailed("spark peek without the extra does not say which wheel to install with it")
+
+
+def check_documents(environment: Environment) -> None:
+    """The documents and examples are installed, and no tests."""
+    if "Run the server" not in environment.run("rmq-gateway", "docs", "how-to/serve"):
+        raise CheckFailed("the documents are not installed")
+    folder = Path(environment.run("rmq-gateway", "docs", "--folder").strip())
+    for example in (
+        "conf/broker.conf",
+        "deploy/container/Dockerfile",
+        "deploy/compose.yaml",
+        "deploy/kubernetes.yaml",
+    ):
+        if not (folder / example).is_file():
+            raise CheckFailed(f"{example} is not installed")
+    tests = environment.python(
+        "import importlib.metadata as m; "
+        "print([str(f) for f in m.files('rocketmq-gateway') if '/tests/' in str(f) and f.suffix == '.py'])"
+    ).strip()
+    if tests != "[]":
+        raise CheckFailed(f"the wheel has tests: {tests}")
+
+
+TEST_OF_A_PROGRAM: Final = """
+import asyncio
+from urllib.request import urlopen
+
+def test_shop(rocketmq):
+    rocketmq.create_topic("orders", queues=1)
+    assert rocketmq.messages("orders") == []
+    rocketmq.advance(60)
+    asyncio.run(rocketmq.aio.reset())
+"""
+
+
+def check_testing(environment: Environment) -> None:
+    """The pytest plugin, and the control API."""
+    (environment.folder / "test_program.py").write_text(TEST_OF_A_PROGRAM)
+    text = environment.run("python", "-m", "pytest", "-q", "-W", "error", "test_program.py")
+    if "1 passed" not in text:
+        raise CheckFailed(f"the fixture does not work\n{text}")
+    with environment.server(*MEMORY_SERVER, "--control", "0") as facts:
+        environment.python(
+            f"from urllib.request import urlopen; urlopen('http://{facts['control']}/openapi.json')"
+        )
 
 
 def check_shadow(environment: Environment) -> None:
@@ -209,6 +257,7 @@ def importing(*modules: str) -> Callable[[Environment], None]:
 
 CHECKS: Final[dict[str, Callable[[Environment], None]]] = {
     PLAIN: check_plain,
+    "testing": check_testing,
     "shadow": check_shadow,
     "spark": check_spark,
     "delta": importing("deltalake"),
@@ -223,22 +272,11 @@ CHECKS: Final[dict[str, Callable[[Environment], None]]] = {
 
 
 def build_wheel(folder: Path) -> Path:
-    """Build the project's wheel in a folder."""
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet", "--no-deps"]
+    """Build the project's wheel in a folder, from a copy of the checkout."""
     with tempfile.TemporaryDirectory() as copied:
-        # setuptools builds inside the source tree; a copy keeps the checkout clean.
         source = Path(copied) / "source"
-        names = subprocess.run(
-            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-            cwd=ROOT,
-            capture_output=True,
-            check=True,
-        ).stdout.decode()
-        for name in filter(None, names.split("\0")):
-            if (ROOT / name).is_file():
-                (source / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(ROOT / name, source / name)
-        subprocess.run([*pip, "--wheel-dir", str(folder), str(source)], check=True)
+        copy_sources(source)
+        build_wheels(source, folder, with_dependencies=False)
     return next(folder.glob("*.whl"))
 
 

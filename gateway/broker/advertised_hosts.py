@@ -85,32 +85,40 @@ def resolve_or_loopback(host: str) -> str:
 
 
 class AdvertisedHosts:
-    """Provides every connection with its `HostView`. ``auto`` advertises the address that the peer dialled."""
+    """Provides every connection with its `HostView`. ``auto`` advertises the address that the peer dialled.
 
-    def __init__(self, advertise: str, port: Callable[[], int]) -> None:
+    ``port`` returns the port that the broker listens on, ``advertised_port`` is another one that leads there, or 0.
+    """
+
+    def __init__(self, advertise: str, port: Callable[[], int], advertised_port: int = 0) -> None:
         self._advertise = advertise
+        self._advertised_port = advertised_port
         self._numeric = resolve_or_loopback(advertise)
         self._port = port
         self._views: WeakSet[HostView] = WeakSet()
 
-    def advertise(self, host: str, numeric: str) -> None:
-        """Show another host to all clients from now on, also to those that are connected.
+    def advertise(self, host: str, numeric: str | None, port: int = 0) -> None:
+        """Show another host and port to all clients from now on, also to those that are connected.
 
-        ``numeric`` is its address, from `resolve_numeric`.
+        ``numeric`` is the host's address, from `resolve_numeric`; None for the same host as before. Port 0 stands for
+        the one listened on.
         """
-        self._advertise, self._numeric = host, numeric
+        self._advertise, self._numeric, self._advertised_port = host, numeric or self._numeric, port
         for view in self._views:
-            view.show((self._numeric_for(view.dialled), self._port()))
+            view.show((self._numeric_for(view.dialled), self._shown_port()))
 
     def view_of(self, connection: Connection) -> HostView:
         """Return the view of a connection, which is created on the first call."""
         view: HostView | None = connection.state.get("hosts")
         if view is None:
             dialled = connection.local[0]
-            shown = self._numeric_for(dialled), self._port()
+            shown = self._numeric_for(dialled), self._shown_port()
             view = connection.state["hosts"] = HostView(connection.remote, shown, dialled)
             self._views.add(view)
         return view
+
+    def _shown_port(self) -> int:
+        return self._advertised_port or self._port()
 
     def _numeric_for(self, dialled: str) -> str:
         return dialled if self._numeric == AUTO else self._numeric
@@ -118,8 +126,8 @@ class AdvertisedHosts:
     def address_for(self, connection: Connection) -> tuple[str, int]:
         """Return the host and port at which this peer should dial the broker."""
         host = connection.local[0] if self._advertise == AUTO else self._advertise
-        return host, self._port()
+        return host, self._shown_port()
 
     def own_address(self) -> tuple[str, int]:
         """Return the numeric host and port for messages that the broker writes itself, without a peer."""
-        return ("127.0.0.1" if self._numeric == AUTO else self._numeric), self._port()
+        return ("127.0.0.1" if self._numeric == AUTO else self._numeric), self._shown_port()

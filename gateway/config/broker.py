@@ -56,6 +56,15 @@ class BrokerConfig:
         pattern=HOST,
         live=True,
     )
+    advertised_port: int = key(
+        "advertisedPort",
+        0,
+        "port that clients are told to use, where another one leads to listenPort; 0 means listenPort",
+        low=0,
+        high=65535,
+        live=True,
+        ours=True,
+    )
     ha_listen_port: int = key(
         "haListenPort",
         0,

@@ -200,6 +200,12 @@ class ProcessConfig:
     host: str = key(
         "bindAddress", "0.0.0.0", "address to listen on; :: for IPv6 and, where the system supports it, IPv4"
     )
+    published_ports: bool = key(
+        "publishedPorts",
+        False,
+        "whether clients on a container's host are told 127.0.0.1 (brokerIP1=auto); true in the container image",
+        ours=True,
+    )
     brokers: int = key(
         "brokers", 1, "number of brokers of this server; their ports are 10 apart", low=1, high=26, ours=True
     )

@@ -262,6 +262,7 @@ def _broker_at(first: BrokerConfig, index: int, name: str, root: str) -> BrokerC
         first,
         broker_name=name,
         listen_port=shifted(first.listen_port),
+        advertised_port=shifted(first.advertised_port),
         ha_listen_port=shifted(first.ha_listen_port),
         store=replace(first.store, store_path_root_dir=os.path.join(root, name)),
     )

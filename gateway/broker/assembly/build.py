@@ -174,7 +174,7 @@ def _services(
         store,
         LongPolls(store.clock, store),
         _group_commit(config, store, run_blocking, reactor),
-        AdvertisedHosts(config.broker_ip, port),
+        AdvertisedHosts(config.broker_ip, port, config.advertised_port),
         BrokerStats(),
         DamagedRecords(config.broker_name, store.clock),
     )

@@ -92,7 +92,7 @@ class Registrar:
     ) -> None:
         self._sign = sign
         self._leaving = False
-        self._registered: tuple[int, str] | None = None
+        self._registered: tuple[int, str, int] | None = None
         self._broker = broker
         self._port = port
         self._local = local
@@ -122,7 +122,7 @@ class Registrar:
         config, topics = self._broker.config, self._broker.topics.table
         if self._local is None:
             return
-        if self._registered != (config.broker_permission, config.broker_ip):
+        if self._registered != self._shown_settings:
             self._register_locally(topics)
         else:
             self._register_locally(self._local.missing_topics(config.broker_name, topics))
@@ -131,18 +131,29 @@ class Registrar:
         if self._local is None or self._leaving:
             return
         config, table = self._broker.config, self._broker.topics.table
-        self._registered = config.broker_permission, config.broker_ip
+        self._registered = self._shown_settings
         mask = permission_mask(config.broker_permission)
         host = config.broker_ip
         registration = Registration(
             cluster=config.broker_cluster_name,
             broker_name=config.broker_name,
             broker_id=config.broker_id,
-            address=f"{AUTO}:{self._port}" if host == AUTO else join_address(host, self._port),
+            address=f"{AUTO}:{self._shown_port}" if host == AUTO else join_address(host, self._shown_port),
             queues={name: queue_data(config.broker_name, table[name], mask) for name in topics},
             data_version=self._broker.topics.version,
         )
         self._local.register_local(registration, table)
+
+    @property
+    def _shown_port(self) -> int:
+        """The port in routes: the one listened on, unless another one leads there."""
+        return self._broker.config.advertised_port or self._port
+
+    @property
+    def _shown_settings(self) -> tuple[int, str, int]:
+        """The settings that routes depend on."""
+        config = self._broker.config
+        return config.broker_permission, config.broker_ip, config.advertised_port
 
     @property
     def period_s(self) -> float:
@@ -163,7 +174,7 @@ class Registrar:
     def address_through(self, connection: Connection) -> str:
         """Return the address to register: with ``auto``, the one from which this connection reaches the namesrv."""
         host = self._broker.config.broker_ip
-        return join_address(connection.local[0] if host == AUTO else host, self._port)
+        return join_address(connection.local[0] if host == AUTO else host, self._shown_port)
 
     def registration_request(self, connection: Connection) -> RegisterBroker:
         """Return the registration of all topics."""

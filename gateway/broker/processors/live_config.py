@@ -12,8 +12,13 @@ def apply_broker_config(broker: Broker, config: BrokerConfig, numeric_host: str 
     ``numeric_host`` is the address of a new `broker_ip`, for which `resolve_numeric` may have to ask a server.
     """
     old, broker.config = broker.config, config
-    if config.broker_ip != old.broker_ip:
-        broker.hosts.advertise(config.broker_ip, numeric_host or resolve_numeric(config.broker_ip))
+    shown, shown_before = (
+        (each.broker_permission, each.broker_ip, each.advertised_port) for each in (config, old)
+    )
+    if shown[1:] != shown_before[1:]:
+        is_same = config.broker_ip == old.broker_ip
+        numeric = None if is_same else numeric_host or resolve_numeric(config.broker_ip)
+        broker.hosts.advertise(config.broker_ip, numeric, config.advertised_port)
     broker.store.reconfigure(changed_store_config(broker.store.config, config))
     broker.group_commit.reconfigure(
         interval_ms=config.store.flush_interval_commit_log_ms, timeout_ms=config.store.sync_flush_timeout_ms
@@ -35,5 +40,5 @@ def apply_broker_config(broker: Broker, config: BrokerConfig, numeric_host: str 
     broker.groups.create_system_groups = config.enable_create_sys_group
     broker.offsets.server_side_reset = config.use_server_side_reset_offset
     broker.clients.notify_changes = config.notify_consumer_ids_changed_enable
-    if (config.broker_permission, config.broker_ip) != (old.broker_permission, old.broker_ip):
+    if shown != shown_before:
         broker.topics.bump_version()

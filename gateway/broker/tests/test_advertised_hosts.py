@@ -76,3 +76,14 @@ def test_connected_clients_see_an_address_that_changes():
     assert hosts.own_address() == ("10.1.2.3", 10911)
     hosts.advertise("auto", "auto")
     assert view.store_host[:4] == bytes((10, 0, 0, 1))
+
+
+def test_port_that_leads_to_the_broker_is_shown():
+    hosts = AdvertisedHosts("10.1.1.1", lambda: 10911, 32_768)
+    connection = FakeConnection(local=("10.0.0.1", 10911))
+    view = hosts.view_of(connection)
+    assert hosts.address_for(connection) == hosts.own_address() == ("10.1.1.1", 32_768)
+    hosts.advertise("10.1.1.1", None, 40_000)
+    assert view.store_host == bytes((10, 1, 1, 1)) + (40_000).to_bytes(4, "big")
+    hosts.advertise("10.1.1.1", None)
+    assert hosts.address_for(connection) == ("10.1.1.1", 10911)

@@ -5,12 +5,14 @@ import zlib
 
 import pytest
 
+from codec.ids import decode_message_id
 from codec.sysflag import COMPRESSED, COMPRESSION_ZLIB
 from gateway.config.sources import ConfigError
 from gateway.testing import RocketMQ, WaitTimeout
 from gateway.testing.servers import UnknownBroker
 from gateway.testing.tests.clients import Client, open_client, route_of
 from remoting.errors import RemotingClosed, RequestError
+from remoting.requests.admin import UpdateBrokerConfig
 
 
 @pytest.fixture(scope="module")
@@ -161,6 +163,15 @@ def test_settings_reach_the_broker():
         client.send("orders")
     with pytest.raises(ConfigError, match="autoCreateTopic"):
         RocketMQ(settings={"autoCreateTopicEnabled": "false"})
+
+
+def test_advertised_address_changes_while_the_broker_runs(mq, client):
+    client.send("orders")
+    client.ask(UpdateBrokerConfig(body=b"brokerIP1=198.51.100.7\nadvertisedPort=32768"))
+    sent = client.send("orders")
+    assert decode_message_id(sent.msg_id)[:2] == ("198.51.100.7", 32768)
+    (broker,) = route_of(mq, "orders").broker_datas
+    assert list(broker.broker_addrs.values()) == ["198.51.100.7:32768"]
 
 
 def test_two_run_side_by_side(mq, client):

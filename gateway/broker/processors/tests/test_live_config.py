@@ -64,6 +64,7 @@ COPIES = {
     "autoCreateTopicEnable": "topics.auto_create",
     "autoCreateSubscriptionGroup": "groups.auto_create",
     "brokerIP1": "hosts._advertise",
+    "advertisedPort": "hosts._advertised_port",
     "notifyConsumerIdsChangedEnable": "clients.notify_changes",
     "useServerSideResetOffset": "offsets.server_side_reset",
     "transactionOpMsgMaxSize": "transactions.op_messages.max_bytes",

@@ -1,0 +1,46 @@
+"""Clients that reach a container through its published ports: which they are, and the address to show them.
+
+A container cannot see which address its host's clients dial. What it sees is where they come from: the engine passes
+connections to a published port on from its own end of the container's network, which is the container's default gateway
+(rootless engines: from the container's own address). Such a client runs on the host, as tests and developers do, and
+reaches the port at 127.0.0.1. All others, such as containers in the same network, dial the container's own address.
+"""
+
+import logging
+from pathlib import Path
+from typing import Any, Final
+
+from remoting.connection import Connection
+from remoting.server import ConnectionType
+from remoting.transport import Transport
+
+log = logging.getLogger(__name__)
+
+ROUTES: Final = Path("/proc/net/route")
+ANYWHERE: Final = "00000000"
+HOST_OF_PUBLISHED_PORTS: Final = "127.0.0.1"
+
+
+def find_default_gateway(routes: Path = ROUTES) -> str | None:
+    """Return the IPv4 address of the default gateway; None if there is none, or the system does not tell."""
+    try:
+        lines = routes.read_text().splitlines()[1:]
+    except OSError:
+        return None
+    for line in lines:
+        fields = line.split()
+        if len(fields) > 2 and fields[1] == ANYWHERE and fields[2] != ANYWHERE:
+            return ".".join(str(byte) for byte in reversed(bytes.fromhex(fields[2])))
+    return None
+
+
+def show_loopback_to_host(gateway: str | None, build: ConnectionType = Connection) -> ConnectionType:
+    """Return a type of connections that takes 127.0.0.1 for the address which clients on the host dialled."""
+
+    def build_connection(transport: Transport, *parts: Any) -> Connection:
+        host, port = transport.local
+        if transport.remote[0] in (gateway, host):
+            transport.local = (HOST_OF_PUBLISHED_PORTS, port)
+        return build(transport, *parts)
+
+    return build_connection

@@ -1,0 +1,55 @@
+"""`rmq-gateway docs`, and the declarations that put the documents into the wheel."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from gateway import docs_command
+from gateway.docs_command import DocumentsMissing, docs, find_documents, list_pages
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(*words):
+    return CliRunner().invoke(docs, words)
+
+
+def test_pages_are_listed_with_their_titles():
+    assert "how-to/serve" in list_pages(ROOT / "docs")
+    listed = run().output
+    assert "how-to/serve " in listed
+    assert "Run the server" in listed
+
+
+@pytest.mark.parametrize("name", ["how-to/serve", "how-to/serve.md", "serve"])
+def test_page_is_printed(name):
+    assert run(name).output.startswith("# Run the server")
+
+
+def test_unknown_page_is_an_error():
+    done = run("no-such-page")
+    assert done.exit_code == 2
+    assert "no document 'no-such-page'" in done.output
+    assert run("index").output.startswith("# Documentation")  # not one of the several below
+
+
+def test_folder_has_documents_and_examples():
+    folder = Path(run("--folder").output.strip())
+    assert (folder / "docs" / "index.md").is_file()
+    assert (folder / "deploy" / "compose.yaml").is_file()
+
+
+def test_missing_documents_are_an_error(monkeypatch, tmp_path):
+    monkeypatch.setattr(docs_command, "__file__", str(tmp_path / "gateway" / "docs_command.py"))
+    monkeypatch.setattr(docs_command, "DISTRIBUTION", "no-such-distribution")
+    with pytest.raises(DocumentsMissing, match="from its wheel"):
+        find_documents()
+
+
+def test_wheel_has_every_folder_of_documents():
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["data-files"]
+    for page in (ROOT / "docs").rglob("*.md"):
+        folder = page.parent.relative_to(ROOT).as_posix()
+        assert f"{folder}/*.md" in declared[f"share/doc/rocketmq-gateway/{folder}"]
