@@ -1,13 +1,16 @@
 """Helpers of the store's tests: a fake clock, small files, threads and kills at a chosen instruction."""
 
+import itertools
 import random
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
 from storage.config import StoreConfig
 from storage.crash_files import CrashFiles, ProcessKilled
+from storage.store import MessageStore
 
 
 class FakeClock:
@@ -140,3 +143,51 @@ class RecordedBuffer(bytearray):
         if isinstance(place, slice) and isinstance(value, bytes):
             self.changes.append((place.start or 0, bytes(self[place]), value))
         super().__setitem__(place, value)
+
+
+class LockIsHeld(Exception):
+    """The other thread has come to a lock that is held, and waits."""
+
+
+class HandoverLock:
+    """A lock that calls ``hand_over`` before it is taken and after it was released, where other threads take turns."""
+
+    def __init__(self, hand_over: Callable[[], None]) -> None:
+        self._hand_over = hand_over
+        self._is_held = False
+
+    def __enter__(self) -> None:
+        self._hand_over()
+        if self._is_held:
+            raise LockIsHeld
+        self._is_held = True
+
+    def __exit__(self, *error: object) -> None:
+        self._is_held = False
+        self._hand_over()
+
+
+def hand_over_locks(
+    store: MessageStore, work: Callable[[], object], at: int, other: Callable[[], object]
+) -> bool:
+    """Run ``work``, and ``other`` as another thread where a lock of the store is taken or released the ``at``-th time.
+
+    Return False if there are not so many such places. ``other`` ends where it would wait for a lock.
+    """
+    turns = itertools.count()
+
+    def hand_over() -> None:
+        if next(turns) == at:
+            with suppress(LockIsHeld):
+                other()
+
+    names = ("_flush_lock", "_checkpoint_lock")
+    locks = {name: getattr(store, name) for name in names}
+    try:
+        for name in names:
+            setattr(store, name, HandoverLock(hand_over))
+        work()
+    finally:
+        for name, lock in locks.items():
+            setattr(store, name, lock)
+    return next(turns) > at

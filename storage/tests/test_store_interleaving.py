@@ -7,7 +7,6 @@ in the middle of one instruction after another.
 import itertools
 import random
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 
 import pytest
@@ -15,7 +14,7 @@ import pytest
 from codec.batch import encode_batch
 from storage.crash_files import CrashFiles, ProcessKilled
 from storage.store import MessageStore
-from storage.tests.support import FakeClock, kill_process, run_interrupted, small_config
+from storage.tests.support import FakeClock, hand_over_locks, kill_process, run_interrupted, small_config
 
 TOPICS = ("a", "b")
 Work = Callable[[MessageStore], object]
@@ -210,38 +209,6 @@ def test_a_flush_while_a_file_ends_covers_what_came_before(messages: int) -> Non
         assert end <= store.durable_offset <= store.max_physical_offset
 
 
-class LockIsHeld(Exception):
-    """The other thread has come to a lock that is held, and waits."""
-
-
-class HandoverLock:
-    """A lock at which another thread takes its turn: before it is taken, and after it was released.
-
-    ``turns`` counts these places over all locks of a store; the other thread runs at the turn with number ``at``.
-    """
-
-    def __init__(self, turns: "itertools.count[int]", at: int, other: Callable[[], object]) -> None:
-        self._turns = turns
-        self._at = at
-        self._other = other
-        self._is_held = False
-
-    def _hand_over(self) -> None:
-        if next(self._turns) == self._at:
-            with suppress(LockIsHeld):
-                self._other()
-
-    def __enter__(self) -> None:
-        self._hand_over()
-        if self._is_held:
-            raise LockIsHeld
-        self._is_held = True
-
-    def __exit__(self, *error: object) -> None:
-        self._is_held = False
-        self._hand_over()
-
-
 def append_and_flush(store: MessageStore) -> None:
     append_one(store)
     store.flush()
@@ -278,11 +245,7 @@ def test_threads_that_take_turns_at_every_lock(messages: int, change: Work, oute
         for number in range(messages):
             store.append("a", 0, b"%d" % number, b"KEYS\x01k\x02")
             clock.advance(5000)
-        turns = itertools.count()
-        for name in ("_flush_lock", "_checkpoint_lock"):
-            setattr(store, name, HandoverLock(turns, at, partial(change, store)))
-        outer(store)
-        if next(turns) <= at:
+        if not hand_over_locks(store, partial(outer, store), at, partial(change, store)):
             break
         wanted, durable = contents(store), store.durable_offset
         keys = [store.physical_offset_at("a", 0, number) for number in range(messages)][::-1]

@@ -27,7 +27,7 @@ from storage.layout import HEADER, PHYSICAL_OFFSET_AT
 from storage.queue_read import ReadStatus
 from storage.staged_files import PublishedMark, PublishIntent, StagedFiles
 from storage.store import MessageStore
-from storage.tests.support import FakeClock
+from storage.tests.support import FakeClock, hand_over_locks
 from storage.time_search import Boundary
 from storage.timer_store import TimerStore, TimerStoreConfig
 
@@ -160,6 +160,31 @@ class StoreModel(RuleBasedStateMachine):
                     self.append_batch(topic, queue_id, [body[:60], b"second"])
         self.confirmed = max(self.confirmed, min(confirmed, self.store.durable_offset))
 
+    @rule(
+        topic=topics,
+        queue_id=queue_ids,
+        body=bodies,
+        at=st.integers(0, 5),
+        other=st.sampled_from(["append", "flush", "checkpoint", "index", "delete"]),
+    )
+    def checkpoint_in_turns(self, topic: str, queue_id: int, body: bytes, at: int, other: str) -> None:
+        """Let another thread work where the checkpoint takes or releases a lock."""
+        confirmed = self.store.commit_log.queued_until
+
+        def take_turn() -> None:
+            if other == "delete":
+                self.delete_topic(topic)
+            self.append(topic, queue_id, body, b"KEYS\x01k1 k2\x02UNIQ_KEY\x01u\x02")
+            if other == "index":
+                self.store.build_index(5)
+            elif other == "flush":
+                self.store.flush()
+            elif other == "checkpoint":
+                self.store.write_checkpoint()
+
+        hand_over_locks(self.store, self.store.write_checkpoint, at, take_turn)
+        self.confirmed = max(self.confirmed, min(confirmed, self.store.durable_offset))
+
     @rule(topic=topics)
     def delete_topic(self, topic: str) -> None:
         self.store.delete_topic(topic)
@@ -203,12 +228,8 @@ class StoreModel(RuleBasedStateMachine):
 
     @rule(hours=st.sampled_from([0, 80]))
     def expire(self, hours: int) -> None:
-        """Remove old files, after all that a broker does in such a time."""
-        self.read_timers()
-        self.clock.advance(hours * HOUR_MS)
-        self.deliver_timers()
-        self.flush_timers()
-        self.checkpoint()
+        """Remove old files."""
+        self.prepare_expiry(hours)
         before = self.store.min_physical_offset
         self.store.delete_expired(manual=True)
         first = self.store.min_physical_offset
@@ -219,6 +240,14 @@ class StoreModel(RuleBasedStateMachine):
             - self.store.max_physical_offset % self.config.commit_log_file_bytes
         )
         assert first <= written
+
+    def prepare_expiry(self, hours: int) -> None:
+        """Let time pass, and do all that a broker does in such a time."""
+        self.read_timers()
+        self.clock.advance(hours * HOUR_MS)
+        self.deliver_timers()
+        self.flush_timers()
+        self.checkpoint()
 
     # -- timers: every message of the timer topic is unread, waiting or delivered --
 
@@ -377,6 +406,27 @@ class StoreModel(RuleBasedStateMachine):
             self.store.close()
             expected = self.store.durable_offset
         self.recover(self.files.crash(random.Random(seed), lose_unflushed=lose), expected, lose)
+
+    @rule(
+        seed=st.integers(0, 1 << 30),
+        lose=st.booleans(),
+        left=st.integers(0, 12),
+        work=st.sampled_from(["checkpoint", "index", "retention"]),
+    )
+    def crash_at_work(self, seed: int, lose: bool, left: int, work: str) -> None:
+        """Crash at one of the file operations of a background task."""
+        if work == "retention":
+            self.prepare_expiry(80)
+        files, store = self.files, self.store
+        files.operations_left = left
+        with suppress(ProcessKilled):
+            if work == "index":
+                store.build_index(20)
+            elif work == "retention":
+                store.delete_expired(manual=True)
+            store.write_checkpoint()
+        expected = store.durable_offset if lose else store.max_physical_offset
+        self.recover(files.crash(random.Random(seed), lose_unflushed=lose), expected, lose)
 
     @rule(number=st.integers(0, 1000), part=st.floats(0, 1, exclude_max=True))
     def damage_body(self, number: int, part: float) -> None:
