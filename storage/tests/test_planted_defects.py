@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.tests.planting.defect import Defect, Edit, TextChanged, change
+from storage.tests.planting.defect import Defect, Edit, Law, TextChanged, change
 from storage.tests.planting.planter import (
     DEFECTS,
     ROOT,
@@ -20,11 +20,12 @@ from storage.tests.planting.planter import (
     describe,
     find_last_started,
     judge,
+    render_table,
     run_tests,
     summarize,
 )
 
-MIN_DEFECTS = 110
+MIN_DEFECTS = 111
 CAUGHT = TestRun(Result.CAUGHT, "test_a.py::test_x[1 2]", "")
 
 
@@ -54,7 +55,7 @@ def test_a_text_that_is_missing_or_ambiguous_is_refused(old: str) -> None:
 def test_edits_of_one_file_follow_one_another(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("one two")
     edits = (*change("file", "one", "1"), *change("file", "two", "2"))
-    assert Defect("d", "law", edits, ()).changed_files(tmp_path) == {tmp_path / "file": "1 2"}
+    assert Defect("d", Law.KEYS, edits, ()).changed_files(tmp_path) == {tmp_path / "file": "1 2"}
 
 
 @pytest.mark.parametrize(
@@ -122,6 +123,15 @@ def test_the_report_counts_what_each_file_caught_and_what_nothing_did() -> None:
     assert describe(outcomes[0]).split() == ["one", "2", "s", "caught", "by", "test_a.py::test_x[1", "2]"]
     assert describe(outcomes[3]).split() == ["four", "600", "s", "HUNG", "test_b.py::test_y"]
     assert summarize(outcomes) == "   2  test_a.py\n2 of 4 planted defects are caught, 1 HUNG, 1 MISSED"
+
+
+def test_every_law_is_broken_by_some_defect_and_the_page_names_them_all() -> None:
+    page = (ROOT / "docs" / "explanation" / "store-laws.md").read_text("utf-8")
+    assert render_table() in page, "python -m storage.tests.planting --table prints it anew"
+    assert f"{len(DEFECTS)} defects" in page
+    for law in Law:
+        assert any(defect.law is law for defect in DEFECTS)
+        assert f"| {law} | " in page.partition("## The model")[0], "the law and its commands"
 
 
 def test_the_command_lists_a_defect_with_its_law_and_tests() -> None:

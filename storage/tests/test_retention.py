@@ -86,6 +86,24 @@ def test_files_that_are_not_old_enough_stay() -> None:
     assert readable(store) == list(range(PER_FILE, 2 * PER_FILE + 1))
 
 
+@pytest.mark.parametrize("damaged", [1, PER_FILE, PER_FILE + 1], ids=["message", "file", "more"])
+def test_damage_at_the_start_of_a_file_makes_the_one_before_it_no_older(damaged: int) -> None:
+    """What fills the place of damaged messages has no store timestamp."""
+    files, clock = CrashFiles(), FakeClock()
+    store = filled(4 * PER_FILE, files, clock, apart_ms=HOUR_MS)
+    store.write_checkpoint()
+    for number in range(PER_FILE, PER_FILE + damaged):
+        place = store.physical_offset_at("t", 0, number)
+        files.mapped[FILES[place // LOG_FILE_BYTES]].buffer[place % LOG_FILE_BYTES + 3] ^= 1
+    store = MessageStore.open(small_config(), files.crash(random.Random(0), lose_unflushed=False), clock)
+    assert store.files.list("/s/damaged")
+    first_behind = PER_FILE + damaged  # the file before it ended at the latest when this message was stored
+    clock.advance((72 - 4 * PER_FILE + first_behind) * HOUR_MS - 1)
+    assert store.delete_expired(manual=True) == 0
+    clock.advance(1)
+    assert store.delete_expired(manual=True) == (2 if damaged >= PER_FILE else 1)
+
+
 @pytest.mark.parametrize("entries", [2, 3, 4, 5, 6])
 def test_a_queue_file_whose_last_message_is_stored_stays(entries: int) -> None:
     """Of 5 entries the last one points to the first message that is stored, at the physical offset of its file."""

@@ -1,11 +1,30 @@
 """One planted defect: a change of the source text, and the tests that must fail then."""
 
+import enum
 from dataclasses import dataclass
 from pathlib import Path
 
 
 class TextChanged(Exception):
     """The source no longer holds the text that a defect replaces, or holds it more than once."""
+
+
+class Law(enum.StrEnum):
+    """The laws of the store, as docs/explanation/store-laws.md calls them."""
+
+    ACKNOWLEDGED = "Acknowledged is readable"
+    NOTHING_INVENTED = "Nothing invented"
+    DENSE_OFFSETS = "Queue offsets without holes"
+    COMMITTED_OFFSETS = "Committed offsets within the queue"
+    KEYS = "Keys complete"
+    TIME_SEARCH = "Time search complete"
+    TIMERS = "Timers complete"
+    HALF_MESSAGES = "Half messages complete"
+    POPS = "Pops complete"
+    STAGED_BATCHES = "Staged batches whole"
+    TABLES = "Tables complete"
+    RETENTION = "Retention takes the expired only"
+    BOUNDED_RECOVERY = "Recovery is bounded"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +47,7 @@ class Defect:
     """A defect by name. ``law`` is the law it breaks, ``tests`` the pytest arguments that should catch it."""
 
     name: str
-    law: str
+    law: Law
     edits: tuple[Edit, ...]
     tests: tuple[str, ...]
 

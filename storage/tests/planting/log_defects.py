@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from storage.tests.planting.defect import Defect, Edit, change
+from storage.tests.planting.defect import Defect, Edit, Law, change
 
 APPEND: Final = "storage/append.py"
 STORE: Final = "storage/store.py"
@@ -11,15 +11,16 @@ FILES: Final = "storage/files.py"
 FLUSH_GUARD: Final = "storage/flush_guard.py"
 TEST_FLUSH_GUARD: Final = "storage/tests/test_flush_guard.py"
 GROUP_COMMIT: Final = "gateway/broker/group_commit.py"
-INTERLEAVING: Final = "storage/tests/test_store_interleaving.py"
+_INTERLEAVING: Final = "storage/tests/test_store_interleaving.py::"
+INTERLEAVED: Final = _INTERLEAVING + "test_a_checkpoint_and_a_change_at_the_same_time"
+KILLED_APPEND: Final = _INTERLEAVING + "test_a_process_killed_in_the_middle_of_an_append"
+TIME_PASSES: Final = _INTERLEAVING + "test_a_checkpoint_while_time_passes"
 TEST_FILES: Final = "storage/tests/test_files.py"
 TEST_INDEX: Final = "storage/tests/test_index_recovery.py"
 TEST_RECOVERY: Final = "storage/tests/test_recovery.py"
 TEST_CLOSING: Final = "storage/tests/test_store_closing.py"
 TEST_GROUP_COMMIT: Final = "gateway/broker/tests/test_group_commit.py"
 
-KEPT: Final = "acknowledged under the mode's promise is readable"
-NOTHING_INVENTED: Final = "nothing invented, doubled or without its place"
 
 _REST: Final = (
     "    buffer[rest : rest + rest_bytes] = "
@@ -37,7 +38,7 @@ _FLUSHED: Final = "        self._store.flush()\n        self.flushes += 1\n"
 LOG_DEFECTS: Final = (
     Defect(
         "header-written-first",
-        NOTHING_INVENTED,
+        Law.NOTHING_INVENTED,
         (
             Edit(APPEND, _REST, ""),
             Edit(
@@ -46,11 +47,11 @@ LOG_DEFECTS: Final = (
                 f"{_REST}    log.position = position + size\n    if visible:\n",
             ),
         ),
-        (INTERLEAVING,),
+        (KILLED_APPEND,),
     ),
     Defect(
         "batch-header-written-first",
-        NOTHING_INVENTED,
+        Law.NOTHING_INVENTED,
         change(
             APPEND,
             "    buffer[position + 8 : position + size] = memoryview(blob)[8:]\n"
@@ -58,94 +59,94 @@ LOG_DEFECTS: Final = (
             "    buffer[position : position + 8] = blob[:8]\n"
             "    buffer[position + 8 : position + size] = memoryview(blob)[8:]\n",
         ),
-        (INTERLEAVING,),
+        (KILLED_APPEND,),
     ),
     Defect(
         "message-queued-before-its-entry",
-        KEPT,
+        Law.ACKNOWLEDGED,
         change(
             APPEND,
             "    log.position = position + size\n    if visible:\n",
             "    log.position = position + size\n    log.queued_until = physical_offset + size\n    if visible:\n",
         ),
-        (INTERLEAVING,),
+        (INTERLEAVED,),
     ),
     Defect(
         "batch-queued-before-its-entries",
-        KEPT,
+        Law.ACKNOWLEDGED,
         change(
             APPEND,
             "    queue.append_entries(entries)\n    log.queued_until = log.base + log.position\n",
             "    log.queued_until = log.base + log.position\n    queue.append_entries(entries)\n",
         ),
-        (INTERLEAVING,),
+        (INTERLEAVED,),
     ),
     Defect(
         "confirm-offset-read-late",
-        KEPT,
+        Law.ACKNOWLEDGED,
         change(STORE, _CONFIRMED, _CONFIRMED.replace("queued\n", "self.commit_log.queued_until\n")),
-        (INTERLEAVING,),
+        (INTERLEAVED,),
     ),
     Defect(
         "queue-ends-read-late",
-        KEPT,
+        Law.ACKNOWLEDGED,
         change(
             STORE,
             _FLUSH_QUEUES,
             _FLUSH_QUEUES
             + "        for queue, _ in ends:\n            queue.flushed_offset = queue.next_offset\n",
         ),
-        (INTERLEAVING,),
+        (INTERLEAVED,),
     ),
     Defect(
         "checkpoint-time-read-late",
-        KEPT,
+        Law.ACKNOWLEDGED,
         change(
             STORE,
             "self._limit_to_indexed(until_ms, queued)\n",
             "self._limit_to_indexed(self._now_ms() - 1, queued)\n",
         ),
-        (INTERLEAVING,),
+        (TIME_PASSES,),
     ),
     Defect(
         "checkpoint-without-flushing-queues",
-        KEPT,
+        Law.ACKNOWLEDGED,
         change(
             STORE,
             _FLUSH_QUEUES,
             "",
         ),
-        (TEST_RECOVERY, INTERLEAVING),
+        (TEST_RECOVERY,),
     ),
     Defect(
         "checkpoint-without-flushing-the-log",
-        KEPT,
+        Law.ACKNOWLEDGED,
         change(STORE, _FLUSH_LOG, _FLUSH_LOG.replace("        self.flush()\n", "")),
-        (TEST_RECOVERY, INTERLEAVING),
+        (TEST_RECOVERY,),
     ),
     Defect(
         "queues-listed-without-a-copy",
-        KEPT,
+        Law.ACKNOWLEDGED,
         change(
             "storage/queue_set.py",
             "        return list(self.by_key.values())\n",
             "        return self.by_key.values()  # type: ignore[return-value]\n",
         ),
-        (INTERLEAVING,),
+        (INTERLEAVED,),
     ),
     Defect(
         "durable-offset-read-after-the-flush",
-        KEPT,
+        Law.ACKNOWLEDGED,
         change(
             COMMIT_LOG,
             "        if target > self.durable_offset:\n            self.durable_offset = target\n",
             "        self.durable_offset = max(self.durable_offset, self.queued_until)\n",
         ),
-        (INTERLEAVING,),
+        (INTERLEAVED,),
     ),
     Defect(
         "only-the-last-log-file-flushed",
-        KEPT,
+        Law.ACKNOWLEDGED,
         change(
             COMMIT_LOG,
             "        base = self.base_of(start)\n",
@@ -155,7 +156,7 @@ LOG_DEFECTS: Final = (
     ),
     Defect(
         "clean-mark-before-the-last-checkpoint",
-        KEPT,
+        Law.ACKNOWLEDGED,
         change(
             STORE,
             "                self.write_checkpoint()\n                time_ms = ",
@@ -166,7 +167,7 @@ LOG_DEFECTS: Final = (
     ),
     Defect(
         "small-files-not-fsynced",
-        "tables complete",
+        Law.TABLES,
         change(
             FILES,
             "self._write_new_small(path, data, wait=True)",
@@ -176,7 +177,7 @@ LOG_DEFECTS: Final = (
     ),
     Defect(
         "folder-of-a-small-file-not-fsynced",
-        "tables complete",
+        Law.TABLES,
         change(
             FILES,
             "                _link_backup(path, backup)\n            os.replace(new, path)\n"
@@ -187,7 +188,7 @@ LOG_DEFECTS: Final = (
     ),
     Defect(
         "replaced-small-file-not-fsynced",
-        "tables complete",
+        Law.TABLES,
         change(
             FILES,
             "        try:\n            fsync_path(path)\n        except FileNotFoundError:\n            return\n",
@@ -197,13 +198,13 @@ LOG_DEFECTS: Final = (
     ),
     Defect(
         "folder-of-a-new-file-forgotten",
-        KEPT,
+        Law.ACKNOWLEDGED,
         change(FILES, "                    self._new_directories |= {parent, os.path.dirname(parent)}\n", ""),
         (TEST_FILES,),
     ),
     Defect(
         "new-folder-forgotten-during-a-flush",
-        KEPT,
+        Law.ACKNOWLEDGED,
         (
             Edit(
                 FILES,
@@ -221,7 +222,7 @@ LOG_DEFECTS: Final = (
     ),
     Defect(
         "answers-held-during-a-flush-count",
-        KEPT,
+        Law.ACKNOWLEDGED,
         (
             Edit(GROUP_COMMIT, _COVERED, "        began_s = time.perf_counter()\n"),
             Edit(GROUP_COMMIT, _FLUSHED, _FLUSHED + "        self._covered = self._queued\n"),
@@ -230,7 +231,7 @@ LOG_DEFECTS: Final = (
     ),
     Defect(
         "answers-leave-after-a-failed-flush",
-        KEPT,
+        Law.ACKNOWLEDGED,
         change(
             GROUP_COMMIT,
             "            self._flush_requested.set()\n            return\n",
@@ -240,7 +241,7 @@ LOG_DEFECTS: Final = (
     ),
     Defect(
         "deleted-queue-files-not-flushed",
-        NOTHING_INVENTED,
+        Law.NOTHING_INVENTED,
         change(
             STORE,
             "        deleted = self._queue_set.deleted_paths()\n",
@@ -250,19 +251,19 @@ LOG_DEFECTS: Final = (
     ),
     Defect(
         "deletion-of-a-file-not-flushed",
-        NOTHING_INVENTED,
+        Law.NOTHING_INVENTED,
         change(FILES, "            self._flush_deletion(path)\n            return\n", "            return\n"),
         (TEST_FILES,),
     ),
     Defect(
         "messages-taken-after-a-failed-flush",
-        KEPT,
+        Law.ACKNOWLEDGED,
         change(FLUSH_GUARD, "            self._refuse_appends(str(error))\n", ""),
         (TEST_FLUSH_GUARD,),
     ),
     Defect(
         "failed-flush-tried-again",
-        KEPT,
+        Law.ACKNOWLEDGED,
         change(
             FLUSH_GUARD,
             "        self.check()\n        try:\n            return flush()\n",
@@ -272,19 +273,19 @@ LOG_DEFECTS: Final = (
     ),
     Defect(
         "failed-flush-not-noted",
-        KEPT,
+        Law.ACKNOWLEDGED,
         change(FLUSH_GUARD, "            self._files.write_small(path, mark)\n", ""),
         (TEST_FLUSH_GUARD,),
     ),
     Defect(
         "cache-trusted-after-a-failed-flush",
-        KEPT,
+        Law.ACKNOWLEDGED,
         change(FLUSH_GUARD, "            files.reread_from_disk(directory)\n", "            pass\n"),
         (TEST_FLUSH_GUARD,),
     ),
     Defect(
         "store-marked-clean-after-a-failed-flush",
-        KEPT,
+        Law.ACKNOWLEDGED,
         (
             Edit(
                 STORE, "            if clean and self.flushes.failure is None:\n", "            if clean:\n"
@@ -300,7 +301,7 @@ LOG_DEFECTS: Final = (
     ),
     Defect(
         "queue-taken-for-flushed-before-it-is",
-        KEPT,
+        Law.ACKNOWLEDGED,
         change(
             STORE,
             "        ends = [(queue, queue.next_offset) for queue in self._queue_set.queues()]\n",
@@ -308,6 +309,6 @@ LOG_DEFECTS: Final = (
             "        for queue, end in ends[1:]:\n"
             "            queue.flushed_offset = end\n",
         ),
-        (INTERLEAVING,),
+        (INTERLEAVED,),
     ),
 )

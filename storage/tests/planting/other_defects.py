@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from storage.tests.planting.defect import Defect, change
+from storage.tests.planting.defect import Defect, Law, change
 from storage.tests.planting.log_defects import TEST_RECOVERY
 
 STAGED: Final = "storage/staged_files.py"
@@ -15,10 +15,6 @@ TEST_RETENTION: Final = "storage/tests/test_retention.py"
 TEST_STORE: Final = "storage/tests/test_store.py"
 TEST_TABLES: Final = "gateway/runtime/tests/test_config_file.py"
 
-BATCH: Final = "a staged batch is published once and whole"
-TABLES: Final = "tables complete"
-TIMES: Final = "time search complete"
-EXPIRED: Final = "retention removes only what has expired"
 
 _MARK: Final = (
     '        self._files.write_small(f"{self._root}/{writer}/{MARK}", json.dumps(asdict(mark)).encode())\n'
@@ -29,31 +25,31 @@ _DELETE_PARTS: Final = "        return self.delete_parts(writer, mark.batch)\n"
 OTHER_DEFECTS: Final = (
     Defect(
         "backup-overwritten-by-a-table-not-on-the-disk",
-        TABLES,
+        Law.TABLES,
         change(CONFIG_FILE, "backup if self._whole == self.path else None)", "backup)"),
         (TEST_TABLES,),
     ),
     Defect(
         "newer-table-taken-for-flushed",
-        TABLES,
+        Law.TABLES,
         change(CONFIG_FILE, "        if mark == self._replaced:\n", "        if True:\n"),
         (TEST_TABLES,),
     ),
     Defect(
         "torn-table-replaces-its-backup",
-        TABLES,
+        Law.TABLES,
         change(CONFIG_FILE, 'None if self._is_torn else self.path + ".bak"', 'self.path + ".bak"'),
         (TEST_TABLES,),
     ),
     Defect(
         "table-of-a-killed-process-taken-for-flushed",
-        TABLES,
+        Law.TABLES,
         change(CONFIG_FILE, "not (self._whole or self._is_found)", "not self._whole"),
         (TEST_TABLES,),
     ),
     Defect(
         "backup-of-a-table-not-read",
-        TABLES,
+        Law.TABLES,
         change(
             CONFIG_FILE,
             '        for path in (self.path, self.path + ".bak"):\n',
@@ -63,7 +59,7 @@ OTHER_DEFECTS: Final = (
     ),
     Defect(
         "staged-mark-after-the-parts-are-gone",
-        BATCH,
+        Law.STAGED_BATCHES,
         change(
             STAGED,
             _MARK + _DELETE_INTENT + _DELETE_PARTS,
@@ -76,13 +72,13 @@ OTHER_DEFECTS: Final = (
     ),
     Defect(
         "staged-intent-deleted-before-the-mark",
-        BATCH,
+        Law.STAGED_BATCHES,
         change(STAGED, _MARK + _DELETE_INTENT, _DELETE_INTENT + _MARK),
         (TEST_STAGED,),
     ),
     Defect(
         "resumed-batch-appended-twice",
-        BATCH,
+        Law.STAGED_BATCHES,
         change(
             BATCHES,
             "await self._unique_keys_from(intent.floors) if resumed else frozenset[bytes]()",
@@ -92,7 +88,7 @@ OTHER_DEFECTS: Final = (
     ),
     Defect(
         "batch-intent-before-its-floors-are-durable",
-        BATCH,
+        Law.STAGED_BATCHES,
         change(
             BATCHES,
             "        await self._run_in_thread(self._store.flush)\n"
@@ -103,7 +99,7 @@ OTHER_DEFECTS: Final = (
     ),
     Defect(
         "batch-marked-before-its-messages-are-durable",
-        BATCH,
+        Law.STAGED_BATCHES,
         change(
             BATCHES,
             "        await self._run_in_thread(self._store.flush)\n        mark = ",
@@ -113,7 +109,7 @@ OTHER_DEFECTS: Final = (
     ),
     Defect(
         "unfinished-batch-forgotten-at-the-start",
-        BATCH,
+        Law.STAGED_BATCHES,
         change(
             BATCHES,
             "                await self._finish_or_retry(writer)\n",
@@ -123,7 +119,7 @@ OTHER_DEFECTS: Final = (
     ),
     Defect(
         "half-message-committed-twice",
-        "half messages complete",
+        Law.HALF_MESSAGES,
         change(
             "gateway/broker/transaction_checks.py",
             "        if copies.is_ended(before) or self._is_committed(message):\n",
@@ -133,7 +129,7 @@ OTHER_DEFECTS: Final = (
     ),
     Defect(
         "pops-forgotten-by-a-crash",
-        "pops complete",
+        Law.POPS,
         change(
             "gateway/broker/pop/reviver.py",
             "        for queue_id in range(config.pop.revive_queue_num):\n            self.catch_up(queue_id)\n",
@@ -143,7 +139,7 @@ OTHER_DEFECTS: Final = (
     ),
     Defect(
         "revived-pop-not-noted",
-        "pops complete",
+        Law.POPS,
         change(
             "gateway/broker/pop/reviver.py",
             "            self._skip_own_record(queue, self.log.write_record(queue_id, AckRecord(key, revived)))\n",
@@ -153,7 +149,7 @@ OTHER_DEFECTS: Final = (
     ),
     Defect(
         "written-log-file-expires",
-        EXPIRED,
+        Law.RETENTION,
         change(
             RETENTION,
             "        if self.commit_log.first_base >= self.commit_log.base:\n",
@@ -163,7 +159,7 @@ OTHER_DEFECTS: Final = (
     ),
     Defect(
         "expired-entries-still-readable",
-        EXPIRED,
+        Law.RETENTION,
         change(
             "storage/consume_queue.py",
             "        self.min_offset = self.first_entry_from(physical_offset)\n        self.expired_before",
@@ -173,7 +169,7 @@ OTHER_DEFECTS: Final = (
     ),
     Defect(
         "last-queue-file-expires",
-        "queue offsets without holes",
+        Law.DENSE_OFFSETS,
         change(
             "storage/consume_queue.py",
             "        while len(self.bases) > 1 and self.read_entry(self.bases[1] - 1)[0] < physical_offset:\n",
@@ -183,7 +179,7 @@ OTHER_DEFECTS: Final = (
     ),
     Defect(
         "index-of-stored-messages-expires",
-        "keys complete",
+        Law.KEYS,
         change(
             "storage/index.py",
             "        while len(self.files) > 1 and self.files[0].end_offset < physical_offset:\n",
@@ -193,29 +189,29 @@ OTHER_DEFECTS: Final = (
     ),
     Defect(
         "young-log-file-expires",
-        EXPIRED,
+        Law.RETENTION,
         change(
             RETENTION,
-            "        if following is None or store_timestamp_of(following) > timestamp_ms:\n            return False\n",
+            "        if ended_ms is None or ended_ms > timestamp_ms:\n            return False\n",
             "",
         ),
         (TEST_RETENTION,),
     ),
     Defect(
         "time-search-skips-a-message",
-        TIMES,
+        Law.TIME_SEARCH,
         change("storage/time_search.py", "            low = probe + 1\n", "            low = probe + 2\n"),
         (TEST_STORE,),
     ),
     Defect(
         "time-search-leaves-out-the-time-itself",
-        TIMES,
+        Law.TIME_SEARCH,
         change("storage/time_search.py", " or (inclusive and time_ms == timestamp_ms)", ""),
         (TEST_STORE,),
     ),
     Defect(
         "time-search-stops-at-a-hole",
-        TIMES,
+        Law.TIME_SEARCH,
         change(
             "storage/time_search.py",
             "        while time_ms < 0 and probe + 1 < high:  # a hole: the message behind it tells the time\n",
@@ -224,8 +220,18 @@ OTHER_DEFECTS: Final = (
         (TEST_RECOVERY,),
     ),
     Defect(
+        "filler-makes-a-young-file-expire",
+        Law.RETENTION,
+        change(
+            RETENTION,
+            "            elif (time_ms := store_timestamp_of(message)) > 0:\n",
+            "            elif (time_ms := store_timestamp_of(message)) >= 0:\n",
+        ),
+        (TEST_RETENTION,),
+    ),
+    Defect(
         "lately-written-log-file-expires",
-        EXPIRED,
+        Law.RETENTION,
         change(
             RETENTION,
             "        return self.files.modified_ms(commit_log.path(commit_log.first_base)) <= timestamp_ms\n",
@@ -235,7 +241,7 @@ OTHER_DEFECTS: Final = (
     ),
     Defect(
         "time-search-beyond-the-last-message-stays-behind-it",
-        TIMES,
+        Law.TIME_SEARCH,
         change(
             "storage/time_search.py",
             "first_offset_after(log, queue, timestamp_ms, inclusive=False) - 1)\n",

@@ -3,6 +3,7 @@
     python -m storage.tests.planting                 # all; exit status 1 if one is not caught
     python -m storage.tests.planting -j 4 NAME…      # some, four at a time; NAME may be a pattern such as 'index-*'
     python -m storage.tests.planting --list          # their names, laws and tests
+    python -m storage.tests.planting --table         # the table of docs/explanation/store-laws.md
     python -m storage.tests.planting --stories       # random stories instead of each defect's own tests
 
 The tests must pass on an unchanged copy first. A defect is caught if a test fails. Three other outcomes count against
@@ -28,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from storage.tests.planting.defect import Defect
+from storage.tests.planting.defect import Defect, Law
 from storage.tests.planting.log_defects import LOG_DEFECTS
 from storage.tests.planting.other_defects import OTHER_DEFECTS
 from storage.tests.planting.recovery_defects import RECOVERY_DEFECTS
@@ -194,12 +195,26 @@ def summarize(outcomes: Sequence[Outcome]) -> str:
     return "\n".join(lines) + "".join(f", {count} {result}" for result, count in sorted(others.items()))
 
 
+def render_table() -> str:
+    """Return the table of docs/explanation/store-laws.md: each law, the defects that break it, and their tests."""
+    lines = ["| law | planted defects | tests that must fail |", "|---|---|---|"]
+    for law in Law:
+        defects = [each for each in DEFECTS if each.law is law]
+        files = sorted({test.partition("::")[0] for each in defects for test in each.tests})
+        names = ", ".join(f"`{each.name}`" for each in defects)
+        lines.append(f"| {law} | {len(defects)}: {names} | {', '.join(f'`{file}`' for file in files)} |")
+    return "\n".join(lines) + "\n"
+
+
 def main() -> int:
     """Plant what the command line names; return the exit status."""
     parser = argparse.ArgumentParser(description="Plant defects, and see if the tests notice.")
     parser.add_argument("names", nargs="*", metavar="NAME", help="defects, by name or pattern; default: all")
     parser.add_argument("-j", "--jobs", type=int, default=os.cpu_count() or 1, help="defects at a time")
     parser.add_argument("--list", action="store_true", help="list the defects, their laws and tests")
+    parser.add_argument(
+        "--table", action="store_true", help="print the table of the page on the store's laws"
+    )
     parser.add_argument(
         "--stories", action="store_true", help="run the random stories instead of each defect's own tests"
     )
@@ -212,6 +227,9 @@ def main() -> int:
     if arguments.list:
         for each in chosen:
             print(f"{each.name:44} {each.law:50} {' '.join(each.tests)}")
+        return 0
+    if arguments.table:
+        print(render_table(), end="")
         return 0
     tests = {each.name: (STORIES,) if arguments.stories else each.tests for each in chosen}
     if not passes_without_defect(test for names in tests.values() for test in names):

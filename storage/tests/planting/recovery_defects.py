@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from storage.tests.planting.defect import Defect, Edit, change
-from storage.tests.planting.log_defects import KEPT, NOTHING_INVENTED, TEST_CLOSING, TEST_INDEX, TEST_RECOVERY
+from storage.tests.planting.defect import Defect, Edit, Law, change
+from storage.tests.planting.log_defects import TEST_CLOSING, TEST_INDEX, TEST_RECOVERY
 
 RECOVERY: Final = "storage/recovery.py"
 SEARCH: Final = "storage/entry_search.py"
@@ -14,14 +14,11 @@ TEST_UNINDEXED: Final = "storage/tests/test_unindexed_search.py"
 TEST_ENDS: Final = "storage/tests/test_queue_ends.py"
 TEST_BUILD: Final = "gateway/broker/assembly/tests/test_build.py"
 
-DENSE: Final = "queue offsets without holes"
-KEYS: Final = "keys complete"
-BOUNDED: Final = "recovery bounded and starting from the checkpoint"
 
 RECOVERY_DEFECTS: Final = (
     Defect(
         "crash-leftover-counted-as-durable",
-        KEPT,
+        Law.ACKNOWLEDGED,
         change(
             RECOVERY,
             "            self._log.durable_offset = bases[0]  # the bytes",
@@ -31,13 +28,13 @@ RECOVERY_DEFECTS: Final = (
     ),
     Defect(
         "no-margin-of-three-seconds",
-        KEPT,
+        Law.ACKNOWLEDGED,
         change("storage/checkpoint.py", "_MARGIN_MS = 3000\n", "_MARGIN_MS = 0\n"),
         (TEST_RECOVERY,),
     ),
     Defect(
         "clean-start-ignores-doubtful-queues",
-        KEPT,
+        Law.ACKNOWLEDGED,
         change(
             SEARCH,
             "        trusted = self.queued_until if self._crashed else NO_LIMIT\n",
@@ -47,7 +44,7 @@ RECOVERY_DEFECTS: Final = (
     ),
     Defect(
         "doubtful-queues-ignored-after-a-crash",
-        KEPT,
+        Law.ACKNOWLEDGED,
         change(
             SEARCH,
             "        trusted = self.queued_until if self._crashed else NO_LIMIT\n",
@@ -57,7 +54,7 @@ RECOVERY_DEFECTS: Final = (
     ),
     Defect(
         "power-cut-taken-for-a-kill",
-        NOTHING_INVENTED,
+        Law.NOTHING_INVENTED,
         change(
             STORE,
             "        power_cut = crashed and (not boot or last_boot != boot)\n",
@@ -67,7 +64,7 @@ RECOVERY_DEFECTS: Final = (
     ),
     Defect(
         "whole-log-read-at-every-start",
-        BOUNDED,
+        Law.BOUNDED_RECOVERY,
         change(
             RECOVERY,
             "        if self.rebuilt:\n            return self._log.first_base\n",
@@ -77,7 +74,7 @@ RECOVERY_DEFECTS: Final = (
     ),
     Defect(
         "start-without-the-checkpoint",
-        BOUNDED,
+        Law.BOUNDED_RECOVERY,
         change(
             RECOVERY,
             "        return best if best >= self._log.first_base else None\n",
@@ -87,7 +84,7 @@ RECOVERY_DEFECTS: Final = (
     ),
     Defect(
         "zeros-behind-the-cut-not-flushed",
-        NOTHING_INVENTED,
+        Law.NOTHING_INVENTED,
         change(
             RECOVERY,
             "            self._log.mapped_file(base).zero_from(end - base)\n"
@@ -98,7 +95,7 @@ RECOVERY_DEFECTS: Final = (
     ),
     Defect(
         "torn-end-left-in-the-log",
-        NOTHING_INVENTED,
+        Law.NOTHING_INVENTED,
         change(
             RECOVERY,
             "            self._log.mapped_file(base).zero_from(end - base)\n",
@@ -108,19 +105,19 @@ RECOVERY_DEFECTS: Final = (
     ),
     Defect(
         "erased-entries-not-flushed",
-        NOTHING_INVENTED,
+        Law.NOTHING_INVENTED,
         change(RECOVERY, "                self._erased_paths.append(queue.path_of(count))\n", ""),
         (TEST_RECOVERY,),
     ),
     Defect(
         "rebuild-not-noted",
-        KEPT,
+        Law.ACKNOWLEDGED,
         change(RECOVERY, "        self._files.write_small(self._config.abort_path, REBUILDING)\n", ""),
         (TEST_RECOVERY,),
     ),
     Defect(
         "damage-cuts-what-lies-behind",
-        KEPT,
+        Law.ACKNOWLEDGED,
         (
             Edit(
                 RECOVERY,
@@ -137,7 +134,7 @@ RECOVERY_DEFECTS: Final = (
     ),
     Defect(
         "damage-behind-the-checkpoint-cuts-the-rest",
-        KEPT,
+        Law.ACKNOWLEDGED,
         change(
             RECOVERY,
             "                    behind = self._find_message_behind(item)\n                    if behind is None:\n",
@@ -147,25 +144,25 @@ RECOVERY_DEFECTS: Final = (
     ),
     Defect(
         "filler-in-the-place-of-damage-not-flushed",
-        KEPT,
+        Law.ACKNOWLEDGED,
         change("storage/damage.py", "        files.flush(log_files.path(base))\n", "        pass\n"),
         (TEST_RECOVERY,),
     ),
     Defect(
         "missing-queue-files-unnoticed",
-        DENSE,
+        Law.DENSE_OFFSETS,
         change(RECOVERY, "        return bool(missing)\n", "        return False\n"),
         (TEST_ENDS,),
     ),
     Defect(
         "queue-goes-on-before-its-known-end",
-        DENSE,
+        Law.DENSE_OFFSETS,
         change(RECOVERY, "        self._keep_queue_ends(end.physical_offset)\n", ""),
         (TEST_ENDS,),
     ),
     Defect(
         "ends-of-a-deleted-topic-kept",
-        DENSE,
+        Law.DENSE_OFFSETS,
         change(
             STORE,
             "        queues = self._queue_set.take_topic(topic)\n"
@@ -176,13 +173,13 @@ RECOVERY_DEFECTS: Final = (
     ),
     Defect(
         "damaged-messages-leave-no-hole",
-        DENSE,
+        Law.DENSE_OFFSETS,
         change(RECOVERY, "                self._make_holes(offset, behind)\n", ""),
         (TEST_RECOVERY,),
     ),
     Defect(
         "half-message-gets-a-queue-entry",
-        NOTHING_INVENTED,
+        Law.NOTHING_INVENTED,
         change(
             RECOVERY,
             "        if not message.has_queue_entry:\n            return True\n",
@@ -192,7 +189,7 @@ RECOVERY_DEFECTS: Final = (
     ),
     Defect(
         "crc-not-checked-after-a-crash",
-        NOTHING_INVENTED,
+        Law.NOTHING_INVENTED,
         change(
             "storage/log_scan.py",
             "    if check_crc and body_bytes and crc32(view[body:at]) & 0x7FFFFFFF != body_crc:\n",
@@ -202,13 +199,13 @@ RECOVERY_DEFECTS: Final = (
     ),
     Defect(
         "remains-of-an-earlier-life-accepted",
-        NOTHING_INVENTED,
+        Law.NOTHING_INVENTED,
         change("storage/log_scan.py", "    if own_offset != physical_offset:\n", "    if False:\n"),
         ("storage/tests/test_log_scan.py",),
     ),
     Defect(
         "group-offset-beyond-the-end-after-a-crash",
-        "a committed offset never beyond the end",
+        Law.COMMITTED_OFFSETS,
         change(
             "gateway/broker/consumer_offsets.py",
             "                if offset > end:\n",
@@ -218,7 +215,7 @@ RECOVERY_DEFECTS: Final = (
     ),
     Defect(
         "index-not-resumed-after-a-crash",
-        KEYS,
+        Law.KEYS,
         change(
             INDEX,
             "            self.next_offset = self._end_of_message(self.files[-1].end_offset)\n",
@@ -229,7 +226,7 @@ RECOVERY_DEFECTS: Final = (
     ),
     Defect(
         "index-built-again-over-itself",
-        KEYS,
+        Law.KEYS,
         change(
             INDEX,
             "            self.next_offset = self._end_of_message(self.files[-1].end_offset)\n",
@@ -239,19 +236,19 @@ RECOVERY_DEFECTS: Final = (
     ),
     Defect(
         "unfinished-index-trusted",
-        KEYS,
+        Law.KEYS,
         change(INDEX, "        return crashed and file.is_unfinished\n", "        return False\n"),
         (TEST_INDEX,),
     ),
     Defect(
         "index-of-the-checkpoint-s-time-trusted",
-        KEYS,
+        Law.KEYS,
         change(INDEX, "file.end_time >= unchanged_before_ms:", "file.end_time > unchanged_before_ms:"),
         (TEST_INDEX,),
     ),
     Defect(
         "index-beyond-the-log-trusted",
-        NOTHING_INVENTED,
+        Law.NOTHING_INVENTED,
         change(
             INDEX,
             "        if file.next_entry <= 1 or file.end_offset >= self._log.max_offset:\n",
@@ -261,13 +258,13 @@ RECOVERY_DEFECTS: Final = (
     ),
     Defect(
         "index-found-after-a-crash-not-flushed",
-        KEYS,
+        Law.KEYS,
         change(INDEX, "            self._unflushed = set(self.files)\n", "            pass\n"),
         (TEST_INDEX,),
     ),
     Defect(
         "index-headers-written-newest-first",
-        KEYS,
+        Law.KEYS,
         change(
             INDEX,
             "        for file in self.files:\n            if file in touched:\n",
@@ -277,7 +274,7 @@ RECOVERY_DEFECTS: Final = (
     ),
     Defect(
         "index-change-during-a-flush-forgotten",
-        KEYS,
+        Law.KEYS,
         (
             Edit(
                 INDEX,
@@ -289,7 +286,7 @@ RECOVERY_DEFECTS: Final = (
     ),
     Defect(
         "index-time-read-after-the-flush",
-        KEYS,
+        Law.KEYS,
         change(
             INDEX,
             "            self._files.flush(file.path)\n        return until\n",
@@ -299,7 +296,7 @@ RECOVERY_DEFECTS: Final = (
     ),
     Defect(
         "single-unfinished-index-entry-trusted",
-        KEYS,
+        Law.KEYS,
         change(
             INDEX,
             "        return max(slots) >= self.next_entry\n",
@@ -309,7 +306,7 @@ RECOVERY_DEFECTS: Final = (
     ),
     Defect(
         "last-message-in-the-index-taken-for-whole",
-        KEYS,
+        Law.KEYS,
         change(
             INDEX,
             "        if isinstance(item, ScanEnd) or self._missing_keys(item):\n",
@@ -319,7 +316,7 @@ RECOVERY_DEFECTS: Final = (
     ),
     Defect(
         "index-end-announced-after-its-headers",
-        KEYS,
+        Law.KEYS,
         (
             Edit(INDEX, "        if touched:\n            self._announce_end(self.files[-1].end_time)\n", ""),
             Edit(
@@ -333,7 +330,7 @@ RECOVERY_DEFECTS: Final = (
     ),
     Defect(
         "checkpoint-covers-messages-without-index",
-        KEYS,
+        Law.KEYS,
         change(
             STORE,
             "            return min(until_ms, index.indexed_until_ms)\n",
@@ -343,7 +340,7 @@ RECOVERY_DEFECTS: Final = (
     ),
     Defect(
         "messages-that-are-not-indexed-not-searched",
-        KEYS,
+        Law.KEYS,
         change(
             STORE,
             "        indexed_until, found = self.index.next_offset, 0\n",
@@ -353,7 +350,7 @@ RECOVERY_DEFECTS: Final = (
     ),
     Defect(
         "message-indexed-during-a-search-found-twice",
-        NOTHING_INVENTED,
+        Law.NOTHING_INVENTED,
         change(
             STORE,
             "            topic, key, limit - found, begin_ms, end_ms, key_type, before=indexed_until\n",
@@ -363,7 +360,7 @@ RECOVERY_DEFECTS: Final = (
     ),
     Defect(
         "offset-of-delays-corrected-in-memory-only",
-        "a committed offset never beyond the end",
+        Law.COMMITTED_OFFSETS,
         change(
             "gateway/broker/delay_service.py",
             "                self._dirty = True\n            if right < high",
@@ -373,7 +370,7 @@ RECOVERY_DEFECTS: Final = (
     ),
     Defect(
         "revive-offset-limited-to-the-next-record",
-        "pops complete",
+        Law.POPS,
         change("gateway/broker/consumer_offsets.py", " - (group == last_done_group)\n", "\n"),
         ("gateway/broker/pop/tests/test_reviver.py",),
     ),

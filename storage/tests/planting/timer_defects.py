@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from storage.tests.planting.defect import Defect, change
+from storage.tests.planting.defect import Defect, Law, change
 
 TIMER: Final = "storage/timer_store.py"
 TIMER_LOG: Final = "storage/timer_log.py"
@@ -19,7 +19,6 @@ RECORD: Final = _CRASHES + "test_a_timer_record_that_is_torn_anywhere"
 BEHIND: Final = _STORE + "test_records_behind_lost_ones_never_come_back"
 LOST: Final = _STORE + "test_a_record_of_a_lost_message_does_not_stand_for_the_next_one"
 
-TIMERS: Final = "timers complete"
 
 _FLUSH_LOG: Final = "        self._store.flush()\n"
 _RUN_FLUSH: Final = "        self._store.flushes.run(lambda: self._flush_files(position))\n"
@@ -31,25 +30,25 @@ _WRITE_SIZE: Final = "        buffer[at : at + _SIZE_BYTES] = packed[:_SIZE_BYTE
 TIMER_DEFECTS: Final = (
     Defect(
         "timer-checkpoint-before-its-log",
-        TIMERS,
+        Law.TIMERS,
         change(TIMER, _FLUSH_TIMER + _WRITE_POSITION, _WRITE_POSITION + _FLUSH_TIMER),
         (FLUSH,),
     ),
     Defect(
         "timer-flush-without-the-commit-log",
-        TIMERS,
+        Law.TIMERS,
         change(TIMER, _FLUSH_LOG + _RUN_FLUSH, _RUN_FLUSH),
         (FLUSH,),
     ),
     Defect(
         "timer-log-not-flushed",
-        TIMERS,
+        Law.TIMERS,
         change(TIMER, _FLUSH_TIMER, _FLUSH_TIMER.replace("        self._log.flush()\n", "")),
         (FLUSH,),
     ),
     Defect(
         "timer-position-read-during-the-flush",
-        TIMERS,
+        Law.TIMERS,
         change(
             TIMER,
             _FLUSH_TIMER + _WRITE_POSITION,
@@ -61,19 +60,19 @@ TIMER_DEFECTS: Final = (
     ),
     Defect(
         "timer-message-chained-again",
-        TIMERS,
+        Law.TIMERS,
         change(TIMER, "            self.already_chained.add(record.physical_offset)\n", ""),
         (CHAINING,),
     ),
     Defect(
         "timer-wheel-not-repaired",
-        TIMERS,
+        Law.TIMERS,
         change(TIMER, "            self._relink(record)\n", "            pass\n"),
         (FLUSH,),
     ),
     Defect(
         "torn-timer-slot-kept",
-        TIMERS,
+        Law.TIMERS,
         change(
             TIMER,
             "            if slot.last >= start and not self._ends_with_own_record(slot):\n",
@@ -83,7 +82,7 @@ TIMER_DEFECTS: Final = (
     ),
     Defect(
         "timer-progress-ahead-of-its-logs",
-        TIMERS,
+        Law.TIMERS,
         change(
             TIMER,
             "        return self._log.end >= progress.log_end and ",
@@ -93,19 +92,19 @@ TIMER_DEFECTS: Final = (
     ),
     Defect(
         "part-of-a-rewritten-slot-counts",
-        TIMERS,
+        Law.TIMERS,
         change(TIMER, "        if record.magic & MAGIC_PART:\n            return\n", ""),
         (REWRITING,),
     ),
     Defect(
         "timer-log-remains-behind-its-end",
-        TIMERS,
+        Law.TIMERS,
         change(TIMER_LOG, "            file.zero_from(self.end - base)\n", ""),
         (BEHIND,),
     ),
     Defect(
         "timer-log-zeros-not-flushed",
-        TIMERS,
+        Law.TIMERS,
         change(
             TIMER_LOG,
             "            self._files.flush(self._path(base))\n        self._reserved",
@@ -115,7 +114,7 @@ TIMER_DEFECTS: Final = (
     ),
     Defect(
         "timer-record-of-a-lost-message-trusted",
-        TIMERS,
+        Law.TIMERS,
         change(
             TIMER_LOG,
             "        return end % self._file_bytes == 0 or is_whole(self._unpack(position))\n",
@@ -125,13 +124,13 @@ TIMER_DEFECTS: Final = (
     ),
     Defect(
         "timer-slot-rewritten-before-its-chain-is-durable",
-        TIMERS,
+        Law.TIMERS,
         change(TIMER, "        self._store.flushes.run(self._log.flush)\n", ""),
         (REWRITING,),
     ),
     Defect(
         "timer-slot-rewritten-before-its-deliveries-are-durable",
-        TIMERS,
+        Law.TIMERS,
         change(
             TIMER,
             _FLUSH_LOG + "        first = previous = -1\n",
@@ -141,19 +140,19 @@ TIMER_DEFECTS: Final = (
     ),
     Defect(
         "timer-slot-may-end-inside-of-a-record",
-        TIMERS,
+        Law.TIMERS,
         change(TIMER, " and not self._ends_with_own_record(slot)", " and slot.last >= self._log.end"),
         (TORN,),
     ),
     Defect(
         "timer-slot-goes-on-with-an-old-round",
-        TIMERS,
+        Law.TIMERS,
         change(TIMER, " or (slot.last < record.position and record.previous < 0)", ""),
         (TORN,),
     ),
     Defect(
         "torn-timer-slot-not-counted-anew",
-        TIMERS,
+        Law.TIMERS,
         change(
             TIMER,
             "            self._recount_slot(self.slot_start_ms(last.slot_time_ms))\n",
@@ -163,13 +162,13 @@ TIMER_DEFECTS: Final = (
     ),
     Defect(
         "timer-progress-written-in-one-piece",
-        TIMERS,
+        Law.TIMERS,
         change(TIMER_CHECKPOINT, "((0, 16), (24, 32), (16, 24), (32, 48))", "((0, 48),)"),
         (PROGRESS,),
     ),
     Defect(
         "timer-record-written-size-first",
-        TIMERS,
+        Law.TIMERS,
         change(TIMER_LOG, _WRITE_REST + _WRITE_SIZE, _WRITE_SIZE + _WRITE_REST),
         (RECORD,),
     ),
