@@ -212,6 +212,21 @@ class CommitLog:
             raise self.corruption_error(physical_offset, f"a message of {size} bytes does not fit")
         return message
 
+    def first_store_timestamp(self, physical_offset: int) -> int | None:
+        """Return the store timestamp, in ms, of the first message from a message's offset on; None without one.
+
+        What fills the place of damaged messages (`damage.py`) has no time.
+        """
+        while physical_offset < self.max_offset:
+            message = self.message_at(physical_offset)
+            if message is None:  # the marker at the end of a file
+                physical_offset = self.base_of(physical_offset) + self.file_bytes
+            elif (time_ms := store_timestamp_of(message)) > 0:
+                return time_ms
+            else:
+                physical_offset += len(message)
+        return None
+
     def corruption_error(self, physical_offset: int, reason: str) -> CorruptionError:
         """Build the error that names the damaged file and the byte in it."""
         base = self.base_of(physical_offset)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from codec.java_numbers import parse_integer_or
 from storage.clock import Clock
-from storage.commit_log import CommitLog, store_timestamp_of
+from storage.commit_log import CommitLog
 from storage.config import StoreConfig
 from storage.files import Files
 from storage.index import MessageIndex
@@ -85,28 +85,12 @@ class Retention:
 
     def _first_file_ended_before(self, timestamp_ms: int) -> bool:
         commit_log = self.commit_log
-        ended_ms = self._first_time_from(commit_log.first_base + commit_log.file_bytes)
+        ended_ms = commit_log.first_store_timestamp(commit_log.first_base + commit_log.file_bytes)
         if ended_ms is None or ended_ms > timestamp_ms:
             return False
         # A message that was appended with another broker's store timestamp may look older than it is here, so the
         # file's modification time must be old enough as well.
         return self.files.modified_ms(commit_log.path(commit_log.first_base)) <= timestamp_ms
-
-    def _first_time_from(self, physical_offset: int) -> int | None:
-        """Return the store timestamp, in ms, of the first message from an offset on; None without one.
-
-        What fills the place of damaged messages (`damage.py`) has no time.
-        """
-        commit_log = self.commit_log
-        while physical_offset < commit_log.max_offset:
-            message = commit_log.message_at(physical_offset)
-            if message is None:  # the marker at the end of a file
-                physical_offset = commit_log.base_of(physical_offset) + commit_log.file_bytes
-            elif (time_ms := store_timestamp_of(message)) > 0:
-                return time_ms
-            else:
-                physical_offset += len(message)
-        return None
 
     def _delete_first_file(self) -> bool:
         if self.commit_log.first_base >= self.commit_log.base:

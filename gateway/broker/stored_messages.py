@@ -27,8 +27,8 @@ def find_stored(store: MessageStore, physical_offset: int) -> memoryview | None:
 
 def earliest_log_timestamp(store: MessageStore) -> int:
     """Return the store timestamp in ms of the first message of the log; -1 when the log is empty."""
-    found = store.message_at(store.min_physical_offset)
-    return -1 if found is None else decode_message(found, check_crc=False).store_timestamp
+    found = store.commit_log.first_store_timestamp(store.min_physical_offset)
+    return -1 if found is None else found
 
 
 def find_message(store: MessageStore, physical_offset: int) -> Message | None:

@@ -102,6 +102,8 @@ def test_damage_at_the_start_of_a_file_makes_the_one_before_it_no_older(damaged:
     assert store.delete_expired(manual=True) == 0
     clock.advance(1)
     assert store.delete_expired(manual=True) == (2 if damaged >= PER_FILE else 1)
+    oldest = store.commit_log.first_store_timestamp(store.min_physical_offset)
+    assert oldest == store.store_timestamp_at("t", 0, first_behind)
 
 
 @pytest.mark.parametrize("entries", [2, 3, 4, 5, 6])

@@ -223,7 +223,7 @@ OTHER_DEFECTS: Final = (
         "filler-makes-a-young-file-expire",
         Law.RETENTION,
         change(
-            RETENTION,
+            "storage/commit_log.py",
             "            elif (time_ms := store_timestamp_of(message)) > 0:\n",
             "            elif (time_ms := store_timestamp_of(message)) >= 0:\n",
         ),
