@@ -33,8 +33,9 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from codec.topics import PERM_WRITE, READ_WRITE
+from codec.topics import PERM_WRITE
 from gateway.config.limits import NamesrvLimits
+from gateway.namesrv.queue_permissions import is_same, with_write, without_write
 from gateway.namesrv.registered_broker import MASTER_ID, Member, RegisteredBroker, weight_of
 from gateway.namesrv.registration import Registration, refused
 from gateway.runtime.limited_log import LimitedLog
@@ -275,7 +276,7 @@ class RouteTable:
         read_only = given.broker_id != MASTER_ID and broker.enable_acting_master
         for topic, queues in given.queues.items():
             if replaces_all or topic not in broker.queues:
-                self._set_queues(topic, broker, _without_write(queues) if read_only else queues)
+                self._set_queues(topic, broker, without_write(queues) if read_only else queues)
         if replaces_all and given.mappings:
             self._set_mappings(broker, given.mappings)
 
@@ -297,7 +298,7 @@ class RouteTable:
             else:
                 holders[broker.name] = broker
             self._route_count += 1
-        elif _is_same(known, queues):
+        elif is_same(known, queues):
             return
         broker.queues[topic] = queues
         self.version += 1
@@ -397,7 +398,7 @@ class RouteTable:
         if not broker.members:
             self._remove_name(broker)
         elif broker.enable_acting_master and min(broker.members) > MASTER_ID:
-            broker.replace_queues(_without_write)
+            broker.replace_queues(without_write)
 
     def _remove_name(self, broker: RegisteredBroker) -> None:
         del self._brokers[broker.name]
@@ -469,7 +470,7 @@ class RouteTable:
         broker = self._brokers.get(broker_name)
         if broker is None:
             return 0
-        broker.replace_queues(_writable if writable else _without_write)
+        broker.replace_queues(with_write if writable else without_write)
         self.version += 1
         return len(broker.queues)
 
@@ -552,36 +553,6 @@ def _is_prime_slave(given: Registration, broker: RegisteredBroker) -> bool:
     """Tell whether a replica would have the lowest id of its name, and thus bring the topics."""
     others = broker.members.keys() - set(broker.ids_at(given.address))
     return given.acting_master is not None and given.broker_id <= min(others, default=given.broker_id)
-
-
-def _is_same(one: QueueData, other: QueueData) -> bool:
-    """Compare the queues of one broker; eight times as fast as the comparison of any two bodies."""
-    return one is other or (
-        one.read_queue_nums == other.read_queue_nums
-        and one.write_queue_nums == other.write_queue_nums
-        and one.perm == other.perm
-        and one.topic_sys_flag == other.topic_sys_flag
-    )
-
-
-def _with_perm(queues: QueueData, perm: int) -> QueueData:
-    if queues.perm == perm:
-        return queues
-    return QueueData(
-        broker_name=queues.broker_name,
-        read_queue_nums=queues.read_queue_nums,
-        write_queue_nums=queues.write_queue_nums,
-        perm=perm,
-        topic_sys_flag=queues.topic_sys_flag,
-    )
-
-
-def _without_write(queues: QueueData) -> QueueData:
-    return _with_perm(queues, queues.perm & ~PERM_WRITE)
-
-
-def _writable(queues: QueueData) -> QueueData:
-    return _with_perm(queues, READ_WRITE)
 
 
 def _copy_version(version: DataVersion) -> DataVersion:

@@ -88,6 +88,7 @@ def test_every_test_file_has_its_module() -> None:
         "test_tidy.py",
         "test_rooms.py",
         "test_simulation.py",
+        "test_timer_crashes.py",
         "test_interchange.py",
         "test_extreme_requests.py",
         "test_grafana_dashboard.py",
