@@ -51,6 +51,9 @@ class ConfigFile:
 
     ``.bak`` is the previous content or, while content is being written to the disk, the last one that is safe from a
     power failure. ``is_expected``: the store was used before, so that a missing file is worth a line in the log.
+    ``flush_store``, for a file that says how far messages are done with, blocks until the messages stored meanwhile are
+    on the disk. Each save calls it first: otherwise a power failure could leave the progress and take the messages that
+    were written in return, such as the copy of a half message or the retry of a popped one.
     """
 
     def __init__(
@@ -60,8 +63,10 @@ class ConfigFile:
         run_blocking: RunBlocking = trio.to_thread.run_sync,
         *,
         is_expected: bool = False,
+        flush_store: Callable[[], object] | None = None,
     ) -> None:
         self._files = files
+        self._flush_store = flush_store
         self._is_expected = is_expected
         self.is_missing = False
         self.path = path
@@ -118,6 +123,8 @@ class ConfigFile:
 
     def save(self, data: bytes) -> None:
         """Replace the content. Raises StoreFull, OSError if it cannot be written."""
+        if self._flush_store is not None:
+            self._flush_store()
         self._files.write_small(self.path, data, None if self._is_torn else self.path + ".bak")
         self._whole = self.path
         self._is_torn = False

@@ -26,8 +26,8 @@ CLIENT_VERSION = 493
 class World:
     """One broker named b1 of cluster c1 on virtual time."""
 
-    def __init__(self, files: Files | None = None, **settings: Any) -> None:
-        self.clock = FakeClock()
+    def __init__(self, files: Files | None = None, clock: FakeClock | None = None, **settings: Any) -> None:
+        self.clock = clock or FakeClock()
         self.files: Files = files or MemoryFiles()
         config = broker_config(
             broker_name="b1", broker_cluster_name="c1", store_path_root_dir="/store", **settings

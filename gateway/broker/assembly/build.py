@@ -54,6 +54,8 @@ from storage.timer_store import TimerStore, TimerStoreConfig
 
 EXPECTED_TABLES = ("topics.json", "subscriptionGroup.json", "consumerOffset.json", "delayOffset.json")
 """Tables that every used store has. Most of the others come back by themselves, from heartbeats and deliveries."""
+PROGRESS_TABLES = ("consumerOffset.json", "delayOffset.json", "consumerOrderInfo.json")
+"""Tables that say how far messages are done with."""
 
 
 def build_broker(
@@ -88,6 +90,7 @@ def build_broker(
             f"{settings.config_path}/{name}",
             run_blocking,
             is_expected=store.was_used and name in EXPECTED_TABLES,
+            flush_store=store.flush if name in PROGRESS_TABLES else None,
         ),
         process_values,
     )
