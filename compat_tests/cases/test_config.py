@@ -11,6 +11,7 @@ import pytest
 
 from compat_tests.clients.typed import connect, send
 from compat_tests.endpoints import official, ours
+from compat_tests.endpoints.ports import find_server_ports
 from compat_tests.marks import case
 from compat_tests.server import ServerUnderTest, eventually, split_address
 from remoting.blocking import BlockingClient
@@ -164,6 +165,28 @@ def test_advertised_address(broker: BlockingClient, server: ServerUnderTest, top
         assert broker_config(broker)["brokerIP1"] == "127.0.0.9"
     assert broker_config(broker) == before
     assert send(broker, topic).queue_offset == 0
+
+
+@case("admin", "updateBrokerConfig takes another listenPort, and announces it without listening on it")
+def test_announced_port(
+    broker: BlockingClient, namesrv: BlockingClient, server: ServerUnderTest, topic: str
+) -> None:
+    """As containers do whose published port is known after their start; brokerPermission registers at once."""
+    _, port = split_address(server.broker)
+
+    def ports() -> set[int]:
+        brokers = namesrv.ask(GetRouteInfoByTopic(topic=topic)).data.broker_datas
+        return {split_address(address)[1] for each in brokers for address in each.broker_addrs.values()}
+
+    assert ports() == {port}
+    other = find_server_ports()[1]
+    broker.ask(UpdateBrokerConfig(body=f"listenPort={other}\nbrokerPermission=6".encode()))
+    try:
+        eventually(lambda: ports() == {other}, 60)
+        assert send(broker, topic).queue_offset == 0
+    finally:
+        broker.ask(UpdateBrokerConfig(body=f"listenPort={port}\nbrokerPermission=6".encode()))
+    eventually(lambda: ports() == {port}, 60)
 
 
 @case("admin", "brokerPermission set by request is in the route at once")

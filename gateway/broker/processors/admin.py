@@ -25,9 +25,9 @@ from gateway.broker.traffic_rates import (
 )
 from gateway.broker.traffic_stats import ACK, GET, PUT
 from gateway.config import official_defaults
-from gateway.config.live import ForbiddenKey, PropertiesError, apply_update, list_values
+from gateway.config.live import MAX_UPDATE_CHARS, ForbiddenKey, PropertiesError, apply_update, list_values
 from gateway.config.process import BrokerConfig
-from gateway.config.properties_file import decode_text
+from gateway.config.properties_file import decode_text, format_properties, parse_properties
 from remoting.bodies.ha import HARuntimeInfo
 from remoting.bodies.progress import BrokerStatsData, BrokerStatsItem
 from remoting.bodies.topics import KVTable
@@ -119,7 +119,7 @@ async def update_broker_config(broker: Broker, request: UpdateBrokerConfig, call
     Deviation: a key that is unknown, cannot be changed while the server runs, or has an impossible value is
     refused; the official broker applies what it can and ignores the rest.
     """
-    text = decode_text(request.body)
+    text = _announce_listen_port(broker, decode_text(request.body))
     host = _checked_update(broker, text).broker_ip
     numeric_host = None if host == broker.config.broker_ip else await _resolve(broker, host)
     # Once more, because another request may have changed other settings meanwhile.
@@ -128,6 +128,26 @@ async def update_broker_config(broker: Broker, request: UpdateBrokerConfig, call
         "broker configuration changed by request",
         extra={"broker": broker.config.broker_name, **call.describe_sender()},
     )
+
+
+def _announce_listen_port(broker: Broker, text: str) -> str:
+    """Return a properties text with a changed listenPort as advertisedPort.
+
+    The official broker goes on listening on its old port and announces the new one, which containers rely on whose
+    published port is known only after their start. Source: BrokerController.getBrokerAddr, 5.4.0.
+    """
+    if "listenPort" not in text or "listenPort" in _black_list(broker) or len(text) > MAX_UPDATE_CHARS:
+        return text
+    try:
+        entries = {entry.key: entry.value for entry in parse_properties(text)}
+    except PropertiesError:
+        return text  # which says so when it is applied
+    port, config = entries.pop("listenPort", "").strip(), broker.config
+    is_own = port == str(config.listen_port)
+    if not port or (is_own and not config.advertised_port):
+        return text
+    entries.setdefault("advertisedPort", "0" if is_own else port)
+    return format_properties(entries)
 
 
 async def _resolve(broker: Broker, host: str) -> str:
@@ -142,11 +162,14 @@ async def _resolve(broker: Broker, host: str) -> str:
     return numeric_host
 
 
+def _black_list(broker: Broker) -> set[str]:
+    return UNCHANGEABLE_KEYS | set(broker.config.config_black_list.split(";"))
+
+
 def _checked_update(broker: Broker, text: str) -> BrokerConfig:
     """Return the broker's configuration with the changes of a properties text. Raises RequestError."""
-    black_list = UNCHANGEABLE_KEYS | set(broker.config.config_black_list.split(";"))
     try:
-        update = apply_update(broker.config, text, black_list, _listed_besides(broker))
+        update = apply_update(broker.config, text, _black_list(broker), _listed_besides(broker))
     except ForbiddenKey as error:
         raise RequestError(ResponseCode.NO_PERMISSION, "Can not update config in black list.") from error
     except PropertiesError as error:

@@ -289,7 +289,7 @@ def test_a_key_read_at_the_start_only_is_refused_with_what_to_do() -> None:
     fields = {each.attribute.rpartition(".")[2]: name for name, each in keys_of(BrokerConfig).items()}
     assert "defaultTopicQueueNums" in fields.values()
     for name, key in keys_of(BrokerConfig).items():
-        if name not in LIVE and name != "configBlackList":
+        if name not in LIVE and name not in ("configBlackList", "listenPort"):
             with pytest.raises(RequestError, match=rf"{name}.*(change the file and restart|no effect yet)"):
                 change(world, f"{name}={text_of(key.setting.default)}1")
     assert world.broker.config == change_config(world.broker.config)
@@ -337,3 +337,20 @@ def test_other_settings_change_while_the_name_of_the_broker_cannot_be_resolved(
     change(world, "brokerIP1=broker.example\nfileReservedTime=9")
     assert world.broker.config.store.file_reserved_hours == 9
     assert world.broker.hosts.own_address()[0] == "10.1.2.3"
+
+
+def test_a_changed_listen_port_is_announced():
+    """Containers learn their published port after the start, and tell the broker in this way."""
+    world = World()
+    before = world.broker.config.listen_port
+    change(world, f"listenPort={before}\nbrokerIP1=10.0.0.7")
+    assert world.broker.config.advertised_port == 0
+    change(world, "listenPort=32768")
+    assert (world.broker.config.listen_port, world.broker.config.advertised_port) == (before, 32768)
+    with pytest.raises(RequestError, match="advertisedPort"):
+        change(world, "listenPort=65536")
+    change(world, f"listenPort={before}")
+    assert world.broker.config.advertised_port == 0
+    world.broker.config = change_config(world.broker.config, config_black_list="listenPort")
+    with pytest.raises(RequestError, match="black list"):
+        change(world, "listenPort=32769")
