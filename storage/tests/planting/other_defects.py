@@ -31,9 +31,9 @@ OTHER_DEFECTS: Final = (
     ),
     Defect(
         "progress-saved-before-the-messages-it-covers",
-        "committed offsets within the queue",
+        Law.COMMITTED_OFFSETS,
         change(CONFIG_FILE, "            self._flush_store()\n", "            pass\n"),
-        ("gateway/broker/assembly/tests/test_saved_progress.py",),
+        ("gateway/broker/assembly/tests/test_build_saved_progress.py",),
     ),
     Defect(
         "newer-table-taken-for-flushed",
