@@ -3,16 +3,19 @@
 import itertools
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 import trio
 
+from gateway.runtime.limited_log import LimitedLog
 from gateway.shadow.proxy.listener_context import ListenerContext
 from gateway.shadow.proxy.memory_guard import SESSIONS_PER_TURN
 from gateway.shadow.proxy.session_driver import SessionDriver
 from remoting.server import accept_connections
-from remoting.transport import Transport
+from remoting.transport import SocketTransport, Transport
 
 log = logging.getLogger(__name__)
 
@@ -33,12 +36,44 @@ _connection_numbers = itertools.count(1)
 
 
 class ConnectionCount:
-    """Counts the client connections of all listeners together."""
+    """Counts the client connections of all listeners together, and those of each address; 0 stands for no limit."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(
+        self, most: int, most_per_address: int = 0, now_s: Callable[[], float] = trio.current_time
+    ) -> None:
         self.open = 0
-        self.most = most
         self.refused_total = 0
+        self._most = most
+        self._most_per_address = most_per_address
+        self._open_by_address: Counter[str] = Counter()
+        self._now_s = now_s
+        self._log: LimitedLog | None = None
+
+    @contextmanager
+    def occupy_place(self, address: str) -> Iterator[None]:
+        """Count a connection from an address while the block runs. Raises OSError if there are too many."""
+        if self.open >= self._most:
+            raise self._refuse(address, "connections", self._most)
+        if 0 < self._most_per_address <= self._open_by_address[address]:
+            raise self._refuse(address, "connections_per_address", self._most_per_address)
+        self.open += 1
+        self._open_by_address[address] += 1
+        try:
+            yield
+        finally:
+            self.open -= 1
+            self._open_by_address[address] -= 1
+            if not self._open_by_address[address]:
+                del self._open_by_address[address]
+
+    def _refuse(self, address: str, setting: str, limit: int) -> OSError:
+        self.refused_total += 1
+        if self._log is None:
+            self._log = LimitedLog(log, self._now_s)
+        self._log.warning(
+            "connection refused: too many clients", setting=f"listen.{setting}", limit=limit, remote=address
+        )
+        return OSError("too many connections")
 
 
 class ClientListener:
@@ -91,23 +126,15 @@ class ClientListener:
         nursery.start_soon(self._serve_socket, sock)
 
     async def _serve_socket(self, sock: socket.socket) -> None:
-        count = self._connections
-        count.open += 1
         try:
-            if count.open > count.most:
-                count.refused_total += 1
-                raise OSError("too many connections")
-            transport = await self._admit(sock)
-        except OSError as error:  # The peer has left already, or the TLS handshake failed.
+            with self._connections.occupy_place(SocketTransport(sock).remote[0]):
+                await self._serve_safely(await self._admit(sock))
+        except OSError as error:  # Too many, or the peer has left already, or the TLS handshake failed.
             log.debug("connection refused", extra={"reason": str(error)})
             sock.close()
         except trio.Cancelled:
             sock.close()
             raise
-        else:
-            await self._serve_safely(transport)
-        finally:
-            count.open -= 1
 
     async def _serve_safely(self, client: Transport) -> None:
         """Serve a client; a defect ends its session only."""

@@ -69,7 +69,7 @@ class Forwarder:
         self._dial_target = dial_target
         self.tasks = tasks or TaskSupervisor("forwarder")
         self._nursery: trio.Nursery | None = None
-        self._connections = ConnectionCount(settings.connections)
+        self._connections = ConnectionCount(settings.connections, settings.connections_per_address)
         self._memory = MemoryGuard(settings.kept_total_bytes, settings.unfinished_total_bytes)
         self.listeners: list[ClientListener] = []
         self._broker_check = BrokerCheck(

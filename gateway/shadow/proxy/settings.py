@@ -60,6 +60,13 @@ class ListenSettings:
         "Maximum number of client connections of all listeners together; more are closed at once.",
         low=1,
     )
+    connections_per_address: int = setting(
+        10_000,
+        "Maximum number of client connections from one address, of all listeners together; more are closed at once. "
+        "0: no limit.",
+        low=0,
+        high=1_000_000,
+    )
     frame_bytes: int = setting(
         16 * MIB,
         "Largest frame passed on, including its length prefix; the default is the official limit.",
