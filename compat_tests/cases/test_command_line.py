@@ -88,8 +88,8 @@ def test_messages(command: CommandLine, name: str) -> None:
     for flags in ([second["uniqueKey"]], [second["messageId"]], ["--queue", "1", "--offset", "1"]):
         (found,) = eventually(lambda flags=flags: _read_found(command, "get", name, *flags))  # type: ignore[misc]
         assert (found["value"], found["uniqueKey"]) == ("b", second["uniqueKey"])
-    found = eventually(lambda: _read_found(command, "find", name, "-k", f"key_{name}"))
-    assert [each["uniqueKey"] for each in found] == [first["uniqueKey"], second["uniqueKey"]]
+    with_key = eventually(lambda: _read_found(command, "find", name, "-k", f"key_{name}"))
+    assert [each["uniqueKey"] for each in with_key] == [first["uniqueKey"], second["uniqueKey"]]
     assert len(command.read("message", "find", name, "--from", "1h")) == 2
 
 

@@ -14,8 +14,10 @@ from typing import Final
 import trio
 
 from gateway.broker.limit_errors import limit_error
+from gateway.broker.subscription_conflicts import SubscriptionConflict, SubscriptionConflicts
 from gateway.broker.wake_signal import WakeSignal
 from gateway.config.limits import BrokerLimits
+from gateway.runtime.limited_log import LimitedLog
 from remoting.bodies.heartbeat import ConsumerData, SubscriptionData
 from remoting.connection import Connection
 from remoting.requests.client import NotifyConsumerIdsChanged
@@ -65,6 +67,7 @@ class ConsumerGroup:
 
     __slots__ = (
         "clients",
+        "conflicts",
         "consume_from_where",
         "consume_type",
         "fingerprint",
@@ -87,6 +90,7 @@ class ConsumerGroup:
         self.sorted_ids: list[str] | None = None
         self.fingerprint: int | None = None  # of the latest heartbeat
         self.updated_ms = 0
+        self.conflicts = SubscriptionConflicts()
 
     @property
     def is_broadcasting(self) -> bool:
@@ -120,6 +124,7 @@ class ConsumerGroup:
             extra = {"group": self.name, "before": known.client_id, "now": client.client_id}
             log.error("connection changed its client id", extra=extra)
             self.clients[client.connection] = client
+            self.conflicts.forget(known)
             self.sorted_ids = None
         if known is client:
             self.sorted_ids = None
@@ -128,7 +133,10 @@ class ConsumerGroup:
     def remove_member(self, connection: Connection) -> GroupMember | None:
         """Remove a member and return it; None if the connection is no member."""
         self.sorted_ids = None
-        return self.clients.pop(connection, None)
+        member = self.clients.pop(connection, None)
+        if member is not None:
+            self.conflicts.forget(member)
+        return member
 
     def update_subscriptions(self, subscriptions: Iterable[SubscriptionData]) -> bool:
         """Take over the subscriptions of a member; return True when the set of topics changed.
@@ -197,6 +205,9 @@ class ClientRegistry:
         self._to_notify: dict[str, ConsumerGroup] = {}
         self._group_changed = WakeSignal()
         self._on_group_gone = on_group_gone
+        self._limited_log = LimitedLog(log, clock.monotonic)
+        self.inconsistent_groups: set[str] = set()
+        """Groups whose members subscribe to different messages."""
         self.any_broadcasting = False
         self.consumers: dict[str, ConsumerGroup] = {}
         self.producers: dict[str, dict[Connection, GroupMember]] = {}
@@ -284,12 +295,37 @@ class ClientRegistry:
             before = members.subscription_bytes
             changed = members.update_subscriptions(data.subscription_data_set) or changed
             self._subscription_bytes += members.subscription_bytes - before
+            self._find_conflicts(members, members.clients[client.connection], data)
         self._mark_seen(members.clients[client.connection])
         members.updated_ms = self._clock.now_ms()
         if changed:
             log.info("consumer group changed", extra={"group": members.name, "client": client.client_id})
             self._notify_members(members, notify)
         return changed
+
+    def _find_conflicts(self, members: ConsumerGroup, client: GroupMember, data: ConsumerData) -> None:
+        """Log members that disagree, once until they agree or one of them leaves."""
+        stated = {each.topic: each for each in data.subscription_data_set}
+        for conflict in members.conflicts.note(client, stated, members.clients):
+            self._log_conflict(members.name, conflict)
+        self._count_inconsistency(members)
+
+    def _log_conflict(self, group: str, conflict: SubscriptionConflict) -> None:
+        self._limited_log.warning(
+            "members of a group subscribe to different messages, so messages are skipped",
+            group=group,
+            topic=conflict.topic,
+            client=conflict.first.member.client_id,
+            subscription=conflict.first.text,
+            other_client=conflict.second.member.client_id,
+            other_subscription=conflict.second.text,
+        )
+
+    def _count_inconsistency(self, members: ConsumerGroup) -> None:
+        if members.conflicts.present:
+            self.inconsistent_groups.add(members.name)
+        else:
+            self.inconsistent_groups.discard(members.name)
 
     def _check_new_member(self, client: GroupMember, members: int) -> None:
         """Raise RequestError if one more member would exceed a limit; the group has ``members`` now."""
@@ -351,6 +387,7 @@ class ClientRegistry:
         own = self._memberships[connection]
         own.consumer_groups.discard(group)
         self._note_departure(connection, own)
+        self._count_inconsistency(members)
         if members.clients:
             self._notify_members(members, notify)
         else:

@@ -24,6 +24,8 @@ def broker_metrics(part: str, broker: Broker) -> Iterator[Metric | None]:
     yield Metric(
         "waiting_requests", len(broker.long_polls), "requests that wait for messages", "gauge", labels
     )
+    meaning = "consumer groups whose members subscribe to different messages, so that some are skipped"
+    yield Metric("inconsistent_groups", len(broker.clients.inconsistent_groups), meaning, "gauge", labels)
     held = broker.group_commit.held_count
     yield Metric("held_answers", held, "answers that wait for the disk", "gauge", labels)
     meaning = "flushes of the commit log to the disk"

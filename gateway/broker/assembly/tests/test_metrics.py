@@ -5,9 +5,11 @@ from dataclasses import replace
 import pytest
 
 from gateway.broker.assembly.metrics import broker_metrics
+from gateway.broker.client_registry import GroupMember
 from gateway.broker.traffic_stats import BrokerStats
 from gateway.tests.broker_fakes import FakeConnection
 from gateway.tests.broker_world import World
+from remoting.bodies.heartbeat import ConsumerData, SubscriptionData
 
 
 @pytest.fixture
@@ -111,6 +113,16 @@ def test_connections_by_group_and_language(world):
     world.beat(FakeConnection(), "t")
     (series,) = collected(world)["rocketmq_consumer_connections"].items()
     assert series == (("g", "push", "other"), 2)
+
+
+def test_groups_whose_members_disagree_are_counted(world):
+    assert collected(world)["inconsistent_groups"] == {(): 0}
+    for number, tags in enumerate("ab"):
+        subscription = SubscriptionData(topic="t", sub_string=tags, sub_version=number)
+        data = ConsumerData(group_name="g", subscription_data_set=[subscription])
+        member = GroupMember(FakeConnection(), f"c{number}", "JAVA", 400)
+        world.broker.clients.register_consumer(member, data)
+    assert collected(world)["inconsistent_groups"] == {(): 1}
 
 
 def test_topics_and_groups_beyond_the_limit_are_summed(world):
