@@ -6,10 +6,12 @@ Source: AclClientRPCHook, AclUtils.combineRequestContent, AclSigner, DefaultAuth
 """
 
 import binascii
+import hashlib
 import hmac
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
+from operator import itemgetter
 from typing import Final
 
 from codec.command import Command
@@ -21,6 +23,10 @@ SIGNATURE: Final = "Signature"
 
 _UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 _VERSION_4_9_3: Final = VERSION_NAMES.index("V4_9_3")
+_SHA1_BLOCK_BYTES: Final = 64
+_INNER_PAD: Final = bytes(byte ^ 0x36 for byte in range(256))
+_OUTER_PAD: Final = bytes(byte ^ 0x5C for byte in range(256))
+_MAX_CACHED_KEYS: Final = 4096
 _MAX_CACHED_ORDERS: Final = 1024
 """Sets of header field names whose order is remembered. A header is at most 1 MiB, and strangers choose its names."""
 
@@ -71,26 +77,45 @@ def has_signature(command: Command, secret_key: str) -> bool:
 
 
 def _encoded_signature(command: Command, secret_key: str) -> bytes:
-    digest = hmac.digest(secret_key.encode(), _signed_text(command), "sha1")
-    return binascii.b2a_base64(digest, newline=False)
+    inner, outer = _hmac_states(secret_key)
+    inner, outer = inner.copy(), outer.copy()
+    inner.update(_signed_text(command))
+    outer.update(inner.digest())
+    return binascii.b2a_base64(outer.digest(), newline=False)
+
+
+@lru_cache(maxsize=_MAX_CACHED_KEYS)
+def _hmac_states(secret_key: str) -> tuple["hashlib._Hash", "hashlib._Hash"]:
+    """Return the two SHA1 states of HMAC (RFC 2104) after the block of the key, which never changes.
+
+    Continuing from copies takes less than half of the time of `hmac.digest` for a send of 128 bytes.
+    """
+    key = secret_key.encode()
+    if len(key) > _SHA1_BLOCK_BYTES:
+        key = hashlib.sha1(key).digest()
+    block = key.ljust(_SHA1_BLOCK_BYTES, b"\0")
+    inner, outer = (hashlib.sha1(block.translate(pad)) for pad in (_INNER_PAD, _OUTER_PAD))
+    return inner, outer
 
 
 def _signed_text(command: Command) -> bytes:
     """Return the values in the order of their names, followed by the body."""
     ext = command.ext
-    names = _signed_names(tuple(ext), command.version <= _VERSION_4_9_3)
-    return "".join([ext[name] for name in names]).encode("utf-8", "replace") + command.body
+    values = _signed_values(tuple(ext), command.version <= _VERSION_4_9_3)(ext)
+    return "".join(values).encode("utf-8", "replace") + command.body
 
 
 @lru_cache(maxsize=_MAX_CACHED_ORDERS)
-def _signed_names(names: tuple[str, ...], is_up_to_4_9_3: bool) -> tuple[str, ...]:
-    """Return the names of the signed fields in Java's order.
+def _signed_values(names: tuple[str, ...], is_up_to_4_9_3: bool) -> Callable[[dict[str, str]], Iterable[str]]:
+    """Return a function that returns the values of the signed fields in Java's order of their names.
 
     Clients up to 4.9.3 mark a search for a unique key after they have signed; servers leave that field out.
     A client sends the same names again and again, and sorting them takes longer than the digest.
     """
     left_out = {SIGNATURE, _UNIQUE_KEY_QUERY} if is_up_to_4_9_3 else {SIGNATURE}
-    return tuple(sorted(set(names) - left_out, key=_java_order))
+    ordered = sorted(set(names) - left_out, key=_java_order)
+    # Of a single name it returns the value itself, whose letters are joined to the same text.
+    return itemgetter(*ordered) if ordered else lambda _: ()
 
 
 def _java_order(name: str) -> bytes:

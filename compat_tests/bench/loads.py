@@ -8,7 +8,7 @@ import json
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -147,9 +147,21 @@ def timer_load(name: str, threads: int, size_bytes: int) -> Load:
     return _producer_load(name, "timer.TimerProducer", options, "rmq_sys_wheel_timer")
 
 
-def _producer_load(name: str, program: str, options: list[str], counted: str) -> Load:
+def secured_send_load(
+    name: str, threads: int, size_bytes: int, options: Sequence[str], properties: Mapping[str, str]
+) -> Load:
+    """Return a send load by a producer with further options, and system properties such as those of TLS."""
+    topic = "Bench_" + name
+    sizes = ["-t", topic, "-w", str(threads), "-s", str(size_bytes)]
+    return _producer_load(name, "Producer", [*sizes, *options], topic, properties)
+
+
+def _producer_load(
+    name: str, program: str, options: list[str], counted: str, properties: Mapping[str, str] | None = None
+) -> Load:
     def run(endpoint: MeasuredEndpoint, durations: LoadDurations) -> Figures:
-        with start_java_program(_OFFICIAL + program, ["-n", endpoint.namesrv, *options]) as (client, home):
+        arguments = ["-n", endpoint.namesrv, *options]
+        with start_java_program(_OFFICIAL + program, arguments, properties=properties) as (client, home):
             with Probe(endpoint.broker) as probe:
                 figures = _measure_steady_state(
                     endpoint, client, _QueueCounter(endpoint, probe, counted), durations
@@ -283,7 +295,10 @@ def run_java_program(source: Path, mode: str, *pairs: str) -> Figures:
 
 @contextmanager
 def start_java_program(
-    main_class: str, arguments: Sequence[str], sources: Sequence[Path] = ()
+    main_class: str,
+    arguments: Sequence[str],
+    sources: Sequence[Path] = (),
+    properties: Mapping[str, str] | None = None,
 ) -> Iterator[tuple[ChildProcess, Path]]:
     """Run a Java program on the client's jars during the block; yield it and the folder for the files it writes.
 
@@ -293,7 +308,13 @@ def start_java_program(
     with tempfile.TemporaryDirectory(prefix="rocketmq-bench-") as folder:
         home = Path(folder)
         command = java_command(
-            CLIENT, main_class, home, heap="-Xms512m -Xmx1g -XX:+UseG1GC", classes=classes, mapped=False
+            CLIENT,
+            main_class,
+            home,
+            heap="-Xms512m -Xmx1g -XX:+UseG1GC",
+            classes=classes,
+            properties=dict(properties or {}),
+            mapped=False,
         )
         client = ChildProcess(main_class.rpartition(".")[2], [*command, *arguments], home / "output.txt")
         try:

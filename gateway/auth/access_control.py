@@ -12,9 +12,9 @@ from typing import Final, Protocol
 from codec.command import Command
 from codec.constants import ResponseCode
 from codec.java_numbers import parse_integer_or, quoted
-from gateway.auth.account_table import User
+from gateway.auth.account_table import User, UserStatus, UserType
 from gateway.auth.needs import Need, NeedContext
-from gateway.auth.policies import Policies
+from gateway.auth.policies import Policies, RequestKey
 from gateway.auth.request_needs import FREQUENT_FIELDS, find_needs
 from gateway.runtime.limited_log import LimitedLog
 from remoting.acl import ACCESS_KEY, has_signature
@@ -26,13 +26,14 @@ from toolkit.settings import SettingsError
 log = LimitedLog(logging.getLogger(__name__), time.monotonic)
 
 
-MAX_REMEMBERED: Final = 1_000
-"""Allowed requests of one user that are remembered."""
 MAX_REMEMBERED_CHARS: Final = 512
 
 
 class Accounts(Protocol):
     """The users and their policies, from wherever they come."""
+
+    trusts_addresses: bool
+    """True if there may be addresses that need no signature."""
 
     def user(self, name: str) -> User | None:
         """Return a user; None if there is none of that name."""
@@ -71,12 +72,20 @@ class AccessControl:
         if code in self._unauthenticated_codes:
             return handler
         authorizes = self._authorizes and code not in self._unauthorized_codes
+        topic_field, group_field = FREQUENT_FIELDS.get(code, ("", ""))
 
         def handle(connection: Connection, command: Command) -> bytes | None:
+            # On the path of every message: what is allowed again and again takes no further calls.
             address = connection.remote[0]
             user = self.authenticate(command, address)
-            if authorizes and user is not None:
-                self.authorize(user, command, address)
+            if authorizes and user is not None and user.type is not UserType.SUPER:
+                ext = command.ext
+                policies = self._accounts.policies(user.name)
+                key = code, ext.get(topic_field, ""), ext.get(group_field, ""), address
+                if key not in policies.allowed:
+                    self.authorize(user, command, address)
+                    if topic_field and _is_memorable(key):
+                        policies.remember(key)
             return handler(connection, command)
 
         return handle
@@ -87,16 +96,17 @@ class AccessControl:
         Raises RequestError for any other request.
         """
         name = command.ext.get(ACCESS_KEY)
-        if self._accounts.is_trusted_address(address, None):
+        accounts = self._accounts
+        if accounts.trusts_addresses and accounts.is_trusted_address(address, None):
             return None
         if not name:
             raise _denied("username cannot be null.", command, address)
-        user = self._accounts.user(name)
+        user = accounts.user(name)
         if user is None:
             raise _denied(f"User:{quoted(name)} is not found.", command, address)
-        if not user.is_enabled:
+        if user.status is not UserStatus.ENABLE:
             raise _denied(f"User:{quoted(name)} is disabled.", command, address)
-        if self._accounts.is_trusted_address(address, name):
+        if accounts.trusts_addresses and accounts.is_trusted_address(address, name):
             return user
         if not has_signature(command, user.password):
             raise _denied("check signature failed.", command, address)
@@ -106,35 +116,24 @@ class AccessControl:
         """Raise RequestError unless the user may send a request."""
         if user.is_super:
             return
-        policies = self._accounts.policies(user.name)
-        key = _frequent_key(command, address)
-        if key is not None and key in policies.allowed:
-            return
         needs = find_needs(command, self._context)
         if needs is None:
             raise _denied(f"request code {command.code} is for super users only.", command, address, user)
+        policies = self._accounts.policies(user.name)
         for need in needs:
             reason = explain_denial(policies, need, address)
             if reason is not None:
                 raise _denied(describe_denial(user.name, need, address, reason), command, address, user)
-        if key is not None:
-            if len(policies.allowed) >= MAX_REMEMBERED:
-                policies.allowed.clear()
-            policies.allowed.add(key)
 
 
-def _frequent_key(command: Command, address: str) -> tuple[object, ...] | None:
-    """Return what the decision about a frequent request depends on, besides the policies; None for all others.
+def _is_memorable(key: RequestKey) -> bool:
+    """Tell whether a decision depends on the policies and this key only, and the key is short.
 
-    A client sends the same kind of request to the same topic again and again.
+    A retry topic's owner depends on the groups that exist.
     """
-    fields = FREQUENT_FIELDS.get(command.code)
-    if fields is None:
-        return None
-    topic, group = command.ext.get(fields[0], ""), command.ext.get(fields[1], "")
-    if topic.startswith("%") or group.startswith("%") or len(topic) + len(group) > MAX_REMEMBERED_CHARS:
-        return None
-    return command.code, topic, group, address
+    _, topic, group, _ = key
+    is_plain = not (topic.startswith("%") or group.startswith("%"))
+    return is_plain and len(topic) + len(group) <= MAX_REMEMBERED_CHARS
 
 
 def explain_denial(policies: Policies, need: Need, address: str) -> str | None:

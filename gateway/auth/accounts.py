@@ -36,6 +36,8 @@ class AuthConfigError(SettingsError):
 class StoredAccounts:
     """Users and policies of ACL 2.0, which requests change."""
 
+    trusts_addresses = False
+
     def __init__(self, users: UserTable, policies: PolicyTable) -> None:
         self.users = users
         self.policy_table = policies
@@ -66,6 +68,8 @@ class StoredAccounts:
 
 class FollowedAccounts:
     """Users and policies that another process changes, or an administrator: read again when their files change."""
+
+    trusts_addresses = False
 
     def __init__(self, load: Callable[[], StoredAccounts], files: Iterable[str]) -> None:
         self._load = load

@@ -66,6 +66,8 @@ class PlainAcl:
 class PlainAccounts:
     """The accounts of a file as `access_control.Accounts`. Raises PlainAclError for a file that cannot be used."""
 
+    trusts_addresses = True
+
     def __init__(self, file: Path) -> None:
         self._file = file
         self._watch = FileWatch([file])

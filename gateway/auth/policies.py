@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
+from typing import Final
 
 from gateway.auth.resources import (
     Action,
@@ -23,6 +24,10 @@ from gateway.auth.resources import (
 )
 from remoting.bodies.auth import AclInfo, PolicyEntryInfo, PolicyInfo
 
+RequestKey = tuple[int, str, str, str]
+"""What the decision about a frequent request depends on: its code, topic and group, and the sender's address."""
+MAX_REMEMBERED: Final = 1_000
+"""Allowed requests of one user that are remembered."""
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
@@ -84,11 +89,11 @@ class Decision:
 class Policies:
     """The policies of one user, arranged so that a decision looks at few entries. Unchangeable.
 
-    ``allowed`` holds keys of requests that were allowed, for whoever asks to remember them.
+    ``allowed`` holds the keys of requests that were allowed and that `remember` was called for.
     """
 
     def __init__(self, entries: dict[PolicyType, tuple[PolicyEntry, ...]]) -> None:
-        self.allowed: set[tuple[object, ...]] = set()
+        self.allowed: set[RequestKey] = set()
         self.entries = {kind: entries[kind] for kind in PolicyType if entries.get(kind)}
         self._indexes = [(kind, _EntryIndex(found)) for kind, found in self.entries.items()]
 
@@ -109,6 +114,12 @@ class Policies:
             for entries in self.entries.values()
             for entry in entries
         )
+
+    def remember(self, key: RequestKey) -> None:
+        """Add a request to those that were allowed; at the limit all are forgotten."""
+        if len(self.allowed) >= MAX_REMEMBERED:
+            self.allowed.clear()
+        self.allowed.add(key)
 
     def with_entries(self, kind: PolicyType, changes: Iterable[PolicyEntry]) -> "Policies":
         """Return policies with entries added, or replaced where there is one for the same resource."""

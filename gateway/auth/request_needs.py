@@ -151,7 +151,7 @@ _register(
     namesrv.PutKvConfig, namesrv.DeleteKvConfig, namesrv.RegisterBroker, namesrv.UnregisterBroker,
     namesrv.BrokerHeartbeat, namesrv.WipeWritePermOfBroker, namesrv.AddWritePermOfBroker,
     namesrv.DeleteTopicInNamesrv, namesrv.RegisterTopicInNamesrv, namesrv.UpdateNamesrvConfig,
-    replication.PutMessagesAtOffsets,
+    replication.PutMessagesAtOffsets, ha.ExchangeBrokerHaInfo,
     pop.PopRollback,
     auth.AuthCreateUser, auth.AuthUpdateUser, auth.AuthDeleteUser,
     auth.AuthCreateAcl, auth.AuthUpdateAcl, auth.AuthDeleteAcl,

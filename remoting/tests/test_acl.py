@@ -84,3 +84,14 @@ def test_a_signature_holds_on_the_wire(ext, body, binary):
     sign_request(command, KEY)
     frame = encode_command(command)
     assert is_signed_with(decode_frame(frame, 4, len(frame)), KEY)
+
+
+@given(st.text(st.characters(blacklist_categories=("Cs",)), max_size=200), st.binary(max_size=300))
+def test_keys_of_any_length(key, body):
+    """Keys longer than a block of SHA1 (64 bytes) are digested first."""
+    assert compute_signature(Command(1, ext={"a": "value"}, body=body), key) == by_hand(b"value" + body, key)
+
+
+def test_a_request_without_fields():
+    assert compute_signature(Command(1, body=b"x"), "a secret") == by_hand(b"x")
+    assert compute_signature(Command(1, ext={"Signature": "s"}), "a secret") == by_hand(b"")

@@ -2,10 +2,10 @@ import pytest
 
 from codec.command import Command
 from codec.constants import ResponseCode
-from gateway.auth.access_control import MAX_REMEMBERED, AccessControl, parse_codes
+from gateway.auth.access_control import AccessControl, parse_codes
 from gateway.auth.account_table import User, UserStatus, UserType
 from gateway.auth.needs import NeedContext
-from gateway.auth.policies import NO_POLICIES, Policies, PolicyEntry, PolicyType
+from gateway.auth.policies import MAX_REMEMBERED, NO_POLICIES, Policies, PolicyEntry, PolicyType
 from gateway.auth.resources import Action, parse_resource
 from remoting.acl import Credentials, sign_request
 from remoting.errors import RequestError
@@ -15,6 +15,8 @@ SEND = 310
 
 
 class FakeAccounts:
+    trusts_addresses = True
+
     def __init__(self):
         self.users = {
             "root": User("root", "super secret", UserType.SUPER),
