@@ -132,7 +132,7 @@ def _runs() -> list[Run]:
     shared = ["-m", "not stops_server and not both_servers", "--numprocesses", "2", "--dist", "loadfile"]
     two_files = ["--numprocesses", "2", "--dist", "loadfile"]
     stopping = ["-m", "stops_server"]
-    units = ("codec", "remoting", "storage", "toolkit", "gateway", "compat_tests/tests", "spark")
+    units = ("codec", "remoting", "storage", "toolkit", "gateway", "compat_tests/tests", "spark", "scripts")
     ignored = ["--ignore", INTERCHANGE, "--ignore", SPARK_CASES]
     return [
         Run("format", "formatting (ruff)", [str(tools / "ruff"), "format", "--check", "."]),
@@ -160,6 +160,12 @@ def _runs() -> list[Run]:
             "installs",
             "each extra installed alone from a wheel, outside the checkout (Java for Spark)",
             [python, "scripts/check_installs.py"],
+        ),
+        Run(
+            "walks",
+            "guides typed as they stand, from an installed wheel (Java for Spark, Maven)",
+            [python, "scripts/walk_guides.py"],
+            [python, "scripts/walk_guides.py", "--stopped"],
         ),
         _cases(
             "compat-both",

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-ALLOWED, DENIED = 0, 1
+from toolkit.exit_codes import ExitCode
 
 
 @click.group()
@@ -30,7 +30,7 @@ def acl() -> None:
 def explain(config_dir: Path, user: str, actions: tuple[str, ...], resource: str, source: str) -> None:
     """Tell whether a user may do something, and which rule decides.
 
-    Ends with 0 if the answer is yes, with 1 if it is no.
+    The exit code is 0 if the answer is yes, and 3 if it is no.
     """
     from gateway.auth.access_control import describe_denial, explain_denial
     from gateway.auth.account_table import ACLS_FILE, USERS_FILE, PolicyTable, UserTable
@@ -59,7 +59,7 @@ def explain(config_dir: Path, user: str, actions: tuple[str, ...], resource: str
         )
     if not account.is_enabled:
         click.echo(f"no: User:{user} is disabled.")
-        raise SystemExit(DENIED)
+        raise SystemExit(ExitCode.REFUSED)
     if account.is_super:
         click.echo(f"yes: {user} is a super user.")
         return
@@ -69,7 +69,7 @@ def explain(config_dir: Path, user: str, actions: tuple[str, ...], resource: str
     reason = explain_denial(policies.get(user), need, source)
     if reason is not None:
         click.echo(f"no: {describe_denial(user, need, source, reason)}")
-        raise SystemExit(DENIED)
+        raise SystemExit(ExitCode.REFUSED)
     decision = policies.get(user).decide(found, need.actions, source)
     kind = decision.policy_type.value.lower() if decision.policy_type is not None else ""
     click.echo(f"yes: the {kind} rule says: {decision.entry}")

@@ -44,10 +44,10 @@ def explain(directory, user, resource, action="Pub", source="10.1.2.3"):
             "clerk",
             "Topic:orders",
             "1.2.3.4",
-            1,
+            3,
             "no: User:clerk has no permission to access Topic:orders from 1.2.3.4",
         ),
-        ("clerk", "Topic:%RETRY%bill", "10.1.2.3", 1, "A rule that allows Pub on Group:bill is missing"),
+        ("clerk", "Topic:%RETRY%bill", "10.1.2.3", 3, "A rule that allows Pub on Group:bill is missing"),
         ("nobody", "Topic:orders", "10.1.2.3", 1, "User:nobody is not found. Users: clerk, root"),
     ],
 )

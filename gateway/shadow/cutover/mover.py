@@ -33,7 +33,7 @@ from gateway.shadow.cutover.copy_back import CopyBack
 from gateway.shadow.cutover.director import MoveDirector
 from gateway.shadow.cutover.group_transfer import GroupTransfer
 from gateway.shadow.cutover.move_file import MoveFile
-from gateway.shadow.cutover.moves import Move, MoveState, MoveStep
+from gateway.shadow.cutover.moves import FORWARD_STATES, Move, MoveState, MoveStep
 from gateway.shadow.cutover.retry_topics import retry_topics
 from gateway.shadow.cutover.settings import CutoverSettings
 from gateway.shadow.cutover.write_permission import WritePermission
@@ -152,14 +152,20 @@ class Mover:
         wait_s: float = 0.0,
         *,
         confirmed: bool = True,
+        goal: MoveState | None = None,
     ) -> list[StepReport]:
         """Take the next step of a topic, or of its groups. Raises OperationRefused; see `_try_step`.
 
+        With a ``goal``, steps that lead beyond it are not taken: a topic without groups goes from PRODUCERS_SWITCHED
+        to DONE, which nobody asked for who wants to have its consumers switched.
         Raises ConfirmationNeeded instead of taking a step that cannot be undone, unless it is ``confirmed``.
         """
 
         def forward_steps(move: Move) -> list[MoveStep]:
             steps = move.forward_steps(group)
+            if goal is not None:
+                last = FORWARD_STATES.index(goal)
+                steps = [step for step in steps if FORWARD_STATES.index(step.goal) <= last]
             if not confirmed and any(step.goal is MoveState.DONE for step in steps):
                 raise ConfirmationNeeded(DONE_IS_FINAL.format(topic=topic))
             return steps

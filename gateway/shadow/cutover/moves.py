@@ -44,6 +44,17 @@ class MoveState(Enum):
     """Sends go to the primary again; groups that had switched drain the target and follow one by one."""
 
 
+FORWARD_STATES: Final = (
+    MoveState.MIRRORING,
+    MoveState.CAUGHT_UP,
+    MoveState.PRODUCERS_SWITCHED,
+    MoveState.DRAINED,
+    MoveState.CONSUMERS_SWITCHED,
+    MoveState.DONE,
+)
+"""The states of a move that is not rolled back, in their order."""
+
+
 @dataclass(frozen=True, slots=True)
 class QueueEnds:
     """The end offsets of a queue on both sides when its producers were switched last."""

@@ -9,21 +9,13 @@ from gateway.console.server import RouteRegistry
 from gateway.shadow.clusters.cluster import CLUSTER_ERRORS
 from gateway.shadow.clusters.full_sync import FullSync
 from gateway.shadow.cutover.mover import ALLOWANCES, ConfirmationNeeded, Mover, StepReport
-from gateway.shadow.cutover.moves import MoveState
+from gateway.shadow.cutover.moves import FORWARD_STATES, MoveState
 from gateway.shadow.traffic.exchange import Side
 from storage.errors import StoreFull
 
 MAX_WAIT_S: Final = 3_600.0
 MAX_NAME_CHARS: Final = 255
 MAX_NAMES: Final = 1_000
-_STATE_ORDER: Final = (
-    MoveState.MIRRORING,
-    MoveState.CAUGHT_UP,
-    MoveState.PRODUCERS_SWITCHED,
-    MoveState.DRAINED,
-    MoveState.CONSUMERS_SWITCHED,
-    MoveState.DONE,
-)
 
 
 class CutoverRoutes:
@@ -79,22 +71,24 @@ class CutoverRoutes:
         """
         topic, group, allow, wait_s = _parse_step_request(given)
         goal = _parse_goal(given.get("to"))
-        take = partial(self._mover.advance, confirmed=given.get("confirmed") is True)
+        take = partial(self._mover.advance, confirmed=given.get("confirmed") is True, goal=goal)
         reports: list[StepReport] = []
         while True:
             try:
-                reports += await self._take_steps(take, topic, group, allow, wait_s)
+                taken = await self._take_steps(take, topic, group, allow, wait_s)
             except ConfirmationNeeded as needed:
                 return {**self._steps_answer(topic, reports), "done": False, "confirm": str(needed)}
+            reports += taken
             reached = self._mover.move_file.get_move(topic)
             if given.get("read_only") and reached.producer_side is Side.TARGET and not reached.is_read_only:
                 await self._change_permission(topic, undo=False)
             state = reached.groups.get(group, reached.state) if group else reached.overall_state
             if (
                 goal is None
-                or not reports[-1].done
-                or state not in _STATE_ORDER
-                or _position_of(state) >= _position_of(goal)
+                or not taken
+                or not taken[-1].done
+                or state not in FORWARD_STATES
+                or FORWARD_STATES.index(state) >= FORWARD_STATES.index(goal)
             ):
                 return self._steps_answer(topic, reports)
 
@@ -209,10 +203,6 @@ def _parse_goal(given: Any) -> MoveState | None:
         state = MoveState(str(given).upper())
     except ValueError:
         state = MoveState.ROLLING_BACK
-    if state not in _STATE_ORDER:
-        raise ConsoleError(f"{given} is not one of {', '.join(each.value for each in _STATE_ORDER)}")
+    if state not in FORWARD_STATES:
+        raise ConsoleError(f"{given} is not one of {', '.join(each.value for each in FORWARD_STATES)}")
     return state
-
-
-def _position_of(state: MoveState) -> int:
-    return _STATE_ORDER.index(state)

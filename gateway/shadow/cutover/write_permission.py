@@ -22,7 +22,8 @@ from gateway.shadow.clusters.metadata_sync import find_topic, topic_request
 from gateway.shadow.cutover.checks import MoveCheck
 from remoting.bodies.topics import TopicConfig
 
-CHECK_NAME: Final = "read-only"
+PERMISSION_CHECK: Final = "read-only"
+ROUTES_CHECK: Final = "routes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +58,17 @@ class WritePermission:
                 await self._set_permission(broker, config, config.perm | taken[broker] & PERM_WRITE)
         gone = sorted(taken.keys() - present)
         reason = f"{', '.join(gone)} does not have the topic any more; it may still be read-only there"
-        return MoveCheck(CHECK_NAME, True, "write permission given back", reason if gone else "")
+        return MoveCheck(PERMISSION_CHECK, True, "write permission given back", reason if gone else "")
 
     async def check_route(self, topic: str, brokers: Iterable[str]) -> MoveCheck:
         """Check that the primary's namesrv tells clients again that they may write to these brokers."""
         try:
             queues = (await self.clusters.primary.route(topic)).queue_datas
         except LOOKUP_ERRORS as problem:
-            return MoveCheck(CHECK_NAME, False, "unknown", f"{type(problem).__name__}: {problem}")
+            return MoveCheck(ROUTES_CHECK, False, "unknown", f"{type(problem).__name__}: {problem}")
         waiting = {each.broker_name for each in queues if not each.perm & PERM_WRITE} & set(brokers)
         reason = f"the primary's namesrv still shows the topic as read-only at {', '.join(sorted(waiting))}"
-        return MoveCheck(CHECK_NAME, not waiting, "write permission given back", reason if waiting else "")
+        return MoveCheck(ROUTES_CHECK, not waiting, "writable at the namesrv", reason if waiting else "")
 
     async def _set_permission(self, broker: str, config: TopicConfig, permission: int) -> None:
         wanted = copy(config)

@@ -35,6 +35,18 @@ async def serve_routes(primary, target):
 
 
 @two_clusters
+async def test_a_topic_without_groups_is_not_taken_beyond_the_goal(primary, target):
+    """Its next step is DONE, which cannot be undone."""
+    async with serve_routes(primary, target) as (console, _, _):
+        asked = {"topic": "orders", "to": "consumers_switched", "wait_s": 30, "confirmed": True}
+        answer = await console["POST", "/cutover/advance"](asked)
+        assert (answer["state"], answer["done"]) == ("PRODUCERS_SWITCHED", True)
+        assert [step["to"] for step in answer["steps"]] == ["CAUGHT_UP", "PRODUCERS_SWITCHED"]
+        answer = await console["POST", "/cutover/advance"]({**asked, "to": "done"})
+        assert (answer["state"], answer["done"]) == ("DONE", True)
+
+
+@two_clusters
 async def test_move_through_the_console(primary, target):
     async with serve_routes(primary, target) as (console, gateway, nursery), load(gateway, nursery):
         advance, status = console["POST", "/cutover/advance"], console["GET", "/cutover"]

@@ -1,0 +1,26 @@
+"""Walks: guides whose commands are typed by a test, as their readers type them.
+
+A guide is a Markdown document. Comments that readers do not see say what to do with the block that follows:
+
+    <!-- walk: run -->                    type the block into a shell; every command must succeed
+    <!-- walk: start | until "namesrv" -->  start each line as a process that goes on, and wait for its output
+    <!-- walk: file shadow.toml -->       write the block to a file
+    <!-- walk: python -->                 type the block into the guide's Python session
+    <!-- walk: install -->                not typed: it names the extras that the guide's environment has
+    <!-- walk: no, REASON -->             not typed, because of REASON
+
+and without a block:
+
+    <!-- walk: type COMMAND -->           do what the text asks for where it has no command to copy
+    <!-- walk: start COMMAND -->          the same as a process that goes on
+    <!-- walk: stop COMMAND -->           press Ctrl-C in the terminal of the process that begins with COMMAND
+    <!-- walk: checkout -->               the reader is in a checkout of the project, not in an empty folder
+    <!-- walk: needs PROGRAM -->          without this program the guide is left out; with CI=true that is a failure
+
+`run`, `start`, `python`, `type` and `stop` take conditions after `|`: `exit 3` (another exit code of the last command
+than 0), `shows TEXT` (its output contains TEXT), `lacks TEXT` (it does not), `until TEXT` (of `start`), `types TEXT`
+(the answer to a question), `within SECONDS` (instead of 60). Every block of a walked
+guide needs a mark, diagrams excepted.
+
+`guide` reads marks, `session` types, `place` makes the fresh folder, environment and network of a walk.
+"""

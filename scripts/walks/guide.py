@@ -1,0 +1,178 @@
+"""Reads the steps of a walk from a guide."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+MARK: Final = re.compile(r"<!-- walk: (.+?) -->", re.DOTALL)
+FENCE: Final = re.compile(r"^( *)(```+)\s*(\w*)")
+EXTRAS: Final = re.compile(r"\[([a-z]+(?:,[a-z]+)*)\]")
+INDENT: Final = "    "
+DIAGRAMS: Final = frozenset({"mermaid"})
+VERBS_WITH_BLOCK: Final = frozenset({"run", "start", "file", "python", "install", "no"})
+VERBS_WITHOUT_BLOCK: Final = frozenset({"type", "stop", "checkout", "needs"})
+
+
+class GuideError(Exception):
+    """A guide's marks cannot be used; the text names the place."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of code: its first line's number in the guide, its language, and its text."""
+
+    line: int
+    language: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Step:
+    """One mark with its conditions, and the block that follows it."""
+
+    line: int
+    verb: str
+    argument: str
+    text: str = ""
+    exit_code: int = 0
+    shows: tuple[str, ...] = ()
+    lacks: tuple[str, ...] = ()
+    until: tuple[str, ...] = ()
+    types: str = ""
+    within_s: float | None = None
+
+
+@dataclass
+class Guide:
+    """The walk of one guide."""
+
+    path: Path
+    steps: list[Step] = field(default_factory=list)
+
+    @property
+    def is_walked(self) -> bool:
+        """True if anything is typed."""
+        return any(step.verb in ("run", "start", "python", "type") for step in self.steps)
+
+    @property
+    def extras(self) -> tuple[str, ...]:
+        """The extras that the guide tells its readers to install."""
+        found = {
+            name
+            for step in self.steps
+            if step.verb == "install"
+            for match in EXTRAS.finditer(step.text)
+            for name in match[1].split(",")
+        }
+        return tuple(sorted(found))
+
+    @property
+    def in_checkout(self) -> bool:
+        """True if its readers type in a checkout."""
+        return any(step.verb == "checkout" for step in self.steps)
+
+    @property
+    def needed_programs(self) -> tuple[str, ...]:
+        """Programs besides the project's own."""
+        return tuple(step.argument for step in self.steps if step.verb == "needs")
+
+
+def read_guide(path: Path) -> Guide:
+    """Read the marks of a guide. Raises GuideError for a mark that cannot be used, and for a block without one."""
+    guide = Guide(path)
+    lines = path.read_text().splitlines()
+    marks = list(_find_marks(path, lines))
+    if not marks:
+        return guide
+    blocks = {block.line: block for block in _find_blocks(lines)}
+    marked: set[int] = set()
+    for line, after, text in marks:
+        verb, _, argument = text.split("|")[0].strip().partition(" ")
+        verb = verb.rstrip(",")
+        if verb not in VERBS_WITH_BLOCK | VERBS_WITHOUT_BLOCK:
+            raise GuideError(f"{path}:{line}: unknown walk mark {verb!r}")
+        block = None
+        if verb in VERBS_WITH_BLOCK and not (verb == "start" and argument):
+            block = blocks.get(_next_written_line(lines, after))
+            if block is None:
+                raise GuideError(f"{path}:{line}: no block follows the mark {verb!r}")
+            marked.add(block.line)
+        guide.steps.append(_read_step(path, line, verb, argument.strip(), text, block))
+    unmarked = [block.line for block in blocks.values() if block.line not in marked]
+    if guide.is_walked and unmarked:
+        places = ", ".join(str(line) for line in unmarked)
+        raise GuideError(f"{path}: the blocks at lines {places} have no walk mark")
+    return guide
+
+
+def _find_marks(path: Path, lines: list[str]) -> Iterator[tuple[int, int, str]]:
+    """Yield the line of each mark, the index of the line after it, and its text on one line."""
+    text = "\n".join(lines)
+    for match in MARK.finditer(text):
+        first, last = text.count("\n", 0, match.start()), text.count("\n", 0, match.end())
+        if lines[first][: match.start() - text.rfind("\n", 0, match.start()) - 1].strip():
+            raise GuideError(f"{path}:{first + 1}: a walk mark stands on lines of its own")
+        yield first + 1, last + 1, " ".join(match[1].split())
+
+
+def _next_written_line(lines: list[str], index: int) -> int:
+    while index < len(lines) and not lines[index].strip():
+        index += 1
+    return index + 1
+
+
+def _find_blocks(lines: list[str]) -> Iterator[Block]:
+    """Yield fenced blocks, and blocks that are indented by four spaces behind an empty line; no diagrams."""
+    index, was_empty, in_list = 0, True, False
+    while index < len(lines):
+        line = lines[index]
+        fence = FENCE.match(line)
+        if fence:
+            begin = index
+            index += 1
+            while index < len(lines) and not lines[index].strip().startswith(fence[2]):
+                index += 1
+            if fence[3] not in DIAGRAMS:
+                indent = len(fence[1])
+                text = "\n".join(each[indent:] for each in lines[begin + 1 : index])
+                yield Block(begin + 1, fence[3], text)
+        elif line.startswith(INDENT) and was_empty and not in_list:
+            begin = index
+            while index < len(lines) and (lines[index].startswith(INDENT) or not lines[index].strip()):
+                index += 1
+            yield Block(begin + 1, "", "\n".join(each[4:] for each in lines[begin:index]).rstrip())
+            index -= 1
+        elif line.strip() and not line.startswith(" "):
+            in_list = re.match(r"([-*]|\d+[.)])\s", line) is not None
+        was_empty = not lines[index].strip() if index < len(lines) else True
+        was_empty = was_empty or lines[min(index, len(lines) - 1)].rstrip().endswith("-->")
+        index += 1
+
+
+def _read_step(path: Path, line: int, verb: str, argument: str, text: str, block: Block | None) -> Step:
+    found: dict[str, object] = {}
+    shows: list[str] = []
+    lacks: list[str] = []
+    until: list[str] = []
+    for condition in text.split("|")[1:]:
+        name, _, value = condition.strip().partition(" ")
+        value = value.strip().strip('"')
+        if name == "exit":
+            found["exit_code"] = int(value)
+        elif name == "within":
+            found["within_s"] = float(value)
+        elif name == "types":
+            found["types"] = value
+        elif name == "shows":
+            shows.append(value)
+        elif name == "lacks":
+            lacks.append(value)
+        elif name == "until":
+            until.append(value)
+        else:
+            raise GuideError(f"{path}:{line}: unknown condition {name!r}")
+    written = argument if block is None else block.text
+    texts = {"shows": tuple(shows), "lacks": tuple(lacks), "until": tuple(until)}
+    return Step(line, verb, argument, written, **texts, **found)  # type: ignore[arg-type]

@@ -1,0 +1,118 @@
+"""Makes the place of a walk: a fresh folder and home, an environment with the wheel, and a network of its own.
+
+Guides use fixed ports, which another program of the machine may use. On Linux a walk therefore runs in a network
+namespace that has only the loopback interface, so commands are typed exactly as they stand and every port is free.
+Where namespaces are not available, nothing is substituted: a walk needs the ports that its guide uses.
+"""
+
+import fcntl
+import os
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+LEFT_OUT: Final = ("PYTHON", "VIRTUAL_ENV", "RMQ_GATEWAY_", "PYSPARK_", "SPARK_", "NAMESRV_ADDR", "ROCKETMQ_")
+SIOCGIFFLAGS: Final = 0x8913
+SIOCSIFFLAGS: Final = 0x8914
+IFF_UP: Final = 1
+SEND: Final = '''\
+#!{python}
+"""walk-send NAMESRV TOPIC COUNT: the client that the text of a guide speaks of."""
+import sys
+from uuid import uuid4
+import trio
+from remoting.client import open_client
+from remoting.requests.namesrv import GetRouteInfoByTopic
+from remoting.requests.send import SendMessageV2
+
+async def main(namesrv, topic, count):
+    host, _, port = namesrv.rpartition(":")
+    async with open_client(host, int(port)) as client:
+        try:
+            route = (await client.ask(GetRouteInfoByTopic(topic=topic))).data
+        except Exception:
+            route = (await client.ask(GetRouteInfoByTopic(topic="TBW102"))).data
+    host, _, port = route.broker_datas[0].broker_addrs[0].rpartition(":")
+    async with open_client(host, int(port)) as client:
+        for number in range(int(count)):
+            request = SendMessageV2(producer_group="walkers", topic=topic, default_topic="TBW102",
+                default_topic_queue_nums=4, queue_id=number % 4, sys_flag=0, born_timestamp=1, flag=0,
+                properties="KEYS\\1order-%d\\2TAGS\\1TagA\\2UNIQ_KEY\\1%s" % (number, uuid4().hex.upper()))
+            request.body = b"%d" % number
+            await client.ask(request)
+    print(f"sent {{count}} messages to {{topic}}")
+
+try:
+    trio.run(main, *sys.argv[1:4])
+except Exception as problem:
+    while isinstance(problem, ExceptionGroup):
+        problem = problem.exceptions[0]
+    sys.exit(f"not sent: {{type(problem).__name__}}: {{problem}}")
+'''
+
+
+def isolation() -> list[str]:
+    """Return the words that begin a command in a network of its own; none where that is not possible."""
+    if shutil.which("unshare") is None:
+        return []
+    words = ["unshare", "--net"] if os.geteuid() == 0 else ["unshare", "--map-root-user", "--net"]
+    works = subprocess.run([*words, "true"], capture_output=True, check=False).returncode == 0
+    return words if works else []
+
+
+def raise_loopback() -> None:
+    """Switch the loopback interface of a new network namespace on."""
+    name = b"lo".ljust(16, b"\0")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        present = fcntl.ioctl(any_socket, SIOCGIFFLAGS, name + bytes(24))
+        flags = struct.unpack_from("h", present, 16)[0]
+        fcntl.ioctl(any_socket, SIOCSIFFLAGS, name + struct.pack("h", flags | IFF_UP) + bytes(22))
+
+
+def make_environment(home: Path, programs: Path, bin_folder: Path | None) -> dict[str, str]:
+    """Return the variables of a reader who has a fresh home; ``bin_folder`` is that of the installed wheel."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(LEFT_OUT)}
+    here = Path(sys.executable).parent
+    path = [each for each in kept.get("PATH", "").split(os.pathsep) if Path(each) != here]
+    first = [str(programs), *([str(bin_folder)] if bin_folder is not None else [])]
+    return {
+        **kept,
+        "HOME": str(home),
+        "PATH": os.pathsep.join([*first, *path]),
+        # Java takes the home folder from the system's table, not from HOME.
+        "JAVA_TOOL_OPTIONS": f"-Duser.home={home}",
+        # The host's name may stand for an address that the walk's network does not have.
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+
+
+def write_programs(folder: Path, python: Path) -> None:
+    """Write the programs that stand for clients that a guide speaks of."""
+    folder.mkdir(parents=True)
+    program = folder / "walk-send"
+    program.write_text(SEND.format(python=python))
+    program.chmod(0o755)
+
+
+def copy_checkout(root: Path, folder: Path) -> None:
+    """Copy the files of the checkout, with changes that are not committed yet."""
+    names = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=root,
+        capture_output=True,
+        check=True,
+    ).stdout.decode()
+    for name in filter(None, names.split("\0")):
+        if (root / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(root / name, folder / name)
+
+
+def find_missing_programs(names: Sequence[str]) -> list[str]:
+    """Return the programs that the machine lacks."""
+    return [name for name in names if shutil.which(name) is None]

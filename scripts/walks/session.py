@@ -1,0 +1,229 @@
+"""Types the steps of a walk: commands into shells, Python into a session, files into the folder.
+
+Processes run in groups of their own, and all that a session started is stopped when it ends.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TextIO
+
+from walks.guide import Guide, Step
+
+DEFAULT_WITHIN_S: Final = 60.0
+STOP_GRACE_S: Final = 20.0
+POLL_S: Final = 0.05
+MAX_SHOWN_CHARS: Final = 6_000
+END_OF_BLOCK: Final = "-- end of block --"
+PYTHON_SESSION: Final = f"""
+import sys, traceback
+names = globals()
+names["__name__"] = "__main__"
+while length := sys.stdin.readline():
+    code = sys.stdin.read(int(length))
+    try:
+        exec(compile(code, "<guide>", "exec"), names)
+    except BaseException:
+        traceback.print_exc()
+        sys.exit(1)
+    print({END_OF_BLOCK!r}, flush=True)
+"""
+
+
+class WalkFailed(Exception):
+    """A reader would have stopped here; the text says where, and what was shown."""
+
+
+@dataclass
+class Started:
+    """A process that goes on while the reader types elsewhere."""
+
+    command: str
+    process: subprocess.Popen[str]
+    output: Path
+
+
+class WalkSession:
+    """One walk in ``folder``, with ``environment``. ``scale`` multiplies all times, for slow machines."""
+
+    def __init__(
+        self, guide: Guide, folder: Path, logs: Path, environment: Mapping[str, str], scale: float = 1.0
+    ) -> None:
+        self._guide = guide
+        self._folder = folder
+        self._logs = logs
+        self._environment = dict(environment)
+        self._scale = scale
+        self._started: list[Started] = []
+        self._python: Started | None = None
+        self._actions: dict[str, Callable[[Step], None]] = {
+            "run": self._run,
+            "type": self._run,
+            "start": self._start,
+            "file": self._write_file,
+            "python": self._type_python,
+            "stop": self._stop,
+        }
+
+    def walk(self, report: Callable[[str], None]) -> None:
+        """Take all steps. Raises WalkFailed at the first one that a reader could not take."""
+        try:
+            for step in self._guide.steps:
+                action = self._actions.get(step.verb)
+                if action is None:
+                    continue
+                begun_s = time.monotonic()
+                action(step)
+                first = step.text.strip().partition("\n")[0] if step.verb != "file" else step.argument
+                report(f"{time.monotonic() - begun_s:6.1f} s  {step.verb} {first[:90]}")
+        finally:
+            self._stop_all()
+
+    # -- steps ----------------------------------------------------------------------------------------------------
+
+    def _run(self, step: Step) -> None:
+        with self._log("command") as (path, log):
+            process = self._spawn(step.text, log, asks=bool(step.types))
+            try:
+                answer = step.types.replace("\\n", "\n") + "\n" if step.types else None
+                process.communicate(answer, self._limit_s(step))
+            except subprocess.TimeoutExpired:
+                raise self._failed(step, path, f"not done within {self._limit_s(step):.0f} s") from None
+            finally:
+                _stop_group(process)
+        if process.returncode != step.exit_code:
+            raise self._failed(step, path, f"exit code {process.returncode}, not {step.exit_code}")
+        self._check_shown(step, path)
+
+    def _start(self, step: Step) -> None:
+        lines = [line for line in step.text.splitlines() if line.strip() and not line.startswith("#")]
+        for line in lines:
+            with self._log("process") as (path, log):
+                self._started.append(Started(line.strip(), self._spawn(line, log), path))
+        for started in self._started[-len(lines) :]:
+            self._wait_for(step, started, step.until)
+            self._check_shown(step, started.output)
+
+    def _write_file(self, step: Step) -> None:
+        path = self._folder / step.argument
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(step.text + "\n")
+
+    def _type_python(self, step: Step) -> None:
+        if self._python is None:
+            with self._log("python") as (path, log):
+                process = subprocess.Popen(
+                    ["python", "-u", "-c", PYTHON_SESSION],
+                    cwd=self._folder,
+                    env=self._environment,
+                    stdin=subprocess.PIPE,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                    start_new_session=True,
+                )
+            self._python = Started("python", process, path)
+            self._started.append(self._python)
+        python = self._python
+        before = len(python.output.read_text())
+        assert python.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            python.process.stdin.write(f"{len(step.text)}\n{step.text}")
+            python.process.stdin.flush()
+        self._wait_for(step, python, (END_OF_BLOCK,), before)
+        self._check_shown(step, python.output, before)
+
+    def _stop(self, step: Step) -> None:
+        found = [each for each in self._started if each.command.startswith(step.argument)]
+        if not found:
+            raise self._failed(step, None, "no such process was started")
+        started = found[0]
+        self._started.remove(started)
+        os.killpg(started.process.pid, signal.SIGINT)
+        try:
+            code = started.process.wait(self._limit_s(step))
+        except subprocess.TimeoutExpired:
+            raise self._failed(step, started.output, "Ctrl-C does not stop it") from None
+        finally:
+            _stop_group(started.process)
+        if code != step.exit_code:
+            raise self._failed(step, started.output, f"exit code {code}, not {step.exit_code}")
+        self._check_shown(step, started.output)
+
+    # -- help -----------------------------------------------------------------------------------------------------
+
+    def _spawn(self, command: str, log: TextIO, *, asks: bool = False) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            ["bash", "-euo", "pipefail", "-c", command],
+            cwd=self._folder,
+            env=self._environment,
+            stdin=subprocess.PIPE if asks else subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def _limit_s(self, step: Step) -> float:
+        return (step.within_s or DEFAULT_WITHIN_S) * self._scale
+
+    def _wait_for(self, step: Step, started: Started, wanted: tuple[str, ...], after: int = 0) -> None:
+        """Wait until a process has shown all texts, behind the first ``after`` characters."""
+        end_s = time.monotonic() + self._limit_s(step)
+        while not all(text in started.output.read_text()[after:] for text in wanted):
+            if started.process.poll() is not None:
+                raise self._failed(step, started.output, f"it ended with {started.process.returncode}")
+            if time.monotonic() > end_s:
+                raise self._failed(step, started.output, f"{' and '.join(wanted)} was not shown")
+            time.sleep(POLL_S)
+
+    def _check_shown(self, step: Step, output: Path, after: int = 0) -> None:
+        # Lines are broken at the width of the terminal.
+        shown = " ".join(output.read_text()[after:].split())
+        for text in step.shows:
+            if " ".join(text.split()) not in shown:
+                raise self._failed(step, output, f"{text!r} was not shown")
+        for text in step.lacks:
+            if " ".join(text.split()) in shown:
+                raise self._failed(step, output, f"{text!r} was shown")
+
+    @contextlib.contextmanager
+    def _log(self, name: str) -> Iterator[tuple[Path, TextIO]]:
+        path = self._logs / f"{len(list(self._logs.iterdir())):03} {name}.log"
+        with path.open("w") as file:
+            yield path, file
+
+    def _failed(self, step: Step, output: Path | None, problem: str) -> WalkFailed:
+        shown = output.read_text()[-MAX_SHOWN_CHARS:] if output is not None else ""
+        others = "".join(
+            f"\n--- {each.command}\n{each.output.read_text()[-MAX_SHOWN_CHARS // 3 :]}"
+            for each in self._started
+            if each.output != output
+        )
+        return WalkFailed(f"{self._guide.path}:{step.line}: {problem}\n$ {step.text}\n{shown}{others}")
+
+    def _stop_all(self) -> None:
+        for started in reversed(self._started):
+            if started is self._python and started.process.stdin is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    started.process.stdin.close()
+            else:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(started.process.pid, signal.SIGINT)
+        for started in self._started:
+            _stop_group(started.process)
+        self._started.clear()
+
+
+def _stop_group(process: subprocess.Popen[str]) -> None:
+    """Wait for the end of a process, and kill what is left of its group."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(STOP_GRACE_S if process.poll() is None else 0)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
