@@ -48,8 +48,20 @@ def test_missing_documents_are_an_error(monkeypatch, tmp_path):
         find_documents()
 
 
-def test_wheel_has_every_folder_of_documents():
+def test_wheel_has_all_documents_and_examples():
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["data-files"]
-    for page in (ROOT / "docs").rglob("*.md"):
-        folder = page.parent.relative_to(ROOT).as_posix()
-        assert f"{folder}/*.md" in declared[f"share/doc/rocketmq-gateway/{folder}"]
+    installed = {
+        (folder, path.relative_to(ROOT).as_posix())
+        for folder, patterns in declared.items()
+        for pattern in patterns
+        for path in ROOT.glob(pattern)
+    }
+    wanted = [
+        *(ROOT / "docs").rglob("*.md"),
+        *(each for folder in ("conf", "deploy") for each in (ROOT / folder).rglob("*") if each.is_file()),
+    ]
+    expected = {
+        (f"share/doc/rocketmq-gateway/{path.parent.relative_to(ROOT)}", path.relative_to(ROOT).as_posix())
+        for path in wanted
+    }
+    assert installed == expected

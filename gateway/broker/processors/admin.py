@@ -4,6 +4,7 @@ import logging
 import os
 import shutil
 from collections.abc import Hashable
+from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import Final
 
@@ -162,7 +163,7 @@ async def _resolve(broker: Broker, host: str) -> str:
     return numeric_host
 
 
-def _black_list(broker: Broker) -> set[str]:
+def _black_list(broker: Broker) -> AbstractSet[str]:
     return UNCHANGEABLE_KEYS | set(broker.config.config_black_list.split(";"))
 
 
