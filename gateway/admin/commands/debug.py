@@ -1,0 +1,46 @@
+"""The command `rmq-gateway debug`: collects what is needed to find out why a cluster misbehaves."""
+
+from pathlib import Path
+
+import click
+
+from gateway.admin.commands.options import ClusterGroup, ConnectionFlags, cluster_options
+
+
+@click.group(cls=ClusterGroup)
+def debug() -> None:
+    """Collect information about a cluster that misbehaves."""
+
+
+@debug.command()
+@click.argument("file", required=False, type=click.Path(path_type=Path))
+@click.option(
+    "--metrics", "metrics", multiple=True, metavar="URL", help="Add the answer of this /metrics; repeatable."
+)
+@cluster_options
+def bundle(connection: ConnectionFlags, file: Path | None, metrics: tuple[str, ...]) -> None:
+    """Write a tar file for those who help: settings, versions, health, topics, groups with lag, statistics.
+
+    It holds no messages and no secrets; its README.txt says what is in it. FILE is
+    rmq-gateway-debug-TIME.tar.gz by default, and is never overwritten.
+    """
+    import time
+
+    from gateway.admin.debug_bundle import CONTENTS, NOTICE, collect_bundle
+
+    path = file or Path(time.strftime("rmq-gateway-debug-%Y%m%d-%H%M%S.tar.gz", time.gmtime()))
+    with connection.open() as client:
+        found = collect_bundle(client, metrics)
+    try:
+        size = found.write(path)
+    except OSError as error:
+        raise click.ClickException(
+            f"{path} cannot be written: {error.strerror}. Name another FILE."
+        ) from error
+    click.echo(f"Wrote {path} ({size:,} bytes):")
+    for name, meaning in CONTENTS.items():
+        if name == "errors.json" or any(each.startswith(name) for each in found.files):
+            click.echo(f"  {name:<15}{meaning}")
+    for name, problem in found.errors.items():
+        click.echo(f"  {name} is missing: {problem}", err=True)
+    click.echo(NOTICE)
