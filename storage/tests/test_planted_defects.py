@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from storage.tests.planting.planter import (
     judge,
     render_table,
     run_tests,
+    stop_tests,
     summarize,
 )
 
@@ -87,6 +89,17 @@ def test_a_run_of_tests_that_does_not_end_catches_nothing(tmp_path: Path) -> Non
     run = run_tests(tmp_path, ["test_it.py"], timeout_s=0.1)
     assert run.result is Result.HUNG
     assert not Outcome("d", run, 0.1).is_caught
+
+
+def test_tests_end_with_the_planter(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text("import threading\n\ndef test_it():\n    threading.Event().wait()\n")
+    runs: list[TestRun] = []
+    thread = threading.Thread(target=lambda: runs.append(run_tests(tmp_path, ["test_it.py"])))
+    thread.start()
+    while thread.is_alive():
+        stop_tests()
+        thread.join(0.01)
+    assert [run.result for run in runs] == [Result.BROKEN]
 
 
 def test_the_test_that_does_not_end_is_named() -> None:

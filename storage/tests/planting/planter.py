@@ -23,8 +23,9 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -51,6 +52,7 @@ COPIED: Final = (
 )
 TIMEOUT_S: Final = 600
 SEED: Final = "0"
+_running: Final[set["subprocess.Popen[str]"]] = set()
 
 
 class Result(enum.StrEnum):
@@ -121,13 +123,26 @@ def run_tests(root: Path, tests: Sequence[str], timeout_s: float = TIMEOUT_S) ->
         text=True,
         start_new_session=True,
     ) as process:
+        _running.add(process)
         try:
             output, _ = process.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             output, _ = process.communicate()
             return TestRun(Result.HUNG, find_last_started(output), output)
+        except BaseException:
+            stop_tests()
+            raise
+        finally:
+            _running.discard(process)
     return judge(process.returncode, output)
+
+
+def stop_tests() -> None:
+    """End the tests that run, because the planter ends."""
+    for process in list(_running):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def judge(status: int, output: str) -> TestRun:
@@ -156,6 +171,25 @@ def plant(defect: Defect, tests: Sequence[str]) -> Outcome:
             path.write_text(text, "utf-8")
         run = run_tests(root, tests)
     return Outcome(defect.name, run, time.monotonic() - begin)
+
+
+def plant_all(
+    defects: Sequence[Defect], tests: Mapping[str, Sequence[str]], jobs: int, *, verbose: bool
+) -> list[Outcome]:
+    """Plant defects, some at a time, and report each; ``tests`` are those to run, by name of the defect."""
+    outcomes = []
+    with ThreadPoolExecutor(jobs) as pool:
+        try:
+            for outcome in pool.map(lambda each: plant(each, tests[each.name]), defects):
+                outcomes.append(outcome)
+                print(describe(outcome), flush=True)
+                if verbose and not outcome.is_caught:
+                    print(outcome.run.output)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            stop_tests()
+            raise
+    return outcomes
 
 
 def passes_without_defect(tests: Iterable[str]) -> bool:
@@ -232,15 +266,10 @@ def main() -> int:
         print(render_table(), end="")
         return 0
     tests = {each.name: (STORIES,) if arguments.stories else each.tests for each in chosen}
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     if not passes_without_defect(test for names in tests.values() for test in names):
         print("the tests fail without a defect")
         return 1
-    outcomes = []
-    with ThreadPoolExecutor(arguments.jobs) as pool:
-        for outcome in pool.map(lambda each: plant(each, tests[each.name]), chosen):
-            outcomes.append(outcome)
-            print(describe(outcome), flush=True)
-            if arguments.verbose and not outcome.is_caught:
-                print(outcome.run.output)
+    outcomes = plant_all(chosen, tests, arguments.jobs, verbose=arguments.verbose)
     print(summarize(outcomes))
     return int(not all(outcome.is_caught for outcome in outcomes))
