@@ -220,20 +220,23 @@ class ConsumeQueue:
             self._files.delete(self.path(base))
         self.position = self.limit = 0
 
-    def truncate_at(self, count: int) -> None:
-        """Drop all entries from number ``count`` on; the next entry gets that number.
+    def truncate_at(self, count: int) -> list[str]:
+        """Drop all entries from number ``count`` on; the next entry gets that number. Return the deleted files.
 
         In the file that keeps entries, those behind them must have been erased.
         """
+        deleted = []
         keep = count - count % self.file_entries
         while self.bases and self.bases[-1] > keep:
             base = self.bases.pop()
             self._pool.close_file(self, base)
             self._files.delete(self.path(base))
+            deleted.append(self.path(base))
         self.next_offset = count
         self.min_offset = min(self.min_offset, count)
         self.flushed_offset = min(self.flushed_offset, count)
         self.position = self.limit = 0
+        return deleted
 
     def erase_from(self, count: int, *, all_of_file: bool) -> None:
         """Turn entry number ``count`` and those behind it in its file into zeros, up to the first that is empty.

@@ -132,8 +132,10 @@ class Recovery:
         self._found: dict[ConsumeQueue, FoundEntries] = {}
         self._rebuilding = known.rebuilding
         self._queue_ends = known.queue_ends
+        self._begun_anew: set[ConsumeQueue] = set()  # queues of topics that were deleted and created again
         self._queue_files_missing = False  # then only the whole log tells what was in them
-        self._erased_paths: list[str] = []
+        # Files with erased entries, and deleted ones: old entries and messages must not come back among new ones.
+        self._changed_paths: list[str] = []
 
     def run(self) -> None:
         """Leave the store ready to append. Raises CorruptionError when messages known to be durable are damaged."""
@@ -192,7 +194,7 @@ class Recovery:
         self._keep_queue_ends(end.physical_offset)
         if self._crashed:
             self._log.durable_offset = bases[0]  # the bytes that were read may be in the page cache only
-        self._files.flush_many(self._erased_paths)
+        self._files.flush_many(self._changed_paths)
 
     def _distrust_queues(self, behind: int) -> None:
         """Derive all queue entries of messages from this physical offset on from the log.
@@ -229,6 +231,8 @@ class Recovery:
         """Let every queue go on behind the offsets that it has given out, also if its messages have expired."""
         for (topic, queue_id), (_, end) in self._queue_ends.ranges.items():
             queue = self._queues.get((topic.encode(), queue_id))
+            if queue in self._begun_anew:
+                continue  # the power cut brought back the ends, although the topic was deleted
             if queue is None or not queue.bases:
                 if end > 0:
                     queue = queue or self._queue_set.create(topic, queue_id)
@@ -364,8 +368,8 @@ class Recovery:
                 # After a power cut old entries may lie behind empty ones. The zeros are made durable: once the
                 # checkpoint covers the places of those entries, they could not be told from valid ones.
                 queue.erase_from(count, all_of_file=self._sectors_lost)
-                self._erased_paths.append(queue.path_of(count))
-            queue.truncate_at(count)
+                self._changed_paths.append(queue.path_of(count))
+            self._changed_paths += queue.truncate_at(count)
 
     def _start_after_clean_end(self) -> int | None:
         """Return the end of the last message that has a queue entry; None if no queue entry is valid.
@@ -503,8 +507,9 @@ class Recovery:
             self._bridge_gap(queue, message)
         elif message.queue_offset < queue.next_offset:
             # The topic was deleted and created again: the messages of the new topic replace those of the old one.
+            self._begun_anew.add(queue)
             queue.erase_from(message.queue_offset, all_of_file=True)
-            queue.truncate_at(message.queue_offset)
+            self._changed_paths += queue.truncate_at(message.queue_offset)
         queue.append_entry(message.physical_offset, message.size, self._tags_code(message))
         return True
 
@@ -535,6 +540,7 @@ class Recovery:
             base = bases.pop()
             self._files.delete(self._log.path(base))
             self._log.close_file(base)
+            self._changed_paths.append(self._log.path(base))
         if not scan_end.zeros:
             log.warning(
                 "commit log truncated at a torn message",

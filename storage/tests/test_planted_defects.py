@@ -27,7 +27,7 @@ from storage.tests.planting.planter import (
     summarize,
 )
 
-MIN_DEFECTS = 111
+MIN_DEFECTS = 115
 CAUGHT = TestRun(Result.CAUGHT, "test_a.py::test_x[1 2]", "")
 
 

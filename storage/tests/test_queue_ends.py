@@ -81,6 +81,21 @@ def test_a_deleted_topic_begins_anew(kill: bool) -> None:
     assert store.append("a", 1, b"new")[0] == 0
 
 
+@pytest.mark.parametrize("seed", range(30))
+def test_ends_of_a_deleted_topic_that_a_power_cut_brings_back_do_not_count(seed: int) -> None:
+    """The file with the ends was deleted, which was not on the disk yet; neither was the deletion of the queues."""
+    files, clock = filled(kill=False), FakeClock()
+    store = MessageStore.open(CONFIG, files, clock)
+    store.delete_topic("a")
+    store.append("a", 0, b"new")
+    store.flush()
+    for _ in range(2):
+        files = files.crash(random.Random(seed))
+        store = MessageStore.open(CONFIG, files, clock)
+        assert store.max_offset("a", 0) == 1
+    assert store.append("a", 0, b"next")[0] == 1
+
+
 def test_ends_from_before_another_broker_used_the_store_do_not_count() -> None:
     files = filled(kill=False)
     ends = files.small["/s/queueends.json"]

@@ -552,3 +552,27 @@ def test_what_recovery_erases_at_the_start_of_a_file_is_erased_on_the_disk(place
     files.small["/s/abort"] = b"boot 0"
     assert open_store(files, clock).max_offset("t", 0) == count
     assert path not in files.mapped or not any(files.mapped[path].on_disk())
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_log_files_that_recovery_deletes_do_not_come_back(seed: int) -> None:
+    """Their messages would be whole, at their own offsets, once new ones reach up to them."""
+    files, clock = CrashFiles(), FakeClock()
+    store = open_store(files, clock)
+    fill(store, 3)
+    store.write_checkpoint()
+    end = store.max_physical_offset
+    for _ in range(5):
+        store.append("t", 0, bytes(2500))
+    files.settle()
+    second = f"/s/commitlog/{8192:020d}"
+    assert second in files.mapped
+    files.mapped[LOG_FILE].buffer[end : end + 512] = bytes(
+        512
+    )  # the power cut lost the start of the fourth message
+    files.settle()
+    files.small["/s/abort"] = b"boot 0"
+    assert open_store(files, clock).max_physical_offset == end
+    files = files.crash(random.Random(seed))
+    assert second not in files.mapped
+    assert ends(open_store(files, clock)) == {("t", 0): 3}

@@ -106,7 +106,7 @@ RECOVERY_DEFECTS: Final = (
     Defect(
         "erased-entries-not-flushed",
         Law.NOTHING_INVENTED,
-        change(RECOVERY, "                self._erased_paths.append(queue.path_of(count))\n", ""),
+        change(RECOVERY, "                self._changed_paths.append(queue.path_of(count))\n", ""),
         (TEST_RECOVERY,),
     ),
     Defect(
@@ -158,6 +158,28 @@ RECOVERY_DEFECTS: Final = (
         "queue-goes-on-before-its-known-end",
         Law.DENSE_OFFSETS,
         change(RECOVERY, "        self._keep_queue_ends(end.physical_offset)\n", ""),
+        (TEST_ENDS,),
+    ),
+    Defect(
+        "ends-of-a-deleted-topic-trusted-after-a-power-cut",
+        Law.DENSE_OFFSETS,
+        change(RECOVERY, "            self._begun_anew.add(queue)\n", ""),
+        (TEST_ENDS,),
+    ),
+    Defect(
+        "log-file-deleted-by-recovery-comes-back",
+        Law.NOTHING_INVENTED,
+        change(RECOVERY, "            self._changed_paths.append(self._log.path(base))\n", ""),
+        (TEST_RECOVERY,),
+    ),
+    Defect(
+        "queue-file-deleted-by-recovery-comes-back",
+        Law.NOTHING_INVENTED,
+        change(
+            RECOVERY,
+            "            self._changed_paths += queue.truncate_at(message.queue_offset)\n",
+            "            queue.truncate_at(message.queue_offset)\n",
+        ),
         (TEST_ENDS,),
     ),
     Defect(
