@@ -4,7 +4,7 @@
 `pytest compat_tests/cases/test_malformed.py --endpoint official --record` renews.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
@@ -12,6 +12,7 @@ from compat_tests.clients.typed import (
     connect,
     create_group,
     create_topic,
+    restore_timer_engine,
     send_readable,
 )
 from compat_tests.malformed.exchange import ANSWER_TIMEOUT_S, SILENT, ObservedAnswer, RawExchange
@@ -46,13 +47,15 @@ Check = Callable[[str, str, Iterable[Variant]], None]
 
 
 @pytest.fixture(scope="module")
-def world(server: ServerUnderTest) -> None:
+def world(server: ServerUnderTest) -> Iterator[None]:
     """The topics and the group that the requests name."""
     create_topic(server, TOPIC, 4)
     create_topic(server, EMPTY_TOPIC, 4)
     with connect(server.broker) as broker:
         create_group(broker, GROUP)
         send_readable(broker, TOPIC)
+        yield
+        restore_timer_engine(broker)
 
 
 @pytest.fixture

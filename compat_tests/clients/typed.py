@@ -14,6 +14,7 @@ from remoting.blocking import BlockingClient
 from remoting.bodies.groups import SubscriptionGroupConfig
 from remoting.bodies.heartbeat import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
+from remoting.requests.admin import UpdateBrokerConfig
 from remoting.requests.client import GetConsumerListByGroup, HeartBeat, HeartbeatReply
 from remoting.requests.groups import DeleteSubscriptionGroup, UpdateAndCreateSubscriptionGroup
 from remoting.requests.namesrv import (
@@ -81,6 +82,13 @@ def delete_created(server: ServerUnderTest) -> None:
                 broker.ask(DeleteSubscriptionGroup(group_name=group, clean_offset=True))
     except (RequestError, RemotingClosed, RemotingTimeout):
         return
+
+
+def restore_timer_engine(broker: BlockingClient) -> None:
+    """Undo what switching to the timer engine that is in use leaves in the official broker's configuration."""
+    request = UpdateBrokerConfig()
+    request.body = b"timerRocksDBStopScan=false\n"
+    broker.ask(request)
 
 
 def send_request(topic: str, body: bytes = b"x", **fields: Any) -> SendMessageV2:

@@ -134,7 +134,8 @@ _register(
     topics.GetAllTopicConfig, groups.GetAllSubscriptionGroupConfig, offsets.GetAllConsumerOffset,
     offsets.GetAllDelayOffset, timers.GetTimerCheckPoint, timers.GetTimerMetrics, client.GetProducerConnectionList,
     client.GetAllProducerInfo, offsets.GetBrokerConsumeStats, topics.GetSystemTopicListFromBroker,
-    pop.GetAllMessageRequestMode, ha.GetBrokerHaStatus, ha.GetBrokerEpochCache,
+    pop.GetAllMessageRequestMode, ha.GetBrokerHaStatus, ha.GetBrokerEpochCache, ha.ExchangeBrokerHaInfo,
+    query.CheckRocksdbCqWriteProgress,
     namesrv.GetKvConfig, namesrv.GetKvListByNamespace, namesrv.GetNamesrvConfig, namesrv.QueryDataVersion,
     namesrv.GetBrokerMemberGroup, namesrv.GetBrokerClusterInfo,
     auth.AuthGetUser, auth.AuthListUser, auth.AuthGetAcl, auth.AuthListAcl,
@@ -144,6 +145,7 @@ _register(
     namesrv.GetUnitTopicList, namesrv.GetHasUnitSubTopicList, namesrv.GetHasUnitSubUnunitTopicList,
 )(_on_cluster(LIST, GET))  # fmt: skip
 _register(
+    timers.SwitchTimerEngine, ha.ResetMasterFlushOffset,
     admin.UpdateColdDataFlowCtrConfig,
     admin.RemoveColdDataFlowCtrConfig,
     admin.SetCommitlogReadMode,

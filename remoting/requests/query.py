@@ -62,7 +62,7 @@ class ViewBrokerStatsData(
     stats_key: str
 
 
-class CheckRocksdbCqWriteProgress(Request[Header], code=354):
+class CheckRocksdbCqWriteProgress(Request[Header], code=354, null_texts={"topic": ""}):
     """Compare consume queues in files with those in RocksDB.
 
     Source: AdminBrokerProcessor.checkRocksdbCqWriteProgress.

@@ -11,7 +11,7 @@ class GetTimerMetrics(Request[Header], code=61):
     """Return waiting timer messages by topic, as JSON in the body. Source: AdminBrokerProcessor.getTimerMetrics."""
 
 
-class SwitchTimerEngine(Request[None], code=5001):
+class SwitchTimerEngine(Request[Header], code=5001):
     """Store timer messages in files or in RocksDB. Source: AdminBrokerProcessor.switchTimerEngine."""
 
     engine_type: str | None = field(wire="E_T", default=None)

@@ -13,7 +13,7 @@ from gateway.broker.processors.broker import Broker
 from remoting.connection import Connection
 from remoting.errors import RequestError
 from remoting.handler_table import Call, HandlerTable
-from remoting.requests.ha import ExchangeBrokerHaInfo
+from remoting.requests.ha import ExchangeBrokerHaInfo, ResetMasterFlushOffset
 from remoting.requests.pop import GetAllMessageRequestMode, GetAllMessageRequestModeReply
 
 log = logging.getLogger(__name__)
@@ -52,6 +52,11 @@ def get_all_message_request_modes(
     reply = GetAllMessageRequestModeReply(data=broker.pop.request_modes.snapshot())
     reply.remark = _note_replica(broker, call.connection)
     return reply
+
+
+@ResetMasterFlushOffset.on(routes)
+def reset_master_flush_offset(broker: Broker, request: ResetMasterFlushOffset) -> None:
+    """Confirm and do nothing, as every master does. Source: AdminBrokerProcessor.resetMasterFlushOffset, 5.4.0."""
 
 
 @ExchangeBrokerHaInfo.on(routes)

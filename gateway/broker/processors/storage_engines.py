@@ -9,6 +9,8 @@ from typing import Final
 
 from codec.constants import ResponseCode
 from gateway.broker.processors.broker import Broker
+from gateway.broker.processors.live_config import apply_broker_config
+from gateway.config.keys import with_values
 from remoting.declare import Header
 from remoting.errors import RequestError
 from remoting.handler_table import HandlerTable
@@ -19,6 +21,8 @@ from remoting.requests.admin import (
     UpdateColdDataFlowCtrConfig,
 )
 from remoting.requests.pop import PopRollback
+from remoting.requests.query import CheckRocksdbCqWriteProgress
+from remoting.requests.timers import SwitchTimerEngine
 
 routes: HandlerTable[Broker] = HandlerTable()
 
@@ -32,6 +36,8 @@ COLD_DATA: Final = {
 """The official answer while cold data is not limited. Source: ColdDataCgCtrService.getColdDataFlowCtrInfo, 5.4.0."""
 READ_NORMALLY, READ_RANDOMLY = 0, 1
 """Advice to the operating system. Source: LibC.MADV_NORMAL, MADV_RANDOM, 5.4.0."""
+FILES_ENGINE, ROCKSDB_ENGINE = "F", "R"
+"""Engines of timer messages. Source: MessageConst.TIMER_ENGINE_FILE_TIME_WHEEL and …_ROCKSDB_TIMELINE, 5.4.0."""
 
 
 @GetColdDataFlowCtrInfo.on(routes)
@@ -73,6 +79,35 @@ def set_read_ahead(broker: Broker, request: SetCommitlogReadMode) -> Header:
 @PopRollback.on(routes)
 def move_pop_records(broker: Broker, request: PopRollback) -> None:
     """Move nothing: pop records are in the revive topic already. Source: transferPopToFsStore, 5.4.0."""
+
+
+@CheckRocksdbCqWriteProgress.on(routes)
+def check_rocksdb_queues(broker: Broker, request: CheckRocksdbCqWriteProgress) -> Header:
+    """Answer that all is well: without RocksDB there is nothing to compare the queues with.
+
+    The official broker answers that it has begun, and writes the result to its log.
+    """
+    reply = Header()
+    reply.body = json.dumps({"checkResult": "queues are in files only", "checkStatus": 0}).encode()
+    return reply
+
+
+@SwitchTimerEngine.on(routes)
+def switch_timer_engine(broker: Broker, request: SwitchTimerEngine) -> Header:
+    """Accept the engine of files, which ends `timerStopEnqueue`; refuse that of RocksDB as without its setting.
+
+    Source: AdminBrokerProcessor.switchTimerEngine, 5.4.0.
+    """
+    engine = request.engine_type
+    if not broker.config.store.timer_wheel_enable:
+        raise RequestError(ResponseCode.INVALID_PARAMETER, "broker timerWheelEnable is false")
+    if engine not in (FILES_ENGINE, ROCKSDB_ENGINE):
+        raise RequestError(ResponseCode.INVALID_PARAMETER, "param error")
+    if engine == ROCKSDB_ENGINE:
+        remark = "timerUseRocksDB muse be configured true when broker start"
+        raise RequestError(ResponseCode.INVALID_PARAMETER, remark)
+    apply_broker_config(broker, with_values(broker.config, {"timerStopEnqueue": False}))
+    return _with_remark("switch timer engine success")
 
 
 def _with_remark(remark: str) -> Header:
