@@ -105,7 +105,7 @@ def printed(
     drivers: dict[str, JavaDriver],
     places: dict[str, str],
 ) -> Output:
-    """What all commands print, run one after the other in one JVM; recorded with ``--record``."""
+    """The output of all commands, run one after the other in one JVM; recorded with ``--record``."""
     java = java_client(server, drivers, "5.4.0").acting_as(server.namesrv)
     output = {}
     for command in COMMANDS:

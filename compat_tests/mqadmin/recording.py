@@ -1,4 +1,4 @@
-"""What mqadmin printed for the official servers, and the commands that print something else for ours."""
+"""The output of mqadmin for the official servers, and the commands that print something else for ours."""
 
 import json
 import tomllib
