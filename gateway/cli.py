@@ -9,9 +9,12 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 OUR_PACKAGES = ("codec", "toolkit", "remoting", "storage", "gateway", "spark")
 Function = Callable[..., Any]
@@ -109,24 +112,55 @@ def broker_options(function: Function) -> Function:
     return function
 
 
-class LazyGroup(click.Group):
-    """A group whose commands are imported when they are used. ``modules`` has the place of each, "module:variable"."""
+class LazyCommand(NamedTuple):
+    """A command that is imported when it is used: its place, "module:variable", and its line in lists of commands."""
 
-    def __init__(self, *arguments: Any, modules: Mapping[str, str], **settings: Any) -> None:
+    place: str
+    help: str
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are used, and not for help and completion of the group."""
+
+    def __init__(self, *arguments: Any, lazy: Mapping[str, LazyCommand], **settings: Any) -> None:
         super().__init__(*arguments, **settings)
-        self._modules = modules
+        self._lazy = lazy
 
     def list_commands(self, context: click.Context) -> list[str]:
         """Return the names of all commands."""
-        return sorted({*super().list_commands(context), *self._modules})
+        return sorted({*super().list_commands(context), *self._lazy})
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         """Return a command, importing it; None for an unknown name."""
-        if name not in self._modules:
+        if name not in self._lazy:
             return super().get_command(context, name)
-        module, _, variable = self._modules[name].partition(":")
+        module, _, variable = self._lazy[name].place.partition(":")
         found: click.Command = getattr(importlib.import_module(module), variable or name)
         return found
+
+    def describe_commands(self, context: click.Context, start: str = "") -> list[tuple[str, str]]:
+        """Return names that begin with a text, each with its help."""
+        described = []
+        for name in self.list_commands(context):
+            if not name.startswith(start):
+                continue
+            if name in self._lazy:
+                described.append((name, self._lazy[name].help))
+            elif (command := self.get_command(context, name)) is not None:
+                described.append((name, command.get_short_help_str(limit=MAX_HELP_CHARS)))
+        return described
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands."""
+        with formatter.section("Commands"):
+            formatter.write_dl(self.describe_commands(ctx))
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
+        """Return the commands and options that begin with a text."""
+        from click.shell_completion import CompletionItem
+
+        found = [CompletionItem(name, help=text) for name, text in self.describe_commands(ctx, incomplete)]
+        return found + click.Command.shell_complete(self, ctx, incomplete)
 
 
 class _Commands(LazyGroup):
@@ -148,28 +182,62 @@ class _Commands(LazyGroup):
         return entry_points(group=self.ENTRY_POINTS, **wanted)
 
 
-MODULES: Final = {
-    "acl": "gateway.auth.commands",
-    "capture": "gateway.shadow.commands.capture",
-    "cert": "gateway.cert_command",
-    "cluster": "gateway.admin.commands.cluster",
-    "completion": "gateway.admin.commands.completion",
-    "consume": "gateway.admin.commands.consume",
-    "debug": "gateway.admin.commands.debug",
-    "docs": "gateway.docs_command",
-    "dlq": "gateway.admin.commands.dlq",
-    "group": "gateway.admin.commands.group",
-    "message": "gateway.admin.commands.message",
-    "produce": "gateway.admin.commands.produce",
-    "replay": "gateway.shadow.commands.capture",
-    "shadow": "gateway.shadow.commands.root",
-    "store": "gateway.store_commands.root",
-    "topic": "gateway.admin.commands.topic",
+COMMANDS: Final = {
+    "acl": LazyCommand("gateway.auth.commands", "Look at users and access policies."),
+    "capture": LazyCommand(
+        "gateway.shadow.commands.capture",
+        "Inspect capture files of a shadow gateway; a folder stands for all files in it.",
+    ),
+    "cert": LazyCommand(
+        "gateway.cert_command",
+        "Create a certificate in DIRECTORY, signed by the development authority there.",
+    ),
+    "cluster": LazyCommand(
+        "gateway.admin.commands.cluster", "Show the brokers of a cluster, and check their health."
+    ),
+    "completion": LazyCommand(
+        "gateway.admin.commands.completion",
+        "Show or install the completion of commands and options in your shell.",
+    ),
+    "consume": LazyCommand(
+        "gateway.admin.commands.consume",
+        "Print messages of TOPIC, up to the end as it is now, or with --follow until Ctrl-C.",
+    ),
+    "debug": LazyCommand(
+        "gateway.admin.commands.debug", "Collect information about a cluster that misbehaves."
+    ),
+    "dlq": LazyCommand("gateway.admin.commands.dlq", "List dead letters, look at them, and send them again."),
+    "group": LazyCommand("gateway.admin.commands.group", "List, describe, move and delete consumer groups."),
+    "message": LazyCommand("gateway.admin.commands.message", "Find messages by id, key, place or time."),
+    "produce": LazyCommand(
+        "gateway.admin.commands.produce",
+        "Send messages to TOPIC: each VALUE, or without any the lines of a file or of standard input.",
+    ),
+    "replay": LazyCommand(
+        "gateway.shadow.commands.capture", "Replay captured requests against another cluster."
+    ),
+    "shadow": LazyCommand(
+        "gateway.shadow.commands.root",
+        "Run a gateway between clients and a cluster, which prepares the move to another cluster.",
+    ),
+    "store": LazyCommand(
+        "gateway.store_commands.root",
+        "Inspect, verify, dump, repair and back up the store folder of this broker or an official one.",
+    ),
+    "topic": LazyCommand("gateway.admin.commands.topic", "List, describe, create, change and delete topics."),
 }
-SERVER_CONFIG: Final = "gateway.admin.commands.server_config"
+"""Our commands outside this module. A test compares each text with the help of the command."""
+MAX_HELP_CHARS: Final = 100
+_SERVER_CONFIG: Final = "gateway.admin.commands.server_config"
+BROKER_CONFIG: Final = LazyCommand(
+    f"{_SERVER_CONFIG}:broker_config", "Read and change settings of running brokers."
+)
+NAMESRV_CONFIG: Final = LazyCommand(
+    f"{_SERVER_CONFIG}:namesrv_config", "Read and change settings of running namesrvs."
+)
 
 
-@click.group(cls=_Commands, modules=MODULES, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_Commands, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="rocketmq-gateway", prog_name="rmq-gateway")
 def main() -> None:
     """A server that speaks Apache RocketMQ's remoting protocol."""
@@ -199,7 +267,7 @@ def serve(**given: Any) -> None:
     start_servers("serve", given)
 
 
-@main.group(cls=LazyGroup, modules={"config": f"{SERVER_CONFIG}:namesrv_config"}, invoke_without_command=True)
+@main.group(cls=LazyGroup, lazy={"config": NAMESRV_CONFIG}, invoke_without_command=True)
 @click.option("--port", metavar="PORT", help="Port (default: 9876); 0 for a free one.")
 @click.option(
     "--memory",
@@ -215,7 +283,7 @@ def namesrv(context: click.Context, /, **given: Any) -> None:
         start_servers("namesrv", given)
 
 
-@main.group(cls=LazyGroup, modules={"config": f"{SERVER_CONFIG}:broker_config"}, invoke_without_command=True)
+@main.group(cls=LazyGroup, lazy={"config": BROKER_CONFIG}, invoke_without_command=True)
 @click.option(
     "-n",
     "--namesrv",

@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -156,3 +157,20 @@ def test_commands_of_other_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "brought_by_a_test" not in sys.modules
     assert invoke("greet") == "hello\n"
     assert "No such command" in refused("no-such-command")
+
+
+@pytest.mark.parametrize("name", sorted(cli.COMMANDS))
+def test_lists_of_commands_show_the_help_of_the_commands(name: str) -> None:
+    command = cli.main.get_command(click.Context(cli.main), name)
+    assert command is not None
+    assert cli.COMMANDS[name].help == command.get_short_help_str(limit=cli.MAX_HELP_CHARS)
+
+
+@pytest.mark.parametrize(("group", "lazy"), [("broker", cli.BROKER_CONFIG), ("namesrv", cli.NAMESRV_CONFIG)])
+def test_servers_have_a_subcommand_for_their_settings(group: str, lazy: cli.LazyCommand) -> None:
+    server = cli.main.commands[group]
+    assert isinstance(server, cli.LazyGroup)
+    config = server.get_command(click.Context(server), "config")
+    assert config is not None
+    assert lazy.help == config.get_short_help_str(limit=cli.MAX_HELP_CHARS)
+    assert lazy.help in invoke(group, "--help")

@@ -38,7 +38,10 @@ def modules_after(*arguments: str) -> tuple[int, list[str]]:
     return code, modules
 
 
-@pytest.mark.parametrize("arguments", [("topic", "list", "--help"), ("topic", "list", "--timeout", "x")])
+@pytest.mark.parametrize(
+    "arguments",
+    [("topic", "list", "--help"), ("topic", "list", "--timeout", "x"), ("--help",), ("broker", "--help")],
+)
 def test_no_heavy_module_is_imported(arguments: tuple[str, ...]) -> None:
     _, modules = modules_after(*arguments)
     assert [each for each in modules if each.startswith(HEAVY)] == []
