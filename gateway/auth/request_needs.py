@@ -134,7 +134,7 @@ _register(
     topics.GetAllTopicConfig, groups.GetAllSubscriptionGroupConfig, offsets.GetAllConsumerOffset,
     offsets.GetAllDelayOffset, timers.GetTimerCheckPoint, timers.GetTimerMetrics, client.GetProducerConnectionList,
     client.GetAllProducerInfo, offsets.GetBrokerConsumeStats, topics.GetSystemTopicListFromBroker,
-    pop.GetAllMessageRequestMode, ha.GetBrokerHaStatus, ha.GetBrokerEpochCache, ha.ExchangeBrokerHaInfo,
+    pop.GetAllMessageRequestMode, ha.GetBrokerHaStatus, ha.GetBrokerEpochCache,
     query.CheckRocksdbCqWriteProgress,
     namesrv.GetKvConfig, namesrv.GetKvListByNamespace, namesrv.GetNamesrvConfig, namesrv.QueryDataVersion,
     namesrv.GetBrokerMemberGroup, namesrv.GetBrokerClusterInfo,
