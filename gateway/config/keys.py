@@ -23,6 +23,8 @@ LIVE, OURS = "live", "ours"
 ENVIRONMENT_PREFIX = "RMQ_GATEWAY_"
 CLIENT_ENVIRONMENT_PREFIX = "RMQ_GATEWAY_CLIENT_"
 """Variables of the commands that ask servers (`gateway.admin`); servers ignore them."""
+CONSOLE_ENVIRONMENT_PREFIX = "RMQ_GATEWAY_CONSOLE_"
+"""Variables of the commands that ask a shadow gateway's console; servers ignore them, too."""
 JAVA_PACKAGE = "com.rocketmq.remoting."
 """Prefix of official keys that are system properties."""
 _WORD_STARTS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")

@@ -15,6 +15,7 @@ from typing import Literal
 
 from gateway.config.keys import (
     CLIENT_ENVIRONMENT_PREFIX,
+    CONSOLE_ENVIRONMENT_PREFIX,
     ENVIRONMENT_PREFIX,
     Key,
     Value,
@@ -126,7 +127,7 @@ def values_of_environment(environment: Mapping[str, str], role: Role) -> list[Gi
         official = environment["NAMESRV_ADDR"]
         given.append(GivenValue("namesrvAddr", official, "environment NAMESRV_ADDR", from_flags=False))
     for variable, text in sorted(environment.items()):
-        if variable.startswith(CLIENT_ENVIRONMENT_PREFIX):
+        if variable.startswith((CLIENT_ENVIRONMENT_PREFIX, CONSOLE_ENVIRONMENT_PREFIX)):
             continue
         if variable.startswith(ENVIRONMENT_PREFIX) and not _KUBERNETES_VARIABLE.fullmatch(variable):
             scope, name = names.get(variable, ("broker", variable))

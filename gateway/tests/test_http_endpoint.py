@@ -69,6 +69,38 @@ def test_probes_are_open_and_metrics_need_the_token():
     trio.run(main)
 
 
+@pytest.mark.parametrize("token", ["", "t0ken"])
+def test_metrics_are_not_for_pages_under_a_name_of_their_own(token):
+    """A web page may make its name resolve to this machine; probes reveal nothing and are asked for under any name."""
+
+    async def main():
+        config = ProcessConfig(
+            http_port=0, http_token=token, http_hosts="metrics.example.org, other.example.org"
+        )
+        endpoint = build_http_endpoint(config, MetricRegistry(), Readiness(list))
+        given = {"Authorization": f"Bearer {token}"} if token else {}
+        async with trio.open_nursery() as nursery:
+            host, port = await nursery.start(endpoint.run)
+
+            async def status(path, **headers):
+                url = f"http://{host}:{port}{path}"
+                return (await trio.to_thread.run_sync(fetch, url, {**given, **headers}))[0]
+
+            assert await status("/metrics") == 200
+            assert await status("/metrics", Host="other.example.org:9881") == 200
+            assert await status("/metrics", Host="evil.example") == 403
+            assert await status("/metrics", Origin="http://evil.example") == 403
+            assert await status("/healthz", Host="evil.example") == 200
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+
+
+def test_the_endpoint_listens_on_loopback_by_default():
+    endpoint = build_http_endpoint(ProcessConfig(http_port=0), MetricRegistry(), Readiness(list))
+    assert endpoint.settings.host == "127.0.0.1"
+
+
 def fetch(url, headers):
     try:
         with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=30) as answer:

@@ -76,7 +76,7 @@ ROOMS: Mapping[str, set[str]] = {
     # The shadow gateway, from the traffic it sees up to its commands.
     "gateway.shadow.traffic": {"gateway.runtime"},
     "gateway.shadow.clusters": {"gateway.config", "gateway.shadow.traffic"},
-    "gateway.shadow.console": {"gateway.console", "gateway.shadow.clusters"},
+    "gateway.shadow.console": {"gateway.config", "gateway.console", "gateway.shadow.clusters"},
     "gateway.shadow.proxy": {
         "gateway.config",
         "gateway.runtime",

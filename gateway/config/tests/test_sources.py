@@ -51,6 +51,11 @@ def test_a_prefix_names_the_table() -> None:
     assert config.limits.output_limit_bytes == 4096
 
 
+@pytest.mark.parametrize("variable", ["RMQ_GATEWAY_CLIENT_SECRET_KEY", "RMQ_GATEWAY_CONSOLE_LOGIN"])
+def test_variables_of_commands_are_no_settings_of_servers(variable: str) -> None:
+    assert load_config("serve", environment={variable: "otto:secret"}) == load_config("serve")
+
+
 def test_environment_of_both_tables() -> None:
     environment = {"RMQ_GATEWAY_LISTEN_PORT": "5000", "RMQ_GATEWAY_NAMESRV_LISTEN_PORT": "6000"}
     environment |= {"RMQ_GATEWAY_FRAME_MAX_LENGTH": "2048", "RMQ_GATEWAY_KV_CONFIG_PATH": "/kv"}

@@ -16,14 +16,15 @@ from urllib.parse import urlencode
 import click
 import orjson
 
+from gateway.config.keys import CONSOLE_ENVIRONMENT_PREFIX
 from gateway.console.settings import ConsoleSettings, is_loopback
 from gateway.shadow.clusters.cluster import split_address
 from toolkit.exit_codes import ConfigurationError
 from toolkit.toml_tables import load_table
 
 WILDCARD_HOSTS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
-LOGIN_VARIABLE: Final = "RMQ_GATEWAY_CONSOLE_LOGIN"
-LOGIN_FILE_VARIABLE: Final = "RMQ_GATEWAY_CONSOLE_LOGIN_FILE"
+LOGIN_VARIABLE: Final = f"{CONSOLE_ENVIRONMENT_PREFIX}LOGIN"
+LOGIN_FILE_VARIABLE: Final = f"{CONSOLE_ENVIRONMENT_PREFIX}LOGIN_FILE"
 HTTPS_PREFIX: Final = "https://"
 _LOGIN_FILE: Final = "gateway.shadow.console.login_file"
 _AUTHORITY: Final = "gateway.shadow.console.authority"
