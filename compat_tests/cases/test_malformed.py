@@ -54,7 +54,8 @@ def world(server: ServerUnderTest) -> Iterator[None]:
     with connect(server.broker) as broker:
         create_group(broker, GROUP)
         send_readable(broker, TOPIC)
-        yield
+    yield
+    with connect(server.broker) as broker:  # A new one: the first has been idle for too long.
         restore_timer_engine(broker)
 
 
