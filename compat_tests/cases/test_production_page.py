@@ -1,0 +1,150 @@
+"""The configuration on the page "Run it in production safely" starts, and is closed to strangers."""
+
+import os
+import re
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from compat_tests.cases.processes import Gateway, environment
+from compat_tests.clients.typed import messages, pull, send, send_request, topic_request
+from compat_tests.server import eventually, split_address
+from remoting.acl import Credentials, make_signer
+from remoting.blocking import BlockingClient
+from remoting.bodies.auth import UserInfo
+from remoting.errors import RemotingClosed, RequestError
+from remoting.requests.auth import AuthCreateUser
+from remoting.tls import client_context
+
+pytestmark = pytest.mark.ours_only
+
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "production.md").read_text()
+GATEWAY_SECRET, OTTO = "secret of the gateway", "otto:a long password"
+
+
+def block(language: str) -> str:
+    """Return the page's only block in a language."""
+    (found,) = re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+    return str(found)
+
+
+def run_command(
+    directory: Path, *words: str, given: str = "", **more: str
+) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "gateway.cli", *words]
+    env = {**os.environ, **environment(directory, more)}
+    return subprocess.run(line, input=given, env=env, capture_output=True, text=True, timeout=60, check=False)
+
+
+def dial(directory: Path, address: str, user: str, secret: str) -> BlockingClient:
+    tls = client_context(ca_file=directory / "ca.pem")
+    sign = make_signer(Credentials(user, secret))
+    return BlockingClient(*split_address(address), timeout_s=15, tls=tls, sign=sign)
+
+
+def write_private(path: Path, text: str) -> None:
+    path.touch(0o600)
+    path.write_text(text)
+
+
+class Site:
+    """The folder of the configuration, both clusters, and the gateway."""
+
+    def __init__(self, directory: Path, primary: Gateway, target: Gateway, gateway: Gateway) -> None:
+        self.directory, self.primary, self.target, self.gateway = directory, primary, target, gateway
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    directory = tmp_path_factory.mktemp("production")
+    words = block("sh").replace("/etc/rocketmq", str(directory)).split()
+    assert run_command(directory, *words[1:]).returncode == 0
+    with ExitStack() as stack:
+        primary, target = (
+            stack.enter_context(start_cluster(directory, name)) for name in ("primary", "target")
+        )
+        for cluster, name in ((primary, "primary"), (target, "target")):
+            write_private(directory / f"{name}.secret", GATEWAY_SECRET)
+            with dial(directory, cluster.broker, "root", "change this") as root:
+                user = UserInfo(username="gateway", password=GATEWAY_SECRET, user_type="Super")
+                root.ask(AuthCreateUser(username="gateway", data=user))
+        text = block("toml").replace("/etc/rocketmq", str(directory))
+        text = text.replace("namesrv.example.org:9876", primary.namesrv)
+        text = text.replace("target.example.org:9876", target.namesrv)
+        words = ["shadow", "console-user", "otto", "--role", "operator"]
+        text += run_command(directory, *words, given="a long password\n").stdout
+        write_private(directory / "shadow.toml", text)
+        flags = ("-c", str(directory / "shadow.toml"))
+        gateway = stack.enter_context(Gateway(directory / "gateway", *flags, command="shadow"))
+        yield Site(directory, primary, target, gateway)
+        for process in (primary, target, gateway):
+            assert "Traceback" not in process.output()
+            for secret in ("change this", "change-this", GATEWAY_SECRET, "a long password"):
+                assert secret not in process.output()
+
+
+def start_cluster(directory: Path, name: str) -> Gateway:
+    """Start namesrv and broker with the page's configuration, on free ports and with a store of their own."""
+    text = block("properties").replace("/etc/rocketmq", str(directory)).replace("httpPort=9881", "httpPort=0")
+    text = text.replace("/var/lib/rocketmq", str(directory / name / "store"))
+    write_private(directory / f"{name}.conf", text)
+    return Gateway(directory / name, "-c", str(directory / f"{name}.conf"))
+
+
+def test_servers_are_closed_to_strangers(site: Site) -> None:
+    address = split_address(site.primary.broker)
+    with BlockingClient(*address, timeout_s=15) as plain, pytest.raises(RemotingClosed):
+        plain.ask(send_request("orders"))
+    unsigned = BlockingClient(*address, timeout_s=15, tls=client_context(ca_file=site.directory / "ca.pem"))
+    with unsigned, pytest.raises(RequestError, match="username cannot be null"):
+        unsigned.ask(send_request("orders"))
+    assert metrics_status(site.primary) == 401
+    assert metrics_status(site.primary, Authorization="Bearer change-this-as-well") == 200
+
+
+def metrics_status(server: Gateway, **headers: str) -> int:
+    request = urllib.request.Request(f"http://{server.ready['http']}/metrics", headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+
+
+def test_messages_go_through_the_gateway_to_both_clusters(site: Site) -> None:
+    with dial(site.directory, site.gateway.broker, "root", "change this") as client:
+        client.ask(topic_request("orders", 1))
+        assert send(client, "orders", b"one", properties={"UNIQ_KEY": "PRODUCTION-1"}).queue_offset == 0
+    for cluster in (site.primary, site.target):
+        with dial(site.directory, cluster.broker, "root", "change this") as root:
+            found = eventually(lambda: bodies(root), 60)
+        assert found == [b"one"]
+
+
+def bodies(root: BlockingClient) -> list[bytes]:
+    try:
+        return [each.body for each in messages(pull(root, "orders"))]
+    except RequestError:  # not there yet
+        return []
+
+
+def test_the_console_knows_its_operators(site: Site) -> None:
+    where = f"https://127.0.0.1:{split_address(site.gateway.ready['console'])[1]}"
+    words = ("shadow", "status", "-c", str(site.directory / "shadow.toml"), "--console", where)
+    refused = run_command(site.directory, *words)
+    assert refused.returncode == 1
+    assert "name and password" in refused.stderr
+    allowed = run_command(site.directory, *words, RMQ_GATEWAY_CONSOLE_LOGIN=OTTO)
+    assert (allowed.returncode, allowed.stderr) == (0, "")
+    login_file = site.directory / "login"
+    write_private(login_file, f"{OTTO}\n")
+    change = ("shadow", "mode", "orders", "strict-dual", *words[2:], "--login-file", str(login_file))
+    assert run_command(site.directory, *change).returncode == 0
+    assert any("user=otto" in line for line in site.gateway.lines("console action"))
