@@ -210,7 +210,7 @@ def brokers_with_topic(client: "AdminClient", topic: str, brokers: Sequence[str]
 def create_topic(
     client: "AdminClient", config: TopicConfig, attributes: Mapping[str, str], brokers: Sequence[str]
 ) -> None:
-    """Create a topic on some brokers. Raises AdminError if one of them has it."""
+    """Create a topic on some brokers. Raises AdminError if one of them has it, or ignores attributes (before 5.0)."""
     present = brokers_with_topic(client, config.topic_name, brokers)
     if present:
         raise AdminError(
@@ -218,6 +218,13 @@ def create_topic(
         )
     request = update_request(config, attribute_text(attributes))
     client.map_brokers(brokers, lambda broker: client.ask_broker(broker, request))
+    for broker, made in brokers_with_topic(client, config.topic_name, brokers if attributes else ()).items():
+        ignored = [key for key, value in attributes.items() if attributes_of(made).get(key) != value]
+        if ignored:
+            raise AdminError(
+                f'topic "{config.topic_name}" was created, but {broker} ignored {", ".join(ignored)}: brokers '
+                "before 5.0 have no attributes and types"
+            )
 
 
 def alter_topic(
@@ -240,13 +247,14 @@ def alter_topic(
         for name, value in changes.items():
             setattr(config, name, value)
         client.ask_broker(broker, update_request(config, attribute_text(attributes, removed)))
+        after = attributes_of(read_config(client, broker, topic) or config) if attributes or removed else {}
         rows += [
             {"broker": broker, "setting": name, "before": before[name], "now": value}
             for name, value in changes.items()
             if before[name] != value
         ]
         rows += [
-            {"broker": broker, "setting": key, "before": known.get(key), "now": value}
+            {"broker": broker, "setting": key, "before": known.get(key), "now": after.get(key)}
             for key, value in {**attributes, **dict.fromkeys(removed)}.items()
             if known.get(key) != value
         ]

@@ -1,4 +1,4 @@
-"""Prints aligned columns; the commands of a plain installation have no library for it."""
+"""Prints aligned columns as plain text; `gateway/admin/output.py` has tables with colours."""
 
 from collections.abc import Sequence
 

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -63,21 +64,28 @@ def consume(
     rmq-gateway consume orders --from 15m --follow --json
     """
     from gateway.admin.consuming import TopicReader
+    from toolkit.progress import show_progress
 
     render = _choose_renderer(format_text, as_json)
     options = _build_options(given)
     out = sys.stdout.buffer
     printed = 0
+    # The bar would be torn apart by messages on the same terminal, and has no end while messages are followed.
+    shows_bar = not options.follow and not sys.stdout.isatty()
     with connection.open() as client, TopicReader(client, topic, options) as reader:
+        total = min(reader.total, count or reader.total)
+        bar = show_progress("reading", lambda: total) if shows_bar else nullcontext(lambda number: None)
         try:
-            for message, broker in reader.read():
-                out.write(render(message, broker))
-                if options.follow:
-                    out.flush()
-                printed += 1
-                if printed == count:
-                    break
-            reader.finish_current()
+            with bar as done:
+                for message, broker in reader.read():
+                    out.write(render(message, broker))
+                    if options.follow:
+                        out.flush()
+                    done(1)
+                    printed += 1
+                    if printed == count:
+                        break
+                reader.finish_current()
         except KeyboardInterrupt:
             pass  # the message that was being printed is not committed
         out.flush()
