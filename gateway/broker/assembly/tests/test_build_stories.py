@@ -6,7 +6,7 @@ empty one, the broker takes the ``.bak``; every topic with messages exists; no g
 
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 import trio
@@ -19,7 +19,7 @@ from gateway.tests.cluster import SMALL
 from gateway.tests.configs import broker_config
 from storage.crash_files import CrashFiles
 
-STORIES = int(os.environ.get("LAWS_SEEDS", "200"))
+STORIES = int(os.environ.get("LAWS_SEEDS", "100"))
 STEPS = 25
 CONFIG = "/b/config"
 TOPICS = [f"topic-{number}" for number in range(6)]
@@ -29,17 +29,19 @@ Offsets = dict[tuple[str, str], int]
 
 
 class SavedNames:
-    """The contents of a table of names that may be found after a power cut, and the newest."""
+    """Contents of a table of names: the newest, those that a power cut may leave, those that a backup may hold."""
 
-    def __init__(self, newest: Names) -> None:
+    def __init__(self, newest: Names, earlier: Iterable[Names] = ()) -> None:
         self.newest = newest
         self.possible = {newest}
+        self.earlier = {newest, *earlier}
 
     def note_saved(self, table: SettingsTable, newest: Names) -> None:
         if table.file.unflushed_mark() is None:
             self.possible.clear()
         self.newest = newest
         self.possible.add(newest)
+        self.earlier.add(newest)
 
     def note_settled(self) -> None:
         self.possible = {self.newest}
@@ -131,7 +133,7 @@ class Story:
                 continue
             if self.randomness.random() < 0.3:
                 table.persist()
-                saved.newest = names()
+                saved.note_saved(table, names())
                 saved.note_settled()
             else:
                 trio.run(table.save_changes)
@@ -165,16 +167,24 @@ class Story:
         self.recover(self.topics.possible, self.groups.possible, self.offsets_saved)
 
     def lose_a_file(self) -> None:
-        """Kill the process, and remove or empty a table that has a backup."""
-        path = f"{CONFIG}/consumerOffset.json"
+        """Kill the process, and remove or empty a table that has a backup, for good."""
         self.files = self.files.crash(self.randomness, lose_unflushed=False)
-        if f"{path}.bak" not in self.files.small:
-            return self.recover({self.topics.newest}, {self.groups.newest}, self.offsets_saved)
-        if self.randomness.random() < 0.5:
-            self.files.delete(path)
-        else:
-            self.files.small[path] = b""
-        return self.recover({self.topics.newest}, {self.groups.newest}, self.offsets_backup)
+        topics, groups, offsets = {self.topics.newest}, {self.groups.newest}, self.offsets_saved
+        name = self.randomness.choice(["topics.json", "subscriptionGroup.json", "consumerOffset.json"])
+        path = f"{CONFIG}/{name}"
+        if f"{path}.bak" in self.files.small:
+            if self.randomness.random() < 0.5:
+                self.files.delete(path)
+            else:
+                self.files.small[path] = b""
+            self.files.settle()
+            if name == "topics.json":
+                topics = self.topics.earlier
+            elif name == "subscriptionGroup.json":
+                groups = self.groups.earlier
+            else:
+                offsets = self.offsets_backup
+        self.recover(topics, groups, offsets)
 
     def recover(self, topics: set[Names], groups: set[Names], offsets: Offsets) -> None:
         self.broker = self.build()
@@ -193,8 +203,8 @@ class Story:
         self.broker.offsets.commit_offset(GROUPS[0], TOPICS[0], 0, 0)
         self.broker.offsets.persist()
         self.offsets_backup, self.offsets_saved = expected, self.offsets()
-        self.topics = SavedNames(self.topic_names())
-        self.groups = SavedNames(self.group_names())
+        self.topics = SavedNames(self.topic_names(), self.topics.earlier)
+        self.groups = SavedNames(self.group_names(), self.groups.earlier)
 
 
 @pytest.mark.parametrize("seeds", [range(first, first + 50) for first in range(0, STORIES, 50)], ids=str)
