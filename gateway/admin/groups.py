@@ -1,6 +1,6 @@
 """Consumer groups as the brokers of a cluster know them: listing, describing with members and lag, deleting."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
@@ -102,9 +102,33 @@ def list_groups(
                 row["deadLetters"] += sum(
                     each.max_offset - each.min_offset for each in dead.data.offset_table.values()
                 )
+    _add_untouched_lag(client, rows)
     for row in rows.values():
         row["members"], row["topics"] = len(row["members"]), sorted(row["topics"])
     return list(rows.values())
+
+
+def _add_untouched_lag(client: "AdminClient", rows: Mapping[str, dict[str, Any]]) -> None:
+    """Add the lag on brokers where a group has no offset of any of its topics: they do not count it by themselves."""
+
+    def read(broker: str) -> list[tuple[str, int]]:
+        asked = [
+            (name, topic)
+            for name, row in rows.items()
+            if broker not in row["brokers"]
+            for topic in row["topics"]
+        ]
+        requests = [GetConsumeStats(consumer_group=name, topic=topic) for name, topic in asked]
+        answers = client.ask_many(client.master(broker), requests) if requests else []
+        return [
+            (name, sum(lag_of(each) for each in stats.data.offset_table.values()))
+            for (name, _), stats in zip(asked, answers, strict=True)
+            if not isinstance(stats, Refused)
+        ]
+
+    for lags in client.map_brokers(list(client.masters), read):
+        for name, lag in lags:
+            rows[name]["lag"] += lag
 
 
 def lag_of(offsets: Any) -> int:
@@ -121,11 +145,7 @@ def describe_group(client: "AdminClient", group: str) -> dict[str, Any]:
     connections = dict(
         zip(brokers, client.map_brokers(brokers, lambda each: read_members(client, each, group)), strict=True)
     )
-    progress = dict(
-        zip(
-            brokers, client.map_brokers(brokers, lambda each: read_progress(client, each, group)), strict=True
-        )
-    )
+    progress = read_whole_progress(client, group)
     known = [each for each in connections.values() if each is not None]
     if not known and not any(each.offset_table for each in progress.values()):
         check_group_exists(client, group)
@@ -214,6 +234,26 @@ def read_progress(client: "AdminClient", broker: str, group: str, topic: str | N
         if refused.code not in (*_NO_GROUP_CODES, ResponseCode.TOPIC_NOT_EXIST):
             raise
         return ConsumeStats()
+
+
+def read_whole_progress(client: "AdminClient", group: str) -> dict[str, ConsumeStats]:
+    """Return the offsets of a group by broker.
+
+    A broker where the group has no offset of a topic leaves that topic out unless it is named, so topics that the group
+    consumes from one broker are asked for by name at the others.
+    """
+    brokers = list(client.masters)
+    parts = client.map_brokers(brokers, lambda each: read_progress(client, each, group))
+    own = retry_topic(group)
+    topics = {queue.topic for part in parts for queue in part.offset_table} - {own}
+
+    def complete(item: tuple[str, ConsumeStats]) -> ConsumeStats:
+        broker, part = item
+        for topic in sorted(topics - {queue.topic for queue in part.offset_table}):
+            part.offset_table |= read_progress(client, broker, group, topic).offset_table
+        return part
+
+    return {item[0]: complete(item) for item in zip(brokers, parts, strict=True)}
 
 
 def _ask_members(

@@ -89,6 +89,17 @@ def test_a_group_without_members(server: LocalServer, group: str) -> None:
     assert "Inconsistent" not in text
 
 
+def test_lag_on_a_broker_where_the_group_has_no_offset(server: LocalServer, name: str) -> None:
+    server.run("topic", "create", name, "-q", "1")
+    for broker, count in (("broker-a", 2), ("broker-b", 3)):
+        server.run("produce", name, *map(str, range(count)), "--broker", broker)
+    server.run("consume", name, "--group", name, "--broker", "broker-a")
+    found = server.read("group", "describe", name)
+    assert [(each["broker"], each["lag"]) for each in found["queues"]] == [("broker-a", 0), ("broker-b", 3)]
+    assert found["lag"] == 3
+    assert server.read("group", "list", name)[0]["lag"] == 3
+
+
 def test_members_their_queues_and_subscriptions(server: LocalServer, group: str) -> None:
     with (
         Member(server, "10.0.0.1@1", group, {group: "a || b"}, owns=((group, "broker-a", 0),)),
