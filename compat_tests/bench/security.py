@@ -75,15 +75,15 @@ def start_ways(sides: tuple[str, ...], stack: ExitStack) -> list[MeasuredWay]:
         settings |= {"authenticationWhitelist": COUNTED_CODES, "authorizationWhitelist": COUNTED_CODES}
         open_server = stack.enter_context(endpoint_factory(side, {})())
         guarded = stack.enter_context(endpoint_factory(side, settings)())
-        create_sender(guarded)
+        create_sender(guarded.broker)
         measured += [MeasuredWay(side, way, guarded if way.name == SIGNED else open_server) for way in WAYS]
     return measured
 
 
-def create_sender(endpoint: Endpoint) -> None:
+def create_sender(broker: str) -> None:
     """Create the user that signs the sends: not a super user, whose requests need no policy."""
     sign = make_signer(ROOT)
-    with BlockingClient(*split_address(endpoint.broker), timeout_s=15, sign=sign) as root:
+    with BlockingClient(*split_address(broker), timeout_s=15, sign=sign) as root:
         name = SENDER.access_key
         root.ask(AuthCreateUser(username=name, data=UserInfo(password=SENDER.secret_key)))
         # The official producer's topics are created by its first send.
