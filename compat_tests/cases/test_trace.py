@@ -3,12 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+from compat_tests.cases.test_config import changed
 from compat_tests.clients.driver import JavaClientError
 from compat_tests.clients.java_api import JavaClient
 from compat_tests.clients.programs import run_mqadmin
 from compat_tests.clients.typed import create_topic
 from compat_tests.marks import case
 from compat_tests.server import ServerUnderTest, eventually
+from remoting.blocking import BlockingClient
 
 # Clients send their traces every few seconds, and the official broker indexes keys later than it stores messages.
 PATIENCE_S = 90.0
@@ -51,6 +53,16 @@ def test_transaction(java5: JavaClient, server: ServerUnderTest) -> None:
     with java5.transactions(server.unique_name("tx"), enableTrace=True) as producer:
         (sent,) = producer.send({"topic": topic, "body": "x", "properties": {"local": "COMMIT_MESSAGE"}})
         eventually(lambda: "EndTransaction" in types(traces(java5, sent["msg_id"])), PATIENCE_S)
+
+
+@case("trace", "Java: a recall of a traced producer is traced as well")
+def test_recall(java5: JavaClient, server: ServerUnderTest, broker: BlockingClient) -> None:
+    topic, sender = server.topic_name(), server.unique_name("producer")
+    create_topic(server, topic, 1)
+    with changed(broker, recallMessageEnable="true"), java5.producer(sender, trace=True) as producer:
+        (sent,) = producer.send({"topic": topic, "body": "x", "delay_s": 3600})
+        assert producer.recall(topic, sent["recall_handle"]) == sent["msg_id"]
+        eventually(lambda: "Recall" in types(traces(java5, sent["msg_id"])), PATIENCE_S)
 
 
 @case("trace", "mqadmin queryMsgTraceById shows a message's producer and consumer groups")

@@ -18,8 +18,9 @@ from typing import Any
 from compat_tests.clients.programs import HEAP, admin_classes, java_classes
 from compat_tests.jars import java_command
 
-# By default a stock client rebalances every 20 s, which is too slow for the suite.
+# By default a stock client rebalances every 20 s, which is too slow for the suite, and leaves recalls out of traces.
 _PROPERTIES = {
+    "com.rocketmq.recall.default.trace.enable": "true",
     "rocketmq.client.rebalance.waitInterval": "1000",
     "rocketmq.client.rebalance.minInterval": "200",
 }
