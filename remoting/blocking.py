@@ -8,6 +8,7 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from itertools import islice
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -73,6 +74,11 @@ class BlockingClient:
     def close(self) -> None:
         """Close the connection; closing twice does nothing."""
         self._socket.close()
+
+    def abort(self) -> None:
+        """End the connection from another thread: the one that waits on it gets RemotingClosed, and closes it."""
+        with suppress(OSError):  # it has ended already
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     # -- requests to the peer --
 

@@ -38,6 +38,8 @@ SUSPEND_MS: Final = 5_000
 """Longest wait of one pull at the broker while messages are followed."""
 MAX_WAITING_BATCHES: Final = 16
 COMMIT_INTERVAL_S: Final = 5.0
+STOP_TIMEOUT_S: Final = 1.0
+"""Longest wait for a thread at the end; one that is just connecting is left alone."""
 _POLL_S: Final = 0.2
 _MAX_IDLE_PULLS: Final = 3
 """Pulls without progress before the end of a queue after which the rest of it counts as unreadable."""
@@ -124,6 +126,7 @@ class TopicReader:
         self._stopping = threading.Event()
         self._batches: queue.Queue[PulledMessages | AdminError | None] = queue.Queue(MAX_WAITING_BATCHES)
         self._connections: list[BlockingClient] = []
+        self._threads: list[threading.Thread] = []
         self._delivered: dict[tuple[str, int], int] = {}
         self._current: tuple[tuple[str, int], int] | None = None
         self._committed_s = time.monotonic()
@@ -138,10 +141,12 @@ class TopicReader:
         self.close()
 
     def close(self) -> None:
-        """Stop the threads, and close their connections."""
+        """Stop the threads, which close their connections."""
         self._stopping.set()
-        for connection in self._connections:
-            connection.close()
+        for connection in list(self._connections):
+            connection.abort()
+        for thread in self._threads:
+            thread.join(STOP_TIMEOUT_S)
 
     @property
     def total(self) -> int:
@@ -155,7 +160,9 @@ class TopicReader:
             if not reader.is_done:
                 by_broker.setdefault(reader.broker, []).append(reader)
         for broker, readers in by_broker.items():
-            threading.Thread(target=self._run, args=(broker, readers), daemon=True).start()
+            thread = threading.Thread(target=self._run, args=(broker, readers), daemon=True)
+            thread.start()
+            self._threads.append(thread)
         running = len(by_broker)
         while running:
             try:

@@ -228,3 +228,15 @@ def test_a_refused_connection_names_the_address() -> None:
         port = listener.getsockname()[1]
     with pytest.raises(RemotingClosed, match=f"127.0.0.1:{port}"):
         BlockingClient("127.0.0.1", port, timeout_s=1)
+
+
+def test_another_thread_ends_a_wait() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        host, port = silent.getsockname()
+        with BlockingClient(host, port, timeout_s=60) as client:
+            timer = threading.Timer(0.05, client.abort)
+            timer.start()
+            with pytest.raises(RemotingClosed):
+                client.receive_command()
+            timer.join()
+            client.abort()  # does nothing more
