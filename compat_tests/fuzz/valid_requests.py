@@ -46,7 +46,6 @@ SETTING_LINES: Final = (
     "popPollingSize=1024",
     "traceOn=true",
     "defaultTopicQueueNums=8",
-    "listenPort=1",
     "noSuchKey=1",
     "serverWorkerThreads=8",
 )
