@@ -17,7 +17,7 @@ BACKLOG_FULL = "the queue is full"
 ENTRY_OVERHEAD_BYTES: Final = 1_200
 """Memory of an entry besides its two frames: objects, subject, addresses."""
 MAX_DECODED_ENTRIES: Final = 256
-"""Entries whose commands stay decoded: about a batch. Decoding later ones again costs 30 us each, and keeping them so
+"""Entries whose commands stay decoded: about a batch. Decoding those behind them again costs 3 us each; keeping them so
 would take four times the memory of their frames."""
 
 
