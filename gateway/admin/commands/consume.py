@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.admin.commands.options import ClusterCommand, ConnectionFlags, cluster_options
+from gateway.admin.commands.options import ClusterCommand, ConnectionFlags, cluster_options, complete_names
 
 if TYPE_CHECKING:
     from codec.message import Message
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=ClusterCommand)
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_names("topic"))
 @click.option(
     "--from",
     "start",
@@ -29,7 +29,12 @@ if TYPE_CHECKING:
     "--queue", "queues", type=click.IntRange(0), multiple=True, metavar="N", help="Only this queue."
 )
 @click.option(
-    "--broker", "brokers", multiple=True, metavar="NAME", help="Only queues of this broker; repeatable."
+    "--broker",
+    "brokers",
+    multiple=True,
+    shell_complete=complete_names("broker"),
+    metavar="NAME",
+    help="Only queues of this broker; repeatable.",
 )
 @click.option("-n", "--count", type=click.IntRange(1), metavar="N", help="Stop after N messages.")
 @click.option("-F", "--follow", is_flag=True, help="Wait for new messages instead of stopping at the end.")

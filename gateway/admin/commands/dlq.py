@@ -9,6 +9,7 @@ from gateway.admin.commands.options import (
     ClusterGroup,
     ConnectionFlags,
     cluster_options,
+    complete_names,
     confirm,
     confirm_option,
     output_options,
@@ -66,7 +67,7 @@ def _selection_options(function: Any) -> Any:
 
 
 @dlq.command()
-@click.argument("group")
+@click.argument("group", shell_complete=complete_names("group"))
 @_selection_options
 @click.option(
     "-n", "--count", type=click.IntRange(1), default=10, show_default=True, metavar="N", help="At most N."
@@ -117,7 +118,7 @@ def peek(
 
 
 @dlq.command()
-@click.argument("group")
+@click.argument("group", shell_complete=complete_names("group"))
 @_selection_options
 @click.option("-n", "--count", type=click.IntRange(1), metavar="N", help="At most N; all without it.")
 @click.option(

@@ -9,6 +9,7 @@ from gateway.admin.commands.options import (
     ClusterGroup,
     ConnectionFlags,
     cluster_options,
+    complete_names,
     confirm,
     confirm_option,
     output_options,
@@ -56,7 +57,7 @@ def _highlight_dead_letters(row: Mapping[str, Any]) -> str:
 
 
 @group.command()
-@click.argument("name", metavar="GROUP")
+@click.argument("name", metavar="GROUP", shell_complete=complete_names("group"))
 @output_options("wide")
 @cluster_options
 def describe(connection: ConnectionFlags, name: str, output: str) -> None:
@@ -135,7 +136,7 @@ def _print_group(found: dict[str, Any], output: str) -> None:
 
 
 @group.command()
-@click.argument("name", metavar="GROUP")
+@click.argument("name", metavar="GROUP", shell_complete=complete_names("group"))
 @click.option("-t", "--topic", required=True, metavar="TOPIC", help="Topic whose offsets are moved.")
 @click.option(
     "--to", "place", metavar="PLACE", help="earliest, latest, a time (2026-01-31T12:00:00Z, ms) or 15m ago."
@@ -214,7 +215,7 @@ def _parse_place(text: str) -> "Any":
 
 
 @group.command()
-@click.argument("name", metavar="GROUP")
+@click.argument("name", metavar="GROUP", shell_complete=complete_names("group"))
 @click.option("--with-dead-letters", "dead_letters", is_flag=True, help="Delete its dead letters, too.")
 @click.option("--force", is_flag=True, help="Delete it although it has members.")
 @confirm_option

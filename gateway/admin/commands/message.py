@@ -4,7 +4,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.admin.commands.options import ClusterGroup, ConnectionFlags, cluster_options, output_options
+from gateway.admin.commands.options import (
+    ClusterGroup,
+    ConnectionFlags,
+    cluster_options,
+    complete_names,
+    output_options,
+)
 from toolkit.exit_codes import ExitCode
 from toolkit.option_types import PastTimeType
 
@@ -18,7 +24,7 @@ def message() -> None:
 
 
 @message.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_names("topic"))
 @click.argument("message_id", metavar="[ID]", required=False)
 @click.option("--queue", type=click.IntRange(0), metavar="N", help="With --offset: the queue.")
 @click.option("--offset", type=click.IntRange(0), metavar="N", help="The message at this offset of a queue.")
@@ -109,7 +115,7 @@ def _facts_of(value: dict[str, Any]) -> list[tuple[str, Any]]:
 
 
 @message.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_names("topic"))
 @click.option("-k", "--key", metavar="KEY", help="Only messages with this key.")
 @click.option(
     "--from",

@@ -120,6 +120,18 @@ def cluster_options(function: Function) -> Function:
     return decorated
 
 
+def complete_names(kind: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """Return a function that completes the names of topics, groups or brokers by asking the cluster."""
+
+    def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+        from gateway.admin.name_completion import find_names
+
+        flags = {name: context.params.get(name) for name in _CONNECTION_NAMES}
+        return find_names(kind, flags, incomplete)
+
+    return complete
+
+
 def output_options(*formats: str) -> Callable[[Function], Function]:
     """Add -o and --json; the function receives the format as ``output``: table, or one of ``formats``."""
 

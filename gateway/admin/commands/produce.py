@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from gateway.admin.commands.options import ClusterCommand, ConnectionFlags, cluster_options
+from gateway.admin.commands.options import ClusterCommand, ConnectionFlags, cluster_options, complete_names
 from toolkit.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=ClusterCommand)
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_names("topic"))
 @click.argument("values", metavar="[VALUE]...", nargs=-1)
 @click.option(
     "-f", "--file", metavar="FILE", help="Read messages from FILE, one a line; - is standard input."

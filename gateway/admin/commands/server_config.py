@@ -9,6 +9,7 @@ from gateway.admin.commands.options import (
     ClusterGroup,
     ConnectionFlags,
     cluster_options,
+    complete_names,
     confirm,
     confirm_option,
     output_options,
@@ -31,7 +32,14 @@ def namesrv_config() -> None:
 
 @broker_config.command("get")
 @click.argument("pattern", metavar="[KEY]", default="*")
-@click.option("--broker", "brokers", multiple=True, metavar="NAME", help="Only this broker; repeatable.")
+@click.option(
+    "--broker",
+    "brokers",
+    multiple=True,
+    shell_complete=complete_names("broker"),
+    metavar="NAME",
+    help="Only this broker; repeatable.",
+)
 @output_options()
 @cluster_options
 def get_broker(connection: ConnectionFlags, pattern: str, brokers: tuple[str, ...], output: str) -> None:
@@ -91,7 +99,12 @@ def _split_settings(texts: tuple[str, ...]) -> dict[str, str]:
 @broker_config.command("set")
 @click.argument("settings", metavar="KEY=VALUE...", nargs=-1, required=True)
 @click.option(
-    "--broker", "brokers", multiple=True, metavar="NAME", help="Only this broker; repeatable (default: all)."
+    "--broker",
+    "brokers",
+    multiple=True,
+    shell_complete=complete_names("broker"),
+    metavar="NAME",
+    help="Only this broker; repeatable (default: all).",
 )
 @confirm_option
 @output_options()

@@ -8,6 +8,7 @@ from gateway.admin.commands.options import (
     ClusterGroup,
     ConnectionFlags,
     cluster_options,
+    complete_names,
     confirm,
     confirm_option,
     output_options,
@@ -50,7 +51,7 @@ def list_command(connection: ConnectionFlags, pattern: str, all_kinds: bool, out
 
 
 @topic.command()
-@click.argument("name", metavar="TOPIC")
+@click.argument("name", metavar="TOPIC", shell_complete=complete_names("topic"))
 @output_options("wide")
 @cluster_options
 def describe(connection: ConnectionFlags, name: str, output: str) -> None:
@@ -102,7 +103,12 @@ def describe(connection: ConnectionFlags, name: str, output: str) -> None:
 def _placement_options(function: Any) -> Any:
     options = [
         click.option(
-            "--broker", "brokers", multiple=True, metavar="NAME", help="Only this broker; repeatable."
+            "--broker",
+            "brokers",
+            multiple=True,
+            shell_complete=complete_names("broker"),
+            metavar="NAME",
+            help="Only this broker; repeatable.",
         ),
         click.option("--cluster", metavar="NAME", help="Only the brokers of this cluster."),
     ]
@@ -197,7 +203,7 @@ def create(
 
 
 @topic.command()
-@click.argument("name", metavar="TOPIC")
+@click.argument("name", metavar="TOPIC", shell_complete=complete_names("topic"))
 @click.option("-q", "--queues", type=click.IntRange(1, 65535), metavar="N", help="Queues on each broker.")
 @click.option(
     "--read-queues", type=click.IntRange(1, 65535), metavar="N", help="Readable queues on each broker."
@@ -271,7 +277,7 @@ def alter(
 
 
 @topic.command()
-@click.argument("name", metavar="TOPIC")
+@click.argument("name", metavar="TOPIC", shell_complete=complete_names("topic"))
 @_placement_options
 @confirm_option
 @cluster_options

@@ -46,7 +46,8 @@ def test_no_heavy_module_is_imported(arguments: tuple[str, ...]) -> None:
     _, modules = modules_after(*arguments)
     assert [each for each in modules if each.startswith(HEAVY)] == []
     assert not any(each.startswith(("remoting", "codec.")) for each in modules)
-    assert len(modules) < MAX_MODULES
+    if arguments != ("--help",):  # which lists the commands of other packages, too
+        assert len(modules) < MAX_MODULES
 
 
 def test_asking_a_server_needs_no_event_loop_and_no_table() -> None:

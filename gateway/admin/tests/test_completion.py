@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from gateway import cli
 from gateway.admin.commands.completion import SHELLS, VARIABLE, script_file
+from gateway.admin.tests.local_server import LocalServer
 
 
 def run(*arguments: str, code: int = 0, **environment: str) -> str:
@@ -43,27 +44,54 @@ def test_an_unknown_shell_and_a_folder_that_cannot_be_written(tmp_path: Path) ->
     assert "completion show bash" in text
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        ("rmq-gateway top", "plain,topic"),
-        ("rmq-gateway topic cre", "plain,create"),
-        ("rmq-gateway topic list --na", "plain,--namesrv"),
-    ],
-)
-def test_answers(words: str, expected: str) -> None:
-    environment = {
+def complete(words: str, **environment: str) -> list[str]:
+    """Return the answers that a shell gets for the last word."""
+    given = {
         **os.environ,
+        **environment,
         VARIABLE: "bash_complete",
         "COMP_WORDS": words,
-        "COMP_CWORD": str(len(words.split()) - 1),
+        "COMP_CWORD": str(len(words.split(" ")) - 1),
     }
     done = subprocess.run(
         [sys.executable, "-c", "from gateway.cli import main; main(prog_name='rmq-gateway')"],
-        env=environment,
+        env=given,
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
-    assert done.stdout.splitlines() == [expected], done.stderr
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("rmq-gateway top", ["plain,topic"]),
+        ("rmq-gateway topic cre", ["plain,create"]),
+        ("rmq-gateway topic list --na", ["plain,--namesrv"]),
+    ],
+)
+def test_commands_and_options(words: str, expected: list[str]) -> None:
+    assert complete(words) == expected
+
+
+def test_names_of_the_cluster(server: LocalServer, name: str) -> None:
+    server.run("topic", "create", name, "--broker", "broker-a")
+    server.run("produce", name, "x")
+    server.run("consume", name, "--group", f"{name}_group")
+    at = f"--namesrv {server.namesrv}"
+    assert complete(f"rmq-gateway topic describe {at} {name}") == [f"plain,{name}"]
+    assert complete(f"rmq-gateway consume {at} {name}") == [f"plain,{name}"]
+    assert complete(f"rmq-gateway group describe {at} {name}") == [f"plain,{name}_group"]
+    assert complete(f"rmq-gateway broker config get {at} --broker brok") == [
+        "plain,broker-a",
+        "plain,broker-b",
+    ]
+    variable = {"RMQ_GATEWAY_CLIENT_NAMESRV": server.namesrv}
+    assert complete(f"rmq-gateway topic delete {name}", **variable) == [f"plain,{name}"]
+
+
+def test_a_cluster_that_does_not_answer_completes_nothing() -> None:
+    assert complete("rmq-gateway topic describe --namesrv 127.0.0.1:1 a") == []

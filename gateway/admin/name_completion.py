@@ -1,0 +1,39 @@
+"""Names of a cluster for shell completion: asked with a short limit, and without a word when nobody answers."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from gateway.admin.client import AdminClient
+from gateway.admin.errors import AdminError
+from gateway.admin.groups import group_names
+from gateway.admin.settings import load_settings
+from gateway.admin.topics import USER, classify_topic, names_of_cluster
+from remoting.requests.namesrv import GetAllTopicListFromNameserver
+from toolkit.settings import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MAX_TIMEOUT_S: Final = 1.0
+"""A person waits for the answer after each press of the key."""
+
+
+def find_names(kind: str, flags: Mapping[str, Any], start: str) -> list[str]:
+    """Return the topics, groups or brokers (``kind``) that begin with a text; none if the cluster does not answer."""
+    ask: Callable[[AdminClient], list[str]] = {
+        "topic": _topics,
+        "group": lambda client: list(group_names(client)),
+        "broker": lambda client: list(client.masters),
+    }[kind]
+    try:
+        limited = {**flags, "timeout_s": min(flags.get("timeout_s") or MAX_TIMEOUT_S, MAX_TIMEOUT_S)}
+        with AdminClient(load_settings(limited)) as client:
+            return sorted(each for each in ask(client) if each.startswith(start))
+    except (AdminError, SettingsError):
+        return []
+
+
+def _topics(client: AdminClient) -> list[str]:
+    names = names_of_cluster(client)
+    listed = client.ask_namesrv(GetAllTopicListFromNameserver()).data.topic_list
+    return [each for each in listed if classify_topic(each, names) == USER]
