@@ -83,6 +83,7 @@ def make_environment(home: Path, programs: Path, bin_folder: Path | None) -> dic
     return {
         **kept,
         "HOME": str(home),
+        "SHELL": "/bin/bash",
         "PATH": os.pathsep.join([*first, *path]),
         # Java takes the home folder from the system's table, not from HOME.
         "JAVA_TOOL_OPTIONS": f"-Duser.home={home}",

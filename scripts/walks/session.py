@@ -87,11 +87,10 @@ class WalkSession:
     # -- steps ----------------------------------------------------------------------------------------------------
 
     def _run(self, step: Step) -> None:
-        with self._log("command") as (path, log):
-            process = self._spawn(step.text, log, asks=bool(step.types))
+        with self._log("command") as (path, log), _terminal(step.types) as terminal:
+            process = self._spawn(step.text, log, terminal)
             try:
-                answer = step.types.replace("\\n", "\n") + "\n" if step.types else None
-                process.communicate(answer, self._limit_s(step))
+                process.wait(self._limit_s(step))
             except subprocess.TimeoutExpired:
                 raise self._failed(step, path, f"not done within {self._limit_s(step):.0f} s") from None
             finally:
@@ -110,7 +109,9 @@ class WalkSession:
             self._check_shown(step, started.output)
 
     def _write_file(self, step: Step) -> None:
-        path = self._folder / step.argument
+        name = step.argument
+        home = Path(self._environment["HOME"])
+        path = home / name.removeprefix("~/") if name.startswith("~/") else self._folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(step.text + "\n")
 
@@ -157,12 +158,12 @@ class WalkSession:
 
     # -- help -----------------------------------------------------------------------------------------------------
 
-    def _spawn(self, command: str, log: TextIO, *, asks: bool = False) -> subprocess.Popen[str]:
+    def _spawn(self, command: str, log: TextIO, terminal: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
         return subprocess.Popen(
             ["bash", "-euo", "pipefail", "-c", command],
             cwd=self._folder,
             env=self._environment,
-            stdin=subprocess.PIPE if asks else subprocess.DEVNULL,
+            stdin=terminal,
             stdout=log,
             stderr=subprocess.STDOUT,
             text=True,
@@ -218,6 +219,21 @@ class WalkSession:
         for started in self._started:
             _stop_group(started.process)
         self._started.clear()
+
+
+@contextlib.contextmanager
+def _terminal(answer: str) -> Iterator[int]:
+    """Yield the standard input of a command: a terminal in which ``answer`` was typed, or nothing."""
+    if not answer:
+        yield subprocess.DEVNULL
+        return
+    ours, theirs = os.openpty()
+    try:
+        os.write(ours, answer.encode() + b"\n")
+        yield theirs
+    finally:
+        os.close(theirs)
+        os.close(ours)
 
 
 def _stop_group(process: subprocess.Popen[str]) -> None:

@@ -29,6 +29,8 @@ def walk(tmp_path):
 def test_commands_files_and_their_output(walk, tmp_path):
     walk(
         Step(1, "file", "a.txt", "one"),
+        Step(1, "file", "~/b/c.txt", "home"),
+        Step(1, "run", "", "cat ~/b/c.txt", shows=("home",)),
         Step(2, "run", "", "cat a.txt\necho two >> a.txt", shows=("one",), lacks=("two",)),
         Step(3, "type", "cat a.txt; exit 3", "cat a.txt; exit 3", exit_code=3, shows=("one two",)),
     )
@@ -55,7 +57,7 @@ def test_a_reader_stops(walk, step, problem):
 
 
 def test_an_answer_is_typed(walk):
-    walk(Step(1, "run", "", "read answer; echo got $answer", types="y", shows=("got y",)))
+    walk(Step(1, "run", "", "test -t 0; read answer; echo got $answer", types="y", shows=("got y",)))
 
 
 def test_processes_go_on_and_are_stopped_like_by_ctrl_c(walk):
