@@ -70,7 +70,7 @@ def places_of(data: bytes) -> list[str]:
 
 @dataclass
 class Seen:
-    """What somebody could have seen while the servers ran, by the place where."""
+    """Everything somebody could have seen while the servers ran, by place."""
 
     data: list[tuple[str, bytes]] = field(default_factory=list)
 

@@ -21,7 +21,7 @@ from compat_tests.report.comparison import (
     DEVIATES,
     NOT_RUN,
     SNAPSHOTS,
-    Comparison,
+    EndpointComparison,
     compare,
     read_snapshot,
     snapshot_versions,
@@ -183,7 +183,7 @@ def _write_snapshot(version: str, results: Results) -> Path:
     return path
 
 
-def _write_files(comparison: Comparison, json_file: Path | None, html: Path | None) -> None:
+def _write_files(comparison: EndpointComparison, json_file: Path | None, html: Path | None) -> None:
     when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     if json_file is not None:
         json_file.write_text(json.dumps(as_json(comparison, when), indent=1) + "\n")
@@ -191,7 +191,7 @@ def _write_files(comparison: Comparison, json_file: Path | None, html: Path | No
         html.write_text(render_page(comparison, when))
 
 
-def as_json(comparison: Comparison, when: str) -> dict[str, Any]:
+def as_json(comparison: EndpointComparison, when: str) -> dict[str, Any]:
     """Return everything that the page shows, for programs."""
     return {
         "endpoint": comparison.endpoint,
@@ -214,7 +214,7 @@ def as_json(comparison: Comparison, when: str) -> dict[str, Any]:
     }
 
 
-def _print_comparison(comparison: Comparison) -> None:
+def _print_comparison(comparison: EndpointComparison) -> None:
     found = comparison.deviations
     for each in found[:MAX_LISTED]:
         click.echo(f"{DEVIATES}: {each.feature} ({each.id}): {each.reason or each.outcome}")

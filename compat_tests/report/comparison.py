@@ -33,7 +33,7 @@ class ComparedCase:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class EndpointComparison:
     """All cases of an endpoint against those of a reference, by their names."""
 
     endpoint: str
@@ -57,7 +57,7 @@ class Comparison:
             yield feature, [each for each in of_area if each.feature == feature]
 
 
-def compare(endpoint: tuple[str, Results], reference: tuple[str, Results]) -> Comparison:
+def compare(endpoint: tuple[str, Results], reference: tuple[str, Results]) -> EndpointComparison:
     """Compare results by case. Cases that only the reference has are NOT_RUN: they were not selected."""
     name, found = endpoint
     other, expected = reference
@@ -77,7 +77,7 @@ def compare(endpoint: tuple[str, Results], reference: tuple[str, Results]) -> Co
                 str(found.get(case_id, {}).get("reason", "")),
             )
         )
-    return Comparison(name, other, tuple(cases))
+    return EndpointComparison(name, other, tuple(cases))
 
 
 def _judge(outcome: str, expected: str) -> str:

@@ -6,7 +6,7 @@ from html import escape
 from typing import Final
 
 from compat_tests.marks import AREAS
-from compat_tests.report.comparison import BETTER, DEVIATES, NOT_RUN, SAME, ComparedCase, Comparison
+from compat_tests.report.comparison import BETTER, DEVIATES, NOT_RUN, SAME, ComparedCase, EndpointComparison
 from toolkit.html_tables import render_table
 from toolkit.pages import render_cards, render_document
 
@@ -14,7 +14,7 @@ VERDICTS: Final = (SAME, DEVIATES, BETTER, NOT_RUN)
 _WORST_FIRST: Final = (DEVIATES, BETTER, SAME, NOT_RUN)
 
 
-def render_page(comparison: Comparison, when: str) -> str:
+def render_page(comparison: EndpointComparison, when: str) -> str:
     """Return the page: a verdict, the areas, the deviations with their reasons, and every feature of each area.
 
     ``when`` is the time of the run as people read it.
@@ -56,7 +56,7 @@ def render_page(comparison: Comparison, when: str) -> str:
     )
 
 
-def verdict_text(comparison: Comparison) -> str:
+def verdict_text(comparison: EndpointComparison) -> str:
     """Return the verdict in one sentence."""
     counts = comparison.counts
     compared = len(comparison.cases) - counts[NOT_RUN]
@@ -69,13 +69,13 @@ def verdict_text(comparison: Comparison) -> str:
     return f"{text}; {counts[NOT_RUN]} were not run on both." if counts[NOT_RUN] else f"{text}."
 
 
-def _verdict(comparison: Comparison) -> str:
+def _verdict(comparison: EndpointComparison) -> str:
     counts = comparison.counts
     mood = "good" if not counts[DEVIATES] and counts[SAME] + counts[BETTER] else "bad"
     return f'<section class="verdict {mood}"><b>{escape(verdict_text(comparison))}</b></section>'
 
 
-def _area_rows(comparison: Comparison) -> list[tuple[str | int, ...]]:
+def _area_rows(comparison: EndpointComparison) -> list[tuple[str | int, ...]]:
     rows: list[tuple[str | int, ...]] = []
     for area, title in AREAS.items():
         counts = Counter(each.verdict for each in comparison.cases if each.area == area)

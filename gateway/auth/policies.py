@@ -25,7 +25,7 @@ from gateway.auth.resources import (
 from remoting.bodies.auth import AclInfo, PolicyEntryInfo, PolicyInfo
 
 RequestKey = tuple[int, str, str, str]
-"""What the decision about a frequent request depends on: its code, topic and group, and the sender's address."""
+"""Key of a remembered decision: code, topic and group of the request, and the sender's address."""
 MAX_REMEMBERED: Final = 1_000
 """Allowed requests of one user that are remembered."""
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network

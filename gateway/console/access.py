@@ -116,7 +116,7 @@ class PasswordCheck:
         return True
 
 
-class AccessControl:
+class ConsoleAccess:
     """Authorizes the requests of one console."""
 
     def __init__(

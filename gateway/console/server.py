@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl
 import orjson
 import trio
 
-from gateway.console.access import READING_METHODS, AccessControl, Caller
+from gateway.console.access import READING_METHODS, Caller, ConsoleAccess
 from gateway.console.errors import ConsoleError
 from gateway.console.exposition import CONTENT_TYPE, render_exposition
 from gateway.console.http_connection import HttpConnection, HttpRequest, Page
@@ -72,7 +72,7 @@ class Console:
         self._routes: dict[tuple[str, str], Route] = {}
         self._probes: set[str] = set()
         self._sections: dict[str, Section] = {}
-        self._access = AccessControl(settings, needs_action_header=needs_action_header)
+        self._access = ConsoleAccess(settings, needs_action_header=needs_action_header)
         self._acceptor = listener_acceptor(settings.tls, "console.tls")
         self._workers = Workers(settings.max_connections)
         self._idle = IdleConnections(MAX_IDLE_CONNECTIONS)

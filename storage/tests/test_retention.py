@@ -88,7 +88,7 @@ def test_files_that_are_not_old_enough_stay() -> None:
 
 @pytest.mark.parametrize("damaged", [1, PER_FILE, PER_FILE + 1], ids=["message", "file", "more"])
 def test_damage_at_the_start_of_a_file_makes_the_one_before_it_no_older(damaged: int) -> None:
-    """What fills the place of damaged messages has no store timestamp."""
+    """The filler in the place of damaged messages has no store timestamp."""
     files, clock = CrashFiles(), FakeClock()
     store = filled(4 * PER_FILE, files, clock, apart_ms=HOUR_MS)
     store.write_checkpoint()

@@ -18,7 +18,7 @@ from storage.tests.timer_world import CHECK, FILE_GROUPS, LOG, NOW, SLOTS, TOPIC
 from storage.timer_wheel import SLOT
 
 LEFT_BY_A_CUT = [kept for number in range(len(FILE_GROUPS) + 1) for kept in combinations(FILE_GROUPS, number)]
-"""What the kernel had written when the power failed."""
+"""The files that the kernel had written when the power failed."""
 
 
 SETTLED = {0, 1}

@@ -15,7 +15,7 @@ from gateway.console.access import (
     MAX_FAILURE_RECORDS,
     MAX_FAILURES,
     MAX_WAITING_VERIFICATIONS,
-    AccessControl,
+    ConsoleAccess,
     FailedAttempts,
     PasswordCheck,
 )
@@ -183,7 +183,7 @@ async def test_probes_stay_open():
 
 @virtual
 async def test_failed_attempts_are_bounded_by_user_and_address():
-    control = AccessControl(load_table(ConsoleSettings, {"users": [OPERATOR, VIEWER]}), run_now)
+    control = ConsoleAccess(load_table(ConsoleSettings, {"users": [OPERATOR, VIEWER]}), run_now)
 
     async def attempt(line, address="10.0.0.1"):
         asked = HttpRequest("GET", "/", "", {b"authorization": line.partition(": ")[2].encode()})
