@@ -150,7 +150,7 @@ class ComparisonRun:
         for number in range(self._rounds):
             for load in self._loads:
                 for side in _side_order(number):
-                    with paused(endpoints[1 - side]):
+                    with _paused(endpoints[1 - side]):
                         self._run_load(load, endpoints[side], side, number)
         if self._is_selected("at rest"):
             for side, figures in enumerate(measure_at_rest(endpoints, self._durations)):
@@ -192,7 +192,7 @@ class ComparisonRun:
 
 
 @contextmanager
-def paused(endpoint: Endpoint) -> Iterator[None]:
+def _paused(endpoint: Endpoint) -> Iterator[None]:
     """Suspend a server during the block: an official broker with timer messages uses a quarter of a core at rest."""
     pids = endpoint.pids()
     for pid in pids:

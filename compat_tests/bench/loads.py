@@ -8,7 +8,7 @@ import json
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -147,21 +147,9 @@ def timer_load(name: str, threads: int, size_bytes: int) -> Load:
     return _producer_load(name, "timer.TimerProducer", options, "rmq_sys_wheel_timer")
 
 
-def secured_send_load(
-    name: str, threads: int, size_bytes: int, options: Sequence[str], properties: Mapping[str, str]
-) -> Load:
-    """Return a send load by a producer with further options, and system properties such as those of TLS."""
-    topic = "Bench_" + name
-    sizes = ["-t", topic, "-w", str(threads), "-s", str(size_bytes)]
-    return _producer_load(name, "Producer", [*sizes, *options], topic, properties)
-
-
-def _producer_load(
-    name: str, program: str, options: list[str], counted: str, properties: Mapping[str, str] | None = None
-) -> Load:
+def _producer_load(name: str, program: str, options: list[str], counted: str) -> Load:
     def run(endpoint: MeasuredEndpoint, durations: LoadDurations) -> Figures:
-        arguments = ["-n", endpoint.namesrv, *options]
-        with start_java_program(_OFFICIAL + program, arguments, properties=properties) as (client, home):
+        with start_java_program(_OFFICIAL + program, ["-n", endpoint.namesrv, *options]) as (client, home):
             with Probe(endpoint.broker) as probe:
                 figures = _measure_steady_state(
                     endpoint, client, _QueueCounter(endpoint, probe, counted), durations
@@ -295,10 +283,7 @@ def run_java_program(source: Path, mode: str, *pairs: str) -> Figures:
 
 @contextmanager
 def start_java_program(
-    main_class: str,
-    arguments: Sequence[str],
-    sources: Sequence[Path] = (),
-    properties: Mapping[str, str] | None = None,
+    main_class: str, arguments: Sequence[str], sources: Sequence[Path] = ()
 ) -> Iterator[tuple[ChildProcess, Path]]:
     """Run a Java program on the client's jars during the block; yield it and the folder for the files it writes.
 
@@ -308,13 +293,7 @@ def start_java_program(
     with tempfile.TemporaryDirectory(prefix="rocketmq-bench-") as folder:
         home = Path(folder)
         command = java_command(
-            CLIENT,
-            main_class,
-            home,
-            heap="-Xms512m -Xmx1g -XX:+UseG1GC",
-            classes=classes,
-            properties=dict(properties or {}),
-            mapped=False,
+            CLIENT, main_class, home, heap="-Xms512m -Xmx1g -XX:+UseG1GC", classes=classes, mapped=False
         )
         client = ChildProcess(main_class.rpartition(".")[2], [*command, *arguments], home / "output.txt")
         try:

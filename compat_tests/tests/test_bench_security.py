@@ -23,7 +23,7 @@ from remoting.requests.topics import DeleteTopicInBroker
 def measured(side: str, rates: dict[str, list[float]]) -> list[MeasuredWay]:
     nowhere: Any = None
     return [
-        MeasuredWay(side, way, nowhere, [{"rate": rate, "cpu_us": 1e6 / rate} for rate in rates[way.name]])
+        MeasuredWay(side, way, nowhere, [{"rate": rate, "cpu_us": 1e6 / rate} for rate in rates[way]])
         for way in WAYS
     ]
 

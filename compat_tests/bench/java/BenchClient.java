@@ -14,6 +14,8 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.locks.LockSupport;
 
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyContext;
@@ -23,6 +25,7 @@ import org.apache.rocketmq.client.producer.SendStatus;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.remoting.RPCHook;
 
 /**
  * Measures on the stock client what the official benchmark classes do not. Arguments: a mode and key=value pairs. The last
@@ -36,7 +39,8 @@ import org.apache.rocketmq.common.message.MessageExt;
  *          send to the listener.
  * senders  Sends count messages through each of namesrvs=a,b,… in turns of block messages, one after the other, with
  *          threads (1) threads and a pause of pause_ms (0) before each turn. Prints, per namesrv, the messages per second
- *          of the median turn and percentiles of a send (rate_0, p50_ms_0, p99_ms_0, rate_1, …).
+ *          of the median turn and percentiles of a send (rate_0, p50_ms_0, p99_ms_0, rate_1, …). signed=0,1,… and
+ *          tls=0,1,… say which of them sign with access_key and secret_key, and which use TLS.
  */
 public final class BenchClient {
     private static final int BATCH = 32;
@@ -223,8 +227,9 @@ public final class BenchClient {
         String[] namesrvs = options.get("namesrvs").split(",");
         List<DefaultMQProducer> producers = new ArrayList<>();
         for (int i = 0; i < namesrvs.length; i++) {
-            DefaultMQProducer producer = new DefaultMQProducer("bench_producer");
+            DefaultMQProducer producer = new DefaultMQProducer("bench_producer", isSet("signed", i) ? signing() : null);
             producer.setNamesrvAddr(namesrvs[i]);
+            producer.setUseTLS(isSet("tls", i));
             producer.setInstanceName("side" + i);
             producer.start();
             producers.add(producer);
@@ -253,6 +258,15 @@ public final class BenchClient {
                 block * 1e9 / turns[i][turns[i].length / 2], i, taken[i][count / 2] / 1e6, i, taken[i][count * 99 / 100] / 1e6));
         }
         return result.append("}").toString();
+    }
+
+    /** Returns whether the i-th part of an option such as 0,1,0 is 1; false without the option. */
+    private boolean isSet(String key, int i) {
+        return options.containsKey(key) && options.get(key).split(",")[i].equals("1");
+    }
+
+    private RPCHook signing() {
+        return new AclClientRPCHook(new SessionCredentials(options.get("access_key"), options.get("secret_key")));
     }
 
     private void sendBlock(ExecutorService pool, DefaultMQProducer producer, int block, long[] taken, int from)
