@@ -98,7 +98,14 @@ class AdminClient:
         return list(brokers) or known
 
     def route(self, topic: str) -> "TopicRouteData":
-        """Return the brokers and queues of a topic. Raises NotFound."""
+        """Return the brokers and queues of a topic. Raises NotFound, with a suggestion."""
+        found = self.find_route(topic)
+        if found is None:
+            raise NotFound(f'topic "{topic}" does not exist{self._suggest_topic(topic)}')
+        return found
+
+    def find_route(self, topic: str) -> "TopicRouteData | None":
+        """Return the brokers and queues of a topic; None if the namesrv does not know it."""
         from codec.constants import ResponseCode
         from remoting.requests.namesrv import GetRouteInfoByTopic
 
@@ -107,7 +114,7 @@ class AdminClient:
         except Refused as refused:
             if refused.code != ResponseCode.TOPIC_NOT_EXIST:
                 raise
-        raise NotFound(f'topic "{topic}" does not exist{self._suggest_topic(topic)}')
+            return None
 
     def _suggest_topic(self, topic: str) -> str:
         from remoting.requests.namesrv import GetAllTopicListFromNameserver

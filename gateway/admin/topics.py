@@ -312,12 +312,9 @@ def wait_for_route(client: "AdminClient", topic: str, brokers: Iterable[str], ti
 
     deadline_s = time.monotonic() + timeout_s
     while True:
-        try:
-            route = client.route(topic)
-            if {each.broker_name for each in route.queue_datas} >= set(brokers):
-                return True
-        except NotFound:
-            pass
+        route = client.find_route(topic)
+        if route is not None and {each.broker_name for each in route.queue_datas} >= set(brokers):
+            return True
         if time.monotonic() > deadline_s:
             return False
         time.sleep(0.05)
