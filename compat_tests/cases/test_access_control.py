@@ -23,6 +23,7 @@ from compat_tests.cases.secured import (
     run_official,
     run_ours,
 )
+from compat_tests.clients.command_line import CommandLine
 from compat_tests.clients.typed import (
     heartbeat_request,
     messages,
@@ -334,3 +335,20 @@ def test_settings_that_would_protect_nothing_are_refused(tmp_path: Path, setting
     assert ended.value.code == 2
     assert reason in ended.value.output
     assert "Traceback" not in ended.value.output
+
+
+def test_the_command_line_signs_its_requests(either: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = CommandLine(either.namesrv)
+    refused = command.invoke("topic", "create", "signed_by_command")
+    assert refused.exit_code == 1
+    assert "--access-key" in refused.stderr
+    monkeypatch.setenv("RMQ_GATEWAY_CLIENT_ACCESS_KEY", ROOT)
+    monkeypatch.setenv("RMQ_GATEWAY_CLIENT_SECRET_KEY", "wrong")
+    assert command.invoke("topic", "create", "signed_by_command").exit_code == 1
+    monkeypatch.setenv("RMQ_GATEWAY_CLIENT_SECRET_KEY", SECRET)
+    command.run("topic", "create", "signed_by_command", "-q", "1")
+    command.run("produce", "signed_by_command", "a", "-k", "k")
+    eventually(lambda: command.run("consume", "signed_by_command") == "a\n", 30)
+    config = command.run("broker", "config", "get")
+    assert SECRET not in config
+    assert "initAuthenticationUser" in config
