@@ -1,14 +1,7 @@
-"""The container image: built, and run as its documents say. Needs the `docker` command with an engine.
-
-The base image is that of the Dockerfile, which the engine must have or be able to pull, or another one that
-ROCKETMQ_IMAGE_BASE names. With that variable the build uses no package index.
-"""
+"""The container image, run as its documents say. `containers.py` builds it."""
 
 import json
-import os
-import shutil
 import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +13,6 @@ import yaml
 
 from compat_tests.clients.typed import connect, messages, pull, send
 from compat_tests.endpoints.ports import find_server_ports
-from compat_tests.plugin import skip_or_fail
 from compat_tests.server import eventually
 from remoting.requests.admin import UpdateBrokerConfig
 from remoting.requests.namesrv import GetRouteInfoByTopic
@@ -28,41 +20,14 @@ from remoting.requests.namesrv import GetRouteInfoByTopic
 pytestmark = pytest.mark.ours_only
 
 ROOT = Path(__file__).resolve().parents[2]
-BUILD = ROOT / "scripts" / "build_image.py"
-BASE = os.environ.get("ROCKETMQ_IMAGE_BASE", "")
-TAG = "rocketmq-gateway:case"
 MAX_BYTES = 120_000_000
 NAMESRV, BROKER, CONTROL = 9876, 10911, 9880
-BUILD_TIMEOUT_S = 900
 
 
 def docker(*words: str, timeout_s: float = 120.0) -> str:
     done = subprocess.run(["docker", *words], capture_output=True, text=True, timeout=timeout_s, check=False)
     assert done.returncode == 0, f"docker {' '.join(words)}: {done.stdout}{done.stderr}"
     return done.stdout.strip()
-
-
-@pytest.fixture(scope="module")
-def image() -> Iterator[str]:
-    if not BUILD.exists():
-        skip_or_fail("the image is built from a checkout only")
-    if shutil.which("docker") is None:
-        skip_or_fail("no docker command")
-    if subprocess.run(["docker", "version"], capture_output=True, check=False).returncode != 0:
-        skip_or_fail("no Docker engine answers")
-    base = ["--base", BASE, "--offline"] if BASE else []
-    built = subprocess.run(
-        [sys.executable, str(BUILD), "--tag", TAG, *base],
-        capture_output=True,
-        text=True,
-        timeout=BUILD_TIMEOUT_S,
-        check=False,
-    )
-    if built.returncode != 0 and not BASE and "debian" in built.stdout + built.stderr:
-        skip_or_fail(f"the base image cannot be pulled: {built.stderr[-400:]}")
-    assert built.returncode == 0, built.stdout + built.stderr
-    yield TAG
-    docker("rmi", "--force", TAG)
 
 
 class Container:
