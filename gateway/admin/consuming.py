@@ -38,6 +38,9 @@ SUSPEND_MS: Final = 5_000
 """Longest wait of one pull at the broker while messages are followed."""
 MAX_WAITING_BATCHES: Final = 16
 COMMIT_INTERVAL_S: Final = 5.0
+RECONNECT_S: Final = 60.0
+"""Longest time without an answer of a broker while messages are followed."""
+RETRY_INTERVAL_S: Final = 0.5
 STOP_TIMEOUT_S: Final = 1.0
 """Longest wait for a thread at the end; one that is just connecting is left alone."""
 _POLL_S: Final = 0.2
@@ -127,6 +130,7 @@ class TopicReader:
         self._batches: queue.Queue[PulledMessages | AdminError | None] = queue.Queue(MAX_WAITING_BATCHES)
         self._connections: list[BlockingClient] = []
         self._threads: list[threading.Thread] = []
+        self._answered_s: dict[str, float] = {}
         self._delivered: dict[tuple[str, int], int] = {}
         self._current: tuple[tuple[str, int], int] | None = None
         self._committed_s = time.monotonic()
@@ -187,21 +191,28 @@ class TopicReader:
     # -- the threads ---------------------------------------------------------------------------------------------
 
     def _run(self, broker: str, readers: list[QueuePosition]) -> None:
-        try:
-            with self._client.dial(self._client.master(broker)) as connection:
-                self._connections.append(connection)
-                self._pull(connection, broker, readers)
-        except (AdminError, RemotingClosed, RemotingTimeout, OSError) as error:
-            if self._stopping.is_set():
-                return
-            problem = (
-                error
-                if isinstance(error, AdminError)
-                else NotReached(f"broker {broker}: {error}. Try again.")
-            )
-            self._hand_over(problem)
-        else:
-            self._hand_over(None)
+        """Read the queues of a broker to their ends. While messages are followed, connect again when that breaks."""
+        self._answered_s[broker] = time.monotonic()
+        while True:
+            try:
+                with self._client.dial(self._client.master(broker)) as connection:
+                    self._connections.append(connection)
+                    self._pull(connection, broker, readers)
+                return self._hand_over(None)
+            except (AdminError, RemotingClosed, RemotingTimeout, OSError) as error:
+                if self._stopping.is_set():
+                    return None
+                if not self._may_retry(broker, error):
+                    return self._hand_over(_describe_end(broker, error))
+            self._stopping.wait(RETRY_INTERVAL_S)
+
+    def _may_retry(self, broker: str, error: Exception) -> bool:
+        """Return True for a failure that a restart of the broker or its load explains, for RECONNECT_S."""
+        is_passing = not isinstance(error, AdminError) or isinstance(error, NotReached)
+        if isinstance(error, Refused):
+            is_passing = error.code in (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE)
+        lasts_s = time.monotonic() - self._answered_s[broker]
+        return self._options.follow and is_passing and lasts_s < RECONNECT_S
 
     def _pull(self, connection: BlockingClient, broker: str, readers: list[QueuePosition]) -> None:
         suspend_ms = SUSPEND_MS if self._options.follow else 0
@@ -215,6 +226,7 @@ class TopicReader:
             request = reader.pull_request(self._options, suspend_ms)
             try:
                 found = reader.accept(request.read_reply(answer))
+                self._answered_s[broker] = time.monotonic()
             except RequestError as error:
                 raise Refused(self._client.master(broker), request, error.code, error.remark) from None
             if found:
@@ -261,6 +273,10 @@ class TopicReader:
                     commit_offset=offset,
                 ),
             )
+
+
+def _describe_end(broker: str, error: Exception) -> AdminError:
+    return error if isinstance(error, AdminError) else NotReached(f"broker {broker}: {error}. Try again.")
 
 
 def _tags_of(options: ReadOptions) -> set[str] | None:
