@@ -11,10 +11,10 @@ every half message before that offset must have been ended, written again, or gi
 4. After too many checks, or past the retention, the message is moved to TRANS_CHECK_MAX_TIME_TOPIC.
 5. A message that is too young ends the round, because all later ones are younger still.
 
-Invariant: the offset moves past a half message only after its op message was read or its copy was stored. A crash
-after the copy but before the offset was saved makes another copy, so a producer may be asked twice about the same
-transaction; a decision about any of the copies counts. A commit whose op message was lost in a crash is recognised by
-the unique key of its real message, so nothing is committed twice.
+Invariant: the offset moves past a half message only after its op message was read or its copy was stored. After a crash
+behind the copy, but before the offset was saved, the walk comes to both. The first round finds such copies by unique
+key and producer, so that a producer is asked about the last one only, and a decision about any of them counts. A commit
+whose op message was lost in a crash is recognised by the unique key of its real message, so one decision commits once.
 
 A record that cannot be used never ends a round. A damaged half or op message is skipped; of an op message only the
 offsets that can be half messages count. A half message whose properties leave no room for its count of checks cannot
@@ -26,7 +26,8 @@ The task in `assembly/service.py` runs the rounds; producers' answers are handle
 import logging
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from enum import Enum
 from types import MappingProxyType
@@ -36,7 +37,7 @@ from codec import properties as keys
 from codec.constants import ResponseCode
 from codec.errors import MessageFormatError
 from codec.java_numbers import I32, parse_integer_or
-from codec.message import Message, encode_message
+from codec.message import Message, decode_message, encode_message, split_messages
 from codec.sysflag import TRANSACTION_COMMIT, transaction_type
 from codec.topics import TRANS_CHECK_MAX_TOPIC, TRANS_GROUP, TRANS_HALF_TOPIC, TRANS_OP_TOPIC
 from gateway.broker.damaged_records import DamagedRecords, RecordKind, RecordPlace
@@ -60,6 +61,8 @@ OP_MESSAGES_PER_READ: Final = 32
 """Number of op messages per read. Source: TransactionalMessageServiceImpl.OP_MSG_PULL_NUMS."""
 INDEXED_PER_TURN: Final = 100
 """Number of messages indexed before other tasks get their turn."""
+HALF_MESSAGES_PER_READ: Final = 32
+"""Number of half messages per read in the search for copies."""
 HALF_MESSAGES_PER_TURN: Final = 512
 """Number of half messages walked before other tasks get their turn."""
 OP_BYTES_PER_READ: Final = 256 * 1024
@@ -86,8 +89,8 @@ class HalfMessageVerdict(Enum):
 class HalfMessageCopies:
     """Former offsets of half messages that were written again, so that a decision about a former offset counts.
 
-    Copies made before the broker started are unknown, and so are those beyond `MAX_TRACKED_HALVES`: a decision about
-    one of them is made again, as with the official broker.
+    Copies beyond `MAX_TRACKED_HALVES` are unknown: a decision about one of them is made again, as with the official
+    broker.
     """
 
     def __init__(self) -> None:
@@ -108,6 +111,14 @@ class HalfMessageCopies:
         else:
             self._former_offsets.difference_update(places)
             self._ended.difference_update(places)
+
+    def was_moved(self, offset: int) -> bool:
+        """Tell whether the message at an offset is at another from now on."""
+        return offset in self._former_offsets
+
+    def first_offset(self, offset: int) -> int:
+        """Return where the message was first, as far as that is known."""
+        return self._former.get(offset, (offset,))[0]
 
     def record_end(self, offset: int) -> None:
         """Record a decision about an offset that the walk has passed already."""
@@ -268,7 +279,13 @@ class TransactionChecks:
         self._clients = tables.clients
         self._appender = appender
         self._op_writer = op_writer
-        self._opened_ms = store.clock.now_ms()
+        config_of_halves = self._topics.get(TRANS_HALF_TOPIC)
+        self._opened_half_ends = {
+            queue_id: store.max_offset(TRANS_HALF_TOPIC, queue_id)
+            for queue_id in self._topics.queue_ids(
+                config_of_halves.read_queue_nums if config_of_halves else 0
+            )
+        }
         self._opened_end = store.max_physical_offset
         self._copies: defaultdict[int, HalfMessageCopies] = defaultdict(HalfMessageCopies)
 
@@ -299,6 +316,8 @@ class TransactionChecks:
     def _check_queue(self, queue_id: int) -> Iterator[None]:
         first = self._start_offset(TRANS_HALF_TOPIC, queue_id)
         op_first = self._start_offset(TRANS_OP_TOPIC, queue_id)
+        if queue_id not in self._copies:
+            yield from self._find_copies_before_start(queue_id, first)
         ops = OpMessageReader(self._store, self._damaged, queue_id, op_first, first, self._copies[queue_id])
         settled = first
         try:
@@ -309,6 +328,28 @@ class TransactionChecks:
         finally:
             self._commit_progress(TRANS_HALF_TOPIC, queue_id, first, settled)
             self._commit_progress(TRANS_OP_TOPIC, queue_id, op_first, ops.settled_offset())
+
+    def _find_copies_before_start(self, queue_id: int, first: int) -> Iterator[None]:
+        """Connect half messages stored before the start with their last copies, whose walk was not saved."""
+        copies = self._copies[queue_id]
+        last_offsets: dict[tuple[str, str, int], int] = {}
+        offset = first
+        while True:
+            result = self._store.read(TRANS_HALF_TOPIC, queue_id, offset, HALF_MESSAGES_PER_READ)
+            for message in _decodable_messages(result.chunks):
+                if message.physical_offset >= self._opened_end:
+                    return
+                group = message.properties.get(keys.PRODUCER_GROUP, "")
+                # A copy keeps the time of birth; another half message of the same key has its own.
+                identity = message.unique_key or "", group, message.born_timestamp
+                if identity in last_offsets:
+                    copies.record_move(last_offsets[identity], message.queue_offset)
+                if message.unique_key and len(last_offsets) < MAX_TRACKED_HALVES:
+                    last_offsets[identity] = message.queue_offset
+            if result.next_offset <= offset or not result.max_offset:
+                return
+            offset = result.next_offset
+            yield
 
     def _commit_progress(self, topic: str, queue_id: int, before: int, now: int) -> None:
         if now != before:
@@ -323,6 +364,7 @@ class TransactionChecks:
         copies = self._copies[queue_id]
         while self._clock.now_ms() - started_ms <= MAX_ROUND_MS:
             if ops.take_ended(offset):
+                copies.record_end(offset)
                 copies.forget(offset)
             else:
                 self._op_writer.flush()
@@ -330,7 +372,9 @@ class TransactionChecks:
                     yield offset, True
                     continue
                 message, following = self._read_half(queue_id, offset)
-                if message is None:
+                if copies.was_moved(offset):
+                    pass  # Its copy comes later.
+                elif message is None:
                     if following == offset:
                         return
                     offset = following - 1
@@ -353,7 +397,7 @@ class TransactionChecks:
     def _settle_half(self, message: Message, copies: HalfMessageCopies, started_ms: int) -> bool:
         """Take the next step for a message. Return False when the walk must end: this message has to wait."""
         before = message.queue_offset
-        if copies.is_ended(before) or self._is_committed(message):
+        if copies.is_ended(before) or self._is_committed(message, copies):
             copies.forget(before)
             return True
         verdict = self._decide(message, started_ms)
@@ -415,10 +459,14 @@ class TransactionChecks:
         """Return how often producers were asked. As officially, text that is not a number restarts the count."""
         return max(-1, parse_integer_or(message.properties.get(keys.TRANSACTION_CHECK_TIMES, "0"), -1, I32))
 
-    def _is_committed(self, message: Message) -> bool:
-        """Tell whether a half message from before the start was committed, since its op message may be lost."""
+    def _is_committed(self, message: Message, copies: HalfMessageCopies) -> bool:
+        """Tell whether a half message from before the start was committed.
+
+        Its op message may be lost, or name a former offset that is not known any more.
+        """
         topic, unique_key = message.properties.get(keys.REAL_TOPIC), message.unique_key
-        if message.store_timestamp > self._opened_ms or not topic or not unique_key:
+        is_older = copies.first_offset(message.queue_offset) < self._opened_half_ends.get(message.queue_id, 0)
+        if not is_older or not topic or not unique_key:
             return False
         begin_ms = min(message.born_timestamp, message.store_timestamp) - MAX_ROUND_MS
         end_ms = self._clock.now_ms()
@@ -511,3 +559,11 @@ class TransactionChecks:
         )
         request.body = encode_message(copy)
         return request
+
+
+def _decodable_messages(chunks: Sequence[memoryview]) -> Iterator[Message]:
+    """Yield the messages of a read; the walk reports those that cannot be decoded."""
+    for chunk in chunks:
+        with suppress(MessageFormatError):
+            for stored in split_messages(chunk):
+                yield decode_message(stored)

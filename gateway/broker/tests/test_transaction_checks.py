@@ -460,6 +460,40 @@ async def test_a_commit_whose_op_message_was_lost_is_not_repeated(cluster):
 
 
 @simulated
+async def test_copies_whose_walk_was_not_saved_are_asked_about_once(cluster):
+    files = MemoryFiles()
+    node, producer = await started(cluster, files=files)
+    await producer.half()
+    await producer.half(key="U2")
+    await trio.sleep(95)
+    await node.crash()
+    # As if the offsets had last been saved before the first walk.
+    for suffix in ("", ".bak"):
+        files.delete(node.broker.offsets.file.path + suffix)
+    node, producer = await started(cluster, decide=COMMIT, files=files)
+    await trio.sleep(95)
+    assert sorted(copy.unique_key for _, _, copy in producer.questions) == ["U1", "U2"]
+    assert sorted(each.unique_key for each in orders(node)) == ["U1", "U2"]
+
+
+@simulated
+async def test_a_late_decision_about_a_place_before_a_crash_counts(cluster):
+    files = MemoryFiles()
+    node, producer = await started(cluster, files=files)
+    sent = await producer.half()
+    await trio.sleep(39)
+    await node.crash()
+    node, producer = await started(cluster, files=files)
+    assert progress(node)[0] == 1
+    await trio.sleep(31)
+    producer.questions.clear()
+    await producer.end(sent)
+    await trio.sleep(95)
+    assert producer.questions == []
+    assert len(orders(node)) == 1
+
+
+@simulated
 async def test_a_restart_in_order_asks_nobody_about_what_is_ended(cluster):
     files = MemoryFiles()
     node, producer = await started(cluster, files=files)

@@ -124,11 +124,31 @@ OTHER_DEFECTS: Final = (
         (TEST_BATCHES,),
     ),
     Defect(
+        "copies-of-a-half-message-not-connected-after-a-crash",
+        Law.HALF_MESSAGES,
+        change(
+            "gateway/broker/transaction_checks.py",
+            "            yield from self._find_copies_before_start(queue_id, first)\n",
+            "            pass\n",
+        ),
+        ("gateway/broker/tests/test_transaction_checks.py",),
+    ),
+    Defect(
+        "decision-about-a-place-before-the-start-forgotten",
+        Law.HALF_MESSAGES,
+        change(
+            "gateway/broker/transaction_checks.py",
+            "copies.first_offset(message.queue_offset) < self._opened",
+            "message.queue_offset < self._opened",
+        ),
+        ("gateway/broker/tests/test_transaction_checks.py",),
+    ),
+    Defect(
         "half-message-committed-twice",
         Law.HALF_MESSAGES,
         change(
             "gateway/broker/transaction_checks.py",
-            "        if copies.is_ended(before) or self._is_committed(message):\n",
+            "        if copies.is_ended(before) or self._is_committed(message, copies):\n",
             "        if copies.is_ended(before):\n",
         ),
         ("gateway/broker/tests/test_transaction_checks.py",),
