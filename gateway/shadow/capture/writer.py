@@ -151,12 +151,18 @@ class CaptureWriter:
                 await self._write_rest()
 
     async def _write_ready(self) -> None:
-        """Write the exchanges that need not wait any longer, retrying after a failure."""
-        while True:
-            self._fill_batch(everything=False)
+        """Write the exchanges that need not wait any longer, retrying after a failure.
+
+        Those that become ready meanwhile wait for the next turn: each batch ends a block, and a file remembers its
+        blocks until it is closed.
+        """
+        is_full = True
+        while is_full:
+            is_full = self._fill_batch(everything=False)
             if not self._batch and not self._files.pending_records and not self._files.is_file_expired():
                 return
             if not await self._run_in_worker(self._write_batch):
+                is_full = True
                 await trio.sleep(RETRY_INTERVAL_S)
 
     async def _write_rest(self) -> None:
@@ -175,20 +181,23 @@ class CaptureWriter:
                     "capture ended with unwritten exchanges", extra={"count": self._buffered_messages}
                 )
 
-    def _fill_batch(self, *, everything: bool) -> None:
-        """Move ready exchanges from the buffer to the batch, in order; do nothing while a batch is unwritten."""
+    def _fill_batch(self, *, everything: bool) -> bool:
+        """Move ready exchanges from the buffer to the batch, in order, and tell whether it has no room for more of
+        them; do nothing while a batch is unwritten.
+        """
         if self._batch:
-            return
+            return True
         wait_s = 0.0 if everything or not self._joins_outcomes else self._settings.target_wait_ms / 1000
         written_from_s = trio.current_time() - wait_s
         room = MAX_BATCH_BLOCKS * self._settings.block_bytes
         while self._buffer and room > 0:
             held = self._buffer[0]
             if wait_s and held.outcome is None and held.since_s > written_from_s:
-                return
+                return False
             self._batch.append(self._buffer.popleft())
             self._in_progress.append(held)
             room -= held.size_bytes
+        return room <= 0
 
     async def _run_in_worker(self, work: Callable[[], None]) -> bool:
         """Run work in the worker thread; return False after an OSError. A failure is logged once until a write

@@ -355,3 +355,24 @@ async def test_a_defect_while_writing_ends_neither_the_capture_nor_the_gateway(m
         await trio.sleep(5)
         assert len(folder.records()) == 1
         assert not capture.tasks.failing
+
+
+class SlowDisk:
+    """A disk whose every write takes 0.1 s."""
+
+    async def run_blocking(self, work):
+        await trio.sleep(0.1)
+        return work()
+
+
+@virtual
+async def test_exchanges_that_become_ready_during_a_write_wait_for_the_next_block():
+    """Their number bounds the memory for the index of an open file; a busy gateway wrote 13 blocks a second."""
+    folder = MemoryFolder()
+    async with capturing(folder, SlowDisk(), has_mirror=True, block_bytes=1 << 20) as capture:
+        for number in range(200):
+            tell(capture, 1, first=number)
+            await trio.sleep(0.05)
+        await trio.sleep(4)
+        assert [each.connection for each in folder.records()] == list(range(200))
+        assert len(capture._files._blocks) <= 14, "one for each second"
