@@ -73,6 +73,14 @@ def has_queues(producer: JavaProducer, topic: str) -> bool:
         return False
 
 
+@pytest.fixture(scope="session")
+def recorded_server(server: ServerUnderTest) -> ServerUnderTest:
+    """The server, if the recordings are about it: a server with the settings and names that the suite gives it."""
+    if server.kind not in ("ours", "official"):
+        pytest.skip("the recordings are of servers with the suite's own settings and names")
+    return server
+
+
 @pytest.fixture(params=list(JAVA_CLIENTS))
 def java(
     request: pytest.FixtureRequest, server: ServerUnderTest, drivers: dict[str, JavaDriver]

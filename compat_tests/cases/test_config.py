@@ -31,11 +31,11 @@ SET_BY_RUN = {
 
 
 @pytest.fixture(scope="module")
-def recorded(request: pytest.FixtureRequest) -> dict[str, Any]:
+def recorded(request: pytest.FixtureRequest, recorded_server: ServerUnderTest) -> dict[str, Any]:
     """The content of the recording, renewed before with ``--record``."""
+    server = recorded_server
     table = tomllib.loads(LISTING.read_text())
     if request.config.getoption("--record"):
-        server: ServerUnderTest = request.getfixturevalue("server")
         assert server.kind == "official", "only the official server is recorded"
         with connect(server.broker) as broker, connect(server.namesrv) as namesrv:
             table["broker"] = renewed(table["broker"], broker_config(broker))

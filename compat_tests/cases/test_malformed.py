@@ -47,8 +47,9 @@ Check = Callable[[str, str, Iterable[Variant]], None]
 
 
 @pytest.fixture(scope="module")
-def world(server: ServerUnderTest) -> Iterator[None]:
+def world(recorded_server: ServerUnderTest) -> Iterator[None]:
     """The topics and the group that the requests name."""
+    server = recorded_server
     create_topic(server, TOPIC, 4)
     create_topic(server, EMPTY_TOPIC, 4)
     with connect(server.broker) as broker:

@@ -46,8 +46,11 @@ from remoting.requests.topics import DeleteTopicInBroker
 
 
 @pytest.fixture(scope="module")
-def places(server: ServerUnderTest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+def places(
+    recorded_server: ServerUnderTest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, str]]:
     """The topics and groups that the commands are about, and the values of their placeholders."""
+    server = recorded_server
     delete_all(server)
     folder = tmp_path_factory.mktemp("mqadmin")
     topics = [{"topicName": "mqadmin_listed", "readQueueNums": 2, "writeQueueNums": 2, "perm": 6}]
