@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from compat_tests.bench.cli import paused
+from compat_tests.bench.cli import _paused
 from compat_tests.bench.loads import LoadFailed
 
 
@@ -21,7 +21,7 @@ def test_the_other_server_is_stopped_and_goes_on() -> None:
 
 
 def _fail_while_stopped(pid: int) -> None:
-    with paused(SimpleNamespace(pids=lambda: [pid])):
+    with _paused(SimpleNamespace(pids=lambda: [pid])):
         before = _cpu_ticks(pid)
         subprocess.run(["/bin/sleep", "0.2"], check=True)
         assert _cpu_ticks(pid) <= before + 1

@@ -472,8 +472,8 @@ async def test_copies_whose_walk_was_not_saved_are_asked_about_once(cluster):
         files.delete(node.broker.offsets.file.path + suffix)
     node, producer = await started(cluster, decide=COMMIT, files=files)
     await trio.sleep(95)
-    assert sorted(copy.unique_key for _, _, copy in producer.questions) == ["U1", "U2"]
-    assert sorted(each.unique_key for each in orders(node)) == ["U1", "U2"]
+    assert sorted(str(copy.unique_key) for _, _, copy in producer.questions) == ["U1", "U2"]
+    assert sorted(str(each.unique_key) for each in orders(node)) == ["U1", "U2"]
 
 
 @simulated
