@@ -59,6 +59,22 @@ class Got:
         )  # fmt: skip
 
 
+def popped_messages(reply: PopMessageReply, broker: str, topic: str, group: str) -> list[Got]:
+    """Return the messages of a reply with the receipts that a client makes of it."""
+    starts: dict[str, str] = dict(
+        part.rsplit(" ", 1) for part in (reply.start_offset_info or "").split(";") if part
+    )
+    found = []
+    for each in iter_messages(reply.body) if reply.body else ():
+        receipt = each.properties.get("POP_CK") or (
+            f"{starts[f'0 {each.queue_id}']} {reply.pop_time} {reply.invisible_time} {reply.revive_qid} 0 "
+            f"{broker} {each.queue_id} {each.queue_offset}"
+        )
+        marks = {"0": topic, "1": f"%RETRY%{group}_{topic}", "2": f"%RETRY%{group}+{topic}"}
+        found.append(Got(each, receipt, marks[receipt.split(" ")[4]]))
+    return found
+
+
 class Client:
     """A consumer that pops over one connection."""
 
@@ -78,19 +94,7 @@ class Client:
     async def pop(self, **more: Any) -> list[Got]:
         """Return popped messages as `Got`."""
         reply = await self.reply(**more)
-        topic, group = more.get("topic", "orders"), more.get("group", "GID")
-        starts: dict[str, str] = dict(
-            part.rsplit(" ", 1) for part in (reply.start_offset_info or "").split(";") if part
-        )
-        found = []
-        for each in iter_messages(reply.body) if reply.body else ():
-            receipt = each.properties.get("POP_CK") or (
-                f"{starts[f'0 {each.queue_id}']} {reply.pop_time} {reply.invisible_time} {reply.revive_qid} 0 "
-                f"broker-a {each.queue_id} {each.queue_offset}"
-            )
-            marks = {"0": topic, "1": f"%RETRY%{group}_{topic}", "2": f"%RETRY%{group}+{topic}"}
-            found.append(Got(each, receipt, marks[receipt.split(" ")[4]]))
-        return found
+        return popped_messages(reply, "broker-a", more.get("topic", "orders"), more.get("group", "GID"))
 
     async def ack(self, *popped: Got, group: str = "GID") -> None:
         for each in popped:
