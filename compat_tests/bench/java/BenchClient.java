@@ -45,6 +45,8 @@ import org.apache.rocketmq.remoting.RPCHook;
 public final class BenchClient {
     private static final int BATCH = 32;
     private static final int WARM_UP = 200;
+    /** The default of 3 s ends a run when other programs are busy while connections begin. */
+    private static final int SEND_TIMEOUT_MS = 30_000;
     private final Map<String, String> options = new HashMap<>();
     private int fewest = Integer.MAX_VALUE;
 
@@ -54,6 +56,10 @@ public final class BenchClient {
             int split = pair.indexOf('=');
             client.options.put(pair.substring(0, split), pair.substring(split + 1));
         }
+        Thread.setDefaultUncaughtExceptionHandler((thread, error) -> {
+            error.printStackTrace();
+            Runtime.getRuntime().halt(1); // the client's threads would keep the program alive
+        });
         String result;
         if (args[0].equals("fill")) {
             result = client.fill();
@@ -230,6 +236,7 @@ public final class BenchClient {
             DefaultMQProducer producer = new DefaultMQProducer("bench_producer", isSet("signed", i) ? signing() : null);
             producer.setNamesrvAddr(namesrvs[i]);
             producer.setUseTLS(isSet("tls", i));
+            producer.setSendMsgTimeout(SEND_TIMEOUT_MS);
             producer.setInstanceName("side" + i);
             producer.start();
             producers.add(producer);
