@@ -238,9 +238,13 @@ def messages_offset(root: BlockingClient, topic: str) -> int:
     return found.physical_offset
 
 
-def test_a_producers_heartbeat_needs_a_right_to_publish(ours: Server) -> None:
+def test_a_producer_announces_itself_without_a_right_to_publish_officially_unchecked(
+    ours: Server, official: Server
+) -> None:
     """The official server checks the consumers of a heartbeat only."""
     request = HeartBeat(data=HeartbeatData(client_id="c", producer_data_set=[ProducerData(group_name="p")]))
+    with create_user(official, "consumer-only", ("Topic:acl-any", "Sub", "Allow")) as client:
+        client.ask(request)
     with create_user(ours, "consumer-only", ("Topic:acl-any", "Sub", "Allow")) as client:
         assert "any topic or group" in denial(client, request)
     with create_user(ours, "producer", ("Topic:acl-any", "Pub", "Allow")) as client:
