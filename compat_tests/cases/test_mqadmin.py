@@ -45,6 +45,9 @@ from remoting.requests.offsets import UpdateConsumerOffset
 from remoting.requests.topics import DeleteTopicInBroker
 
 
+LOST_CONNECTION = re.compile("RemotingSendRequestException|RemotingTimeoutException")
+
+
 @pytest.fixture(scope="module")
 def places(
     recorded_server: ServerUnderTest, tmp_path_factory: pytest.TempPathFactory
@@ -113,7 +116,11 @@ def printed(
     output = {}
     for command in COMMANDS:
         arguments = [argument.format(**places) for argument in command.arguments]
-        output[command.id] = mask_output(java.run_mqadmin(command.name, *arguments), command, places)
+        text = java.run_mqadmin(command.name, *arguments)
+        if LOST_CONNECTION.search(text):
+            # On a busy machine a stock client closes a connection whose heartbeat is late, with all that it waits for.
+            text = java.run_mqadmin(command.name, *arguments)
+        output[command.id] = mask_output(text, command, places)
     if request.config.getoption("--record"):
         assert server.kind == "official", "only the official server is recorded"
         write_recording(output)
