@@ -44,7 +44,6 @@ from remoting.requests.namesrv import DeleteTopicInNamesrv
 from remoting.requests.offsets import UpdateConsumerOffset
 from remoting.requests.topics import DeleteTopicInBroker
 
-
 LOST_CONNECTION = re.compile("RemotingSendRequestException|RemotingTimeoutException")
 
 
