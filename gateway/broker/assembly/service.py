@@ -3,7 +3,7 @@
 import logging
 import socket
 from collections.abc import Awaitable, Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from math import inf
 
@@ -18,7 +18,7 @@ from gateway.broker.processors.turns import run_in_slices
 from gateway.broker.timer_task import TimerTask, save_timers
 from gateway.broker.topic_table import SAVE_INTERVAL_S
 from gateway.broker.traffic_rates import SAMPLE_INTERVAL_S
-from gateway.runtime.config_file import SettingsTable
+from gateway.runtime.config_file import ChangingTable, SettingsTable
 from gateway.runtime.run_blocking import RunBlocking
 from gateway.runtime.supervise import TaskSupervisor
 from remoting.connection import Connection, Handler
@@ -26,6 +26,7 @@ from remoting.handler_table import Protect, leave_unprotected
 from remoting.limits import ConnectionLimits
 from remoting.reactor import Reactor
 from remoting.server import AcceptTransport, ConnectionType, RemotingServer, ServerLimits
+from storage.errors import FlushFailed
 
 log = logging.getLogger(__name__)
 
@@ -188,11 +189,12 @@ class BrokerService:
         await run_in_slices(self.broker.broadcasts.commit_and_expire())
 
     async def _save_offsets(self) -> None:
+        # First, because the others are not saved after a failed flush of the store.
+        await self.broker.consumer_filters.save_changes()
         self.broker.pop.state.reviver.commit_offsets()
         await self.broker.offsets.save_changes()
         await self.broker.delay_service.save_changes()
         await self.broker.pop.state.ordered_pops.save_changes()
-        await self.broker.consumer_filters.save_changes()
 
     @property
     def _settings(self) -> tuple[SettingsTable, ...]:
@@ -263,6 +265,12 @@ class BrokerService:
                 broker.offsets,
                 broker.pop.state.ordered_pops,
             ):
-                stack.callback(table.persist)
+                stack.callback(_persist_unless_flush_failed, table)
             stack.callback(broker.pop.state.reviver.commit_offsets)
             stack.callback(broker.transactions.op_messages.flush)
+
+
+def _persist_unless_flush_failed(table: ChangingTable) -> None:
+    """Write a table. One of progress keeps its last content when messages cannot be flushed; that is logged already."""
+    with suppress(FlushFailed):
+        table.persist()
