@@ -29,6 +29,7 @@ from toolkit.values import Choice, WholeNumber
 LIVE = {name: each for name, each in keys_of(BrokerConfig).items() if each.is_live}
 BROKER = Path(__file__).parents[2]
 HOLDERS = {
+    "assembly/metrics.py": "config",
     "assembly/registration.py": "config",
     "assembly/service.py": "config",
     "broadcast_offsets.py": "broadcasts._config",
