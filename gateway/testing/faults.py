@@ -4,6 +4,7 @@
 """
 
 import random
+import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
@@ -167,20 +168,25 @@ class FaultTable:
     def __init__(self) -> None:
         self.active: tuple[Fault, ...] = ()
         self._numbers = count(1)
+        self._lock = threading.Lock()
 
     def add(self, action: str, **options: Any) -> Fault:
         """Put a fault in force and return it. Raises ValueError that names what is wrong."""
-        fault = Fault(next(self._numbers), FaultSpec.parse(action, options))
-        self.active += (fault,)
+        spec = FaultSpec.parse(action, options)
+        with self._lock:
+            fault = Fault(next(self._numbers), spec)
+            self.active += (fault,)
         return fault
 
     def remove(self, fault: Fault) -> None:
         """End a fault. Does nothing if it has ended."""
-        self.active = tuple(each for each in self.active if each is not fault)
+        with self._lock:
+            self.active = tuple(each for each in self.active if each is not fault)
 
     def clear(self) -> None:
         """End all faults. Their counts stay readable."""
-        self.active = ()
+        with self._lock:
+            self.active = ()
 
     def find(self, command: Command, client_names: Iterable[str]) -> list[Fault]:
         """Return the faults that a request meets: every latency, and the first fault of any other kind."""
