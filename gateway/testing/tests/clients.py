@@ -15,22 +15,27 @@ from remoting.requests.namesrv import GetRouteInfoByTopic
 from remoting.requests.offsets import UpdateConsumerOffset
 from remoting.requests.send import ConsumerSendMsgBack, SendMessageReply
 
+TIMEOUT_S = 10.0
+
 
 def now_ms() -> int:
     return round(time.time() * 1000)
 
 
+def split_address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    return host, int(port)
+
+
 def open_client(address: str) -> BlockingClient:
-    host, port = address.rsplit(":", 1)
-    return BlockingClient(host, int(port), timeout_s=10.0)
+    return BlockingClient(*split_address(address), timeout_s=TIMEOUT_S)
 
 
 class Client(BlockingClient):
     """A client of the first broker."""
 
     def __init__(self, rocketmq: RocketMQ) -> None:
-        host, port = rocketmq.broker_address.rsplit(":", 1)
-        super().__init__(host, int(port), timeout_s=10.0)
+        super().__init__(*split_address(rocketmq.broker_address), timeout_s=TIMEOUT_S)
 
     def send(self, topic: str = "orders", body: bytes = b"hello", **more: Any) -> SendMessageReply:
         return self.ask(message(topic, body, **{"born_timestamp": now_ms(), **more}))

@@ -13,18 +13,6 @@ from remoting.requests.namesrv import GetRouteInfoByTopic
 WRITE_ONLY = 2
 
 
-@pytest.fixture
-def mq(rocketmq_module):
-    rocketmq_module.reset()
-    return rocketmq_module
-
-
-@pytest.fixture
-def client(mq):
-    with Client(mq) as client:
-        yield client
-
-
 def bodies(mq, topic="orders"):
     return [each.body for each in mq.messages(topic)]
 

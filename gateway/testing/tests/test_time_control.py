@@ -12,18 +12,6 @@ COMMIT = 8
 HOUR_S = 3600
 
 
-@pytest.fixture
-def mq(rocketmq_module):
-    rocketmq_module.reset()
-    return rocketmq_module
-
-
-@pytest.fixture
-def client(mq):
-    with Client(mq) as client:
-        yield client
-
-
 @pytest.mark.parametrize(("level", "seconds"), [(1, 1), (3, 10), (18, 2 * HOUR_S)])
 def test_delayed_message_is_due(mq, client, level, seconds):
     client.send("orders", b"later", properties={"DELAY": str(level)})
