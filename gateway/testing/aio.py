@@ -1,28 +1,26 @@
 """The methods of `RocketMQ` as coroutines of asyncio or trio: they wait in a worker thread."""
 
 import functools
-import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import trio
+
 from codec.message import Message
+from gateway.testing.contents import DEFAULT_TIMEOUT_S
 
 if TYPE_CHECKING:
     from gateway.testing.double import RocketMQ
 
 Result = TypeVar("Result")
 
-DEFAULT_TIMEOUT_S = 10.0
-
 
 async def run_in_worker(function: Callable[..., Result], *args: Any, **options: Any) -> Result:
     """Run a blocking function in a worker thread of the event loop that runs this coroutine, asyncio's or trio's."""
     call = functools.partial(function, *args, **options)
-    trio = sys.modules.get("trio")
-    if trio is not None and trio.lowlevel.in_trio_task():
-        found: Result = await trio.to_thread.run_sync(call)
-        return found
-    import asyncio
+    if trio.lowlevel.in_trio_task():
+        return await trio.to_thread.run_sync(call)
+    import asyncio  # takes longer to import than everything else here
 
     return await asyncio.to_thread(call)
 

@@ -16,6 +16,8 @@ from storage.queue_read import ReadStatus
 
 MESSAGES_PER_READ: Final = 256
 POLL_S: Final = 0.002
+DEFAULT_TIMEOUT_S: Final = 10.0
+"""The longest wait for messages or for a group, unless the test says how long."""
 RunningBrokers = Callable[[], list[Broker]]
 """Returns the brokers that run now; they may stop and start while a test waits."""
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 from codec.message import Message
 from gateway.console.errors import ConsoleError
 from gateway.testing import contents
+from gateway.testing.contents import DEFAULT_TIMEOUT_S
 from gateway.testing.faults import REQUESTS, FaultAction
 from gateway.testing.servers import InMemoryServers, UnknownBroker
 
@@ -21,7 +22,6 @@ Given = dict[str, Any]
 HTTP_NOT_FOUND: Final = 404
 HTTP_TOO_LATE: Final = 504
 """The end of a wait in vain. Not 408, which some HTTP clients answer by asking again."""
-DEFAULT_TIMEOUT_S: Final = 10.0
 MAX_TIMEOUT_S: Final = 300.0
 
 TEXT: Final[Schema] = {"type": "string"}

@@ -14,7 +14,7 @@ from gateway.config.process import ServeConfig
 from gateway.config.sources import GivenValue, load_config
 from gateway.testing import contents
 from gateway.testing.aio import AsyncRocketMQ
-from gateway.testing.contents import WaitTimeout
+from gateway.testing.contents import DEFAULT_TIMEOUT_S, WaitTimeout
 from gateway.testing.faults import FaultTable
 from gateway.testing.servers import InMemoryServers, open_servers
 
@@ -22,7 +22,6 @@ __all__ = ["RocketMQ", "WaitTimeout"]
 
 Result = TypeVar("Result")
 
-DEFAULT_TIMEOUT_S: Final = 10.0
 START_TIMEOUT_S: Final = 60.0
 SMALL_FILES: Final = ("mappedFileSizeCommitLog=67108864", "maxHashSlotNum=5000", "maxIndexNum=20000")
 """Settings before those of a test: memory is reserved file by file."""
@@ -180,6 +179,10 @@ def _build_config(brokers: int, settings: dict[str, str], host: str) -> ServeCon
     )
 
 
+_LoopParts = tuple[trio.lowlevel.TrioToken, trio.Nursery, InMemoryServers]
+"""The event loop of the servers, the nursery for work on it, and the servers."""
+
+
 class _LoopThread:
     """A thread with the event loop of the servers."""
 
@@ -187,14 +190,17 @@ class _LoopThread:
         self._config = config
         self._faults = faults
         self._thread: threading.Thread | None = None
-        self._started: Future[tuple[trio.lowlevel.TrioToken, trio.Nursery, InMemoryServers]] = Future()
+        self._started: Future[_LoopParts] = Future()
         self._stopping: trio.Event | None = None
 
     @property
     def servers(self) -> InMemoryServers:
+        return self._require_running()[2]
+
+    def _require_running(self) -> _LoopParts:
         if self._thread is None:
             raise RuntimeError("the servers are not running: use RocketMQ in a `with` block, or call start()")
-        return self._started.result(START_TIMEOUT_S)[2]
+        return self._started.result(START_TIMEOUT_S)
 
     def start(self) -> None:
         """Start the thread, and return when the servers can be reached. Raises what prevents the start."""
@@ -222,10 +228,11 @@ class _LoopThread:
         thread.join()
 
     def run(self, function: Callable[..., Awaitable[Result]], *args: Any) -> Result:
-        """Run a coroutine function on the event loop and return its result, or raise what it raised."""
-        if self._thread is None:
-            raise RuntimeError("the servers are not running: use RocketMQ in a `with` block, or call start()")
-        token, nursery, _ = self._started.result()
+        """Run a coroutine function on the event loop and return its result, or raise what it raised.
+
+        Raises RuntimeError when the servers are closed before it ends.
+        """
+        token, nursery, _ = self._require_running()
         result: Future[Result] = Future()
 
         async def perform() -> None:
@@ -233,6 +240,10 @@ class _LoopThread:
                 result.set_result(await function(*args))
             except Exception as error:  # noqa: BLE001 - raised in the thread that waits
                 result.set_exception(error)
+            finally:
+                # Cancelled: another thread closes the servers, or their event loop fails.
+                if not result.done():
+                    result.set_exception(RuntimeError("the servers were closed meanwhile"))
 
         token.run_sync_soon(nursery.start_soon, perform)
         return result.result()

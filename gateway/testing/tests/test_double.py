@@ -2,8 +2,10 @@
 
 import threading
 import zlib
+from concurrent.futures import Future
 
 import pytest
+import trio
 
 from codec.ids import decode_message_id
 from codec.sysflag import COMPRESSED, COMPRESSION_ZLIB
@@ -13,23 +15,6 @@ from gateway.testing.servers import UnknownBroker
 from gateway.testing.tests.clients import Client, open_client, route_of
 from remoting.errors import RemotingClosed, RequestError
 from remoting.requests.admin import UpdateBrokerConfig
-
-
-@pytest.fixture(scope="module")
-def shared(rocketmq_module):
-    return rocketmq_module
-
-
-@pytest.fixture
-def mq(shared):
-    shared.reset()
-    return shared
-
-
-@pytest.fixture
-def client(mq):
-    with Client(mq) as client:
-        yield client
 
 
 def test_namesrv_leads_to_broker(mq, client):
@@ -190,6 +175,27 @@ def test_closed_one_says_so():
         mq.messages("orders")
     with mq:
         assert mq.messages("orders") == []
+
+
+def test_closing_ends_a_wait_of_another_thread():
+    mq = RocketMQ().start()
+    is_waiting = threading.Event()
+    ended: Future[str] = Future()
+
+    async def wait_forever():
+        is_waiting.set()
+        await trio.sleep_forever()
+
+    def wait():
+        try:
+            mq._await(wait_forever)
+        except RuntimeError as error:
+            ended.set_result(str(error))
+
+    threading.Thread(target=wait, daemon=True).start()
+    assert is_waiting.wait(60)
+    mq.close()
+    assert ended.result(60) == "the servers were closed meanwhile"
 
 
 def test_start_that_fails_raises():
