@@ -6,6 +6,7 @@ of the machine would see them. They are sent over TLS or to this machine only, u
 
 import base64
 import os
+import re
 import ssl
 import tomllib
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
@@ -26,6 +27,7 @@ WILDCARD_HOSTS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 LOGIN_VARIABLE: Final = f"{CONSOLE_ENVIRONMENT_PREFIX}LOGIN"
 LOGIN_FILE_VARIABLE: Final = f"{CONSOLE_ENVIRONMENT_PREFIX}LOGIN_FILE"
 HTTPS_PREFIX: Final = "https://"
+_CERTIFICATE: Final = re.compile("-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 _LOGIN_FILE: Final = "gateway.shadow.console.login_file"
 _AUTHORITY: Final = "gateway.shadow.console.authority"
 """Keys of click's context under which the options of `console_options` are found."""
@@ -86,6 +88,11 @@ class ConsoleClient:
             connection.request(method, target, body, {**self._headers, "Content-Type": "application/json"})
             answer = connection.getresponse()
             status, data = answer.status, orjson.loads(answer.read())
+        except ssl.SSLCertVerificationError as error:
+            raise ConsoleUnreachable(
+                f"the certificate of {self.host}:{self.port} is not accepted: {error.verify_message}. Name the "
+                "authority that signed it with --console-ca, and use an address that is in the certificate."
+            ) from error
         except (OSError, HTTPException, orjson.JSONDecodeError) as error:
             raise ConsoleUnreachable(
                 f"no shadow gateway answers at {self.host}:{self.port}: {error}"
@@ -119,7 +126,6 @@ def make_console_client(
         encrypted = settings.tls.mode == "enforcing" or bool(address and address.startswith(HTTPS_PREFIX))
         plain_address = (address or "").removeprefix(HTTPS_PREFIX)
         host, port = split_address(plain_address) if address else (settings.host, settings.port)
-        context = make_context(settings, authority) if encrypted else None
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"{file or address}: {error}") from error
     if not settings.enabled and not address:
@@ -132,21 +138,35 @@ def make_console_client(
             f"credentials would be sent to {host} in the clear: use --console https://HOST:PORT, or set "
             "[console] plain_http = true"
         )
+    context = make_context(settings, authority) if encrypted else None
     return ConsoleClient(host, port, settings.token, timeout_s, login=login, context=context)
 
 
 def make_context(settings: ConsoleSettings, authority: str) -> ssl.SSLContext:
     """Return the context that verifies a console.
 
-    Without an authority, and with a certificate in the configuration, exactly this certificate is accepted. Raises
-    OSError.
+    Without an authority, and with a certificate in the configuration, exactly this certificate is accepted: neither
+    the system's authorities nor further certificates of the file count. Raises ConfigurationError.
     """
-    context = ssl.create_default_context(cafile=authority or None)
-    if settings.tls.certificate and not authority:
-        context.load_verify_locations(settings.tls.certificate)
-        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-        context.check_hostname = False
+    certificate = settings.tls.certificate
+    name, file = ("--console-ca", authority) if authority else ("[console.tls] certificate", certificate)
+    try:
+        if authority or not certificate:
+            return ssl.create_default_context(cafile=authority or None)
+        context = ssl.create_default_context(cadata=read_first_certificate(certificate))
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"{name} {file}: {getattr(error, 'strerror', None) or error}") from error
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    context.check_hostname = False
     return context
+
+
+def read_first_certificate(file: str) -> str:
+    """Return the first certificate of a PEM file: the server's own. Raises OSError, ValueError."""
+    found = _CERTIFICATE.search(Path(file).read_text())
+    if found is None:
+        raise ValueError("holds no certificate in PEM form")
+    return found[0]
 
 
 def read_login(file: str) -> str:

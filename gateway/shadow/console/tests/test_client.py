@@ -18,6 +18,7 @@ from gateway.shadow.console.client import (
     console_from_options,
     console_options,
     make_console_client,
+    make_context,
     read_login,
 )
 from remoting.certificates import CertificateAuthority
@@ -136,6 +137,7 @@ def test_the_printed_user_signs_in_over_tls(tmp_path):
                 authority = str(files.certificate.parent / "ca.pem")
                 by_authority = run("--console-ca", authority, "--login-file", str(login_file))
                 assert "not valid for '127.0.0.1'" in by_authority.output, "then the address must be right"
+                assert "use an address that is in the certificate" in by_authority.output
 
             await trio.to_thread.run_sync(talk)
             nursery.cancel_scope.cancel()
@@ -184,3 +186,29 @@ def test_credentials_do_not_travel_readably(tmp_path):
     config.write_text("[console]\nplain_http = true\n")
     make_console_client(config, "gateway.example.org:9880", login="otto:secret")
     make_console_client(None, "https://gateway.example.org:9880", login="otto:secret")
+
+
+def test_only_the_first_certificate_of_the_configuration_is_trusted(tmp_path):
+    authority = CertificateAuthority.create(tmp_path, "ca")
+    files = authority.issue("console", ("console.example.org",), days=1)
+    chain = tmp_path / "chain.pem"
+    chain.write_text(files.certificate.read_text() + authority.files.certificate.read_text())
+    settings = load_table(ConsoleSettings, {"tls": {"certificate": str(chain)}}, "console")
+    context = make_context(settings, "")
+    assert context.cert_store_stats()["x509"] == 1, "neither the chain nor the system's authorities"
+    assert not context.get_ca_certs()
+    assert not context.check_hostname
+    by_authority = make_context(settings, str(authority.files.certificate))
+    assert by_authority.check_hostname
+
+
+def test_certificates_that_cannot_be_used_are_named(tmp_path):
+    empty = tmp_path / "empty.pem"
+    empty.touch()
+    settings = load_table(ConsoleSettings, {"tls": {"certificate": str(empty)}}, "console")
+    with pytest.raises(
+        ClickException, match=r"\[console.tls\] certificate .*empty.pem: holds no certificate"
+    ):
+        make_context(settings, "")
+    with pytest.raises(ClickException, match=r"--console-ca nowhere\.pem: No such file"):
+        make_context(settings, "nowhere.pem")
