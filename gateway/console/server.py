@@ -216,16 +216,20 @@ class Console:
 
     async def _serve_safely(self, sock: socket.socket) -> None:
         try:
-            address = SocketTransport(sock).remote[0]
-            stream = await self._open_stream(sock)
+            transport = SocketTransport(sock)
+        except OSError:  # The client has already disconnected.
+            sock.close()
+            return
+        try:
+            stream = await self._open_stream(sock, transport)
             if stream is not None:
-                await self.serve_connection(stream, address)
+                await self.serve_connection(stream, transport.remote[0])
         except Exception:
             log.exception("console connection failed")
 
-    async def _open_stream(self, sock: socket.socket) -> trio.abc.Stream | None:
+    async def _open_stream(self, sock: socket.socket, transport: SocketTransport) -> trio.abc.Stream | None:
         """Return the stream for a new client, with TLS if it begins so; None for one that is not served."""
-        transport, accepted = SocketTransport(sock), None
+        accepted = None
         with self._idle.wait_for_client(), trio.move_on_after(self.settings.request_timeout_s):
             try:
                 accepted = await self._acceptor.accept(transport)

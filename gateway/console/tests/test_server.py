@@ -1,5 +1,6 @@
 import json
 import random
+import socket
 
 import h11
 import pytest
@@ -447,3 +448,13 @@ def test_other_addresses_require_users_or_a_token_and_encryption():
     load_table(ConsoleSettings, {**table, "token": "t", "tls": {"mode": "enforcing"}}, "console")
     load_table(ConsoleSettings, {**table, "token": "t", "plain_http": True}, "console")
     load_table(ConsoleSettings, {**table, "enabled": False}, "console")
+
+
+def test_a_client_that_left_before_it_was_served_is_no_defect(caplog):
+    async def main():
+        sock = socket.socket()  # without a peer, like that of a client that has reset its connection
+        await make_console()._serve_safely(sock)
+        assert sock.fileno() == -1
+
+    trio.run(main)
+    assert not caplog.records
