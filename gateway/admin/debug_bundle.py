@@ -133,10 +133,14 @@ def describe_versions() -> dict[str, str]:
 
 def read_url(url: str, timeout_s: float) -> bytes:
     """Return the answer of an HTTP address. Raises OSError, and ValueError for another kind of address."""
+    from http.client import HTTPException
     from urllib.request import urlopen
 
     if not url.startswith(("http://", "https://")):
         raise ValueError(f"{url} is no http address")
-    with urlopen(url, timeout=timeout_s) as answer:
-        body: bytes = answer.read(MAX_METRICS_BYTES)
+    try:
+        with urlopen(url, timeout=timeout_s) as answer:
+            body: bytes = answer.read(MAX_METRICS_BYTES)
+    except HTTPException as error:
+        raise ValueError(f"{url} did not answer with HTTP: {type(error).__name__}") from error
     return body

@@ -1,15 +1,17 @@
 """`rmq-gateway debug bundle`: everything in it, nothing secret, and parts that fail do not hide the rest."""
 
 import json
+import socket
 import stat
 import tarfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gateway.admin.debug_bundle import Bundle, file_name
+from gateway.admin.debug_bundle import Bundle, file_name, read_url
 from gateway.admin.errors import NotReached
 from gateway.admin.tests.local_server import LocalServer, run_server
 from gateway.config.auth import AuthConfig
@@ -95,3 +97,22 @@ def test_a_part_that_fails_is_noted(tmp_path: Path) -> None:
 def test_names_of_files() -> None:
     assert file_name("http://h:1/metrics") == "http___h_1_metrics"
     assert file_name("../x") == ".._x"
+
+
+def test_a_metrics_address_that_is_no_http_server_is_an_error_of_its_part() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(b"\0\0\0\x10no http\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        bundle = Bundle(1_700_000_000_000)
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/metrics"
+        bundle.add("metrics/one.txt", lambda: read_url(url, 30))
+        thread.join()
+    assert bundle.errors == {"metrics/one.txt": f"{url} did not answer with HTTP: BadStatusLine"}
+    assert not bundle.files
