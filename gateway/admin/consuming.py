@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from codec.constants import ResponseCode
+from codec.errors import MessageFormatError
 from codec.message import Message, iter_messages
 from codec.topics import PERM_READ
 from gateway.admin.errors import AdminError, NotReached, Refused
@@ -229,6 +230,11 @@ class TopicReader:
                 self._answered_s[broker] = time.monotonic()
             except RequestError as error:
                 raise Refused(self._client.master(broker), request, error.code, error.remark) from None
+            except MessageFormatError as error:
+                raise AdminError(
+                    f"broker {broker}, queue {reader.queue_id}: a message at offset {reader.next_offset} or after "
+                    f'it cannot be read: {error}. Look for damage with "rmq-gateway store verify" at the broker.'
+                ) from error
             if found:
                 self._hand_over(PulledMessages(broker, found))
             if not reader.is_done:

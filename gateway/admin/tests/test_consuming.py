@@ -2,6 +2,7 @@
 
 import pytest
 
+from codec.errors import MessageFormatError
 from gateway.admin import consuming
 from gateway.admin.client import AdminClient
 from gateway.admin.consuming import QueuePosition, ReadOptions, TopicReader
@@ -48,6 +49,25 @@ def test_a_broker_that_is_gone_ends_the_reading(
         with pytest.raises(AdminError, match="cannot be reached"):
             list(reader.read())
     assert (len(tries) > 1) == follow
+
+
+def test_a_damaged_message_ends_the_reading(
+    server: LocalServer, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(body: bytes) -> None:
+        raise MessageFormatError("wrong CRC")
+
+    server.run("topic", "create", name, "-q", "1", "--broker", "broker-a")
+    server.run("produce", name, "x")
+    monkeypatch.setattr(consuming, "iter_messages", fail)
+    with (
+        open_client(server) as client,
+        TopicReader(client, name, ReadOptions()) as reader,
+        pytest.raises(
+            AdminError, match="queue 0: a message at offset 0 or after it cannot be read: wrong CRC"
+        ),
+    ):
+        list(reader.read())
 
 
 def reply(code: int, next_offset: int) -> PullMessageReply:
