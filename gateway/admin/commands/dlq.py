@@ -83,7 +83,10 @@ def peek(
     count: int,
     output: str,
 ) -> None:
-    """Show dead letters of GROUP; nothing changes."""
+    """Show dead letters of GROUP; nothing changes.
+
+    Ends with 4 if there are none.
+    """
     from gateway.admin.consuming import ReadOptions
     from gateway.admin.dead_letters import open_dead_letters, select_dead_letters
     from gateway.admin.formats import to_json_value
@@ -115,6 +118,8 @@ def peek(
         TableColumn("text", "value"),
     ]
     print_rows(rows, columns, output, empty="No dead letter fits.")
+    if not rows:
+        raise SystemExit(ExitCode.NOTHING)
 
 
 @dlq.command()

@@ -53,6 +53,7 @@ def test_list_and_peek(server: LocalServer, group: str) -> None:
     assert [each["value"] for each in peek(server, group, "-n", "2")] == ["a", "b"]
     assert [each["value"] for each in peek(server, group, "--id", found[1]["uniqueKey"])] == ["b"]
     assert "FROM TOPIC" in server.run("dlq", "peek", group)
+    assert server.run("dlq", "peek", group, "--id", "none", code=4) == ""
 
 
 def test_resend_to_the_group_alone(server: LocalServer, group: str) -> None:
