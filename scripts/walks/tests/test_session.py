@@ -68,8 +68,8 @@ def test_processes_go_on_and_are_stopped_like_by_ctrl_c(walk):
 
 
 def test_nothing_is_left_when_a_walk_fails(walk, tmp_path):
-    program = "import os; open('pid', 'w').write(str(os.getpid())); print('ready', flush=True); input()"
-    begin = Step(1, "start", "", f'{sys.executable} -c "{program}" < /dev/zero', until=("ready",))
+    program = "import os, time; open('pid', 'w').write(str(os.getpid())); print('ready', flush=True); time.sleep(600)"
+    begin = Step(1, "start", "", f'{sys.executable} -c "{program}"', until=("ready",))
     with pytest.raises(WalkFailed):
         walk(begin, Step(2, "run", "", "false"))
     with pytest.raises(ProcessLookupError):
