@@ -24,7 +24,7 @@ TAG: Final = "rocketmq-gateway"
 
 
 def copy_sources(target: Path) -> None:
-    """Copy the files of the checkout, because setuptools builds inside the source tree."""
+    """Copy the files of the checkout, with changes that are not committed yet; setuptools builds inside its sources."""
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(listed, cwd=ROOT, capture_output=True, check=True).stdout.decode()
     for name in filter(None, names.split("\0")):

@@ -16,6 +16,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -26,6 +27,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
+from build_image import copy_sources
 from check_installs import build_wheel
 from walks import place
 from walks.guide import Guide, GuideError, read_guide
@@ -174,7 +176,7 @@ def _client_jars() -> str:
 
 def _prepare_checkout(folder: Path) -> None:
     """Make a checkout, and install what its `make serve` installs: the walk itself has no network."""
-    place.copy_checkout(ROOT, folder)
+    copy_sources(folder)
     environment = place.make_environment(folder.parent / "home", folder.parent / "programs", None)
     command = ["make", "-s", ".venv/serve", f"PYTHON={sys.executable}"]
     subprocess.run(command, cwd=folder, env=environment, check=True, stdin=subprocess.DEVNULL)
@@ -204,8 +206,6 @@ def walk_inside(path: Path, folder: Path, programs: Path, scale: float) -> int:
 
 def _reaches_itself() -> bool:
     """Tell whether the loopback interface works already."""
-    import socket
-
     with socket.socket() as probe:
         try:
             probe.bind(("127.0.0.1", 0))

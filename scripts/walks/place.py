@@ -100,20 +100,6 @@ def write_programs(folder: Path, python: Path) -> None:
     program.chmod(0o755)
 
 
-def copy_checkout(root: Path, folder: Path) -> None:
-    """Copy the files of the checkout, with changes that are not committed yet."""
-    names = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=root,
-        capture_output=True,
-        check=True,
-    ).stdout.decode()
-    for name in filter(None, names.split("\0")):
-        if (root / name).is_file():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(root / name, folder / name)
-
-
 def find_missing_programs(names: Sequence[str]) -> list[str]:
     """Return the programs that the machine lacks."""
     return [name for name in names if shutil.which(name) is None]
