@@ -8,7 +8,7 @@ import socket
 import struct
 import zlib
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from compat_tests.cases.processes import Gateway
 from compat_tests.cases.secured import SECRET, create_user, denial, dial, run_ours
 from compat_tests.clients.typed import (
     batch_request,
+    connect,
     expect_refusal,
     has_route,
     heartbeat_request,
@@ -86,10 +87,8 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
         yield process
 
 
-@contextmanager
-def namesrv_of(server: Gateway) -> Iterator[BlockingClient]:
-    with BlockingClient(*split_address(server.namesrv), timeout_s=15) as client:
-        yield client
+def namesrv_of(server: Gateway) -> BlockingClient:
+    return connect(server.namesrv, timeout_s=15)
 
 
 def assert_serves(server: Gateway) -> None:
@@ -212,29 +211,27 @@ def test_cve_2023_37582_dangerous_keys_of_the_namesrv(server: Gateway, directory
     assert not evil.exists()
 
 
-def test_cve_2023_37582_a_value_adds_no_key(server: Gateway) -> None:
-    """A line break in a value must not become a line of the saved file, or of the listing."""
-    value = "x\\nbrokerConfigPath=/tmp/evil-marker"
+def test_cve_2023_37582_a_value_adds_no_key(server: Gateway, directory: Path) -> None:
+    """A line break in a value must not become a line of a listing, or of the file in which the namesrv saves it."""
+    value = f"45\\nkvConfigPath={EVIL}"
     with server.connect() as client:
-        keys = listed_keys(client)
-        request = UpdateBrokerConfig()
-        request.body = f"regionId={value}\n".encode()
-        expect_no_success(client, request)
-        assert listed_keys(client) == keys
-        assert not [
-            file
-            for file in Path(server.log.parent).rglob("*.conf*")
-            if has_line(file, "brokerConfigPath=/tmp")
-        ]
+        keys = listed_keys(client, GetBrokerConfig())
+        expect_no_success(client, UpdateBrokerConfig(body=f"regionId={value}\n".encode()))
+        assert listed_keys(client, GetBrokerConfig()) == keys
+    with namesrv_of(server) as client:
+        keys = listed_keys(client, GetNamesrvConfig())
+        for key in keys:
+            expect_no_success(client, UpdateNamesrvConfig(body=f"{key}={value}\n".encode()))
+        assert listed_keys(client, GetNamesrvConfig()) == keys
+        client.ask(UpdateNamesrvConfig(body=b"waitSecondsForService=45\n"))  # writes the file
+    saved = directory / "outer" / "store" / "namesrv" / "namesrv.properties"
+    assert "waitSecondsForService=45" in saved.read_text()
+    assert EVIL not in saved.read_text()
 
 
-def listed_keys(client: BlockingClient) -> list[str]:
-    body = bytes(client.ask(GetBrokerConfig()).body).decode()
+def listed_keys(client: BlockingClient, listing: GetBrokerConfig | GetNamesrvConfig) -> list[str]:
+    body = bytes(client.ask(listing).body).decode()
     return [line.partition("=")[0] for line in body.splitlines()]
-
-
-def has_line(file: Path, start: str) -> bool:
-    return any(line.startswith(start) for line in file.read_text().splitlines())
 
 
 # -- CVE-2024-23321: secrets are read through interfaces -----------------------------------------------------------
