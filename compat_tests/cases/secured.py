@@ -1,5 +1,6 @@
 """Servers with access control, ours and the official one, and the users on them."""
 
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -56,23 +57,44 @@ def run_official() -> Iterator[OfficialEndpoint]:
         yield endpoint
 
 
-def dial(address: str, user: str | None = ROOT, secret: str = SECRET) -> BlockingClient:
+def dial(
+    address: str,
+    user: str | None = ROOT,
+    secret: str = SECRET,
+    *,
+    timeout_s: float = 15,
+    tls: ssl.SSLContext | None = None,
+) -> BlockingClient:
+    """Connect a client that signs as a user; as nobody for None."""
     sign = None if user is None else make_signer(Credentials(user, secret))
-    return BlockingClient(*split_address(address), timeout_s=15, sign=sign)
+    return BlockingClient(*split_address(address), timeout_s=timeout_s, tls=tls, sign=sign)
+
+
+def write_private(file: Path, text: str) -> Path:
+    """Write a file that only its owner can read, as the documentation asks for."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.touch(mode=0o600)
+    file.write_text(text)
+    return file
 
 
 def secret_of(name: str) -> str:
-    """Return the password of a user of `create_user`."""
+    """Return the password of a user of `add_user`."""
     return f"secret of {name}"
+
+
+def add_user(root: BlockingClient, name: str, *rules: tuple[str, str, str]) -> None:
+    """Create a user with rules (resource, actions, decision)."""
+    root.ask(AuthCreateUser(username=name, data=UserInfo(username=name, password=secret_of(name))))
+    if rules:
+        put_rules(root, name, *rules)
 
 
 @contextmanager
 def create_user(server: Server, name: str, *rules: tuple[str, str, str]) -> Iterator[BlockingClient]:
     """Create a user with rules (resource, actions, decision), and yield a client that signs as that user."""
     with dial(server.broker) as root:
-        root.ask(AuthCreateUser(username=name, data=UserInfo(username=name, password=secret_of(name))))
-        if rules:
-            put_rules(root, name, *rules)
+        add_user(root, name, *rules)
         with dial(server.broker, name, secret_of(name)) as client:
             yield client
         root.ask(AuthDeleteUser(username=name))

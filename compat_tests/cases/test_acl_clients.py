@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from compat_tests.cases.conftest import has_queues, stock_client
+from compat_tests.cases.conftest import has_queues, stock_client, warm_up
 from compat_tests.cases.processes import Gateway
 from compat_tests.cases.secured import (
     ROOT,
@@ -63,26 +63,21 @@ def either(request: pytest.FixtureRequest) -> Server:
 @pytest.fixture(scope="module")
 def java4(ours: Server) -> Iterator[JavaClient]:
     with stock_client(ours.namesrv, "4.9.8") as client:
-        yield warmed_up(client, ours)
+        warm_up(client.acting_as(ours.namesrv, ROOT_KEYS))
+        yield client
 
 
 @pytest.fixture(scope="module")
 def java5(ours: Server) -> Iterator[JavaClient]:
     with stock_client(ours.namesrv, "5.4.0") as client:
-        yield warmed_up(client, ours)
+        warm_up(client.acting_as(ours.namesrv, ROOT_KEYS))
+        yield client
 
 
 @pytest.fixture(params=["java4", "java5"])
 def java(request: pytest.FixtureRequest) -> JavaClient:
     found: JavaClient = request.getfixturevalue(request.param)
     return found
-
-
-def warmed_up(client: JavaClient, server: Server) -> JavaClient:
-    """Let a new JVM fetch a first route, which may take longer than it waits."""
-    with client.acting_as(server.namesrv, ROOT_KEYS).producer("warm_up") as producer:
-        eventually(lambda: has_queues(producer, "TBW102"), 90)
-    return client
 
 
 def keys_of(name: str) -> Credentials:

@@ -5,12 +5,12 @@ import subprocess
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from compat_tests.cases.containers import ROOT
 from compat_tests.clients.typed import connect, messages, pull, send
 from compat_tests.endpoints.ports import find_server_ports
 from compat_tests.server import eventually
@@ -19,7 +19,6 @@ from remoting.requests.namesrv import GetRouteInfoByTopic
 
 pytestmark = pytest.mark.ours_only
 
-ROOT = Path(__file__).resolve().parents[2]
 MAX_BYTES = 120_000_000
 NAMESRV, BROKER, CONTROL = 9876, 10911, 9880
 

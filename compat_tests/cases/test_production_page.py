@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from compat_tests.cases.processes import Gateway, environment
+from compat_tests.cases.secured import dial, write_private
 from compat_tests.clients.typed import messages, pull, send, send_request, topic_request
 from compat_tests.server import eventually, split_address
-from remoting.acl import Credentials, make_signer
 from remoting.blocking import BlockingClient
 from remoting.bodies.auth import UserInfo
 from remoting.errors import RemotingClosed, RequestError
@@ -42,15 +42,8 @@ def run_command(
     return subprocess.run(line, input=given, env=env, capture_output=True, text=True, timeout=60, check=False)
 
 
-def dial(directory: Path, address: str, user: str, secret: str) -> BlockingClient:
-    tls = client_context(ca_file=directory / "ca.pem")
-    sign = make_signer(Credentials(user, secret))
-    return BlockingClient(*split_address(address), timeout_s=15, tls=tls, sign=sign)
-
-
-def write_private(path: Path, text: str) -> None:
-    path.touch(0o600)
-    path.write_text(text)
+def dial_as_root(directory: Path, address: str) -> BlockingClient:
+    return dial(address, "root", "change this", tls=client_context(ca_file=directory / "ca.pem"))
 
 
 class Site:
@@ -71,7 +64,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         )
         for cluster, name in ((primary, "primary"), (target, "target")):
             write_private(directory / f"{name}.secret", GATEWAY_SECRET)
-            with dial(directory, cluster.broker, "root", "change this") as root:
+            with dial_as_root(directory, cluster.broker) as root:
                 user = UserInfo(username="gateway", password=GATEWAY_SECRET, user_type="Super")
                 root.ask(AuthCreateUser(username="gateway", data=user))
         text = block("toml").replace("/etc/rocketmq", str(directory))
@@ -119,11 +112,11 @@ def metrics_status(server: Gateway, **headers: str) -> int:
 
 
 def test_messages_go_through_the_gateway_to_both_clusters(site: Site) -> None:
-    with dial(site.directory, site.gateway.broker, "root", "change this") as client:
+    with dial_as_root(site.directory, site.gateway.broker) as client:
         client.ask(topic_request("orders", 1))
         assert send(client, "orders", b"one", properties={"UNIQ_KEY": "PRODUCTION-1"}).queue_offset == 0
     for cluster in (site.primary, site.target):
-        with dial(site.directory, cluster.broker, "root", "change this") as root:
+        with dial_as_root(site.directory, cluster.broker) as root:
             found = eventually(lambda: bodies(root), 60)
         assert found == [b"one"]
 

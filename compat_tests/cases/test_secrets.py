@@ -20,14 +20,14 @@ import pytest
 
 from codec.command import Command
 from compat_tests.cases.processes import EndedEarly, Gateway
+from compat_tests.cases.secured import dial, write_private
 from compat_tests.clients.typed import send, send_request, topic_request
 from compat_tests.endpoints.process import descendants
 from compat_tests.fuzz.json_mutations import write_json
 from compat_tests.fuzz.valid_requests import RequestSource
 from compat_tests.fuzz.values import Chance
 from compat_tests.fuzz.world import FuzzWorld
-from compat_tests.server import eventually, split_address
-from remoting.acl import Credentials, make_signer
+from compat_tests.server import eventually
 from remoting.blocking import BlockingClient
 from remoting.bodies.auth import UserInfo
 from remoting.certificates import CertificateAuthority
@@ -95,14 +95,6 @@ class Site:
     shadow: Gateway
 
 
-def write_private(file: Path, text: str) -> Path:
-    """Write a file of the owner, as the documentation asks for."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.touch(mode=0o600)
-    file.write_text(text)
-    return file
-
-
 def pair(names: tuple[str, str], user: str) -> str:
     return json.dumps({names[0]: user, names[1]: SECRETS[user]})
 
@@ -166,12 +158,6 @@ directory = "{directory}/capture"
             yield Site(directory, namesrv, broker, shadow)
 
 
-def dial(address: str, user: str, secret: str, timeout_s: float = 15) -> BlockingClient:
-    return BlockingClient(
-        *split_address(address), timeout_s=timeout_s, sign=make_signer(Credentials(user, secret))
-    )
-
-
 def ask_everything(client: BlockingClient, seen: Seen, chance: Chance) -> None:
     """Send valid requests of every code as the super user, and take the answers."""
     source = RequestSource(chance, FuzzWorld())
@@ -232,7 +218,7 @@ def test_no_secret_is_shown_from_start_to_stop(site: Site) -> None:
     processes = (site.namesrv, site.broker, site.shadow)
     administrate(site, seen)
     for address in (site.broker.broker, site.namesrv.namesrv, site.shadow.broker, site.shadow.namesrv):
-        with suppress(RemotingClosed), dial(address, "root", SECRETS["root"], 0.5) as root:
+        with suppress(RemotingClosed), dial(address, "root", SECRETS["root"], timeout_s=0.5) as root:
             ask_everything(root, seen, Chance(29))
     assert len({place for place, _ in seen.data}) > 60
     read_http(site, seen)

@@ -6,7 +6,7 @@ Official clusters with access control are in `test_shadow_secure.py`.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from urllib.request import urlopen
@@ -16,7 +16,15 @@ import pytest
 from compat_tests.cases.conftest import stock_client
 from compat_tests.cases.moving import STEP_TIMEOUT_S
 from compat_tests.cases.processes import Gateway
-from compat_tests.cases.secured import create_topics, denial, dial, put_rules, run_ours, secret_of
+from compat_tests.cases.secured import (
+    add_user,
+    create_topics,
+    denial,
+    dial,
+    run_ours,
+    secret_of,
+    write_private,
+)
 from compat_tests.clients.popping import ack, pop_until
 from compat_tests.clients.typed import (
     messages,
@@ -30,9 +38,7 @@ from compat_tests.clients.typed import (
 from compat_tests.server import eventually
 from remoting.acl import Credentials
 from remoting.blocking import BlockingClient
-from remoting.bodies.auth import UserInfo
 from remoting.errors import RequestError
-from remoting.requests.auth import AuthCreateUser
 from remoting.requests.namesrv import GetRouteInfoByTopic
 from remoting.requests.offsets import QueryConsumerOffset, UpdateConsumerOffset
 from remoting.requests.topics import DeleteTopicInBroker
@@ -70,27 +76,20 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             (directory / name).mkdir()
         primary = stack.enter_context(run_ours(directory / "primary"))
         target = stack.enter_context(run_ours(directory / "target"))
-        add_user(primary, AT_PRIMARY, EVERYTHING)
-        add_user(primary, "clerk", CLERK_RULES)
-        add_user(target, AT_TARGET, EVERYTHING)
+        with dial(primary.broker) as root:
+            add_user(root, AT_PRIMARY, *EVERYTHING)
+            add_user(root, "clerk", *CLERK_RULES)
+        with dial(target.broker) as root:
+            add_user(root, AT_TARGET, *EVERYTHING)
         create_topics(primary, ORDERS, BILLS)
-        config = directory / "shadow.toml"
-        config.touch(0o600)
-        config.write_text(
-            "\n".join((table(primary, "primary", AT_PRIMARY), table(target, "target", AT_TARGET)))
-        )
+        tables = table(primary, "primary", AT_PRIMARY), table(target, "target", AT_TARGET)
+        config = write_private(directory / "shadow.toml", "\n".join(tables))
         flags = ("-c", str(config), "--log-level", "debug")
         gateway = stack.enter_context(Gateway(directory / "gateway", *flags, command="shadow"))
         yield Site(primary, target, gateway)
         for name in (AT_PRIMARY, AT_TARGET, "clerk"):
             assert secret_of(name) not in gateway.output()
         assert "Traceback" not in gateway.output()
-
-
-def add_user(cluster: Gateway, name: str, rules: Sequence[tuple[str, str, str]]) -> None:
-    with dial(cluster.broker) as root:
-        root.ask(AuthCreateUser(username=name, data=UserInfo(username=name, password=secret_of(name))))
-        put_rules(root, name, *rules)
 
 
 def table(cluster: Gateway, name: str, user: str) -> str:

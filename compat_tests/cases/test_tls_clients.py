@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 
-from compat_tests.cases.conftest import has_queues, stock_client
+from compat_tests.cases.conftest import stock_client, warm_up
 from compat_tests.cases.processes import Gateway
+from compat_tests.cases.secured import Server
 from compat_tests.clients.driver import JavaClientError
 from compat_tests.clients.java_api import JavaClient
 from compat_tests.clients.programs import ProgramResult, run_go, run_node
@@ -44,16 +44,6 @@ class Certificates:
     client: CertificateFiles
     expired: CertificateFiles
     foreign: CertificateFiles
-
-
-class Server(Protocol):
-    """The addresses of a server under test."""
-
-    @property
-    def namesrv(self) -> str: ...
-
-    @property
-    def broker(self) -> str: ...
 
 
 @pytest.fixture(scope="module")
@@ -159,26 +149,21 @@ def moded(
 @pytest.fixture(scope="module")
 def java4(ours: dict[str, Server]) -> Iterator[JavaClient]:
     with stock_client(ours["permissive"].namesrv, "4.9.8") as client:
-        yield warmed_up(client)
+        warm_up(client)
+        yield client
 
 
 @pytest.fixture(scope="module")
 def java5(ours: dict[str, Server]) -> Iterator[JavaClient]:
     with stock_client(ours["permissive"].namesrv, "5.4.0") as client:
-        yield warmed_up(client)
+        warm_up(client)
+        yield client
 
 
 @pytest.fixture(params=["java4", "java5"])
 def java(request: pytest.FixtureRequest) -> JavaClient:
     found: JavaClient = request.getfixturevalue(request.param)
     return found
-
-
-def warmed_up(client: JavaClient) -> JavaClient:
-    """Let a new JVM fetch a first route, which may take longer than it waits."""
-    with client.producer("warm_up") as producer:
-        eventually(lambda: has_queues(producer, "TBW102"), 90)
-    return client
 
 
 def is_served(java: JavaClient, server: Server) -> bool:
