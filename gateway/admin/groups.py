@@ -226,6 +226,17 @@ def read_members(client: "AdminClient", broker: str, group: str) -> ConsumerConn
         return None
 
 
+def online_members(client: "AdminClient", group: str) -> list[str]:
+    """Return the client ids of a group's members."""
+    found = {
+        each.client_id or ""
+        for broker in client.masters
+        if (members := read_members(client, broker, group)) is not None
+        for each in members.connection_set
+    }
+    return sorted(found)
+
+
 def read_progress(client: "AdminClient", broker: str, group: str, topic: str | None = None) -> ConsumeStats:
     """Return the offsets of a group on one broker, empty if it has none there."""
     try:
@@ -243,17 +254,13 @@ def read_whole_progress(client: "AdminClient", group: str) -> dict[str, ConsumeS
     consumes from one broker are asked for by name at the others.
     """
     brokers = list(client.masters)
-    parts = client.map_brokers(brokers, lambda each: read_progress(client, each, group))
-    own = retry_topic(group)
-    topics = {queue.topic for part in parts for queue in part.offset_table} - {own}
-
-    def complete(item: tuple[str, ConsumeStats]) -> ConsumeStats:
-        broker, part = item
+    answers = client.map_brokers(brokers, lambda each: read_progress(client, each, group))
+    parts = dict(zip(brokers, answers, strict=True))
+    topics = {queue.topic for part in answers for queue in part.offset_table} - {retry_topic(group)}
+    for broker, part in parts.items():
         for topic in sorted(topics - {queue.topic for queue in part.offset_table}):
             part.offset_table |= read_progress(client, broker, group, topic).offset_table
-        return part
-
-    return {item[0]: complete(item) for item in zip(brokers, parts, strict=True)}
+    return parts
 
 
 def _ask_members(
@@ -319,15 +326,10 @@ def delete_group(
     Raises AdminError while it has members, unless ``force``: a member's next heartbeat creates the group again.
     """
     check_group_exists(client, group)
-    online = [
-        each.client_id
-        for broker in brokers
-        if (members := read_members(client, broker, group)) is not None
-        for each in members.connection_set
-    ]
+    online = online_members(client, group)
     if online and not force:
         raise AdminError(
-            f'group "{group}" has members ({", ".join(sorted({each or "" for each in online})[:3])}). Stop them first, '
+            f'group "{group}" has members ({", ".join(online[:3])}). Stop them first, '
             "or pass --force; brokers that create groups by themselves will create it again."
         )
     request = DeleteSubscriptionGroup(group_name=group, clean_offset=True)

@@ -7,11 +7,12 @@ setting that is off by default), so an exact offset is refused while a group is 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from codec.topics import PERM_READ
+from gateway.admin.consuming import LATEST
 from gateway.admin.errors import AdminError
-from gateway.admin.groups import check_group_exists, read_members, read_progress
+from gateway.admin.groups import check_group_exists, read_progress
 from gateway.admin.output import Row
 from remoting.requests.offsets import (
     GetMaxOffset,
@@ -24,8 +25,6 @@ from remoting.requests.offsets import (
 if TYPE_CHECKING:
     from gateway.admin.client import AdminClient
 
-EARLIEST: Final = "earliest"
-LATEST: Final = "latest"
 _LATEST_TIMESTAMP: Final = -1
 """Stands for the end of each queue. Source: Broker2Client.resetOffset, 5.4.0."""
 
@@ -105,17 +104,6 @@ def _plan_broker(
     return moves
 
 
-def online_members(client: "AdminClient", group: str) -> list[str]:
-    """Return the client ids of a group's members."""
-    found = {
-        each.client_id or ""
-        for broker in client.masters
-        if (members := read_members(client, broker, group)) is not None
-        for each in members.connection_set
-    }
-    return sorted(found)
-
-
 def check_seek(target: SeekTarget, members: Sequence[str], queues: Sequence[int]) -> None:
     """Raise AdminError for a move that a group with members cannot make."""
     if members and (target.offset is not None or queues):
@@ -147,8 +135,3 @@ def apply_seek(
                 consumer_group=group, topic=each.topic, queue_id=each.queue, commit_offset=each.after
             ),
         )
-
-
-def rows_of(moves: Sequence[QueueMove]) -> list[dict[str, Any]]:
-    """Return the moves as rows of a table."""
-    return [dict(each.to_row()) for each in moves]

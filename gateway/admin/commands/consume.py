@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.admin.commands.options import ClusterCommand, ConnectionFlags, cluster_options, complete_names
+from gateway.admin.commands.options import (
+    ClusterCommand,
+    ConnectionFlags,
+    brokers_option,
+    cluster_options,
+    complete_names,
+    parse_place,
+    queues_option,
+)
 
 if TYPE_CHECKING:
     from codec.message import Message
@@ -25,17 +33,8 @@ if TYPE_CHECKING:
     help="Begin at earliest, latest, a time (2026-01-31T12:00:00Z, ms) or a duration ago (15m).",
 )
 @click.option("--offset", type=click.IntRange(0), metavar="N", help="Begin at this offset of each queue.")
-@click.option(
-    "--queue", "queues", type=click.IntRange(0), multiple=True, metavar="N", help="Only this queue."
-)
-@click.option(
-    "--broker",
-    "brokers",
-    multiple=True,
-    shell_complete=complete_names("broker"),
-    metavar="NAME",
-    help="Only queues of this broker; repeatable.",
-)
+@queues_option
+@brokers_option("Only queues of this broker; repeatable.")
 @click.option("-n", "--count", type=click.IntRange(1), metavar="N", help="Stop after N messages.")
 @click.option("-F", "--follow", is_flag=True, help="Wait for new messages instead of stopping at the end.")
 @click.option(
@@ -119,19 +118,5 @@ def _build_options(given: dict[str, Any]) -> "ReadOptions":
 
     if given["tags"] != "*" and given["sql"]:
         raise click.UsageError("Pass either --tag or --sql.")
-    place, start_ms = _parse_start(given.pop("start"))
+    place, start_ms = parse_place("--from", given.pop("start"))
     return ReadOptions(start=place, start_ms=start_ms, start_offset=given.pop("offset"), **given)
-
-
-def _parse_start(text: str) -> tuple[str, int | None]:
-    """Return the place or the time of --from. Raises UsageError."""
-    from toolkit.option_types import PastTimeType
-
-    if text in ("earliest", "latest"):
-        return text, None
-    try:
-        return "", PastTimeType().convert(text, None, None)
-    except click.BadParameter as error:
-        raise click.UsageError(
-            f"--from: {error.message}; or earliest, latest, or a duration such as 15m"
-        ) from None

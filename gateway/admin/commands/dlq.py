@@ -8,11 +8,13 @@ import click
 from gateway.admin.commands.options import (
     ClusterGroup,
     ConnectionFlags,
+    Function,
     cluster_options,
     complete_names,
     confirm,
     confirm_option,
     output_options,
+    queues_option,
 )
 from toolkit.exit_codes import ExitCode
 from toolkit.option_types import PastTimeType
@@ -45,25 +47,18 @@ def list_command(connection: ConnectionFlags, pattern: str, output: str) -> None
     print_rows(rows, columns, output, empty="No group has dead letters.")
 
 
-def _selection_options(function: Any) -> Any:
-    options = [
-        click.option(
-            "--from",
-            "start_ms",
-            type=PastTimeType(),
-            metavar="TIME",
-            help="Stored at this time or later; or 15m ago.",
-        ),
-        click.option(
-            "--queue", "queues", type=click.IntRange(0), multiple=True, metavar="N", help="Only this queue."
-        ),
-        click.option(
-            "--id", "ids", multiple=True, metavar="ID", help="Only the message with this id; repeatable."
-        ),
-    ]
-    for option in reversed(options):
-        function = option(function)
-    return function
+def _selection_options(function: Function) -> Function:
+    """Add --from, --queue and --id, which choose dead letters."""
+    with_ids = click.option(
+        "--id", "ids", multiple=True, metavar="ID", help="Only the message with this id; repeatable."
+    )(function)
+    return click.option(
+        "--from",
+        "start_ms",
+        type=PastTimeType(),
+        metavar="TIME",
+        help="Stored at this time or later; or 15m ago.",
+    )(queues_option(with_ids))
 
 
 @dlq.command()
@@ -90,8 +85,8 @@ def peek(
     from gateway.admin.consuming import ReadOptions
     from gateway.admin.dead_letters import open_dead_letters, select_dead_letters
     from gateway.admin.formats import to_json_value
-    from gateway.admin.output import TableColumn, print_rows
-    from toolkit.times import format_time
+    from gateway.admin.message_table import print_messages
+    from gateway.admin.output import TableColumn
 
     with connection.open() as client:
         options = ReadOptions(start_ms=start_ms, queues=queues)
@@ -100,24 +95,8 @@ def peek(
     rows = [
         {**to_json_value(each.message, each.broker), "originTopic": each.origin_topic} for each in letters
     ]
-    if output != "json":
-        for row in rows:
-            row |= {"stored": format_time(row["storedMs"]), "text": row.get("value", "(binary)")}
-            if output == "table":
-                row["text"] = row["text"][:40]
-    columns = [
-        TableColumn("stored", "stored"),
-        TableColumn("broker", "broker"),
-        TableColumn("queue", "queue"),
-        TableColumn("offset", "offset"),
-        TableColumn("originTopic", "from topic"),
-        TableColumn("uniqueKey", "id"),
-        TableColumn("keys", "keys"),
-        TableColumn("tag", "tag"),
-        TableColumn("properties", "properties", wide=True),
-        TableColumn("text", "value"),
-    ]
-    print_rows(rows, columns, output, empty="No dead letter fits.")
+    origin = TableColumn("originTopic", "from topic")
+    print_messages(rows, output, empty="No dead letter fits.", extra_columns=(origin,))
     if not rows:
         raise SystemExit(ExitCode.NOTHING)
 

@@ -13,6 +13,8 @@ from gateway.admin.commands.options import (
     confirm,
     confirm_option,
     output_options,
+    parse_place,
+    queues_option,
 )
 
 
@@ -144,14 +146,7 @@ def _print_group(found: dict[str, Any], output: str) -> None:
 @click.option(
     "--to-offset", type=click.IntRange(0), metavar="N", help="Offset, in each queue or in those of --queue."
 )
-@click.option(
-    "--queue",
-    "queues",
-    type=click.IntRange(0),
-    multiple=True,
-    metavar="N",
-    help="Only this queue; repeatable.",
-)
+@queues_option
 @click.option("--dry-run", is_flag=True, help="Show the plan and change nothing.")
 @confirm_option
 @output_options()
@@ -172,12 +167,13 @@ def seek(
     Shows the plan first, and asks. Members that are online are told by the broker, and continue at the new place
     within seconds.
     """
+    from gateway.admin.groups import online_members
     from gateway.admin.output import TableColumn, print_rows
-    from gateway.admin.seek import SeekTarget, apply_seek, check_seek, online_members, plan_seek, rows_of
+    from gateway.admin.seek import SeekTarget, apply_seek, check_seek, plan_seek
 
     if (place is None) == (to_offset is None):
         raise click.UsageError("Pass either --to or --to-offset.")
-    target = SeekTarget(offset=to_offset) if place is None else _parse_place(place)
+    target = SeekTarget(offset=to_offset) if place is None else SeekTarget(*parse_place("--to", place))
     with connection.open() as client:
         moves = plan_seek(client, name, topic, target, queues)
         members = online_members(client, name)
@@ -190,28 +186,13 @@ def seek(
             TableColumn("change", "change"),
             TableColumn("lag", "new lag"),
         ]
-        print_rows(rows_of(moves), columns, output)
+        print_rows([each.to_row() for each in moves], columns, output)
         if dry_run:
             return
         online = f" It has {len(members)} member(s), which are told." if members else ""
         confirm(f"Move {name} in {len(moves)} queue(s) of {topic}?{online}", yes)
         apply_seek(client, name, moves, target, is_online=bool(members))
     click.echo(f"Moved {name} in {len(moves)} queue(s) of {topic}.", err=output == "json")
-
-
-def _parse_place(text: str) -> "Any":
-    """Return the target of --to. Raises UsageError."""
-    from gateway.admin.seek import EARLIEST, LATEST, SeekTarget
-    from toolkit.option_types import PastTimeType
-
-    if text in (EARLIEST, LATEST):
-        return SeekTarget(place=text)
-    try:
-        return SeekTarget(time_ms=PastTimeType().convert(text, None, None))
-    except click.BadParameter as error:
-        raise click.UsageError(
-            f"--to: {error.message}; or earliest, latest, or a duration such as 15m"
-        ) from None
 
 
 @group.command()

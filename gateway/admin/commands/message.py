@@ -152,9 +152,9 @@ def find(
     Ends with 4 if there are none.
     """
     from gateway.admin.formats import to_json_value
+    from gateway.admin.message_table import print_messages
     from gateway.admin.messages import find_by_key, find_by_time
-    from gateway.admin.output import TableColumn, print_rows
-    from toolkit.times import MAX_TIME_MS, format_time
+    from toolkit.times import MAX_TIME_MS
 
     if key is None and begin_ms is None:
         raise click.UsageError("Pass --key, --from or both.")
@@ -165,22 +165,6 @@ def find(
         else:
             found = list(find_by_time(client, topic, begin, end, count))
     rows = [to_json_value(each, name) for each, name in found]
-    if output != "json":
-        for row in rows:
-            row |= {"stored": format_time(row["storedMs"]), "text": row.get("value", "(binary)")}
-            if output == "table":
-                row["text"] = row["text"][:40]
-    columns = [
-        TableColumn("stored", "stored"),
-        TableColumn("broker", "broker"),
-        TableColumn("queue", "queue"),
-        TableColumn("offset", "offset"),
-        TableColumn("uniqueKey", "id"),
-        TableColumn("keys", "keys"),
-        TableColumn("tag", "tag"),
-        TableColumn("properties", "properties", wide=True),
-        TableColumn("text", "value"),
-    ]
-    print_rows(rows, columns, output, empty="No such message in this time.")
+    print_messages(rows, output, empty="No such message in this time.")
     if not rows:
         raise SystemExit(ExitCode.NOTHING)

@@ -154,6 +154,45 @@ def output_options(*formats: str) -> Callable[[Function], Function]:
     return decorate
 
 
+def brokers_option(help_text: str) -> Callable[[Function], Function]:
+    """Add a repeatable --broker; the function receives the names as ``brokers``."""
+    return click.option(
+        "--broker",
+        "brokers",
+        multiple=True,
+        shell_complete=complete_names("broker"),
+        metavar="NAME",
+        help=help_text,
+    )
+
+
+def queues_option(function: Function) -> Function:
+    """Add a repeatable --queue; the function receives the numbers as ``queues``."""
+    return click.option(
+        "--queue",
+        "queues",
+        type=click.IntRange(0),
+        multiple=True,
+        metavar="N",
+        help="Only this queue; repeatable.",
+    )(function)
+
+
+def parse_place(option: str, text: str) -> tuple[str, int | None]:
+    """Return the place that an option names: "earliest" or "latest", or "" and a time in ms. Raises UsageError."""
+    from gateway.admin.consuming import EARLIEST, LATEST
+    from toolkit.option_types import PastTimeType
+
+    if text in (EARLIEST, LATEST):
+        return text, None
+    try:
+        return "", PastTimeType().convert(text, None, None)
+    except click.BadParameter as error:
+        raise click.UsageError(
+            f"{option}: {error.message}; or earliest, latest, or a duration such as 15m"
+        ) from None
+
+
 def confirm_option(function: Function) -> Function:
     """Add --yes, which skips the question of `confirm`."""
     return click.option("-y", "--yes", is_flag=True, help="Do not ask.")(function)

@@ -8,8 +8,8 @@ import click
 from gateway.admin.commands.options import (
     ClusterGroup,
     ConnectionFlags,
+    brokers_option,
     cluster_options,
-    complete_names,
     confirm,
     confirm_option,
     output_options,
@@ -32,14 +32,7 @@ def namesrv_config() -> None:
 
 @broker_config.command("get")
 @click.argument("pattern", metavar="[KEY]", default="*")
-@click.option(
-    "--broker",
-    "brokers",
-    multiple=True,
-    shell_complete=complete_names("broker"),
-    metavar="NAME",
-    help="Only this broker; repeatable.",
-)
+@brokers_option("Only this broker; repeatable.")
 @output_options()
 @cluster_options
 def get_broker(connection: ConnectionFlags, pattern: str, brokers: tuple[str, ...], output: str) -> None:
@@ -98,14 +91,7 @@ def _split_settings(texts: tuple[str, ...]) -> dict[str, str]:
 
 @broker_config.command("set")
 @click.argument("settings", metavar="KEY=VALUE...", nargs=-1, required=True)
-@click.option(
-    "--broker",
-    "brokers",
-    multiple=True,
-    shell_complete=complete_names("broker"),
-    metavar="NAME",
-    help="Only this broker; repeatable (default: all).",
-)
+@brokers_option("Only this broker; repeatable (default: all).")
 @confirm_option
 @output_options()
 @cluster_options

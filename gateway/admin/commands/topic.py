@@ -1,12 +1,14 @@
 """The command `rmq-gateway topic`: lists, describes, creates, changes and deletes topics."""
 
-from typing import Any, Final
+from typing import Final
 
 import click
 
 from gateway.admin.commands.options import (
     ClusterGroup,
     ConnectionFlags,
+    Function,
+    brokers_option,
     cluster_options,
     complete_names,
     confirm,
@@ -100,21 +102,12 @@ def describe(connection: ConnectionFlags, name: str, output: str) -> None:
     print_table(rows, columns)
 
 
-def _placement_options(function: Any) -> Any:
-    options = [
-        click.option(
-            "--broker",
-            "brokers",
-            multiple=True,
-            shell_complete=complete_names("broker"),
-            metavar="NAME",
-            help="Only this broker; repeatable.",
-        ),
-        click.option("--cluster", metavar="NAME", help="Only the brokers of this cluster."),
-    ]
-    for option in reversed(options):
-        function = option(function)
-    return function
+def _placement_options(function: Function) -> Function:
+    """Add --broker and --cluster, which choose brokers."""
+    with_cluster = click.option("--cluster", metavar="NAME", help="Only the brokers of this cluster.")(
+        function
+    )
+    return brokers_option("Only this broker; repeatable.")(with_cluster)
 
 
 def _split_attributes(attributes: tuple[str, ...]) -> dict[str, str]:
