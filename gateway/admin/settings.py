@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.config.keys import CLIENT_ENVIRONMENT_PREFIX
+from toolkit.secret_file import read_secret_file
 from toolkit.settings import SettingsError, setting, settings_of
 from toolkit.suggestions import suggest_name
 from toolkit.toml_tables import load_table
@@ -203,7 +204,7 @@ def load_credentials(settings: ConnectionSettings) -> "Credentials | None":
         raise SettingsError("set either secret_key or secret_key_file")
     secret = settings.secret_key
     if settings.secret_key_file:
-        secret = _read_secret_file(settings.secret_key_file, "secret_key_file (--secret-key-file)")
+        secret = read_secret_file(settings.secret_key_file, "secret_key_file (--secret-key-file)")
     if not settings.access_key:
         if secret:
             raise SettingsError("a secret is set, but no access_key (--access-key)")
@@ -215,17 +216,5 @@ def load_credentials(settings: ConnectionSettings) -> "Credentials | None":
         )
     token = None
     if settings.security_token_file:
-        token = _read_secret_file(settings.security_token_file, "security_token_file (--security-token-file)")
+        token = read_secret_file(settings.security_token_file, "security_token_file (--security-token-file)")
     return Credentials(settings.access_key, secret, token)
-
-
-def _read_secret_file(file: str, name: str) -> str:
-    """Return the only line of a file with a secret. Raises SettingsError."""
-    try:
-        secret = Path(file).read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
-        raise SettingsError(f"{name} {file}: {reason}") from None
-    if not secret:
-        raise SettingsError(f"{name} {file} is empty")
-    return secret

@@ -11,6 +11,7 @@ from codec.command import Command
 from remoting import acl, tls
 from remoting.acl import Credentials
 from remoting.transport import Opener
+from toolkit.secret_file import read_secret_file
 from toolkit.settings import SettingsError, setting
 
 
@@ -74,16 +75,5 @@ def load_credentials(settings: CredentialSettings, where: str) -> Credentials | 
         return None
     if bool(settings.secret_key) == bool(settings.secret_key_file):
         raise SettingsError(f"{where}: set either secret_key or secret_key_file")
-    secret = settings.secret_key or _read_secret(Path(settings.secret_key_file), where)
+    secret = settings.secret_key or read_secret_file(settings.secret_key_file, f"{where}: secret_key_file")
     return Credentials(settings.access_key, secret, settings.security_token or None)
-
-
-def _read_secret(file: Path, where: str) -> str:
-    try:
-        secret = file.read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
-        raise SettingsError(f"{where}: secret_key_file {file}: {reason}") from None
-    if not secret:
-        raise SettingsError(f"{where}: secret_key_file {file} is empty")
-    return secret
