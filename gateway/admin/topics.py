@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from codec.constants import ResponseCode
 from codec.topics import (
-    DEFAULT_TOPIC,
     DLQ_PREFIX,
+    PERM_READ,
+    PERM_WRITE,
     READ_WRITE,
     RETRY_PREFIX,
     SYSTEM_PREFIX,
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 USER, RETRY, DEAD_LETTERS, SYSTEM = "user", "retry", "dead letters", "system"
 MESSAGE_TYPE: Final = "message.type"
-PERMISSIONS: Final = {"rw": READ_WRITE, "r": 4, "w": 2, "none": 0}
+PERMISSIONS: Final = {"rw": READ_WRITE, "r": PERM_READ, "w": PERM_WRITE, "none": 0}
 """Permissions as flags name them."""
 
 
@@ -186,21 +187,6 @@ def attribute_text(wanted: Mapping[str, str], removed: Sequence[str] = ()) -> st
     return ",".join(parts) or None
 
 
-def update_request(config: TopicConfig, attributes: str | None) -> UpdateAndCreateTopic:
-    """Return the request that gives a topic these settings."""
-    return UpdateAndCreateTopic(
-        topic=config.topic_name,
-        default_topic=DEFAULT_TOPIC,
-        read_queue_nums=config.read_queue_nums,
-        write_queue_nums=config.write_queue_nums,
-        perm=config.perm,
-        topic_filter_type=config.topic_filter_type,
-        topic_sys_flag=config.topic_sys_flag,
-        order=config.order,
-        attributes=attributes,
-    )
-
-
 def brokers_with_topic(client: "AdminClient", topic: str, brokers: Sequence[str]) -> dict[str, TopicConfig]:
     """Return the settings of a topic on those of the brokers that have it."""
     configs = client.map_brokers(brokers, lambda broker: read_config(client, broker, topic))
@@ -216,7 +202,7 @@ def create_topic(
         raise AdminError(
             f'topic "{config.topic_name}" exists on {", ".join(present)}; change it with "rmq-gateway topic alter".'
         )
-    request = update_request(config, attribute_text(attributes))
+    request = UpdateAndCreateTopic.from_config(config, attribute_text(attributes))
     client.map_brokers(brokers, lambda broker: client.ask_broker(broker, request))
     for broker, made in brokers_with_topic(client, config.topic_name, brokers if attributes else ()).items():
         ignored = [key for key, value in attributes.items() if attributes_of(made).get(key) != value]
@@ -246,7 +232,9 @@ def alter_topic(
         known = attributes_of(config)
         for name, value in changes.items():
             setattr(config, name, value)
-        client.ask_broker(broker, update_request(config, attribute_text(attributes, removed)))
+        client.ask_broker(
+            broker, UpdateAndCreateTopic.from_config(config, attribute_text(attributes, removed))
+        )
         after = attributes_of(read_config(client, broker, topic) or config) if attributes or removed else {}
         rows += [
             {"broker": broker, "setting": name, "before": before[name], "now": value}
@@ -303,7 +291,7 @@ def _restore_route(client: "AdminClient", topic: str, keepers: Mapping[str, Topi
         for broker, config in keepers.items():
             before = config.topic_filter_type
             for config.topic_filter_type in ("SINGLE_TAG" if before == "MULTI_TAG" else "MULTI_TAG", before):
-                client.ask_broker(broker, update_request(config, None))
+                client.ask_broker(broker, UpdateAndCreateTopic.from_config(config, None))
 
 
 def wait_for_route(client: "AdminClient", topic: str, brokers: Iterable[str], timeout_s: float) -> bool:

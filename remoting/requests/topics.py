@@ -1,9 +1,13 @@
 """Requests about the topics of a broker."""
 
+from typing import Self
+
+from codec.topics import DEFAULT_TOPIC
 from remoting.bodies.groups import GroupList
 from remoting.bodies.routes import TopicQueueMappingDetail
 from remoting.bodies.topics import (
     CreateTopicListRequestBody,
+    TopicConfig,
     TopicConfigAndMappingSerializeWrapper,
     TopicConfigAndQueueMapping,
     TopicList,
@@ -28,6 +32,21 @@ class UpdateAndCreateTopic(TopicRequest[None], code=17):
     order: bool = False
     attributes: str | None = None
     force: bool = False
+
+    @classmethod
+    def from_config(cls, config: TopicConfig, attributes: str | None) -> Self:
+        """Return the request that gives a topic these settings; those of its attributes are given apart."""
+        return cls(
+            topic=config.topic_name,
+            default_topic=DEFAULT_TOPIC,
+            read_queue_nums=config.read_queue_nums,
+            write_queue_nums=config.write_queue_nums,
+            perm=config.perm,
+            topic_filter_type=config.topic_filter_type,
+            topic_sys_flag=config.topic_sys_flag,
+            order=config.order,
+            attributes=attributes,
+        )
 
 
 class UpdateAndCreateTopicList(RpcRequest[None], code=18):

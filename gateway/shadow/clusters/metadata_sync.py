@@ -10,7 +10,6 @@ import trio
 
 from codec.constants import ResponseCode
 from codec.topics import (
-    DEFAULT_TOPIC,
     SYSTEM_PREFIX,
     SYSTEM_TOPICS,
     TOOL_GROUPS,
@@ -126,17 +125,8 @@ def topic_step(wanted: TopicConfig, present: TopicConfig | None, broker: str) ->
 def topic_request(wanted: TopicConfig, present: dict[str, str]) -> UpdateAndCreateTopic:
     """Return the request that makes a topic as wanted, at a broker where it has the attributes ``present``."""
     changes = attribute_changes(wanted.attributes, present)
-    return UpdateAndCreateTopic(
-        topic=wanted.topic_name,
-        default_topic=DEFAULT_TOPIC,
-        read_queue_nums=wanted.read_queue_nums,
-        write_queue_nums=wanted.write_queue_nums,
-        perm=wanted.perm,
-        topic_filter_type=wanted.topic_filter_type,
-        topic_sys_flag=wanted.topic_sys_flag,
-        order=wanted.order,
-        attributes=",".join(f"{key}={value}" if value else key for key, value in changes.items()),
-    )
+    attributes = ",".join(f"{key}={value}" if value else key for key, value in changes.items())
+    return UpdateAndCreateTopic.from_config(wanted, attributes)
 
 
 async def plan_topics(
