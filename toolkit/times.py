@@ -11,9 +11,9 @@ MAX_TIME_MS: Final = 2**53
 """Beyond this no calendar has a date, and JSON readers lose digits."""
 
 
-def format_time(time_ms: int) -> str:
-    """Return a time in UTC with milliseconds; "-" for 0."""
-    if time_ms <= 0:
+def format_time(time_ms: int | None) -> str:
+    """Return a time in UTC with milliseconds; "-" for 0 and None."""
+    if time_ms is None or time_ms <= 0:
         return "-"
     try:
         moment = datetime.fromtimestamp(time_ms / 1000, UTC)

@@ -18,6 +18,7 @@ from codec.topics import PERM_READ
 from gateway.admin.errors import AdminError, NotReached, Refused
 from remoting.blocking import BlockingClient
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
+from remoting.read_only_pull import TOOLS_GROUP, read_only_pull
 from remoting.requests.offsets import (
     GetMaxOffset,
     GetMinOffset,
@@ -30,8 +31,6 @@ from remoting.requests.pull import PullMessage, PullMessageReply
 if TYPE_CHECKING:
     from gateway.admin.client import AdminClient
 
-ANONYMOUS_GROUP: Final = "TOOLS_CONSUMER"
-"""Exists on every broker, may always pull, and never commits here."""
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 MAX_PULL_MESSAGES: Final = 32
@@ -47,7 +46,6 @@ STOP_TIMEOUT_S: Final = 1.0
 _POLL_S: Final = 0.2
 _MAX_IDLE_PULLS: Final = 3
 """Pulls without progress before the end of a queue after which the rest of it counts as unreadable."""
-_SUSPEND_FLAG, _SUBSCRIPTION_FLAG = 2, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,17 +87,14 @@ class QueuePosition:
     def pull_request(self, options: ReadOptions, suspend_ms: int) -> PullMessage:
         """Return the next pull."""
         kind, text = options.expression
-        return PullMessage(
-            consumer_group=options.group or ANONYMOUS_GROUP,
-            topic=self.topic,
-            queue_id=self.queue_id,
-            queue_offset=self.next_offset,
-            max_msg_nums=MAX_PULL_MESSAGES,
-            sys_flag=_SUBSCRIPTION_FLAG | (_SUSPEND_FLAG if suspend_ms else 0),
-            commit_offset=0,
-            suspend_timeout_millis=suspend_ms,
+        return read_only_pull(
+            self.topic,
+            self.queue_id,
+            self.next_offset,
+            MAX_PULL_MESSAGES,
+            wait_ms=suspend_ms,
+            group=options.group or TOOLS_GROUP,
             subscription=text,
-            sub_version=0,
             expression_type=kind,
         )
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from codec import properties as names
 from codec.message import Message
 from codec.properties import properties_text
+from codec.sysflag import COMPRESSED, COMPRESSION_MASK
 from codec.topics import DEFAULT_TOPIC, DLQ_PREFIX, PERM_READ, PERM_WRITE, dlq_topic, retry_topic
 from gateway.admin.consuming import ReadOptions, TopicReader
 from gateway.admin.errors import AdminError, NotFound, Refused
@@ -156,7 +157,7 @@ class Resender:
             default_topic=DEFAULT_TOPIC,
             default_topic_queue_nums=4,
             queue_id=message.queue_offset % count,
-            sys_flag=message.sys_flag & _COMPRESSION_BITS,
+            sys_flag=message.sys_flag & (COMPRESSED | COMPRESSION_MASK),  # the body is sent as it is stored
             born_timestamp=message.born_timestamp,
             flag=message.flag,
             properties=properties_text(properties_to_resend(letter, self._to)),
@@ -187,7 +188,3 @@ class Resender:
             if not self._brokers[topic]:
                 raise AdminError(f'topic "{topic}" is not writable; see "rmq-gateway topic describe {topic}"')
         return self._brokers[topic]
-
-
-_COMPRESSION_BITS: Final = 0x701
-"""The body is sent as it is stored: the bit that says it is compressed, and the bits of the method."""

@@ -50,8 +50,7 @@ def parse_format(text: str) -> Callable[[Message, str], bytes]:
         character, following = text[position], text[position + 1 : position + 2]
         if character == "%":
             if following not in PARTS:
-                known = ", ".join(f"%{name}" for name in PARTS)
-                raise ValueError(f'"%{following}" is not a part of a format; known are {known}')
+                raise ValueError(f'"%{following}" is not a part of a format; known are {describe_format()}')
             parts.append(PARTS[following][1])
             position += 2
         elif character == "\\" and following == "x":
@@ -75,7 +74,7 @@ def parse_format(text: str) -> Callable[[Message, str], bytes]:
 
 
 def describe_format() -> str:
-    """Return the parts of a format for the help text."""
+    """Return the parts of a format with their meanings."""
     return ", ".join(f"%{name} {meaning}" for name, (meaning, _) in PARTS.items())
 
 

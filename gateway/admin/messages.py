@@ -8,7 +8,7 @@ from codec.errors import MessageFormatError
 from codec.hosts import format_host
 from codec.ids import decode_message_id
 from codec.message import Message, iter_messages
-from gateway.admin.consuming import ANONYMOUS_GROUP, QueuePosition, ReadOptions, TopicReader
+from gateway.admin.consuming import QueuePosition, ReadOptions, TopicReader
 from gateway.admin.errors import Refused
 from gateway.admin.groups import read_progress
 from remoting.requests.query import QueryMessage, ViewMessageById
@@ -95,9 +95,8 @@ def find_by_key(
 
 def get_at_offset(client: "AdminClient", topic: str, broker: str, queue_id: int, offset: int) -> list[Found]:
     """Return the message at an offset of a queue; nothing if there is none."""
-    options = ReadOptions(group=ANONYMOUS_GROUP)
     position = QueuePosition(topic, broker, queue_id, offset, None)
-    messages = position.accept(client.ask_broker(broker, position.pull_request(options, 0)))
+    messages = position.accept(client.ask_broker(broker, position.pull_request(ReadOptions(), 0)))
     return [(each, broker) for each in messages if each.queue_offset == offset]
 
 

@@ -58,12 +58,12 @@ def print_json_line(value: Any) -> None:
     click.echo(orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS))
 
 
-def print_table(rows: Sequence[Row], columns: Sequence[TableColumn], title: str = "") -> None:
+def print_table(rows: Sequence[Row], columns: Sequence[TableColumn]) -> None:
     """Print rows as aligned columns; numbers stand to the right."""
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
+    table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         values = [row.get(column.key) for row in rows]
         is_numeric = any(isinstance(value, int | float) for value in values) and all(
@@ -75,8 +75,6 @@ def print_table(rows: Sequence[Row], columns: Sequence[TableColumn], title: str 
     for row in rows:
         table.add_row(*(_cell(row, column) for column in columns))
     console = open_console()
-    if title:
-        console.print(Text(title, style="bold"))
     if console.is_terminal:
         console.print(table)
         return

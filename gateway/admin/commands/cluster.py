@@ -27,7 +27,7 @@ def info(connection: ConnectionFlags, output: str) -> None:
             ratio = row["diskUsedRatio"]
             row |= {
                 "disk": f"{ratio:.0%}" if ratio is not None and ratio >= 0 else None,
-                "started": format_time(row["bootMs"] or 0),
+                "started": format_time(row["bootMs"]),
             }
     columns = [
         TableColumn("broker", "broker"),

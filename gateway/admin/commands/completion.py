@@ -1,6 +1,7 @@
 """The command `rmq-gateway completion`: shell completion, shown or installed."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -68,7 +69,7 @@ def completion_script(shell: str) -> str:
     return script.strip()
 
 
-def script_file(shell: str, environment: "os._Environ[str] | dict[str, str]") -> Path:
+def script_file(shell: str, environment: Mapping[str, str]) -> Path:
     """Return the file in which a shell looks for completions of this program."""
     home = Path(environment.get("HOME") or Path.home())
     data = Path(environment.get("XDG_DATA_HOME") or home / ".local" / "share")

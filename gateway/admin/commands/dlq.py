@@ -38,7 +38,7 @@ def list_command(connection: ConnectionFlags, pattern: str, output: str) -> None
     with connection.open() as client:
         rows = list_dead_letters(client, pattern)
     if output != "json":
-        rows = [{**each, "lastStored": format_time(each["lastStoredMs"] or 0)} for each in rows]
+        rows = [{**each, "lastStored": format_time(each["lastStoredMs"])} for each in rows]
     columns = [
         TableColumn("group", "group"),
         TableColumn("messages", "dead letters"),

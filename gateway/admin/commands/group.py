@@ -122,7 +122,7 @@ def _print_group(found: dict[str, Any], output: str) -> None:
         click.echo("\nThe group has committed no offset.")
         return
     click.echo()
-    rows = [{**each, "lastConsumed": format_time(each["lastConsumedMs"] or 0)} for each in found["queues"]]
+    rows = [{**each, "lastConsumed": format_time(each["lastConsumedMs"])} for each in found["queues"]]
     columns = [
         TableColumn("topic", "topic"),
         TableColumn("broker", "broker"),

@@ -90,7 +90,7 @@ def describe(connection: ConnectionFlags, name: str, output: str) -> None:
         ],
     )
     click.echo()
-    rows = [{**each, "lastStored": format_time(each["lastStoredMs"] or 0)} for each in found["queues"]]
+    rows = [{**each, "lastStored": format_time(each["lastStoredMs"])} for each in found["queues"]]
     columns = [
         TableColumn("broker", "broker"),
         TableColumn("queue", "queue"),
