@@ -60,6 +60,12 @@ from storage.store import MessageStore
 START_TEXT: Final = "start flow control for a while"
 
 
+def long_wait_remark(waited_ms: int, queue_size: int) -> str:
+    """Return the official remark for a request that waited too long before it was handled."""
+    period = f"period in queue: {waited_ms}ms, size of queue: {queue_size}"
+    return f"[TIMEOUT_CLEAN_QUEUE]broker busy, {START_TEXT}, {period}"
+
+
 def _codes(*requests: type[Request[Any]]) -> frozenset[int]:
     return frozenset(request.code for request in requests)
 
@@ -166,10 +172,7 @@ class FlowControl:
                 raise busy_refusal(f"[REJECTREQUEST]system busy, {START_TEXT}")
             waited_ms = floor(self._waited_s() * 1000)
             if waited_ms >= limit_ms:
-                raise busy_refusal(
-                    f"[TIMEOUT_CLEAN_QUEUE]broker busy, {START_TEXT}, period in queue: {waited_ms}ms, "
-                    f"size of queue: {self._commit.held_count}"
-                )
+                raise busy_refusal(long_wait_remark(waited_ms, self._commit.held_count))
             return handler(connection, command)
 
         return handle

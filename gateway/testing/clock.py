@@ -1,9 +1,9 @@
 """The clock of servers under test: the machine's, moved ahead by `advance`."""
 
-import time
+from storage.clock import SystemClock
 
 
-class AdvancingClock:
+class AdvancingClock(SystemClock):
     """The machine's clocks; the wall clock is ahead by ``ahead_ms``.
 
     Only the wall clock moves, by which messages become due. The monotonic clock, by which clients are found silent and
@@ -16,10 +16,7 @@ class AdvancingClock:
         self.ahead_ms = 0
 
     def now_ms(self) -> int:
-        return time.time_ns() // 1_000_000 + self.ahead_ms
-
-    def monotonic(self) -> float:
-        return time.monotonic()
+        return super().now_ms() + self.ahead_ms
 
     def advance(self, seconds: float) -> None:
         """Move the wall clock ahead. Raises ValueError for a negative time: stored messages cannot get younger."""

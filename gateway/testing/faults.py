@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from codec.command import Command
 from codec.constants import ResponseCode
+from gateway.broker.flow_control import long_wait_remark
 from remoting.requests.client import HeartBeat
 from remoting.requests.namesrv import GetRouteInfoByTopic
 from remoting.requests.offsets import QueryConsumerOffset, UpdateConsumerOffset
@@ -36,10 +37,7 @@ REQUESTS: Final[Mapping[str, frozenset[int]]] = {
 }
 """Request codes by the names that faults may use for them. A number stands for any other request code."""
 _V2: Final = frozenset({SendMessageV2.code, SendBatchMessage.code})
-FLOW_CONTROL_REMARK: Final = (
-    "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, period in queue: 201ms, "
-    "size of queue: 0"
-)
+FLOW_CONTROL_REMARK: Final = long_wait_remark(waited_ms=201, queue_size=0)
 
 
 class FaultAction(StrEnum):
