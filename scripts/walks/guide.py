@@ -146,16 +146,14 @@ def _find_blocks(lines: list[str]) -> Iterator[Block]:
             index -= 1
         elif line.strip() and not line.startswith(" "):
             in_list = re.match(r"([-*]|\d+[.)])\s", line) is not None
-        was_empty = not lines[index].strip() if index < len(lines) else True
-        was_empty = was_empty or lines[min(index, len(lines) - 1)].rstrip().endswith("-->")
+        last = lines[index].rstrip() if index < len(lines) else ""
+        was_empty = not last or last.endswith("-->")
         index += 1
 
 
 def _read_step(path: Path, line: int, verb: str, argument: str, text: str, block: Block | None) -> Step:
     found: dict[str, object] = {}
-    shows: list[str] = []
-    lacks: list[str] = []
-    until: list[str] = []
+    texts: dict[str, list[str]] = {"shows": [], "lacks": [], "until": []}
     for condition in text.split("|")[1:]:
         name, _, value = condition.strip().partition(" ")
         value = value.strip().strip('"')
@@ -165,14 +163,10 @@ def _read_step(path: Path, line: int, verb: str, argument: str, text: str, block
             found["within_s"] = float(value)
         elif name == "types":
             found["types"] = value
-        elif name == "shows":
-            shows.append(value)
-        elif name == "lacks":
-            lacks.append(value)
-        elif name == "until":
-            until.append(value)
+        elif name in texts:
+            texts[name].append(value)
         else:
             raise GuideError(f"{path}:{line}: unknown condition {name!r}")
     written = argument if block is None else block.text
-    texts = {"shows": tuple(shows), "lacks": tuple(lacks), "until": tuple(until)}
-    return Step(line, verb, argument, written, **texts, **found)  # type: ignore[arg-type]
+    found |= {name: tuple(values) for name, values in texts.items()}
+    return Step(line, verb, argument, written, **found)  # type: ignore[arg-type]
