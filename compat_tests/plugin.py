@@ -187,9 +187,13 @@ def _select_areas(config: pytest.Config, items: list[pytest.Item]) -> None:
     wanted = config.getoption("--area")
     if not wanted:
         return
-    marks = {item: item.get_closest_marker("case") for item in items}
-    left_out = [item for item, mark in marks.items() if mark is None or mark.kwargs["area"] not in wanted]
-    items[:] = [item for item in items if item not in set(left_out)]
+    selected: list[pytest.Item] = []
+    left_out: list[pytest.Item] = []
+    for item in items:
+        mark = item.get_closest_marker("case")
+        is_wanted = mark is not None and mark.kwargs["area"] in wanted
+        (selected if is_wanted else left_out).append(item)
+    items[:] = selected
     config.hook.pytest_deselected(items=left_out)
 
 
