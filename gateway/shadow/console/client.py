@@ -37,6 +37,10 @@ class ConsoleUnreachable(click.ClickException):
     """No console answers at the address."""
 
 
+class ConsoleNotTrusted(click.ClickException):
+    """A server answers at the address, and its certificate is not accepted."""
+
+
 class ConsoleRefused(click.ClickException):
     """The console answered with an error; ``status`` is the HTTP status."""
 
@@ -46,7 +50,7 @@ class ConsoleRefused(click.ClickException):
 
 
 class ConsoleClient:
-    """Sends requests to a console. click shows both errors as they are, and ends the command with exit code 1."""
+    """Sends requests to a console. click shows the three errors as they are, and ends the command with exit code 1."""
 
     def __init__(
         self,
@@ -70,11 +74,11 @@ class ConsoleClient:
         self._context = context
 
     def get(self, path: str, **query: str | int | float) -> dict[str, Any]:
-        """Return the answer to a GET request. Raises ConsoleUnreachable, ConsoleRefused."""
+        """Return the answer to a GET request. Raises ConsoleUnreachable, ConsoleNotTrusted, ConsoleRefused."""
         return self._send_request("GET", f"{path}?{urlencode(query)}" if query else path, None)
 
     def post(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return the answer to a POST request. Raises ConsoleUnreachable, ConsoleRefused."""
+        """Return the answer to a POST request. Raises ConsoleUnreachable, ConsoleNotTrusted, ConsoleRefused."""
         return self._send_request("POST", path, orjson.dumps(body or {}))
 
     def _new_connection(self) -> HTTPConnection:
@@ -89,7 +93,7 @@ class ConsoleClient:
             answer = connection.getresponse()
             status, data = answer.status, orjson.loads(answer.read())
         except ssl.SSLCertVerificationError as error:
-            raise ConsoleUnreachable(
+            raise ConsoleNotTrusted(
                 f"the certificate of {self.host}:{self.port} is not accepted: {error.verify_message}. Name the "
                 "authority that signed it with --console-ca, and use an address that is in the certificate."
             ) from error

@@ -13,6 +13,7 @@ from gateway.runtime.metrics import MetricRegistry
 from gateway.shadow.commands.root import shadow
 from gateway.shadow.console.client import (
     ConsoleClient,
+    ConsoleNotTrusted,
     ConsoleRefused,
     ConsoleUnreachable,
     console_from_options,
@@ -138,6 +139,11 @@ def test_the_printed_user_signs_in_over_tls(tmp_path):
                 by_authority = run("--console-ca", authority, "--login-file", str(login_file))
                 assert "not valid for '127.0.0.1'" in by_authority.output, "then the address must be right"
                 assert "use an address that is in the certificate" in by_authority.output
+                foreign = make_context(settings, authority)
+                with pytest.raises(
+                    ConsoleNotTrusted
+                ):  # and not that nobody answers: then `sync` goes on alone
+                    ConsoleClient(host, port, context=foreign).get("/echo")
 
             await trio.to_thread.run_sync(talk)
             nursery.cancel_scope.cancel()
