@@ -25,6 +25,7 @@ import hmac
 import ipaddress
 import logging
 import os
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection
 from typing import Final, NamedTuple
@@ -133,9 +134,8 @@ class ConsoleAccess:
         self._hosts = frozenset(host.lower() for host in settings.hosts)
         users = {user.name: PasswordHash.parse(user.password_hash) for user in settings.users}
         self._passwords = PasswordCheck(users, run_blocking)
-        self._now_s = now_s
         self._failures = FailedAttempts(now_s)
-        self._log: LimitedLog | None = None
+        self._log = LimitedLog(log, time.monotonic)
 
     async def authorize(self, asked: HttpRequest, address: str) -> Caller:
         """Return the sender of a request. Raises ConsoleError for one that may not send it."""
@@ -181,8 +181,6 @@ class ConsoleAccess:
 
     def _fail(self, name: str, address: str) -> None:
         self._failures.note_failure(name, address)
-        if self._log is None:
-            self._log = LimitedLog(log, self._now_s)
         shown = name if name in self._roles or name == _TOKEN_CALLER else "(unknown)"
         self._log.warning("console credentials refused", user=shown, remote=address)
 

@@ -4,15 +4,24 @@ import ipaddress
 from dataclasses import dataclass
 from typing import Final
 
-from gateway.console.password_hash import PasswordHash
+from gateway.console.password_hash import (
+    BLOCK_SIZE,
+    KEY_BYTES,
+    LOG_N,
+    PARALLELISM,
+    SALT_BYTES,
+    PasswordHash,
+)
 from gateway.runtime.listener_tls import ListenTls
 from remoting.tls_acceptor import TlsMode
 from toolkit.settings import SettingsError, setting
 
 VIEWER: Final = "viewer"
 OPERATOR: Final = "operator"
-UNKNOWN_HASH: Final = f"$scrypt$ln=14,r=8,p=5${'A' * 22}${'A' * 43}"
-"""A hash whose password nobody knows."""
+UNKNOWN_HASH: Final = str(
+    PasswordHash(LOG_N, BLOCK_SIZE, PARALLELISM, salt=bytes(SALT_BYTES), key=bytes(KEY_BYTES))
+)
+"""A hash whose password nobody knows. Verifying it takes as long as for a new user."""
 
 
 @dataclass(frozen=True, slots=True)
