@@ -378,7 +378,7 @@ def run_configuration(configuration: Any) -> None:
     for notice in configuration.notices:
         logging.getLogger(__name__).warning("configuration: %s", notice)
     # A room above this one, so it is named and not imported.
-    module = "gateway.server" if configuration.process.control_port < 0 else "gateway.testing.control_server"
+    module = "gateway.server" if process.control_port < 0 else "gateway.testing.control_server"
     sys.exit(importlib.import_module(module).run(configuration))
 
 
