@@ -21,6 +21,8 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parent.parent
 CONTAINER: Final = Path("deploy/container")
 TAG: Final = "rocketmq-gateway"
+PIP: Final = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+"""The words that begin a command of pip; ``--python`` after them names an environment that has no pip of its own."""
 
 
 def copy_sources(target: Path) -> None:
@@ -35,9 +37,8 @@ def copy_sources(target: Path) -> None:
 
 def build_wheels(source: Path, target: Path, *, with_dependencies: bool) -> None:
     """Build the project's wheel, and collect those of its dependencies."""
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet"]
     scope = [] if with_dependencies else ["--no-deps"]
-    subprocess.run([*pip, *scope, "--wheel-dir", str(target), str(source)], check=True)
+    subprocess.run([*PIP, "wheel", "--quiet", *scope, "--wheel-dir", str(target), str(source)], check=True)
 
 
 def build_image(tag: str, base: str | None = None, *, offline: bool = False) -> None:

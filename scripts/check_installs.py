@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from build_image import build_wheels, copy_sources
+from build_image import PIP, build_wheels, copy_sources
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 INSTALLS: Final = ROOT / ".build" / "installs"
@@ -280,28 +280,18 @@ def build_wheel(folder: Path) -> Path:
     return next(folder.glob("*.whl"))
 
 
-def install(extra: str, wheel: Path) -> Path:
-    """Return the environment of an extra with this wheel; dependencies are installed when they have changed."""
-    place = INSTALLS / extra
+def install(folder: Path, extras: Sequence[str], wheel: Path) -> None:
+    """Make an environment with a wheel and extras; dependencies are installed again only when they have changed."""
     wanted = _dependencies_digest()
-    stamp = place / "dependencies"
-    pip = [
-        sys.executable,
-        "-m",
-        "pip",
-        "--disable-pip-version-check",
-        "--python",
-        str(place / "bin" / "python"),
-    ]
+    stamp = folder / "dependencies"
+    pip = [*PIP, "--python", str(folder / "bin" / "python"), "install", "--quiet"]
     if not stamp.exists() or stamp.read_text() != wanted:
-        shutil.rmtree(place, ignore_errors=True)
-        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], check=True)
-        target = str(wheel) if extra == PLAIN else f"{wheel}[{extra}]"
-        subprocess.run([*pip, "install", "--quiet", target], check=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+        subprocess.run([*pip, f"{wheel}[{','.join(extras)}]" if extras else str(wheel)], check=True)
         stamp.write_text(wanted)
     else:
-        subprocess.run([*pip, "install", "--quiet", "--no-deps", "--force-reinstall", str(wheel)], check=True)
-    return place
+        subprocess.run([*pip, "--no-deps", "--force-reinstall", str(wheel)], check=True)
 
 
 def _project() -> dict[str, object]:
@@ -318,8 +308,9 @@ def _dependencies_digest() -> str:
 def check_extra(extra: str, wheel: Path) -> str:
     """Install and check one extra; return what is wrong, "" if nothing is."""
     started_s = time.monotonic()
+    place = INSTALLS / extra
     try:
-        place = install(extra, wheel)
+        install(place, () if extra == PLAIN else (extra,), wheel)
         with tempfile.TemporaryDirectory() as folder:
             CHECKS[extra](Environment(place / "bin", Path(folder)))
     except (CheckFailed, subprocess.SubprocessError) as problem:

@@ -11,10 +11,7 @@ no other; environments are kept below `.build/walks`. Exit status 1 when a walk 
 """
 
 import argparse
-import hashlib
-import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -28,7 +25,7 @@ from pathlib import Path
 from typing import Final
 
 from build_image import copy_sources
-from check_installs import build_wheel
+from check_installs import build_wheel, install
 from walks import place
 from walks.guide import Guide, GuideError, read_guide
 from walks.session import WalkFailed, WalkSession
@@ -82,37 +79,6 @@ def find_disagreements(guides: Iterable[Guide], unwalked: dict[str, str]) -> lis
     return problems
 
 
-# -- environments ----------------------------------------------------------------------------------------------------
-
-
-def install(extras: tuple[str, ...], wheel: Path) -> Path:
-    """Return the folder of programs of an environment with the wheel and these extras."""
-    folder = ENVIRONMENTS / ("-".join(extras) or PLAIN)
-    python = folder / "bin" / "python"
-    stamp = folder / "dependencies"
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = json.dumps([project["dependencies"], project["optional-dependencies"], sys.version])
-    digest = hashlib.sha256(wanted.encode()).hexdigest()
-    pip = [
-        sys.executable,
-        "-m",
-        "pip",
-        "--disable-pip-version-check",
-        "--python",
-        str(python),
-        "install",
-        "-q",
-    ]
-    if not stamp.exists() or stamp.read_text() != digest:
-        shutil.rmtree(folder, ignore_errors=True)
-        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
-        subprocess.run([*pip, f"{wheel}[{','.join(extras)}]" if extras else str(wheel)], check=True)
-        stamp.write_text(digest)
-    else:
-        subprocess.run([*pip, "--no-deps", "--force-reinstall", str(wheel)], check=True)
-    return folder / "bin"
-
-
 # -- walks -----------------------------------------------------------------------------------------------------------
 
 
@@ -125,17 +91,22 @@ def walk_all(guides: Sequence[Guide], jobs: int, scale: float) -> int:
     with tempfile.TemporaryDirectory() as built, ThreadPoolExecutor(jobs) as pool:
         wheel = build_wheel(Path(built))
         needed = {guide.extras for guide in guides}
-        programs = dict(zip(needed, pool.map(lambda extras: install(extras, wheel), needed), strict=True))
+        list(pool.map(lambda extras: install(environment_of(extras), extras, wheel), needed))
         # Without namespaces two guides may use the same port.
         turns = pool.map if isolated else map
-        results = turns(lambda guide: _walk_one(guide, programs[guide.extras], isolated, scale), guides)
+        results = turns(lambda guide: _walk_one(guide, isolated, scale), guides)
         failed = [guide for guide, passed in zip(guides, results, strict=True) if not passed]
     STOPPED.write_text("".join(f"{name_of(guide.path)}\n" for guide in failed))
     print(f"\n{len(guides) - len(failed)} guides walked through, {len(failed)} stopped", flush=True)
     return int(bool(failed))
 
 
-def _walk_one(guide: Guide, programs: Path, isolated: list[str], scale: float) -> bool:
+def environment_of(extras: Sequence[str]) -> Path:
+    """Return the folder of the environment with these extras."""
+    return ENVIRONMENTS / ("-".join(extras) or PLAIN)
+
+
+def _walk_one(guide: Guide, isolated: list[str], scale: float) -> bool:
     """Walk one guide in a process of its own; print its report in one piece; return whether it came through."""
     name = name_of(guide.path)
     if missing := place.find_missing_programs(guide.needed_programs):
@@ -149,6 +120,7 @@ def _walk_one(guide: Guide, programs: Path, isolated: list[str], scale: float) -
             **os.environ,
             **({CLIENT_JARS: _client_jars()} if MAVEN in guide.needed_programs else {}),
         }
+        programs = environment_of(guide.extras) / "bin"
         words = [sys.executable, __file__, "--inside", str(guide.path), folder, str(programs), str(scale)]
         process = subprocess.Popen(
             [*isolated, *words],
