@@ -92,6 +92,7 @@ class WalkSession:
             try:
                 process.wait(self._limit_s(step))
             except subprocess.TimeoutExpired:
+                _press_ctrl_c(process)
                 raise self._failed(step, path, f"not done within {self._limit_s(step):.0f} s") from None
             finally:
                 _stop_group(process)
@@ -145,7 +146,7 @@ class WalkSession:
             raise self._failed(step, None, "no such process was started")
         started = found[0]
         self._started.remove(started)
-        os.killpg(started.process.pid, signal.SIGINT)
+        _press_ctrl_c(started.process)
         try:
             code = started.process.wait(self._limit_s(step))
         except subprocess.TimeoutExpired:
@@ -214,8 +215,7 @@ class WalkSession:
                 with contextlib.suppress(BrokenPipeError):
                     started.process.stdin.close()
             else:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(started.process.pid, signal.SIGINT)
+                _press_ctrl_c(started.process)
         for started in self._started:
             _stop_group(started.process)
         self._started.clear()
@@ -236,8 +236,13 @@ def _terminal(answer: str) -> Iterator[int]:
         os.close(ours)
 
 
+def _press_ctrl_c(process: subprocess.Popen[str]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGINT)
+
+
 def _stop_group(process: subprocess.Popen[str]) -> None:
-    """Wait for the end of a process, and kill what is left of its group."""
+    """Wait for the end of a process that was told to stop, and kill what is left of its group."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(STOP_GRACE_S if process.poll() is None else 0)
     with contextlib.suppress(ProcessLookupError, PermissionError):
