@@ -2,15 +2,19 @@
 
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import click
 
 from gateway.admin.commands.options import ClusterCommand, ConnectionFlags, cluster_options, complete_names
 from toolkit.exit_codes import ExitCode
+from toolkit.option_types import TimeType
 
 if TYPE_CHECKING:
     from gateway.admin.producing import ProducedMessage
+
+_STANDARD_INPUT: Final = (None, "-")
+"""Values of --file."""
 
 
 @click.command(cls=ClusterCommand)
@@ -45,7 +49,9 @@ if TYPE_CHECKING:
 @click.option(
     "--delay-level", type=click.IntRange(1, 18), metavar="N", help="Deliver after the delay of this level."
 )
-@click.option("--deliver-at", metavar="TIME", help="Deliver at this time (servers of 5.0 and later).")
+@click.option(
+    "--deliver-at", type=TimeType(), metavar="TIME", help="Deliver at this time (servers of 5.0 and later)."
+)
 @click.option(
     "--sharding-key", default="", metavar="TEXT", help="All messages with this text go to one queue."
 )
@@ -79,6 +85,8 @@ def produce(
 
     if values and (file or whole or json_lines):
         raise click.UsageError("Pass either VALUEs or an input (--file, --whole, --json-lines).")
+    if repeat > 1 and not values and file in _STANDARD_INPUT:
+        raise click.UsageError("--repeat: standard input can be read once only; pass VALUEs or --file.")
     template = _build_template(given)
     delimiters = _parse_delimiters(given["delimiter"], given["key_delimiter"])
     sent = 0
@@ -117,7 +125,7 @@ def _build_template(given: dict[str, Any]) -> "ProducedMessage":
         _split_properties(given["properties"]),
         _parse_delay(given["delay"]),
         given["delay_level"] or 0,
-        _parse_time(given["deliver_at"]),
+        given["deliver_at"] or 0,
         given["sharding_key"],
         given["queue"],
         given["broker"],
@@ -150,15 +158,6 @@ def _parse_delay(text: str | None) -> int:
         return 0 if text is None else parse_duration_ms(text)
     except ValueError as error:
         raise click.UsageError(f"--delay: {error}") from None
-
-
-def _parse_time(text: str | None) -> int:
-    from toolkit.times import parse_time_ms
-
-    try:
-        return 0 if text is None else parse_time_ms(text)
-    except ValueError as error:
-        raise click.UsageError(f"--deliver-at: {error}") from None
 
 
 def _of_values(values: tuple[str, ...], template: "ProducedMessage") -> "Iterator[ProducedMessage]":
@@ -198,7 +197,7 @@ def _open_input(file: str | None) -> Any:
 
     @contextlib.contextmanager
     def opened() -> Iterator[tuple[BinaryIO, int]]:
-        if file in (None, "-"):
+        if file in _STANDARD_INPUT:
             yield sys.stdin.buffer, 0
             return
         assert file is not None

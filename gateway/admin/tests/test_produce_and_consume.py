@@ -176,6 +176,8 @@ def test_follow_until_ctrl_c(server: LocalServer, topic: str) -> None:
         (("produce", "TBW102", "x", "-f", "-"), 2, "either VALUEs or an input"),
         (("produce", "TBW102", "-f", "/no/such/file"), 2, "--file /no/such/file: No such file"),
         (("produce", "TBW102", "x", "-p", "novalue"), 2, "expected NAME=VALUE"),
+        (("produce", "TBW102", "--repeat", "2"), 2, "standard input can be read once only"),
+        (("produce", "TBW102", "x", "--deliver-at", "soon"), 2, "neither ms since 1970 nor a time"),
         (("produce", "TBW102", "x", "-p", "KEYS=a"), 1, 'property "KEYS" is one of the system'),
         (("produce", "TBW102", "x", "--delay", "soon"), 2, "is not a duration"),
         (("produce", "TBW102", "x", "--delay", "5s", "--delay-level", "1"), 2, "only one of"),
