@@ -3,6 +3,7 @@
 import re
 import socket
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -93,7 +94,7 @@ class RawExchange:
         except ConnectionError:
             self._is_closed = True
 
-    def _read_until(self, is_done: Any, timeout_s: float) -> None:
+    def _read_until(self, is_done: Callable[[], bool], timeout_s: float) -> None:
         """Take frames until a condition holds, the peer closes, or the time is up."""
         end = time.monotonic() + timeout_s
         while not is_done() and not self._is_closed:

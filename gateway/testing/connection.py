@@ -18,8 +18,6 @@ from remoting.requests.client import HeartBeat
 from remoting.transport import Buffer
 
 _CLIENT_ID: Final = re.compile(rb'"clientID"\s*:\s*"([^"]*)"')
-ON_ANSWER: Final = (FaultAction.DROP_ANSWER, FaultAction.CLOSE_BEFORE_ANSWER, FaultAction.HALF_ANSWER)
-"""Faults of a request that is handled; they strike when its answer is written, which may be later."""
 
 
 class FaultyConnection(Connection):
@@ -75,6 +73,7 @@ class FaultyConnection(Connection):
                 return handle(command)
             case FaultAction.ROUTE:
                 return _change_route(command, handle(command), strike)
+        # The other faults strike when the answer is written, which may be later.
         if not is_oneway:
             self._doomed_answers[command.opaque] = strike.action
         return handle(command)

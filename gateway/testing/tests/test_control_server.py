@@ -46,24 +46,23 @@ class Api:
             with error:
                 return error.code, json.load(error)
 
+    def call(self, operation, given):
+        if operation.method == "GET":
+            return self.fetch(operation.path, **given)
+        return self.fetch(operation.path, given)
+
     def ask(self, name, /, **given):
         operation = BY_NAME[name]
         self.called.add(name)
-        if operation.method == "GET":
-            status, answer = self.fetch(operation.path, **given)
-        else:
+        if operation.method == "POST":
             assert find_mismatches(given, operation.takes) == []
-            status, answer = self.fetch(operation.path, given)
+        status, answer = self.call(operation, given)
         assert status == 200, answer
         assert find_mismatches(answer, operation.answers) == []
         return answer
 
     def refusal(self, name, /, **given):
-        operation = BY_NAME[name]
-        if operation.method == "GET":
-            status, answer = self.fetch(operation.path, **given)
-        else:
-            status, answer = self.fetch(operation.path, given)
+        status, answer = self.call(BY_NAME[name], given)
         return status, answer["error"]
 
     @property
