@@ -18,6 +18,7 @@ from gateway.config.process import ListenerLimits, NamesrvConfig, ProcessConfig,
 from gateway.runtime.stop_signals import StopSignals
 from gateway.server import Server
 from gateway.tests.configs import broker_config
+from remoting.blocking import BlockingClient
 
 START_TIMEOUT_S = 60.0
 
@@ -48,6 +49,11 @@ class LocalServer:
     def read(self, *arguments: str) -> Any:
         """Run a command with --json and return the value it printed."""
         return json.loads(self.run(*arguments, "--json"))
+
+    def connect(self, broker: str = "broker-a") -> BlockingClient:
+        """Connect a client to a broker."""
+        host, _, port = self.brokers[broker].rpartition(":")
+        return BlockingClient(host, int(port), timeout_s=30)
 
 
 @contextlib.contextmanager

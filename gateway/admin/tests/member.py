@@ -49,9 +49,8 @@ class Member:
             subscription_data_set=self._data,
         )
         self.heartbeat = HeartBeat(data=HeartbeatData(client_id=client_id, consumer_data_set=[consumer]))
-        for address in server.brokers.values():
-            host, _, port = address.rpartition(":")
-            client = BlockingClient(host, int(port), timeout_s=30)
+        for broker in server.brokers:
+            client = server.connect(broker)
             if answers:
                 client.serve_request(GetConsumerRunningInfo, self._describe)
             client.ask(self.heartbeat)

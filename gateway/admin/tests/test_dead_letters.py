@@ -9,7 +9,6 @@ from codec.ids import decode_message_id
 from codec.message import Message
 from gateway.admin.dead_letters import TO_GROUP, TO_ORIGIN, DeadLetter, properties_to_resend
 from gateway.admin.tests.local_server import LocalServer
-from remoting.blocking import BlockingClient
 from remoting.bodies.groups import SubscriptionGroupConfig
 from remoting.requests.groups import UpdateAndCreateSubscriptionGroup
 from remoting.requests.send import ConsumerSendMsgBack
@@ -20,8 +19,7 @@ def group(server: LocalServer, name: str) -> str:
     """A group with three dead letters of a topic with the same name, on broker-a."""
     server.run("topic", "create", name, "-q", "1", "--broker", "broker-a")
     sent = server.run("produce", name, "a", "b", "c", "-k", "k", "-g", "tag", "-p", "n=1", "--json")
-    host, _, port = server.brokers["broker-a"].rpartition(":")
-    with BlockingClient(host, int(port), timeout_s=30) as client:
+    with server.connect() as client:
         client.ask(UpdateAndCreateSubscriptionGroup(data=SubscriptionGroupConfig(group_name=name)))
         for line in sent.splitlines():
             place = json.loads(line)

@@ -9,7 +9,6 @@ import pytest
 
 from gateway.admin.tests.local_server import LocalServer
 from gateway.admin.tests.member import Member
-from remoting.blocking import BlockingClient
 from remoting.bodies.groups import SubscriptionGroupConfig
 from remoting.declare import Request
 from remoting.requests.groups import UpdateAndCreateSubscriptionGroup
@@ -18,8 +17,7 @@ from remoting.requests.send import SendMessage
 
 
 def ask(server: LocalServer, broker: str, *requests: Request[Any]) -> None:
-    host, _, port = server.brokers[broker].rpartition(":")
-    with BlockingClient(host, int(port), timeout_s=30) as client:
+    with server.connect(broker) as client:
         for request in requests:
             client.ask(request)
 
