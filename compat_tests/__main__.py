@@ -10,6 +10,7 @@ import click
 
 from compat_tests.endpoints import ENDPOINT_KINDS
 from compat_tests.results_table import render_table
+from compat_tests.suite import run_cases
 
 
 @click.group()
@@ -27,12 +28,7 @@ def main() -> None:
 @click.argument("pytest_options", nargs=-1, type=click.UNPROCESSED)
 def run(endpoint: str, results: Path | None, pytest_options: tuple[str, ...]) -> None:
     """Run the cases against an endpoint. Further options go to pytest (-k NAME, -x, …)."""
-    import pytest  # only this command needs it
-
-    options = [str(Path(__file__).parent / "cases"), f"--endpoint={endpoint}", *pytest_options]
-    if results is not None:
-        options.append(f"--results={results}")
-    sys.exit(pytest.main(options))
+    sys.exit(run_cases(endpoint, results, pytest_options))
 
 
 @main.command("table")

@@ -5,33 +5,7 @@
 
 import pytest
 
-AREAS = {
-    "clients": "Stock programs, unmodified",
-    "send": "Sending",
-    "batch": "Batches",
-    "bodies": "Bodies: none, large, compressed",
-    "consume": "Consuming: push, lite pull, broadcast, pause",
-    "from": "Where a new group begins",
-    "ordered": "Ordered: queue choice, locks, orderly listeners",
-    "retry": "Retry and dead letters",
-    "transactions": "Transactions",
-    "delay": "Delay levels",
-    "timer": "Timer messages and recall",
-    "filter": "Filters: tags and SQL92",
-    "pop": "POP consumption",
-    "reply": "Request and reply",
-    "trace": "Message trace",
-    "namespace": "Namespaces and unit mode",
-    "pull": "Pulling",
-    "offsets": "Offsets: commit, search, reset, clone",
-    "client": "Clients: heartbeats, notices, what is asked of them",
-    "query": "Message queries",
-    "admin": "Administration of topics and groups",
-    "namesrv": "Name server",
-    "wire": "The protocol on the wire",
-    "restart": "Restart and SIGKILL",
-}
-"""Areas of the protocol in the order of the table, each with its heading."""
+from compat_tests.areas import AREAS
 
 
 def case(area: str, feature: str) -> pytest.MarkDecorator:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from compat_tests.marks import AREAS
+from compat_tests.areas import AREAS
 
 Results = dict[str, dict[str, Any]]
 """The results of one endpoint by case id."""

@@ -300,6 +300,9 @@ def main() -> int:
     words = sys.argv[1:]
     end = words.index("--") if "--" in words else len(words)
     arguments = parser.parse_args(words[:end])
+    # A shell lets the commands that it starts in the background ignore SIGINT, and so would everything that runs here:
+    # programs that tests stop by Ctrl-C would go on.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     runs = _runs()
     if not arguments.names:
         _list_runs(runs)

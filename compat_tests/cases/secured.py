@@ -95,8 +95,10 @@ def create_user(server: Server, name: str, *rules: tuple[str, str, str]) -> Iter
     """Create a user with rules (resource, actions, decision), and yield a client that signs as that user."""
     with dial(server.broker) as root:
         add_user(root, name, *rules)
-        with dial(server.broker, name, secret_of(name)) as client:
-            yield client
+    with dial(server.broker, name, secret_of(name)) as client:
+        yield client
+    # A connection of its own: building a program meanwhile may take longer than a server keeps an idle one.
+    with dial(server.broker) as root:
         root.ask(AuthDeleteUser(username=name))
 
 

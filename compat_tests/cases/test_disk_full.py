@@ -152,7 +152,7 @@ def fill_and_free(disk: Path, tmp_path: Path) -> None:
             free(disk)
             eventually(lambda: sender.works_again(client), 10)
         sender.check(client)
-        assert gateway.stop() == 0
+        assert gateway.stop() == 0, gateway.output()
     with serve(disk, tmp_path) as again, again.connect() as client:
         assert not again.lines("recovering")
         sender.check(client)
@@ -196,7 +196,7 @@ def test_new_topics_on_a_full_disk(disk: Path, tmp_path: Path) -> None:
         client.ask(with_topic)
         assert client.ask(send_request("made", b"made")).queue_offset == 0
         assert client.ask(send_request("new", b"new")).queue_offset == 0
-        assert gateway.stop() == 0
+        assert gateway.stop() == 0, gateway.output()
     with serve(disk, tmp_path) as again, again.connect() as client:
         assert bodies(pull(client, "made")) == [b"made"]
         assert bodies(pull(client, "new")) == [b"new"]
@@ -273,7 +273,7 @@ def test_batches_up_to_the_end(disk: Path, tmp_path: Path, flush: str) -> None:
             count += 1
         found = [message.body[0] for message in read_queue(client, "b")]
         assert found == list(range(BATCH)) * count
-        assert gateway.stop() == 0
+        assert gateway.stop() == 0, gateway.output()
 
 
 def test_first_start_on_a_full_disk(disk: Path, tmp_path: Path) -> None:

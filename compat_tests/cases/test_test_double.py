@@ -73,7 +73,9 @@ def control(gateway: Gateway, stock: JavaClient) -> Control:
 
 
 def send(stock: JavaClient, body: str, **fields: Any) -> list[dict[str, Any]]:
-    with stock.producer("producers") as producer:
+    with stock.producer(
+        "producers", sendMsgTimeout=30_000
+    ) as producer:  # a busy machine is slow to connect again
         return producer.send({"topic": "orders", "body": body, **fields})
 
 

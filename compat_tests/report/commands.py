@@ -5,7 +5,6 @@ official server is needed, or with a second endpoint. Each run of the cases is a
 """
 
 import json
-import subprocess
 import sys
 import tempfile
 from datetime import UTC, datetime
@@ -15,8 +14,8 @@ from typing import Any, Final
 
 import click
 
+from compat_tests.areas import AREAS
 from compat_tests.endpoints import ENDPOINT_KINDS
-from compat_tests.marks import AREAS
 from compat_tests.report.comparison import (
     DEVIATES,
     NOT_RUN,
@@ -28,10 +27,10 @@ from compat_tests.report.comparison import (
 )
 from compat_tests.report.html_page import render_page, verdict_text
 from compat_tests.results_table import Results, read_results
+from compat_tests.suite import run_cases
 from toolkit.exit_codes import ConfigurationError, ExitCode
 from toolkit.install_command import install_command
 
-CASES: Final = Path(__file__).parents[1] / "cases"
 ABOUT_THE_ENDPOINT: Final = "not ours_only and not both_servers"
 """Leaves out the cases that start servers of their own, whatever the endpoint."""
 PYTEST_TESTS_FAILED: Final = 1
@@ -150,22 +149,9 @@ def _run_cases(endpoint: str, options: list[str], junit: Path | None) -> Results
         raise ConfigurationError(f"the suite needs pytest: {install_command('compat')}")
     with tempfile.TemporaryDirectory(prefix="rmq-compat-") as folder:
         results = Path(folder) / "results.jsonl"
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            str(CASES),
-            "-q",
-            "--no-header",
-            "--tb=no",
-            "-p",
-            "no:cacheprovider",
-        ]
-        command += ["-m", ABOUT_THE_ENDPOINT]
-        command += [f"--endpoint={endpoint}", f"--results={results}", *options]
-        if junit is not None:
-            command.append(f"--junitxml={junit.absolute()}")
-        code = subprocess.run(command, stdout=sys.stderr, check=False).returncode
+        quiet = ["-q", "--no-header", "--tb=no", "-p", "no:cacheprovider", "-m", ABOUT_THE_ENDPOINT]
+        junit_option = [f"--junitxml={junit.absolute()}"] if junit is not None else []
+        code = run_cases(endpoint, results, [*quiet, *options, *junit_option], sys.stderr)
         if code == PYTEST_NOTHING_SELECTED:
             return {}
         if code not in (0, PYTEST_TESTS_FAILED) or not results.exists():

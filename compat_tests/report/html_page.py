@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from html import escape
 from typing import Final
 
-from compat_tests.marks import AREAS
+from compat_tests.areas import AREAS
 from compat_tests.report.comparison import BETTER, DEVIATES, NOT_RUN, SAME, ComparedCase, EndpointComparison
 from toolkit.html_tables import render_table
 from toolkit.pages import render_cards, render_document

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from compat_tests.marks import AREAS
+from compat_tests.areas import AREAS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "reference" / "compatibility.md").read_text()

@@ -25,6 +25,7 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from pathlib import Path
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -73,7 +74,15 @@ def _walk_sources(directory: Traversable, place: str) -> Iterator[tuple[str, str
 
 
 def _module_source(module: str) -> str:
-    loader: Any = importlib.import_module(module).__loader__
+    """Return the text of a module: of its file, or from its loader if it came from an archive or was shipped itself.
+
+    The file comes first, because not every loader knows the text: pytest's for rewritten modules does not.
+    """
+    loaded = importlib.import_module(module)
+    file = getattr(loaded, "__file__", None)
+    if file is not None and Path(file).is_file():
+        return Path(file).read_text(encoding="utf-8")
+    loader: Any = loaded.__loader__
     return str(loader.get_source(module))
 
 

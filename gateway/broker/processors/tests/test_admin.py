@@ -47,9 +47,9 @@ def test_settings_are_shown_and_changed(world):
     [
         ("configBlackList=x", 16, "Can not update config in black list."),
         (
-            "listenPort=1",
+            "storePathRootDir=/elsewhere",
             29,
-            "cannot be changed while the server runs: listenPort; change the file and restart",
+            "cannot be changed while the server runs: storePathRootDir; change the file and restart",
         ),
         ("noSuchKey=1", 29, "noSuchKey is not a key of this server"),
         ("forceRegister=false", 29, "forceRegister has no effect yet"),
