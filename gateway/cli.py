@@ -207,6 +207,9 @@ COMMANDS: Final = {
         "gateway.admin.commands.debug", "Collect information about a cluster that misbehaves."
     ),
     "dlq": LazyCommand("gateway.admin.commands.dlq", "List dead letters, look at them, and send them again."),
+    "docs": LazyCommand(
+        "gateway.docs_command", "Print the document PAGE, for example how-to/serve; without PAGE, list all."
+    ),
     "group": LazyCommand("gateway.admin.commands.group", "List, describe, move and delete consumer groups."),
     "message": LazyCommand("gateway.admin.commands.message", "Find messages by id, key, place or time."),
     "produce": LazyCommand(

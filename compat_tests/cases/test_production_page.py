@@ -24,7 +24,10 @@ from remoting.tls import client_context
 
 pytestmark = pytest.mark.ours_only
 
-PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "production.md").read_text()
+PAGE_FILE = Path(__file__).parents[2] / "docs" / "how-to" / "production.md"
+if not PAGE_FILE.exists():
+    pytest.skip("the documents are in a checkout only", allow_module_level=True)
+PAGE = PAGE_FILE.read_text()
 GATEWAY_SECRET, OTTO = "secret of the gateway", "otto:a long password"
 
 

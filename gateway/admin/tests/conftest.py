@@ -12,7 +12,7 @@ from gateway.config.keys import CLIENT_ENVIRONMENT_PREFIX
 _NUMBERS = itertools.count(1)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
     """Two brokers of one cluster."""
     with run_server(tmp_path_factory.mktemp("server"), brokers=2, enable_property_filter=True) as running:

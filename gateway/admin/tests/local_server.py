@@ -99,25 +99,25 @@ def run_server(
         finally:
             started.set()
 
-    with pytest.MonkeyPatch.context() as patch:
-        # A server changes settings of the whole process, and signal handlers belong to the main thread.
-        patch.setattr(StopSignals, "install", lambda self: None)
-        for name in ("freeze", "set_threshold"):
-            patch.setattr(gc, name, lambda *values: None)
-        thread = threading.Thread(target=main)
-        thread.start()
-        try:
+    thread = threading.Thread(target=main)
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            # A server changes settings of the process at its start, and signal handlers belong to the main thread.
+            patch.setattr(StopSignals, "install", lambda self: None)
+            for name in ("freeze", "set_threshold"):
+                patch.setattr(gc, name, lambda *values: None)
+            thread.start()
             assert started.wait(START_TIMEOUT_S)
-            if problems:
-                raise problems[0]
-            facts = json.loads(ready.read_text())
-            yield LocalServer(facts["namesrv"], facts["brokers"])
-        finally:
-            if loop:
-                token, server = loop[0]
-                for _ in range(2):  # the second signal does not wait for clients
-                    with contextlib.suppress(trio.RunFinishedError):
-                        token.run_sync_soon(server._signals.record_signal, 15)
-            thread.join(START_TIMEOUT_S)
+        if problems:
+            raise problems[0]
+        facts = json.loads(ready.read_text())
+        yield LocalServer(facts["namesrv"], facts["brokers"])
+    finally:
+        if loop:
+            token, server = loop[0]
+            for _ in range(2):  # the second signal does not wait for clients
+                with contextlib.suppress(trio.RunFinishedError):
+                    token.run_sync_soon(server._signals.record_signal, 15)
+        thread.join(START_TIMEOUT_S)
     if problems:
         raise problems[0]
