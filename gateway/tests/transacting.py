@@ -15,7 +15,7 @@ from remoting.bodies.heartbeat import HeartbeatData, ProducerData
 from remoting.connection import Connection
 from remoting.errors import RemotingClosed, RequestError
 from remoting.requests.client import HeartBeat
-from remoting.requests.send import SendMessageReply
+from remoting.requests.send import SendMessageReply, SendMessageV2
 from remoting.requests.transaction import CheckTransactionState, EndTransaction
 
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
@@ -90,6 +90,23 @@ class Producer:
 
     def times(self) -> list[int]:
         return [at for at, _, _ in self.questions]
+
+
+def half_message(key: str, born_ms: int, body: bytes) -> SendMessageV2:
+    """Return the send of a half message to topic t, as the producer group p sends it."""
+    request = SendMessageV2(
+        producer_group="p",
+        topic="t",
+        default_topic="TBW102",
+        default_topic_queue_nums=4,
+        queue_id=0,
+        sys_flag=4,
+        born_timestamp=born_ms,
+        flag=0,
+        properties=f"UNIQ_KEY\x01{key}\x02TRAN_MSG\x01true\x02PGROUP\x01p\x02",
+    )
+    request.body = body
+    return request
 
 
 async def started(cluster: Cluster, decide: int | None = UNKNOWN, **settings: Any) -> tuple[Node, Producer]:

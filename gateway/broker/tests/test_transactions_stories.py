@@ -11,8 +11,7 @@ import pytest
 
 from codec.topics import TRANS_CHECK_MAX_TOPIC
 from gateway.tests.crash_story import STORY_RANGES, CrashStory
-from gateway.tests.transacting import COMMIT, ROLLBACK
-from remoting.requests.send import SendMessageV2
+from gateway.tests.transacting import COMMIT, ROLLBACK, half_message
 from remoting.requests.transaction import CheckTransactionState, EndTransaction
 
 STEPS = 30
@@ -62,19 +61,7 @@ class TransactionStory(CrashStory):
 
     def send_half(self) -> None:
         key = f"U{len(self.halves)}"
-        request = SendMessageV2(
-            producer_group="p",
-            topic="t",
-            default_topic="TBW102",
-            default_topic_queue_nums=4,
-            queue_id=0,
-            sys_flag=4,
-            born_timestamp=self.clock.now_ms(),
-            flag=0,
-            properties=f"UNIQ_KEY\x01{key}\x02TRAN_MSG\x01true\x02PGROUP\x01p\x02",
-        )
-        request.body = key.encode()
-        reply = self.world.ask(request)
+        reply = self.world.ask(half_message(key, self.clock.now_ms(), key.encode()))
         decision = self.randomness.choice([COMMIT, ROLLBACK])
         end = self.world.broker.store.max_physical_offset
         self.halves[key] = Half(key, decision, reply.queue_offset, int(reply.msg_id[-16:], 16), end)

@@ -8,7 +8,7 @@ from gateway.tests.broker_fakes import FakeClock
 from gateway.tests.broker_world import World
 from gateway.tests.cluster import SMALL
 from gateway.tests.popping import pop_request
-from remoting.requests.send import SendMessageV2
+from gateway.tests.transacting import half_message
 from storage.crash_files import CrashFiles
 
 RETRY = "%RETRY%g_t"
@@ -23,19 +23,7 @@ def build(files: CrashFiles, clock: FakeClock) -> World:
 
 def check_half_message(world: World) -> Callable[[World], bool]:
     """Have a copy of a half message written, whose original is done with then."""
-    request = SendMessageV2(
-        producer_group="p",
-        topic="t",
-        default_topic="TBW102",
-        default_topic_queue_nums=4,
-        queue_id=0,
-        sys_flag=4,
-        born_timestamp=world.clock.now_ms(),
-        flag=0,
-        properties="UNIQ_KEY\x01U\x02TRAN_MSG\x01true\x02PGROUP\x01p\x02",
-    )
-    request.body = b"half"
-    world.ask(request)
+    world.ask(half_message("U", world.clock.now_ms(), b"half"))
     world.broker.store.flush()
     world.clock.pass_ms(30_000)
     list(world.broker.transaction_checks.run_round())
