@@ -4,10 +4,13 @@ They are not run in this one: pytest rewrites the modules of packages that bring
 do so for modules that are imported already.
 """
 
+import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import IO, Final
 
 CASES: Final = Path(__file__).parent / "cases"
@@ -18,15 +21,28 @@ def run_cases(
 ) -> int:
     """Run the cases against an endpoint and return pytest's exit code.
 
-    ``results`` is the file for a JSON line per case. Ctrl-C reaches the cases as well; they delete what they created,
-    so this waits for them.
+    ``results`` is the file for a JSON line per case. Ctrl-C reaches the cases as well, and SIGTERM is passed on; they
+    delete what they created, so this waits for them.
     """
     command = [sys.executable, "-m", "pytest", str(CASES), f"--endpoint={endpoint}", *options]
     if results is not None:
         command.append(f"--results={results}")
     process = subprocess.Popen(command, stdout=output)
-    while True:
-        try:
-            return process.wait()
-        except KeyboardInterrupt:
-            continue
+    with _sigterm_passed_to(process):
+        while True:
+            try:
+                return process.wait()
+            except KeyboardInterrupt:
+                continue
+
+
+@contextmanager
+def _sigterm_passed_to(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    def pass_on(_number: int, _frame: FrameType | None) -> None:
+        process.terminate()
+
+    before = signal.signal(signal.SIGTERM, pass_on)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
