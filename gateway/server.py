@@ -13,7 +13,8 @@ import trio
 from gateway.auth.needs import NeedContext
 from gateway.config.process import BrokerConfig, ServeConfig
 from gateway.connection_metrics import connection_metrics
-from gateway.http_endpoint import Readiness, build_http_endpoint, failing_tasks
+from gateway.http_endpoint import METRIC_PREFIX, Readiness, build_http_endpoint, failing_tasks
+from gateway.metrics_export import build_metrics_push
 from gateway.namesrv.addresses import join_address
 from gateway.namesrv.metrics import namesrv_metrics
 from gateway.namesrv.service import NamesrvService
@@ -90,6 +91,9 @@ class Server:
         self._metrics.register_remote(self._brokers.remote_metrics)
         self._readiness = Readiness(self._supervisors, self._brokers.find_troubles)
         self._http = build_http_endpoint(config.process, self._metrics, self._readiness)
+        self._push = build_metrics_push(config.process.metrics_export, self._metrics, METRIC_PREFIX)
+        if self._push is not None:
+            self._metrics.register(self._push.metrics)
 
     def _build_namesrv(self) -> NamesrvService | None:
         if self._config.namesrv is None:
@@ -163,6 +167,8 @@ class Server:
         addresses = facts["brokers"] = await self._brokers.start(nursery)
         if self._http is not None:
             facts["http"] = join_address(*await nursery.start(self._http.run))
+        if self._push is not None:
+            nursery.start_soon(self._push.run, self._tasks)
         tune_garbage_collector()
         if self._link is None:
             announce_ready(facts, self._config.process.ready_file)

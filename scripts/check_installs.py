@@ -263,6 +263,10 @@ CHECKS: Final[dict[str, Callable[[Environment], None]]] = {
     "delta": importing("deltalake"),
     "avro": importing("fastavro"),
     "connect": importing("pandas", "grpc", "grpc_status", "google.rpc", "zstandard"),
+    "otel": importing(
+        "opentelemetry.exporter.otlp.proto.http.metric_exporter",
+        "opentelemetry.exporter.otlp.proto.grpc.metric_exporter",
+    ),
     "compat": check_compat,
     "docs": importing("mkdocs", "mkdocstrings"),
 }

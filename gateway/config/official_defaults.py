@@ -84,10 +84,9 @@ BROKER = _parse(
     maxHaTransferByteInSecond=104857600 maxLmqConsumeQueueNum=20000 maxOffsetMapSize=104857600
     maxReconnectIntervalTimeSeconds=60 maxRecoveryCommitlogFiles=30 maxRocksDBIndexQueryDays=7
     maxSlaveResendLength=268435456 maxStatsIdleTimeInMinutes=-1 memTableFlushIntervalMs=3600000
-    messageIndexSafe=false messageStorePlugIn= metricGrpcExporterIntervalInMills=60000
-    metricGrpcExporterTimeOutInMills=3000 metricLoggingExporterIntervalInMills=10000 metricsExporterType=DISABLE
-    metricsGrpcExporterHeader= metricsGrpcExporterTarget= metricsInDelta=false metricsLabel=
-    metricsOtelCardinalityLimit=50000 metricsPromExporterHost= metricsPromExporterPort=5557 minInSyncReplicas=1
+    messageIndexSafe=false messageStorePlugIn=
+    metricLoggingExporterIntervalInMills=10000 metricsInDelta=false metricsOtelCardinalityLimit=50000
+    metricsPromExporterHost= metricsPromExporterPort=5557 minInSyncReplicas=1
     offsetCheckInSlave=false popCkMaxBufferSize=200000 popCkOffsetMaxQueueSize=20000 popCkStayBufferTime=10000
     popCkStayBufferTimeOut=3000 popConsumerFSServiceInit=true popConsumerKVServiceEnable=false
     popConsumerKVServiceInit=false popConsumerKVServiceLog=false popLongPollingForceNotifyInterval=800

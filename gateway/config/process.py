@@ -10,6 +10,7 @@ from gateway.config.auth import AuthConfig
 from gateway.config.broker import AUTO, BrokerConfig
 from gateway.config.keys import key
 from gateway.config.limits import NamesrvLimits
+from gateway.config.metrics_export import MetricsExportConfig
 from gateway.config.store import MIB, StoreSettings
 from gateway.config.tls import TlsConfig
 
@@ -282,6 +283,7 @@ class ProcessConfig:
     ready_file: str = key(
         "readyFile", "", "file to write the ready line to, besides standard output", path=True, ours=True
     )
+    metrics_export: MetricsExportConfig = field(default_factory=MetricsExportConfig)
 
 
 @dataclass(frozen=True, slots=True)

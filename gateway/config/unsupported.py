@@ -110,6 +110,10 @@ REASONS: dict[str, str] = {
     "has no effect here: the keys tls.* decide": """
         useTLS tls.config.file
     """,
+    "has no effect here: Prometheus asks httpPort, and maxMetricSeries bounds the series": """
+        metricsOtelCardinalityLimit metricLoggingExporterIntervalInMills metricsPromExporterPort
+        metricsPromExporterHost
+    """,
     "is not configurable yet": """
         fetchNameSrvAddrByDnsLookup fetchNamesrvAddrByAddressServer fetchNamesrvAddrInterval
         updateNameServerAddrPeriod accountStatsEnable accountStatsPrintZeroValues maxStatsIdleTimeInMinutes
@@ -117,10 +121,7 @@ REASONS: dict[str, str] = {
         expectConsumerNumUseFilter maxErrorRateOfBloomFilter filterDataCleanTimeSpan
         realTimeNotifyConsumerChange cleanOfflineBrokerInterval transactionMetricFlushInterval
         enableDetailStat autoDeleteUnusedStats
-        useStaticSubscription metricsExporterType metricsOtelCardinalityLimit metricsGrpcExporterTarget
-        metricsGrpcExporterHeader metricGrpcExporterTimeOutInMills metricGrpcExporterIntervalInMills
-        metricLoggingExporterIntervalInMills metricsPromExporterPort metricsPromExporterHost metricsLabel
-        metricsInDelta enableRemotingMetrics enableMessageStoreMetrics enablePopMetrics
+        useStaticSubscription metricsInDelta enableRemotingMetrics enableMessageStoreMetrics enablePopMetrics
         enableConnectionMetrics enableTransactionMetrics enableStatsMetrics enableRequestMetrics
         enableLagAndDlqMetrics estimateAccumulation coldCtrStrategyEnable usePIDColdCtrStrategy
         cgColdReadThreshold globalColdReadThreshold coldDataFlowControlEnable coldDataScanEnable

@@ -6,15 +6,13 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from gateway.runtime.metrics import OFFICIAL_PREFIX, Distribution, Metric, MetricRegistry
+from gateway.runtime.metrics import Distribution, Metric, MetricRegistry, prefixed_name
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric as MetricFamily
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 SAMPLES_PER_SLICE: Final = 256
-SHOWN_BUCKET_STEP: Final = 4
-"""Every fourth quarter octave is shown: 20 us, 40 us, … are enough for a scrape, and a quarter of the text."""
 
 
 class _OneFamily:
@@ -35,16 +33,13 @@ async def render_exposition(registry: MetricRegistry, prefix: str) -> bytes:
     import prometheus_client as client  # only servers with a console need it
 
     families: dict[str, MetricFamily] = {}
-    for number, each in enumerate(await registry.collect_in_slices()):
+    for number, each in enumerate(await registry.collect_all()):
         if isinstance(each, Metric):
             _add_metric(families, each, prefix)
         else:
             _add_distribution(families, each, prefix)
         if number % SAMPLES_PER_SLICE == 0:
             await trio.lowlevel.checkpoint()
-    for remote_source in registry.remote_sources:
-        for metric in await remote_source():
-            _add_metric(families, metric, prefix)
     process = client.ProcessCollector(registry=None).collect()
     texts = []
     for family in (*families.values(), *process):
@@ -63,21 +58,20 @@ def _find_family(families: dict[str, "MetricFamily"], name: str, meaning: str, k
 
 
 def _add_metric(families: dict[str, "MetricFamily"], metric: Metric, prefix: str) -> None:
-    name = metric.name.removesuffix("_total") if metric.kind == "counter" else metric.name
-    if not name.startswith(OFFICIAL_PREFIX):
-        name = prefix + name
+    name = prefixed_name(metric.name, prefix)
+    if metric.kind == "counter":
+        name = name.removesuffix("_total")
     family = _find_family(families, name, metric.meaning, metric.kind)
     suffix = "_total" if metric.kind == "counter" else ""
     family.add_sample(name + suffix, dict(metric.labels), metric.value)
 
 
 def _add_distribution(families: dict[str, "MetricFamily"], shown: Distribution, prefix: str) -> None:
-    name = prefix + shown.name
+    name = prefixed_name(shown.name, prefix)
     family = _find_family(families, name, shown.meaning, "histogram")
     labels = dict(shown.labels)
-    for index, (bound_s, count) in enumerate(shown.latencies.buckets()):
-        if index % SHOWN_BUCKET_STEP == 0 or math.isinf(bound_s):
-            le = "+Inf" if math.isinf(bound_s) else f"{bound_s:.6g}"
-            family.add_sample(name + "_bucket", {**labels, "le": le}, count)
-    family.add_sample(name + "_count", labels, shown.latencies.count)
-    family.add_sample(name + "_sum", labels, shown.latencies.total_s)
+    for bound, count in shown.histogram.shown_buckets():
+        le = "+Inf" if math.isinf(bound) else f"{bound:.6g}"
+        family.add_sample(name + "_bucket", {**labels, "le": le}, count)
+    family.add_sample(name + "_count", labels, shown.histogram.count)
+    family.add_sample(name + "_sum", labels, shown.histogram.total)

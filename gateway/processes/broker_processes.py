@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import trio
 
+from gateway.config.metrics_export import MetricsExportConfig
 from gateway.config.process import BrokerConfig, ServeConfig
 from gateway.namesrv.processors import routes as namesrv_routes
 from gateway.namesrv.service import NamesrvService
@@ -43,7 +44,14 @@ class BrokerProcesses:
         )
 
     def _start_process(self, broker: BrokerConfig) -> BrokerProcess:
-        process = replace(self._config.process, brokers=1, processes=False, http_port=-1, ready_file="")
+        process = replace(
+            self._config.process,
+            brokers=1,
+            processes=False,
+            http_port=-1,
+            ready_file="",
+            metrics_export=MetricsExportConfig(),  # the supervisor exports the metrics of all
+        )
         config = replace(self._config, process=process, namesrv=None, brokers=(broker,), notices=())
         return start_broker_process(BrokerJob(config, os.getpid(), self._has_namesrv), self._reactor)
 

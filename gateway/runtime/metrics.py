@@ -1,10 +1,11 @@
-"""Metric primitives (counter, gauge, latency histogram), sampled when scraped or shown."""
+"""Metric primitives (counter, gauge, histograms), sampled when scraped, exported or shown."""
 
 import math
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Final, Literal
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 import trio
 
@@ -40,6 +41,42 @@ def counter_metrics(
 
 # 20 us to 100 s, a quarter of an octave each: a quantile is right to within 10 %.
 _BOUNDS_S: Final = tuple(20e-6 * 2 ** (step / 4) for step in range(90))
+SHOWN_BUCKET_STEP: Final = 4
+
+
+class Histogram(Protocol):
+    """Numbers of values in buckets, as metrics show them."""
+
+    count: int
+
+    @property
+    def total(self) -> float:
+        """The sum of all values."""
+
+    def shown_buckets(self) -> Iterator[tuple[float, int]]:
+        """Yield upper bounds with cumulative counts; the last bound is infinite."""
+
+
+class FixedHistogram:
+    """A histogram whose upper bounds are given in ascending order, for values in any unit."""
+
+    __slots__ = ("_bounds", "_counts", "count", "total")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self.count = 0
+        self.total = 0.0
+
+    def record(self, value: float) -> None:
+        """Count one value. A value equal to a bound belongs to the bucket below it."""
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self.count += 1
+        self.total += value
+
+    def shown_buckets(self) -> Iterator[tuple[float, int]]:
+        """Yield upper bounds with cumulative counts; the last bound is infinite."""
+        return zip((*self._bounds, math.inf), accumulate(self._counts), strict=True)
 
 
 class LatencyHistogram:
@@ -87,6 +124,17 @@ class LatencyHistogram:
         same.counts, same.count, same.total_s = self.counts.copy(), self.count, self.total_s
         return same
 
+    @property
+    def total(self) -> float:
+        """The sum of all durations, in seconds."""
+        return self.total_s
+
+    def shown_buckets(self) -> Iterator[tuple[float, int]]:
+        """Yield every fourth bucket and the last one: 20 us, 40 us, ... are enough for a scrape."""
+        for index, (bound_s, count) in enumerate(self.buckets()):
+            if index % SHOWN_BUCKET_STEP == 0 or math.isinf(bound_s):
+                yield bound_s, count
+
     def buckets(self) -> Iterator[tuple[float, int]]:
         """Yield upper bounds in seconds with cumulative counts; the last bound is infinite."""
         seen = 0
@@ -97,15 +145,21 @@ class LatencyHistogram:
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """A named and labelled latency histogram; `name` ends with `_seconds`."""
+    """A named and labelled histogram; `name` ends with the unit, as `_seconds`, unless it is an official one."""
 
     name: str
-    latencies: LatencyHistogram
+    histogram: Histogram
     meaning: str
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
 OFFICIAL_PREFIX: Final = "rocketmq_"
+
+
+def prefixed_name(name: str, prefix: str) -> str:
+    """Return the whole name of a metric: official names have their prefix already."""
+    return name if name.startswith(OFFICIAL_PREFIX) else prefix + name
+
 
 MetricSource = Callable[[], Iterable[Metric | Distribution | None]]
 """Yields metrics, and None wherever other tasks may run in between."""
@@ -125,13 +179,8 @@ class MetricRegistry:
         self._sources.append(source)
 
     def register_remote(self, source: RemoteMetricSource) -> None:
-        """Add a function that asks other processes; only `/metrics` shows what it returns."""
+        """Add a function that asks other processes; only `collect_all` calls it."""
         self._remote_sources.append(source)
-
-    @property
-    def remote_sources(self) -> tuple[RemoteMetricSource, ...]:
-        """The sources that `collect` leaves out, because they have to wait."""
-        return tuple(self._remote_sources)
 
     def collect(self) -> Iterator[Metric | Distribution]:
         """Yield everything that the local sources return, without a pause."""
@@ -153,4 +202,11 @@ class MetricRegistry:
                 else:
                     found.append(each)
             await trio.lowlevel.checkpoint()
+        return found
+
+    async def collect_all(self) -> list[Metric | Distribution]:
+        """Return what all sources return, those that ask other processes included."""
+        found = await self.collect_in_slices()
+        for source in self._remote_sources:
+            found += await source()
         return found

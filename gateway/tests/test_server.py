@@ -7,6 +7,7 @@ import pytest
 import trio
 
 from codec.topics import DEFAULT_TOPIC
+from gateway.config.metrics_export import MetricsExportConfig
 from gateway.config.process import ListenerLimits, NamesrvConfig, ProcessConfig, ServeConfig
 from gateway.process_parts import format_address
 from gateway.runtime import process as process_module
@@ -22,6 +23,8 @@ from remoting.requests.namesrv import GetRouteInfoByTopic
 from remoting.server import open_listeners
 from toolkit.exit_codes import ExitCode
 
+NO_EXPORT = MetricsExportConfig()
+
 
 @pytest.fixture(autouse=True)
 def process(monkeypatch):
@@ -34,10 +37,13 @@ def process(monkeypatch):
         monkeypatch.setattr(process_module, name, lambda: None)
 
 
-def config(tmp_path, *, memory=True, brokers=1, namesrv=0, http_port=-1, **settings):
+def config(
+    tmp_path, *, memory=True, brokers=1, namesrv=0, http_port=-1, metrics_export=NO_EXPORT, **settings
+):
     return ServeConfig(
         process=ProcessConfig(
-            host="127.0.0.1", memory=memory, ready_file=str(tmp_path / "ready"), http_port=http_port
+            host="127.0.0.1", memory=memory, ready_file=str(tmp_path / "ready"), http_port=http_port,
+            metrics_export=metrics_export,
         ),
         limits=ListenerLimits(drain_s=30),
         namesrv=NamesrvConfig(listen_port=namesrv),
