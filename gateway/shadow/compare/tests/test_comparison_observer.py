@@ -136,7 +136,7 @@ def test_latencies_of_all_three():
         Outcome(make_send_exchange("orders"), OutcomeKind.MIRRORED, answer=ANSWER, latency_s=0.5)
     )
     found = {
-        each.labels["of"]: each.latencies.count for each in counts.figures() if isinstance(each, Distribution)
+        each.labels["of"]: each.histogram.count for each in counts.figures() if isinstance(each, Distribution)
     }
     assert found == {"primary": 1, "gateway": 2, "target": 2}
     assert counts.status()["requests"][0]["latency_ms"]["primary"]["p50"] == pytest.approx(10, rel=0.2)
