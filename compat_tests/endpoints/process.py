@@ -5,11 +5,13 @@ in a way that runs those handlers.
 """
 
 import atexit
+import faulthandler
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -107,25 +109,41 @@ def exit_on_sigterm() -> None:
 def interrupt_on_sigterm() -> None:
     """Make SIGTERM act like Ctrl-C, so that a test run ends in order; effective in the main thread only.
 
-    The signal repeats every `INTERRUPT_AGAIN_S` until `ignore_sigterm`, because an exception raised inside a finalizer
-    or a C callback is lost.
+    The signal repeats every `INTERRUPT_AGAIN_S` until `ignore_sigterm`, because one alone may be lost: an exception
+    raised inside a finalizer or a C callback is swallowed, and a signal that arrives after the interpreter last looked
+    and before a call begins to block does not wake that call. Python's handler does not run in the second case, so it
+    cannot be what repeats the signal: the C handler of `faulthandler` writes to a pipe that a thread reads.
     """
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
-        again = threading.Timer(INTERRUPT_AGAIN_S, os.kill, (os.getpid(), signal.SIGTERM))
-        again.daemon = True
-        again.start()
         raise KeyboardInterrupt
 
     if threading.current_thread() is threading.main_thread():
+        ignore_sigterm()
         signal.signal(signal.SIGTERM, interrupt)
+        reading, writing = os.pipe()
+        faulthandler.register(signal.SIGTERM, writing, all_threads=False, chain=True)
+        threading.Thread(target=_repeat_sigterm, args=(reading,), name="repeat-sigterm", daemon=True).start()
+
+
+def _repeat_sigterm(pipe: int) -> None:
+    """Send SIGTERM to the main thread some time after each one that `pipe` tells of."""
+    main = threading.main_thread().ident
+    assert main is not None
+    while os.read(pipe, 1 << 16):
+        time.sleep(INTERRUPT_AGAIN_S)
+        signal.pthread_kill(main, signal.SIGTERM)
 
 
 def ignore_sigterm() -> None:
     """Ignore SIGTERM from now on, because the run is ending already."""
-    # Not SIG_IGN, which programs started later would inherit.
     if threading.current_thread() is threading.main_thread():
+        # Ends the repeats: the pipe gets nothing more. Unregistering restores an older handler, so it comes first.
+        faulthandler.unregister(signal.SIGTERM)
+        # Not SIG_IGN, which programs started later would inherit.
         signal.signal(signal.SIGTERM, lambda *_: None)
 
 
 atexit.register(kill_all_children)
+# A forked child writes to the same pipe: its own SIGTERM would interrupt this program.
+os.register_at_fork(after_in_child=lambda: faulthandler.unregister(signal.SIGTERM))

@@ -16,7 +16,14 @@ from compat_tests.endpoints.process import ChildProcess
 FAMILY = (
     "import subprocess, time; print(subprocess.Popen(['/bin/sleep', '600']).pid, flush=True); time.sleep(600)"
 )
-ON_TERM = "import signal, time; signal.signal(signal.SIGTERM, {}); print(1, flush=True); time.sleep(600)"
+# Sleeps a little at a time, because a signal just before a call begins to block does not end it.
+ON_TERM = """
+import signal, time
+signal.signal(signal.SIGTERM, {})
+print(1, flush=True)
+while True:
+    time.sleep(0.01)
+"""
 
 
 def alive(pid: int) -> bool:
@@ -89,3 +96,65 @@ def test_no_child_outlives_a_program_that_ends_badly(tmp_path: Path, ending: str
     )
     assert done.returncode != 0
     eventually(lambda: not alive(int(done.stdout)))
+
+
+# A signal that arrives after the interpreter last looked for one, and before `sleep` blocks. No bytecode runs between
+# the two calls, so Python's handler cannot.
+LOST_SIGNAL = """
+import ctypes, operator, signal, time
+from functools import partial
+from compat_tests.endpoints import process
+
+process.INTERRUPT_AGAIN_S = 0.01
+process.interrupt_on_sigterm()
+send = partial(getattr(ctypes.CDLL(None), "raise"), signal.SIGTERM)
+try:
+    list(map(operator.call, [send, partial(time.sleep, 600)]))
+except KeyboardInterrupt:
+    process.ignore_sigterm()
+    time.sleep(0.1)  # several signals would have come
+    print("interrupted")
+"""
+
+
+SIGTERM_TO_A_FORK = """
+import os, signal, time
+from compat_tests.endpoints import process
+
+process.INTERRUPT_AGAIN_S = 0.01
+process.interrupt_on_sigterm()
+reading, writing = os.pipe()
+child = os.fork()
+if child == 0:
+    try:
+        os.write(writing, b"x")
+        while True:
+            time.sleep(0.01)  # a signal just before a longer one would be lost
+    except KeyboardInterrupt:
+        os._exit(7)
+os.read(reading, 1)
+os.kill(child, signal.SIGTERM)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+time.sleep(0.1)  # a signal of this process would have come
+"""
+
+
+def run_script(script: str) -> tuple[int, str, str]:
+    """Return a program's exit code, output and errors."""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_a_signal_just_before_a_blocking_call_still_interrupts() -> None:
+    assert run_script(LOST_SIGNAL) == (0, "interrupted\n", "")
+
+
+def test_a_signal_of_a_forked_child_interrupts_the_child_only() -> None:
+    assert run_script(SIGTERM_TO_A_FORK) == (0, "7\n", "")
