@@ -8,11 +8,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from codec.command import Command
+from gateway.auth.audit import AuditLog
 from gateway.auth.needs import NeedContext
 from gateway.config.process import BrokerConfig, ServeConfig
 from gateway.runtime.config_file import ConfigFile
 from gateway.runtime.run_blocking import RunBlocking
-from remoting.handler_table import Protect, leave_unprotected
+from remoting.handler_table import Guard
 from storage.files import DiskFiles, MemoryFiles
 
 if TYPE_CHECKING:
@@ -89,13 +90,17 @@ class ProcessAccess:
             self._by_directory[directory] = open_or_follow(self._config.auth, open_table)
         return self._by_directory[directory]
 
-    def guard(self, accounts: "Accounts | None", context: NeedContext) -> Protect:
-        """Return what wraps the handlers of a server. Raises ValueError for invalid settings."""
+    def guard(self, server: str, accounts: "Accounts | None", context: NeedContext) -> Guard:
+        """Return the access control, if there are accounts, and the audit log of a server.
+
+        Raises ValueError for invalid settings.
+        """
         if accounts is None:
-            return leave_unprotected
+            return AuditLog(server).guard()
         from gateway.auth.accounts import build_access_control
 
-        return build_access_control(self._config.auth, accounts, context).protect
+        control = build_access_control(self._config.auth, accounts, context)
+        return AuditLog(server, control.find_signer).guard(control.protect)
 
     async def keep_current(self) -> None:
         """Write accounts that could not be written before, and read files that others have changed."""

@@ -111,7 +111,8 @@ class Server:
             accept_transport=self._parts.accept_transport,
             process_values=self._parts.process_values,
             connection_type=self._parts.connection_type,
-            protect=access.guard(
+            guard=access.guard(
+                "namesrv",
                 access.accounts_of_namesrv(),
                 NeedContext(cluster, max_json_values=self._parts.limits.max_json_values),
             ),

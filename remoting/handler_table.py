@@ -4,12 +4,12 @@ A handler gets its request and the context that the table is bound to.
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final, Generic, TypeVar
 
 from codec.command import Command, encode_response
-from codec.java_numbers import quoted
-from remoting.acl import ACCESS_KEY
 from remoting.connection import Connection, Handler, encode_failure
 from remoting.declare import Header, Request
 
@@ -33,6 +33,25 @@ class AnswersLater:
 
 ANSWERS_LATER: Final = AnswersLater()
 
+Outcome = Header | AnswersLater | BaseException | None
+"""What a typed handler returned, or the exception that ended an asynchronous one."""
+Finish = Callable[[Outcome], None]
+Observe = Callable[[Connection, Command], Finish]
+"""Is called before a typed handler. What it returns is told what came of the request, except for an exception that the
+caller of the bound handler gets.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """What stands around the handlers of a server: checks before them, and observers behind them, by request code."""
+
+    protect: Protect = leave_unprotected
+    observed: Mapping[int, Observe] = field(default_factory=dict)
+
+
+NO_GUARD: Final = Guard()
+
 
 class Call:
     """One request in progress, for handlers that need the connection or answer later."""
@@ -48,15 +67,6 @@ class Call:
         serving another peer. Does nothing for a oneway request or a closed connection.
         """
         self.connection.answer_late(self.command, lambda: encode_reply(self.command, reply))
-
-    def describe_sender(self) -> dict[str, object]:
-        """Return the sender's address, and the access key of a request that has one, for lines of the audit log.
-
-        Without access control nobody has verified the key.
-        """
-        facts: dict[str, object] = {"remote": self.connection.remote[0]}
-        key = self.command.ext.get(ACCESS_KEY)
-        return {"by": quoted(key), **facts} if key else facts
 
     def fail(self, error: Exception) -> None:
         """Write the refusal (or SYSTEM_ERROR) as the answer."""
@@ -114,16 +124,56 @@ class HandlerTable(Generic[Context]):
         if code in self._raw or code in self._typed:
             raise ValueError(f"request code {code} has two handlers")
 
-    def bind(self, context: Context) -> dict[int, Handler]:
-        """Return the handlers by code, with their context filled in, in the form that `Connection` takes."""
+    def bind(
+        self, context: Context, observed: Mapping[int, Observe] = MappingProxyType({})
+    ) -> dict[int, Handler]:
+        """Return the handlers by code, with their context filled in, in the form that `Connection` takes.
+
+        Observers of codes that are not in the table are never called. Raises ValueError for an observer of a code whose
+        handler works on raw commands.
+        """
+        if raw := self._raw.keys() & observed.keys():
+            raise ValueError(f"handlers that work on raw commands cannot be observed: {sorted(raw)}")
         bound: dict[int, Handler] = {code: choose(context) for code, choose in self._raw.items()}
         for code, (request_type, function) in self._typed.items():
+            if code in observed:
+                function = _observe_handler(function, observed[code])
             bound[code] = _bind_typed(context, request_type, function)
         return bound
 
 
+def _wants_call(function: Callable[..., Any]) -> bool:
+    return len(inspect.signature(function).parameters) > 2
+
+
+def _observe_handler(function: Callable[..., Any], observe: Observe) -> Callable[..., Any]:
+    """Return a typed handler that tells ``observe`` what came of each request.
+
+    An asynchronous one may be cancelled, because the connection closed meanwhile.
+    """
+    wants_call = _wants_call(function)
+
+    def handle_and_tell(context: Any, request: Request[Any], call: Call) -> Any:
+        finish = observe(call.connection, call.command)
+        reply = function(context, request, call) if wants_call else function(context, request)
+        finish(reply)
+        return reply
+
+    async def work_and_tell(context: Any, request: Request[Any], call: Call) -> Any:
+        finish = observe(call.connection, call.command)
+        try:
+            reply = await (function(context, request, call) if wants_call else function(context, request))
+        except BaseException as error:
+            finish(error)
+            raise
+        finish(reply)
+        return reply
+
+    return work_and_tell if inspect.iscoroutinefunction(function) else handle_and_tell
+
+
 def _bind_typed(context: Any, request_type: type[Request[Any]], function: Callable[..., Any]) -> Handler:
-    wants_call = len(inspect.signature(function).parameters) > 2
+    wants_call = _wants_call(function)
     if inspect.iscoroutinefunction(function):
         return _bind_async(context, request_type, function, wants_call)
     parse = request_type.from_command

@@ -112,6 +112,13 @@ class AccessControl:
             raise _denied("check signature failed.", command, address)
         return user
 
+    def find_signer(self, command: Command) -> str | None:
+        """Return the user whose signature a request carries; None if there is none or it is wrong."""
+        user = self._accounts.user(command.ext.get(ACCESS_KEY, ""))
+        if user is None or user.status is not UserStatus.ENABLE or not has_signature(command, user.password):
+            return None
+        return user.name
+
     def authorize(self, user: User, command: Command, address: str) -> None:
         """Raise RequestError unless the user may send a request."""
         if user.is_super:

@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 import trio
 
+from codec.command import Command
 from gateway.config.live import list_values
 from gateway.config.process import NamesrvConfig
 from gateway.namesrv.answer_cache import AnswerCache
@@ -20,7 +21,14 @@ from gateway.namesrv.route_table import RouteTable
 from gateway.namesrv.text_file import AtomicTextFile, CoalescedFile, TextFile
 from gateway.runtime.limited_log import LimitedLog
 from gateway.runtime.run_blocking import RunBlocking
+from remoting.connection import Connection
+from remoting.handler_table import Finish, Observe
 from storage.clock import Clock
+
+
+def ignore_outcome(connection: Connection, command: Command) -> Finish:
+    """Observe nothing, for a namesrv without an audit log."""
+    return lambda _: None
 
 
 @dataclass(slots=True)
@@ -40,6 +48,8 @@ class Namesrv:
     large_registrations: LargeRegistrations
     limited_log: LimitedLog
     started_at: float
+    observe_registration: Observe
+    """Is told of registrations that add or move a broker, and of those that fail."""
     kv_file: CoalescedFile | None = None
     settings_file: CoalescedFile | None = None
     process_values: Mapping[str, str] = field(default_factory=dict)
@@ -58,6 +68,7 @@ def build_namesrv(
     memory: bool = False,
     run_blocking: RunBlocking = trio.to_thread.run_sync,
     process_values: Mapping[str, str] = MappingProxyType({}),
+    observe_registration: Observe = ignore_outcome,
 ) -> Namesrv:
     """Build a namesrv without brokers; with ``memory`` no files are read or written.
 
@@ -66,7 +77,7 @@ def build_namesrv(
     files: tuple[TextFile, TextFile] | None = None
     if not memory:
         files = AtomicTextFile(config.kv_config_path), AtomicTextFile(config.config_store_path)
-    return assemble_namesrv(config, clock, files, run_blocking, process_values)
+    return assemble_namesrv(config, clock, files, run_blocking, process_values, observe_registration)
 
 
 def assemble_namesrv(
@@ -75,6 +86,7 @@ def assemble_namesrv(
     files: tuple[TextFile, TextFile] | None,
     run_blocking: RunBlocking,
     process_values: Mapping[str, str] = MappingProxyType({}),
+    observe_registration: Observe = ignore_outcome,
 ) -> Namesrv:
     """Build a namesrv on the files of the KV configuration and of the settings, if there are any."""
     kv = KvConfig(files[0].read() if files else None)
@@ -90,6 +102,7 @@ def assemble_namesrv(
         large_registrations=LargeRegistrations(run_blocking),
         limited_log=LimitedLog(logging.getLogger(__name__), clock.monotonic),
         started_at=clock.monotonic(),
+        observe_registration=observe_registration,
         process_values=process_values,
     )
     if files is not None:

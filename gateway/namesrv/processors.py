@@ -74,6 +74,7 @@ async def _register_later(namesrv: Namesrv, request: ask.RegisterBroker, call: C
             if not call.connection.closed:
                 call.reply(_accept(namesrv, given, call))
     except Exception as error:  # noqa: BLE001 - becomes the answer
+        namesrv.observe_registration(call.connection, call.command)(error)
         call.fail(error)
     finally:
         namesrv.large_registrations.end(request, call.connection)
@@ -106,6 +107,8 @@ def _accept(namesrv: Namesrv, given: Registration, call: Call) -> ask.RegisterBr
         call.connection.state["namesrv"] = namesrv
         call.connection.on_close(namesrv.routes.unregister_owned_by)
     reply = _registered(namesrv, taken)
+    if taken.is_change:
+        namesrv.observe_registration(call.connection, call.command)(reply)
     if taken.gets_no_data:
         reply.remark = f"{given.broker_name}: {NO_REPLICATION}"
         names = {"broker": given.broker_name, "broker_id": given.broker_id, "address": given.address}
@@ -163,24 +166,14 @@ def get_broker_cluster_info(namesrv: Namesrv, request: ask.GetBrokerClusterInfo,
 
 
 @ask.WipeWritePermOfBroker.on(routes)
-def wipe_write_perm(
-    namesrv: Namesrv, request: ask.WipeWritePermOfBroker, call: Call
-) -> ask.WipeWritePermOfBrokerReply:
+def wipe_write_perm(namesrv: Namesrv, request: ask.WipeWritePermOfBroker) -> ask.WipeWritePermOfBrokerReply:
     topics = namesrv.routes.set_writable(request.broker_name, False)
-    _log_change(
-        namesrv, call, "broker write permission removed", broker=quoted(request.broker_name), topics=topics
-    )
     return ask.WipeWritePermOfBrokerReply(wipe_topic_count=topics)
 
 
 @ask.AddWritePermOfBroker.on(routes)
-def add_write_perm(
-    namesrv: Namesrv, request: ask.AddWritePermOfBroker, call: Call
-) -> ask.AddWritePermOfBrokerReply:
+def add_write_perm(namesrv: Namesrv, request: ask.AddWritePermOfBroker) -> ask.AddWritePermOfBrokerReply:
     topics = namesrv.routes.set_writable(request.broker_name, True)
-    _log_change(
-        namesrv, call, "broker write permission restored", broker=quoted(request.broker_name), topics=topics
-    )
     return ask.AddWritePermOfBrokerReply(add_topic_count=topics)
 
 
@@ -259,8 +252,7 @@ def _cached(namesrv: Namesrv, key: tuple[object, ...], encode: Callable[[], byte
 
 
 @ask.DeleteTopicInNamesrv.on(routes)
-def delete_topic(namesrv: Namesrv, request: ask.DeleteTopicInNamesrv, call: Call) -> None:
-    _log_change(namesrv, call, "route of a topic deleted", topic=quoted(request.topic))
+def delete_topic(namesrv: Namesrv, request: ask.DeleteTopicInNamesrv) -> None:
     namesrv.routes.delete_topic(request.topic, request.cluster_name)
 
 
@@ -362,7 +354,6 @@ def update_config(namesrv: Namesrv, request: ask.UpdateNamesrvConfig, call: Call
     if change.refusal:
         raise RequestError(ResponseCode.SYSTEM_ERROR, change.refusal)
     apply_config(namesrv, change.config)
-    _log_change(namesrv, call, "configuration changed by request")
     return _answer_when_stored(namesrv.settings_file, call)
 
 
@@ -384,10 +375,6 @@ def _listed_besides(namesrv: Namesrv) -> dict[str, str]:
 
 def _local_host(call: Call) -> str:
     return call.connection.local[0]
-
-
-def _log_change(namesrv: Namesrv, call: Call, message: str, **data: object) -> None:
-    namesrv.limited_log.info(message, **data, **call.describe_sender())
 
 
 def _refuse_unless(enabled: bool) -> None:

@@ -61,12 +61,14 @@ MEMBER_TOPIC_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
 class RegistrationResult:
     """The answer to a registration: the addresses of the broker's master, unless it is the master itself.
 
-    ``gets_no_data`` tells a replica that its master, a broker of this server, does not replicate.
+    ``gets_no_data`` tells a replica that its master, a broker of this server, does not replicate. ``is_change``: the
+    broker is new, or its address is.
     """
 
     ha_address: str | None = None
     master_address: str | None = None
     gets_no_data: bool = False
+    is_change: bool = False
 
 
 class RouteTable:
@@ -128,19 +130,16 @@ class RouteTable:
             if previous is not None and previous.address == given.address:
                 previous.heard_at = self._now()
             raise
-        is_changed = (
-            previous is None
-            or previous.address != given.address
-            or previous.data_version != given.data_version
-        )
+        is_moved = previous is None or previous.address != given.address
+        is_changed = previous is None or is_moved or previous.data_version != given.data_version
         self._set_member(broker, given, owner, is_local=False)
         if brings_topics:
             self._set_topics(broker, given, replaces_all=is_changed)
         master = broker.members.get(MASTER_ID)
         if given.broker_id == MASTER_ID or master is None:
-            return RegistrationResult()
+            return RegistrationResult(is_change=is_moved)
         gets_no_data = master.is_local or not master.replicates
-        return RegistrationResult(master.ha_address, master.address_for(local_host), gets_no_data)
+        return RegistrationResult(master.ha_address, master.address_for(local_host), gets_no_data, is_moved)
 
     def _is_local_broker(self, broker: RegisteredBroker, given: Registration, local_host: str) -> bool:
         """Return True for a broker of this process that also registers over a connection, which changes nothing.

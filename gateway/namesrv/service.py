@@ -11,15 +11,16 @@ from types import MappingProxyType
 import trio
 
 from gateway.config.process import NamesrvConfig
-from gateway.namesrv.context import build_namesrv, close_silent_brokers
+from gateway.namesrv.context import build_namesrv, close_silent_brokers, ignore_outcome
 from gateway.namesrv.processors import routes as namesrv_routes
 from gateway.namesrv.route_table import RouteTable
 from gateway.runtime.run_blocking import RunBlocking
 from gateway.runtime.supervise import TaskSupervisor
 from remoting.connection import Connection
-from remoting.handler_table import Protect, leave_unprotected
+from remoting.handler_table import NO_GUARD, Guard
 from remoting.limits import ConnectionLimits
 from remoting.reactor import Reactor
+from remoting.requests.namesrv import RegisterBroker
 from remoting.server import AcceptTransport, ConnectionType, RemotingServer, ServerLimits
 from storage.clock import Clock
 
@@ -41,15 +42,25 @@ class NamesrvService:
         reactor: Reactor | None = None,
         process_values: Mapping[str, str] = MappingProxyType({}),
         accept_transport: AcceptTransport | None = None,
-        protect: Protect = leave_unprotected,
+        guard: Guard = NO_GUARD,
         connection_type: ConnectionType = Connection,
     ) -> None:
+        # A broker registers twice a minute: the handler tells the observer of registrations that change something.
+        observed = dict(guard.observed)
         self.namesrv = build_namesrv(
-            config, clock, memory=memory, run_blocking=run_blocking, process_values=process_values
+            config,
+            clock,
+            memory=memory,
+            run_blocking=run_blocking,
+            process_values=process_values,
+            observe_registration=observed.pop(RegisterBroker.code, ignore_outcome),
         )
         self.tasks = TaskSupervisor("namesrv")
         self.server = RemotingServer(
-            {code: protect(code, handler) for code, handler in namesrv_routes.bind(self.namesrv).items()},
+            {
+                code: guard.protect(code, handler)
+                for code, handler in namesrv_routes.bind(self.namesrv, observed).items()
+            },
             limits,
             server_limits,
             reactor=reactor,

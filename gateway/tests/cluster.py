@@ -16,6 +16,7 @@ from codec.command import Command
 from codec.message import Message, iter_messages
 from codec.properties import encode_properties
 from codec.topics import DEFAULT_TOPIC, retry_topic
+from gateway.auth.access_control import Accounts
 from gateway.broker.assembly.build import build_broker
 from gateway.broker.assembly.registration import Registrar
 from gateway.broker.assembly.service import BrokerService
@@ -27,6 +28,7 @@ from remoting.bodies.heartbeat import ConsumerData, HeartbeatData, SubscriptionD
 from remoting.bodies.routes import TopicRouteData
 from remoting.connection import Connection, Handler
 from remoting.errors import RemotingClosed, RequestError
+from remoting.handler_table import NO_GUARD, Guard
 from remoting.limits import ConnectionLimits
 from remoting.requests.client import (
     GetConsumerListByGroup,
@@ -153,7 +155,7 @@ class Cluster:
 
     # -- servers --------------------------------------------------------------------------------------------
 
-    async def namesrv(self, limits: ConnectionLimits | None = None) -> Node:
+    async def namesrv(self, limits: ConnectionLimits | None = None, guard: Guard = NO_GUARD) -> Node:
         """Start, or restart, the namesrv."""
         service = NamesrvService(
             NamesrvConfig(),
@@ -162,6 +164,7 @@ class Cluster:
             ServerLimits(),
             memory=True,
             run_blocking=inline,
+            guard=guard,
         )
         return await self._start(Node(service, NAMESRV))
 
@@ -173,6 +176,8 @@ class Cluster:
         files: Files | None = None,
         limits: ConnectionLimits | None = None,
         local: Node | None = None,
+        guard: Guard = NO_GUARD,
+        accounts: Accounts | None = None,
         **settings: Any,
     ) -> Node:
         """Start a broker. `local` is a namesrv of the same process."""
@@ -184,9 +189,9 @@ class Cluster:
         )  # fmt: skip
         broker = build_broker(
             config, memory=False, clock=self.clock, run_blocking=inline, port=lambda: PORT,
-            files=files if files is not None else MemoryFiles(),
+            files=files if files is not None else MemoryFiles(), accounts=accounts,
         )  # fmt: skip
-        service = BrokerService(broker, limits or ConnectionLimits(), ServerLimits(), inline)
+        service = BrokerService(broker, limits or ConnectionLimits(), ServerLimits(), inline, guard=guard)
         routes = local.service.routes if local is not None else None
         registrar = Registrar(broker, PORT, routes, self.client)
         registrar.register_locally()

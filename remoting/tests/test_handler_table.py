@@ -269,3 +269,45 @@ def test_tables_are_bound_apart():
     routes.register_raw(1)(lambda context: lambda connection, command: context)
     here, there = routes.bind(b"here"), routes.bind(b"there")
     assert (here[1](None, None), there[1](None, None)) == (b"here", b"there")
+
+
+@virtual
+async def test_observers_are_told_what_came_of_requests():
+    table, told = HandlerTable(), []
+
+    @Sum.on(table)
+    def add(context, request):
+        return SumReply(total=request.left + request.right)
+
+    @Note.on(table)
+    async def note(context, request, call):
+        if request.text == "wait":
+            await trio.sleep_forever()
+        if request.text == "refuse":
+            raise RequestError(1, "no")
+
+    def observe(connection, command):
+        begun = len(told)
+        return lambda outcome: told.append((begun, command.code, outcome))
+
+    asked = Sum(left=1, right=2), Note(text="refuse"), Note(text="store"), Note(text="wait")
+    async with trio.open_nursery() as nursery:
+        bench = Bench(nursery, table.bind(None, {Sum.code: observe, Note.code: observe, 4711: observe}))
+        await bench.feed(*(frame(request.code, ext=request.to_ext()) for request in asked))
+        assert [code for _, code, _ in told] == [Sum.code, Note.code, Note.code]
+        bench.connection.close()
+        await settle()
+        nursery.cancel_scope.cancel()
+    assert [begun for begun, _, _ in told] == [0, 1, 2, 3]
+    outcomes = [outcome for _, _, outcome in told]
+    assert isinstance(outcomes[0], SumReply)
+    assert isinstance(outcomes[1], RequestError)
+    assert outcomes[2] is None
+    assert isinstance(outcomes[3], trio.Cancelled)
+
+
+def test_handlers_of_raw_commands_cannot_be_observed():
+    table = HandlerTable()
+    table.register_raw(7)(lambda context: lambda connection, command: b"")
+    with pytest.raises(ValueError, match="cannot be observed"):
+        table.bind(None, {7: lambda connection, command: print})

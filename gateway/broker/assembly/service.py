@@ -22,7 +22,7 @@ from gateway.runtime.config_file import ChangingTable, SettingsTable
 from gateway.runtime.run_blocking import RunBlocking
 from gateway.runtime.supervise import TaskSupervisor
 from remoting.connection import Connection, Handler
-from remoting.handler_table import Protect, leave_unprotected
+from remoting.handler_table import NO_GUARD, Guard
 from remoting.limits import ConnectionLimits
 from remoting.reactor import Reactor
 from remoting.server import AcceptTransport, ConnectionType, RemotingServer, ServerLimits
@@ -49,17 +49,17 @@ class BrokerService:
         run_blocking: RunBlocking,
         reactor: Reactor | None = None,
         accept_transport: AcceptTransport | None = None,
-        protect: Protect = leave_unprotected,
+        guard: Guard = NO_GUARD,
         connection_type: ConnectionType = Connection,
     ) -> None:
         self.broker = broker
         self._run_blocking = run_blocking
         self._drain_s = server_limits.max_drain_s
-        self.handlers: dict[int, Handler] = all_routes().bind(broker)
+        self.handlers: dict[int, Handler] = all_routes().bind(broker, guard.observed)
         broker.flow_control.guard_handlers(
             self.handlers,
             reactor.seconds_since_readable if reactor else lambda: 0.0,
-            protect,
+            guard.protect,
         )
         self.tasks = TaskSupervisor(broker.config.broker_name)
         self.server = RemotingServer(

@@ -4,7 +4,6 @@ Source: the user and ACL methods of AdminBrokerProcessor, 5.4.0, with the offici
 shown, and a change is on the disk before it is answered.
 """
 
-import logging
 from typing import Final
 
 import orjson
@@ -36,7 +35,6 @@ from remoting.requests.auth import (
     AuthUpdateUser,
 )
 
-log = logging.getLogger(__name__)
 routes: HandlerTable[Broker] = HandlerTable()
 
 MASKED_PASSWORD: Final = "******"
@@ -54,11 +52,6 @@ def _accounts(broker: Broker) -> StoredAccounts:
 
 def _sender(accounts: StoredAccounts, call: Call) -> User | None:
     return accounts.users.get(call.command.ext.get(ACCESS_KEY, ""))
-
-
-def _audit(event: str, call: Call, **facts: object) -> None:
-    """Log an administrative change with the user that asked for it."""
-    log.info(event, extra={**call.describe_sender(), **facts})
 
 
 def _checked_user(data: UserInfo, username: str | None) -> UserInfo:
@@ -86,7 +79,6 @@ async def create_user(broker: Broker, request: AuthCreateUser, call: Call) -> No
         raise RequestError(ResponseCode.SYSTEM_ERROR, remark)
     accounts.users.create(info)
     await accounts.save()
-    _audit("user created", call, user=quoted(info.username or ""), type=info.user_type)
 
 
 @AuthUpdateUser.on(routes)
@@ -101,7 +93,6 @@ async def update_user(broker: Broker, request: AuthUpdateUser, call: Call) -> No
         raise AccountError("The super user can only be update by super user")
     accounts.users.update(info)
     await accounts.save()
-    _audit("user changed", call, user=quoted(info.username or ""))
 
 
 @AuthDeleteUser.on(routes)
@@ -116,7 +107,6 @@ async def delete_user(broker: Broker, request: AuthDeleteUser, call: Call) -> No
     accounts.users.delete(name)
     accounts.policy_table.delete(name)
     await accounts.save()
-    _audit("user deleted", call, user=quoted(name))
 
 
 def _describe_user(user: User) -> UserInfo:
@@ -149,17 +139,17 @@ def list_users(broker: Broker, request: AuthListUser) -> Header:
 
 
 @AuthCreateAcl.on(routes)
-async def create_acl(broker: Broker, request: AuthCreateAcl, call: Call) -> None:
-    await _put_acl(broker, request, call)
+async def create_acl(broker: Broker, request: AuthCreateAcl) -> None:
+    await _put_acl(broker, request)
 
 
 @AuthUpdateAcl.on(routes)
-async def update_acl(broker: Broker, request: AuthUpdateAcl, call: Call) -> None:
+async def update_acl(broker: Broker, request: AuthUpdateAcl) -> None:
     """Do the same as to create: entries are added, or replaced where there is one for the resource."""
-    await _put_acl(broker, request, call)
+    await _put_acl(broker, request)
 
 
-async def _put_acl(broker: Broker, request: AuthCreateAcl | AuthUpdateAcl, call: Call) -> None:
+async def _put_acl(broker: Broker, request: AuthCreateAcl | AuthUpdateAcl) -> None:
     accounts = _accounts(broker)
     if not request.data.policies:
         raise AccountError("The body of acl is null")
@@ -169,11 +159,10 @@ async def _put_acl(broker: Broker, request: AuthCreateAcl | AuthUpdateAcl, call:
         raise AccountError(f"The subject of {quoted(subject or '')} is not exist.")
     accounts.policy_table.put_entries(user, request.data)
     await accounts.save()
-    _audit("access policies changed", call, user=quoted(user))
 
 
 @AuthDeleteAcl.on(routes)
-async def delete_acl(broker: Broker, request: AuthDeleteAcl, call: Call) -> None:
+async def delete_acl(broker: Broker, request: AuthDeleteAcl) -> None:
     """Delete the entry for a resource of a policy (by default the custom one), or all policies of a user."""
     accounts = _accounts(broker)
     user = user_of_subject(request.subject)
@@ -187,7 +176,6 @@ async def delete_acl(broker: Broker, request: AuthDeleteAcl, call: Call) -> None
         )
     accounts.policy_table.delete_entry(user, parse_policy_type(request.policy_type), resource)
     await accounts.save()
-    _audit("access policies deleted", call, user=quoted(user), resource=quoted(request.resource or ""))
 
 
 @AuthGetAcl.on(routes)

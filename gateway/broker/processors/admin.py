@@ -1,6 +1,5 @@
 """Administration of the broker as a whole: settings, runtime information, statistics, clean-up."""
 
-import logging
 import os
 import shutil
 from collections.abc import Hashable
@@ -34,7 +33,7 @@ from remoting.bodies.progress import BrokerStatsData, BrokerStatsItem
 from remoting.bodies.topics import KVTable
 from remoting.declare import Header
 from remoting.errors import RequestError
-from remoting.handler_table import Call, HandlerTable
+from remoting.handler_table import HandlerTable
 from remoting.requests.admin import (
     DeleteExpiredCommitlog,
     ExportRocksdbConfigToJson,
@@ -47,7 +46,6 @@ from remoting.requests.admin import (
 from remoting.requests.ha import GetBrokerEpochCache, GetBrokerHaStatus, GetBrokerHaStatusReply
 from remoting.requests.query import ViewBrokerStatsData, ViewBrokerStatsDataReply
 
-log = logging.getLogger(__name__)
 routes: HandlerTable[Broker] = HandlerTable()
 
 UNCHANGEABLE_KEYS: Final = frozenset({"brokerConfigPath", "rocketmqHome", "configBlackList"})
@@ -114,7 +112,7 @@ def _listed_besides(broker: Broker) -> dict[str, str]:
 
 
 @UpdateBrokerConfig.on(routes)
-async def update_broker_config(broker: Broker, request: UpdateBrokerConfig, call: Call) -> None:
+async def update_broker_config(broker: Broker, request: UpdateBrokerConfig) -> None:
     """Change settings until the next start. Source: AdminBrokerProcessor.updateBrokerConfig, 5.4.0.
 
     Deviation: a key that is unknown, cannot be changed while the server runs, or has an impossible value is
@@ -125,10 +123,6 @@ async def update_broker_config(broker: Broker, request: UpdateBrokerConfig, call
     numeric_host = None if host == broker.config.broker_ip else await _resolve(broker, host)
     # Once more, because another request may have changed other settings meanwhile.
     apply_broker_config(broker, _checked_update(broker, text), numeric_host)
-    log.info(
-        "broker configuration changed by request",
-        extra={"broker": broker.config.broker_name, **call.describe_sender()},
-    )
 
 
 def _announce_listen_port(broker: Broker, text: str) -> str:

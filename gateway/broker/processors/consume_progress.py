@@ -1,6 +1,5 @@
 """Consumption progress of groups: statistics, offset resets, clones."""
 
-import logging
 from collections.abc import Iterator
 
 from codec import fastjson
@@ -43,7 +42,6 @@ from remoting.requests.offsets import (
 )
 from storage.time_search import Boundary
 
-log = logging.getLogger(__name__)
 routes: HandlerTable[Broker] = HandlerTable()
 
 LONG_MAX = 2**63 - 1
@@ -187,7 +185,6 @@ async def reset_offset(broker: Broker, request: InvokeBrokerToResetOffset) -> In
         broker.offsets.assign_reset(group, topic, queue_id, offset)
         # A waiting pull of the group is answered with the reset at once.
         broker.long_polls.try_pulls(topic, queue_id)
-    log.info("consumer offsets reset by request", extra={"group": group, "topic": topic, "offsets": offsets})
     table = {_message_queue(broker, topic, queue_id): offset for queue_id, offset in offsets.items()}
     return InvokeBrokerToResetOffsetReply(data=ResetOffsetBody(offset_table=table))
 

@@ -1,7 +1,5 @@
 """Requests about consumer groups: create, change, list, delete."""
 
-import logging
-
 import trio.lowlevel
 
 from codec.constants import ResponseCode
@@ -31,7 +29,6 @@ from remoting.requests.groups import (
     UpdateAndGetGroupForbiddenReply,
 )
 
-log = logging.getLogger(__name__)
 routes: HandlerTable[Broker] = HandlerTable()
 
 
@@ -112,7 +109,6 @@ async def delete_group(broker: Broker, request: DeleteSubscriptionGroup) -> None
             broker.pop.state.ordered_pops.forget_group(topic, request.group_name)
         broker.offsets.remove_group(request.group_name)
     await broker.groups.save_changes()
-    log.info("group deleted", extra={"group": request.group_name, "offsets_too": request.clean_offset})
 
 
 @QuerySubscriptionByConsumer.on(routes)

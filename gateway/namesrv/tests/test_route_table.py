@@ -86,7 +86,7 @@ def addresses(table: RouteTable, topic: str = "T", host: str = HERE) -> dict[str
 
 
 def test_a_registered_topic_has_a_route(table: RouteTable) -> None:
-    assert table.register(registration()) == RegistrationResult()
+    assert table.register(registration()) == RegistrationResult(is_change=True)
     route = table.topic_route("T", HERE)
     assert route is not None
     assert route.to_value() == {
@@ -165,7 +165,7 @@ def test_a_single_topic_needs_a_broker(table: RouteTable) -> None:
 def test_replicas_hear_of_their_master_and_bring_no_topics(table: RouteTable) -> None:
     table.register(registration())
     replica = registration(broker_id=1, topics=topics("T", "X"))
-    assert table.register(replica) == RegistrationResult("broker-a-ha:0", "broker-a:0")
+    assert table.register(replica) == RegistrationResult("broker-a-ha:0", "broker-a:0", is_change=True)
     assert addresses(table) == {"broker-a": {0: "broker-a:0", 1: "broker-a:1"}}
     assert table.topic_route("X", HERE) is None
 

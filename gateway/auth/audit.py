@@ -1,0 +1,110 @@
+"""The audit log: one line, `administrative request`, for each request that changes something, allowed or refused.
+
+A line has the request, what it is to change, the sender's address, the user and the result. Which requests leave one is
+declared in `audited_requests.py`; handlers know nothing of it. There are two places where a request ends: its handler
+returns (`AuditLog.observers`), or an exception refuses it before or in the handler (`AuditLog.protect`).
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from codec.command import Command
+from codec.java_numbers import quoted
+from gateway.auth.audited_requests import AUDITED, describe_request
+from gateway.runtime.limited_log import LimitedLog
+from remoting.acl import ACCESS_KEY
+from remoting.connection import Connection, Handler
+from remoting.declare import REQUESTS, Header
+from remoting.errors import RequestError
+from remoting.handler_table import AnswersLater, Finish, Guard, Observe, Outcome, Protect, leave_unprotected
+
+log = logging.getLogger(__name__)
+refusals = LimitedLog(log, time.monotonic)
+"""Anybody who reaches the port can cause a refusal, so their lines are bounded; those of changes are complete."""
+
+EVENT: Final = "administrative request"
+DONE, ACCEPTED, REFUSED, INTERRUPTED = "done", "accepted", "refused", "interrupted"
+"""Results. ACCEPTED: the change is in effect, and the answer follows when it is on the disk.
+INTERRUPTED: the connection closed before the answer, and the change may have taken effect.
+"""
+
+FindSigner = Callable[[Command], str | None]
+"""Returns the user whose signature a request carries, None if there is none or it is wrong."""
+
+
+def find_no_signer(command: Command) -> str | None:
+    """Return None: without access control nobody verifies signatures."""
+    return None
+
+
+class AuditLog:
+    """Writes the lines of one server, a namesrv or a broker, whose name is in each of them."""
+
+    def __init__(self, server: str, find_signer: FindSigner = find_no_signer) -> None:
+        self._server = server
+        self._find_signer = find_signer
+
+    def guard(self, protect: Protect = leave_unprotected) -> Guard:
+        """Return what writes the lines of a server, around the checks of ``protect``."""
+        return Guard(partial(self._protect, protect), self.observers())
+
+    def observers(self) -> dict[int, Observe]:
+        """Return what is told of requests whose handlers have returned, by request code."""
+        return dict.fromkeys(AUDITED, self._begin)
+
+    def _protect(self, protect: Protect, code: int, handler: Handler) -> Handler:
+        checked = protect(code, handler)
+        if code not in AUDITED:
+            return checked
+
+        def handle(connection: Connection, command: Command) -> bytes | None:
+            try:
+                return checked(connection, command)
+            except Exception as error:
+                self._begin(connection, command)(error)
+                raise
+
+        return handle
+
+    def _begin(self, connection: Connection, command: Command) -> Finish:
+        """Return what writes the line. The sender is identified now, because the request may delete its user."""
+        facts = {
+            "request": REQUESTS[command.code].NAME,
+            "server": self._server,
+            "remote": connection.remote[0],
+            **self._describe_sender(command),
+            "change": describe_request(command),
+        }
+
+        def finish(outcome: Outcome) -> None:
+            result = _describe_outcome(outcome)
+            if result["result"] == REFUSED:
+                refusals.info(EVENT, **facts, **result)
+            else:
+                log.info(EVENT, extra={**facts, **result})
+
+        return finish
+
+    def _describe_sender(self, command: Command) -> dict[str, str]:
+        """Return the user as ``by``; a name that nobody has verified as ``claims``."""
+        name = command.ext.get(ACCESS_KEY)
+        if not name:
+            return {}
+        return {"by" if self._find_signer(command) is not None else "claims": quoted(name)}
+
+
+def _describe_outcome(outcome: Outcome) -> dict[str, object]:
+    if isinstance(outcome, AnswersLater):
+        return {"result": ACCEPTED}
+    if isinstance(outcome, RequestError):
+        return {"result": REFUSED, "code": int(outcome.code), "reason": outcome.remark}
+    if isinstance(outcome, Exception):
+        return {"result": REFUSED, "reason": type(outcome).__name__}
+    if isinstance(outcome, BaseException):
+        return {"result": INTERRUPTED}
+    if isinstance(outcome, Header) and outcome.code:
+        return {"result": REFUSED, "code": int(outcome.code), "reason": outcome.remark}
+    return {"result": DONE}

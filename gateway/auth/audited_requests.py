@@ -1,0 +1,150 @@
+"""The requests that leave a line in the audit log: administrative ones that change something, by request code.
+
+A new request whose needs include Create, Update or Delete must be declared here, on one side or the other; a test
+demands it. `audit.py` writes the lines.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from codec.command import Command
+from codec.java_numbers import quoted
+from gateway.config.keys import keys_of
+from gateway.config.process import BrokerConfig, NamesrvConfig
+from gateway.config.properties_file import decode_text, parse_properties
+from remoting.declare import REQUESTS, Request
+from remoting.requests import (
+    admin,
+    auth,
+    client,
+    groups,
+    ha,
+    namesrv,
+    offsets,
+    pop,
+    replication,
+    timers,
+    topics,
+    transaction,
+)
+
+DescribeBody = Callable[[Command], Iterator[str]]
+"""Yields parts of a line for a body; may raise any exception for one that is malformed."""
+
+MAX_DESCRIBED_BODY_BYTES: Final = 16 * 1024
+"""A larger body is named by its size only: parsing it once more would hold up everybody else."""
+HIDDEN_FIELDS: Final[Mapping[int, frozenset[str]]] = {namesrv.PutKvConfig.code: frozenset({"value"})}
+"""Header fields whose values may be secrets, by request code."""
+
+
+def _parse_body(command: Command) -> Any:
+    declared: Any = REQUESTS[command.code].from_command(command)
+    return declared.data
+
+
+def _no_body(command: Command) -> Iterator[str]:
+    yield from ()
+
+
+def _properties(command: Command) -> Iterator[str]:
+    """Yield changed settings; of a key that no request can change only its name, because the value may be a secret."""
+    for entry in parse_properties(decode_text(bytes(command.body))):
+        is_shown = any(
+            entry.key in keys and keys[entry.key].is_live and not keys[entry.key].setting.secret
+            for keys in map(keys_of, (BrokerConfig, NamesrvConfig))
+        )
+        yield f"{entry.key}={entry.value}" if is_shown else entry.key
+
+
+def _topic_list(command: Command) -> Iterator[str]:
+    for config in _parse_body(command).topic_config_list:
+        yield f"topic={config.topic_name}"
+
+
+def _group_config(command: Command) -> Iterator[str]:
+    yield f"group={_parse_body(command).group_name}"
+
+
+def _group_list(command: Command) -> Iterator[str]:
+    for config in _parse_body(command).group_config_list:
+        yield f"group={config.group_name}"
+
+
+def _request_mode(command: Command) -> Iterator[str]:
+    data = _parse_body(command)
+    yield from (f"topic={data.topic}", f"group={data.consumer_group}", f"mode={data.mode}")
+
+
+def _user(command: Command) -> Iterator[str]:
+    """Yield what is given of a user, of the password only that there is one."""
+    data = _parse_body(command)
+    given = {"type": data.user_type, "status": data.user_status, "password": data.password and "given"}
+    yield from (f"{name}={value}" for name, value in given.items() if value)
+
+
+def _rules(command: Command) -> Iterator[str]:
+    for policy in _parse_body(command).policies:
+        for entry in policy.entries:
+            sources = f" from {'|'.join(entry.source_ips)}" if entry.source_ips else ""
+            yield f"{entry.decision} {'|'.join(entry.actions)} on {entry.resource}{sources}"
+
+
+AUDITED: Final[dict[int, DescribeBody]] = {}
+"""What describes the body, by request code."""
+
+
+def _audit(*requests: type[Request[Any]], body: DescribeBody = _no_body) -> None:
+    AUDITED.update(dict.fromkeys((request.code for request in requests), body))
+
+
+_audit(
+    topics.UpdateAndCreateTopic, topics.DeleteTopicInBroker, topics.CleanUnusedTopic, topics.CleanExpiredConsumequeue,
+    groups.DeleteSubscriptionGroup, groups.UpdateAndGetGroupForbidden,
+    offsets.InvokeBrokerToResetOffset, offsets.CloneGroupOffset,
+    transaction.ResumeCheckHalfMessage, client.ConsumeMessageDirectly,
+    admin.DeleteExpiredCommitlog, admin.ExportRocksdbConfigToJson, admin.SetCommitlogReadMode,
+    admin.RemoveColdDataFlowCtrConfig,
+    timers.SwitchTimerEngine, pop.PopRollback, ha.ResetMasterFlushOffset,
+    auth.AuthDeleteUser, auth.AuthDeleteAcl,
+    namesrv.PutKvConfig, namesrv.DeleteKvConfig, namesrv.WipeWritePermOfBroker, namesrv.AddWritePermOfBroker,
+    namesrv.DeleteTopicInNamesrv, namesrv.RegisterTopicInNamesrv,
+    namesrv.RegisterBroker, namesrv.UnregisterBroker,
+)  # fmt: skip
+_audit(
+    admin.UpdateBrokerConfig, admin.UpdateColdDataFlowCtrConfig, namesrv.UpdateNamesrvConfig, body=_properties
+)
+_audit(topics.UpdateAndCreateTopicList, body=_topic_list)
+_audit(groups.UpdateAndCreateSubscriptionGroup, body=_group_config)
+_audit(groups.UpdateAndCreateSubscriptionGroupList, body=_group_list)
+_audit(pop.SetMessageRequestMode, body=_request_mode)
+_audit(auth.AuthCreateUser, auth.AuthUpdateUser, body=_user)
+_audit(auth.AuthCreateAcl, auth.AuthUpdateAcl, body=_rules)
+
+NOT_AUDITED: Final[Mapping[int, str]] = {
+    offsets.UpdateConsumerOffset.code: "consumers commit their progress with it, several times a second",
+    namesrv.BrokerHeartbeat.code: "brokers send it every second; it changes nothing",
+    replication.PutMessagesAtOffsets.code: "the shadow gateway sends every copied message with it",
+    ha.ExchangeBrokerHaInfo.code: "replicas send it every few seconds; it is refused",
+}
+"""The reason for each request that changes something and leaves no line, by request code."""
+
+
+def describe_request(command: Command) -> str:
+    """Return what an audited request is to change: its declared header fields and what matters of its body.
+
+    Nothing secret, and no field that the request does not declare, is in it. Never raises.
+    """
+    hidden = HIDDEN_FIELDS.get(command.code, frozenset())
+    parts = [
+        f"{item.wire}={quoted(command.ext[item.wire])}"
+        for item in REQUESTS[command.code].WIRE_FIELDS
+        if item.wire in command.ext and item.wire not in hidden
+    ]
+    if len(command.body) > MAX_DESCRIBED_BODY_BYTES:
+        parts.append(f"a body of {len(command.body)} bytes")
+    else:
+        try:
+            parts += map(quoted, AUDITED[command.code](command))
+        except Exception:  # noqa: BLE001 - whatever is wrong with the body is in the answer to the request
+            parts.append("a body that cannot be read")
+    return "; ".join(parts)
