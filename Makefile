@@ -5,6 +5,7 @@
 #   make fuzz SEED=7 FRAMES=1000000    mutated requests against namesrv, broker and shadow gateway
 #   make laws SEEDS=5000               random stories of a store, its crashes and its threads
 #   make planted                       defects planted into copies of the tree: the tests must notice
+#   make planted-deviations            deviations from the protocol: the conformance cases must notice
 #   make power-cut ROUNDS=10           power cuts under a broker that is sent messages (as root)
 PYTHON ?= python3
 VENV := .venv
@@ -24,7 +25,7 @@ IMAGE ?= yes
 COMPILE := $(BIN)/python -m compileall -q $(PACKAGES)
 MORE = $(if $(ARGS),-- $(ARGS))
 
-.PHONY: serve wheel image test check runs run unit types lint format compat compat-official compat-image spark-delta spark-env fuzz laws planted power-cut \
+.PHONY: serve wheel image test check runs run unit types lint format compat compat-official compat-image spark-delta spark-env fuzz laws planted planted-deviations power-cut \
   bench bench-shadow bench-isolation bench-processes bench-scale bench-security bench-upkeep bench-spark docs docs-serve clean
 
 serve: $(VENV)/serve
@@ -80,6 +81,10 @@ laws: $(VENV)/dev
 
 planted: $(VENV)/dev
 	$(BIN)/python -m storage.tests.planting $(ARGS)
+
+# The same with deviations from the protocol, which conformance cases must notice: compat_tests/README.md
+planted-deviations: $(VENV)/dev
+	$(BIN)/python -m compat_tests.tests.planting $(ARGS)
 
 # Power cuts under our broker and the official one, on a loop device; needs Linux and root
 power-cut: $(VENV)/dev

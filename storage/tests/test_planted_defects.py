@@ -11,23 +11,21 @@ import pytest
 
 from storage.tests.planting.defect import Defect, Edit, Law, TextChanged, change
 from storage.tests.planting.planter import (
-    DEFECTS,
     ROOT,
-    STORIES,
     Outcome,
     Result,
     TestRun,
-    choose_defects,
     describe,
     find_last_started,
     judge,
-    render_table,
     run_tests,
     stop_tests,
     summarize,
 )
+from storage.tests.planting.store_catalogue import STORE_DEFECTS, STORIES
 
 MIN_DEFECTS = 115
+DEFECTS = STORE_DEFECTS.defects
 CAUGHT = TestRun(Result.CAUGHT, "test_a.py::test_x[1 2]", "")
 
 
@@ -116,13 +114,13 @@ def test_a_test_that_pytest_cannot_set_up_catches_nothing() -> None:
 
 
 def test_names_may_be_patterns() -> None:
-    chosen = [each.name for each in choose_defects(["index-*", "no-margin-of-three-seconds"])]
+    chosen = [each.name for each in STORE_DEFECTS.choose_defects(["index-*", "no-margin-of-three-seconds"])]
     assert "no-margin-of-three-seconds" in chosen
     assert len(chosen) > 5
     assert all(name.startswith("index-") for name in chosen if name != "no-margin-of-three-seconds")
-    assert choose_defects([]) == list(DEFECTS)
+    assert STORE_DEFECTS.choose_defects([]) == list(DEFECTS)
     with pytest.raises(ValueError, match="no planted defect is called unknown; --list shows all"):
-        choose_defects(["index-*", "unknown"])
+        STORE_DEFECTS.choose_defects(["index-*", "unknown"])
 
 
 def test_the_report_counts_what_each_file_caught_and_what_nothing_did() -> None:
@@ -140,7 +138,7 @@ def test_the_report_counts_what_each_file_caught_and_what_nothing_did() -> None:
 
 def test_every_law_is_broken_by_some_defect_and_the_page_names_them_all() -> None:
     page = (ROOT / "docs" / "explanation" / "store-laws.md").read_text("utf-8")
-    assert render_table() in page, "python -m storage.tests.planting --table prints it anew"
+    assert STORE_DEFECTS.render_table() in page, "python -m storage.tests.planting --table prints it anew"
     assert f"{len(DEFECTS)} defects" in page
     for law in Law:
         assert any(defect.law is law for defect in DEFECTS)

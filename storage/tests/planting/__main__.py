@@ -2,6 +2,7 @@
 
 import sys
 
-from storage.tests.planting.planter import main
+from storage.tests.planting.planter import plant_from_command_line
+from storage.tests.planting.store_catalogue import STORE_DEFECTS
 
-sys.exit(main())
+sys.exit(plant_from_command_line(STORE_DEFECTS))

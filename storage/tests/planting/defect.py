@@ -44,10 +44,14 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Defect:
-    """A defect by name. ``law`` is the law it breaks, ``tests`` the pytest arguments that should catch it."""
+    """A defect by name.
+
+    ``law`` is the law of the store, or the area of the protocol, that it breaks; ``tests`` are the pytest arguments
+    that should catch it.
+    """
 
     name: str
-    law: Law
+    law: str
     edits: tuple[Edit, ...]
     tests: tuple[str, ...]
 

@@ -5,6 +5,7 @@
     python -m storage.tests.planting --list          # their names, laws and tests
     python -m storage.tests.planting --table         # the table of docs/explanation/store-laws.md
     python -m storage.tests.planting --stories       # random stories instead of each defect's own tests
+    python -m compat_tests.tests.planting            # the same with deviations from the protocol
 
 The tests must pass on an unchanged copy first. A defect is caught if a test fails. Three other outcomes count against
 the tests: all pass, one does not end, or pytest cannot run them, because a defect that breaks an import proves nothing.
@@ -13,7 +14,6 @@ The tests of a defect are deterministic, and everything that is random gets a fi
 
 import argparse
 import enum
-import fnmatch
 import os
 import re
 import shutil
@@ -30,26 +30,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from storage.tests.planting.defect import Defect, Law
-from storage.tests.planting.log_defects import LOG_DEFECTS
-from storage.tests.planting.other_defects import OTHER_DEFECTS
-from storage.tests.planting.recovery_defects import RECOVERY_DEFECTS
-from storage.tests.planting.timer_defects import TIMER_DEFECTS
+from storage.tests.planting.catalogue import Catalogue
+from storage.tests.planting.defect import Defect
 
 ROOT: Final = Path(__file__).resolve().parents[3]
-DEFECTS: Final = (*LOG_DEFECTS, *RECOVERY_DEFECTS, *TIMER_DEFECTS, *OTHER_DEFECTS)
-STORIES: Final = "storage/tests/test_store_model.py"
-"""The random stories about a store. No defect relies on them."""
 COPIED: Final = (
     "codec",
     "remoting",
     "storage",
     "toolkit",
     "gateway",
+    "compat_tests",
+    "spark",
     "conftest.py",
     "pyproject.toml",
     "conf",
 )
+"""Files and folders that the tests need."""
 TIMEOUT_S: Final = 600
 SEED: Final = "0"
 _running: Final[set["subprocess.Popen[str]"]] = set()
@@ -94,7 +91,7 @@ class Outcome:
 
 
 def copy_tree(target: Path) -> None:
-    """Copy what the tests of the store need."""
+    """Copy what the tests need."""
     for name in COPIED:
         source = ROOT / name
         if source.is_dir():
@@ -202,18 +199,6 @@ def passes_without_defect(tests: Iterable[str]) -> bool:
     return run.result is Result.MISSED
 
 
-def choose_defects(patterns: Sequence[str]) -> list[Defect]:
-    """Return the defects whose names match one of the patterns; all without a pattern. Raises ValueError."""
-    for pattern in patterns:
-        if not any(fnmatch.fnmatchcase(each.name, pattern) for each in DEFECTS):
-            raise ValueError(f"no planted defect is called {pattern}; --list shows all")
-    return [
-        each
-        for each in DEFECTS
-        if not patterns or any(fnmatch.fnmatchcase(each.name, pattern) for pattern in patterns)
-    ]
-
-
 def describe(outcome: Outcome) -> str:
     """Return the line that reports one planting."""
     what = f"{outcome.run.result} by " if outcome.is_caught else f"{outcome.run.result} "
@@ -229,33 +214,23 @@ def summarize(outcomes: Sequence[Outcome]) -> str:
     return "\n".join(lines) + "".join(f", {count} {result}" for result, count in sorted(others.items()))
 
 
-def render_table() -> str:
-    """Return the table of docs/explanation/store-laws.md: each law, the defects that break it, and their tests."""
-    lines = ["| law | planted defects | tests that must fail |", "|---|---|---|"]
-    for law in Law:
-        defects = [each for each in DEFECTS if each.law is law]
-        files = sorted({test.partition("::")[0] for each in defects for test in each.tests})
-        names = ", ".join(f"`{each.name}`" for each in defects)
-        lines.append(f"| {law} | {len(defects)}: {names} | {', '.join(f'`{file}`' for file in files)} |")
-    return "\n".join(lines) + "\n"
-
-
-def main() -> int:
-    """Plant what the command line names; return the exit status."""
+def plant_from_command_line(catalogue: Catalogue) -> int:
+    """Plant the defects of a catalogue that the command line names; return the exit status."""
     parser = argparse.ArgumentParser(description="Plant defects, and see if the tests notice.")
     parser.add_argument("names", nargs="*", metavar="NAME", help="defects, by name or pattern; default: all")
     parser.add_argument("-j", "--jobs", type=int, default=os.cpu_count() or 1, help="defects at a time")
-    parser.add_argument("--list", action="store_true", help="list the defects, their laws and tests")
     parser.add_argument(
-        "--table", action="store_true", help="print the table of the page on the store's laws"
+        "--list", action="store_true", help=f"list the defects, each {catalogue.rule} and tests"
     )
-    parser.add_argument(
-        "--stories", action="store_true", help="run the random stories instead of each defect's own tests"
-    )
+    parser.add_argument("--table", action="store_true", help=f"print the table of {catalogue.page}")
+    if catalogue.stories:
+        parser.add_argument(
+            "--stories", action="store_true", help="run the random stories instead of each defect's own tests"
+        )
     parser.add_argument("-v", "--verbose", action="store_true", help="print the tests' output if not caught")
     arguments = parser.parse_args()
     try:
-        chosen = choose_defects(arguments.names)
+        chosen = catalogue.choose_defects(arguments.names)
     except ValueError as error:
         parser.error(str(error))
     if arguments.list:
@@ -263,9 +238,10 @@ def main() -> int:
             print(f"{each.name:44} {each.law:50} {' '.join(each.tests)}")
         return 0
     if arguments.table:
-        print(render_table(), end="")
+        print(catalogue.render_table(), end="")
         return 0
-    tests = {each.name: (STORIES,) if arguments.stories else each.tests for each in chosen}
+    with_stories = catalogue.stories and arguments.stories
+    tests = {each.name: (catalogue.stories,) if with_stories else each.tests for each in chosen}
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if not passes_without_defect(test for names in tests.values() for test in names):
         print("the tests fail without a defect")
