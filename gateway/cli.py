@@ -259,6 +259,11 @@ def main() -> None:
     help="Run each broker in a process of its own, to use more than one core.",
 )
 @click.option(
+    "--grpc-port",
+    metavar="PORT",
+    help="Port of the gRPC protocol of 5.x clients (default: none; officially 8081); 0 for a free one.",
+)
+@click.option(
     "--control",
     metavar="PORT",
     help="Port of an HTTP API for tests (time, faults, reset); 0 for a free one. Needs --memory.",
@@ -323,6 +328,7 @@ FLAG_KEYS = {
     "namesrv_addr": "broker.namesrvAddr",
     "brokers": "brokers",
     "control": "controlPort",
+    "grpc_port": "grpcServerPort",
     "processes": "brokerProcesses",
     "memory": "memoryStore",
     "store": "storePathRootDir",

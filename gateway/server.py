@@ -13,6 +13,7 @@ import trio
 from gateway.auth.needs import NeedContext
 from gateway.config.process import BrokerConfig, ServeConfig
 from gateway.connection_metrics import connection_metrics
+from gateway.grpc_endpoint import GrpcEndpoint, build_grpc_endpoint
 from gateway.http_endpoint import METRIC_PREFIX, Readiness, build_http_endpoint, failing_tasks
 from gateway.metrics_export import build_metrics_push
 from gateway.namesrv.addresses import join_address
@@ -83,6 +84,7 @@ class Server:
         self._tasks = TaskSupervisor("process")
         self._namesrv = self._build_namesrv()
         self._brokers = self._build_brokers()
+        self._grpc = build_grpc_endpoint(config, self._parts)
         self._signals = StopSignals(counts_signals=link is None)
         self._watchdog = LoopWatchdog()
         self._metrics = MetricRegistry()
@@ -166,6 +168,8 @@ class Server:
             await nursery.start(self._link.run, self._signals, self._metrics, self._failing_tasks)
         facts: dict[str, Any] = {"namesrv": self._start_namesrv(nursery)}
         addresses = facts["brokers"] = await self._brokers.start(nursery)
+        if self._grpc is not None:
+            facts["grpc"] = self._start_grpc(nursery, self._grpc)
         if self._http is not None:
             facts["http"] = join_address(*await nursery.start(self._http.run))
         if self._push is not None:
@@ -173,7 +177,7 @@ class Server:
         tune_garbage_collector()
         if self._link is None:
             announce_ready(facts, self._config.process.ready_file)
-            log_start(self._config, facts["namesrv"], addresses, facts.get("http"))
+            log_start(self._config, facts["namesrv"], addresses, facts.get("http"), facts.get("grpc"))
         else:
             for address in addresses.values():
                 await self._link.report_ready(address)
@@ -185,6 +189,13 @@ class Server:
         listeners = self._parts.listen(self._namesrv.namesrv.config.listen_port, "namesrv.listenPort")
         nursery.start_soon(self._namesrv.run, listeners)
         return format_address(listeners[0])
+
+    def _start_grpc(self, nursery: trio.Nursery, endpoint: GrpcEndpoint) -> str:
+        from gateway.local_brokers import LocalBrokers
+
+        # The configuration refuses the port together with broker processes.
+        assert isinstance(self._brokers, LocalBrokers)
+        return endpoint.start(nursery, self._brokers.services, self._namesrv)
 
     def _supervisors(self) -> Iterator[TaskSupervisor]:
         yield self._tasks
@@ -204,7 +215,9 @@ class Server:
         yield from self._brokers.metrics()
 
     async def _stop(self) -> None:
-        """End the brokers first, so that clients still learn of it from the namesrv."""
+        """End gRPC and the brokers first, so that clients still learn of it from the namesrv."""
+        if self._grpc is not None:
+            await self._grpc.stop()
         await self._brokers.stop()
         if self._namesrv is not None:
             await self._namesrv.stop()

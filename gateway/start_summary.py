@@ -19,12 +19,20 @@ TLS_TEXTS: Mapping[str, str] = {
 }
 
 
-def log_start(config: ServeConfig, namesrv: str | None, brokers: Mapping[str, str], http: str | None) -> None:
+def log_start(
+    config: ServeConfig,
+    namesrv: str | None,
+    brokers: Mapping[str, str],
+    http: str | None,
+    grpc: str | None = None,
+) -> None:
     """Log what runs now. Addresses are ``host:port`` as clients on this machine reach them."""
     addresses: dict[str, str] = {} if namesrv is None else {"namesrv": namesrv}
     addresses |= brokers
     if http is not None:
         addresses["http"] = http
+    if grpc is not None:
+        addresses["grpc"] = grpc
     log.info("ready", extra=addresses)
     for broker in config.brokers:
         if config.memory:

@@ -29,6 +29,13 @@ log = LimitedLog(logging.getLogger(__name__), time.monotonic)
 MAX_REMEMBERED_CHARS: Final = 512
 
 
+class AccessDenied(RequestError):
+    """A request whose sender is not known, or is not allowed to send it."""
+
+    def __init__(self, remark: str) -> None:
+        super().__init__(ResponseCode.NO_PERMISSION, remark)
+
+
 class Accounts(Protocol):
     """The users and their policies, from wherever they come."""
 
@@ -167,7 +174,7 @@ def _names(need: Need) -> str:
     return " or ".join(action.value for action in need.actions)
 
 
-def _denied(remark: str, command: Command, address: str, user: User | None = None) -> RequestError:
+def _denied(remark: str, command: Command, address: str, user: User | None = None) -> AccessDenied:
     declared = REQUESTS.get(command.code)
     log.info(
         "request denied",
@@ -176,7 +183,7 @@ def _denied(remark: str, command: Command, address: str, user: User | None = Non
         remote=address,
         reason=remark,
     )
-    return RequestError(ResponseCode.NO_PERMISSION, remark)
+    return AccessDenied(remark)
 
 
 def parse_codes(text: str, key: str) -> frozenset[int]:

@@ -175,6 +175,14 @@ class ListenerLimits:
         high=1_000_000,
         ours=True,
     )
+    grpc_streams: int = key(
+        "grpcMaxStreams",
+        1_000,
+        "maximum number of RPCs of one gRPC connection in progress",
+        low=1,
+        high=100_000,
+        ours=True,
+    )
     backlog: int = key(
         "serverSocketBacklog", 1024, "maximum number of connections waiting to be accepted", low=1, high=65535
     )
@@ -259,6 +267,13 @@ class ProcessConfig:
         "",
         "host names, separated by commas, under which /metrics may be asked for besides addresses and localhost",
         ours=True,
+    )
+    grpc_port: int = key(
+        "grpcServerPort",
+        -1,
+        "port of the gRPC protocol of 5.x clients, officially 8081; 0 for a free one, -1 for none",
+        low=-1,
+        high=65535,
     )
     control_port: int = key(
         "controlPort",

@@ -177,6 +177,7 @@ def assemble(role: Role, all_given: Iterable[GivenValue]) -> ServeConfig:
     broker = with_values(BrokerConfig(), values["broker"])
     process = with_values(ProcessConfig(), values["process"])
     _check_control(role, process)
+    _check_grpc(role, process)
     namesrv = None if role == "broker" else with_values(NamesrvConfig(), values["namesrv"])
     brokers = () if role == "namesrv" else tuple(_brokers(broker, process))
     _check_ports(namesrv, brokers)
@@ -224,6 +225,21 @@ def _check_control(role: Role, process: ProcessConfig) -> None:
     if process.processes:
         raise ConfigError(
             "controlPort (--control) and brokerProcesses (--processes) exclude each other. Leave one of them out"
+        )
+
+
+def _check_grpc(role: Role, process: ProcessConfig) -> None:
+    """Refuse the gRPC port where no broker is in the process that would open it."""
+    if process.grpc_port < 0:
+        return
+    if role == "namesrv":
+        raise ConfigError(
+            f"grpcServerPort={process.grpc_port} needs brokers in the same process: use `serve` or `broker`"
+        )
+    if process.processes:
+        raise ConfigError(
+            "grpcServerPort (--grpc-port) and brokerProcesses (--processes) exclude each other: gRPC is served in "
+            "front of brokers of the same process. Leave one of them out"
         )
 
 

@@ -16,7 +16,7 @@ from gateway.namesrv.processors import routes as namesrv_routes
 from gateway.namesrv.route_table import RouteTable
 from gateway.runtime.run_blocking import RunBlocking
 from gateway.runtime.supervise import TaskSupervisor
-from remoting.connection import Connection
+from remoting.connection import Connection, Handler
 from remoting.handler_table import NO_GUARD, Guard
 from remoting.limits import ConnectionLimits
 from remoting.reactor import Reactor
@@ -56,11 +56,12 @@ class NamesrvService:
             observe_registration=observed.pop(RegisterBroker.code, ignore_outcome),
         )
         self.tasks = TaskSupervisor("namesrv")
+        self.handlers: dict[int, Handler] = {
+            code: guard.protect(code, handler)
+            for code, handler in namesrv_routes.bind(self.namesrv, observed).items()
+        }
         self.server = RemotingServer(
-            {
-                code: guard.protect(code, handler)
-                for code, handler in namesrv_routes.bind(self.namesrv, observed).items()
-            },
+            self.handlers,
             limits,
             server_limits,
             reactor=reactor,

@@ -48,11 +48,14 @@ ROOMS: Mapping[str, set[str]] = {
     | {"gateway.auth", "gateway.config", "gateway.namesrv", "gateway.broker.sql92"},
     "gateway.broker.assembly": BROKER_ROOMS
     | {"gateway.auth", "gateway.config", "gateway.runtime", "gateway.namesrv", "gateway.broker.processors"},
+    # The gRPC protocol in front of brokers: it uses their handlers, tables and rules about names.
+    "gateway.grpc_front": {"gateway.auth", "gateway.broker"},
     "gateway.processes": {"gateway.config", "gateway.runtime", "gateway.namesrv"},
     "gateway": {
         "gateway.auth",
         "gateway.config",
         "gateway.console",
+        "gateway.grpc_front",
         "gateway.processes",
         "gateway.runtime",
         "gateway.namesrv",

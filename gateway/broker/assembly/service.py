@@ -67,7 +67,7 @@ class BrokerService:
             limits,
             server_limits,
             on_batch=broker.long_polls.answer_marked,
-            on_open=self._handle_open,
+            on_open=self.handle_open,
             reactor=reactor,
             accept_transport=accept_transport,
             connection_type=connection_type,
@@ -75,7 +75,8 @@ class BrokerService:
         self._checkpoint_end = broker.store.max_physical_offset
         self._checking_transactions = trio.Lock()
 
-    def _handle_open(self, connection: Connection) -> None:
+    def handle_open(self, connection: Connection) -> None:
+        """Have the broker forget a new connection when it closes."""
         connection.on_close(self._handle_close)
 
     def _handle_close(self, connection: Connection) -> None:

@@ -1,0 +1,189 @@
+"""Clients that have told their settings: their memberships on every broker, and what a broker asks of them.
+
+A client is known by its id. Its settings come with the first message of its Telemetry stream; from then on it is a
+member of its groups on every broker, through a link that the broker takes for its connection. It leaves when it says
+so, when its last HTTP/2 connection closes, or when the broker misses its heartbeats.
+Source: GrpcChannelManager, GrpcClientChannel, GrpcClientSettingsManager, ClientActivity, 5.4.0.
+"""
+
+import logging
+from collections.abc import Iterator
+from functools import partial
+
+from codec.command import Command
+from codec.errors import MessageFormatError
+from codec.message import decode_message
+from gateway.grpc_front import messages
+from gateway.grpc_front.access import RpcSender
+from gateway.grpc_front.broker_link import BrokerLink
+from gateway.grpc_front.conversion import to_grpc_message
+from gateway.grpc_front.local_brokers import LocalBroker, LocalCluster
+from gateway.grpc_front.rpc import Rpc
+from gateway.grpc_front.subscriptions import subscription_to
+from gateway.grpc_front.transactions import OpenTransaction, OpenTransactions
+from remoting.bodies.heartbeat import ConsumerData, HeartbeatData, ProducerData
+from remoting.connection import Connection
+from remoting.requests.client import HeartBeat, UnregisterClient
+from remoting.requests.transaction import CheckTransactionState
+
+log = logging.getLogger(__name__)
+
+CONSUMERS = (messages.PUSH_CONSUMER, messages.SIMPLE_CONSUMER)
+
+
+class GrpcClient:
+    """One client. ``settings`` are those it told; ``telemetry`` is its open stream, None without one."""
+
+    def __init__(self, client_id: str, cluster: LocalCluster, transactions: OpenTransactions) -> None:
+        self.client_id = client_id
+        self.settings = messages.Settings()
+        self.settings_ms = 0
+        self.telemetry: Rpc | None = None
+        self.connections: set[Connection] = set()
+        self._cluster = cluster
+        self._transactions = transactions
+        self._links: dict[str, BrokerLink] = {}
+
+    @property
+    def is_consumer(self) -> bool:
+        """Tell whether the client is a consumer of a kind that is served."""
+        return self.settings.client_type in CONSUMERS
+
+    @property
+    def group(self) -> str:
+        """The consumer group that the client told."""
+        return str(self.settings.subscription.group.name)
+
+    def take_settings(self, settings: messages.Settings) -> None:
+        """Replace the settings by those that the client tells now."""
+        self.settings = settings
+        self.settings_ms = self._cluster.clock.now_ms()
+
+    # -- memberships ---------------------------------------------------------------------------------------
+
+    async def register(self, rpc: Rpc) -> None:
+        """Report the client to every broker, as a heartbeat does. Raises StatusError, RequestError."""
+        beat = HeartBeat(data=self._heartbeat())
+        for broker in self._cluster.brokers:
+            await self._link(rpc.connection, broker).call(beat, rpc.sender, language=language_of(rpc))
+
+    def _heartbeat(self) -> HeartbeatData:
+        """Return the groups of the client. The producer group of 5.x clients is the topic."""
+        if not self.is_consumer:
+            topics = [ProducerData(group_name=topic.name) for topic in self.settings.publishing.topics]
+            return HeartbeatData(client_id=self.client_id, producer_data_set=topics)
+        is_push = self.settings.client_type == messages.PUSH_CONSUMER
+        consumer = ConsumerData(
+            group_name=self.group,
+            consume_type="CONSUME_PASSIVELY" if is_push else "CONSUME_ACTIVELY",
+            message_model="CLUSTERING",
+            consume_from_where="CONSUME_FROM_LAST_OFFSET",
+            subscription_data_set=[
+                subscription_to(entry.topic.name, entry.expression, self.settings_ms)
+                for entry in self.settings.subscription.subscriptions
+            ],
+        )
+        return HeartbeatData(client_id=self.client_id, consumer_data_set=[consumer])
+
+    def _link(self, peer: Connection, broker: LocalBroker) -> BrokerLink:
+        link = self._links.get(broker.name)
+        if link is None or link.closed:
+            link = self._links[broker.name] = self._cluster.open_link(
+                peer, broker, partial(self._take_request, broker)
+            )
+        return link
+
+    async def unregister(self, sender: RpcSender) -> None:
+        """Leave all groups on every broker."""
+        group = self.group if self.is_consumer else None
+        topics: list[str | None] = [topic.name for topic in self.settings.publishing.topics]
+        for link in list(self._links.values()):
+            for topic in topics or [None]:
+                leave = UnregisterClient(client_id=self.client_id, producer_group=topic, consumer_group=group)
+                await link.call(leave, sender)
+        self.close()
+
+    def close(self) -> None:
+        """Leave all groups without a word, and end the Telemetry stream."""
+        links, self._links = self._links, {}
+        for link in links.values():
+            link.close("the client has left")
+        if self.telemetry is not None:
+            self.telemetry.stop_reading()
+
+    # -- requests of the broker ----------------------------------------------------------------------------
+
+    def _take_request(self, broker: LocalBroker, command: Command) -> None:
+        """Pass a check-back on. 5.x clients need no other request: they do not balance queues, for instance."""
+        if command.code == CheckTransactionState.code:
+            try:
+                self._check_transaction(broker, CheckTransactionState.from_command(command))
+            except MessageFormatError as error:
+                log.warning("half message cannot be passed on", extra={"reason": str(error)})
+
+    def _check_transaction(self, broker: LocalBroker, check: CheckTransactionState) -> None:
+        if self.telemetry is None:
+            log.info("no Telemetry stream for a check-back", extra={"client": self.client_id})
+            return
+        half = decode_message(check.body)
+        transaction_id = check.transaction_id or half.unique_key or ""
+        place = OpenTransaction(broker.name, check.tran_state_table_offset, check.commit_log_offset)
+        self._transactions.add(half.topic, transaction_id, place)
+        self.telemetry.send(
+            messages.TelemetryCommand(
+                recover_orphaned_transaction_command=messages.RecoverOrphanedTransactionCommand(
+                    message=to_grpc_message(half), transaction_id=transaction_id
+                )
+            )
+        )
+
+
+class Clients:
+    """All clients by their ids."""
+
+    def __init__(self, cluster: LocalCluster, transactions: OpenTransactions) -> None:
+        self._cluster = cluster
+        self._transactions = transactions
+        self._by_id: dict[str, GrpcClient] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __iter__(self) -> Iterator[GrpcClient]:
+        return iter(list(self._by_id.values()))
+
+    def get(self, client_id: str) -> GrpcClient | None:
+        """Return a client that has told its settings; None for others."""
+        return self._by_id.get(client_id)
+
+    def join(self, rpc: Rpc) -> GrpcClient:
+        """Return the client of a Telemetry stream, which is created if it is new."""
+        client = self._by_id.get(rpc.client_id)
+        if client is None:
+            client = GrpcClient(rpc.client_id, self._cluster, self._transactions)
+            self._by_id[rpc.client_id] = client
+        self.note_connection(client, rpc.connection)
+        client.telemetry = rpc
+        return client
+
+    def note_connection(self, client: GrpcClient, connection: Connection) -> None:
+        """Note that a client uses a connection; without any it is gone."""
+        if connection not in client.connections:
+            client.connections.add(connection)
+            connection.on_close(partial(self._forget_connection, client))
+
+    def _forget_connection(self, client: GrpcClient, connection: Connection) -> None:
+        client.connections.discard(connection)
+        if not client.connections:
+            self.remove(client)
+
+    def remove(self, client: GrpcClient) -> None:
+        """Forget a client, and end its memberships."""
+        if self._by_id.get(client.client_id) is client:
+            del self._by_id[client.client_id]
+        client.close()
+
+
+def language_of(rpc: Rpc) -> str:
+    """Return the language of a client as the remoting protocol names it."""
+    return rpc.metadata.get("x-mq-language", "OTHER").upper()

@@ -1,0 +1,123 @@
+"""QueryRoute and QueryAssignment. Source: RouteActivity, LocalTopicRouteService, 5.4.0.
+
+Only queues of this process's brokers are answered, because only these can be reached through its gRPC port. Their
+endpoints are those by which the client reached it, so they are right behind any port mapping.
+"""
+
+import ipaddress
+from collections.abc import Iterator
+from typing import Final
+
+from codec.topics import PERM_READ, PERM_WRITE
+from gateway.grpc_front import messages
+from gateway.grpc_front.local_brokers import LocalBroker, LocalCluster, type_of_topic
+from gateway.grpc_front.names import check_group, check_topic
+from gateway.grpc_front.rpc import Rpc
+from gateway.grpc_front.statuses import OK, StatusError
+from remoting.bodies.topics import TopicConfig
+from remoting.requests.namesrv import GetRouteInfoByTopic
+
+_MIXED_TYPES: Final = (messages.NORMAL, messages.FIFO, messages.DELAY, messages.TRANSACTION)
+_TYPES: Final[dict[str, tuple[int, ...]]] = {
+    "NORMAL": (messages.NORMAL,),
+    "FIFO": (messages.FIFO,),
+    "DELAY": (messages.DELAY,),
+    "TRANSACTION": (messages.TRANSACTION,),
+    "PRIORITY": (messages.PRIORITY,),
+    "MIXED": _MIXED_TYPES,
+}
+_PERMISSIONS: Final = {
+    PERM_READ | PERM_WRITE: messages.READ_WRITE,
+    PERM_READ: messages.READ,
+    PERM_WRITE: messages.WRITE,
+    0: messages.NONE,
+}
+ANY_QUEUE: Final = -1
+
+
+class RouteMethods:
+    """The RPCs about routes."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self._cluster = cluster
+
+    async def query_route(self, rpc: Rpc, request: messages.QueryRouteRequest) -> messages.QueryRouteResponse:
+        """Return all queues of a topic."""
+        topic = check_topic(request.topic)
+        answer = messages.QueryRouteResponse(status=OK)
+        endpoints = _endpoints_for(rpc, request.endpoints)
+        for broker, config in await self._brokers_of(rpc, topic):
+            described = messages.Broker(name=broker.name, id=0, endpoints=endpoints)
+            types = _TYPES.get(type_of_topic(config), (messages.MESSAGE_TYPE_UNSPECIFIED,))
+            for queue_id, permission in enumerate(_queue_permissions(config)):
+                answer.message_queues.add(
+                    topic=request.topic,
+                    id=queue_id,
+                    permission=permission,
+                    broker=described,
+                    accept_message_types=types,
+                )
+        return answer
+
+    async def query_assignment(
+        self, rpc: Rpc, request: messages.QueryAssignmentRequest
+    ) -> messages.QueryAssignmentResponse:
+        """Return the queues that a consumer receives from: any queue of each broker, or all in order."""
+        topic, group = check_topic(request.topic), check_group(request.group)
+        group_config = self._cluster.find_group(group)
+        is_ordered = group_config is not None and group_config.consume_message_orderly
+        answer = messages.QueryAssignmentResponse(status=OK)
+        endpoints = _endpoints_for(rpc, request.endpoints)
+        for broker, config in await self._brokers_of(rpc, topic):
+            if not config.perm & PERM_READ or config.read_queue_nums <= 0:
+                continue
+            described = messages.Broker(name=broker.name, id=0, endpoints=endpoints)
+            for queue_id in range(config.read_queue_nums) if is_ordered else (ANY_QUEUE,):
+                answer.assignments.add().message_queue.MergeFrom(
+                    messages.MessageQueue(
+                        topic=request.topic,
+                        id=queue_id,
+                        permission=_PERMISSIONS[config.perm & (PERM_READ | PERM_WRITE)],
+                        broker=described,
+                    )
+                )
+        if not answer.assignments:
+            raise StatusError(messages.FORBIDDEN, "no readable queue")
+        return answer
+
+    async def _brokers_of(self, rpc: Rpc, topic: str) -> list[tuple[LocalBroker, TopicConfig]]:
+        """Return the brokers of this process that have a topic. Raises StatusError, RequestError."""
+        cluster = self._cluster
+        if cluster.namesrv is not None:
+            # The namesrv decides whether this sender may know the topic, and whether there is one.
+            link = cluster.namesrv_link(rpc.connection, cluster.namesrv)
+            await link.call(GetRouteInfoByTopic(topic=topic, accept_standard_json_only=True), rpc.sender)
+        cluster.require_topic(topic)
+        return [
+            (broker, config) for broker in cluster.brokers if (config := broker.topics.get(topic)) is not None
+        ]
+
+
+def _queue_permissions(config: TopicConfig) -> Iterator[int]:
+    """Yield the permission of each queue: first those that are only read, then those only written to, then both."""
+    readable = config.read_queue_nums if config.perm & PERM_READ else 0
+    writable = config.write_queue_nums if config.perm & PERM_WRITE else 0
+    both = min(readable, writable)
+    yield from [messages.READ] * (readable - both)
+    yield from [messages.WRITE] * (writable - both)
+    yield from [messages.READ_WRITE] * both
+    if not config.perm & (PERM_READ | PERM_WRITE):
+        yield from [messages.NONE] * max(1, config.read_queue_nums, config.write_queue_nums)
+
+
+def _endpoints_for(rpc: Rpc, told: messages.Endpoints) -> messages.Endpoints:
+    """Return the endpoints by which a client says that it reaches this port, else the address that it dialled."""
+    if told.addresses:
+        return told
+    host, port = rpc.connection.local
+    try:
+        is_v6 = ipaddress.ip_address(host).version == 6
+    except ValueError:
+        is_v6 = False
+    scheme = messages.IPv6 if is_v6 else messages.IPv4
+    return messages.Endpoints(scheme=scheme, addresses=[messages.Address(host=host, port=port)])

@@ -1,0 +1,180 @@
+"""The gRPC server of one process: its methods, its connections, and its end.
+
+Connections are accepted, limited and drained by `remoting.server.RemotingServer`, like those of the other ports.
+"""
+
+import logging
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, cast
+
+import trio
+
+from gateway.grpc_front import messages
+from gateway.grpc_front.broker_link import ServedHandlers
+from gateway.grpc_front.clients import Clients
+from gateway.grpc_front.framing import GrpcError, GrpcStatus, encode_status_text
+from gateway.grpc_front.http2_connection import Headers, Http2Connection, StreamHandler
+from gateway.grpc_front.local_brokers import LocalBroker, LocalCluster
+from gateway.grpc_front.routes import RouteMethods
+from gateway.grpc_front.rpc import Method, Rpc
+from gateway.grpc_front.sending import SendMethods
+from gateway.grpc_front.statuses import StatusError
+from gateway.grpc_front.telemetry import ClientMethods
+from gateway.grpc_front.transactions import OpenTransactions, TransactionMethods
+from remoting.limits import ConnectionLimits
+from remoting.reactor import Reactor
+from remoting.server import AcceptTransport, ConnectionType, RemotingServer, ServerLimits
+from storage.clock import Clock
+
+log = logging.getLogger(__name__)
+
+SERVICE: Final = "/apache.rocketmq.v2.MessagingService/"
+STOP_POLL_S: Final = 0.01
+
+
+class GrpcService:
+    """Serves `MessagingService` in front of the brokers of this process."""
+
+    def __init__(
+        self,
+        limits: ConnectionLimits,
+        server_limits: ServerLimits,
+        clock: Clock,
+        *,
+        max_streams: int,
+        reactor: Reactor | None = None,
+        accept_transport: AcceptTransport | None = None,
+    ) -> None:
+        self._clock = clock
+        self._max_drain_s = server_limits.max_drain_s
+        self._methods: dict[str, Method] = {}
+        self._running = RunningCalls()
+        self.server = RemotingServer(
+            {},
+            limits,
+            server_limits,
+            reactor=reactor,
+            accept_transport=accept_transport,
+            connection_type=cast(ConnectionType, partial(Http2Connection, self._open_stream, max_streams)),
+        )
+
+    async def run(
+        self,
+        listeners: list[socket.socket],
+        brokers: Sequence[LocalBroker],
+        namesrv: ServedHandlers | None,
+    ) -> None:
+        """Serve until `stop` or cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._methods = build_methods(LocalCluster(brokers, namesrv, self._clock, nursery), self._running)
+            await self.server.serve(listeners)
+            nursery.cancel_scope.cancel()
+
+    def _open_stream(
+        self, connection: Http2Connection, stream_id: int, headers: dict[str, str]
+    ) -> StreamHandler | None:
+        refusal = _http_refusal(headers)
+        if refusal is not None:
+            connection.send_headers(stream_id, refusal, ends_stream=True)
+            return None
+        path = headers[":path"]
+        method = self._methods.get(path.removeprefix(SERVICE))
+        try:
+            if method is None or not path.startswith(SERVICE):
+                raise GrpcError(
+                    GrpcStatus.UNIMPLEMENTED, f"{path[:128]} is not served: see the compatibility page"
+                )
+            rpc = Rpc(connection, stream_id, headers, method)
+        except GrpcError as error:
+            connection.send_headers(stream_id, _trailers_only(error), ends_stream=True)
+            return None
+        if method.reads_stream:
+            rpc.start()
+        return rpc
+
+    async def stop(self, release_waiting: Callable[[], None]) -> None:
+        """Send clients away, let RPCs end, and end `run`. ``release_waiting`` has brokers answer waiting receives."""
+        self.server.stop_accepting()
+        for connection in self.server.connections:
+            cast(Http2Connection, connection).announce_end()
+        with trio.move_on_after(self._max_drain_s):
+            while self._running.count:
+                release_waiting()
+                await trio.sleep(STOP_POLL_S)
+        for connection in list(self.server.connections):
+            await connection.drain()
+            connection.close("server stopped")  # Telemetry streams have no end of their own.
+        await self.server.drain()
+
+
+@dataclass(slots=True)
+class RunningCalls:
+    """The number of RPCs in progress that have an end of their own."""
+
+    count: int = 0
+
+
+def build_methods(cluster: LocalCluster, running: RunningCalls) -> dict[str, Method]:
+    """Return the RPCs by name."""
+    transactions = OpenTransactions()
+    clients = Clients(cluster, transactions)
+    routes = RouteMethods(cluster)
+    sending = SendMethods(cluster, transactions)
+    reports = ClientMethods(cluster, clients)
+    ending = TransactionMethods(cluster, transactions)
+
+    def unary(request: Any, answer: Any, run: Callable[[Rpc, Any], Any]) -> Method:
+        async def run_identified(rpc: Rpc, message: Any) -> Any:
+            if not rpc.client_id.strip():
+                raise StatusError(messages.CLIENT_ID_REQUIRED, "client id cannot be empty")
+            running.count += 1
+            try:
+                return await run(rpc, message)
+            finally:
+                running.count -= 1
+
+        return Method(request, run_identified, lambda status: [answer(status=status)])
+
+    return {
+        "QueryRoute": unary(messages.QueryRouteRequest, messages.QueryRouteResponse, routes.query_route),
+        "QueryAssignment": unary(
+            messages.QueryAssignmentRequest, messages.QueryAssignmentResponse, routes.query_assignment
+        ),
+        "SendMessage": unary(messages.SendMessageRequest, messages.SendMessageResponse, sending.send_message),
+        "RecallMessage": unary(
+            messages.RecallMessageRequest, messages.RecallMessageResponse, sending.recall_message
+        ),
+        "Heartbeat": unary(messages.HeartbeatRequest, messages.HeartbeatResponse, reports.heartbeat),
+        "NotifyClientTermination": unary(
+            messages.NotifyClientTerminationRequest,
+            messages.NotifyClientTerminationResponse,
+            reports.notify_client_termination,
+        ),
+        "EndTransaction": unary(
+            messages.EndTransactionRequest, messages.EndTransactionResponse, ending.end_transaction
+        ),
+        "Telemetry": Method(
+            messages.TelemetryCommand, reports.telemetry, lambda status: [], reads_stream=True
+        ),
+    }
+
+
+def _http_refusal(headers: dict[str, str]) -> Headers | None:
+    """Return the answer to a request that is not gRPC; None for one that is."""
+    if headers.get(":method") != "POST":
+        return [(":status", "405"), ("allow", "POST")]
+    if not headers.get("content-type", "").startswith("application/grpc"):
+        return [(":status", "415"), ("accept", "application/grpc")]
+    return None
+
+
+def _trailers_only(error: GrpcError) -> Headers:
+    return [
+        (":status", "200"),
+        ("content-type", "application/grpc"),
+        ("grpc-status", str(int(error.status))),
+        ("grpc-message", encode_status_text(error.text)),
+    ]

@@ -1,0 +1,167 @@
+"""Telemetry, Heartbeat and NotifyClientTermination: the RPCs by which a client reports itself.
+
+Source: ClientActivity, GrpcClientSettingsManager, 5.4.0.
+"""
+
+from typing import Final
+
+from gateway.auth.access_control import AccessDenied
+from gateway.grpc_front import messages
+from gateway.grpc_front.clients import CONSUMERS, Clients, GrpcClient
+from gateway.grpc_front.framing import GrpcError, GrpcStatus
+from gateway.grpc_front.local_brokers import LocalCluster
+from gateway.grpc_front.names import check_group, check_topic
+from gateway.grpc_front.rpc import Rpc
+from gateway.grpc_front.statuses import OK, StatusError, status_of
+from gateway.grpc_front.times import set_ms
+from remoting.bodies.groups import SubscriptionGroupConfig
+from remoting.errors import RequestError
+
+PRODUCER_ATTEMPTS: Final = 3
+PRODUCER_FIRST_BACKOFF_MS: Final = 10
+PRODUCER_MAX_BACKOFF_MS: Final = 1000
+PRODUCER_BACKOFF_FACTOR: Final = 2.0
+RECEIVE_BATCH_SIZE: Final = 32
+MAX_POLL_MS: Final = 20_000
+_STANDARD_RETRIES_S: Final = (
+    1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200,
+)  # fmt: skip
+"""Source: CustomizedRetryPolicy, 5.4.0."""
+
+
+class ClientMethods:
+    """The RPCs by which a client reports itself."""
+
+    def __init__(self, cluster: LocalCluster, clients: Clients) -> None:
+        self._cluster = cluster
+        self._clients = clients
+
+    # -- settings ------------------------------------------------------------------------------------------
+
+    async def telemetry(self, rpc: Rpc, _: None) -> None:
+        """Take the settings of a client, and keep the stream open for what brokers ask of it."""
+        client: GrpcClient | None = None
+        try:
+            async for command in rpc.requests:
+                if command.WhichOneof("command") == "settings":
+                    client = await self._take_settings(rpc, command.settings)
+                    if client is None:
+                        return
+        finally:
+            if client is not None and client.telemetry is rpc:
+                client.telemetry = None
+
+    async def _take_settings(self, rpc: Rpc, settings: messages.Settings) -> GrpcClient | None:
+        """Register a client and tell it the settings that count. None if it was refused."""
+        try:
+            if not rpc.client_id.strip():
+                raise StatusError(messages.CLIENT_ID_REQUIRED, "client id cannot be empty")
+            self._check_settings(settings)
+            client = self._clients.join(rpc)
+            client.take_settings(settings)
+            try:
+                await client.register(rpc)
+            except (StatusError, RequestError):
+                self._clients.remove(client)
+                raise
+        except AccessDenied as error:
+            rpc.send(messages.TelemetryCommand(status=status_of(error)))
+            return None
+        except (StatusError, RequestError) as error:
+            status = status_of(error)
+            is_client_fault = messages.BAD_REQUEST <= status.code < messages.INTERNAL_ERROR
+            raise GrpcError(
+                GrpcStatus.INVALID_ARGUMENT if is_client_fault else GrpcStatus.INTERNAL,
+                f"process client telemetryCommand failed. {status.message}",
+            ) from error
+        rpc.send(messages.TelemetryCommand(status=OK, settings=self.merged_settings(client)))
+        return client
+
+    @staticmethod
+    def _check_settings(settings: messages.Settings) -> None:
+        match settings.WhichOneof("pub_sub"):
+            case "publishing":
+                for topic in settings.publishing.topics:
+                    check_topic(topic)
+            case "subscription":
+                check_group(settings.subscription.group)
+                if settings.client_type not in CONSUMERS:
+                    name = messages.ClientType.Name(settings.client_type)
+                    raise StatusError(
+                        messages.UNRECOGNIZED_CLIENT_TYPE,
+                        f"clients of type {name} are not served here, only PRODUCER, PUSH_CONSUMER and SIMPLE_CONSUMER",
+                    )
+            case _:
+                raise GrpcError(
+                    GrpcStatus.INVALID_ARGUMENT, "there is no publishing or subscription data in settings"
+                )
+
+    def merged_settings(self, client: GrpcClient) -> messages.Settings:
+        """Return the settings of a client with those that the server decides."""
+        merged = messages.Settings()
+        merged.CopyFrom(client.settings)
+        policy = merged.backoff_policy
+        if client.is_consumer:
+            group = self._cluster.find_group(client.group) or SubscriptionGroupConfig(group_name=client.group)
+            merged.subscription.fifo = group.consume_message_orderly
+            merged.subscription.receive_batch_size = RECEIVE_BATCH_SIZE
+            set_ms(merged.subscription.long_polling_timeout, MAX_POLL_MS)
+            policy.max_attempts = group.retry_max_times + 1
+            _set_retries(policy, group)
+        else:
+            merged.publishing.validate_message_type = True
+            merged.publishing.max_body_size = min(each.max_message_bytes() for each in self._cluster.brokers)
+            policy.max_attempts = PRODUCER_ATTEMPTS
+            backoff = policy.exponential_backoff
+            set_ms(backoff.initial, PRODUCER_FIRST_BACKOFF_MS)
+            set_ms(backoff.max, PRODUCER_MAX_BACKOFF_MS)
+            backoff.multiplier = PRODUCER_BACKOFF_FACTOR
+        merged.metric.on = False
+        return merged
+
+    # -- heartbeats ----------------------------------------------------------------------------------------
+
+    async def heartbeat(self, rpc: Rpc, request: messages.HeartbeatRequest) -> messages.HeartbeatResponse:
+        """Record that a client is alive."""
+        client = self._require_client(rpc)
+        if client.is_consumer:
+            check_group(request.group)
+        self._clients.note_connection(client, rpc.connection)
+        await client.register(rpc)
+        return messages.HeartbeatResponse(status=OK)
+
+    async def notify_client_termination(
+        self, rpc: Rpc, request: messages.NotifyClientTerminationRequest
+    ) -> messages.NotifyClientTerminationResponse:
+        """Remove a client that stops."""
+        client = self._require_client(rpc)
+        if client.is_consumer:
+            check_group(request.group)
+        try:
+            await client.unregister(rpc.sender)
+        finally:
+            self._clients.remove(client)
+        return messages.NotifyClientTerminationResponse(status=OK)
+
+    def _require_client(self, rpc: Rpc) -> GrpcClient:
+        client = self._clients.get(rpc.client_id)
+        if client is None:
+            raise StatusError(
+                messages.UNRECOGNIZED_CLIENT_TYPE, "cannot find client settings for this client"
+            )
+        return client
+
+
+def _set_retries(policy: messages.RetryPolicy, group: SubscriptionGroupConfig) -> None:
+    """Set the delays of a group between the attempts to consume a message."""
+    told = group.group_retry_policy
+    if told.type == "EXPONENTIAL" and told.exponential_retry_policy is not None:
+        exponential = told.exponential_retry_policy
+        set_ms(policy.exponential_backoff.initial, exponential.initial)
+        set_ms(policy.exponential_backoff.max, exponential.max)
+        policy.exponential_backoff.multiplier = exponential.multiplier
+        return
+    custom = None if told.customized_retry_policy is None else told.customized_retry_policy.next
+    policy.customized_backoff.ClearField("next")
+    for delay_ms in custom or [seconds * 1000 for seconds in _STANDARD_RETRIES_S]:
+        set_ms(policy.customized_backoff.next.add(), delay_ms)

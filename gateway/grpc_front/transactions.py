@@ -1,0 +1,90 @@
+"""EndTransaction, and the transactions that may be ended. Source: EndTransactionActivity, AbstractTransactionService,
+TransactionDataManager, 5.4.0.
+
+A client ends a transaction by its id alone, but the broker needs the place of the half message as well, which this
+front remembers from the send or from the broker's last check-back. After a restart of the server only a check-back
+brings it back, as with the official Proxy.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Final
+
+from codec.sysflag import TRANSACTION_COMMIT, TRANSACTION_NONE, TRANSACTION_ROLLBACK
+from gateway.grpc_front import messages
+from gateway.grpc_front.local_brokers import LocalCluster
+from gateway.grpc_front.names import check_topic
+from gateway.grpc_front.rpc import Rpc
+from gateway.grpc_front.statuses import OK, StatusError
+from remoting.requests.transaction import EndTransaction
+
+MAX_OPEN_TRANSACTIONS: Final = 100_000
+"""Beyond these the oldest ones are forgotten, so that only a check-back can end them."""
+_DECISIONS: Final = {messages.COMMIT: TRANSACTION_COMMIT, messages.ROLLBACK: TRANSACTION_ROLLBACK}
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """The place of a half message."""
+
+    broker_name: str
+    queue_offset: int
+    physical_offset: int
+
+
+class OpenTransactions:
+    """Half messages by their topic and transaction id."""
+
+    def __init__(self) -> None:
+        self._by_id: OrderedDict[tuple[str, str], OpenTransaction] = OrderedDict()
+
+    def add(self, topic: str, transaction_id: str, place: OpenTransaction) -> None:
+        """Remember a half message; a later place of the same one replaces the former."""
+        self._by_id[topic, transaction_id] = place
+        self._by_id.move_to_end((topic, transaction_id))
+        if len(self._by_id) > MAX_OPEN_TRANSACTIONS:
+            self._by_id.popitem(last=False)
+
+    def take(self, topic: str, transaction_id: str) -> OpenTransaction | None:
+        """Return a half message, and forget it: a second decision about it must not be carried out."""
+        return self._by_id.pop((topic, transaction_id), None)
+
+
+class TransactionMethods:
+    """The RPC that ends transactions."""
+
+    def __init__(self, cluster: LocalCluster, transactions: OpenTransactions) -> None:
+        self._cluster = cluster
+        self._transactions = transactions
+
+    async def end_transaction(
+        self, rpc: Rpc, request: messages.EndTransactionRequest
+    ) -> messages.EndTransactionResponse:
+        """Commit or roll back a half message; the producer group of 5.x clients is the topic.
+
+        Deviation: the broker's refusal is the answer. The official Proxy sends the decision oneway, and answers OK.
+        """
+        topic, transaction_id = check_topic(request.topic), request.transaction_id
+        if not transaction_id.strip():
+            raise StatusError(messages.INVALID_TRANSACTION_ID, "transaction id cannot be empty")
+        place = self._transactions.take(topic, transaction_id)
+        broker = None if place is None else self._cluster.broker(place.broker_name)
+        if place is None or broker is None:
+            raise StatusError(
+                messages.INTERNAL_SERVER_ERROR,
+                "cannot found transaction data: it was ended already, or the server was restarted since; "
+                "the next check-back decides",
+            )
+        end = EndTransaction(
+            topic=topic,
+            producer_group=topic,
+            tran_state_table_offset=place.queue_offset,
+            commit_log_offset=place.physical_offset,
+            commit_or_rollback=_DECISIONS.get(request.resolution, TRANSACTION_NONE),
+            from_transaction_check=request.source == messages.SOURCE_SERVER_CHECK,
+            msg_id=request.message_id,
+            transaction_id=transaction_id,
+            bname=broker.name,
+        )
+        await self._cluster.link(rpc.connection, broker).call(end, rpc.sender)
+        return messages.EndTransactionResponse(status=OK)
