@@ -1,16 +1,20 @@
 """The container image, run as its documents say. `containers.py` builds it."""
 
 import json
+import shutil
 import subprocess
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from compat_tests.cases.conftest import stock_client
 from compat_tests.cases.containers import ROOT
+from compat_tests.clients.programs import run_mqadmin
 from compat_tests.clients.typed import connect, messages, pull, send
 from compat_tests.endpoints.ports import find_server_ports
 from compat_tests.server import eventually
@@ -21,6 +25,15 @@ pytestmark = pytest.mark.ours_only
 
 MAX_BYTES = 120_000_000
 NAMESRV, BROKER, CONTROL = 9876, 10911, 9880
+DEPLOY = ROOT / "deploy"
+KUBERNETES_VERSION = "1.31"
+ASK_ROUTE = (
+    "import sys; from remoting.blocking import BlockingClient; "
+    "from remoting.requests.namesrv import GetRouteInfoByTopic; "
+    "client = BlockingClient(sys.argv[1], int(sys.argv[2]), timeout_s=20); "
+    "print(client.ask(GetRouteInfoByTopic(topic='TBW102')).data.broker_datas[0].broker_addrs[0])"
+)
+"""A program that prints the address of the broker which the namesrv of its arguments tells it."""
 
 
 def docker(*words: str, timeout_s: float = 120.0) -> str:
@@ -104,15 +117,20 @@ def test_clients_on_the_host_are_told_an_address_they_reach(image: str) -> None:
 
 
 def test_containers_are_told_the_container_s_own_address(image: str) -> None:
-    ask = (
-        "import sys; from remoting.blocking import BlockingClient; "
-        "from remoting.requests.namesrv import GetRouteInfoByTopic; "
-        "client = BlockingClient(sys.argv[1], 9876, timeout_s=20); "
-        "print(client.ask(GetRouteInfoByTopic(topic='TBW102')).data.broker_datas[0].broker_addrs[0])"
-    )
     with running(image, command=("serve", "--memory")) as container:
         own = container.inspect()["NetworkSettings"]["Networks"]["bridge"]["IPAddress"]
-        neighbour = ("run", "--rm", "--read-only", "--entrypoint", "python3", image, "-c", ask, own)
+        neighbour = (
+            "run",
+            "--rm",
+            "--read-only",
+            "--entrypoint",
+            "python3",
+            image,
+            "-c",
+            ASK_ROUTE,
+            own,
+            str(NAMESRV),
+        )
         assert docker(*neighbour).splitlines()[-1] == f"{own}:{BROKER}"
 
 
@@ -146,6 +164,28 @@ def test_any_published_port_works_once_the_broker_knows_it(image: str) -> None:
         assert route_address(namesrv, "TBW102") == broker
 
 
+def test_mqadmin_tells_a_started_broker_its_address(image: str, tmp_path: Path) -> None:
+    """As container classes written for the official image do it, Brave's among them: settings after the start."""
+    with running(
+        image, *publish(0, NAMESRV), *publish(0, BROKER), command=("serve", "--memory")
+    ) as container:
+        namesrv, broker = container.published(NAMESRV), container.published(BROKER)
+        changes = {
+            "brokerIP1": "localhost",
+            "listenPort": broker.rpartition(":")[2],
+            "autoCreateTopicEnable": "true",
+        }
+        for key, value in changes.items():
+            words = ("updateBrokerConfig", "-b", broker, "-k", key, "-v", value)
+            printed = run_mqadmin(tmp_path / "admin", *words)
+            assert "update broker config success" in printed, printed
+        assert route_address(namesrv, "TBW102") == f"localhost:{changes['listenPort']}"
+        with stock_client(namesrv) as java, java.producer("shop") as producer:
+            assert producer.send_numbered("orders", 3)[0]["status"] == "SEND_OK"
+            with java.push("packing", "orders") as consumer:
+                assert {each["body"] for each in consumer.received(3, 60)} == {"0", "1", "2"}
+
+
 def test_control_api_is_reached_with_its_token(image: str) -> None:
     environment = ("--env", "RMQ_GATEWAY_CONTROL_ADDRESS=0.0.0.0", "--env", "RMQ_GATEWAY_CONTROL_TOKEN=t0ken")
     command = ("serve", "--memory", "--control", str(CONTROL))
@@ -161,16 +201,56 @@ def test_control_api_is_reached_with_its_token(image: str) -> None:
         docker(*health)
 
 
-@pytest.mark.parametrize("name", ["compose.yaml", "kubernetes.yaml"])
-def test_examples_run_the_image_without_rights(name: str) -> None:
-    """They are read here; an engine for them is not at hand everywhere."""
-    documents = list(yaml.safe_load_all((ROOT / "deploy" / name).read_text()))
-    if name == "compose.yaml":
-        service = documents[0]["services"]["rocketmq"]
-        assert service["read_only"] is True
-        assert service["cap_drop"] == ["ALL"]
-        assert {port.rpartition(":")[2] for port in service["ports"]} == {str(NAMESRV), str(BROKER)}
-        return
+def find_compose() -> list[str]:
+    """Return the command of Compose: the plugin of `docker`, or the program of its own."""
+    for command in (["docker", "compose"], ["docker-compose"]):
+        if shutil.which(command[0]) is None:
+            continue
+        if subprocess.run([*command, "version"], capture_output=True, check=False).returncode == 0:
+            return command
+    pytest.skip("neither `docker compose` nor docker-compose is installed")
+
+
+def test_compose_file_starts_and_its_services_reach_the_broker(image: str, tmp_path: Path) -> None:
+    """The example with free ports, and with a second service as its comment shows."""
+    namesrv, broker = find_server_ports()
+    example = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    example["services"]["rocketmq"] |= {
+        "image": image,
+        "ports": [f"127.0.0.1:{port}:{port}" for port in (namesrv, broker)],
+        "command": ["serve", "--port", str(namesrv), "--broker-port", str(broker)],
+    }
+    example["services"]["shop"] = {
+        "image": image,
+        "entrypoint": ["python3", "-c", ASK_ROUTE, "rocketmq", str(namesrv)],
+        "depends_on": {"rocketmq": {"condition": "service_healthy"}},
+    }
+    (tmp_path / "compose.yaml").write_text(yaml.safe_dump(example))
+    compose = [*find_compose(), "--project-name", f"case-{namesrv}", "--file", str(tmp_path / "compose.yaml")]
+    try:
+        started = subprocess.run([*compose, "up", "-d"], capture_output=True, text=True, check=False)
+        assert started.returncode == 0, started.stderr
+        assert route_address(f"127.0.0.1:{namesrv}", "TBW102") == f"127.0.0.1:{broker}"
+        server, shop = (find_container(f"case-{namesrv}.{service}") for service in ("rocketmq", "shop"))
+        assert docker("wait", shop.name) == "0", shop.logs()
+        (own,) = server.inspect()["NetworkSettings"]["Networks"].values()
+        assert shop.logs().strip() == f"{own['IPAddress']}:{broker}"
+    finally:
+        ended = subprocess.run([*compose, "down", "--volumes"], capture_output=True, text=True, check=False)
+        assert ended.returncode == 0, ended.stderr
+
+
+def find_container(name: str) -> Container:
+    (found,) = docker("ps", "--all", "--quiet", "--filter", f"name={name}").splitlines()
+    return Container(found)
+
+
+def test_kubernetes_file_is_valid_and_runs_the_image_without_rights() -> None:
+    """It is compared with the schemas of the API; a cluster is not at hand."""
+    schemas = pytest.importorskip("kubernetes_validate")
+    documents = list(yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text()))
+    for each in documents:
+        schemas.validate(each, KUBERNETES_VERSION, strict=True)
     (pod,) = [each["spec"]["template"]["spec"] for each in documents if each["kind"] == "StatefulSet"]
     (container,) = pod["containers"]
     assert pod["securityContext"]["runAsNonRoot"] is True
