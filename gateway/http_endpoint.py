@@ -6,12 +6,12 @@ The HTTP server itself is in `gateway.console`; the shadow gateway has more rout
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
 
-from gateway.config.process import ProcessConfig
+from gateway.config.process import ProcessConfig, TlsConfig
 from gateway.console.errors import ConsoleError
 from gateway.console.server import Console
 from gateway.console.settings import ConsoleSettings, is_loopback
-from gateway.runtime.listener_tls import ListenTls
 from gateway.runtime.metrics import MetricRegistry
+from gateway.runtime.server_tls import build_http_acceptor
 from gateway.runtime.supervise import TaskSupervisor
 from toolkit.settings import SettingsError
 
@@ -60,11 +60,11 @@ class Readiness:
 
 
 def build_http_endpoint(
-    config: ProcessConfig, metrics: MetricRegistry, readiness: Readiness
+    config: ProcessConfig, tls: TlsConfig, metrics: MetricRegistry, readiness: Readiness
 ) -> Console | None:
     """Return the endpoint, None when ``httpPort`` is -1.
 
-    Raises SettingsError when others can reach it and no token is set.
+    Raises SettingsError when others can reach it and no token is set, and for a certificate that cannot be used.
     """
     if config.http_port == NO_PORT:
         return None
@@ -78,9 +78,9 @@ def build_http_endpoint(
         port=config.http_port,
         token=config.http_token,
         hosts=[host.strip() for host in config.http_hosts.split(",") if host.strip()],
-        tls=ListenTls(mode="disabled"),
-        plain_http=True,
+        plain_http=True,  # Whether that is so, httpTls says.
     )
-    console = Console(settings, metrics, METRIC_PREFIX, port_setting="httpPort")
+    acceptor = build_http_acceptor(tls, config.http_tls)
+    console = Console(settings, metrics, METRIC_PREFIX, port_setting="httpPort", acceptor=acceptor)
     console.add_probe("/readyz", readiness.report)
     return console

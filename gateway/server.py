@@ -92,7 +92,7 @@ class Server:
         self._metrics.register(self._part_metrics)
         self._metrics.register_remote(self._brokers.remote_metrics)
         self._readiness = Readiness(self._supervisors, self._brokers.find_troubles)
-        self._http = build_http_endpoint(config.process, self._metrics, self._readiness)
+        self._http = build_http_endpoint(config.process, config.tls, self._metrics, self._readiness)
         self._push = build_metrics_push(config.process.metrics_export, self._metrics, METRIC_PREFIX)
         if self._push is not None:
             self._metrics.register(self._push.metrics)

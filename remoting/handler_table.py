@@ -34,7 +34,7 @@ class AnswersLater:
 ANSWERS_LATER: Final = AnswersLater()
 
 Outcome = Header | AnswersLater | BaseException | None
-"""What a typed handler returned, or the exception that ended an asynchronous one."""
+"""The value that a typed handler returned, or the exception that ended an asynchronous one."""
 Finish = Callable[[Outcome], None]
 Observe = Callable[[Connection, Command], Finish]
 """Is called before a typed handler. What it returns is told what came of the request, except for an exception that the
@@ -44,7 +44,7 @@ caller of the bound handler gets.
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """What stands around the handlers of a server: checks before them, and observers behind them, by request code."""
+    """Checks before the handlers of a server, and observers behind them, by request code."""
 
     protect: Protect = leave_unprotected
     observed: Mapping[int, Observe] = field(default_factory=dict)

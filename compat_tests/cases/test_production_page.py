@@ -100,14 +100,17 @@ def test_servers_are_closed_to_strangers(site: Site) -> None:
     unsigned = BlockingClient(*address, timeout_s=15, tls=client_context(ca_file=site.directory / "ca.pem"))
     with unsigned, pytest.raises(RequestError, match="username cannot be null"):
         unsigned.ask(send_request("orders"))
-    assert metrics_status(site.primary) == 401
-    assert metrics_status(site.primary, Authorization="Bearer change-this-as-well") == 200
+    assert metrics_status(site, site.primary) == 401
+    assert metrics_status(site, site.primary, Authorization="Bearer change-this-as-well") == 200
+    with pytest.raises((ConnectionResetError, urllib.error.URLError)):
+        metrics_status(site, site.primary, scheme="http")
 
 
-def metrics_status(server: Gateway, **headers: str) -> int:
-    request = urllib.request.Request(f"http://{server.ready['http']}/metrics", headers=headers)
+def metrics_status(site: Site, server: Gateway, *, scheme: str = "https", **headers: str) -> int:
+    request = urllib.request.Request(f"{scheme}://{server.ready['http']}/metrics", headers=headers)
+    trusting = client_context(ca_file=site.directory / "ca.pem")
     try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=60, context=trusting) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         with error:

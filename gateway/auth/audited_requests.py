@@ -90,7 +90,7 @@ def _rules(command: Command) -> Iterator[str]:
 
 
 AUDITED: Final[dict[int, DescribeBody]] = {}
-"""What describes the body, by request code."""
+"""The function that describes the body, by request code."""
 
 
 def _audit(*requests: type[Request[Any]], body: DescribeBody = _no_body) -> None:

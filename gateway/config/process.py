@@ -255,6 +255,13 @@ class ProcessConfig:
         "address that httpPort listens on; others than loopback addresses need httpToken",
         ours=True,
     )
+    http_tls: str = key(
+        "httpTls",
+        "disabled",
+        "connections that httpPort accepts: only plain ones, both kinds, or only TLS with the tls.server certificate",
+        choices=("disabled", "permissive", "enforcing"),
+        ours=True,
+    )
     http_token: str = key(
         "httpToken",
         "",
@@ -294,6 +301,7 @@ class ProcessConfig:
         "",
         "token that the HTTP API for tests requires (Authorization: Bearer TOKEN); empty: none",
         ours=True,
+        secret=True,
     )
     ready_file: str = key(
         "readyFile", "", "file to write the ready line to, besides standard output", path=True, ours=True

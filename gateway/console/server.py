@@ -25,7 +25,7 @@ from gateway.console.transport_stream import TransportStream
 from gateway.runtime.listener_tls import listener_acceptor
 from gateway.runtime.metrics import Metric, MetricRegistry
 from gateway.runtime.process import ListenError
-from remoting.tls_acceptor import RELOAD_INTERVAL_S
+from remoting.tls_acceptor import RELOAD_INTERVAL_S, TlsAcceptor
 from remoting.transport import SocketTransport
 
 log = logging.getLogger(__name__)
@@ -55,7 +55,8 @@ class Console:
 
     A GET route receives the query (texts; of a repeated name the last), a POST route the JSON object of the body, or
     an empty dict. `/metrics` shows the registry's metrics with ``metric_prefix`` before their names.
-    ``port_setting`` names the port in errors. ``needs_action_header``: see `access.py`.
+    ``port_setting`` names the port in errors. ``needs_action_header``: see `access.py`. ``acceptor`` adds TLS to
+    connections; without one the settings say how.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Console:
         port_setting: str = "console.port",
         *,
         needs_action_header: bool = True,
+        acceptor: TlsAcceptor | None = None,
     ) -> None:
         self.settings = settings
         self._port_setting = port_setting
@@ -73,7 +75,7 @@ class Console:
         self._probes: set[str] = set()
         self._sections: dict[str, Section] = {}
         self._access = ConsoleAccess(settings, needs_action_header=needs_action_header)
-        self._acceptor = listener_acceptor(settings.tls, "console.tls")
+        self._acceptor = acceptor or listener_acceptor(settings.tls, "console.tls")
         self._workers = Workers(settings.max_connections)
         self._idle = IdleConnections(MAX_IDLE_CONNECTIONS)
         self._metric_registry = metrics

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from gateway.config.tls import TlsConfig
 from remoting.tls import client_context, tls_opener
-from remoting.tls_acceptor import TlsAcceptor, TlsMode, self_signed_context
+from remoting.tls_acceptor import MAX_FIRST_BYTE_WAIT_S, TlsAcceptor, TlsMode, self_signed_context
 from remoting.transport import Opener
 from toolkit.settings import SettingsError
 
@@ -17,8 +17,31 @@ def build_acceptor(config: TlsConfig, max_first_byte_wait_s: float) -> TlsAccept
     """Return what chooses between TLS and plain connections on the ports; None if all are plain. Raises TlsError."""
     if config.mode == "disabled":
         return None
-    mode = TlsMode(config.mode)
-    verifies = config.verify_clients or config.client_certificates == "require"
+    return _build_acceptor(
+        config,
+        TlsMode(config.mode),
+        verifies=config.verify_clients or config.client_certificates == "require",
+        max_first_byte_wait_s=max_first_byte_wait_s,
+    )
+
+
+def build_http_acceptor(config: TlsConfig, mode: str) -> TlsAcceptor:
+    """Return the same for the HTTP port, in a mode of its own and with the certificate of the other ports.
+
+    It asks no client for a certificate, because probes and Prometheus seldom have one. Raises TlsError.
+    """
+    if mode == "disabled":
+        return TlsAcceptor(TlsMode.DISABLED, self_signed_context)
+    return _build_acceptor(config, TlsMode(mode), verifies=False)
+
+
+def _build_acceptor(
+    config: TlsConfig,
+    mode: TlsMode,
+    *,
+    verifies: bool,
+    max_first_byte_wait_s: float = MAX_FIRST_BYTE_WAIT_S,
+) -> TlsAcceptor:
     if not config.certificate:
         if not config.test_mode or verifies:
             what = "clients are verified" if verifies else "tls.test.mode.enable=false"
@@ -40,7 +63,7 @@ def build_acceptor(config: TlsConfig, max_first_byte_wait_s: float) -> TlsAccept
             private_key,
             key_password=config.key_password,
             client_authority=client_authority,
-            client_required=config.client_certificates == "require",
+            client_required=verifies and config.client_certificates == "require",
             max_first_byte_wait_s=max_first_byte_wait_s,
         )
     except (OSError, ValueError) as problem:

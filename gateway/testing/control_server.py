@@ -48,7 +48,9 @@ class ControlledServer:
             console = build_console(self._settings, servers)
             facts["control"] = join_address(*await nursery.start(console.run))
             readiness = Readiness(lambda: _supervisors(servers))
-            endpoint = build_http_endpoint(self._config.process, MetricRegistry(), readiness)
+            endpoint = build_http_endpoint(
+                self._config.process, self._config.tls, MetricRegistry(), readiness
+            )
             if endpoint is not None:
                 facts["http"] = join_address(*await nursery.start(endpoint.run))
             tune_garbage_collector()
