@@ -31,3 +31,18 @@ def not_yet(reason: str) -> pytest.MarkDecorator:
 def not_served(reason: str) -> pytest.MarkDecorator:
     """Mark a case about a feature our server leaves out on purpose; it must fail there, and the table says so."""
     return pytest.mark.not_served(reason=reason)
+
+
+read_only = pytest.mark.read_only
+"""Mark a case that creates and changes nothing; `compat --read-only` runs these alone.
+
+`tests/test_read_only.py` lists the requests that they send.
+"""
+
+
+def needs_admin(reason: str) -> pytest.MarkDecorator:
+    """Mark a case that changes more than what it created, or misbehaves; `reason` is a clause that says what it does.
+
+    At an address it is skipped for this reason, unless the run has `--allow-admin`.
+    """
+    return pytest.mark.needs_admin(reason=reason)

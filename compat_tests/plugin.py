@@ -1,19 +1,13 @@
 """The pytest side of the suite: command-line options, the session's endpoint, marks and the results file.
 
 One endpoint serves all cases of a session. With several workers (pytest-xdist) the controlling process starts it and
-passes its addresses on. Cases that stop the server run last. The marks of `marks.py` become expected failures here:
-
-- `differs` must fail on the official server,
-- `not_yet` and `not_served` must fail on ours.
-
-At an address, which may be either server, such a failure is accepted but not required.
+passes its addresses on. `selection.py` decides which cases run and which must fail.
 """
 
-import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -26,15 +20,15 @@ from compat_tests.endpoints import (
     NotPossible,
     Unavailable,
     choose_endpoint,
-    expected_kind,
 )
 from compat_tests.endpoints.process import ignore_sigterm, interrupt_on_sigterm, kill_all_children
 from compat_tests.jars import in_ci
+from compat_tests.results_file import ResultsWriter
+from compat_tests.selection import select_cases
 from compat_tests.server import ServerUnderTest
 
-_OFFICIAL_KINDS = ("official", "image")
 _ENDPOINT_KEY = pytest.StashKey[Endpoint]()
-_RESULT_LINES: list[dict[str, Any]] = []
+_WRITER_KEY = pytest.StashKey[ResultsWriter]()
 _WORKER_PIDS: list[int] = []
 
 
@@ -45,6 +39,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--area", action="append", default=[], help="run only the cases of this area; may be repeated"
     )
     group.addoption("--results", type=Path, help="write one JSON line per case to this file")
+    group.addoption(
+        "--read-only", action="store_true", help="run only the cases that create and change nothing"
+    )
+    group.addoption(
+        "--allow-admin",
+        action="store_true",
+        help="at an address, also run the cases that change settings of the cluster or misbehave",
+    )
     group.addoption(
         "--record",
         action="store_true",
@@ -69,6 +71,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "not_served(reason): our server leaves this out, for this reason")
     config.addinivalue_line(
         "markers", "ours_only: starts our own processes and runs with the endpoint `ours` only"
+    )
+    config.addinivalue_line("markers", "read_only: creates and changes nothing on the server")
+    config.addinivalue_line(
+        "markers", "needs_admin(reason): changes more than what it created; skipped at an address"
     )
     config.addinivalue_line("markers", "both_servers: starts an official broker beside ours, which is slow")
     config.addinivalue_line(
@@ -154,89 +160,42 @@ def endpoint(request: pytest.FixtureRequest, server: ServerUnderTest) -> Endpoin
 
 @pytest.hookimpl(tryfirst=True)  # before pytest evaluates `-m`
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    stopping = [item for item in items if "endpoint" in getattr(item, "fixturenames", ())]
-    for item in stopping:
-        item.add_marker("stops_server")
-    # Last, so that no other case meets a stopped server.
-    items.sort(key=lambda item: item.get_closest_marker("stops_server") is not None)
-    _select_areas(config, items)
-    label = config.getoption("--endpoint")
-    kind = expected_kind(label)
-    for item in items:
-        if label != "ours" and item.get_closest_marker("ours_only") is not None:
-            item.add_marker(pytest.mark.skip(reason="about our own processes, not about this endpoint"))
-        mark = item.get_closest_marker("case")
-        if mark is not None:
-            item.user_properties += [("area", mark.kwargs["area"]), ("feature", mark.kwargs["feature"])]
-        different = item.get_closest_marker("differs")
-        # The server at an address may be either one, so there the mark must not be strict.
-        if different is not None and kind != "ours":
-            item.add_marker(
-                pytest.mark.xfail(reason=different.kwargs["reason"], strict=kind in _OFFICIAL_KINDS)
-            )
-            item.user_properties.append(("expected", "differs"))
-        for name, outcome in (("not_yet", "missing"), ("not_served", "not served")):
-            mark = item.get_closest_marker(name)
-            if mark is not None and kind not in _OFFICIAL_KINDS:
-                item.add_marker(pytest.mark.xfail(reason=mark.kwargs["reason"], strict=kind == "ours"))
-                item.user_properties.append(("expected", outcome))
+    select_cases(config, items)
 
 
-def _select_areas(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave only the cases of the areas that were asked for; those without an area go as well."""
-    wanted = config.getoption("--area")
-    if not wanted:
-        return
-    selected: list[pytest.Item] = []
-    left_out: list[pytest.Item] = []
-    for item in items:
-        mark = item.get_closest_marker("case")
-        is_wanted = mark is not None and mark.kwargs["area"] in wanted
-        (selected if is_wanted else left_out).append(item)
-    items[:] = selected
-    config.hook.pytest_deselected(items=left_out)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    config = session.config
+    path = config.getoption("--results")
+    if path is not None and not hasattr(config, "workerinput"):
+        writer = ResultsWriter(path, config.getoption("--endpoint"))
+        config.stash[_WRITER_KEY] = writer
+        config.pluginmanager.register(_ReportsToResults(writer))
 
 
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Record one result per case: that of its call, or of its set-up if it ended there."""
-    properties = dict(report.user_properties)
-    if "area" not in properties or (report.when != "call" and report.outcome == "passed"):
-        return
-    if report.when == "teardown" and report.outcome != "failed":
-        return
-    line = {
-        "id": report.nodeid.rpartition("cases/")[2],
-        "area": properties["area"],
-        "feature": properties["feature"],
-        "outcome": properties["expected"] if _failed_as_expected(report) else report.outcome,
-        "reason": _reason(report),
-        "seconds": round(report.duration, 3),
-    }
-    _RESULT_LINES.append(line)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    if (writer := session.config.stash.get(_WRITER_KEY, None)) is not None:
+        writer.begin(len(session.items))
 
 
-def _failed_as_expected(report: pytest.TestReport) -> bool:
-    return hasattr(report, "wasxfail") and report.skipped
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_node_collection_finished(node: Any, ids: Sequence[str]) -> None:
+    """Write the number of cases, which the controlling process of several workers does not collect itself."""
+    if (writer := node.config.stash.get(_WRITER_KEY, None)) is not None:
+        writer.begin(len(ids))
 
 
-def _reason(report: pytest.TestReport) -> str:
-    if hasattr(report, "wasxfail"):
-        return str(report.wasxfail).removeprefix("reason: ")
-    if report.skipped and isinstance(report.longrepr, tuple):
-        return report.longrepr[2].removeprefix("Skipped: ")
-    if report.failed:
-        crash = getattr(report.longrepr, "reprcrash", None)
-        return str(crash.message if crash else report.longrepr).strip().splitlines()[0][:300]
-    return ""
+class _ReportsToResults:
+    """Hands the reports of cases to the results file; a plugin of its own, because that hook is given no session."""
+
+    def __init__(self, writer: ResultsWriter) -> None:
+        self._writer = writer
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._writer.add(report)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    path = session.config.getoption("--results")
-    if path is None or hasattr(session.config, "workerinput"):
-        return
-    label = session.config.getoption("--endpoint")
-    with path.open("w") as results:
-        for line in _RESULT_LINES:
-            results.write(json.dumps({"endpoint": label, **line}) + "\n")
-    _RESULT_LINES.clear()
-    print(f"\nresults are in {path}", file=sys.stderr)
+    writer = session.config.stash.get(_WRITER_KEY, None)
+    if writer is not None:
+        writer.close()
+        print(f"\nresults are in {session.config.getoption('--results')}", file=sys.stderr)

@@ -1,15 +1,12 @@
 """Renders results files as one markdown document: totals, one table per area, and the reasons of failures."""
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from compat_tests.areas import AREAS
-
-Results = dict[str, dict[str, Any]]
-"""The results of one endpoint by case id."""
+from compat_tests.results_file import Results, read_results
 
 # The outcome of a feature with several cases is the first of these that occurs.
 _WORST_FIRST = ("failed", "missing", "not served", "skipped", "differs", "passed")
@@ -24,13 +21,6 @@ _WORDS = {
 _NOT_RUN = "not run"
 _STOCK_CLIENT_PREFIXES = ("Java", "Go", "mqadmin")
 """Prefixes of features that a stock client demonstrates; our typed client demonstrates the others."""
-
-
-def read_results(path: Path) -> tuple[str, Results]:
-    """Return the endpoint's name and its results. The last line of a case counts."""
-    lines = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
-    name = lines[0]["endpoint"] if lines else path.stem
-    return name, {line["id"]: line for line in lines}
 
 
 def render_table(paths: Sequence[Path]) -> str:

@@ -7,33 +7,45 @@ do so for modules that are imported already.
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import IO, Final
 
 CASES: Final = Path(__file__).parent / "cases"
+POLL_S: Final = 0.25
+"""Time between two calls of the function that watches a run."""
 
 
 def run_cases(
-    endpoint: str, results: Path | None, options: Sequence[str], output: IO[str] | None = None
+    endpoint: str,
+    results: Path | None,
+    options: Sequence[str],
+    output: IO[str] | None = None,
+    places: Sequence[str] = (),
+    watch: Callable[[], None] = lambda: None,
 ) -> int:
     """Run the cases against an endpoint and return pytest's exit code.
 
-    ``results`` is the file for a JSON line per case. Ctrl-C reaches the cases as well, and SIGTERM is passed on; they
-    delete what they created, so this waits for them.
+    ``results`` is the file for a JSON line per case. ``places`` are ids of cases; without them all are run. ``watch``
+    is called every `POLL_S`. Ctrl-C reaches the cases as well, and SIGTERM is passed on; they delete what they created,
+    so this waits for them.
     """
-    command = [sys.executable, "-m", "pytest", str(CASES), f"--endpoint={endpoint}", *options]
+    chosen = [str(CASES / place) for place in places] or [str(CASES)]
+    command = [sys.executable, "-m", "pytest", *chosen, f"--endpoint={endpoint}", *options]
     if results is not None:
         command.append(f"--results={results}")
-    process = subprocess.Popen(command, stdout=output)
+    process = subprocess.Popen(command, stdout=output, stderr=output)
     with _sigterm_passed_to(process):
         while True:
             try:
-                return process.wait()
-            except KeyboardInterrupt:
+                watch()
+                return process.wait(POLL_S)
+            except subprocess.TimeoutExpired:
                 continue
+            except KeyboardInterrupt:
+                print("interrupted: the cases delete what they created", file=sys.stderr)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from compat_tests.cases.containers import image  # noqa: F401 - a fixture
 from compat_tests.clients.driver import JavaClientError, JavaDriver
 from compat_tests.clients.java_api import JavaClient, JavaProducer
 from compat_tests.clients.typed import connect, create_group, create_topic
+from compat_tests.endpoints import MARKED_VERSION, official_version
 from compat_tests.jars import Unavailable
 from compat_tests.plugin import skip_or_fail
 from compat_tests.server import ServerUnderTest, eventually
@@ -78,6 +79,8 @@ def recorded_server(server: ServerUnderTest) -> ServerUnderTest:
     """The server, if the recordings are about it: a server with the settings and names that the suite gives it."""
     if server.kind not in ("ours", "official"):
         pytest.skip("the recordings are of servers with the suite's own settings and names")
+    if server.kind == "official" and official_version(server.label) not in (MARKED_VERSION, None):
+        pytest.skip(f"the recordings are of official {MARKED_VERSION}")
     return server
 
 

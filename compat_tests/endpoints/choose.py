@@ -1,6 +1,8 @@
 """Turns the value of an `--endpoint` option into an endpoint."""
 
+import re
 from collections.abc import Mapping
+from typing import Final
 
 from compat_tests.endpoints.address import AddressEndpoint
 from compat_tests.endpoints.base import Endpoint
@@ -9,7 +11,12 @@ from compat_tests.endpoints.official import OfficialEndpoint
 from compat_tests.endpoints.ours import OursEndpoint
 from compat_tests.endpoints.shadow import ShadowEndpoint
 
-ENDPOINT_KINDS = "ours, official, image[:version], shadow[:ours] or host:port of a namesrv"
+ENDPOINT_KINDS = "ours, official[:version], image[:version], shadow[:ours] or host:port of a namesrv"
+OFFICIAL_VERSIONS: Final = {"4.9": "4.9.7", "5.3": "5.3.3", "5.4": "5.4.0", "5.5": "5.5.0"}
+"""The release of each line of the official server that is tested: the last one whose broker Maven Central has."""
+MARKED_VERSION: Final = "5.4.0"
+"""The official version that the marks and recordings of the cases are about."""
+_PROFILES: Final = {"5.4.0": "server-5.4", "4.9.7": "server-4.9"}
 
 
 def choose_endpoint(text: str, settings: Mapping[str, str] | None = None) -> Endpoint:
@@ -17,8 +24,11 @@ def choose_endpoint(text: str, settings: Mapping[str, str] | None = None) -> End
     kind, _, rest = text.partition(":")
     if kind == "ours" and not rest:
         return OursEndpoint(settings)
-    if kind == "official" and not rest:
-        return OfficialEndpoint(settings)
+    if kind == "official":
+        version = _full_version(rest)
+        endpoint = OfficialEndpoint(settings, profile=_PROFILES.get(version, f"server-{version}"))
+        endpoint.name = f"official {version}"
+        return endpoint
     if kind == "shadow" and rest in ("", "official", "ours"):
         return ShadowEndpoint(OursEndpoint(settings) if rest == "ours" else OfficialEndpoint(settings))
     if kind == "image":
@@ -27,9 +37,9 @@ def choose_endpoint(text: str, settings: Mapping[str, str] | None = None) -> End
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         raise ValueError(f"unknown endpoint {text!r}; possible are {ENDPOINT_KINDS}")
-    endpoint = AddressEndpoint(address)
-    endpoint.settings.update(settings or {})
-    return endpoint
+    somebodys = AddressEndpoint(address)
+    somebodys.settings.update(settings or {})
+    return somebodys
 
 
 def expected_kind(text: str) -> str:
@@ -38,3 +48,22 @@ def expected_kind(text: str) -> str:
     if kind == "shadow":
         return rest or "official"
     return kind
+
+
+def official_version(text: str) -> str | None:
+    """Return the version of the official server that a text names, e.g. "5.4.0"; None if it names another server.
+
+    Raises ValueError for a version that is none.
+    """
+    kind, _, rest = text.partition(":")
+    if kind == "image":
+        return rest or VERSION
+    return _full_version(rest) if kind == "official" else None
+
+
+def _full_version(text: str) -> str:
+    version = OFFICIAL_VERSIONS.get(text or MARKED_VERSION, text or MARKED_VERSION)
+    if re.fullmatch(r"\d+\.\d+\.\d+", version) is None:
+        known = ", ".join(OFFICIAL_VERSIONS)
+        raise ValueError(f"{text!r} is no version of the official server: give one of {known}, or x.y.z")
+    return version

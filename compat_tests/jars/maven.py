@@ -6,6 +6,7 @@ Maven's own settings decide from where it fetches. `java.py` runs programs on th
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from pathlib import Path
 
 POM = Path(__file__).with_name("pom.xml")
 PROFILES = ("server-5.4", "client-5.5", "client-4.9", "server-4.9")
+_ANY_SERVER = re.compile(r"server-(\d+\.\d+\.\d+)")
 COMPLETE_MARKER = ".complete"
 _FETCH_TIMEOUT_S = 900
 _CHECKOUT = Path(__file__).resolve().parents[2]
@@ -83,10 +85,11 @@ def lock_file(path: Path) -> Iterator[None]:
 def fetch_jars(profile: str) -> Path:
     """Return the folder with all jars of one profile of pom.xml, fetching them first if they are missing.
 
-    Raises Unavailable if Maven or Java is missing or the fetch fails.
+    "server-" and three numbers, as in "server-5.3.3", stands for the namesrv and broker of any version. Raises
+    Unavailable if Maven or Java is missing or the fetch fails, for instance because there is no such version.
     """
-    if profile not in PROFILES:
-        raise ValueError(f"unknown profile {profile!r}, known are {', '.join(PROFILES)}")
+    if profile not in PROFILES and _ANY_SERVER.fullmatch(profile) is None:
+        raise ValueError(f"unknown profile {profile!r}, known are {', '.join(PROFILES)} and server-x.y.z")
     find_program("java", "run the official clients and servers")
     # The name contains a digest of pom.xml, so that a changed list of artifacts never uses an old folder.
     version = hashlib.sha256(POM.read_bytes()).hexdigest()[:8]
@@ -101,7 +104,7 @@ def fetch_jars(profile: str) -> Path:
 def _run_maven(profile: str, target: Path) -> None:
     maven = find_program("mvn", "fetch the official jars from Maven Central")
     shutil.rmtree(target, ignore_errors=True)
-    command = [maven, "-B", "-q", "-f", str(POM), f"-P{profile}", "dependency:copy-dependencies"]
+    command = [maven, "-B", "-q", "-f", str(POM), *_profile_options(profile), "dependency:copy-dependencies"]
     command += [f"-DoutputDirectory={target}", f"-Dmaven.repo.local={cache_dir() / 'maven'}"]
     try:
         # Maven's repository folder does not support several processes at once.
@@ -120,3 +123,8 @@ def _run_maven(profile: str, target: Path) -> None:
         said = (done.stdout + done.stderr).strip()
         raise Unavailable(f"Maven could not fetch profile {profile}: {said[:400] or 'it said nothing'}")
     (target / COMPLETE_MARKER).touch()
+
+
+def _profile_options(profile: str) -> list[str]:
+    server = _ANY_SERVER.fullmatch(profile)
+    return [f"-P{profile}"] if server is None else ["-Pserver", f"-Dserver.version={server[1]}"]

@@ -6,35 +6,37 @@ official server is needed, or with a second endpoint. Each run of the cases is a
 
 import json
 import sys
-import tempfile
+from dataclasses import replace
 from datetime import UTC, datetime
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
 from compat_tests.areas import AREAS
-from compat_tests.endpoints import ENDPOINT_KINDS
-from compat_tests.report.comparison import (
-    DEVIATES,
-    NOT_RUN,
+from compat_tests.endpoints import ENDPOINT_KINDS, MARKED_VERSION, OFFICIAL_VERSIONS, official_version
+from compat_tests.report.comparison import DEVIATES, EndpointComparison, compare
+from compat_tests.report.html_page import render_page, verdict_text
+from compat_tests.report.recorder import DEFAULT_REPEATS, failed_cases, run_with_repeats
+from compat_tests.report.runs import (
+    ABOUT_THE_ENDPOINT,
+    DEFAULT_WORKERS,
+    RECORDED_OF_OURS,
+    Selection,
+    SuiteRun,
+)
+from compat_tests.report.snapshots import (
+    OURS,
     SNAPSHOTS,
-    EndpointComparison,
-    compare,
+    default_version,
     read_snapshot,
     snapshot_versions,
+    write_snapshot,
 )
-from compat_tests.report.html_page import render_page, verdict_text
-from compat_tests.results_table import Results, read_results
-from compat_tests.suite import run_cases
-from toolkit.exit_codes import ConfigurationError, ExitCode
-from toolkit.install_command import install_command
+from compat_tests.results_file import Results
+from toolkit.exit_codes import ExitCode
 
-ABOUT_THE_ENDPOINT: Final = "not ours_only and not both_servers"
-"""Leaves out the cases that start servers of their own, whatever the endpoint."""
-PYTEST_TESTS_FAILED: Final = 1
-PYTEST_NOTHING_SELECTED: Final = 5
+MAX_WORKERS: Final = 8
 MAX_LISTED: Final = 50
 """Largest number of deviations that are printed; the files list all."""
 
@@ -45,18 +47,33 @@ MAX_LISTED: Final = 50
     "--image", metavar="VERSION", help="Test the official container image of a version; needs Docker."
 )
 @click.option(
-    "--official", is_flag=True, help="Test the official server from its Maven Central jars; needs Java."
+    "--official",
+    is_flag=False,
+    flag_value=MARKED_VERSION,
+    metavar="VERSION",
+    help=f"Test the official server from its Maven Central jars: {', '.join(OFFICIAL_VERSIONS)} or x.y.z; needs Java.",
 )
 @click.option("--ours", is_flag=True, help="Test this server, started for the run (default).")
 @click.option("--against", metavar="ENDPOINT", help=f"Compare with a second endpoint: {ENDPOINT_KINDS}.")
 @click.option(
-    "--snapshot", metavar="VERSION", help="Compare with this recorded official version (the newest)."
+    "--snapshot", metavar="VERSION", help=f"Compare with this recorded official version ({MARKED_VERSION})."
 )
 @click.option(
     "--area", "areas", multiple=True, type=click.Choice(list(AREAS)), help="Only this area; repeatable."
 )
 @click.option(
     "-k", "--select", metavar="EXPRESSION", help="Only cases whose name matches, as with pytest -k."
+)
+@click.option("--read-only", is_flag=True, help="Only cases that create and change nothing.")
+@click.option(
+    "--allow-admin",
+    is_flag=True,
+    help="With --namesrv, also cases that change settings of the cluster, register brokers, or misbehave.",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(1, MAX_WORKERS),
+    help=f"Number of cases that run at a time (default: {DEFAULT_WORKERS}; 1 with --record).",
 )
 @click.option(
     "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write a JSON file."
@@ -68,105 +85,111 @@ MAX_LISTED: Final = 50
     "--html", type=click.Path(dir_okay=False, path_type=Path), help="Write one self-contained page."
 )
 @click.option(
-    "--record", metavar="VERSION", help="Record the results as the snapshot of an official version."
+    "--record",
+    is_flag=True,
+    help="Record the results for later comparisons; cases that fail are repeated before.",
+)
+@click.option(
+    "--repeats",
+    type=click.IntRange(min=0),
+    default=DEFAULT_REPEATS,
+    show_default=True,
+    help="With --record, number of times that failed cases are run again.",
 )
 def compat(
     namesrv: str | None,
     image: str | None,
-    official: bool,
+    official: str | None,
     ours: bool,
     against: str | None,
     snapshot: str | None,
     areas: tuple[str, ...],
     select: str | None,
+    read_only: bool,
+    allow_admin: bool,
+    workers: int | None,
     json_file: Path | None,
     junit: Path | None,
     html: Path | None,
-    record: str | None,
+    record: bool,
+    repeats: int,
 ) -> None:
     """Test how compatible a RocketMQ endpoint is, and print where it deviates.
 
-    Cases create topics and groups with names of their own and delete them at the end, also after Ctrl-C. They fill
-    queues and misbehave on connections: do not run them against a cluster in production.
+    Cases create topics and groups with names of their own and delete them at the end, also after Ctrl-C. At a cluster
+    that is not started for the run, cases that change more than that need --allow-admin.
 
     Exit code 0: nothing deviates; 3: something does; 4: nothing was compared.
     """
     endpoint = choose_one(namesrv, image, official, ours)
+    selection = Selection(areas, select, read_only, allow_admin)
+    if record:
+        if namesrv or against or snapshot:
+            raise click.UsageError("--record is for --ours, --official and --image, and needs no reference")
+        _record(SuiteRun(endpoint, selection, workers or 1, junit=junit), repeats)
+        return
     if against and snapshot:
         raise click.UsageError("--against and --snapshot exclude each other: give one reference")
-    if record and not (official or image):
-        raise click.UsageError("--record needs --official or --image: only official servers are recorded")
-    reference = None if against or record else _load_snapshot(snapshot)
-    options = _selection(areas, select)
-    results = _run_cases(endpoint, options, junit)
-    if record:
-        click.echo(f"recorded in {_write_snapshot(record, results)}")
-        return
-    if reference is None:
+    recorded = None if against else _load_snapshot(snapshot)
+    workers = workers or DEFAULT_WORKERS
+    expected = recorded[1] if recorded else None
+    results = SuiteRun(endpoint, selection, workers, expected, junit).run()
+    if recorded is None:
         assert against is not None
-        reference = against, _run_cases(against, options, None)
-    elif options:
-        reference = reference[0], {name: line for name, line in reference[1].items() if name in results}
+        reference = against, SuiteRun(against, selection, workers).run()
+    elif selection.is_whole:
+        reference = recorded
+    else:
+        reference = recorded[0], {name: line for name, line in recorded[1].items() if name in results}
     comparison = compare((endpoint, results), reference)
     _write_files(comparison, json_file, html)
     _print_comparison(comparison)
-    compared = len(comparison.cases) - comparison.counts[NOT_RUN]
+    compared = comparison.compared
     sys.exit(
         ExitCode.NOTHING if not compared else ExitCode.REFUSED if comparison.deviations else ExitCode.DONE
     )
 
 
-def choose_one(namesrv: str | None, image: str | None, official: bool, ours: bool) -> str:
-    """Return the endpoint that the flags name. Raises UsageError when they name several."""
+def choose_one(namesrv: str | None, image: str | None, official: str | None, ours: bool) -> str:
+    """Return the endpoint that the flags name. Raises UsageError when they name several, or no version."""
     chosen = [
         *([namesrv] if namesrv else []),
         *([f"image:{image}"] if image else []),
-        *(["official"] if official else []),
+        *([f"official:{official}"] if official else []),
         *(["ours"] if ours else []),
     ]
     if len(chosen) > 1:
         raise click.UsageError("--namesrv, --image, --official and --ours exclude each other")
-    return chosen[0] if chosen else "ours"
+    endpoint = chosen[0] if chosen else "ours"
+    try:
+        official_version(endpoint)
+    except ValueError as error:
+        raise click.UsageError(f"--official: {error}") from error
+    return endpoint
 
 
 def _load_snapshot(version: str | None) -> tuple[str, Results]:
     versions = snapshot_versions()
-    if not versions:
+    chosen = version or default_version()
+    if chosen is None:
         raise click.ClickException(f"no official version is recorded in {SNAPSHOTS}: use --against ENDPOINT")
-    if version is not None and version not in versions:
+    if OFFICIAL_VERSIONS.get(chosen, chosen) not in versions:
         raise click.UsageError(f"--snapshot {version} is not recorded; recorded are {', '.join(versions)}")
-    return read_snapshot(version or versions[-1])
+    snapshot = read_snapshot(chosen)
+    return snapshot.endpoint, snapshot.results
 
 
-def _selection(areas: tuple[str, ...], select: str | None) -> list[str]:
-    options = [f"--area={area}" for area in areas]
-    return [*options, "-k", select] if select else options
-
-
-def _run_cases(endpoint: str, options: list[str], junit: Path | None) -> Results:
-    """Run the cases in a process of its own and return their results. Raises ClickException when it ended early."""
-    if find_spec("pytest") is None:
-        raise ConfigurationError(f"the suite needs pytest: {install_command('compat')}")
-    with tempfile.TemporaryDirectory(prefix="rmq-compat-") as folder:
-        results = Path(folder) / "results.jsonl"
-        quiet = ["-q", "--no-header", "--tb=no", "-p", "no:cacheprovider", "-m", ABOUT_THE_ENDPOINT]
-        junit_option = [f"--junitxml={junit.absolute()}"] if junit is not None else []
-        code = run_cases(endpoint, results, [*quiet, *options, *junit_option], sys.stderr)
-        if code == PYTEST_NOTHING_SELECTED:
-            return {}
-        if code not in (0, PYTEST_TESTS_FAILED) or not results.exists():
-            raise click.ClickException(
-                f"the cases against {endpoint} ended early (pytest exit code {code}); see above"
-            )
-        return read_results(results)[1]
-
-
-def _write_snapshot(version: str, results: Results) -> Path:
-    path = SNAPSHOTS / f"official-{version}.jsonl"
-    names = ("id", "area", "feature", "outcome", "reason")
-    lines = [{"endpoint": "official", **{name: line[name] for name in names}} for line in results.values()]
-    path.write_text("".join(json.dumps(line) + "\n" for line in sorted(lines, key=lambda line: line["id"])))
-    return path
+def _record(run: SuiteRun, repeats: int) -> None:
+    """Record a run. Of a selection, the results replace those of the same cases in the recording."""
+    name = official_version(run.endpoint) or OURS
+    marks = RECORDED_OF_OURS if name == OURS else ABOUT_THE_ENDPOINT
+    results = run_with_repeats(replace(run, selection=replace(run.selection, marks=marks)), repeats)
+    if not run.selection.is_whole:
+        results = read_snapshot(name).results | results
+    path = write_snapshot(name, results, f"{datetime.now(UTC):%Y-%m-%d}")
+    for case_id in failed_cases(results):
+        click.echo(f"failed: {case_id}: {results[case_id]['reason']}")
+    click.echo(f"recorded {len(results)} cases in {path}")
 
 
 def _write_files(comparison: EndpointComparison, json_file: Path | None, html: Path | None) -> None:

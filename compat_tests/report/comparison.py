@@ -3,16 +3,12 @@
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
-from compat_tests.results_table import Results, read_results
+from compat_tests.results_file import Results
 
-SNAPSHOTS: Final = Path(__file__).parents[1] / "snapshots"
-"""Recorded results of official versions, one file each: `official-5.4.0.jsonl`."""
-
-SAME, DEVIATES, BETTER, NOT_RUN = "same", "deviates", "better", "not run"
-_NOT_RUN_OUTCOMES: Final = ("skipped", "")
+SAME, DEVIATES, BETTER, NOT_RUN, NOT_RECORDED = "same", "deviates", "better", "not run", "not recorded"
+_SKIPPED: Final = "skipped"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +16,8 @@ class ComparedCase:
     """One case: its outcomes on the endpoint and on the reference, and what that means.
 
     ``verdict`` is SAME, DEVIATES (the reference passes and the endpoint does not), BETTER (the endpoint passes and the
-    reference does not), or NOT_RUN on either side. ``reason`` is the endpoint's, where it did not pass.
+    reference does not), NOT_RUN on either side, or NOT_RECORDED: the reference knows no such case. ``reason`` is the
+    endpoint's, where it did not pass.
     """
 
     id: str
@@ -50,6 +47,11 @@ class EndpointComparison:
         """Cases that the reference passes and the endpoint does not."""
         return [each for each in self.cases if each.verdict == DEVIATES]
 
+    @property
+    def compared(self) -> int:
+        """Number of cases that were run on the endpoint and that the reference has an outcome of."""
+        return len(self.cases) - self.counts[NOT_RUN] - self.counts[NOT_RECORDED]
+
     def features(self, area: str) -> Iterator[tuple[str, list[ComparedCase]]]:
         """Yield the features of an area in order, each with its cases."""
         of_area = [each for each in self.cases if each.area == area]
@@ -64,40 +66,30 @@ def compare(endpoint: tuple[str, Results], reference: tuple[str, Results]) -> En
     cases = []
     for case_id in sorted(found.keys() | expected.keys()):
         line = found.get(case_id) or expected[case_id]
-        outcome = found[case_id]["outcome"] if case_id in found else ""
-        reference_outcome = expected[case_id]["outcome"] if case_id in expected else ""
+        outcome = found[case_id]["outcome"] if case_id in found else _SKIPPED
+        reference_outcome = expected[case_id]["outcome"] if case_id in expected else None
         cases.append(
             ComparedCase(
                 case_id,
                 line["area"],
                 line["feature"],
                 outcome,
-                reference_outcome,
-                _judge(outcome, reference_outcome),
+                reference_outcome or NOT_RECORDED,
+                judge(outcome, reference_outcome),
                 str(found.get(case_id, {}).get("reason", "")),
             )
         )
     return EndpointComparison(name, other, tuple(cases))
 
 
-def _judge(outcome: str, expected: str) -> str:
-    if outcome in _NOT_RUN_OUTCOMES or expected in _NOT_RUN_OUTCOMES:
+def judge(outcome: str, expected: str | None) -> str:
+    """Return the verdict on a case. ``expected`` is the outcome on the reference, None for a case it does not know."""
+    if outcome == _SKIPPED or expected == _SKIPPED:
         return NOT_RUN
+    if expected is None:
+        return NOT_RECORDED
     if outcome == expected:
         return SAME
     if expected == "passed":
         return DEVIATES
     return BETTER if outcome == "passed" else SAME
-
-
-def snapshot_versions() -> list[str]:
-    """Return the official versions whose results are recorded, the newest last."""
-    names = [path.stem.removeprefix("official-") for path in SNAPSHOTS.glob("official-*.jsonl")]
-    return sorted(names, key=lambda name: [int(part) for part in name.split(".")])
-
-
-def read_snapshot(version: str) -> tuple[str, Results]:
-    """Return the recorded results of an official version. Raises FileNotFoundError for one that is not recorded."""
-    path = SNAPSHOTS / f"official-{version}.jsonl"
-    _, results = read_results(path)
-    return f"official {version}", results

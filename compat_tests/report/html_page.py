@@ -6,32 +6,42 @@ from html import escape
 from typing import Final
 
 from compat_tests.areas import AREAS
-from compat_tests.report.comparison import BETTER, DEVIATES, NOT_RUN, SAME, ComparedCase, EndpointComparison
-from toolkit.html_tables import render_table
-from toolkit.pages import render_cards, render_document
+from compat_tests.report.clients import CLIENTS, client_of
+from compat_tests.report.comparison import (
+    BETTER,
+    DEVIATES,
+    NOT_RECORDED,
+    NOT_RUN,
+    SAME,
+    ComparedCase,
+    EndpointComparison,
+)
+from toolkit.html_tables import NO_VALUE, render_table
+from toolkit.pages import Mood, render_cards, render_document
 
-VERDICTS: Final = (SAME, DEVIATES, BETTER, NOT_RUN)
-_WORST_FIRST: Final = (DEVIATES, BETTER, SAME, NOT_RUN)
+VERDICTS: Final = (SAME, DEVIATES, BETTER, NOT_RUN, NOT_RECORDED)
+_WORST_FIRST: Final = (DEVIATES, BETTER, SAME, NOT_RECORDED, NOT_RUN)
 
 
 def render_page(comparison: EndpointComparison, when: str) -> str:
-    """Return the page: a verdict, the areas, the deviations with their reasons, and every feature of each area.
+    """Return the page: a verdict, the areas, deviations with reasons, stock clients, and every feature of each area.
 
     ``when`` is the time of the run as people read it.
     """
     counts = comparison.counts
+    cards: list[tuple[str, str, Mood]] = [
+        (str(counts[SAME]), "cases behave the same", "good" if counts[SAME] else ""),
+        (str(counts[DEVIATES]), "deviate", "bad" if counts[DEVIATES] else ""),
+        (str(counts[BETTER]), "pass where the reference does not", ""),
+        (str(counts[NOT_RUN]), "were not run on both", ""),
+    ]
+    if counts[NOT_RECORDED]:
+        cards.append((str(counts[NOT_RECORDED]), "are not recorded", ""))
     body = [
         f"<h1>Compatibility of {escape(comparison.endpoint)}</h1>",
         f'<p class="about">Compared with {escape(comparison.reference)}, case by case.</p>',
         _verdict(comparison),
-        render_cards(
-            [
-                (str(counts[SAME]), "cases behave the same", "good" if counts[SAME] else ""),
-                (str(counts[DEVIATES]), "deviate", "bad" if counts[DEVIATES] else ""),
-                (str(counts[BETTER]), "pass where the reference does not", ""),
-                (str(counts[NOT_RUN]), "were not run on both", ""),
-            ]
-        ),
+        render_cards(cards),
         "<h2>Areas</h2>",
         render_table(("area", *VERDICTS), _area_rows(comparison)),
     ]
@@ -41,6 +51,7 @@ def render_page(comparison: EndpointComparison, when: str) -> str:
             "<h2>Deviations</h2>",
             render_table(("feature", "what happened", "case"), rows, max_rows=None),
         ]
+    body += _clients(comparison)
     for area, title in AREAS.items():
         rows_of_area = list(comparison.features(area))
         if rows_of_area:
@@ -59,14 +70,18 @@ def render_page(comparison: EndpointComparison, when: str) -> str:
 def verdict_text(comparison: EndpointComparison) -> str:
     """Return the verdict in one sentence."""
     counts = comparison.counts
-    compared = len(comparison.cases) - counts[NOT_RUN]
+    compared = comparison.compared
     if not compared:
         return "Nothing was compared."
     text = f"{counts[SAME]} of {compared} cases behave as on {comparison.reference}"
     if counts[BETTER]:
         text += f", {counts[BETTER]} better"
     text += f", {counts[DEVIATES]} deviate" if counts[DEVIATES] else ", none deviates"
-    return f"{text}; {counts[NOT_RUN]} were not run on both." if counts[NOT_RUN] else f"{text}."
+    if counts[NOT_RUN]:
+        text += f"; {counts[NOT_RUN]} were not run on both"
+    if counts[NOT_RECORDED]:
+        text += f"; {counts[NOT_RECORDED]} are not recorded of {comparison.reference}"
+    return f"{text}."
 
 
 def _verdict(comparison: EndpointComparison) -> str:
@@ -84,13 +99,37 @@ def _area_rows(comparison: EndpointComparison) -> list[tuple[str | int, ...]]:
     return rows
 
 
-def _feature_row(feature: str, cases: list[ComparedCase]) -> tuple[str, str, str, str]:
+def _clients(comparison: EndpointComparison) -> list[str]:
+    """Return the table of what stock clients show: a row for each feature, a column for each client."""
+    table: dict[str, dict[str, list[ComparedCase]]] = {}
+    for each in comparison.cases:
+        if (found := client_of(each)) is not None:
+            client, feature = found
+            table.setdefault(feature, {}).setdefault(client, []).append(each)
+    if not table:
+        return []
+    rows = [
+        (feature, *(_verdict_cell(cells.get(client, [])) for client in CLIENTS))
+        for feature, cells in sorted(table.items())
+    ]
+    bad = [any(cell.startswith(DEVIATES) for cell in row[1:]) for row in rows]
+    headings = ("feature", *CLIENTS)
+    return ["<h2>Stock clients</h2>", render_table(headings, rows, max_rows=None, bad_rows=bad)]
+
+
+def _verdict_cell(cases: list[ComparedCase]) -> str:
+    """Return the worst verdict of some cases, with their number if not all of them have it; a dash for none."""
+    if not cases:
+        return NO_VALUE
     worst = next(verdict for verdict in _WORST_FIRST if any(each.verdict == verdict for each in cases))
     number = sum(each.verdict == worst for each in cases)
-    share = f" ({number} of {len(cases)})" if number < len(cases) else ""
-    outcomes = _list_outcomes(each.outcome or "not run" for each in cases)
-    expected = _list_outcomes(each.expected or "not run" for each in cases)
-    return feature, outcomes, expected, worst + share
+    return worst + (f" ({number} of {len(cases)})" if number < len(cases) else "")
+
+
+def _feature_row(feature: str, cases: list[ComparedCase]) -> tuple[str, str, str, str]:
+    outcomes = _list_outcomes(each.outcome for each in cases)
+    expected = _list_outcomes(each.expected for each in cases)
+    return feature, outcomes, expected, _verdict_cell(cases)
 
 
 def _list_outcomes(outcomes: Iterable[str]) -> str:

@@ -103,6 +103,13 @@ def test_unknown_profile() -> None:
         fetch_jars("server-1.0")
 
 
+def test_servers_of_other_versions_have_folders_of_their_own(tools: Path) -> None:
+    put(tools, "java", "")
+    put(tools, "mvn", FETCH.replace("echo call", 'echo "$@"'))
+    assert fetch_jars("server-5.3.3") != fetch_jars("server-5.5.0")
+    assert "-Pserver -Dserver.version=5.3.3 " in (tools / "mvn.calls").read_text()
+
+
 def test_every_profile_is_in_the_pom() -> None:
     text = maven.POM.read_text()
     assert all(f"<id>{profile}</id>" in text for profile in maven.PROFILES)

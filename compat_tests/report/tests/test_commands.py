@@ -7,25 +7,26 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from compat_tests.report import commands, comparison
+from compat_tests.report import commands, snapshots
 from compat_tests.report.commands import compat
+from compat_tests.report.runs import Selection, SuiteRun
+from compat_tests.report.snapshots import read_snapshot
 from compat_tests.report.tests.test_comparison import results
 
 
 @pytest.fixture
 def world(tmp_path, monkeypatch):
     """Results by endpoint, in place of runs of the cases; the folder of snapshots is empty."""
-    runs: dict[str, Any] = {}
-    asked: list[tuple[str, list[str]]] = []
+    runs: dict[str, Any] = {"asked": []}
 
-    def run_cases(endpoint, options, junit):
-        asked.append((endpoint, options))
-        return runs[endpoint]
+    def run(self, places=()):
+        runs["asked"].append((self.endpoint, self.selection.options(), list(places)))
+        found = runs[self.endpoint]
+        return found.pop(0) if isinstance(found, list) else found
 
-    monkeypatch.setattr(commands, "_run_cases", run_cases)
-    for module in (commands, comparison):
+    monkeypatch.setattr(SuiteRun, "run", run)
+    for module in (commands, snapshots):
         monkeypatch.setattr(module, "SNAPSHOTS", tmp_path)
-    runs["asked"] = asked
     return runs
 
 
@@ -34,8 +35,8 @@ def invoke(*arguments):
 
 
 def record(world, **outcomes):
-    world["official"] = results(**outcomes)
-    assert invoke("--official", "--record", "5.4.0").exit_code == 0
+    world["official:5.4.0"] = results(**outcomes)
+    assert invoke("--official", "--record").exit_code == 0
 
 
 def test_an_endpoint_is_compared_with_the_recorded_version(world, tmp_path):
@@ -65,7 +66,7 @@ def test_a_selection_is_compared_with_the_same_cases(world):
     world["ours"] = results(a="passed")
     shown = invoke("--area", "pull", "-k", "a")
     assert shown.output == "1 of 1 cases behave as on official 5.4.0, none deviates.\n"
-    assert world["asked"][-1] == ("ours", ["--area=pull", "-k", "a"])
+    assert world["asked"][-1] == ("ours", ["--area=pull", "-k", "a"], [])
 
 
 def test_nothing_selected_is_no_verdict(world):
@@ -85,7 +86,9 @@ def test_a_second_endpoint(world):
     [
         (("--namesrv", "x:1", "--official"), "exclude each other"),
         (("--against", "ours", "--snapshot", "5.4.0"), "give one reference"),
-        (("--record", "5.4.0"), "only official servers are recorded"),
+        (("--record", "--namesrv", "x:1"), "--record is for --ours, --official and --image"),
+        (("--record", "--against", "ours"), "needs no reference"),
+        (("--official", "5"), "'5' is no version of the official server: give one of 4.9, 5.3"),
         (("--snapshot", "1.0.0"), "--snapshot 1.0.0 is not recorded; recorded are 5.4.0"),
     ],
 )
@@ -102,9 +105,60 @@ def test_without_a_snapshot_a_reference_is_needed(world):
     assert "use --against ENDPOINT" in refused.output
 
 
-def test_only_the_cases_of_an_area_are_run_and_the_endpoint_is_really_tested(tmp_path: Path):
-    lines = commands._run_cases("ours", ["--area=pull", "-k", "test_empty_queue"], tmp_path / "junit.xml")
+def test_a_case_that_is_not_recorded_is_not_counted_as_a_pass(world):
+    record(world, a="passed")
+    world["ours"] = results(a="passed", b="passed")
+    shown = invoke()
+    assert shown.exit_code == 0
+    assert "none deviates; 1 are not recorded of official 5.4.0." in shown.output
+    world["ours"] = results(b="passed")
+    assert invoke("-k", "b").exit_code == 4
+
+
+def test_each_version_is_a_recording_of_its_own(world):
+    world["official:5.3"] = results(a="failed")
+    world["ours"] = results(a="passed")
+    assert invoke("--official", "5.3", "--record").exit_code == 0
+    assert "0 of 1 cases behave as on official 5.3.3, 1 better" in invoke("--snapshot", "5.3").output
+
+
+def test_what_fails_is_repeated_before_it_is_recorded(world):
+    world["official:5.4.0"] = [
+        results(a="passed", b="failed", c="failed"),
+        results(b="failed", c="passed"),
+        results(b="failed"),
+    ]
+    shown = invoke("--official", "--record")
+    assert [places for _, _, places in world["asked"]] == [[], ["b", "c"], ["b"]]
+    outcomes = {name: line["outcome"] for name, line in read_snapshot("5.4.0").results.items()}
+    assert outcomes == {"a": "passed", "b": "failed", "c": "passed"}
+    assert "failed: b: why b" in shown.output
+
+
+def test_repeats_can_be_left_out(world):
+    world["official:5.4.0"] = [results(a="failed")]
+    assert invoke("--official", "--record", "--repeats", "0").exit_code == 0
+
+
+def test_recording_a_selection_keeps_the_other_cases(world):
+    record(world, a="passed", b="failed")
+    world["official:5.4.0"] = results(b="passed")
+    assert invoke("--official", "--record", "-k", "b").exit_code == 0
+    outcomes = {name: line["outcome"] for name, line in read_snapshot("5.4.0").results.items()}
+    assert outcomes == {"a": "passed", "b": "passed"}
+
+
+def test_our_server_is_recorded_too(world):
+    world["ours"] = results(a="passed")
+    assert invoke("--ours", "--record").exit_code == 0
+    assert read_snapshot("ours").endpoint == "ours"
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_only_the_cases_of_an_area_are_run_and_the_endpoint_is_really_tested(tmp_path: Path, workers: int):
+    junit = tmp_path / "junit.xml"
+    lines = SuiteRun("ours", Selection(("pull",), "test_empty_queue"), workers, junit=junit).run()
     assert lines
     assert {each["area"] for each in lines.values()} == {"pull"}
     assert {each["outcome"] for each in lines.values()} == {"passed"}
-    assert "testsuite" in (tmp_path / "junit.xml").read_text()
+    assert "testsuite" in junit.read_text()

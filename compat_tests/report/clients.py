@@ -1,0 +1,22 @@
+"""Finds the stock client that a case is about: the feature's text begins with its name."""
+
+import re
+from typing import Final
+
+from compat_tests.report.comparison import ComparedCase
+
+CLIENTS: Final = ("Java 4.9.8", "Java 5.4.0", "Go", "Node", "mqadmin")
+"""Stock clients in the order of their columns. Java cases run with either version say it in their id."""
+_FEATURE = re.compile(r"(Java|Go|Node|mqadmin)\b(?:[^:]*: )?(.*)")
+_OLD_JAVA: Final = "4.9.8"
+
+
+def client_of(case: ComparedCase) -> tuple[str, str] | None:
+    """Return the client and the rest of the feature's text; None if the feature names no stock client."""
+    found = _FEATURE.match(case.feature)
+    if found is None:
+        return None
+    name, rest = found[1], found[2] or found[0]
+    if name == "Java":
+        name = "Java 4.9.8" if _OLD_JAVA in case.id or _OLD_JAVA in case.feature else "Java 5.4.0"
+    return name, rest.strip()

@@ -1,0 +1,83 @@
+"""Recorded runs: their files, and that they have exactly the cases of the suite."""
+
+import subprocess
+import sys
+from functools import cache
+
+import pytest
+
+from compat_tests.report import snapshots
+from compat_tests.report.runs import ABOUT_THE_ENDPOINT, RECORDED_OF_OURS
+from compat_tests.report.snapshots import (
+    OURS,
+    default_version,
+    read_snapshot,
+    snapshot_versions,
+    write_snapshot,
+)
+from compat_tests.report.tests.test_comparison import results
+from compat_tests.suite import CASES
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(snapshots, "SNAPSHOTS", tmp_path)
+    return tmp_path
+
+
+def test_versions_are_ordered_by_their_numbers(folder):
+    for version in ("5.10.0", "5.4.0", "4.9.8"):
+        write_snapshot(version, {}, "2026-01-02")
+    assert snapshot_versions() == ["4.9.8", "5.4.0", "5.10.0"]
+
+
+def test_the_version_of_the_marks_is_the_reference_unless_it_is_not_recorded(folder):
+    assert default_version() is None
+    write_snapshot("5.3.3", {}, "2026-01-02")
+    write_snapshot("4.9.7", {}, "2026-01-02")
+    assert default_version() == "5.3.3"
+    write_snapshot("5.4.0", {}, "2026-01-02")
+    write_snapshot("5.5.0", {}, "2026-01-02")
+    assert default_version() == "5.4.0"
+
+
+def test_a_recording_is_read_back_by_either_name_of_its_version(folder):
+    found = results(b="passed", a="failed")
+    write_snapshot("5.4", found, "2026-01-02")
+    snapshot = read_snapshot("5.4.0")
+    assert (snapshot.endpoint, snapshot.day, snapshot.results) == ("official 5.4.0", "2026-01-02", found)
+    assert list(snapshot.results) == ["a", "b"]
+
+
+@cache
+def collected(marks: str) -> set[str]:
+    """Return the ids of the cases that a recording should have."""
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        str(CASES),
+        "-o",
+        "addopts=",
+        "--collect-only",
+        "-q",
+        "-m",
+        marks,
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=CASES.parents[1])
+    lines = (line.partition("compat_tests/cases/")[2] for line in done.stdout.splitlines())
+    return {line for line in lines if "::" in line}
+
+
+RECORDED = [path.stem.removeprefix("official-") for path in sorted(snapshots.SNAPSHOTS.glob("*.jsonl"))]
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_the_recorded_cases_are_those_of_the_suite(name):
+    cases = collected(RECORDED_OF_OURS if name == OURS else ABOUT_THE_ENDPOINT)
+    recorded = read_snapshot(name).results.keys()
+    assert len(cases) > 800
+    command = "--ours" if name == OURS else f"--official {name}"
+    hint = f"record with: rmq-gateway compat {command} --record"
+    assert sorted(cases - recorded) == [], f"not recorded; {hint}"
+    assert sorted(recorded - cases) == [], f"recorded, and no longer there; {hint}"
