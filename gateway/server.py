@@ -137,23 +137,25 @@ class Server:
     async def run(self) -> None:
         """Open everything, announce that it is ready, and serve until a signal."""
         self._signals.install()
-        async with trio.open_nursery() as nursery:
-            if self._parts.reactor is not None:
-                nursery.start_soon(self._parts.reactor.run)
-            nursery.start_soon(self._watchdog.run)
-            if self._parts.acceptor is not None:
-                reload = self._parts.acceptor.reload_if_changed
-                nursery.start_soon(self._tasks.repeat, "reload certificates", RELOAD_INTERVAL_S, reload)
-            if self._parts.access.is_enabled:
-                keep = self._parts.access.keep_current
-                nursery.start_soon(self._tasks.repeat, "keep accounts current", SAVE_INTERVAL_S, keep)
-            await self._start_unless_stopped(nursery)
-            await self._signals.first.wait()
-            self._readiness.is_stopping = True
-            log.info("stopping", extra={"signal": self._signals.names[0]})
-            await self._signals.run_until_second_signal(self._stop)
-            nursery.cancel_scope.cancel()
-        self._parts.access.persist()
+        try:
+            async with trio.open_nursery() as nursery:
+                if self._parts.reactor is not None:
+                    nursery.start_soon(self._parts.reactor.run)
+                nursery.start_soon(self._watchdog.run)
+                if self._parts.acceptor is not None:
+                    reload = self._parts.acceptor.reload_if_changed
+                    nursery.start_soon(self._tasks.repeat, "reload certificates", RELOAD_INTERVAL_S, reload)
+                if self._parts.access.is_enabled:
+                    keep = self._parts.access.keep_current
+                    nursery.start_soon(self._tasks.repeat, "keep accounts current", SAVE_INTERVAL_S, keep)
+                await self._start_unless_stopped(nursery)
+                await self._signals.first.wait()
+                self._readiness.is_stopping = True
+                log.info("stopping", extra={"signal": self._signals.names[0]})
+                await self._signals.run_until_second_signal(self._stop)
+                nursery.cancel_scope.cancel()
+        finally:
+            self._parts.access.persist()
         log.info("stopped")
 
     async def _start_unless_stopped(self, nursery: trio.Nursery) -> None:

@@ -1,9 +1,11 @@
 """The timer's checkpoint file: up to where the timer topic has been read and slots have been delivered."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from struct import Struct
 from typing import Final, NamedTuple
 
+from storage.errors import StoreFull
 from storage.files import Files, read_written
 
 POSITION_FIELDS: Final = Struct(">7q")
@@ -70,6 +72,9 @@ class TimerCheckpoint:
         self._path = path
         self._is_reserved = False
         self._file = files.open_mapped(path, _FILE_BYTES)
+        # Early, so that a disk that fills up later has room for the first progress. A store on a full disk opens, too.
+        with suppress(StoreFull):
+            self._reserve()
         self.position = TimerPosition(*POSITION_FIELDS.unpack(self._read(0, POSITION_FIELDS.size)))
 
     def _read(self, start: int, end: int) -> bytes:
@@ -83,6 +88,11 @@ class TimerCheckpoint:
             return None
         return progress if any(progress) else None
 
+    def _reserve(self) -> None:
+        if not self._is_reserved:
+            self._file.reserve(0, _FILE_BYTES)
+            self._is_reserved = True
+
     def save_progress(self, *progress: int) -> None:
         """Save the fields of a TimerProgress so that they survive a killed process, but not a power cut.
 
@@ -90,9 +100,7 @@ class TimerCheckpoint:
         time as delivered that are not, so the position is written before the time. The queue offset comes before the
         end of the timer log, so that no message is chained twice. Raises StoreFull.
         """
-        if not self._is_reserved:
-            self._file.reserve(0, _FILE_BYTES)
-            self._is_reserved = True
+        self._reserve()
         packed = PROGRESS.pack(*progress)
         for start, end in _PROGRESS_PARTS:
             self._file.buffer[PROGRESS_AT + start : PROGRESS_AT + end] = packed[start:end]

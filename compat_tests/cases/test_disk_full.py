@@ -256,10 +256,15 @@ def test_delayed_messages_wait_for_room(disk: Path, tmp_path: Path) -> None:
         sender.check(client)
 
 
+@pytest.mark.parametrize("save", [100, 60_000], ids=["tables saved", "tables never saved"])
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
-def test_batches_up_to_the_end(disk: Path, tmp_path: Path, flush: str) -> None:
+def test_batches_up_to_the_end(disk: Path, tmp_path: Path, flush: str, save: int) -> None:
     """A batch is stored whole or not at all, wherever the disk ends."""
-    with serve(disk, tmp_path, "--set", f"flushDiskType={flush}") as gateway, gateway.connect() as client:
+    settings = [f"flushDiskType={flush}", f"flushConsumerOffsetInterval={save}"]
+    with (
+        serve(disk, tmp_path, *(word for each in settings for word in ("--set", each))) as gateway,
+        gateway.connect() as client,
+    ):
         batch = batch_request("b", [(bytes([n]) * 1500, {}) for n in range(BATCH)])
         assert client.ask(batch).queue_offset == 0
         count = 1

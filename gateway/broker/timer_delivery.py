@@ -470,11 +470,16 @@ class TimerDelivery:
         return self._timer_store.delete_expired_files()
 
     def close(self) -> None:
-        """Save everything and close the files, so that an official broker delivers the rest and nothing twice."""
+        """Save everything and close the files, so that an official broker delivers the rest and nothing twice.
+
+        A full disk is logged: this server has saved its own progress with each message.
+        """
         try:
             if self._timer_store.is_slot_partly_delivered:
                 self._rewrite_open_slot()
             self.save(self.take_unsaved())
+        except StoreFull as error:
+            log.warning("position of timer messages not written", extra={"reason": str(error)})
         finally:
             self._timer_store.close()
 

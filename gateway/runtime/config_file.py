@@ -223,12 +223,17 @@ class ChangingTable:
         """Remove what need not be saved."""
 
     def persist(self) -> None:
-        """Write the file if something changed since the last write. Raises StoreFull, OSError."""
+        """Write the file if something changed since the last write. Raises StoreFull, OSError.
+
+        A missing file of a table without changes is written, too; there a failure loses nothing, and is only logged.
+        """
         self.prepare_save()
-        if self._dirty or self.file.is_missing:
+        if self._dirty:
             content = self.to_json()
             self._dirty = False
             self._write_or_stay_dirty(content)
+        elif self.file.is_missing:
+            self.file.try_save(self.to_json())
 
     async def save_changes(self) -> None:
         """Write the file as `persist` does, while other tasks run. Every change made before the call is written.

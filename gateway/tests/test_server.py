@@ -21,6 +21,7 @@ from remoting.errors import RemotingClosed
 from remoting.reactor import Reactor
 from remoting.requests.namesrv import GetRouteInfoByTopic
 from remoting.server import open_listeners
+from storage.errors import StoreFull
 from toolkit.exit_codes import ExitCode
 
 NO_EXPORT = MetricsExportConfig()
@@ -173,6 +174,20 @@ def test_a_taken_port_ends_the_process_with_its_status(tmp_path, capsys):
         f"Error: cannot listen on 127.0.0.1:{port} (namesrv.listenPort): address already in use. "
         "Use another port, or 0 for a free one.\n"
     )
+
+
+def test_accounts_are_written_although_a_broker_cannot_close(tmp_path, monkeypatch):
+    written = []
+    server = Server(config(tmp_path))
+    monkeypatch.setattr(server._parts.access, "persist", lambda: written.append("accounts"))
+
+    async def fail(*_):
+        raise StoreFull("no room")
+
+    monkeypatch.setattr(server, "_start", fail)
+    with pytest.raises(ExceptionGroup):
+        trio.run(server.run)
+    assert written == ["accounts"]
 
 
 def test_wrong_settings_of_the_store_end_the_process_with_its_status(tmp_path, capsys):

@@ -26,7 +26,7 @@ from remoting.handler_table import NO_GUARD, Guard
 from remoting.limits import ConnectionLimits
 from remoting.reactor import Reactor
 from remoting.server import AcceptTransport, ConnectionType, RemotingServer, ServerLimits
-from storage.errors import FlushFailed
+from storage.errors import FlushFailed, StoreFull
 
 log = logging.getLogger(__name__)
 
@@ -252,7 +252,10 @@ class BrokerService:
         await self.server.drain()
 
     def close(self) -> None:
-        """Write the tables and close the store. If one table cannot be written, the others still are."""
+        """Write the tables and close the store. A table that cannot be written is logged, and the others still are.
+
+        Raises StoreFull or OSError if progress, such as the offsets of consumers, could not be written.
+        """
         broker = self.broker
         with ExitStack() as stack:
             stack.callback(broker.store.close)
@@ -272,6 +275,13 @@ class BrokerService:
 
 
 def _persist_unless_flush_failed(table: ChangingTable) -> None:
-    """Write a table. One of progress keeps its last content when messages cannot be flushed; that is logged already."""
-    with suppress(FlushFailed):
-        table.persist()
+    """Write a table. One of progress keeps its last content when messages cannot be flushed; that is logged already.
+
+    Raises StoreFull, OSError, which are logged here as well: of several tables that fail, one error comes up.
+    """
+    try:
+        with suppress(FlushFailed):
+            table.persist()
+    except (StoreFull, OSError) as error:
+        table.file.report_failure(error)
+        raise
