@@ -22,7 +22,7 @@ MAX_HEADER_BYTES = 1024 * 1024
 
 
 class ResponseCode(IntEnum):
-    """The outcome in an answer. Source: ResponseCode, RemotingSysResponseCode, 5.4.0."""
+    """The outcome in an answer. Source: ResponseCode, RemotingSysResponseCode, 5.5.0."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -88,6 +88,8 @@ class ResponseCode(IntEnum):
     CONTROLLER_BROKER_ID_INVALID = 2014
     CONTROLLER_JRAFT_INTERNAL_ERROR = 2015
     CONTROLLER_BROKER_LIVE_INFO_NOT_EXISTS = 2016
+    LMQ_QUOTA_EXCEEDED = 2017
+    LITE_SUBSCRIPTION_QUOTA_EXCEEDED = 2018
     USER_NOT_EXIST = 3001
     POLICY_NOT_EXIST = 3002
 

@@ -1,10 +1,10 @@
 """Tests of every declared request: it survives both serialisations, and it is what the official jars say.
 
-``data/official_headers.json`` lists, for 5.4.0, for what 5.5.0 changed and for what 5.4.0 dropped since
-4.9.8: the constants of RequestCode, every header class with its fields (Java type, @CFNotNull, default
-of a new instance, code of its @RocketMQAction), and the JSON properties of every body class. It was
-written by a Java program that loaded each class of the jars by reflection, and asked fastjson2 for a new
-body's JSON with null values kept.
+``compat_tests/declarations/official_declarations.json`` lists, for 5.4.0, for what 5.5.0 changed and for what 5.4.0
+dropped since 4.9.8: the constants of RequestCode and ResponseCode, every header class with its fields (Java type,
+@CFNotNull, @CFNullable, default of a new instance, code of its @RocketMQAction, names that its own codec writes and
+reads), and the JSON properties of every body class. A Java program reads them from the jars by reflection, and a
+conformance case checks that they still are what the jars declare.
 """
 
 import json
@@ -23,12 +23,14 @@ from hypothesis import strategies as st
 import remoting.bodies
 import remoting.requests
 from codec.command import decode_frame, encode_command
+from codec.constants import ResponseCode
 from remoting.declare import NOT_SERVED, REQUESTS, Header, Request
 from remoting.fields import MISSING, Declared, Field
 from remoting.json_body import JsonBody
 from remoting.requests.replication import PRIVATE_CODES
 
-OFFICIAL: dict[str, Any] = json.loads((Path(__file__).parent / "data" / "official_headers.json").read_text())
+RECORDING = Path(__file__).parents[2] / "compat_tests" / "declarations" / "official_declarations.json"
+OFFICIAL: dict[str, Any] = json.loads(RECORDING.read_text("utf-8"))
 HEADERS: Mapping[str, Any] = ChainMap(
     *(OFFICIAL["headers"][version] for version in ("5.5.0", "5.4.0", "4.9.8"))
 )
@@ -38,8 +40,10 @@ CODES: Mapping[str, int] = ChainMap(*OFFICIAL["request_codes"].values())
 # Those of official servers; the private ones have no counterpart.
 OFFICIAL_REQUESTS = {code: request for code, request in REQUESTS.items() if code not in PRIVATE_CODES}
 
-# Codes that share the header of another one.
+# Codes that share the header of another one, or whose header has another name.
 SHARED = {
+    50: "CreateAccessConfigRequestHeader",
+    51: "DeleteAccessConfigRequestHeader",
     220: "ResetOffsetRequestHeader",
     221: "GetConsumerStatusRequestHeader",
     320: "SendMessageRequestHeaderV2",
@@ -78,6 +82,25 @@ UNUSED = {
     "InitConsumerOffsetRequestHeader",
     "StatisticsMessagesRequestHeader",
     "RegisterOrderTopicRequestHeader",
+    "RegisterFilterServerRequestHeader",
+    "RegisterFilterServerResponseHeader",
+    "RegisterMessageFilterClassRequestHeader",
+}
+
+# Response codes of 4.9 whose numbers are those of pops since 5.0. No server here answers with them.
+TAKEN_RESPONSE_CODES = {
+    "UPDATE_AND_CREATE_ACL_CONFIG_FAILED",
+    "DELETE_ACL_CONFIG_FAILED",
+    "UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED",
+}
+
+# Headers that official clients and servers encode by code of their own, on the path of every message, with the fields
+# that this code leaves out.
+FAST_HEADERS: Mapping[str, set[str]] = {
+    "PullMessageRequestHeader": set(),
+    "PullMessageResponseHeader": set(),
+    "SendMessageRequestHeaderV2": {"lo", "ns", "nsd", "bname", "oway"},
+    "SendMessageResponseHeader": set(),
 }
 
 # Read from the ext fields by the official server though no header class has them.
@@ -173,6 +196,8 @@ def compare(declared: type[Header], official: str) -> list[str]:
 
 
 def difference(declared: type[Header], ours: Field, theirs: dict[str, Any]) -> list[str]:
+    if ours.required and theirs.get("nullable"):
+        return [f"{ours.wire} is required, officially @CFNullable"]
     wanted = JAVA_TYPES[theirs["type"]]
     if type_name(ours.type) != wanted:
         return [f"{ours.wire} is {type_name(ours.type)}, officially {wanted}"]
@@ -215,6 +240,13 @@ def test_names_are_the_official_ones() -> None:
     }
 
 
+def test_every_official_response_code_has_its_name_and_number() -> None:
+    official: Mapping[str, int] = ChainMap(*OFFICIAL["response_codes"].values())
+    ours = {code.name: int(code) for code in ResponseCode}
+    assert ours == {name: code for name, code in official.items() if name not in TAKEN_RESPONSE_CODES}
+    assert all(official[name] in ours.values() for name in TAKEN_RESPONSE_CODES)
+
+
 @pytest.mark.parametrize("request_type", OFFICIAL_REQUESTS.values(), ids=lambda kind: kind.__name__)
 def test_request_headers_are_the_official_ones(request_type: type[Request[Any]]) -> None:
     official = official_header_of(request_type)
@@ -243,6 +275,19 @@ def test_every_official_header_is_used() -> None:
     with_fields = {name for name, header in HEADERS.items() if header["fields"]}
     assert with_fields - used - UNUSED == set()
     assert set(HEADERS) >= UNUSED
+
+
+@pytest.mark.parametrize("name", FAST_HEADERS)
+def test_official_codecs_of_their_own_write_and_read_the_fields_and_require_none(name: str) -> None:
+    """So a header in such a form has the same names, which the tests above compare."""
+    header = HEADERS[name]
+    names = {field["name"] for field in header["fields"]} - FAST_HEADERS[name]
+    assert set(header["fast"]["written"]) == set(header["fast"]["read"]) == names
+    assert header["fast"]["required"] == []
+
+
+def test_no_other_header_has_a_codec_of_its_own() -> None:
+    assert {name for name, header in HEADERS.items() if "fast" in header} == set(FAST_HEADERS)
 
 
 def test_requests_with_a_routed_header_have_its_base() -> None:
