@@ -7,6 +7,7 @@ between but the frames themselves.
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -17,7 +18,7 @@ from gateway.auth.access_control import Accounts
 from gateway.grpc_front.access import RpcSender
 from remoting.connection import Connection, Handler
 from remoting.declare import Header, Request
-from remoting.errors import RemotingClosed, RemotingTimeout
+from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
 from remoting.transport import Address, Buffer
 
 Reply = TypeVar("Reply", bound=Header | None)
@@ -71,7 +72,7 @@ class _NoTransport:
 class BrokerLink(Connection):
     """A connection to handlers of this process. ``on_request`` gets what the broker asks of the client."""
 
-    __slots__ = ("_on_request", "_served", "_waiting")
+    __slots__ = ("_on_request", "_served", "_waiting", "unclaimed")
 
     def __init__(
         self,
@@ -85,6 +86,8 @@ class BrokerLink(Connection):
         )
         self._served = served
         self._on_request = on_request
+        self.unclaimed: Command | None = None
+        """An answer that came while its request was being cancelled."""
         self._waiting: dict[int, Callable[[Command | None], None]] = {}
         served.opened(self)
 
@@ -131,6 +134,9 @@ class BrokerLink(Connection):
                 return decode_frame(frame, 4, len(frame))
             with trio.move_on_after(timeout_s if math.isfinite(timeout_s) else math.inf):
                 await arrived.wait()
+        except trio.Cancelled:
+            self.unclaimed = answered[0] if answered else None
+            raise
         finally:
             self._waiting.pop(command.opaque, None)
         if not answered:
@@ -138,6 +144,14 @@ class BrokerLink(Connection):
         if answered[0] is None:
             raise RemotingClosed(f"the broker closed the connection before its answer to code {command.code}")
         return answered[0]
+
+    def post(self, request: Request[Any], sender: RpcSender) -> None:
+        """Send a request without waiting for its answer. Failures are ignored."""
+        command = request.to_command()
+        with suppress(RequestError):
+            if self._served.accounts is not None:
+                sender.sign(command, self._served.accounts)
+            self._handlers[command.code](self, command)
 
     def write(self, data: Buffer) -> None:
         """Take frames from the broker: late answers, and requests of its own."""

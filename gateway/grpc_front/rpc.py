@@ -143,6 +143,11 @@ class Rpc:
         """Seconds until the client gives up."""
         return self.deadline_s - trio.current_time()
 
+    @property
+    def is_cancelled(self) -> bool:
+        """Tell whether nobody waits for the answer any more."""
+        return self._scope.cancel_called
+
     # -- running ------------------------------------------------------------------------------------------------
 
     def start(self) -> None:

@@ -18,6 +18,8 @@ from gateway.grpc_front.clients import Clients
 from gateway.grpc_front.framing import GrpcError, GrpcStatus, encode_status_text
 from gateway.grpc_front.http2_connection import Headers, Http2Connection, StreamHandler
 from gateway.grpc_front.local_brokers import LocalBroker, LocalCluster
+from gateway.grpc_front.receiving import ReceiveMethods, failed_receive
+from gateway.grpc_front.renewals import Renewals
 from gateway.grpc_front.routes import RouteMethods
 from gateway.grpc_front.rpc import Method, Rpc
 from gateway.grpc_front.sending import SendMethods
@@ -125,8 +127,16 @@ def build_methods(cluster: LocalCluster, running: RunningCalls) -> dict[str, Met
     sending = SendMethods(cluster, transactions)
     reports = ClientMethods(cluster, clients)
     ending = TransactionMethods(cluster, transactions)
+    renewals = Renewals(cluster, clients)
+    receiving = ReceiveMethods(cluster, renewals)
+    cluster.nursery.start_soon(renewals.run)
 
-    def unary(request: Any, answer: Any, run: Callable[[Rpc, Any], Any]) -> Method:
+    def unary(
+        request: Any,
+        answer: Any,
+        run: Callable[[Rpc, Any], Any],
+        fail: Callable[[Any], list[Any]] | None = None,
+    ) -> Method:
         async def run_identified(rpc: Rpc, message: Any) -> Any:
             if not rpc.client_id.strip():
                 raise StatusError(messages.CLIENT_ID_REQUIRED, "client id cannot be empty")
@@ -136,7 +146,7 @@ def build_methods(cluster: LocalCluster, running: RunningCalls) -> dict[str, Met
             finally:
                 running.count -= 1
 
-        return Method(request, run_identified, lambda status: [answer(status=status)])
+        return Method(request, run_identified, fail or (lambda status: [answer(status=status)]))
 
     return {
         "QueryRoute": unary(messages.QueryRouteRequest, messages.QueryRouteResponse, routes.query_route),
@@ -152,6 +162,23 @@ def build_methods(cluster: LocalCluster, running: RunningCalls) -> dict[str, Met
             messages.NotifyClientTerminationRequest,
             messages.NotifyClientTerminationResponse,
             reports.notify_client_termination,
+        ),
+        "ReceiveMessage": unary(
+            messages.ReceiveMessageRequest,
+            messages.ReceiveMessageResponse,
+            receiving.receive_message,
+            lambda status: failed_receive(status, cluster.clock.now_ms()),
+        ),
+        "AckMessage": unary(messages.AckMessageRequest, messages.AckMessageResponse, receiving.ack_message),
+        "ChangeInvisibleDuration": unary(
+            messages.ChangeInvisibleDurationRequest,
+            messages.ChangeInvisibleDurationResponse,
+            receiving.change_invisible_duration,
+        ),
+        "ForwardMessageToDeadLetterQueue": unary(
+            messages.ForwardMessageToDeadLetterQueueRequest,
+            messages.ForwardMessageToDeadLetterQueueResponse,
+            receiving.forward_to_dead_letters,
         ),
         "EndTransaction": unary(
             messages.EndTransactionRequest, messages.EndTransactionResponse, ending.end_transaction

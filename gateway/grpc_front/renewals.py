@@ -1,0 +1,123 @@
+"""Keeps messages invisible while their push consumers work on them.
+
+Push consumers ask for it (``auto_renew``): their messages are popped for a minute, and before it is over the time is
+prolonged, until the consumer acknowledges or gives the message back, or is gone. The consumer knows the first receipt
+handle only; the one that counts is kept here.
+Source: DefaultReceiptHandleManager, RenewStrategyPolicy, 5.4.0.
+"""
+
+import logging
+from dataclasses import dataclass, field
+from typing import Final
+
+import trio
+
+from gateway.grpc_front.access import RpcSender
+from gateway.grpc_front.clients import Clients
+from gateway.grpc_front.local_brokers import LocalCluster
+from gateway.grpc_front.receipts import Receipt
+from remoting.connection import Connection
+from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
+from remoting.requests.pop import ChangeMessageInvisibletime
+
+log = logging.getLogger(__name__)
+
+RENEWED_INVISIBLE_MS: Final = 60_000
+RENEW_AHEAD_MS: Final = 10_000
+RENEW_INTERVAL_S: Final = 5.0
+MAX_RENEWED_MS: Final = 3 * 3600 * 1000
+MAX_HELD: Final = 100_000
+"""Messages of all consumers that are renewed. Further ones are delivered again after a minute."""
+ABANDONED_INVISIBLE_MS: Final = 1_000
+"""Invisible time of the messages of a consumer that is gone."""
+_STEPS_MS: Final = tuple(minutes * 60_000 for minutes in (1, 3, 5, 10, 30, 60))
+
+
+@dataclass(slots=True)
+class HeldMessage:
+    """A message that a consumer works on, with the handle that counts now."""
+
+    client_id: str
+    group: str
+    topic: str
+    receipt: Receipt
+    sender: RpcSender
+    peer: Connection
+    since_ms: int
+    renewals: int = field(default=0)
+
+    def change(self, invisible_ms: int) -> ChangeMessageInvisibletime:
+        """Return the request that changes its invisible time."""
+        return ChangeMessageInvisibletime(
+            consumer_group=self.group,
+            topic=self.receipt.real_topic(self.topic, self.group),
+            queue_id=self.receipt.queue_id,
+            extra_info=self.receipt.text,
+            offset=self.receipt.offset,
+            invisible_time=invisible_ms,
+            bname=self.receipt.broker_name,
+        )
+
+    def next_invisible_ms(self) -> int:
+        """Return the next invisible time: longer each time."""
+        return _STEPS_MS[min(self.renewals, len(_STEPS_MS) - 1)]
+
+
+Key = tuple[str, str, str]
+
+
+class Renewals:
+    """All messages that are renewed, by client, group and the handle that the client knows."""
+
+    def __init__(self, cluster: LocalCluster, clients: Clients) -> None:
+        self._cluster = cluster
+        self._clients = clients
+        self._held: dict[Key, HeldMessage] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def hold(self, held: HeldMessage) -> None:
+        """Renew a message from now on."""
+        if len(self._held) < MAX_HELD:
+            self._held[held.client_id, held.group, held.receipt.text] = held
+
+    def release(self, client_id: str, group: str, text: str) -> Receipt | None:
+        """Renew a message no longer, and return its handle; None if it was not renewed."""
+        held = self._held.pop((client_id, group, text), None)
+        return None if held is None else held.receipt
+
+    async def run(self) -> None:
+        """Renew messages until cancelled."""
+        while True:
+            await trio.sleep(RENEW_INTERVAL_S)
+            await self.renew_due()
+
+    async def renew_due(self) -> None:
+        """Renew the messages whose invisible time ends soon, and return those of consumers that are gone."""
+        now_ms = self._cluster.clock.now_ms()
+        for key, held in list(self._held.items()):
+            if held.peer.closed and self._clients.get(held.client_id) is None:
+                await self._change(held, ABANDONED_INVISIBLE_MS)
+                self._held.pop(key, None)
+            elif held.receipt.visible_ms - now_ms <= RENEW_AHEAD_MS:
+                is_over = now_ms - held.since_ms > MAX_RENEWED_MS
+                if is_over or not await self._change(held, held.next_invisible_ms()):
+                    self._held.pop(key, None)
+
+    async def _change(self, held: HeldMessage, invisible_ms: int) -> bool:
+        """Change the invisible time of a message; return False if that failed."""
+        broker = self._cluster.broker(held.receipt.broker_name)
+        if broker is None:
+            return False
+        link = self._cluster.open_link(held.peer, broker)
+        try:
+            reply = await link.call(held.change(invisible_ms), held.sender)
+        except (RequestError, RemotingClosed, RemotingTimeout) as error:
+            log.info("message not renewed", extra={"group": held.group, "reason": str(error)})
+            return False
+        finally:
+            link.close("the renewal is over")
+        held.receipt = held.receipt.renewed(reply.pop_time, reply.invisible_time, reply.revive_qid)
+        held.renewals += 1
+        return True
