@@ -219,12 +219,17 @@ def fsync_path(path: str) -> None:
 
 
 class DiskFiles:
-    """Files on the machine's file systems. ``small_file_mode`` are the permissions of new small files."""
+    """Files on the machine's file systems.
 
-    __slots__ = ("_directories_lock", "_new_directories", "_small_file_mode")
+    ``small_file_mode`` are the permissions of new small files. If others may not read them, a directory that is created
+    for one is its owner's alone, too.
+    """
+
+    __slots__ = ("_directories_lock", "_new_directories", "_small_directory_mode", "_small_file_mode")
 
     def __init__(self, small_file_mode: int = 0o666) -> None:
         self._small_file_mode = small_file_mode
+        self._small_directory_mode = 0o777 if small_file_mode & 0o077 else 0o700
         self._new_directories: set[str] = set()  # directories whose new entries a power cut could still lose
         self._directories_lock = threading.Lock()
 
@@ -368,7 +373,7 @@ class DiskFiles:
         self._flush_directory(os.path.dirname(path))
 
     def _write_new_small(self, path: str, data: bytes, *, wait: bool) -> str:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
+        os.makedirs(os.path.dirname(path), self._small_directory_mode, exist_ok=True)
         new = path + NEW_SUFFIX
         try:
             with open(new, "wb", opener=self._open_small) as file:

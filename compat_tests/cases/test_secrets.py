@@ -54,6 +54,8 @@ SECRETS = {
     )
 }
 SMALL_FILES = ("mappedFileSizeCommitLog=1048576", "maxHashSlotNum=1000", "maxIndexNum=2000")
+ANY_MODE = ("sh", "-c", 'umask 0; exec "$@"', "sh")
+"""Runs a command whose files get whatever mode it gives them."""
 NOT_SENT = {106, 904, 25, 318}
 """Codes of requests that are left out of the round of all codes: they change settings or end connections."""
 
@@ -128,12 +130,15 @@ tls.client.keyPassword={SECRETS["client-key"]}
     debug = ["--log-level", "debug", "-c", str(conf)]
     with (
         ExitStack() as stack,
-        Gateway(directory / "n", *debug, "--set", kv, "--set", store, command="namesrv") as namesrv,
+        Gateway(
+            directory / "n", *debug, "--set", kv, "--set", store, command="namesrv", prefix=ANY_MODE
+        ) as namesrv,
         Gateway(
             directory / "b",
             *("-n", namesrv.namesrv, "--store", str(directory / "store"), *debug, "--set", "httpPort=0"),
             *(word for setting in SMALL_FILES for word in ("--set", setting)),
             command="broker",
+            prefix=ANY_MODE,
         ) as broker,
     ):
         write_private(owned / "primary.secret", SECRETS["root"])
@@ -154,7 +159,7 @@ directory = "{directory}/capture"
 """
         file = write_private(owned / "shadow.toml", toml)
         options = ["--log-level", "debug", "-c", str(file)]
-        with Gateway(directory / "s", *options, command="shadow") as shadow:
+        with Gateway(directory / "s", *options, command="shadow", prefix=ANY_MODE) as shadow:
             yield Site(directory, namesrv, broker, shadow)
 
 
@@ -235,7 +240,10 @@ def test_no_secret_is_shown_from_start_to_stop(site: Site) -> None:
 
 
 def assert_files_are_private(directory: Path) -> None:
-    """Assert that secrets are in users.json and the owner's files only, and that others can read neither."""
+    """Assert that secrets are in users.json and the owner's files only, and that others can read neither.
+
+    The servers run with a umask that allows everything.
+    """
     holders = set()
     for file in directory.rglob("*"):
         if not file.is_file() or file.parent == directory / "owned":
@@ -243,6 +251,7 @@ def assert_files_are_private(directory: Path) -> None:
         if found := places_of(file.read_bytes()):
             holders.add(file.name)
             assert stat.S_IMODE(file.stat().st_mode) == 0o600, (file, found)
+            assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700, (file.parent, found)
     assert "users.json" in holders
     assert {name for name in holders if not name.startswith("users.json")} == set()
 

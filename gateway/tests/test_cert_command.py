@@ -1,5 +1,7 @@
+import os
 import stat
 
+import pytest
 from click.testing import CliRunner
 
 from gateway.cli import main
@@ -22,6 +24,19 @@ def test_the_printed_settings_start_a_server_that_verifies_its_clients(tmp_path)
     assert not config.notices
     assert (config.tls.mode, config.tls.client_certificates) == ("enforcing", "require")
     assert build_acceptor(config.tls, 1.0) is not None
+
+
+@pytest.mark.parametrize("umask", [0, 0o022, 0o077])
+def test_only_the_owner_reads_the_keys_whatever_the_umask_is(tmp_path, umask):
+    before = os.umask(umask)
+    try:
+        assert run(tmp_path / "made").exit_code == 0
+    finally:
+        os.umask(before)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "made").iterdir()}
+    certificates = 0o644 & ~umask
+    assert modes == {"ca.key": 0o600, "server.key": 0o600, "ca.pem": certificates, "server.pem": certificates}
+    assert stat.S_IMODE((tmp_path / "made").stat().st_mode) == 0o700
 
 
 def test_nothing_is_overwritten(tmp_path):

@@ -112,6 +112,7 @@ def test_only_the_owner_reads_the_files(tmp_path):
         for number in range(3):
             users.create(UserInfo(username=f"user{number}", password="secret"))
             users.persist()
+            assert stat.S_IMODE((tmp_path / "auth").stat().st_mode) == 0o700
             for path in (tmp_path / "auth").iterdir():
                 assert stat.S_IMODE(path.stat().st_mode) == 0o600
     finally:

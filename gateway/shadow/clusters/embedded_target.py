@@ -5,6 +5,7 @@ It is a process of its own so that it uses another processor, and the primary's 
 
 import ctypes
 import logging
+import os
 import signal
 import subprocess
 import sys
@@ -16,6 +17,8 @@ from typing import Final
 
 import trio
 
+from gateway.config.keys import Key, keys_of
+from gateway.config.process import TABLES
 from toolkit.settings import SettingsError, setting
 
 log = logging.getLogger(__name__)
@@ -65,6 +68,12 @@ def _die_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
+def _secret_keys() -> dict[str, Key]:
+    """Return the keys of a server whose values are secrets, by name."""
+    keys = {name: each for table in TABLES.values() for name, each in keys_of(table).items()}
+    return {name: each for name, each in keys.items() if each.setting.secret}
+
+
 class EmbeddedTarget:
     """Runs one child process; `pid` is None while there is none."""
 
@@ -97,7 +106,12 @@ class EmbeddedTarget:
         self._ready.parent.mkdir(parents=True, exist_ok=True)
         self._ready.unlink(missing_ok=True)
         # Not in a worker thread: PR_SET_PDEATHSIG signals the child when the thread that made it ends.
-        process = subprocess.Popen(self._command(), stdout=subprocess.DEVNULL, preexec_fn=_die_with_parent)  # noqa: ASYNC220
+        process = subprocess.Popen(  # noqa: ASYNC220
+            self.command(),
+            stdout=subprocess.DEVNULL,
+            env={**os.environ, **self.secret_variables()},
+            preexec_fn=_die_with_parent,
+        )
         self.pid = process.pid
         try:
             with trio.move_on_after(self._settings.start_s):
@@ -114,15 +128,25 @@ class EmbeddedTarget:
         log.info("embedded target started", extra={"pid": process.pid, "namesrv": self._settings.namesrv})
         return process
 
-    def _command(self) -> list[str]:
-        settings = self._settings
+    def secret_variables(self) -> dict[str, str]:
+        """Return the secret settings as environment variables, which other users of the machine cannot read."""
+        return {
+            secret.environment: self._settings.settings[name]
+            for name, secret in _secret_keys().items()
+            if name in self._settings.settings
+        }
+
+    def command(self) -> list[str]:
+        """Return the command line, with all settings that are no secret."""
+        settings, secrets = self._settings, _secret_keys()
         keys = {**settings.settings, "mirrorTarget": "true"}
         command = [sys.executable, "-m", "gateway.cli", "serve", "--host", "127.0.0.1"]
         command += ["--port", str(settings.namesrv_port), "--broker-port", str(settings.broker_port)]
         command += ["--brokers", str(settings.brokers), "--store", settings.store]
         command += ["--advertise", "127.0.0.1", "--ready-file", str(self._ready), "--log-level", "warning"]
         for key, value in keys.items():
-            command += ["--set", f"{key}={value}"]
+            if key not in secrets:
+                command += ["--set", f"{key}={value}"]
         return command
 
     async def _wait_for_end(self, process: subprocess.Popen[bytes]) -> None:

@@ -89,3 +89,16 @@ def test_embedded_target_replaces_namesrv_and_kind():
     assert (found.namesrv, found.kind) == (["127.0.0.1:9976"], "ours")
     with pytest.raises(SettingsError, match="either namesrv or embedded"):
         load_table(TargetSettings, {"namesrv": ["127.0.0.1:1"], "embedded": {"store": "s"}}, "target")
+
+
+def test_secret_settings_are_not_on_the_command_line():
+    given = {
+        "initAuthenticationUser": '{"username":"root","password":"open sesame"}',
+        "fileReservedTime": "5",
+    }
+    target = EmbeddedTarget(EmbeddedSettings(store="/store", settings=given))
+    assert "open sesame" not in " ".join(target.command())
+    assert "fileReservedTime=5" in target.command()
+    assert target.secret_variables() == {
+        "RMQ_GATEWAY_INIT_AUTHENTICATION_USER": given["initAuthenticationUser"]
+    }
