@@ -6,7 +6,7 @@ from gateway.admin.output import TableColumn, print_rows
 from toolkit.times import format_time
 
 MAX_VALUE_CHARS: Final = 40
-"""Longer values are cut in a table; the formats wide and json show all of them."""
+"""Longer values are cut in a table, and end with "…"; the formats wide and json show all of them."""
 
 
 def print_messages(
@@ -18,18 +18,22 @@ def print_messages(
             text = row.get("value", "(binary)")
             row |= {
                 "stored": format_time(row["storedMs"]),
-                "text": text[:MAX_VALUE_CHARS] if output == "table" else text,
+                "text": _shorten(text) if output == "table" else text,
             }
     columns = [
-        TableColumn("stored", "stored"),
+        TableColumn("stored", "stored", whole=True),
         TableColumn("broker", "broker"),
         TableColumn("queue", "queue"),
         TableColumn("offset", "offset"),
         *extra_columns,
-        TableColumn("uniqueKey", "id"),
+        TableColumn("uniqueKey", "id", whole=True),
         TableColumn("keys", "keys"),
         TableColumn("tag", "tag"),
         TableColumn("properties", "properties", wide=True),
         TableColumn("text", "value"),
     ]
     print_rows(rows, columns, output, empty=empty)
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= MAX_VALUE_CHARS else text[: MAX_VALUE_CHARS - 1] + "…"

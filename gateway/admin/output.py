@@ -1,12 +1,13 @@
 """Prints rows and facts: as tables for people, or as JSON for programs.
 
-On a terminal long cells are folded; anywhere else a row is one line, however long.
+On a terminal long cells are folded; a table that would have to fold an id is printed as one line for each cell instead.
+Anywhere else a row is one line, however long.
 """
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 import orjson
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 MAX_WIDTH_CHARS: Final = 1_000_000
 """Width of a line where there is no terminal."""
+MIN_FOLDED_CHARS: Final = 16
+"""A column that is folded to less is no longer read with ease."""
+COLUMN_GAP_CHARS: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,8 @@ class TableColumn:
     wide: bool = False
     """Shown with -o wide only."""
     style: Callable[[Row], str] | None = None
+    whole: bool = False
+    """Never folded, because it is copied from the screen: an id, for example."""
 
 
 def print_rows(rows: Iterable[Row], columns: Sequence[TableColumn], output: str, *, empty: str = "") -> None:
@@ -69,19 +75,42 @@ def print_table(rows: Sequence[Row], columns: Sequence[TableColumn]) -> None:
         is_numeric = any(isinstance(value, int | float) for value in values) and all(
             isinstance(value, int | float | None) for value in values
         )
-        table.add_column(
-            Text(column.title.upper()), justify="right" if is_numeric else "left", overflow="fold"
-        )
+        justify: Literal["left", "right"] = "right" if is_numeric else "left"
+        title = Text(column.title.upper())
+        table.add_column(title, justify=justify, overflow="fold", no_wrap=column.whole)
     for row in rows:
         table.add_row(*(_cell(row, column) for column in columns))
     console = open_console()
     if console.is_terminal:
-        console.print(table)
+        if any(column.whole for column in columns) and _needed_width(rows, columns) > console.width:
+            _print_as_facts(rows, columns)
+        else:
+            console.print(table)
         return
     with console.capture() as captured:
         console.print(table)
     for line in captured.get().splitlines():  # rich fills the last column up
         click.echo(line.rstrip())
+
+
+def _needed_width(rows: Sequence[Row], columns: Sequence[TableColumn]) -> int:
+    """Return the width of a table whose columns are folded, except those that must stay whole."""
+    from rich.cells import cell_len
+
+    needed = COLUMN_GAP_CHARS * (len(columns) - 1)
+    for column in columns:
+        texts = [column.title, *(format_value(row.get(column.key)) for row in rows)]
+        longest = max(map(cell_len, texts))
+        needed += longest if column.whole else min(longest, MIN_FOLDED_CHARS)
+    return needed
+
+
+def _print_as_facts(rows: Sequence[Row], columns: Sequence[TableColumn]) -> None:
+    """Print each row as lines of title and value, with an empty line between rows."""
+    for number, row in enumerate(rows):
+        if number:
+            click.echo()
+        print_facts((column.title, row.get(column.key)) for column in columns)
 
 
 def print_facts(facts: Iterable[tuple[str, Any]]) -> None:

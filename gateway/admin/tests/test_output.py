@@ -1,6 +1,7 @@
 """Tables and facts: on a terminal, in a pipe, and with characters that could control a terminal."""
 
 import io
+import re
 
 import pytest
 
@@ -60,6 +61,21 @@ def test_on_a_terminal_long_cells_are_folded_and_nothing_is_lost(monkeypatch: py
     assert text.count("b") >= 300
     assert "…" not in text
     assert "\x1b[31m1,234" in text
+
+
+def test_an_id_stays_whole_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = [TableColumn("id", "id", whole=True), TableColumn("value", "value"), TableColumn("tag", "tag")]
+    rows = [{"id": "7F" * 16, "value": "v" * 200, "tag": "new"}, {"id": "8F" * 16, "value": "w", "tag": None}]
+    terminal = use_terminal(monkeypatch)
+    print_rows(rows, columns, "table")
+    assert f"\n{'7F' * 16}  vvv" in terminal.getvalue()
+
+    terminal = use_terminal(monkeypatch)
+    monkeypatch.setenv("COLUMNS", "50")
+    print_rows(rows, columns, "table")
+    shown = re.sub("\x1b\\[[0-9;]*m", "", terminal.getvalue()).splitlines()
+    assert f"id:    {'7F' * 16}" in shown
+    assert shown[-3:] == ["", f"id:    {'8F' * 16}", "value: w"]
 
 
 def test_a_warning_is_red(monkeypatch: pytest.MonkeyPatch) -> None:
