@@ -5,8 +5,10 @@ Theory of operation
 Walks on shared connections are pipelined: a connection takes the next walk while fewer than MAX_OUTSTANDING of its
 requests are unanswered. Walks with connections of their own get them at once. Every frame that is due an answer is
 remembered with the time it was handed to the kernel; `check_patience` reports those that are overdue while their
-connection is still open. A connection that the server closes is replaced, and takes its unanswered requests with it:
-closing is a valid answer to nonsense. `drain` waits for what is outstanding and closes everything.
+connection is still open. It first takes what has arrived, and judges nothing when the fuzzer was itself held up: an
+answer, or the end of a connection, may have waited unread, and on a machine that stood still so did the server. A
+connection that the server closes is replaced, and takes its unanswered requests with it: closing is a valid answer to
+nonsense. `drain` waits for what is outstanding and closes everything.
 """
 
 import re
@@ -131,6 +133,7 @@ class Driver:
         self._own: set[FuzzConnection] = set()
         self._held: deque[FuzzConnection] = deque()
         self._numbers = 0
+        self._last_turn_s = time.monotonic()
         self.context = ""
         """Precedes the signatures of findings: the corpus case that is being sent."""
         self.frames_sent = 0
@@ -196,6 +199,7 @@ class Driver:
 
     def turn(self, wait_s: float) -> None:
         """Send and receive what is possible, waiting for at most this time."""
+        self._last_turn_s = time.monotonic()
         for connections in self._shared.values():
             for shared in [each for each in connections if each.output]:
                 self._flush(shared)
@@ -350,6 +354,10 @@ class Driver:
 
     def check_patience(self) -> None:
         """Report requests that are overdue and half-closed connections that the server keeps open."""
+        was_held_up = time.monotonic() - self._last_turn_s > self._patience_s / 2
+        self.turn(0)
+        if was_held_up:
+            return  # The next call judges.
         oldest_s = time.monotonic() - self._patience_s
         for connection in self.connections():
             if connection.half_closed_s is not None and connection.half_closed_s < oldest_s:

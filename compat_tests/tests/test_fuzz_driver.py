@@ -3,8 +3,10 @@
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from types import SimpleNamespace
 
 import orjson
 import pytest
@@ -98,3 +100,27 @@ def test_a_connection_that_stays_open_after_its_end_is_found():
         threading.Event().wait(5)
 
     assert titles(ignore_end, {"hex": "00000001"}) == ["connection not closed: test, code 0"]
+
+
+@pytest.mark.parametrize("closes", [True, False])
+def test_a_fuzzer_that_was_held_up_reads_before_it_judges(closes: bool, monkeypatch: pytest.MonkeyPatch):
+    released = threading.Event()
+    findings = FindingList()
+    with served(lambda peer, data: None if closes else released.wait(30)) as address:
+        driver = Driver({Port.BROKER: address}, FuzzWorld(), findings, 1, patience_s=5)
+        driver.send_walk(build_case({"what": "test", "frames": [{"hex": "00000001"}]}, -1))
+        (connection,) = driver.connections()
+        while connection.half_closed_s is None:
+            driver.turn(0.01)
+        if closes:
+            connection.socket.setblocking(True)
+            assert connection.socket.recv(1, socket.MSG_PEEK) == b"", "the end has come, unread"
+            connection.socket.setblocking(False)
+        later_s = time.monotonic() + 10
+        monkeypatch.setattr("compat_tests.fuzz.driver.time", SimpleNamespace(monotonic=lambda: later_s))
+        driver.check_patience()
+        assert findings.items() == []
+        driver.check_patience()
+        assert len(findings.items()) == (0 if closes else 1)
+        released.set()
+        driver.close()
