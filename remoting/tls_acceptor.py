@@ -48,7 +48,7 @@ class TlsAcceptor:
     ``files`` hold the certificate, its key and the authority of clients. They are loaded here, so that a server with
     a wrong file does not start (raises what ``load`` raises), and again by `reload_if_changed`, which is to be called
     every RELOAD_INTERVAL_S. Without files the context is built for the first TLS connection, which most servers never
-    see.
+    see. ``application_protocols`` are chosen from if a client offers any (ALPN), as clients of HTTP/2 do.
     """
 
     def __init__(
@@ -57,13 +57,20 @@ class TlsAcceptor:
         load: LoadContext,
         files: Sequence[Path] = (),
         max_first_byte_wait_s: float = MAX_FIRST_BYTE_WAIT_S,
+        application_protocols: Sequence[str] = (),
     ) -> None:
+        def load_with_protocols() -> ssl.SSLContext:
+            context = load()
+            if application_protocols:
+                context.set_alpn_protocols(list(application_protocols))
+            return context
+
         self._mode = mode
-        self._load = load
+        self._load = load_with_protocols
         self._files = tuple(files)
         self._max_first_byte_wait_s = max_first_byte_wait_s
         self._watch = FileWatch(files)
-        self._context = load() if files and mode is not TlsMode.DISABLED else None
+        self._context = self._load() if files and mode is not TlsMode.DISABLED else None
         self._loading = trio.Lock()
 
     @classmethod
@@ -77,6 +84,7 @@ class TlsAcceptor:
         client_authority: Path | None,
         client_required: bool,
         max_first_byte_wait_s: float = MAX_FIRST_BYTE_WAIT_S,
+        application_protocols: Sequence[str] = (),
     ) -> Self:
         """Return an acceptor with these PEM files. Raises what `remoting.tls.server_context` raises."""
 
@@ -90,7 +98,7 @@ class TlsAcceptor:
             )
 
         files = [file for file in (certificate, key, client_authority) if file is not None]
-        return cls(mode, load, files, max_first_byte_wait_s)
+        return cls(mode, load, files, max_first_byte_wait_s, application_protocols)
 
     async def accept(self, transport: SocketTransport) -> Transport:
         """Return the transport for a new peer: the given one, or TLS over it. Waits for its first byte.

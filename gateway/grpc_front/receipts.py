@@ -1,4 +1,4 @@
-"""Receipt handles as 5.x clients hold them: those of a pop, with the message's physical offset behind.
+"""MessageReceipt handles as 5.x clients hold them: those of a pop, with the message's physical offset behind.
 
 Source: ReceiptHandle and ConsumerProcessor.createHandle, 5.4.0.
 """
@@ -17,7 +17,7 @@ from remoting.requests.pop import PopMessageReply
 NO_OFFSET = -1
 
 
-class Receipt(NamedTuple):
+class MessageReceipt(NamedTuple):
     """A receipt handle and the parts of it that requests need. Times are in ms."""
 
     text: str
@@ -85,7 +85,7 @@ class PopReceipts:
         self._starts = dict(_keyed(reply.start_offset_info))
         self._counts = dict(_keyed(reply.order_count_info))
 
-    def receipt_of(self, message: Message) -> Receipt:
+    def receipt_of(self, message: Message) -> MessageReceipt:
         """Return the handle of a message. One of a retry topic brings it along, because its topic was changed."""
         handle = message.properties.get(POP_CK)
         if handle is None:
@@ -95,7 +95,7 @@ class PopReceipts:
                 f"{start} {reply.pop_time} {reply.invisible_time} {reply.revive_qid} 0 {self._broker_name} "
                 f"{message.queue_id} {message.queue_offset}"
             )
-        return Receipt.parse(f"{handle} {message.physical_offset}")
+        return MessageReceipt.parse(f"{handle} {message.physical_offset}")
 
     def times_consumed(self, message: Message) -> int:
         """Return how often a message was delivered before; in order, the pop's answer says so."""

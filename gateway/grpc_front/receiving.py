@@ -23,9 +23,9 @@ from gateway.grpc_front.names import (
     check_invisible_time,
     check_topic,
 )
-from gateway.grpc_front.receipts import PopReceipts, Receipt
+from gateway.grpc_front.receipts import MessageReceipt, PopReceipts
 from gateway.grpc_front.renewals import RENEWED_INVISIBLE_MS, HeldMessage, Renewals
-from gateway.grpc_front.rpc import Rpc
+from gateway.grpc_front.rpc import Method, Rpc, unary
 from gateway.grpc_front.statuses import OK, StatusError, make_status, overall_status, status_of
 from gateway.grpc_front.subscriptions import TAG, subscription_to
 from gateway.grpc_front.times import set_ms, to_ms
@@ -61,6 +61,28 @@ class ReceiveMethods:
     def __init__(self, cluster: LocalCluster, renewals: Renewals) -> None:
         self._cluster = cluster
         self._renewals = renewals
+
+    def methods(self) -> dict[str, Method]:
+        """Return the RPCs by name."""
+        return {
+            "ReceiveMessage": unary(
+                messages.ReceiveMessageRequest,
+                messages.ReceiveMessageResponse,
+                self.receive_message,
+                lambda status: failed_receive(status, self._cluster.clock.now_ms()),
+            ),
+            "AckMessage": unary(messages.AckMessageRequest, messages.AckMessageResponse, self.ack_message),
+            "ChangeInvisibleDuration": unary(
+                messages.ChangeInvisibleDurationRequest,
+                messages.ChangeInvisibleDurationResponse,
+                self.change_invisible_duration,
+            ),
+            "ForwardMessageToDeadLetterQueue": unary(
+                messages.ForwardMessageToDeadLetterQueueRequest,
+                messages.ForwardMessageToDeadLetterQueueResponse,
+                self.forward_to_dead_letters,
+            ),
+        }
 
     # -- receiving -----------------------------------------------------------------------------------------
 
@@ -111,7 +133,7 @@ class ReceiveMethods:
         self,
         rpc: Rpc,
         reply: PopMessageReply,
-        found: list[tuple[Message, Receipt]],
+        found: list[tuple[Message, MessageReceipt]],
         request: messages.ReceiveMessageRequest,
     ) -> None:
         if not found:
@@ -153,7 +175,7 @@ class ReceiveMethods:
         reply: PopMessageReply,
         subscription: SubscriptionData,
         config: SubscriptionGroupConfig,
-    ) -> list[tuple[Message, Receipt]]:
+    ) -> list[tuple[Message, MessageReceipt]]:
         """Return the messages of a pop that the consumer gets. Others are acknowledged, or given up."""
         receipts = PopReceipts(reply, broker.name)
         found = []
@@ -193,7 +215,9 @@ class ReceiveMethods:
         self._return_messages(rpc, link, found, topic, group)
 
     @staticmethod
-    def _return_messages(rpc: Rpc, link: BrokerLink, receipts: list[Receipt], topic: str, group: str) -> None:
+    def _return_messages(
+        rpc: Rpc, link: BrokerLink, receipts: list[MessageReceipt], topic: str, group: str
+    ) -> None:
         for receipt in receipts:
             link.post(_change_request(receipt, topic, group, RETURN_MS), rpc.sender)
 
@@ -218,7 +242,9 @@ class ReceiveMethods:
         answer.status.CopyFrom(overall_status([entry.status for entry in answer.entries]))
         return answer
 
-    async def acknowledge(self, link: BrokerLink, rpc: Rpc, receipt: Receipt, topic: str, group: str) -> None:
+    async def acknowledge(
+        self, link: BrokerLink, rpc: Rpc, receipt: MessageReceipt, topic: str, group: str
+    ) -> None:
         """Record that one message is consumed. Raises StatusError, RequestError."""
         receipt.check_valid(self._cluster.clock.now_ms())
         ack = AckMessage(
@@ -258,7 +284,7 @@ class ReceiveMethods:
         return messages.ForwardMessageToDeadLetterQueueResponse(status=OK)
 
     async def give_up(
-        self, link: BrokerLink, rpc: Rpc, receipt: Receipt, message_id: str, topic: str, group: str
+        self, link: BrokerLink, rpc: Rpc, receipt: MessageReceipt, message_id: str, topic: str, group: str
     ) -> None:
         """Move a message to the dead letters of its group. Raises StatusError, RequestError."""
         if receipt.physical_offset < 0:
@@ -275,12 +301,12 @@ class ReceiveMethods:
         await link.call(back, rpc.sender)
         await self.acknowledge(link, rpc, receipt, topic, group)
 
-    def _current_receipt(self, rpc: Rpc, group: str, text: str) -> Receipt:
+    def _current_receipt(self, rpc: Rpc, group: str, text: str) -> MessageReceipt:
         """Return the handle that stands for a client's one now, and renew it no longer. Raises StatusError."""
         held = self._renewals.release(rpc.client_id, group, text)
-        return Receipt.parse(text) if held is None else held
+        return MessageReceipt.parse(text) if held is None else held
 
-    def _link_for(self, rpc: Rpc, receipt: Receipt) -> BrokerLink:
+    def _link_for(self, rpc: Rpc, receipt: MessageReceipt) -> BrokerLink:
         broker = self._cluster.broker(receipt.broker_name)
         if broker is None:
             raise StatusError(
@@ -324,7 +350,7 @@ def _has_wanted_tag(message: Message, subscription: SubscriptionData) -> bool:
 
 
 def _change_request(
-    receipt: Receipt, topic: str, group: str, invisible_ms: int
+    receipt: MessageReceipt, topic: str, group: str, invisible_ms: int
 ) -> ChangeMessageInvisibletime:
     return ChangeMessageInvisibletime(
         consumer_group=group,

@@ -15,7 +15,7 @@ import trio
 from gateway.grpc_front.access import RpcSender
 from gateway.grpc_front.clients import Clients
 from gateway.grpc_front.local_brokers import LocalCluster
-from gateway.grpc_front.receipts import Receipt
+from gateway.grpc_front.receipts import MessageReceipt
 from remoting.connection import Connection
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
 from remoting.requests.pop import ChangeMessageInvisibletime
@@ -40,7 +40,7 @@ class HeldMessage:
     client_id: str
     group: str
     topic: str
-    receipt: Receipt
+    receipt: MessageReceipt
     sender: RpcSender
     peer: Connection
     since_ms: int
@@ -82,7 +82,7 @@ class Renewals:
         if len(self._held) < MAX_HELD:
             self._held[held.client_id, held.group, held.receipt.text] = held
 
-    def release(self, client_id: str, group: str, text: str) -> Receipt | None:
+    def release(self, client_id: str, group: str, text: str) -> MessageReceipt | None:
         """Renew a message no longer, and return its handle; None if it was not renewed."""
         held = self._held.pop((client_id, group, text), None)
         return None if held is None else held.receipt

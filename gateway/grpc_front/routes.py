@@ -12,7 +12,7 @@ from codec.topics import PERM_READ, PERM_WRITE
 from gateway.grpc_front import messages
 from gateway.grpc_front.local_brokers import LocalBroker, LocalCluster, type_of_topic
 from gateway.grpc_front.names import check_group, check_topic
-from gateway.grpc_front.rpc import Rpc
+from gateway.grpc_front.rpc import Method, Rpc, unary
 from gateway.grpc_front.statuses import OK, StatusError
 from remoting.bodies.topics import TopicConfig
 from remoting.requests.namesrv import GetRouteInfoByTopic
@@ -40,6 +40,15 @@ class RouteMethods:
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._cluster = cluster
+
+    def methods(self) -> dict[str, Method]:
+        """Return the RPCs by name."""
+        return {
+            "QueryRoute": unary(messages.QueryRouteRequest, messages.QueryRouteResponse, self.query_route),
+            "QueryAssignment": unary(
+                messages.QueryAssignmentRequest, messages.QueryAssignmentResponse, self.query_assignment
+            ),
+        }
 
     async def query_route(self, rpc: Rpc, request: messages.QueryRouteRequest) -> messages.QueryRouteResponse:
         """Return all queues of a topic."""

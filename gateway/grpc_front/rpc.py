@@ -13,6 +13,7 @@ import trio
 from google.protobuf.message import DecodeError
 from h2.errors import ErrorCodes
 
+from gateway.grpc_front import messages
 from gateway.grpc_front.access import RpcSender
 from gateway.grpc_front.framing import (
     ACCEPTED_ENCODINGS,
@@ -25,7 +26,7 @@ from gateway.grpc_front.framing import (
     parse_timeout,
 )
 from gateway.grpc_front.http2_connection import Http2Connection
-from gateway.grpc_front.statuses import status_of
+from gateway.grpc_front.statuses import StatusError, status_of
 from remoting.errors import RequestError
 
 log = logging.getLogger(__name__)
@@ -50,6 +51,22 @@ class Method:
     run: Callable[["Rpc", Any], Awaitable[Any]]
     fail: Callable[[Any], list[Any]]
     reads_stream: bool = False
+
+
+def unary(
+    request: Any,
+    answer: Any,
+    run: Callable[["Rpc", Any], Awaitable[Any]],
+    fail: Callable[[Any], list[Any]] | None = None,
+) -> Method:
+    """Return a method with one request, which must name its client. By default a failure is an ``answer``'s status."""
+
+    async def run_identified(rpc: "Rpc", message: Any) -> Any:
+        if not rpc.client_id.strip():
+            raise StatusError(messages.CLIENT_ID_REQUIRED, "client id cannot be empty")
+        return await run(rpc, message)
+
+    return Method(request, run_identified, fail or (lambda status: [answer(status=status)]))
 
 
 class Rpc:

@@ -25,7 +25,7 @@ from gateway.grpc_front.names import (
     check_topic,
     has_control_character,
 )
-from gateway.grpc_front.rpc import Rpc
+from gateway.grpc_front.rpc import Method, Rpc, unary
 from gateway.grpc_front.statuses import OK, StatusError, make_status, overall_status
 from gateway.grpc_front.times import to_ms
 from gateway.grpc_front.transactions import OpenTransaction, OpenTransactions
@@ -51,6 +51,17 @@ class SendMethods:
     def __init__(self, cluster: LocalCluster, transactions: OpenTransactions) -> None:
         self._cluster = cluster
         self._transactions = transactions
+
+    def methods(self) -> dict[str, Method]:
+        """Return the RPCs by name."""
+        return {
+            "SendMessage": unary(
+                messages.SendMessageRequest, messages.SendMessageResponse, self.send_message
+            ),
+            "RecallMessage": unary(
+                messages.RecallMessageRequest, messages.RecallMessageResponse, self.recall_message
+            ),
+        }
 
     async def send_message(
         self, rpc: Rpc, request: messages.SendMessageRequest

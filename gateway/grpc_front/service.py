@@ -6,24 +6,22 @@ Connections are accepted, limited and drained by `remoting.server.RemotingServer
 import logging
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, cast
 
 import trio
 
-from gateway.grpc_front import messages
 from gateway.grpc_front.broker_link import ServedHandlers
 from gateway.grpc_front.clients import Clients
 from gateway.grpc_front.framing import GrpcError, GrpcStatus, encode_status_text
 from gateway.grpc_front.http2_connection import Headers, Http2Connection, StreamHandler
 from gateway.grpc_front.local_brokers import LocalBroker, LocalCluster
-from gateway.grpc_front.receiving import ReceiveMethods, failed_receive
+from gateway.grpc_front.receiving import ReceiveMethods
 from gateway.grpc_front.renewals import Renewals
 from gateway.grpc_front.routes import RouteMethods
 from gateway.grpc_front.rpc import Method, Rpc
 from gateway.grpc_front.sending import SendMethods
-from gateway.grpc_front.statuses import StatusError
 from gateway.grpc_front.telemetry import ClientMethods
 from gateway.grpc_front.transactions import OpenTransactions, TransactionMethods
 from remoting.limits import ConnectionLimits
@@ -53,7 +51,7 @@ class GrpcService:
         self._clock = clock
         self._max_drain_s = server_limits.max_drain_s
         self._methods: dict[str, Method] = {}
-        self._running = RunningCalls()
+        self._running = RunningRpcs()
         self.server = RemotingServer(
             {},
             limits,
@@ -71,7 +69,10 @@ class GrpcService:
     ) -> None:
         """Serve until `stop` or cancelled."""
         async with trio.open_nursery() as nursery:
-            self._methods = build_methods(LocalCluster(brokers, namesrv, self._clock, nursery), self._running)
+            cluster = LocalCluster(brokers, namesrv, self._clock, nursery)
+            self._methods = {
+                name: self._running.counting(method) for name, method in build_methods(cluster).items()
+            }
             await self.server.serve(listeners)
             nursery.cancel_scope.cancel()
 
@@ -113,79 +114,38 @@ class GrpcService:
 
 
 @dataclass(slots=True)
-class RunningCalls:
+class RunningRpcs:
     """The number of RPCs in progress that have an end of their own."""
 
     count: int = 0
 
+    def counting(self, method: Method) -> Method:
+        """Return a method that counts its RPCs. Streams of clients are not counted: they end with their client."""
+        if method.reads_stream:
+            return method
 
-def build_methods(cluster: LocalCluster, running: RunningCalls) -> dict[str, Method]:
-    """Return the RPCs by name."""
+        async def run(rpc: Rpc, request: Any) -> Any:
+            self.count += 1
+            try:
+                return await method.run(rpc, request)
+            finally:
+                self.count -= 1
+
+        return replace(method, run=run)
+
+
+def build_methods(cluster: LocalCluster) -> dict[str, Method]:
+    """Return the RPCs by name, and start what they need in the background."""
     transactions = OpenTransactions()
     clients = Clients(cluster, transactions)
-    routes = RouteMethods(cluster)
-    sending = SendMethods(cluster, transactions)
-    reports = ClientMethods(cluster, clients)
-    ending = TransactionMethods(cluster, transactions)
     renewals = Renewals(cluster, clients)
-    receiving = ReceiveMethods(cluster, renewals)
     cluster.nursery.start_soon(renewals.run)
-
-    def unary(
-        request: Any,
-        answer: Any,
-        run: Callable[[Rpc, Any], Any],
-        fail: Callable[[Any], list[Any]] | None = None,
-    ) -> Method:
-        async def run_identified(rpc: Rpc, message: Any) -> Any:
-            if not rpc.client_id.strip():
-                raise StatusError(messages.CLIENT_ID_REQUIRED, "client id cannot be empty")
-            running.count += 1
-            try:
-                return await run(rpc, message)
-            finally:
-                running.count -= 1
-
-        return Method(request, run_identified, fail or (lambda status: [answer(status=status)]))
-
     return {
-        "QueryRoute": unary(messages.QueryRouteRequest, messages.QueryRouteResponse, routes.query_route),
-        "QueryAssignment": unary(
-            messages.QueryAssignmentRequest, messages.QueryAssignmentResponse, routes.query_assignment
-        ),
-        "SendMessage": unary(messages.SendMessageRequest, messages.SendMessageResponse, sending.send_message),
-        "RecallMessage": unary(
-            messages.RecallMessageRequest, messages.RecallMessageResponse, sending.recall_message
-        ),
-        "Heartbeat": unary(messages.HeartbeatRequest, messages.HeartbeatResponse, reports.heartbeat),
-        "NotifyClientTermination": unary(
-            messages.NotifyClientTerminationRequest,
-            messages.NotifyClientTerminationResponse,
-            reports.notify_client_termination,
-        ),
-        "ReceiveMessage": unary(
-            messages.ReceiveMessageRequest,
-            messages.ReceiveMessageResponse,
-            receiving.receive_message,
-            lambda status: failed_receive(status, cluster.clock.now_ms()),
-        ),
-        "AckMessage": unary(messages.AckMessageRequest, messages.AckMessageResponse, receiving.ack_message),
-        "ChangeInvisibleDuration": unary(
-            messages.ChangeInvisibleDurationRequest,
-            messages.ChangeInvisibleDurationResponse,
-            receiving.change_invisible_duration,
-        ),
-        "ForwardMessageToDeadLetterQueue": unary(
-            messages.ForwardMessageToDeadLetterQueueRequest,
-            messages.ForwardMessageToDeadLetterQueueResponse,
-            receiving.forward_to_dead_letters,
-        ),
-        "EndTransaction": unary(
-            messages.EndTransactionRequest, messages.EndTransactionResponse, ending.end_transaction
-        ),
-        "Telemetry": Method(
-            messages.TelemetryCommand, reports.telemetry, lambda status: [], reads_stream=True
-        ),
+        **RouteMethods(cluster).methods(),
+        **SendMethods(cluster, transactions).methods(),
+        **TransactionMethods(cluster, transactions).methods(),
+        **ReceiveMethods(cluster, renewals).methods(),
+        **ClientMethods(cluster, clients).methods(),
     }
 
 

@@ -11,7 +11,7 @@ from gateway.grpc_front.clients import CONSUMERS, Clients, GrpcClient
 from gateway.grpc_front.framing import GrpcError, GrpcStatus
 from gateway.grpc_front.local_brokers import LocalCluster
 from gateway.grpc_front.names import check_group, check_topic
-from gateway.grpc_front.rpc import Rpc
+from gateway.grpc_front.rpc import Method, Rpc, unary
 from gateway.grpc_front.statuses import OK, StatusError, status_of
 from gateway.grpc_front.times import set_ms
 from remoting.bodies.groups import SubscriptionGroupConfig
@@ -35,6 +35,20 @@ class ClientMethods:
     def __init__(self, cluster: LocalCluster, clients: Clients) -> None:
         self._cluster = cluster
         self._clients = clients
+
+    def methods(self) -> dict[str, Method]:
+        """Return the RPCs by name."""
+        return {
+            "Telemetry": Method(
+                messages.TelemetryCommand, self.telemetry, lambda status: [], reads_stream=True
+            ),
+            "Heartbeat": unary(messages.HeartbeatRequest, messages.HeartbeatResponse, self.heartbeat),
+            "NotifyClientTermination": unary(
+                messages.NotifyClientTerminationRequest,
+                messages.NotifyClientTerminationResponse,
+                self.notify_client_termination,
+            ),
+        }
 
     # -- settings ------------------------------------------------------------------------------------------
 

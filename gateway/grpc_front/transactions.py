@@ -14,7 +14,7 @@ from codec.sysflag import TRANSACTION_COMMIT, TRANSACTION_NONE, TRANSACTION_ROLL
 from gateway.grpc_front import messages
 from gateway.grpc_front.local_brokers import LocalCluster
 from gateway.grpc_front.names import check_topic
-from gateway.grpc_front.rpc import Rpc
+from gateway.grpc_front.rpc import Method, Rpc, unary
 from gateway.grpc_front.statuses import OK, StatusError
 from remoting.requests.transaction import EndTransaction
 
@@ -56,6 +56,14 @@ class TransactionMethods:
     def __init__(self, cluster: LocalCluster, transactions: OpenTransactions) -> None:
         self._cluster = cluster
         self._transactions = transactions
+
+    def methods(self) -> dict[str, Method]:
+        """Return the RPCs by name."""
+        return {
+            "EndTransaction": unary(
+                messages.EndTransactionRequest, messages.EndTransactionResponse, self.end_transaction
+            ),
+        }
 
     async def end_transaction(
         self, rpc: Rpc, request: messages.EndTransactionRequest

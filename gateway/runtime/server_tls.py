@@ -1,12 +1,16 @@
 """Builds TLS of the server's listeners and of its brokers' connections to namesrvs from the configured keys."""
 
 from pathlib import Path
+from typing import Final
 
 from gateway.config.tls import TlsConfig
 from remoting.tls import client_context, tls_opener
 from remoting.tls_acceptor import MAX_FIRST_BYTE_WAIT_S, TlsAcceptor, TlsMode, self_signed_context
 from remoting.transport import Opener
 from toolkit.settings import SettingsError
+
+APPLICATION_PROTOCOLS: Final = ("h2",)
+"""Offered for the gRPC port, whose clients insist on it. Clients of the other ports do not ask."""
 
 
 class TlsError(SettingsError):
@@ -49,7 +53,7 @@ def _build_acceptor(
                 f"tls.server.certPath is not set, although {what}. Set it and tls.server.keyPath "
                 "(`rmq-gateway cert` creates both for development), or tls.server.mode=disabled"
             )
-        return TlsAcceptor(mode, self_signed_context, (), max_first_byte_wait_s)
+        return TlsAcceptor(mode, self_signed_context, (), max_first_byte_wait_s, APPLICATION_PROTOCOLS)
     if verifies and not config.client_authority:
         raise TlsError(
             "tls.server.trustCertPath is not set, although clients' certificates are verified by it"
@@ -65,6 +69,7 @@ def _build_acceptor(
             client_authority=client_authority,
             client_required=verifies and config.client_certificates == "require",
             max_first_byte_wait_s=max_first_byte_wait_s,
+            application_protocols=APPLICATION_PROTOCOLS,
         )
     except (OSError, ValueError) as problem:
         files = [file for file in (certificate, private_key, client_authority) if file is not None]
