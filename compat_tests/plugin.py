@@ -140,11 +140,16 @@ def server(request: pytest.FixtureRequest) -> Iterator[ServerUnderTest]:
             skip_or_fail(str(missing))
         shared = [endpoint.kind, endpoint.namesrv, endpoint.broker]
     server = ServerUnderTest(label, *shared)
-    yield server
     # Imported here because pytest loads this plugin for every test run, also for those without a server.
+    from compat_tests.clients.request_guard import forbid_cluster_wide_requests
     from compat_tests.clients.typed import delete_created
 
-    delete_created(server)
+    if server.kind == "address" and not config.getoption("--allow-admin"):
+        forbid_cluster_wide_requests()
+    yield server
+    if not config.getoption("--read-only"):
+        ignore_sigterm()  # of an interrupted run, which the controlling process sends to workers
+        delete_created(server)
 
 
 @pytest.fixture(scope="session")

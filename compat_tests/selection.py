@@ -37,10 +37,16 @@ def select_cases(config: pytest.Config, items: list[pytest.Item]) -> None:
         _expect_failures(item, label)
         if label != "ours" and item.get_closest_marker("ours_only") is not None:
             item.add_marker(pytest.mark.skip(reason="about our own processes, not about this endpoint"))
-        needs_admin = item.get_closest_marker("needs_admin")
-        if needs_admin is not None and not is_admin_allowed:
-            reason = f"{needs_admin.kwargs['reason']}: run it with --allow-admin"
-            item.add_marker(pytest.mark.skip(reason=reason))
+        if (reason := _reason_to_ask(item)) and not is_admin_allowed:
+            item.add_marker(pytest.mark.skip(reason=f"{reason}: run it with --allow-admin"))
+
+
+def _reason_to_ask(item: pytest.Item) -> str:
+    """Return what a case does beyond the topics and groups that it creates; "" for most cases."""
+    mark = item.get_closest_marker("needs_admin")
+    if mark is not None:
+        return str(mark.kwargs["reason"])
+    return "changes settings of the cluster" if "admin_rights" in getattr(item, "fixturenames", ()) else ""
 
 
 def _describe(item: pytest.Item) -> None:

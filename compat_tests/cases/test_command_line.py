@@ -9,7 +9,7 @@ from codec.ids import decode_message_id
 from compat_tests.clients.command_line import CommandLine
 from compat_tests.clients.java_api import JavaClient
 from compat_tests.clients.typed import create_group
-from compat_tests.marks import case
+from compat_tests.marks import case, needs_admin
 from compat_tests.server import ServerUnderTest, eventually
 from remoting.blocking import BlockingClient
 from remoting.requests.send import ConsumerSendMsgBack
@@ -147,6 +147,7 @@ def test_dead_letters(
     eventually(lambda: len(command.read_lines("consume", f"%RETRY%{group}")) == 2, 30)
 
 
+@needs_admin("changes settings of the broker")
 @case("admin", "the command line shows brokers, checks their health, and reads and changes their settings")
 def test_cluster(command: CommandLine) -> None:
     (row,) = command.read("cluster", "info")

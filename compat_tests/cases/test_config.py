@@ -12,12 +12,14 @@ import pytest
 from compat_tests.clients.typed import connect, send
 from compat_tests.endpoints import official, ours
 from compat_tests.endpoints.ports import find_server_ports
-from compat_tests.marks import case
+from compat_tests.marks import case, needs_admin
 from compat_tests.server import ServerUnderTest, eventually, split_address
 from remoting.blocking import BlockingClient
 from remoting.errors import RequestError
 from remoting.requests.admin import GetBrokerConfig, UpdateBrokerConfig
 from remoting.requests.namesrv import GetNamesrvConfig, GetRouteInfoByTopic
+
+pytestmark = needs_admin("changes settings of the broker")
 
 LISTING = Path(__file__).with_name("config_listing.toml")
 """The keys that official servers list with their defaults, and the keys that only ours lists with the reasons."""

@@ -14,7 +14,7 @@ from compat_tests.clients.typed import (
     send,
     send_heartbeat,
 )
-from compat_tests.marks import case, differs
+from compat_tests.marks import case, differs, read_only
 from compat_tests.server import ServerUnderTest, eventually
 from remoting.blocking import BlockingClient
 from remoting.bodies.heartbeat import CheckClientRequestBody, SubscriptionData
@@ -113,6 +113,7 @@ def test_selected(broker: BlockingClient, topic: str) -> None:
     assert found == dict(SELECTED)
 
 
+@read_only
 @pytest.mark.parametrize(("expression", "remark"), REFUSED, ids=[text for text, _ in REFUSED])
 @case("filter", "SQL92: check client config refuses an invalid expression (23) with the reason")
 def test_refused(broker: BlockingClient, topic: str, expression: str, remark: str | None) -> None:
@@ -122,6 +123,7 @@ def test_refused(broker: BlockingClient, topic: str, expression: str, remark: st
     assert remark is None or error.remark == remark
 
 
+@read_only
 @case("filter", "SQL92: check client config accepts a valid expression")
 def test_accepted(broker: BlockingClient, topic: str) -> None:
     for expression, _ in SELECTED:

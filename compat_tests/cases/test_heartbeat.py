@@ -18,7 +18,7 @@ from compat_tests.clients.typed import (
     send_plain,
     subscription,
 )
-from compat_tests.marks import case
+from compat_tests.marks import case, read_only
 from compat_tests.server import ServerUnderTest, eventually
 from remoting.blocking import BlockingClient
 from remoting.bodies.heartbeat import CheckClientRequestBody
@@ -63,6 +63,7 @@ def test_two_clients(
     assert consumer_ids(broker, group) == {"client@1", "client@2"}
 
 
+@read_only
 @case("client", "refused: the member list of a group without members (1)")
 def test_no_consumers(broker: BlockingClient, server: ServerUnderTest) -> None:
     group = server.unique_name("group")
@@ -190,6 +191,7 @@ def test_connections(broker: BlockingClient, server: ServerUnderTest, topic: str
     assert (found.sub_string, sorted(found.tags_set), found.sub_version) == ("A || B", ["A", "B"], 42)
 
 
+@read_only
 @case("client", "refused: consumer connections of a group that is not online (206)")
 def test_no_connections(broker: BlockingClient, server: ServerUnderTest) -> None:
     error = expect_refusal(broker, GetConsumerConnectionList(consumer_group=server.unique_name("group")))
@@ -242,6 +244,7 @@ def test_running_info(server: ServerUnderTest, broker: BlockingClient, topic: st
     assert (asked[0].consumer_group, asked[0].client_id) == (group, "client@1")
 
 
+@read_only
 @case("client", "refused: running info of a client that is not connected")
 def test_running_info_absent(broker: BlockingClient, server: ServerUnderTest) -> None:
     request = GetConsumerRunningInfo(consumer_group=server.unique_name("group"), client_id="nobody@1")
@@ -323,6 +326,7 @@ def test_status(server: ServerUnderTest, broker: BlockingClient, topic: str) -> 
     assert {client: dict(table) for client, table in data.consumer_table.items()} == {"client@1": {queue: 11}}
 
 
+@read_only
 @case("client", "check client config accepts a tag subscription")
 def test_check_tags(broker: BlockingClient, server: ServerUnderTest, topic: str) -> None:
     data = CheckClientRequestBody(

@@ -11,7 +11,7 @@ import pytest
 
 from codec.fastjson import dumps
 from compat_tests.clients.typed import connect, expect_refusal, has_route, send_plain
-from compat_tests.marks import case
+from compat_tests.marks import case, needs_admin, read_only
 from compat_tests.server import ServerUnderTest, eventually
 from remoting.blocking import BlockingClient
 from remoting.bodies.queues import DataVersion
@@ -114,7 +114,7 @@ def crc32(body: bytes) -> int:
 
 
 @pytest.fixture
-def ghost(server: ServerUnderTest) -> Iterator[NameOnlyBroker]:
+def ghost(server: ServerUnderTest, admin_rights: None) -> Iterator[NameOnlyBroker]:
     """A name-only broker on a connection of its own, which unregisters it by closing."""
     with connect(server.namesrv) as client:
         broker = NameOnlyBroker(client, server.unique_name("broker"))
@@ -123,6 +123,7 @@ def ghost(server: ServerUnderTest) -> Iterator[NameOnlyBroker]:
             broker.unregister()
 
 
+@read_only
 @case("namesrv", "refused: the route of an unknown topic (17)")
 def test_no_route(namesrv: BlockingClient, server: ServerUnderTest) -> None:
     name = server.unique_name("missing")
@@ -131,6 +132,7 @@ def test_no_route(namesrv: BlockingClient, server: ServerUnderTest) -> None:
     assert f"No topic route info in name server for the topic: {name}" in (error.remark or "")
 
 
+@read_only
 @case("namesrv", "TBW102 has a route if brokers create topics on the first send")
 def test_template(namesrv: BlockingClient, server: ServerUnderTest) -> None:
     route = namesrv.ask(GetRouteInfoByTopic(topic="TBW102")).data
@@ -265,6 +267,7 @@ def test_unregister(namesrv: BlockingClient, ghost: NameOnlyBroker, server: Serv
     assert ghost.name not in namesrv.ask(GetBrokerClusterInfo()).data.broker_addr_table
 
 
+@needs_admin("registers a broker")
 @case("namesrv", "a broker whose connection is lost is removed")
 def test_lost(namesrv: BlockingClient, server: ServerUnderTest) -> None:
     topic = server.unique_name("topic")
@@ -350,6 +353,7 @@ def test_delete_topic(namesrv: BlockingClient, ghost: NameOnlyBroker, server: Se
     assert not has_route(namesrv, topic)
 
 
+@needs_admin("changes the KV configuration of the namesrv")
 @case("namesrv", "KV configuration: put, get, list, delete")
 def test_kv(namesrv: BlockingClient, server: ServerUnderTest) -> None:
     space = server.unique_name("space")
@@ -363,6 +367,7 @@ def test_kv(namesrv: BlockingClient, server: ServerUnderTest) -> None:
     namesrv.ask(DeleteKvConfig(namespace=space, key="two"))
 
 
+@read_only
 @case("namesrv", "refused: an unknown KV key or namespace (22)")
 def test_no_kv(namesrv: BlockingClient, server: ServerUnderTest) -> None:
     space = server.unique_name("space")
@@ -384,12 +389,14 @@ def test_order_topic(namesrv: BlockingClient, ghost: NameOnlyBroker, server: Ser
         namesrv.ask(DeleteKvConfig(namespace="ORDER_TOPIC_CONFIG", key=topic))
 
 
+@read_only
 @case("namesrv", "broker ids are JSON keys, bare or quoted; stock clients read both")
 def test_dialect(namesrv: BlockingClient, topic: str) -> None:
     body = bytes(send_plain(namesrv, 105, topic=topic).body)
     assert re.search(rb'"brokerAddrs":\{"?0"?:"', body)
 
 
+@needs_admin("opens a hundred connections")
 @case("namesrv", "a hundred clients ask at the same time")
 def test_many(server: ServerUnderTest, topic: str) -> None:
     clients = [connect(server.namesrv) for _ in range(100)]
@@ -401,6 +408,7 @@ def test_many(server: ServerUnderTest, topic: str) -> None:
             client.close()
 
 
+@read_only
 @case("namesrv", "a route request without a topic is refused, and the connection stays open")
 def test_missing_topic(namesrv: BlockingClient, topic: str) -> None:
     assert send_plain(namesrv, 105).code != 0

@@ -19,7 +19,7 @@ from compat_tests.clients.typed import (
     send_request,
     topic_request,
 )
-from compat_tests.marks import case, differs, not_served
+from compat_tests.marks import case, differs, needs_admin, not_served
 from compat_tests.server import ServerUnderTest, eventually
 from remoting.blocking import BlockingClient
 from remoting.requests.admin import (
@@ -76,12 +76,14 @@ def test_usual_attributes(broker: BlockingClient, server: ServerUnderTest) -> No
     assert send(broker, name).queue_offset == 0
 
 
+@needs_admin("changes settings of the broker")
 @case("admin", "replication: a replica's requests to its master")
 @not_served(reason="replication: this broker is a single master, which also never acts for another")
 def test_replication(broker: BlockingClient) -> None:
     assert send_plain(broker, 906).code != NO_CODE
 
 
+@needs_admin("changes settings of the broker")
 @case(
     "admin",
     "mqadmin's questions about cold data, read-ahead and pop records are answered as by an idle server",

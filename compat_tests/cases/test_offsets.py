@@ -13,7 +13,7 @@ from compat_tests.clients.typed import (
     send,
     send_plain,
 )
-from compat_tests.marks import case
+from compat_tests.marks import case, read_only
 from compat_tests.server import ServerUnderTest, eventually
 from remoting.blocking import BlockingClient
 from remoting.requests.offsets import (
@@ -145,6 +145,7 @@ def test_unknown(broker: BlockingClient, server: ServerUnderTest, group: str, to
     assert expect_refusal(broker, request).code == 26
 
 
+@read_only
 @pytest.mark.parametrize("code", [30, 31, 32])
 @case(
     "offsets", "an offset request for an unknown topic is answered or refused, and the connection stays open"
@@ -157,6 +158,7 @@ def test_unknown_topic_questions(
     assert broker.ask(GetMaxOffset(topic=topic, queue_id=0)).offset == 0
 
 
+@read_only
 @case("offsets", "a queue id that is not a number is refused")
 def test_not_a_number(broker: BlockingClient, topic: str) -> None:
     assert send_plain(broker, 30, topic=topic, queueId="none").code == 1

@@ -150,7 +150,7 @@ def read_dead(broker: BlockingClient, topic: str) -> list[Any]:
 
 
 @pytest.fixture
-def order_topics(namesrv: BlockingClient) -> Iterator[None]:
+def order_topics(namesrv: BlockingClient, admin_rights: None) -> Iterator[None]:
     """A namesrv that returns the order configuration of topics, which is off by default."""
     namesrv.ask(UpdateNamesrvConfig(body=b"orderMessageEnable=true"))
     yield

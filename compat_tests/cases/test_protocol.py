@@ -15,7 +15,7 @@ from compat_tests.clients.typed import (
     send_plain,
     send_request,
 )
-from compat_tests.marks import case
+from compat_tests.marks import case, read_only
 from compat_tests.server import ServerUnderTest, eventually
 from remoting.blocking import BlockingClient
 from remoting.errors import RemotingTimeout
@@ -31,6 +31,7 @@ def json_frame(body: bytes = b"", **fields: object) -> bytes:
     return struct.pack(">II", 4 + len(header) + len(body), len(header)) + header + body
 
 
+@read_only
 @case("wire", "unknown request code at the broker: 3")
 def test_unknown_code(broker: BlockingClient) -> None:
     answer = send_plain(broker, UNKNOWN_CODE)
@@ -38,6 +39,7 @@ def test_unknown_code(broker: BlockingClient) -> None:
     assert f"request type {UNKNOWN_CODE} not supported" in (answer.remark or "")
 
 
+@read_only
 @case("wire", "unknown request code at the namesrv: 3")
 def test_unknown_code_namesrv(namesrv: BlockingClient) -> None:
     answer = send_plain(namesrv, UNKNOWN_CODE)
@@ -45,6 +47,7 @@ def test_unknown_code_namesrv(namesrv: BlockingClient) -> None:
     assert f"request type {UNKNOWN_CODE} not supported" in (answer.remark or "")
 
 
+@read_only
 @case("wire", "an unknown request that is oneway is not answered")
 def test_unknown_oneway(broker: BlockingClient, topic: str) -> None:
     broker.send_bytes(encode_command(Command(UNKNOWN_CODE, opaque=1, flag=2)))
@@ -52,6 +55,7 @@ def test_unknown_oneway(broker: BlockingClient, topic: str) -> None:
     assert broker.receive_command().opaque == 2
 
 
+@read_only
 @case("wire", "a oneway request with an invalid header is not answered")
 def test_wrong_oneway(broker: BlockingClient, topic: str) -> None:
     broker.send_bytes(encode_command(Command(30, opaque=1, flag=2, ext={"topic": topic, "queueId": "x"})))
@@ -59,6 +63,7 @@ def test_wrong_oneway(broker: BlockingClient, topic: str) -> None:
     assert broker.receive_command().opaque == 2
 
 
+@read_only
 @pytest.mark.parametrize("opaque", [0, 1, 2**31 - 1, -1, -(2**31)])
 @case("wire", "any opaque is returned")
 def test_opaque(broker: BlockingClient, topic: str, opaque: int) -> None:
@@ -67,12 +72,14 @@ def test_opaque(broker: BlockingClient, topic: str, opaque: int) -> None:
     assert (answer.opaque, answer.code, answer.is_response) == (opaque, 0, True)
 
 
+@read_only
 @case("wire", "an answer without a request is ignored")
 def test_stray_answer(broker: BlockingClient, topic: str) -> None:
     broker.send_bytes(encode_command(Command(0, opaque=123_456, flag=1)))
     assert broker.ask(GetMaxOffset(topic=topic, queue_id=0)).offset == 0
 
 
+@read_only
 @case("wire", "the same opaque twice: two answers")
 def test_same_opaque(broker: BlockingClient, topic: str) -> None:
     frame = encode_command(GetMaxOffset(topic=topic, queue_id=0).to_command(5))
@@ -91,6 +98,7 @@ def test_pipeline(broker: BlockingClient, topic: str) -> None:
     assert [reply.offset for reply in replies] == [(1, 1, 1, 0)[number % 4] for number in range(400)]
 
 
+@read_only
 @case("wire", "a JSON header with the fewest fields a client may send")
 def test_least(broker: BlockingClient, topic: str) -> None:
     ext = {"topic": topic, "queueId": "0"}
@@ -99,6 +107,7 @@ def test_least(broker: BlockingClient, topic: str) -> None:
     assert (answer.opaque, answer.code, answer.ext["offset"]) == (9, 0, "0")
 
 
+@read_only
 @case("wire", "header fields as JSON numbers")
 def test_numbers(broker: BlockingClient, topic: str) -> None:
     ext = {"topic": topic, "queueId": 0}
@@ -106,6 +115,7 @@ def test_numbers(broker: BlockingClient, topic: str) -> None:
     assert broker.receive_command().code == 0
 
 
+@read_only
 @case("wire", "extFields null, and unknown fields")
 def test_null_ext(broker: BlockingClient) -> None:
     fields = {"code": UNKNOWN_CODE, "flag": 0, "language": "JAVA", "opaque": 11, "version": 1}
@@ -113,6 +123,7 @@ def test_null_ext(broker: BlockingClient) -> None:
     assert broker.receive_command().code == 3
 
 
+@read_only
 @pytest.mark.parametrize("language", ["JAVA", "GO", "CPP", "PYTHON", "NODE_JS", "OTHER", "RUST"])
 @case("wire", "clients of every language are answered")
 def test_language(broker: BlockingClient, topic: str, language: str) -> None:
@@ -127,6 +138,7 @@ def test_binary_namesrv(server: ServerUnderTest, topic: str) -> None:
         assert namesrv.ask(GetRouteInfoByTopic(topic=topic)).data.queue_datas[0].write_queue_nums == 4
 
 
+@read_only
 @case("wire", "JSON and binary headers in turn on one connection")
 def test_both(broker: BlockingClient, topic: str) -> None:
     for number in range(6):
@@ -159,6 +171,7 @@ def test_idle(broker: BlockingClient, topic: str) -> None:
     assert send(broker, topic).queue_offset == 0
 
 
+@read_only
 @case("wire", "a body where none is expected is ignored")
 def test_extra_body(broker: BlockingClient, topic: str) -> None:
     command = GetMaxOffset(topic=topic, queue_id=0).to_command()

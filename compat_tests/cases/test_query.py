@@ -11,7 +11,7 @@ from codec.message import Message, decode_message, iter_messages
 from compat_tests.clients.programs import run_mqadmin
 from compat_tests.clients.typed import expect_refusal, pull, send
 from compat_tests.jars import Unavailable
-from compat_tests.marks import case
+from compat_tests.marks import case, read_only
 from compat_tests.plugin import skip_or_fail
 from compat_tests.server import ServerUnderTest, eventually
 from remoting.blocking import BlockingClient
@@ -93,6 +93,7 @@ def test_view(broker: BlockingClient, topic: str) -> None:
     assert (message.body, message.topic, message.queue_id, message.tags) == (b"look at me", topic, 1, "t")
 
 
+@read_only
 @case("query", "refused: an id beyond the commit log (1)")
 def test_view_beyond(broker: BlockingClient) -> None:
     error = expect_refusal(broker, ViewMessageById(offset=1 << 60))

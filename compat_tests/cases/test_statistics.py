@@ -5,7 +5,7 @@ import re
 import pytest
 
 from compat_tests.clients.typed import pull, pull_request, send_readable
-from compat_tests.marks import case
+from compat_tests.marks import case, read_only
 from compat_tests.server import eventually
 from remoting.blocking import BlockingClient
 from remoting.bodies.progress import BrokerStatsData
@@ -42,6 +42,7 @@ KINDS = {
 """Official rates are empty, and official distributions "null", until the first sample is taken."""
 
 
+@read_only
 @pytest.mark.parametrize("kind", KINDS)
 @case("admin", "the runtime information has the official keys and kinds of values")
 def test_runtime_information(broker: BlockingClient, kind: str) -> None:

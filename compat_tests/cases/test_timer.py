@@ -74,7 +74,7 @@ def waiting(broker: BlockingClient, sent: SendMessageReply) -> Message:
 
 
 @pytest.fixture
-def recalling(broker: BlockingClient) -> Iterator[None]:
+def recalling(broker: BlockingClient, admin_rights: None) -> Iterator[None]:
     """A broker that allows recalls."""
     configure(broker, recallMessageEnable="true")
     yield

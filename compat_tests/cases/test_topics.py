@@ -15,7 +15,7 @@ from compat_tests.clients.typed import (
     send_request,
     topic_request,
 )
-from compat_tests.marks import case
+from compat_tests.marks import case, read_only
 from compat_tests.server import ServerUnderTest, eventually
 from remoting.blocking import BlockingClient
 from remoting.bodies.groups import SubscriptionGroupConfig
@@ -64,6 +64,7 @@ def test_change(broker: BlockingClient, namesrv: BlockingClient, topic: str) -> 
     assert send(broker, topic, queue_id=7).queue_offset == 0
 
 
+@read_only
 @case("admin", "refused: settings of an unknown topic (17)")
 def test_no_config(broker: BlockingClient, server: ServerUnderTest) -> None:
     assert expect_refusal(broker, GetTopicConfig(topic=server.unique_name("missing"))).code == 17

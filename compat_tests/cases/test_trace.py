@@ -8,7 +8,7 @@ from compat_tests.clients.driver import JavaClientError
 from compat_tests.clients.java_api import JavaClient
 from compat_tests.clients.programs import run_mqadmin
 from compat_tests.clients.typed import create_topic
-from compat_tests.marks import case
+from compat_tests.marks import case, needs_admin
 from compat_tests.server import ServerUnderTest, eventually
 from remoting.blocking import BlockingClient
 
@@ -55,6 +55,7 @@ def test_transaction(java5: JavaClient, server: ServerUnderTest) -> None:
         eventually(lambda: "EndTransaction" in types(traces(java5, sent["msg_id"])), PATIENCE_S)
 
 
+@needs_admin("changes settings of the broker")
 @case("trace", "Java: a recall of a traced producer is traced as well")
 def test_recall(java5: JavaClient, server: ServerUnderTest, broker: BlockingClient) -> None:
     topic, sender = server.topic_name(), server.unique_name("producer")

@@ -45,7 +45,7 @@ def configure(broker: BlockingClient, **settings: int) -> None:
 
 
 @pytest.fixture
-def quick(broker: BlockingClient) -> Iterator[None]:
+def quick(broker: BlockingClient, admin_rights: None) -> Iterator[None]:
     """A broker that checks back on half messages every second, once they are a second old."""
     configure(broker, transactionCheckInterval=1000, transactionTimeOut=1000)
     yield

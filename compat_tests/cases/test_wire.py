@@ -11,7 +11,7 @@ import pytest
 
 from codec.command import Command, encode_command
 from compat_tests.clients.typed import connect, has_route, pull, pull_request, send, send_many, send_request
-from compat_tests.marks import case
+from compat_tests.marks import case, needs_admin, read_only
 from compat_tests.server import ServerUnderTest, eventually, split_address
 from remoting.blocking import BlockingClient
 from remoting.requests.namesrv import GetRouteInfoByTopic
@@ -52,6 +52,7 @@ def witness(server: ServerUnderTest, topic: str) -> Iterator[BlockingClient]:
             assert send(new, topic, queue_id=3).queue_offset == before + 2
 
 
+@read_only
 @case("wire", "a frame split byte by byte")
 def test_byte_by_byte(broker: BlockingClient, topic: str) -> None:
     for byte in max_offset(topic, 77):
@@ -59,6 +60,7 @@ def test_byte_by_byte(broker: BlockingClient, topic: str) -> None:
     assert broker.receive_command().opaque == 77
 
 
+@read_only
 @case("wire", "a frame split at every place")
 def test_every_split(broker: BlockingClient, topic: str) -> None:
     frame = max_offset(topic, 5)
@@ -68,6 +70,7 @@ def test_every_split(broker: BlockingClient, topic: str) -> None:
         assert broker.receive_command().opaque == 5
 
 
+@read_only
 @case("wire", "two hundred frames in one write")
 def test_joined(broker: BlockingClient, topic: str) -> None:
     broker.send_bytes(b"".join(max_offset(topic, opaque) for opaque in range(200)))
@@ -91,6 +94,7 @@ def test_big_in_pieces(broker: BlockingClient, topic: str) -> None:
     assert broker.receive_command().code == 0
 
 
+@needs_admin("misbehaves on connections")
 @pytest.mark.parametrize(
     "data",
     [
@@ -114,6 +118,7 @@ def test_garbage(server: ServerUnderTest, witness: BlockingClient, topic: str, d
         assert has_route(good, topic)
 
 
+@needs_admin("misbehaves on connections")
 @pytest.mark.parametrize("length", [16 * 1024 * 1024 + 1, 0x7FFFFFFF])
 @case("wire", "a frame over 16 MiB closes its connection")
 def test_oversize(server: ServerUnderTest, witness: BlockingClient, length: int) -> None:
@@ -123,6 +128,7 @@ def test_oversize(server: ServerUnderTest, witness: BlockingClient, length: int)
         assert is_closed(bad)
 
 
+@needs_admin("misbehaves on connections")
 @case("wire", "a negative frame length closes its connection")
 def test_negative_length(server: ServerUnderTest, witness: BlockingClient) -> None:
     assert witness
@@ -131,6 +137,7 @@ def test_negative_length(server: ServerUnderTest, witness: BlockingClient) -> No
         assert is_closed(bad)
 
 
+@needs_admin("misbehaves on connections")
 @case("wire", "a frame that never ends affects no other client")
 def test_truncated(server: ServerUnderTest, witness: BlockingClient, topic: str) -> None:
     frame = max_offset(topic)
@@ -142,6 +149,7 @@ def test_truncated(server: ServerUnderTest, witness: BlockingClient, topic: str)
         send(witness, topic, queue_id=2)
 
 
+@needs_admin("misbehaves on connections")
 @case("wire", "a peer that resets its connection with outstanding requests affects no other client")
 def test_reset(server: ServerUnderTest, witness: BlockingClient, topic: str) -> None:
     for _ in range(10):
@@ -154,6 +162,7 @@ def test_reset(server: ServerUnderTest, witness: BlockingClient, topic: str) -> 
     send(witness, topic, queue_id=2)
 
 
+@needs_admin("misbehaves on connections")
 @case("wire", "a peer that never reads its answers affects no other client")
 def test_never_reads(server: ServerUnderTest, witness: BlockingClient, topic: str) -> None:
     send_many(witness, topic, [bytes(60_000)] * 4)
@@ -175,6 +184,7 @@ def test_never_reads(server: ServerUnderTest, witness: BlockingClient, topic: st
         assert time.monotonic() - began < 10
 
 
+@needs_admin("misbehaves on connections")
 @case("wire", "two hundred idle connections and a working client")
 def test_idle_connections(server: ServerUnderTest, witness: BlockingClient, topic: str) -> None:
     idle = [raw(server.broker) for _ in range(200)]
@@ -186,6 +196,7 @@ def test_idle_connections(server: ServerUnderTest, witness: BlockingClient, topi
             connection.close()
 
 
+@needs_admin("misbehaves on connections")
 @case("wire", "connections that come and go")
 def test_come_and_go(server: ServerUnderTest, topic: str) -> None:
     for _ in range(100):
@@ -194,6 +205,7 @@ def test_come_and_go(server: ServerUnderTest, topic: str) -> None:
             assert short.recv(4)
 
 
+@read_only
 @case("wire", "half-closed connection: earlier requests are answered")
 def test_half_closed(server: ServerUnderTest, topic: str) -> None:
     with closing(raw(server.namesrv)) as half:
@@ -204,6 +216,7 @@ def test_half_closed(server: ServerUnderTest, topic: str) -> None:
         assert is_closed(half)
 
 
+@read_only
 @case("wire", "a header of many fields")
 def test_many_fields(broker: BlockingClient, topic: str) -> None:
     ext = {"topic": topic, "queueId": "0"} | {f"extra{number}": "v" * 20 for number in range(500)}
@@ -218,6 +231,7 @@ def test_frame_in_body(broker: BlockingClient, topic: str) -> None:
     assert inner in reply.body
 
 
+@read_only
 @pytest.mark.parametrize(
     ("header", "code"),
     [(b'{"opaque":5}', 3), (b'{"code":105,"extFields":{"topic":"unknown"}}', 17)],

@@ -9,6 +9,7 @@ from codec.command import Command
 from codec.hashing import java_hash
 from codec.message import Message, iter_messages
 from codec.properties import properties_text
+from compat_tests.clients.request_guard import check_request
 from compat_tests.server import ServerUnderTest, eventually, split_address
 from remoting.blocking import BlockingClient
 from remoting.bodies.groups import SubscriptionGroupConfig
@@ -16,7 +17,11 @@ from remoting.bodies.heartbeat import ConsumerData, HeartbeatData, ProducerData,
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
 from remoting.requests.admin import UpdateBrokerConfig
 from remoting.requests.client import GetConsumerListByGroup, HeartBeat, HeartbeatReply
-from remoting.requests.groups import DeleteSubscriptionGroup, UpdateAndCreateSubscriptionGroup
+from remoting.requests.groups import (
+    DeleteSubscriptionGroup,
+    GetAllSubscriptionGroupConfig,
+    UpdateAndCreateSubscriptionGroup,
+)
 from remoting.requests.namesrv import (
     DeleteTopicInNamesrv,
     GetAllTopicListFromNameserver,
@@ -35,7 +40,7 @@ READ, WRITE = 4, 2
 
 def connect(where: str, *, binary: bool = False, timeout_s: float = 10.0) -> BlockingClient:
     host, port = split_address(where)
-    return BlockingClient(host, port, timeout_s=timeout_s, binary=binary)
+    return BlockingClient(host, port, timeout_s=timeout_s, binary=binary, sign=check_request)
 
 
 def create_topic(server: ServerUnderTest, topic: str, queues: int, *, perm: int = READ | WRITE) -> None:
@@ -70,7 +75,10 @@ def has_route(namesrv: BlockingClient, topic: str) -> bool:
 
 
 def delete_created(server: ServerUnderTest) -> None:
-    """Delete the topics and groups that cases created; they stay if the server grants no admin rights."""
+    """Delete the topics and groups that cases created; they stay if the server grants no admin rights.
+
+    Groups are listed too: a server creates those that clients merely name.
+    """
     try:
         with connect(server.broker) as broker, connect(server.namesrv) as namesrv:
             cluster = next(iter(namesrv.ask(GetBrokerClusterInfo()).data.cluster_addr_table), None)
@@ -78,7 +86,9 @@ def delete_created(server: ServerUnderTest) -> None:
             mine = [topic for topic in topics if server.prefix in topic]
             broker.pipeline([DeleteTopicInBroker(topic=topic) for topic in mine], timeout_s=60)
             namesrv.pipeline([DeleteTopicInNamesrv(topic=topic, cluster_name=cluster) for topic in mine])
-            for group in server.groups:
+            listed = broker.ask(GetAllSubscriptionGroupConfig()).data.subscription_group_table
+            groups = {*server.groups, *(group for group in listed if server.prefix in group)}
+            for group in sorted(groups):
                 broker.ask(DeleteSubscriptionGroup(group_name=group, clean_offset=True))
     except (RequestError, RemotingClosed, RemotingTimeout):
         return
