@@ -34,6 +34,7 @@ from h2.events import (
 )
 from h2.exceptions import ProtocolError
 from h2.settings import SettingCodes, Settings
+from hyperframe.frame import Frame, GoAwayFrame
 
 from codec.errors import FrameError
 from remoting.connection import Connection
@@ -89,6 +90,13 @@ class _ServerState(H2Connection):
 
     MAX_CLOSED_STREAMS = 1024
     DEFAULT_MAX_HEADER_LIST_SIZE = MAX_HEADER_LIST_BYTES
+
+    def _receive_goaway_frame(self, _: GoAwayFrame) -> tuple[list[Frame], list[Event]]:
+        """Go on with the streams that are open, as RFC 9113 wants it.
+
+        h2 would send nothing more: a client that says goodbye while it stops would wait in vain for its last answers.
+        """
+        return [], []
 
 
 class Http2Connection(Connection):
