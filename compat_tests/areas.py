@@ -27,6 +27,7 @@ AREAS: Final[Mapping[str, str]] = {
     "admin": "Administration of topics and groups",
     "namesrv": "Name server",
     "wire": "The protocol on the wire",
+    "grpc": "gRPC: 5.x clients",
     "restart": "Restart and SIGKILL",
 }
 """Areas of the protocol in the order of the table, each with its heading."""

@@ -35,6 +35,7 @@ _WORKER_PIDS: list[int] = []
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("compat", "conformance suite")
     group.addoption("--endpoint", default="ours", help=f"server to test: {ENDPOINT_KINDS} (default: ours)")
+    group.addoption("--proxy", metavar="HOST:PORT", help="gRPC address of the endpoint, for 5.x clients")
     group.addoption(
         "--area", action="append", default=[], help="run only the cases of this area; may be repeated"
     )
@@ -86,7 +87,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_configure_node(node: Any) -> None:
     """Pass the endpoint's addresses to a pytest-xdist worker, starting the endpoint for the first one."""
     endpoint = _start_endpoint(node.config)
-    node.workerinput["compat_server"] = [endpoint.kind, endpoint.namesrv, endpoint.broker]
+    node.workerinput["compat_server"] = _addresses(node.config, endpoint)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -120,6 +121,11 @@ def _start_endpoint(config: pytest.Config) -> Endpoint:
     return config.stash[_ENDPOINT_KEY]
 
 
+def _addresses(config: pytest.Config, endpoint: Endpoint) -> list[str | None]:
+    """Return what cases know of the endpoint: the fields of ServerUnderTest from `kind` to `grpc`."""
+    return [endpoint.kind, endpoint.namesrv, endpoint.broker, config.getoption("--proxy") or endpoint.grpc]
+
+
 def skip_or_fail(reason: str) -> NoReturn:
     """Skip a case because this machine lacks something; fail it instead when CI=true."""
     if in_ci():
@@ -138,7 +144,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[ServerUnderTest]:
             endpoint = _start_endpoint(config)
         except (Unavailable, NotPossible) as missing:
             skip_or_fail(str(missing))
-        shared = [endpoint.kind, endpoint.namesrv, endpoint.broker]
+        shared = _addresses(config, endpoint)
     server = ServerUnderTest(label, *shared)
     # Imported here because pytest loads this plugin for every test run, also for those without a server.
     from compat_tests.clients.request_guard import forbid_cluster_wide_requests

@@ -15,12 +15,16 @@ _RUN = f"{int(time.time()) % 0xFFFFFF:06x}{os.getpid() % 0xFFFF:04x}"
 
 @dataclass(slots=True)
 class ServerUnderTest:
-    """Addresses of the server ("host:port") and a source of unique names; results list it under `label`."""
+    """Addresses of the server ("host:port") and a source of unique names; results list it under `label`.
+
+    `grpc` is the address for 5.x clients, None where the server has none of its own.
+    """
 
     label: str
     kind: str
     namesrv: str
     broker: str
+    grpc: str | None = None
     groups: list[str] = field(default_factory=list)
     prefix: str = f"compat_{_RUN}_"
 

@@ -1,6 +1,6 @@
 """Drives one JVM with a stock Java client by commands, so that many cases share its start.
 
-`java/Driver.java` is the other end and describes the protocol.
+`java/CommandLoop.java` is the other end and describes the protocol.
 """
 
 import itertools
@@ -35,7 +35,10 @@ class JavaClientError(Exception):
 
 
 class JavaDriver:
-    """A running JVM with the jars of `profile` and the given system properties; thread-safe."""
+    """A running JVM with the jars of `profile` and the given system properties; thread-safe.
+
+    Every command names `namesrv`. `program`: the main class and the jar with it, instead of the remoting client's.
+    """
 
     def __init__(
         self,
@@ -43,18 +46,19 @@ class JavaDriver:
         namesrv: str,
         *,
         admin: bool = False,
+        program: tuple[str, Path] | None = None,
         properties: Mapping[str, str] | None = None,
     ) -> None:
         self.namesrv = namesrv
         self._home = tempfile.TemporaryDirectory(prefix="compat-java-")
         home = Path(self._home.name)
-        classes = [admin_classes() if admin else java_classes()]
+        main, classes = program or ("Driver", admin_classes() if admin else java_classes())
         command = java_command(
             profile,
-            "Driver",
+            main,
             home,
             heap=HEAP,
-            classes=classes,
+            classes=[classes],
             properties={**_PROPERTIES, **(properties or {})},
         )
         self._log = home / "driver.err"

@@ -28,6 +28,7 @@ from remoting.acl import Credentials
 _HERE = Path(__file__).parent
 _JAVA = sorted((_HERE / "java").glob("*.java"))
 _ADMIN = sorted((_HERE / "java" / "admin").glob("*.java"))
+_GRPC = sorted((_HERE / "java" / "grpc").glob("*.java"))
 _BUILD_TIMEOUT_S = 600
 # Keeps a JVM small and lets it start in a fraction of a second.
 HEAP = "-Xms64m -Xmx256m -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -50,6 +51,11 @@ def java_classes() -> Path:
 def admin_classes() -> Path:
     """Return our Java programs with the driver's admin operations, which need the 5.x tools."""
     return compile_jar([*_JAVA, *_ADMIN], "server-5.4")
+
+
+def grpc_classes() -> Path:
+    """Return the driver of the client that speaks gRPC, compiled against its 5.0 line."""
+    return compile_jar([_HERE / "java" / "CommandLoop.java", *_GRPC], "grpc-client-5.0")
 
 
 def run_java(profile: str, namesrv: str, topic: str, count: int, timeout_s: float) -> ProgramResult:

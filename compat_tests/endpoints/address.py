@@ -27,6 +27,10 @@ class AddressEndpoint:
     def broker(self) -> str:
         return self._broker
 
+    @property
+    def grpc(self) -> str | None:
+        return None
+
     def pids(self) -> list[int]:
         return []
 

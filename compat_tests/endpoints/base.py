@@ -35,6 +35,10 @@ class Endpoint(Protocol):
     def broker(self) -> str:
         """The address of the (first) broker."""
 
+    @property
+    def grpc(self) -> str | None:
+        """The address of its gRPC listener for 5.x clients; None if the endpoint starts with none."""
+
     def pids(self) -> list[int]:
         """Return the ids of the server's processes, for measurements; [] if they run on another machine."""
 
@@ -92,6 +96,10 @@ class LocalEndpoint:
     @property
     def broker(self) -> str:
         return f"127.0.0.1:{self.broker_port}"
+
+    @property
+    def grpc(self) -> str | None:
+        return None
 
     @property
     def store(self) -> Path:

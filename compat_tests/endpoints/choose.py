@@ -23,7 +23,7 @@ def choose_endpoint(text: str, settings: Mapping[str, str] | None = None) -> End
     """Return an endpoint that is not started yet. Raises Unavailable, and ValueError for a text that names none."""
     kind, _, rest = text.partition(":")
     if kind == "ours" and not rest:
-        return OursEndpoint(settings)
+        return OursEndpoint(settings, serves_grpc=True)
     if kind == "official":
         version = _full_version(rest)
         endpoint = OfficialEndpoint(settings, profile=_PROFILES.get(version, f"server-{version}"))

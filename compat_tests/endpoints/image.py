@@ -45,6 +45,10 @@ class ImageEndpoint:
     def broker(self) -> str:
         return f"{self._host}:{self.broker_port}"
 
+    @property
+    def grpc(self) -> str | None:
+        return None
+
     def pids(self) -> list[int]:
         if self._container is None:
             return []

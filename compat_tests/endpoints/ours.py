@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from compat_tests.endpoints.base import LocalEndpoint
-from compat_tests.endpoints.ports import find_server_ports
+from compat_tests.endpoints.ports import find_ports, find_server_ports
 from compat_tests.endpoints.process import ChildProcess
 from compat_tests.jars import Unavailable
 
@@ -20,7 +20,10 @@ BROKER_SETTINGS = {"enablePropertyFilter": "true", "traceTopicEnable": "true"}
 
 
 class OursEndpoint(LocalEndpoint):
-    """Namesrv and broker in one process. `extra`: more options of `serve`, e.g. ("--brokers", "3")."""
+    """Namesrv and broker in one process.
+
+    `extra`: more options of `serve`, e.g. ("--brokers", "3"). `serves_grpc`: listen for 5.x clients as well.
+    """
 
     kind = "ours"
 
@@ -29,18 +32,27 @@ class OursEndpoint(LocalEndpoint):
         settings: Mapping[str, str] | None = None,
         directory: Path | None = None,
         extra: tuple[str, ...] = (),
+        *,
+        serves_grpc: bool = False,
     ) -> None:
         if importlib.util.find_spec("gateway") is None:
             raise Unavailable("our server is not installed; choose another endpoint")
         super().__init__(find_server_ports(), settings, directory)
         self.extra = extra
+        self._grpc_port = find_ports(1)[0] if serves_grpc else None
         self.ready: dict[str, Any] = {}
+
+    @property
+    def grpc(self) -> str | None:
+        return f"127.0.0.1:{self._grpc_port}" if self._grpc_port is not None else None
 
     def start_children(self) -> None:
         command = [sys.executable, "-m", "gateway.cli", "serve", "--port", str(self.namesrv_port)]
         command += ["--broker-port", str(self.broker_port), "--store", str(self.store)]
         for key, value in {**BROKER_SETTINGS, **self.settings}.items():
             command += ["--set", f"{key}={value}"]
+        if self._grpc_port is not None:
+            command += ["--grpc-port", str(self._grpc_port)]
         log = self.directory / "server.log"
         begin = log.stat().st_size if log.exists() else 0
         self.children.append(ChildProcess("server", [*command, *self.extra], log, python_path()))

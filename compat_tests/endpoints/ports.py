@@ -21,6 +21,15 @@ def is_free(port: int) -> bool:
     return True
 
 
+def find_ports(count: int) -> list[int]:
+    """Return `count` different ports that are free now."""
+    for _ in range(200):
+        ports = random.sample(range(_MIN_PORT, _MAX_PORT), count)
+        if all(map(is_free, ports)):
+            return ports
+    raise RuntimeError("found no free ports")
+
+
 def find_server_ports(brokers: int = 1) -> tuple[int, int]:
     """Return (namesrv port N, broker port P) such that N, P, P - 2 (VIP channel) and P + 1 (HA) are free now.
 

@@ -53,6 +53,10 @@ class ShadowEndpoint:
         return f"127.0.0.1:{self.broker_port}"
 
     @property
+    def grpc(self) -> str | None:
+        return None
+
+    @property
     def store(self) -> Path:
         """The primary's store directory."""
         return self.primary.store

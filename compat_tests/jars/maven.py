@@ -14,7 +14,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 POM = Path(__file__).with_name("pom.xml")
-PROFILES = ("server-5.4", "client-5.5", "client-4.9", "server-4.9")
+PROFILES = (
+    "server-5.4",
+    "proxy-5.4",
+    "client-5.5",
+    "client-4.9",
+    "server-4.9",
+    "grpc-client-5.1",
+    "grpc-client-5.0",
+)
 _ANY_SERVER = re.compile(r"server-(\d+\.\d+\.\d+)")
 COMPLETE_MARKER = ".complete"
 _FETCH_TIMEOUT_S = 900

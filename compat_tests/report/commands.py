@@ -54,6 +54,9 @@ MAX_LISTED: Final = 50
     help=f"Test the official server from its Maven Central jars: {', '.join(OFFICIAL_VERSIONS)} or x.y.z; needs Java.",
 )
 @click.option("--ours", is_flag=True, help="Test this server, started for the run (default).")
+@click.option(
+    "--proxy", metavar="HOST:PORT", help="gRPC address of the endpoint, for the cases of 5.x clients."
+)
 @click.option("--against", metavar="ENDPOINT", help=f"Compare with a second endpoint: {ENDPOINT_KINDS}.")
 @click.option(
     "--snapshot", metavar="VERSION", help=f"Compare with this recorded official version ({MARKED_VERSION})."
@@ -101,6 +104,7 @@ def compat(
     image: str | None,
     official: str | None,
     ours: bool,
+    proxy: str | None,
     against: str | None,
     snapshot: str | None,
     areas: tuple[str, ...],
@@ -126,14 +130,14 @@ def compat(
     if record:
         if namesrv or against or snapshot:
             raise click.UsageError("--record is for --ours, --official and --image, and needs no reference")
-        _record(SuiteRun(endpoint, selection, workers or 1, junit=junit), repeats)
+        _record(SuiteRun(endpoint, selection, workers or 1, junit=junit, proxy=proxy), repeats)
         return
     if against and snapshot:
         raise click.UsageError("--against and --snapshot exclude each other: give one reference")
     recorded = None if against else _load_snapshot(snapshot)
     workers = workers or DEFAULT_WORKERS
     expected = recorded[1] if recorded else None
-    results = SuiteRun(endpoint, selection, workers, expected, junit).run()
+    results = SuiteRun(endpoint, selection, workers, expected, junit, proxy).run()
     if recorded is None:
         assert against is not None
         reference = against, SuiteRun(against, selection, workers).run()

@@ -57,6 +57,7 @@ class SuiteRun:
     """One run of the selected cases against an endpoint, by a number of workers that share its server.
 
     ``expected`` are the results that the progress compares with; ``junit`` is a file for JUnit XML.
+    ``proxy`` is the gRPC address ("host:port") of an endpoint that does not tell it.
     """
 
     endpoint: str
@@ -64,6 +65,7 @@ class SuiteRun:
     workers: int = DEFAULT_WORKERS
     expected: Results | None = None
     junit: Path | None = None
+    proxy: str | None = None
 
     def run(self, places: Sequence[str] = ()) -> Results:
         """Run the cases, or those with the ids ``places``, and return their results; {} if none is selected.
@@ -97,13 +99,14 @@ class SuiteRun:
 
     def _run_pass(self, title: str, options: list[str], places: Sequence[str], results: Path) -> Results:
         quiet = ["--no-header", "--tb=no", "-p", "no:cacheprovider"]
+        proxy = [f"--proxy={self.proxy}"] if self.proxy else []
         log = results.with_suffix(".log")
         state = RunState(results, self.expected)
         with log.open("w") as output, ProgressView(title, state) as view:
             code = run_cases(
                 self.endpoint,
                 results,
-                [*quiet, *options, *self.selection.options()],
+                [*quiet, *options, *self.selection.options(), *proxy],
                 output,
                 places,
                 view.update,

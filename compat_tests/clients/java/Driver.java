@@ -1,55 +1,26 @@
-import com.alibaba.fastjson.JSON;
-import com.alibaba.fastjson.JSONObject;
-import com.alibaba.fastjson.serializer.SerializerFeature;
-import java.io.BufferedReader;
-import java.io.InputStreamReader;
-import java.io.PrintStream;
-import java.nio.charset.StandardCharsets;
-import java.util.LinkedHashMap;
 import java.util.Map;
-import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.ExecutorService;
-import java.util.concurrent.Executors;
 import org.apache.rocketmq.client.exception.MQBrokerException;
 import org.apache.rocketmq.client.exception.MQClientException;
 
 /**
- * Drives a stock Java client by commands: one JSON object per line on standard input, one answer per line on standard
- * output. {"id":7,"op":"send",...} is answered by {"id":7,"ok":...} or by
- * {"id":7,"error":{"type":..,"code":..,"message":..}}. Each command runs in its own thread, so answers come in the order in
- * which commands end. Compiled once against client 4.9; runs on 4.9 and 5.x.
+ * Drives a stock Java client by commands, see CommandLoop. Compiled once against client 4.9; runs on 4.9 and 5.x.
  */
 public final class Driver {
-    interface Operation {
-        Object run(JSONObject command) throws Exception;
-    }
-
-    static final Map<String, Operation> OPERATIONS = new ConcurrentHashMap<>();
-    private static PrintStream answers;
-
     private Driver() {
     }
 
     public static void main(String[] args) throws Exception {
-        answers = System.out;
-        System.setOut(System.err); // the output of client libraries must not mix with the answers
+        CommandLoop loop = new CommandLoop(Driver::responseCode);
         Producers.register();
         PushConsumers.register();
         PullConsumers.register();
         Transactions.register();
-        OPERATIONS.put("tls", command -> {
+        CommandLoop.OPERATIONS.put("tls", command -> {
             Settings.applyTls(command.getJSONObject("fields"));
             return null;
         });
-        OPERATIONS.put("hello", command -> System.getProperty("java.version"));
         registerAdmin();
-        ExecutorService workers = Executors.newCachedThreadPool();
-        BufferedReader input = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
-        for (String line = input.readLine(); line != null; line = input.readLine()) {
-            JSONObject command = JSON.parseObject(line);
-            workers.execute(() -> answer(command));
-        }
-        Runtime.getRuntime().halt(0);
+        loop.run();
     }
 
     /** Registers the admin operations if present: they need the tools jar of 5.x and are compiled separately. */
@@ -61,52 +32,14 @@ public final class Driver {
         }
     }
 
-    private static void answer(JSONObject command) {
-        byte[] text;
-        try {
-            text = line(command, "ok", run(command));
-        } catch (Throwable error) {
-            text = line(command, "error", describe(error));
-        }
-        synchronized (answers) {
-            answers.write(text, 0, text.length);
-            answers.flush();
-        }
-    }
-
-    private static Object run(JSONObject command) throws Exception {
-        Operation operation = OPERATIONS.get(command.getString("op"));
-        if (operation == null) {
-            throw new IllegalArgumentException("unknown operation " + command.getString("op"));
-        }
-        return operation.run(command);
-    }
-
-    private static byte[] line(JSONObject command, String name, Object value) {
-        Map<String, Object> result = new LinkedHashMap<>();
-        result.put("id", command.get("id"));
-        result.put(name, value);
-        String text = JSON.toJSONString(result, SerializerFeature.DisableCircularReferenceDetect, SerializerFeature.WriteMapNullValue);
-        return (text + '\n').getBytes(StandardCharsets.UTF_8);
-    }
-
     static Map<String, Object> describe(Throwable error) {
-        Map<String, Object> result = new LinkedHashMap<>();
-        int code = -1;
-        for (Throwable at = error; at != null && code == -1; at = at.getCause()) {
-            if (at instanceof MQBrokerException) {
-                code = ((MQBrokerException) at).getResponseCode();
-            } else if (at instanceof MQClientException) {
-                code = ((MQClientException) at).getResponseCode();
-            }
+        return CommandLoop.describe(error, Driver::responseCode);
+    }
+
+    private static int responseCode(Throwable error) {
+        if (error instanceof MQBrokerException) {
+            return ((MQBrokerException) error).getResponseCode();
         }
-        result.put("type", error.getClass().getSimpleName());
-        result.put("code", code);
-        StringBuilder message = new StringBuilder(String.valueOf(error));
-        for (Throwable cause = error.getCause(); cause != null; cause = cause.getCause()) {
-            message.append("; caused by ").append(cause); // a producer that retried tells the answer only there
-        }
-        result.put("message", message.toString());
-        return result;
+        return error instanceof MQClientException ? ((MQClientException) error).getResponseCode() : -1;
     }
 }

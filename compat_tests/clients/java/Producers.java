@@ -31,17 +31,17 @@ final class Producers {
     }
 
     static void register() {
-        Driver.OPERATIONS.put("producer.start", Producers::start);
-        Driver.OPERATIONS.put("producer.stop", command -> {
+        CommandLoop.OPERATIONS.put("producer.start", Producers::start);
+        CommandLoop.OPERATIONS.put("producer.stop", command -> {
             PRODUCERS.remove(command.getString("name")).shutdown();
             return null;
         });
-        Driver.OPERATIONS.put("send", Producers::send);
-        Driver.OPERATIONS.put("request", Producers::request);
-        Driver.OPERATIONS.put("queues", Producers::queues);
-        Driver.OPERATIONS.put("query", Producers::query);
-        Driver.OPERATIONS.put("view", Producers::view);
-        Driver.OPERATIONS.put("recall", Producers::recall);
+        CommandLoop.OPERATIONS.put("send", Producers::send);
+        CommandLoop.OPERATIONS.put("request", Producers::request);
+        CommandLoop.OPERATIONS.put("queues", Producers::queues);
+        CommandLoop.OPERATIONS.put("query", Producers::query);
+        CommandLoop.OPERATIONS.put("view", Producers::view);
+        CommandLoop.OPERATIONS.put("recall", Producers::recall);
     }
 
     private static Object start(JSONObject command) throws Exception {

@@ -21,26 +21,26 @@ final class PullConsumers {
     }
 
     static void register() {
-        Driver.OPERATIONS.put("lite.start", PullConsumers::startLite);
-        Driver.OPERATIONS.put("lite.stop", command -> {
+        CommandLoop.OPERATIONS.put("lite.start", PullConsumers::startLite);
+        CommandLoop.OPERATIONS.put("lite.stop", command -> {
             LITE.remove(command.getString("name")).shutdown();
             return null;
         });
-        Driver.OPERATIONS.put("lite.poll", PullConsumers::poll);
-        Driver.OPERATIONS.put("lite.commit", command -> {
+        CommandLoop.OPERATIONS.put("lite.poll", PullConsumers::poll);
+        CommandLoop.OPERATIONS.put("lite.commit", command -> {
             lite(command).commitSync();
             return null;
         });
-        Driver.OPERATIONS.put("lite.committed", command -> lite(command).committed(Settings.queue(command.getJSONObject("queue"))));
-        Driver.OPERATIONS.put("lite.seek", PullConsumers::seek);
-        Driver.OPERATIONS.put("pull.start", PullConsumers::startOld);
-        Driver.OPERATIONS.put("pull.stop", command -> {
+        CommandLoop.OPERATIONS.put("lite.committed", command -> lite(command).committed(Settings.queue(command.getJSONObject("queue"))));
+        CommandLoop.OPERATIONS.put("lite.seek", PullConsumers::seek);
+        CommandLoop.OPERATIONS.put("pull.start", PullConsumers::startOld);
+        CommandLoop.OPERATIONS.put("pull.stop", command -> {
             OLD.remove(command.getString("name")).shutdown();
             return null;
         });
-        Driver.OPERATIONS.put("pull", PullConsumers::pull);
-        Driver.OPERATIONS.put("pull.offsets", PullConsumers::offsets);
-        Driver.OPERATIONS.put("pull.commit", PullConsumers::commit);
+        CommandLoop.OPERATIONS.put("pull", PullConsumers::pull);
+        CommandLoop.OPERATIONS.put("pull.offsets", PullConsumers::offsets);
+        CommandLoop.OPERATIONS.put("pull.commit", PullConsumers::commit);
     }
 
     private static DefaultLitePullConsumer lite(JSONObject command) {

@@ -26,13 +26,13 @@ final class PushConsumers {
     }
 
     static void register() {
-        Driver.OPERATIONS.put("push.start", command -> {
+        CommandLoop.OPERATIONS.put("push.start", command -> {
             Session session = new Session(command);
             session.consumer.start();
             SESSIONS.put(command.getString("name"), session);
             return null;
         });
-        Driver.OPERATIONS.put("push.stop", command -> {
+        CommandLoop.OPERATIONS.put("push.stop", command -> {
             Session session = SESSIONS.remove(command.getString("name"));
             session.consumer.shutdown();
             if (session.replier != null) {
@@ -40,10 +40,10 @@ final class PushConsumers {
             }
             return session.received(0, 0);
         });
-        Driver.OPERATIONS.put("push.received", command -> SESSIONS.get(command.getString("name"))
+        CommandLoop.OPERATIONS.put("push.received", command -> SESSIONS.get(command.getString("name"))
             .received(command.getIntValue("count"), command.getLongValue("timeout")));
-        Driver.OPERATIONS.put("push.queues", command -> SESSIONS.get(command.getString("name")).queues());
-        Driver.OPERATIONS.put("push.suspend", command -> {
+        CommandLoop.OPERATIONS.put("push.queues", command -> SESSIONS.get(command.getString("name")).queues());
+        CommandLoop.OPERATIONS.put("push.suspend", command -> {
             DefaultMQPushConsumer consumer = SESSIONS.get(command.getString("name")).consumer;
             if (command.getBooleanValue("resume")) {
                 consumer.resume();

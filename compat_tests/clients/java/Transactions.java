@@ -20,18 +20,18 @@ final class Transactions {
     }
 
     static void register() {
-        Driver.OPERATIONS.put("transaction.start", command -> {
+        CommandLoop.OPERATIONS.put("transaction.start", command -> {
             Session session = new Session(command);
             session.producer.start();
             SESSIONS.put(command.getString("name"), session);
             return null;
         });
-        Driver.OPERATIONS.put("transaction.stop", command -> {
+        CommandLoop.OPERATIONS.put("transaction.stop", command -> {
             SESSIONS.remove(command.getString("name")).producer.shutdown();
             return null;
         });
-        Driver.OPERATIONS.put("transaction.send", command -> SESSIONS.get(command.getString("name")).send(command));
-        Driver.OPERATIONS.put("transaction.checks", command -> SESSIONS.get(command.getString("name"))
+        CommandLoop.OPERATIONS.put("transaction.send", command -> SESSIONS.get(command.getString("name")).send(command));
+        CommandLoop.OPERATIONS.put("transaction.checks", command -> SESSIONS.get(command.getString("name"))
             .checks(command.getIntValue("count"), command.getLongValue("timeout")));
     }
 

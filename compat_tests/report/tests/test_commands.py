@@ -17,10 +17,11 @@ from compat_tests.report.tests.test_comparison import results
 @pytest.fixture
 def world(tmp_path, monkeypatch):
     """Results by endpoint, in place of runs of the cases; the folder of snapshots is empty."""
-    runs: dict[str, Any] = {"asked": []}
+    runs: dict[str, Any] = {"asked": [], "proxies": []}
 
     def run(self, places=()):
         runs["asked"].append((self.endpoint, self.selection.options(), list(places)))
+        runs["proxies"].append(self.proxy)
         found = runs[self.endpoint]
         return found.pop(0) if isinstance(found, list) else found
 
@@ -67,6 +68,12 @@ def test_a_selection_is_compared_with_the_same_cases(world):
     shown = invoke("--area", "pull", "-k", "a")
     assert shown.output == "1 of 1 cases behave as on official 5.4.0, none deviates.\n"
     assert world["asked"][-1] == ("ours", ["--area=pull", "-k", "a"], [])
+
+
+def test_the_grpc_address_goes_to_the_endpoint_alone(world):
+    world["10.0.0.5:9876"], world["official"] = results(a="passed"), results(a="passed")
+    invoke("--namesrv", "10.0.0.5:9876", "--proxy", "10.0.0.6:8081", "--against", "official")
+    assert world["proxies"] == ["10.0.0.6:8081", None]
 
 
 def test_nothing_selected_is_no_verdict(world):

@@ -30,7 +30,7 @@ final class AdminTools {
     }
 
     static void register() {
-        Driver.OPERATIONS.put("mqadmin", AdminTools::mqadmin);
+        CommandLoop.OPERATIONS.put("mqadmin", AdminTools::mqadmin);
         add("admin.create_topic", (admin, command) -> {
             TopicConfig config = new TopicConfig(command.getString("topic"));
             config.setReadQueueNums(command.getIntValue("queues"));
@@ -115,7 +115,7 @@ final class AdminTools {
     }
 
     private static void add(String name, Action action) {
-        Driver.OPERATIONS.put(name, command -> action.run(admin(command.getString("namesrv")), command));
+        CommandLoop.OPERATIONS.put(name, command -> action.run(admin(command.getString("namesrv")), command));
     }
 
     private static synchronized DefaultMQAdminExt admin(String namesrv) throws Exception {
