@@ -112,18 +112,28 @@ class RecordingCheck:
         return "" if found.code == expected else f"{name}: {found.to_json()}, the deviation is {expected!r}"
 
 
-@pytest.mark.parametrize("code", [*BROKER_CODES, *UNSERVED_BROKER_CODES])
+@pytest.mark.parametrize("code", BROKER_CODES)
 @case("wire", "malformed requests to the broker: code, remark and fate of the connection as recorded")
 def test_broker(check: Check, server: ServerUnderTest, code: int) -> None:
-    variants = variants_of(valid_request(code), valid_only=code in UNSERVED_BROKER_CODES)
-    check(f"broker {code}", server.broker, variants)
+    check(f"broker {code}", server.broker, variants_of(valid_request(code)))
 
 
-@pytest.mark.parametrize("code", [*NAMESRV_CODES, *UNSERVED_NAMESRV_CODES])
+@pytest.mark.parametrize("code", NAMESRV_CODES)
 @case("namesrv", "malformed requests to the namesrv: code, remark and fate of the connection as recorded")
 def test_namesrv(check: Check, server: ServerUnderTest, code: int) -> None:
-    variants = variants_of(valid_request(code), valid_only=code in UNSERVED_NAMESRV_CODES)
-    check(f"namesrv {code}", server.namesrv, variants)
+    check(f"namesrv {code}", server.namesrv, variants_of(valid_request(code)))
+
+
+@case("wire", "every code of other servers and of clients is refused by the broker (3)")
+def test_broker_refuses_codes_of_others(check: Check, server: ServerUnderTest) -> None:
+    for code in UNSERVED_BROKER_CODES:
+        check(f"broker {code}", server.broker, variants_of(valid_request(code), valid_only=True))
+
+
+@case("namesrv", "every code of brokers, controllers and clients is refused by the namesrv (3)")
+def test_namesrv_refuses_codes_of_others(check: Check, server: ServerUnderTest) -> None:
+    for code in UNSERVED_NAMESRV_CODES:
+        check(f"namesrv {code}", server.namesrv, variants_of(valid_request(code), valid_only=True))
 
 
 @case("wire", "damaged headers: code, remark and fate of the connection as recorded")

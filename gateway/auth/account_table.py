@@ -77,7 +77,7 @@ def user_of_subject(subject: str | None) -> str:
     """Return the user name of a subject such as ``User:alice``. Raises AccountError."""
     kind, _, name = (subject or "").partition(":")
     if kind.lower() != "user" or not name:
-        raise AccountError("The subject type is null.")
+        raise AccountError("The subject is null.")
     return name
 
 

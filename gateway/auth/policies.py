@@ -178,24 +178,22 @@ NO_POLICIES = Policies({})
 
 
 def parse_policies(info: AclInfo) -> list[tuple[PolicyType, list[PolicyEntry]]]:
-    """Return the entries of the policies of a request. Raises InvalidPolicy.
+    """Return the entries of the policies of a request; policies without entries are left out. Raises InvalidPolicy.
 
     Source: AclConverter.convertAcl and AuthorizationMetadataManagerImpl.validate, 5.4.0.
     """
-    if not info.policies:
+    policies = [each for each in info.policies if each.entries]
+    if not policies:
         raise InvalidPolicy("The policies is empty.")
-    return [(parse_policy_type(each.policy_type), _entries(each)) for each in info.policies]
+    return [
+        (parse_policy_type(each.policy_type), [parse_entry(entry) for entry in each.entries])
+        for each in policies
+    ]
 
 
 def parse_policy_type(name: str | None) -> PolicyType:
     """Return the type of this name, without case; CUSTOM for none or another name, as officially."""
     return find_named(PolicyType, name) or PolicyType.CUSTOM
-
-
-def _entries(policy: PolicyInfo) -> list[PolicyEntry]:
-    if not policy.entries:
-        raise InvalidPolicy("The policy entries is empty.")
-    return [parse_entry(entry) for entry in policy.entries]
 
 
 def parse_entry(info: PolicyEntryInfo) -> PolicyEntry:

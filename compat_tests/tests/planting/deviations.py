@@ -288,7 +288,7 @@ _DEVIATIONS: Final = (
     deviation(
         ACCESS,
         "source-address-of-a-rule-ignored",
-        "test_access_control.py::test_source_addresses[ours]",
+        "access_control/test_access_control.py::test_source_addresses[ours]",
         "gateway/auth/policies.py",
         "return not self.source_ips or any(is_in_range(source_ip, each) for each in self.source_ips)",
         "return True",

@@ -111,7 +111,7 @@ def info(resource="Topic:a", actions=("Pub",), source_ips=(), decision="Allow"):
     ("given_info", "text"),
     [
         (AclInfo(), "The policies is empty."),
-        (AclInfo(policies=[PolicyInfo()]), "The policy entries is empty."),
+        (AclInfo(policies=[PolicyInfo()]), "The policies is empty."),
         (info(resource=None), "The resource is null."),
         (info(resource="orders"), "The resource is null."),
         (info(actions=()), "The actions is empty."),

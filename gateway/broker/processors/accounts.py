@@ -99,6 +99,8 @@ async def update_user(broker: Broker, request: AuthUpdateUser, call: Call) -> No
 async def delete_user(broker: Broker, request: AuthDeleteUser, call: Call) -> None:
     """Delete a user with its policies; one that does not exist is no error."""
     accounts, name = _accounts(broker), request.username or ""
+    if not name.strip():
+        raise AccountError("username can not be blank")
     sender, old = _sender(accounts, call), accounts.users.get(name)
     if old is None:
         return

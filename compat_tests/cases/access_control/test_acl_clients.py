@@ -19,8 +19,6 @@ from compat_tests.cases.secured import (
     create_user,
     dial,
     put_rules,
-    run_official,
-    run_ours,
     secret_of,
 )
 from compat_tests.clients.driver import JavaClientError
@@ -40,24 +38,6 @@ COUNT = 10
 ROOT_KEYS = Credentials(ROOT, SECRET)
 PROGRAMS = {"go": run_go, "node": run_node}
 TIMEOUT_S = 150
-
-
-@pytest.fixture(scope="module")
-def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with run_ours(tmp_path_factory.mktemp("ours")) as process:
-        yield process
-
-
-@pytest.fixture(scope="module")
-def official() -> Iterator[Server]:
-    with run_official() as endpoint:
-        yield endpoint
-
-
-@pytest.fixture(params=["ours", "official"])
-def either(request: pytest.FixtureRequest) -> Server:
-    found: Server = request.getfixturevalue(request.param)
-    return found
 
 
 @pytest.fixture(scope="module")

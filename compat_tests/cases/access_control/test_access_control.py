@@ -4,7 +4,6 @@ Stock clients are in `test_acl_clients.py`. Cases whose name ends in `_officiall
 server is laxer.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,8 +19,6 @@ from compat_tests.cases.secured import (
     denial,
     dial,
     put_rules,
-    run_official,
-    run_ours,
 )
 from compat_tests.clients.command_line import CommandLine
 from compat_tests.clients.typed import (
@@ -54,24 +51,6 @@ from remoting.requests.query import ViewMessageById
 from remoting.requests.topics import DeleteTopicInBroker
 
 pytestmark = [pytest.mark.ours_only, pytest.mark.both_servers]
-
-
-@pytest.fixture(scope="module")
-def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with run_ours(tmp_path_factory.mktemp("ours")) as process:
-        yield process
-
-
-@pytest.fixture(scope="module")
-def official() -> Iterator[Server]:
-    with run_official() as endpoint:
-        yield endpoint
-
-
-@pytest.fixture(params=["ours", "official"])
-def either(request: pytest.FixtureRequest) -> Server:
-    found: Server = request.getfixturevalue(request.param)
-    return found
 
 
 @pytest.mark.parametrize(

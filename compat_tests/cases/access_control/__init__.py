@@ -1,0 +1,1 @@
+"""Access control, on our server and on the official one."""
