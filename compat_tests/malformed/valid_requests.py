@@ -9,10 +9,11 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import remoting.requests  # noqa: F401 - declares them all
+import remoting.requests  # noqa: F401 - declares all codes
 from codec.batch import encode_batch
-from remoting.declare import REQUESTS, RpcRequest
+from remoting.declare import NOT_SERVED, REQUESTS, RpcRequest
 from remoting.fields import Field
+from remoting.requests.replication import PRIVATE_CODES
 
 TOPIC, EMPTY_TOPIC, GROUP = "malformed_topic", "malformed_empty", "malformed_group"
 """Topics (one of them without messages) and a consumer group that exist."""
@@ -27,22 +28,24 @@ BEYOND: Final = "999999999999"
 
 BROKER_CODES: Final = (
     10, 11, 12, 14, 15, 17, 18, 21, 25, 26, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 41, 42, 43, 45, 46, 60, 61,
-    105, 200, 201, 202, 203, 204, 207, 208, 215, 222, 223, 225, 300, 303, 305, 307, 309, 310, 314, 315, 317, 320,
-    321, 323, 324, 325, 328, 343, 345, 351, 352, 353, 354, 355, 361, 370, 400, 401, 402, 513, 907, 1007, 2001, 2002,
-    2003, 2004, 3001, 3002, 3003, 3004, 3005, 3006, 3007, 3008, 3009, 3010, 5001, 200050, 200051, 200052, 200053,
-    200054, 200055, 200151,
+    105, 200, 201, 202, 203, 204, 207, 208, 215, 222, 223, 225, 300, 303, 305, 306, 307, 309, 310, 314, 315, 316, 317,
+    320, 321, 323, 324, 325, 328, 329, 343, 345, 351, 352, 353, 354, 355, 361, 370, 400, 401, 402, 513, 907, 1007, 2001,
+    2002, 2003, 2004, 3001, 3002, 3003, 3004, 3005, 3006, 3007, 3008, 3009, 3010, 5001, 200050, 200051, 200052, 200053,
+    200054, 200055, 200056, 200151,
 )  # fmt: skip
-"""Codes that the official broker serves. Left out are those that change its role (902 to 908), and 308
-(QUERY_CORRECTION_OFFSET): after commits for a missing group, which other variants lead to, it always fails."""
-UNSERVED_BROKER_CODES: Final = (
-    39, 40, 50, 51, 52, 53, 100, 103, 106, 206, 220, 221, 326, 901, 1001, 1002, 1005, 200056, 200070, 200071,
-)  # fmt: skip
-"""Codes of other servers, of clients and of other versions. Their valid request alone is sent to the broker."""
+"""Codes that the official broker serves."""
+UNRECORDED_BROKER_CODES: Final = frozenset((308, 902, 903, 905, 906, 908, 1008))
+"""Codes that are not sent to the broker. Most change its role. 308 (QUERY_CORRECTION_OFFSET) always fails after
+commits for a missing group, which other variants lead to."""
 NAMESRV_CODES: Final = (
     100, 101, 102, 103, 104, 105, 106, 205, 206, 216, 217, 219, 224, 304, 311, 312, 313, 318, 319, 322, 327, 901, 904,
 )  # fmt: skip
 """Codes that the official namesrv serves."""
-UNSERVED_NAMESRV_CODES: Final = (10, 11, 34, 310, 1001)
+OFFICIAL_CODES: Final = frozenset((*REQUESTS, *NOT_SERVED)) - frozenset(PRIVATE_CODES)
+"""Codes of all official servers and clients, from 4.9 on."""
+UNSERVED_BROKER_CODES: Final = tuple(sorted(OFFICIAL_CODES - {*BROKER_CODES} - UNRECORDED_BROKER_CODES))
+"""Codes of other servers, of clients and of other versions. Their valid request alone is sent to the broker."""
+UNSERVED_NAMESRV_CODES: Final = tuple(sorted(OFFICIAL_CODES - {*NAMESRV_CODES}))
 """Codes whose valid request alone is sent to the namesrv."""
 
 VALUES: Final = {

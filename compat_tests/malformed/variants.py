@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final, get_args, get_origin
 
 from codec.constants import FLAG_ONEWAY, FLAG_RESPONSE, SERIALIZE_BINARY
-from compat_tests.malformed.valid_requests import ValidRequest
+from compat_tests.malformed.valid_requests import EMPTY_TOPIC, GROUP, TOPIC, ValidRequest
 from remoting.declare import without_optional
 
 OPAQUE: Final = 7
@@ -15,6 +15,8 @@ VALID: Final = "valid"
 NOT_NUMBERS: Final = ("x", "-1", "99999999999999999999")
 """Values of number fields: no number, one below every range, and one above the range of Java's long."""
 TOO_LARGE_INT: Final = "9999999999"
+EXISTING: Final = (TOPIC, EMPTY_TOPIC, GROUP)
+"""Names of things that exist, in whose place those of things that do not exist are sent."""
 LEFT_OUT: Final = {
     (14, "consumerGroup", None),
     (103, "brokerName", None),
@@ -58,6 +60,7 @@ def variants_of(request: ValidRequest, *, valid_only: bool = False) -> Iterator[
         yield Variant(
             label, _frame(request.code, {**ext, name: value} if value is not None else ext, request.body)
         )
+    yield from _unknown_names(request)
     bodies = BAD_JSON if request.has_json_body else BAD_BYTES if request.body else {}
     for label, body in bodies.items():
         yield Variant(label, _frame(request.code, request.ext, body))
@@ -78,6 +81,20 @@ def _wrong_fields(request: ValidRequest) -> Iterator[tuple[str, str | None]]:
             yield name, "maybe"
         else:
             yield name, ""
+
+
+def _unknown_names(request: ValidRequest) -> Iterator[Variant]:
+    """Yield requests about a topic or group that does not exist. Its name is the code's own, as some create it."""
+    unknown = f"malformed_unknown_{request.code}"
+    for name, value in request.ext.items():
+        if value in EXISTING:
+            yield Variant(
+                f"unknown {name}", _frame(request.code, {**request.ext, name: unknown}, request.body)
+            )
+    for value in EXISTING if request.has_json_body else ():
+        body = request.body.replace(f'"{value}"'.encode(), f'"{unknown}"'.encode())
+        if body != request.body:
+            yield Variant(f"body with another name than {value}", _frame(request.code, request.ext, body))
 
 
 def _unusual_headers(request: ValidRequest) -> Iterator[Variant]:
