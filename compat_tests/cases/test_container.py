@@ -14,8 +14,10 @@ import yaml
 
 from compat_tests.cases.conftest import stock_client
 from compat_tests.cases.containers import ROOT
+from compat_tests.cases.grpc_fixtures import start_grpc_driver
+from compat_tests.clients.grpc_api import GrpcJavaClient
 from compat_tests.clients.programs import run_mqadmin
-from compat_tests.clients.typed import connect, messages, pull, send
+from compat_tests.clients.typed import connect, messages, pull, send, topic_request
 from compat_tests.endpoints.ports import find_server_ports
 from compat_tests.server import eventually
 from remoting.requests.admin import UpdateBrokerConfig
@@ -24,7 +26,7 @@ from remoting.requests.namesrv import GetRouteInfoByTopic
 pytestmark = pytest.mark.ours_only
 
 MAX_BYTES = 120_000_000
-NAMESRV, BROKER, CONTROL = 9876, 10911, 9880
+NAMESRV, BROKER, CONTROL, GRPC = 9876, 10911, 9880, 8081
 DEPLOY = ROOT / "deploy"
 KUBERNETES_VERSION = "1.31"
 ASK_ROUTE = (
@@ -184,6 +186,23 @@ def test_mqadmin_tells_a_started_broker_its_address(image: str, tmp_path: Path) 
             assert producer.send_numbered("orders", 3)[0]["status"] == "SEND_OK"
             with java.push("packing", "orders") as consumer:
                 assert {each["body"] for each in consumer.received(3, 60)} == {"0", "1", "2"}
+
+
+def test_grpc_clients_are_told_the_published_port_that_they_dialled(image: str) -> None:
+    """The image's own command, with ports of the host that the server knows nothing about."""
+    with running(image, *publish(0, BROKER), *publish(0, GRPC)) as container:
+        with connect(container.published(BROKER)) as client:
+            client.ask(topic_request("orders", 1))
+        address = container.published(GRPC)
+        driver = start_grpc_driver(address)
+        try:
+            java = GrpcJavaClient(driver, address)
+            with java.producer("orders") as producer:
+                producer.send({"topic": "orders", "body": "through the published port"})
+            with java.push("packing", "orders") as consumer:
+                assert [each["body"] for each in consumer.received(1)] == ["through the published port"]
+        finally:
+            driver.close()
 
 
 def test_control_api_is_reached_with_its_token(image: str) -> None:
