@@ -12,7 +12,7 @@ from compat_tests.endpoints.base import LocalEndpoint
 from compat_tests.endpoints.official import OfficialEndpoint
 from compat_tests.endpoints.ours import OursEndpoint
 from compat_tests.power_cut.file_system import CuttableFileSystem
-from compat_tests.power_cut.traffic import Notes, Traffic
+from compat_tests.power_cut.traffic import Notes, run_traffic
 from compat_tests.power_cut.verdict import CutVerdict, judge
 
 MIN_TRAFFIC_S: Final = 0.8
@@ -91,7 +91,7 @@ def _cut_once(
 ) -> Round:
     traffic_s = rng.uniform(MIN_TRAFFIC_S, MAX_TRAFFIC_S)
     same_boot = number % 2 == 1
-    with Traffic(endpoint.broker, notes, senders, str(number), rng.randrange(1 << 30)):
+    with run_traffic(endpoint.broker, notes, senders, str(number), rng.randrange(1 << 30)):
         time.sleep(traffic_s)
         cut_at_ns = time.monotonic_ns()
         disk.cut_power()

@@ -6,12 +6,13 @@ They use the suite's minimal client, which shares no code with the server's.
 import random
 import threading
 import time
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Final, NamedTuple, Self
+from functools import partial
+from typing import Final, NamedTuple
 
 from compat_tests.endpoints.probe import SEND_MESSAGE, Probe, ProbeRefused
+from toolkit.block_threads import run_threads
 
 TOPIC: Final = "PowerCut"
 GROUP: Final = "power-cut-readers"
@@ -44,59 +45,45 @@ class Notes:
     committed: int = 0
 
 
-class Traffic:
-    """Senders and one committing reader, running while the context is open; they end with the connection."""
+def run_traffic(
+    broker: str, notes: Notes, senders: int, name: str, seed: int
+) -> AbstractContextManager[None]:
+    """Run senders and one committing reader while a block is open; they end with the connection, too."""
+    sending = [
+        partial(_send, broker, notes, number, f"{name}-{number}", seed + number) for number in range(senders)
+    ]
+    return run_threads([*sending, partial(_read_and_commit, broker, notes)])
 
-    def __init__(self, broker: str, notes: Notes, senders: int, name: str, seed: int) -> None:
-        self._broker = broker
-        self._notes = notes
-        self._stopped = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._send, args=(number, f"{name}-{number}", seed + number), daemon=True)
-            for number in range(senders)
-        ]
-        self._threads.append(threading.Thread(target=self._read_and_commit, daemon=True))
 
-    def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
-        return self
+def _send(broker: str, notes: Notes, number: int, name: str, seed: int, stopped: threading.Event) -> None:
+    rng = random.Random(seed)
+    queue_id, count = number % QUEUES, 0
+    with suppress(OSError), Probe(broker, ANSWER_TIMEOUT_S) as probe:
+        while not stopped.is_set():
+            count += 1
+            body = f"{name}-{count}:".encode()
+            body += rng.randbytes(rng.randint(0, MAX_BODY_BYTES))
+            notes.attempted.add(body)
+            try:
+                answer, _ = probe.ask(SEND_MESSAGE, _send_fields(queue_id), body)
+            except ProbeRefused:
+                notes.refused += 1
+                continue
+            place = int(answer["queueId"]), int(answer["queueOffset"])
+            notes.acknowledged.append(Acknowledged(*place, body, time.monotonic_ns()))
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stopped.set()
-        for thread in self._threads:
-            thread.join()
 
-    def _send(self, number: int, name: str, seed: int) -> None:
-        rng = random.Random(seed)
-        queue_id, count = number % QUEUES, 0
-        with suppress(OSError), Probe(self._broker, ANSWER_TIMEOUT_S) as probe:
-            while not self._stopped.is_set():
-                count += 1
-                body = f"{name}-{count}:".encode()
-                body += rng.randbytes(rng.randint(0, MAX_BODY_BYTES))
-                self._notes.attempted.add(body)
-                try:
-                    answer, _ = probe.ask(SEND_MESSAGE, _send_fields(queue_id), body)
-                except ProbeRefused:
-                    self._notes.refused += 1
-                    continue
-                place = int(answer["queueId"]), int(answer["queueOffset"])
-                self._notes.acknowledged.append(Acknowledged(*place, body, time.monotonic_ns()))
-
-    def _read_and_commit(self) -> None:
-        """Commit whatever a reader was given, so that the group is at the end of its queue when power fails."""
-        offset = self._notes.committed
-        with suppress(OSError), Probe(self._broker, ANSWER_TIMEOUT_S) as probe:
-            while not self._stopped.is_set():
-                try:
-                    offset = pull(probe, READ_QUEUE, offset)[0]
-                    fields = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": str(READ_QUEUE)}
-                    probe.ask(UPDATE_CONSUMER_OFFSET, fields | {"commitOffset": str(offset)})
-                except ProbeRefused:
-                    time.sleep(IDLE_S)
+def _read_and_commit(broker: str, notes: Notes, stopped: threading.Event) -> None:
+    """Commit whatever a reader was given, so that the group is at the end of its queue when power fails."""
+    offset = notes.committed
+    with suppress(OSError), Probe(broker, ANSWER_TIMEOUT_S) as probe:
+        while not stopped.is_set():
+            try:
+                offset = pull(probe, READ_QUEUE, offset)[0]
+                fields = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": str(READ_QUEUE)}
+                probe.ask(UPDATE_CONSUMER_OFFSET, fields | {"commitOffset": str(offset)})
+            except ProbeRefused:
+                time.sleep(IDLE_S)
 
 
 def pull(probe: Probe, queue_id: int, offset: int) -> tuple[int, bytes]:

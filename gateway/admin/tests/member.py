@@ -1,9 +1,9 @@
 """A member of a consumer group as brokers see one: a connection to each, heartbeats, and answers about its state."""
 
 import threading
-from collections.abc import Mapping
-from types import TracebackType
-from typing import Self
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 
 from gateway.admin.tests.local_server import LocalServer
 from remoting.blocking import BlockingClient
@@ -16,75 +16,56 @@ from remoting.requests.client import (
     GetConsumerRunningInfoReply,
     HeartBeat,
 )
+from toolkit.block_threads import run_threads
 
 _POLL_S = 0.02
 
 
-class Member:
-    """Connected for a block; ``answers=False``: it tells nothing about its state."""
+@contextmanager
+def connect_member(
+    server: LocalServer,
+    client_id: str,
+    group: str,
+    subscriptions: Mapping[str, str],
+    *,
+    owns: tuple[tuple[str, str, int], ...] = (),
+    answers: bool = True,
+) -> Iterator[None]:
+    """Connect a member to every broker while a block is open; ``answers=False``: it tells nothing about its state."""
+    data = [
+        SubscriptionData(topic=topic, sub_string=tags, sub_version=number)
+        for number, (topic, tags) in enumerate(subscriptions.items(), 1)
+    ]
+    queues = {
+        MessageQueue(topic=topic, broker_name=broker, queue_id=queue): ProcessQueueInfo()
+        for topic, broker, queue in owns
+    }
+    consumer = ConsumerData(
+        group_name=group,
+        consume_type="CONSUME_PASSIVELY",
+        message_model="CLUSTERING",
+        consume_from_where="CONSUME_FROM_LAST_OFFSET",
+        subscription_data_set=data,
+    )
 
-    def __init__(
-        self,
-        server: LocalServer,
-        client_id: str,
-        group: str,
-        subscriptions: Mapping[str, str],
-        *,
-        owns: tuple[tuple[str, str, int], ...] = (),
-        answers: bool = True,
-    ) -> None:
-        self._data = [
-            SubscriptionData(topic=topic, sub_string=tags, sub_version=number)
-            for number, (topic, tags) in enumerate(subscriptions.items(), 1)
-        ]
-        self._owns = owns
-        self._done = threading.Event()
-        self._clients = []
-        self._threads = []
-        consumer = ConsumerData(
-            group_name=group,
-            consume_type="CONSUME_PASSIVELY",
-            message_model="CLUSTERING",
-            consume_from_where="CONSUME_FROM_LAST_OFFSET",
-            subscription_data_set=self._data,
-        )
-        self.heartbeat = HeartBeat(data=HeartbeatData(client_id=client_id, consumer_data_set=[consumer]))
-        for broker in server.brokers:
-            client = server.connect(broker)
+    def describe(request: GetConsumerRunningInfo) -> GetConsumerRunningInfoReply:
+        return GetConsumerRunningInfoReply(data=ConsumerRunningInfo(subscription_set=data, mq_table=queues))
+
+    with ExitStack() as stack:
+        clients = [stack.enter_context(closing(server.connect(broker))) for broker in server.brokers]
+        for client in clients:
             if answers:
-                client.serve_request(GetConsumerRunningInfo, self._describe)
-            client.ask(self.heartbeat)
-            self._clients.append(client)
-            self._threads.append(threading.Thread(target=self._serve, args=(client,)))
+                client.serve_request(GetConsumerRunningInfo, describe)
+            client.ask(HeartBeat(data=HeartbeatData(client_id=client_id, consumer_data_set=[consumer])))
+        stack.enter_context(run_threads(partial(_serve, client) for client in clients))
+        yield
 
-    def _describe(self, request: GetConsumerRunningInfo) -> GetConsumerRunningInfoReply:
-        queues = {
-            MessageQueue(topic=topic, broker_name=broker, queue_id=queue): ProcessQueueInfo()
-            for topic, broker, queue in self._owns
-        }
-        return GetConsumerRunningInfoReply(
-            data=ConsumerRunningInfo(subscription_set=self._data, mq_table=queues)
-        )
 
-    def _serve(self, client: BlockingClient) -> None:
-        while not self._done.is_set():
-            try:
-                client.serve_until(self._done.is_set, timeout_s=_POLL_S)
-            except RemotingTimeout:
-                continue
-            except RemotingClosed:
-                return
-
-    def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._done.set()
-        for thread in self._threads:
-            thread.join()
-        for client in self._clients:
-            client.close()
+def _serve(client: BlockingClient, stopped: threading.Event) -> None:
+    while not stopped.is_set():
+        try:
+            client.serve_until(stopped.is_set, timeout_s=_POLL_S)
+        except RemotingTimeout:
+            continue
+        except RemotingClosed:
+            return

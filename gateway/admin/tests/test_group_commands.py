@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.admin.tests.local_server import LocalServer
-from gateway.admin.tests.member import Member
+from gateway.admin.tests.member import connect_member
 from remoting.bodies.groups import SubscriptionGroupConfig
 from remoting.declare import Request
 from remoting.requests.groups import UpdateAndCreateSubscriptionGroup
@@ -100,8 +100,8 @@ def test_lag_on_a_broker_where_the_group_has_no_offset(server: LocalServer, name
 
 def test_members_their_queues_and_subscriptions(server: LocalServer, group: str) -> None:
     with (
-        Member(server, "10.0.0.1@1", group, {group: "a || b"}, owns=((group, "broker-a", 0),)),
-        Member(server, "10.0.0.2@1", group, {group: "b||a", f"%RETRY%{group}": "*"}),
+        connect_member(server, "10.0.0.1@1", group, {group: "a || b"}, owns=((group, "broker-a", 0),)),
+        connect_member(server, "10.0.0.2@1", group, {group: "b||a", f"%RETRY%{group}": "*"}),
     ):
         found = server.read("group", "describe", group)
     assert [(each["client"], each["queues"], each["subscriptions"]) for each in found["members"]] == [
@@ -114,7 +114,10 @@ def test_members_their_queues_and_subscriptions(server: LocalServer, group: str)
 
 
 def test_members_that_disagree_are_named(server: LocalServer, group: str) -> None:
-    with Member(server, "one", group, {group: "a"}), Member(server, "two", group, {group: "b", "more": "*"}):
+    with (
+        connect_member(server, "one", group, {group: "a"}),
+        connect_member(server, "two", group, {group: "b", "more": "*"}),
+    ):
         found = server.read("group", "describe", group)["inconsistentSubscriptions"]
         text = server.run("group", "describe", group)
     assert found == [
@@ -137,7 +140,7 @@ def test_members_that_disagree_are_named(server: LocalServer, group: str) -> Non
 
 
 def test_a_member_that_tells_nothing_is_listed(server: LocalServer, group: str) -> None:
-    with Member(server, "mute", group, {group: "*"}, answers=False):
+    with connect_member(server, "mute", group, {group: "*"}, answers=False):
         (member,) = server.read("group", "describe", group, "--timeout", "1")["members"]
     assert (member["client"], member["answers"], member["queues"]) == ("mute", False, None)
 
@@ -172,7 +175,7 @@ def test_seek_asks_first(server: LocalServer, group: str) -> None:
 
 
 def test_seek_with_members(server: LocalServer, group: str) -> None:
-    with Member(server, "one", group, {group: "*"}):
+    with connect_member(server, "one", group, {group: "*"}):
         server.run("group", "seek", group, "-t", group, "--to", "latest", "--yes")
         assert offsets(server, group) == [5, 0]
         result = server.invoke("group", "seek", group, "-t", group, "--to-offset", "1", "--yes")
@@ -182,7 +185,7 @@ def test_seek_with_members(server: LocalServer, group: str) -> None:
 
 
 def test_delete(server: LocalServer, group: str) -> None:
-    with Member(server, "one", group, {group: "*"}):
+    with connect_member(server, "one", group, {group: "*"}):
         result = server.invoke("group", "delete", group, "--yes")
         assert result.exit_code == 1
         assert "has members (one). Stop them first, or pass --force" in result.stderr
