@@ -83,7 +83,8 @@ def _encode(value: Any, option: int | None, depth: int) -> bytes:
     try:
         return orjson.dumps(value, option=option)
     except orjson.JSONEncodeError as error:
-        reason = error
+        # Its text: a variable that holds the error makes a cycle with this frame, which only the collector frees.
+        reason = str(error)
     if depth > MAX_DEPTH:
         raise JsonError("nested too deeply")
     if isinstance(value, Mapping):

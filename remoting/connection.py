@@ -210,8 +210,13 @@ class Connection:
 
     async def _until_read_ends(self) -> None:
         await self._read_ended.wait()
-        if self._read_failure is not None:
-            raise self._read_failure
+        failure, self._read_failure = self._read_failure, None
+        if failure is not None:
+            try:
+                raise failure
+            finally:
+                # Its trace leads to this frame and to the connection, whose buffers would wait for the collector.
+                del failure
 
     async def _continue_feeding(self) -> None:
         """Handle the rest of what was read, and read on; an exception ends `run`."""

@@ -1,3 +1,4 @@
+import gc
 import json
 from contextlib import suppress
 from types import SimpleNamespace
@@ -35,6 +36,17 @@ def test_official_routes_have_integer_keys(name):
     assert value["brokerDatas"][0]["brokerAddrs"] == {0: "127.0.0.1:10911", 1: "127.0.0.1:10921"}
     assert dumps(value).decode() == BODIES[name]
     assert dumps_standard(value).decode() == BODIES["route_standard"] == BODIES["route_standard2"]
+
+
+def test_unusual_keys_leave_nothing_to_the_garbage_collector():
+    """A namesrv encodes them for every route that is asked for."""
+    gc.collect()
+    gc.disable()
+    try:
+        assert dumps({"a": [{0: "x"}], 1: {2: 3}}) == b'{"a":[{0:"x"}],1:{2:3}}'
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("name", ["stats", "stats1"])

@@ -195,9 +195,14 @@ class SendHandler:
             error.fields = self._common_answer_fields
             raise
         except (MessageIllegal, StoreFull) as error:
-            refusal = store_refusal(error, self._config.store.max_message_size_bytes)
-            refusal.fields = self._common_answer_fields
-            raise refusal from error
+            raise self._store_refusal(error) from error
+
+    def _store_refusal(self, error: Exception) -> RequestError:
+        # Made here, because a variable of the frame that raises it would make a cycle: each refused message would stay
+        # in memory until a garbage collection.
+        refusal = store_refusal(error, self._config.store.max_message_size_bytes)
+        refusal.fields = self._common_answer_fields
+        return refusal
 
     # -- reading and checking -------------------------------------------------------------------------------------
 

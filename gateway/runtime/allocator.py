@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 _M_MMAP_THRESHOLD: Final = -3
 # Above the size of one read (256 KiB), which must stay cheap; below the buffers of unfinished frames.
 LARGE_BLOCK_BYTES: Final = 384 * 1024
-MIN_TRIMMED_BYTES: Final = 16 * 1024 * 1024
+MIN_TRIMMED_BYTES: Final = 8 * 1024 * 1024
 """Growth and free memory that are worth a trim, which takes a few milliseconds of the allocator's lock."""
 TRIM_INTERVAL_S: Final = 5.0
 

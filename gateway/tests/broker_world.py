@@ -1,5 +1,6 @@
 """A whole broker in memory that is called through its handlers: every request travels as bytes of header and body."""
 
+import gc
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -15,6 +16,7 @@ from gateway.tests.configs import broker_config
 from remoting.bodies.heartbeat import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
 from remoting.bodies.topics import TopicConfig
 from remoting.declare import Header, Request
+from remoting.errors import RequestError
 from remoting.requests.client import HeartBeat, HeartbeatReply
 from storage.files import Files, MemoryFiles
 
@@ -128,3 +130,24 @@ def answer_of(frame: bytes) -> Command:
     assert answer.is_response
     assert answer.opaque == 7
     return answer
+
+
+def count_garbage_of_refusals(world: World, request: Request[Any]) -> int:
+    """Have a request refused, and return the number of objects that only a garbage collection frees then."""
+    handler = world.handlers[request.code]
+
+    def is_refused() -> bool:
+        try:
+            handler(world.connection, request.to_command(7))
+        except RequestError:
+            return True
+        return False
+
+    assert is_refused()
+    gc.collect()
+    gc.disable()
+    try:
+        assert is_refused()
+        return gc.collect()
+    finally:
+        gc.enable()

@@ -1,4 +1,6 @@
+import gc
 import logging
+import weakref
 
 import pytest
 import trio
@@ -120,6 +122,24 @@ def test_garbage_closes_the_connection_and_only_it(garbage):
             nursery.cancel_scope.cancel()
 
     trio.run(main)
+
+
+@virtual
+async def test_a_connection_that_a_bad_frame_ended_is_freed_at_once():
+    """Its buffers would otherwise wait for the garbage collector, of one peer after the other."""
+    async with trio.open_nursery() as nursery:
+        bench = Bench(nursery, HANDLERS)
+        await bench.feed(b"\0\0\0\3" + bytes(8))
+        kept = bench.connection.state["kept"] = trio.Event()
+        is_kept = weakref.ref(kept)
+        gc.disable()
+        try:
+            del bench, kept
+            await settle()
+            assert is_kept() is None
+        finally:
+            gc.enable()
+        nursery.cancel_scope.cancel()
 
 
 @virtual

@@ -103,7 +103,7 @@ class HeartbeatRegistration:
     def reply(self) -> HeartbeatReply:
         """Return the answer, or raise the first refusal, after all groups."""
         if self._refusal is not None:
-            raise self._refusal
+            raise RequestError(self._refusal.code, self._refusal.remark)
         changed = self._needs_subscriptions or not self._is_second_version
         return HeartbeatReply(is_support_heart_beat_v2=True, is_sub_change=changed)
 
@@ -111,7 +111,8 @@ class HeartbeatRegistration:
         try:
             register(data)
         except RequestError as error:
-            self._refusal = self._refusal or error
+            # A copy: the trace of the error leads back here, which would keep the heartbeat until a garbage collection.
+            self._refusal = self._refusal or RequestError(error.code, error.remark)
 
     def _member(self) -> GroupMember:
         command = self._command

@@ -43,13 +43,12 @@ async def send_reply(
         error.fields = common
         raise
     properties = decode_properties(header.properties)
-    refusal = await _push_reply(broker, request, call, header, properties)
+    problem = await _push_reply(broker, request, call, header, properties)
     reply = SendMessageReply(msg_id="0", queue_id=header.queue_id, queue_offset=0)
     if broker.config.store_reply_message_enable:
         _store_reply(broker, call, header, properties, reply)
-    if refusal is not None:
-        refusal.fields = {**reply.to_ext(), **common}
-        raise refusal
+    if problem:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, problem, {**reply.to_ext(), **common})
     return reply
 
 
@@ -59,13 +58,14 @@ async def _push_reply(
     call: Call,
     header: SendHeader,
     properties: dict[str, str],
-) -> RequestError | None:
+) -> str:
+    """Push the reply to the client that asked; return the problem, "" if the client has it."""
     client_id = properties.get(MESSAGE_REPLY_TO_CLIENT)
     if client_id is None:
-        return _system_error(f"reply message properties[{MESSAGE_REPLY_TO_CLIENT}] is null")
+        return f"reply message properties[{MESSAGE_REPLY_TO_CLIENT}] is null"
     client = broker.clients.producer_by_id(client_id)
     if client is None:
-        return _system_error(f"push reply message fail, channel of <{client_id}> not found.")
+        return f"push reply message fail, channel of <{client_id}> not found."
     properties[PUSH_REPLY_TIME] = str(broker.clock.now_ms())
     push = _push_request(broker, request, call.connection, header, properties)
     push.body = bytes(call.command.body)
@@ -73,12 +73,8 @@ async def _push_reply(
         await client.connection.ask(push, CLIENT_TIMEOUT_S)
     except (RequestError, RemotingClosed, RemotingTimeout) as problem:
         log.warning("reply message not delivered", extra={"client": client_id, "reason": str(problem)})
-        return _system_error(f"push reply message to {client_id}fail.")
-    return None
-
-
-def _system_error(remark: str) -> RequestError:
-    return RequestError(ResponseCode.SYSTEM_ERROR, remark)
+        return f"push reply message to {client_id}fail."
+    return ""
 
 
 def _push_request(

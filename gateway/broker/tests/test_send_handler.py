@@ -11,6 +11,7 @@ from codec.message import iter_messages
 from codec.properties import decode_properties
 from codec.sysflag import BORN_HOST_V6, MULTI_TAGS, STORE_HOST_V6
 from codec.topics import dlq_topic, retry_topic
+from gateway.tests.broker_world import World, count_garbage_of_refusals
 from gateway.tests.cluster import EPOCH_MS, Consumer, message, pull, settle, simulated
 from remoting.bodies.locks import LockBatchRequestBody
 from remoting.bodies.queues import MessageQueue
@@ -32,6 +33,18 @@ NO_QUEUE = (
 BAD_NAME = "The specified topic: a/b, contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
 NO_RETRY_BATCH = "batch request does not support retry group %RETRY%G"
 ILLEGAL, FULL, FORBIDDEN, NO_TOPIC, NO_GROUP, INVALID, ERROR = 13, 14, 16, 17, 26, 29, 1
+
+
+@pytest.mark.parametrize("reason", ["illegal", "disk full"])
+def test_a_refused_message_is_freed_without_the_garbage_collector(reason):
+    """Large messages to a full disk would otherwise fill the memory until it runs."""
+    world = World(max_message_size_bytes=100)
+    world.topic("orders")
+    world.broker.store.disk_full = reason == "disk full"
+    assert (
+        count_garbage_of_refusals(world, message(body=bytes(90 if world.broker.store.disk_full else 101)))
+        == 0
+    )
 
 
 async def started(cluster, **settings):

@@ -5,7 +5,7 @@ import trio
 
 from gateway.broker.processors.heartbeats import GROUPS_PER_SLICE
 from gateway.tests.broker_fakes import FakeConnection
-from gateway.tests.broker_world import World, answer_of
+from gateway.tests.broker_world import World, answer_of, count_garbage_of_refusals
 from remoting.bodies.heartbeat import (
     CheckClientRequestBody,
     ConsumerData,
@@ -31,6 +31,11 @@ def test_a_heartbeat_registers_and_creates_the_retry_topic(world):
     assert world.broker.clients.next_producer("p").client_id == "c1"
     assert list(world.broker.clients.send_notices()) == [1]
     assert [notice.consumer_group for notice in world.connection.told] == ["g"]
+
+
+def test_a_refused_heartbeat_is_freed_without_the_garbage_collector(world):
+    data = HeartbeatData(client_id="c1", producer_data_set=[ProducerData(group_name="x" * 1000)])
+    assert count_garbage_of_refusals(world, HeartBeat(data=data)) == 0
 
 
 def test_a_group_without_members_is_refused_in_the_official_words(world):
