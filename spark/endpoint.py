@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
+from codec.constants import MASTER_ID
 from remoting.acl import Credentials, make_signer
 from remoting.blocking import BlockingClient
 from remoting.bodies.routes import BrokerData
@@ -22,7 +23,6 @@ T = TypeVar("T")
 Reply = TypeVar("Reply", bound=Header | None)
 Address = tuple[str, int]
 
-_MASTER_ID: Final = 0
 TRANSIENT_CODES: Final = frozenset({1, 2, 14, 215, 1500})
 """Refusals worth a retry: SYSTEM_ERROR, SYSTEM_BUSY, SERVICE_NOT_AVAILABLE, FLOW_CONTROL, GO_AWAY."""
 
@@ -224,5 +224,5 @@ class Connections:
 
 def master_address(broker: BrokerData) -> Address | None:
     """Return the address of a broker's master, or None if it has no master now."""
-    address = broker.broker_addrs.get(_MASTER_ID)
+    address = broker.broker_addrs.get(MASTER_ID)
     return None if address is None else addresses(address)[0]

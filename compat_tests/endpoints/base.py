@@ -64,7 +64,27 @@ class Endpoint(Protocol):
     ) -> None: ...
 
 
-class LocalEndpoint:
+class ServesOnPorts:
+    """Addresses of an endpoint whose servers listen on two known ports, and which starts no gRPC listener."""
+
+    host = "127.0.0.1"
+    namesrv_port: int
+    broker_port: int
+
+    @property
+    def namesrv(self) -> str:
+        return f"{self.host}:{self.namesrv_port}"
+
+    @property
+    def broker(self) -> str:
+        return f"{self.host}:{self.broker_port}"
+
+    @property
+    def grpc(self) -> str | None:
+        return None
+
+
+class LocalEndpoint(ServesOnPorts):
     """Base class of endpoints whose servers are child processes with a directory of their own.
 
     `tls`: the context of probes, for servers that refuse plain connections.
@@ -88,18 +108,6 @@ class LocalEndpoint:
         self._owned = directory is None
         self.directory = directory or Path(tempfile.mkdtemp(prefix=f"rocketmq-{self.kind}-"))
         self.children: list[ChildProcess] = []
-
-    @property
-    def namesrv(self) -> str:
-        return f"127.0.0.1:{self.namesrv_port}"
-
-    @property
-    def broker(self) -> str:
-        return f"127.0.0.1:{self.broker_port}"
-
-    @property
-    def grpc(self) -> str | None:
-        return None
 
     @property
     def store(self) -> Path:

@@ -7,6 +7,7 @@ from contextlib import closing
 from types import TracebackType
 from typing import Any, Self
 
+from compat_tests.endpoints.base import ServesOnPorts
 from compat_tests.endpoints.official import BROKER_SETTINGS, IDLE_SETTINGS
 from compat_tests.endpoints.ports import find_server_ports
 from compat_tests.endpoints.probe import wait_for_route
@@ -23,7 +24,7 @@ _COMMAND = (
 )
 
 
-class ImageEndpoint:
+class ImageEndpoint(ServesOnPorts):
     """The official server in a container; `version` is a tag of apache/rocketmq that the engine has or can pull."""
 
     kind = "image"
@@ -33,21 +34,9 @@ class ImageEndpoint:
         self.name = f"image:{version}"
         self.settings = dict(settings or {})
         self._version = version
-        self._host = _engine_host()
+        self.host = _engine_host()
         self.namesrv_port, self.broker_port = find_server_ports()
         self._container: Any = None
-
-    @property
-    def namesrv(self) -> str:
-        return f"{self._host}:{self.namesrv_port}"
-
-    @property
-    def broker(self) -> str:
-        return f"{self._host}:{self.broker_port}"
-
-    @property
-    def grpc(self) -> str | None:
-        return None
 
     def pids(self) -> list[int]:
         if self._container is None:
@@ -100,7 +89,7 @@ class ImageEndpoint:
         from testcontainers.core.container import DockerContainer
 
         places = {"listenPort": str(self.broker_port), "namesrvAddr": f"127.0.0.1:{self.namesrv_port}"}
-        places |= {"brokerIP1": self._host, "brokerIP2": self._host}
+        places |= {"brokerIP1": self.host, "brokerIP2": self.host}
         container = DockerContainer(f"apache/rocketmq:{self._version}")
         container.with_command(["sh", "-c", _COMMAND]).with_env("JAVA_OPT_EXT", _HEAP)
         container.with_env("NAMESRV_CONF", f"listenPort={self.namesrv_port}\n")

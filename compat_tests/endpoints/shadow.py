@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from compat_tests.endpoints.base import LocalEndpoint
+from compat_tests.endpoints.base import LocalEndpoint, ServesOnPorts
 from compat_tests.endpoints.ours import python_path, wait_ready
 from compat_tests.endpoints.ports import find_server_ports
 from compat_tests.endpoints.probe import wait_for_route
@@ -15,7 +15,7 @@ from compat_tests.endpoints.process import ChildProcess
 from compat_tests.jars import Unavailable
 
 
-class ShadowEndpoint:
+class ShadowEndpoint(ServesOnPorts):
     """A gateway, whose addresses are those of this endpoint, and the `primary` behind it.
 
     The gateway keeps running while the primary is stopped or killed, as it would in production. `extra`: further
@@ -43,18 +43,6 @@ class ShadowEndpoint:
     @settings.setter
     def settings(self, settings: dict[str, str]) -> None:
         self.primary.settings = settings
-
-    @property
-    def namesrv(self) -> str:
-        return f"127.0.0.1:{self.namesrv_port}"
-
-    @property
-    def broker(self) -> str:
-        return f"127.0.0.1:{self.broker_port}"
-
-    @property
-    def grpc(self) -> str | None:
-        return None
 
     @property
     def store(self) -> Path:

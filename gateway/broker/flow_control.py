@@ -20,7 +20,7 @@ import trio
 
 from codec.batch import ENTRY_HEAD
 from codec.command import Command, encode_response
-from codec.constants import ResponseCode
+from codec.constants import MASTER_ID, ResponseCode
 from codec.java_numbers import parse_integer_or
 from gateway.broker.go_away import GoAway
 from gateway.broker.group_commit import GroupCommit
@@ -90,7 +90,6 @@ BRIEF_HOLD_S: Final = 1.0
 """Longest hold of a pull or pop that does not ask to be held, as for cold data in the official broker."""
 DEFAULT_MAX_PULL_BYTES: Final = 256 * 1024
 SUSPEND: Final = 2
-MASTER_ID: Final = "0"
 
 
 class FlowControl:
@@ -248,7 +247,7 @@ class FlowControl:
             return self._encode_pop_retry(command)
         topic, queue_id = command.ext.get("topic", ""), parse_integer_or(command.ext.get("queueId"), 0)
         ext = {
-            "suggestWhichBrokerId": MASTER_ID,
+            "suggestWhichBrokerId": str(MASTER_ID),
             "nextBeginOffset": str(parse_integer_or(command.ext.get("queueOffset"), 0)),
             "minOffset": str(self._store.min_offset(topic, queue_id)),
             "maxOffset": str(self._store.max_offset(topic, queue_id)),

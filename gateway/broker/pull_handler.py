@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from codec.command import Command, encode_response
-from codec.constants import FAQ, ResponseCode
+from codec.constants import FAQ, MASTER_ID, ResponseCode
 from codec.topics import PERM_READ, may_always_pull
 from gateway.broker.broadcast_offsets import PROXY_FOR_BROADCAST, BroadcastOffsets
 from gateway.broker.filter_cache import subscription_refusal
@@ -30,7 +30,7 @@ from storage.queue_read import ReadResult, ReadStatus
 COMMIT_OFFSET, SUSPEND, SUBSCRIPTION, LITE_PULL = 0x1, 0x2, 0x4, 0x10
 LITE_PULL_MESSAGE: Final = 361
 # A group may choose another broker only where replicas can be read (slaveReadEnable); here there are none.
-MASTER_ID: Final = "0"
+SUGGESTED_BROKER: Final = str(MASTER_ID)
 DEFAULT_MAX_BYTES: Final = 256 * 1024
 NOT_FOUND: Final = ResponseCode.PULL_NOT_FOUND
 NO_MATCHED_MESSAGE: Final = ReadStatus.NO_MATCHED_MESSAGE
@@ -388,7 +388,7 @@ def _response_code(status: ReadStatus, offset: int) -> int:
 def _answer_fields(pull: CheckedPull, next_offset: int, min_offset: int, max_offset: int) -> dict[str, str]:
     group_config = pull.group_config
     return {
-        "suggestWhichBrokerId": MASTER_ID,
+        "suggestWhichBrokerId": SUGGESTED_BROKER,
         "nextBeginOffset": str(next_offset),
         "minOffset": str(min_offset),
         "maxOffset": str(max_offset),

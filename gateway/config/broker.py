@@ -5,6 +5,7 @@ The concerns with many keys have a dataclass each: the store, flow control, pop 
 
 from dataclasses import dataclass, field
 
+from codec.constants import MASTER_ID
 from gateway.config.flow import FlowSettings
 from gateway.config.keys import key
 from gateway.config.limits import BrokerLimits
@@ -12,7 +13,6 @@ from gateway.config.pop import PopSettings
 from gateway.config.store import StoreSettings
 
 READ_WRITE = 6
-MASTER_ID = 0
 BROKER_PORT = 10911
 AUTO = "auto"
 NAME = r"[A-Za-z0-9%|_.-]{1,255}"

@@ -20,7 +20,7 @@ from typing import Final
 
 import trio
 
-from gateway.namesrv.registered_broker import MASTER_ID
+from codec.constants import MASTER_ID
 from gateway.namesrv.registration import Registration, refused
 from gateway.namesrv.route_table import RouteTable
 from remoting.bodies.routes import QueueData

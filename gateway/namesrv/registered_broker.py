@@ -2,13 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
 
+from codec.constants import MASTER_ID
 from gateway.namesrv.addresses import address_for
 from remoting.bodies.queues import DataVersion
 from remoting.bodies.routes import BrokerData, QueueData, TopicQueueMappingInfo
-
-MASTER_ID: Final = 0
 
 
 @dataclass(slots=True)

@@ -33,10 +33,11 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from codec.constants import MASTER_ID
 from codec.topics import PERM_WRITE
 from gateway.config.limits import NamesrvLimits
 from gateway.namesrv.queue_permissions import is_same, with_write, without_write
-from gateway.namesrv.registered_broker import MASTER_ID, Member, RegisteredBroker, weight_of
+from gateway.namesrv.registered_broker import Member, RegisteredBroker, weight_of
 from gateway.namesrv.registration import Registration, refused
 from gateway.runtime.limited_log import LimitedLog
 from remoting.bodies.queues import DataVersion

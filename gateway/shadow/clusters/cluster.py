@@ -11,7 +11,7 @@ from urllib.parse import quote
 import trio
 
 from codec.command import Command
-from codec.constants import ResponseCode
+from codec.constants import MASTER_ID, ResponseCode
 from codec.java_numbers import parse_integer_or, quoted
 from remoting.bodies.routes import TopicRouteData
 from remoting.connection import Connection, Handler
@@ -30,7 +30,6 @@ Sign = Callable[[Command], None]
 
 CLUSTER_ERRORS = (OSError, RemotingTimeout, RemotingClosed, RequestError)
 """Exceptions of a request that fail because of the cluster: it does not answer, or it refuses."""
-MASTER_ID = 0
 MAX_BROKERS: Final = 1024
 """Brokers of a cluster that are known at a time: anybody can register as many as he likes."""
 MAX_BROKER_NAME_CHARS: Final = 200

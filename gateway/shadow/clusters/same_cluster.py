@@ -10,7 +10,8 @@ import contextlib
 import secrets
 from typing import Final
 
-from gateway.shadow.clusters.cluster import CLUSTER_ERRORS, MASTER_ID, Cluster
+from codec.constants import MASTER_ID
+from gateway.shadow.clusters.cluster import CLUSTER_ERRORS, Cluster
 from remoting.bodies.heartbeat import HeartbeatData, ProducerData
 from remoting.errors import RequestError
 from remoting.requests.admin import GetBrokerRuntimeInfo
