@@ -14,7 +14,10 @@ from compat_tests.clients.typed import (
     create_topic,
     restore_timer_engine,
     send_readable,
+    set_broker_config,
+    topic_request,
 )
+from compat_tests.endpoints import choose_endpoint
 from compat_tests.malformed.exchange import ANSWER_TIMEOUT_S, SILENT, ObservedAnswer, RawExchange
 from compat_tests.malformed.recording import (
     case_name,
@@ -34,7 +37,7 @@ from compat_tests.malformed.valid_requests import (
     UNSERVED_NAMESRV_CODES,
     valid_request,
 )
-from compat_tests.malformed.variants import Variant, damaged_headers, variants_of
+from compat_tests.malformed.variants import Variant, damaged_headers, unknown_names, variants_of
 from compat_tests.marks import case
 from compat_tests.server import ServerUnderTest
 
@@ -42,6 +45,12 @@ SILENCE_S = 0.3
 """Time after which a request counts as not answered, if none is expected."""
 RECORDING_SILENCE_S = 3.0
 """The same while the answers are recorded and nothing is known of them."""
+
+STRICT_SETTINGS = {
+    "autoCreateTopicEnable": "false",
+    "autoCreateSubscriptionGroup": "false",
+    "recallMessageEnable": "true",
+}
 
 Check = Callable[[str, str, Iterable[Variant]], None]
 
@@ -58,6 +67,19 @@ def world(recorded_server: ServerUnderTest) -> Iterator[None]:
     yield
     with connect(server.broker) as broker:  # A new one: the first has been idle for too long.
         restore_timer_engine(broker)
+
+
+@pytest.fixture(scope="module")
+def strict_broker(recorded_server: ServerUnderTest) -> Iterator[str]:
+    """The address of another broker, of the same kind as the server, that creates no topic and no group unasked."""
+    with choose_endpoint(recorded_server.kind) as endpoint:
+        with connect(endpoint.broker) as broker:
+            for topic in (TOPIC, EMPTY_TOPIC):
+                broker.ask(topic_request(topic, 4))
+            create_group(broker, GROUP)
+            send_readable(broker, TOPIC)
+            set_broker_config(broker, **STRICT_SETTINGS)
+        yield endpoint.broker
 
 
 @pytest.fixture
@@ -134,6 +156,14 @@ def test_broker_refuses_codes_of_others(check: Check, server: ServerUnderTest) -
 def test_namesrv_refuses_codes_of_others(check: Check, server: ServerUnderTest) -> None:
     for code in UNSERVED_NAMESRV_CODES:
         check(f"namesrv {code}", server.namesrv, variants_of(valid_request(code), valid_only=True))
+
+
+@case("admin", "a broker that creates nothing unasked refuses unknown topics and groups as recorded")
+def test_nothing_is_created(check: Check, strict_broker: str) -> None:
+    for code in BROKER_CODES:
+        variants = list(unknown_names(valid_request(code)))
+        if variants:
+            check(f"strict {code}", strict_broker, variants)
 
 
 @case("wire", "damaged headers: code, remark and fate of the connection as recorded")

@@ -96,8 +96,13 @@ def delete_created(server: ServerUnderTest) -> None:
 
 def restore_timer_engine(broker: BlockingClient) -> None:
     """Undo what switching to the timer engine that is in use leaves in the official broker's configuration."""
+    set_broker_config(broker, timerRocksDBStopScan="false")
+
+
+def set_broker_config(broker: BlockingClient, **settings: str) -> None:
+    """Change settings of a broker that runs."""
     request = UpdateBrokerConfig()
-    request.body = b"timerRocksDBStopScan=false\n"
+    request.body = "".join(f"{key}={value}\n" for key, value in settings.items()).encode()
     broker.ask(request)
 
 

@@ -60,7 +60,7 @@ def variants_of(request: ValidRequest, *, valid_only: bool = False) -> Iterator[
         yield Variant(
             label, _frame(request.code, {**ext, name: value} if value is not None else ext, request.body)
         )
-    yield from _unknown_names(request)
+    yield from unknown_names(request)
     bodies = BAD_JSON if request.has_json_body else BAD_BYTES if request.body else {}
     for label, body in bodies.items():
         yield Variant(label, _frame(request.code, request.ext, body))
@@ -83,7 +83,7 @@ def _wrong_fields(request: ValidRequest) -> Iterator[tuple[str, str | None]]:
             yield name, ""
 
 
-def _unknown_names(request: ValidRequest) -> Iterator[Variant]:
+def unknown_names(request: ValidRequest) -> Iterator[Variant]:
     """Yield requests about a topic or group that does not exist. Its name is the code's own, as some create it."""
     unknown = f"malformed_unknown_{request.code}"
     for name, value in request.ext.items():

@@ -21,7 +21,7 @@ from compat_tests.malformed.recording import (
     write_section,
 )
 from compat_tests.malformed.valid_requests import BROKER_CODES, NAMESRV_CODES, valid_request
-from compat_tests.malformed.variants import Variant, damaged_headers, variants_of
+from compat_tests.malformed.variants import Variant, damaged_headers, unknown_names, variants_of
 
 VARIANT = Variant("v", encode_command(Command(1, 7)))
 
@@ -34,6 +34,16 @@ def test_every_variant_of_a_code_has_a_name_of_its_own_and_is_recorded(code: int
     for server, codes in (("broker", BROKER_CODES), ("namesrv", NAMESRV_CODES)):
         if code in codes:
             assert list(recorded[f"{server} {code}"]) == names
+
+
+def test_requests_about_unknown_names_are_recorded_with_and_without_automatic_creation() -> None:
+    recorded = read_recording()
+    for code in BROKER_CODES:
+        names = [variant.name for variant in unknown_names(valid_request(code))]
+        assert set(names) <= set(recorded[f"broker {code}"])
+        assert list(recorded.get(f"strict {code}", ())) == names
+    assert recorded["broker 36"]["unknown group"].code == 1
+    assert recorded["strict 36"]["unknown group"].code == 26
 
 
 def test_variants_lack_each_field_and_put_wrong_values_into_it() -> None:
