@@ -82,6 +82,7 @@ class StoreModel(RuleBasedStateMachine):
         self.config = CONFIG
         self.log: list[Stored] = []
         self.confirmed = 0
+        self.returned: set[Queue] = set()  # of deleted topics that a crash brought back, perhaps in part
         self.delivered: set[int] = set()  # physical offsets of timer messages
         self.staged_bodies: list[bytes] = []  # of the parts of the next batch
         self.published: list[bytes] = []
@@ -188,6 +189,7 @@ class StoreModel(RuleBasedStateMachine):
     @rule(topic=topics)
     def delete_topic(self, topic: str) -> None:
         self.store.delete_topic(topic)
+        self.returned = {queue for queue in self.returned if queue[0] != topic}
         assert not any(self.store.max_offset(topic, queue_id) for queue_id in range(3))
         for each in self.log:
             if each.queue[0] == topic and each.offset >= 0:
@@ -473,7 +475,7 @@ class StoreModel(RuleBasedStateMachine):
         self.confirmed = end
         self.log = [each for each in self.log if each.end <= end]
         for queue in {each.queue for each in self.log if each.offset >= 0}:
-            if not self.live(queue):
+            if not self.live(queue) or queue in self.returned:
                 self.bring_back(queue)
         self.delivered = {place for place in self.delivered if place < end}
         self.check_timers(lost_power)
@@ -484,7 +486,13 @@ class StoreModel(RuleBasedStateMachine):
                     self.query_by_key(topic, key)
 
     def bring_back(self, queue: Queue) -> None:
-        """Mark the messages of a deleted topic as not deleted that a crash has brought back."""
+        """Mark the messages of a deleted topic as not deleted that a crash has brought back.
+
+        A power cut during the deletion may bring back the first files of a queue, and a rebuild from the log, after a
+        later crash, the rest.
+        """
+        if self.store.max_offset(*queue):
+            self.returned.add(queue)
         newest = {each.offset: each for each in self.log if each.queue == queue}
         for offset in range(self.store.max_offset(*queue)):
             newest[offset].is_deleted = False
@@ -583,3 +591,17 @@ TestStoreModel.settings = settings(
     deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
 )
+
+
+def test_a_rebuild_brings_back_the_rest_of_a_queue_whose_deletion_lost_power() -> None:
+    model = StoreModel()
+    model.open(queue_file_entries=5)
+    model.append_many(queue_id=2, count=30)
+    model.append(LONG, 2, b"u", b"")
+    model.checkpoint()
+    model.delete_topic("a")
+    model.crash_while_closing(seed=82744, lose=True, left=3)
+    assert 0 < model.store.max_offset("a", 2) < 30, "the story needs a part"
+    model.damage_header(queue_id=2, topic=LONG, byte=33)
+    assert model.store.max_offset("a", 2) == 30
+    model.same_messages()
