@@ -114,9 +114,15 @@ class TlsTransport:
     async def handshake(self) -> None:
         """Do the handshake; call it first. Raises OSError (also ssl.SSLError) when it fails or takes too long."""
         with trio.move_on_after(MAX_HANDSHAKE_S) as limit:
-            while not self._try_handshake():
-                await self._below.send_all(self._out.read())
-                self._arrived(await self._below.receive(_READ_BYTES))
+            try:
+                while not self._try_handshake():
+                    await self._below.send_all(self._out.read())
+                    self._arrived(await self._below.receive(_READ_BYTES))
+            except ssl.SSLError:
+                if alert := self._out.read():  # It tells the peer what is wrong.
+                    with suppress(OSError):
+                        await self._below.send_all(alert)
+                raise
             await self._below.send_all(self._out.read())
         if limit.cancelled_caught:
             raise OSError(f"no TLS handshake with {self.remote} within {MAX_HANDSHAKE_S} s")

@@ -2,12 +2,16 @@
 
 import os
 import re
+import socket
+import ssl
 import subprocess
 import sys
 import urllib.error
 import urllib.request
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -147,3 +151,59 @@ def test_the_console_knows_its_operators(site: Site) -> None:
     change = ("shadow", "mode", "orders", "strict-dual", *words[2:], "--login-file", str(login_file))
     assert run_command(site.directory, *change).returncode == 0
     assert any("user=otto" in line for line in site.gateway.lines("console action"))
+
+
+def listeners(site: Site) -> dict[str, tuple[str, int]]:
+    """Return the address of every port that the servers of the page listen on."""
+    places = {
+        "namesrv": site.primary.namesrv,
+        "broker": site.primary.broker,
+        "HTTP port": site.primary.ready["http"],
+        "shadow namesrv": site.gateway.namesrv,
+        "shadow broker": site.gateway.broker,
+        "console": site.gateway.ready["console"],
+    }
+    return {name: ("127.0.0.1", split_address(place)[1]) for name, place in places.items()}
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_1, ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_every_listener_speaks_tls_1_2_and_newer(site: Site, version: ssl.TLSVersion) -> None:
+    context = client_context(ca_file=site.directory / "ca.pem")
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    # 1.1 is deprecated in the client as well, which says so.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        context.minimum_version = context.maximum_version = version
+    for name, place in listeners(site).items():
+        with socket.create_connection(place, timeout=15) as sock:
+            if version is ssl.TLSVersion.TLSv1_1:
+                with pytest.raises(ssl.SSLError, match=r"(?i)protocol.version"):
+                    context.wrap_socket(sock, server_hostname="127.0.0.1")
+            else:
+                with context.wrap_socket(sock, server_hostname="127.0.0.1") as secure:
+                    assert secure.version() == version.name.replace("_", "."), name
+
+
+def test_every_listener_shows_a_renewed_certificate(site: Site) -> None:
+    """The files are replaced, and nothing is restarted."""
+    before = {name: ssl.get_server_certificate(place) for name, place in listeners(site).items()}
+    assert len(set(before.values())) == 1
+    words = ("cert", str(site.directory), "--name", "renewed", "--host", "127.0.0.1")
+    assert run_command(site.directory, *words).returncode == 0
+    for ending in ("key", "pem"):
+        (site.directory / f"renewed.{ending}").replace(site.directory / f"server.{ending}")
+    trusting = client_context(ca_file=site.directory / "ca.pem")
+    for name, place in listeners(site).items():
+        eventually(partial(shows_another, place, before[name]))
+        with socket.create_connection(place, timeout=15) as sock:
+            trusting.wrap_socket(sock, server_hostname="127.0.0.1").close()
+
+
+def shows_another(place: tuple[str, int], certificate: str) -> bool:
+    return ssl.get_server_certificate(place) != certificate
+
+
+def test_administrators_leave_lines(site: Site) -> None:
+    lines = site.primary.lines("administrative request")
+    created = [line for line in lines if "AUTH_CREATE_USER" in line]
+    assert any("by=root" in line and "username=gateway" in line and "result=done" in line for line in created)

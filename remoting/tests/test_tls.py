@@ -1,5 +1,6 @@
 import socket
 import ssl
+import warnings
 from contextlib import suppress
 from typing import Any
 
@@ -277,6 +278,20 @@ async def test_a_peer_that_does_not_go_on_with_its_handshake(listening):
     with pytest.raises(OSError, match="no TLS handshake"):
         await TlsTransport(here, listening, server_side=True).handshake()
     assert trio.current_time() - began == MAX_HANDSHAKE_S
+
+
+def test_a_peer_is_told_why_its_handshake_fails(authority, ends):
+    old = client_context(ca_file=authority.file)
+    old.set_ciphers("ALL:@SECLEVEL=0")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        old.minimum_version = old.maximum_version = ssl.TLSVersion.TLSv1_1
+
+    async def main():
+        *_, errors = await shaken(ends, server_context(*authority.issue("modern")), old)
+        assert any("alert protocol version" in str(error) for error in errors)
+
+    trio.run(main)
 
 
 def test_a_client_that_can_be_verified_is_verified(authority, tmp_path, ends):

@@ -19,6 +19,7 @@ from compat_tests.cases.secured import (
     denial,
     dial,
     put_rules,
+    write_private,
 )
 from compat_tests.clients.command_line import CommandLine
 from compat_tests.clients.typed import (
@@ -302,6 +303,24 @@ def test_acl_1(tmp_path: Path) -> None:
             denial(clerk, send_request("orders"))
         with dial(process.broker, None) as stranger:
             assert denial(stranger, send_request("orders")) == "username cannot be null."
+
+
+def test_accounts_of_acl_1_become_users(tmp_path: Path) -> None:
+    accounts = tmp_path / "plain_acl.yml"
+    accounts.write_text(
+        "accounts:\n"
+        "  - {accessKey: clerk-of-orders, secretKey: 12345678, topicPerms: [orders=PUB], groupPerms: [bill=SUB]}\n"
+    )
+    conf = tmp_path / "broker.conf"
+    more = {"migrateAuthFromV1Enabled": "true", "plainAclFile": str(accounts)}
+    write_private(conf, "".join(f"{key}={value}\n" for key, value in {**SETTINGS, **more}.items()))
+    with Gateway(tmp_path, "--memory", "-c", str(conf)) as process:
+        with dial(process.broker) as root:
+            root.ask(topic_request("orders", 1))
+            root.ask(topic_request("bills", 1))
+        with dial(process.broker, "clerk-of-orders", "12345678") as clerk:
+            send(clerk, "orders")
+            assert "Topic:bills" in denial(clerk, send_request("bills"))
 
 
 @pytest.mark.parametrize(
