@@ -33,6 +33,7 @@ from typing import (
     Any,
     ClassVar,
     Generic,
+    NamedTuple,
     NoReturn,
     Protocol,
     Self,
@@ -378,10 +379,19 @@ class TopicRequest(RpcRequest[Reply]):
 REQUESTS: dict[int, type[Request[Any]]] = {}
 """Every declared request by code; importing ``remoting.requests`` fills it."""
 
-NOT_SERVED: dict[int, str] = {}
-"""Official request codes that this server does not accept, with the reason."""
+
+class NotServed(NamedTuple):
+    """An official request that has no declaration: its constant, and the reason."""
+
+    name: str
+    reason: str
 
 
-def declare_not_served(code: int, reason: str) -> None:
-    """Record the reason why an official request code has no declaration."""
-    NOT_SERVED[code] = reason
+NOT_SERVED: dict[int, NotServed] = {}
+"""Official requests without a declaration by code; servers refuse them as codes that they do not know."""
+
+
+def declare_not_served(reason: str, names: Mapping[int, str]) -> None:
+    """Record the reason why official requests, given with their codes, have no declaration."""
+    for code, name in names.items():
+        NOT_SERVED[code] = NotServed(name, reason)
