@@ -205,6 +205,15 @@ def test_grpc_clients_are_told_the_published_port_that_they_dialled(image: str) 
             driver.close()
 
 
+def test_commands_run_inside(image: str) -> None:
+    """The first commands of docs/how-to/containers.md."""
+    with running(image) as container:
+        command = ("exec", container.name, "rmq-gateway")
+        docker(*command, "topic", "create", "orders")
+        docker(*command, "produce", "orders", "hello")
+        assert docker(*command, "consume", "orders") == "hello"
+
+
 def test_control_api_is_reached_with_its_token(image: str) -> None:
     environment = ("--env", "RMQ_GATEWAY_CONTROL_ADDRESS=0.0.0.0", "--env", "RMQ_GATEWAY_CONTROL_TOKEN=t0ken")
     command = ("serve", "--memory", "--control", str(CONTROL))
