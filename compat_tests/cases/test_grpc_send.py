@@ -10,7 +10,7 @@ from compat_tests.cases.test_config import changed
 from compat_tests.clients.driver import JavaClientError
 from compat_tests.clients.grpc_api import GrpcJavaClient
 from compat_tests.clients.typed import iter_queue
-from compat_tests.marks import case
+from compat_tests.marks import case, needs_admin
 from compat_tests.server import ServerUnderTest, eventually
 from remoting.blocking import BlockingClient
 
@@ -117,6 +117,7 @@ def test_delayed(grpc_java: GrpcJavaClient, broker: BlockingClient, typed_topic:
 
 
 @case("grpc", "Java 5.1: a recalled message is not delivered")
+@needs_admin("changes settings of the broker")
 def test_recall(grpc_java: GrpcJavaClient, broker: BlockingClient, typed_topic: MakeTopic) -> None:
     topic = typed_topic("DELAY")
     with grpc_java.producer(topic) as producer, changed(broker, recallMessageEnable="true"):

@@ -33,11 +33,15 @@ class GrpcJavaClient:
             identity |= {"access_key": credentials.access_key, "secret_key": credentials.secret_key}
         return GrpcJavaClient(self.driver, endpoints, identity)
 
+    def _start(self, kind: str, arguments: Mapping[str, Any]) -> str:
+        name = f"{kind}-{next(_NAMES)}"
+        self.driver.call(f"{kind}.start", name=name, endpoints=self.endpoints, **self.identity, **arguments)
+        return name
+
     @contextmanager
     def _running(self, kind: str, **arguments: Any) -> Iterator[str]:
         """Run one client during the block and yield its name."""
-        name = f"{kind}-{next(_NAMES)}"
-        self.driver.call(f"{kind}.start", name=name, endpoints=self.endpoints, **self.identity, **arguments)
+        name = self._start(kind, arguments)
         try:
             yield name
         finally:
@@ -65,10 +69,16 @@ class GrpcJavaClient:
     def push(
         self, group: str, topic: str, *, failures: int = 0, **expression: str
     ) -> Iterator["GrpcPushConsumer"]:
-        """Run a push consumer that fails the first deliveries of each message, all of them for -1."""
+        """Run a push consumer that fails the first deliveries of each message, all of them for -1.
+
+        It stops behind the block's back: the client waits for its receive calls, which last 20 s.
+        """
         arguments = {"group": group, "subscriptions": [{"topic": topic, **expression}], "failures": failures}
-        with self._running("push", **arguments) as name:
+        name = self._start("push", arguments)
+        try:
             yield GrpcPushConsumer(self.driver, name)
+        finally:
+            self.driver.start_call("push.stop", name=name)
 
     def call(
         self,
