@@ -10,7 +10,9 @@ from remoting.transport import Opener
 from toolkit.settings import SettingsError
 
 APPLICATION_PROTOCOLS: Final = ("h2",)
-"""Offered for the gRPC port, whose clients insist on it. Clients of the other ports do not ask."""
+"""Offered for the gRPC port, whose clients insist on it. Clients of the ports that share its acceptor do not ask."""
+HTTP_PROTOCOLS: Final = ("http/1.1",)
+"""Offered by the HTTP port. Clients that prefer HTTP/2 do without it."""
 
 
 class TlsError(SettingsError):
@@ -24,6 +26,7 @@ def build_acceptor(config: TlsConfig, max_first_byte_wait_s: float) -> TlsAccept
     return _build_acceptor(
         config,
         TlsMode(config.mode),
+        APPLICATION_PROTOCOLS,
         verifies=config.verify_clients or config.client_certificates == "require",
         max_first_byte_wait_s=max_first_byte_wait_s,
     )
@@ -36,12 +39,13 @@ def build_http_acceptor(config: TlsConfig, mode: str) -> TlsAcceptor:
     """
     if mode == "disabled":
         return TlsAcceptor(TlsMode.DISABLED, self_signed_context)
-    return _build_acceptor(config, TlsMode(mode), verifies=False)
+    return _build_acceptor(config, TlsMode(mode), HTTP_PROTOCOLS, verifies=False)
 
 
 def _build_acceptor(
     config: TlsConfig,
     mode: TlsMode,
+    protocols: tuple[str, ...],
     *,
     verifies: bool,
     max_first_byte_wait_s: float = MAX_FIRST_BYTE_WAIT_S,
@@ -53,7 +57,7 @@ def _build_acceptor(
                 f"tls.server.certPath is not set, although {what}. Set it and tls.server.keyPath "
                 "(`rmq-gateway cert` creates both for development), or tls.server.mode=disabled"
             )
-        return TlsAcceptor(mode, self_signed_context, (), max_first_byte_wait_s, APPLICATION_PROTOCOLS)
+        return TlsAcceptor(mode, self_signed_context, (), max_first_byte_wait_s, protocols)
     if verifies and not config.client_authority:
         raise TlsError(
             "tls.server.trustCertPath is not set, although clients' certificates are verified by it"
@@ -69,7 +73,7 @@ def _build_acceptor(
             client_authority=client_authority,
             client_required=verifies and config.client_certificates == "require",
             max_first_byte_wait_s=max_first_byte_wait_s,
-            application_protocols=APPLICATION_PROTOCOLS,
+            application_protocols=protocols,
         )
     except (OSError, ValueError) as problem:
         files = [file for file in (certificate, private_key, client_authority) if file is not None]

@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import socket
 import ssl
 import urllib.error
 import urllib.request
@@ -147,6 +148,7 @@ def test_tls_in_each_mode(authority, mode, monkeypatch):
             assert await served("http") is (mode != "enforcing")
             if mode != "disabled":
                 assert await served("https")
+                assert await trio.to_thread.run_sync(chosen_protocol, trusting, port) == "http/1.1"
             for told in ("", mode):
                 monkeypatch.setenv("RMQ_GATEWAY_HTTP_TLS", told)
                 monkeypatch.setenv("RMQ_GATEWAY_HTTP_PORT", str(port))
@@ -154,6 +156,16 @@ def test_tls_in_each_mode(authority, mode, monkeypatch):
             nursery.cancel_scope.cancel()
 
     trio.run(main)
+
+
+def chosen_protocol(tls, port):
+    """Return the protocol that the server chooses for a client that would rather speak HTTP/2, as curl does."""
+    tls.set_alpn_protocols(["h2", "http/1.1"])
+    with (
+        socket.create_connection(("127.0.0.1", port), timeout=30) as sock,
+        tls.wrap_socket(sock, server_hostname="localhost") as secure,
+    ):
+        return secure.selected_alpn_protocol()
 
 
 def test_a_renewed_certificate_is_loaded(authority, monkeypatch):
