@@ -18,7 +18,6 @@ from urllib.parse import urlsplit
 import trio
 
 from gateway.config.metrics_export import MetricsExportConfig
-from gateway.runtime.limited_log import LimitedLog
 from gateway.runtime.metrics import Distribution, Metric, MetricRegistry
 from gateway.runtime.supervise import TaskSupervisor
 from toolkit.install_command import DISTRIBUTION, install_command
@@ -74,7 +73,6 @@ class MetricsPush:
         self._interval_s = config.interval_ms / 1000
         self._samples = OtlpSamples(prefix, labels, {"service.name": DISTRIBUTION})
         self._started_ns = time.time_ns()
-        self._limited_log = LimitedLog(log, time.monotonic)
         self._one_thread = trio.CapacityLimiter(1)
         self._library = _LastMessage()
         self.pushed = self.failed = 0
@@ -106,7 +104,7 @@ class MetricsPush:
             self.pushed += 1
         else:
             self.failed += 1
-            self._limited_log.warning("metrics not pushed", target=self._target, reason=reason)
+            log.warning("metrics not pushed", extra={"target": self._target, "reason": reason})
 
     def _send(self, samples: list[Metric | Distribution]) -> str | None:
         """Send all samples; return why that failed. Runs in a thread."""

@@ -16,6 +16,7 @@ from typing import Any, Self, TypeVar
 from codec.command import Command, encode_command, encode_response
 from codec.constants import ResponseCode
 from codec.frames import MAX_FRAME_BYTES, FrameSplitter
+from codec.hosts import format_host
 from remoting.declare import Header, Request
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
 
@@ -185,9 +186,9 @@ class BlockingClient:
             self._socket.settimeout(self.timeout_s)
             self._socket.sendall(data)
         except TimeoutError as error:
-            raise RemotingTimeout(f"{self.remote} is not reading") from error
+            raise RemotingTimeout(f"{format_host(self.remote)} is not reading") from error
         except OSError as error:
-            raise RemotingClosed(f"{self.remote} closed the connection: {error}") from error
+            raise RemotingClosed(f"{format_host(self.remote)} closed the connection: {error}") from error
 
     def receive_bytes(self, *, timeout_s: float | None = None) -> bytes:
         """Return the next bytes, unframed; ``b""`` when the peer has closed."""
@@ -262,7 +263,7 @@ class BlockingClient:
     def _next(self, deadline: float) -> Command:
         while not self._received:
             if not self._receive_more(deadline):
-                raise RemotingClosed(f"{self.remote} closed the connection")
+                raise RemotingClosed(f"{format_host(self.remote)} closed the connection")
         return self._received.popleft()
 
     def _receive_more(self, deadline: float) -> bool:
@@ -288,7 +289,7 @@ class BlockingClient:
             self._socket.settimeout(left)
             return read()
         except TimeoutError as error:
-            raise RemotingTimeout(f"{self.remote} has not answered in time") from error
+            raise RemotingTimeout(f"{format_host(self.remote)} has not answered in time") from error
         except ConnectionError:
             return closed
 

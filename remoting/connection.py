@@ -36,6 +36,7 @@ import trio
 from codec.command import Command, decode_frame, encode_command, encode_response
 from codec.constants import ResponseCode
 from codec.errors import FrameError
+from codec.hosts import format_host
 from remoting.declare import Header, Request
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
 from remoting.foreign_protocols import log_foreign, recognise
@@ -153,7 +154,8 @@ class Connection:
             if foreign is not None:
                 log_foreign(self.remote, self.local, *foreign)
             else:
-                log.warning("connection closed: bad frame", extra={"remote": self.remote, "reason": reason})
+                extra = {"remote": self.remote, "port": self.local[1], "reason": reason}
+                log.warning("connection closed: bad frame", extra=extra)
         except OSError as error:
             reason = str(error)
         except Exception:
@@ -474,7 +476,7 @@ class Connection:
         Without ``answered`` the request is sent oneway.
         """
         if self.closed:
-            raise RemotingClosed(f"connection to {self.remote} is closed")
+            raise RemotingClosed(f"connection to {format_host(self.remote)} is closed")
         self._next_opaque = (self._next_opaque + 1) & 0x7FFFFFFF
         command.opaque = self._next_opaque
         if answered is None:
@@ -505,10 +507,12 @@ class Connection:
         finally:
             self._pending_requests.pop(command.opaque, None)
         if not answers:
-            raise RemotingTimeout(f"no answer from {self.remote} within {timeout_s} s to code {command.code}")
+            raise RemotingTimeout(
+                f"no answer from {format_host(self.remote)} within {timeout_s} s to code {command.code}"
+            )
         if answers[0] is None:
             raise RemotingClosed(
-                f"connection to {self.remote} closed before its answer to code {command.code}"
+                f"connection to {format_host(self.remote)} closed before its answer to code {command.code}"
             )
         return answers[0]
 

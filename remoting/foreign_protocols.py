@@ -5,8 +5,6 @@ from typing import Final
 
 log = logging.getLogger(__name__)
 
-MAX_PEERS_LOGGED: Final = 1000
-"""Peers whose mistake is remembered; a new one beyond that is logged at level debug only."""
 _HTTP: Final = (b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"OPTI", b"PATC", b"CONN")
 
 HTTP_2: Final = (
@@ -22,8 +20,6 @@ TLS: Final = (
     "turn TLS on at this server (tls.server.mode), or off at the client (tls.enable=false)",
 )
 
-_logged: set[tuple[str, str]] = set()
-
 
 def recognise(data: bytes | bytearray | memoryview) -> tuple[str, str] | None:
     """Return what protocol the first bytes of a connection belong to, and the remedy; None for an unknown one."""
@@ -38,11 +34,6 @@ def recognise(data: bytes | bytearray | memoryview) -> tuple[str, str] | None:
 
 
 def log_foreign(remote: tuple[str, int], local: tuple[str, int], protocol: str, remedy: str) -> None:
-    """Log that a peer speaks another protocol, once for each host: such peers come back all the time."""
-    peer = remote[0], protocol
-    is_new = peer not in _logged and len(_logged) < MAX_PEERS_LOGGED
-    if is_new:
-        _logged.add(peer)
-    extra = {"remote": remote, "port": local[1], "remedy": remedy}
-    level = logging.WARNING if is_new else logging.DEBUG
-    log.log(level, "connection closed: the peer speaks %s", protocol, extra=extra)
+    """Log that a peer speaks another protocol than this port does."""
+    extra = {"remote": remote, "port": local[1], "protocol": protocol, "remedy": remedy}
+    log.warning("connection closed: the peer speaks another protocol", extra=extra)

@@ -160,7 +160,7 @@ class RemotingServer:
         address, most = transport.remote[0], self._server_limits.max_connections_per_address
         if 0 < most <= self._open_by_address[address]:
             extra = {"remote": address, "limit": most, "setting": "maxConnectionsPerAddress"}
-            log.info("connection refused: too many from this address", extra=extra)
+            log.warning("connection refused: too many from this address", extra=extra)
             transport.close()
             return
         self._open_by_address[address] += 1

@@ -11,6 +11,7 @@ from typing import Final
 
 import trio
 
+from codec.hosts import format_host
 from remoting.transport import Address, Buffer, Opener, Transport
 
 MAX_HANDSHAKE_S: Final = 10.0
@@ -125,7 +126,7 @@ class TlsTransport:
                 raise
             await self._below.send_all(self._out.read())
         if limit.cancelled_caught:
-            raise OSError(f"no TLS handshake with {self.remote} within {MAX_HANDSHAKE_S} s")
+            raise OSError(f"no TLS handshake with {format_host(self.remote)} within {MAX_HANDSHAKE_S} s")
 
     def _try_handshake(self) -> bool:
         try:

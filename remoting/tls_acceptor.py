@@ -15,6 +15,7 @@ from typing import Final, Self
 
 import trio
 
+from codec.hosts import format_host
 from remoting.file_watch import FileWatch
 from remoting.tls import TlsTransport, server_context
 from remoting.transport import SocketTransport, Transport
@@ -112,14 +113,17 @@ class TlsAcceptor:
         with trio.move_on_after(self._max_first_byte_wait_s):
             first = await transport.peek()
         if first is None:
-            raise OSError(f"{transport.remote} was silent for {self._max_first_byte_wait_s} s")
+            raise OSError(f"{format_host(transport.remote)} was silent for {self._max_first_byte_wait_s} s")
         if not first:
-            raise OSError(f"{transport.remote} closed without a byte")
+            raise OSError(f"{format_host(transport.remote)} closed without a byte")
         if first == _HANDSHAKE_BYTE:
             return await self._accept_tls(transport)
         if self._mode is TlsMode.ENFORCING:
-            log.info("connection without TLS refused", extra={"remote": transport.remote})
-            raise OSError(f"{transport.remote} does not use TLS")
+            log.warning(
+                "connection without TLS refused",
+                extra={"remote": transport.remote, "port": transport.local[1]},
+            )
+            raise OSError(f"{format_host(transport.remote)} does not use TLS")
         return transport
 
     async def _accept_tls(self, transport: SocketTransport) -> TlsTransport:
@@ -127,7 +131,8 @@ class TlsAcceptor:
         try:
             await secure.handshake()
         except OSError as problem:
-            log.info("TLS handshake failed", extra={"remote": transport.remote, "reason": str(problem)})
+            extra = {"remote": transport.remote, "port": transport.local[1], "reason": str(problem)}
+            log.warning("TLS handshake failed", extra=extra)
             raise
         return secure
 

@@ -6,7 +6,6 @@ Source: AuthenticationPipeline, AuthorizationPipeline and their providers, 5.4.0
 """
 
 import logging
-import time
 from typing import Final, Protocol
 
 from codec.command import Command
@@ -16,14 +15,13 @@ from gateway.auth.account_table import User, UserStatus, UserType
 from gateway.auth.needs import Need, NeedContext
 from gateway.auth.policies import Policies, RequestKey
 from gateway.auth.request_needs import FREQUENT_FIELDS, find_needs
-from gateway.runtime.limited_log import LimitedLog
 from remoting.acl import ACCESS_KEY, has_signature
 from remoting.connection import Connection, Handler
 from remoting.declare import REQUESTS
 from remoting.errors import RequestError
 from toolkit.settings import SettingsError
 
-log = LimitedLog(logging.getLogger(__name__), time.monotonic)
+log = logging.getLogger(__name__)
 
 
 MAX_REMEMBERED_CHARS: Final = 512
@@ -176,13 +174,13 @@ def _names(need: Need) -> str:
 
 def _denied(remark: str, command: Command, address: str, user: User | None = None) -> AccessDenied:
     declared = REQUESTS.get(command.code)
-    log.info(
-        "request denied",
-        user=user.name if user is not None else quoted(command.ext.get(ACCESS_KEY, "")),
-        request=declared.NAME if declared is not None else command.code,
-        remote=address,
-        reason=remark,
-    )
+    extra = {
+        "user": user.name if user is not None else quoted(command.ext.get(ACCESS_KEY, "")),
+        "request": declared.NAME if declared is not None else command.code,
+        "remote": address,
+        "reason": remark,
+    }
+    log.warning("request denied", extra=extra)
     return AccessDenied(remark)
 
 

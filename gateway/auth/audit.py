@@ -6,7 +6,6 @@ returns (`AuditLog.observers`), or an exception refuses it before or in the hand
 """
 
 import logging
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -14,7 +13,7 @@ from typing import Final
 from codec.command import Command
 from codec.java_numbers import quoted
 from gateway.auth.audited_requests import AUDITED, describe_request
-from gateway.runtime.limited_log import LimitedLog
+from gateway.runtime.repeated_events import ALWAYS_WRITTEN
 from remoting.acl import ACCESS_KEY
 from remoting.connection import Connection, Handler
 from remoting.declare import REQUESTS, Header
@@ -22,8 +21,6 @@ from remoting.errors import RequestError
 from remoting.handler_table import AnswersLater, Finish, Guard, Observe, Outcome, Protect, leave_unprotected
 
 log = logging.getLogger(__name__)
-refusals = LimitedLog(log, time.monotonic)
-"""Anybody who reaches the port can cause a refusal, so their lines are bounded; those of changes are complete."""
 
 EVENT: Final = "administrative request"
 DONE, ACCEPTED, REFUSED, INTERRUPTED = "done", "accepted", "refused", "interrupted"
@@ -81,10 +78,9 @@ class AuditLog:
 
         def finish(outcome: Outcome) -> None:
             result = _describe_outcome(outcome)
-            if result["result"] == REFUSED:
-                refusals.info(EVENT, **facts, **result)
-            else:
-                log.info(EVENT, extra={**facts, **result})
+            # Anybody who reaches the port can cause a refusal, so their lines are bounded; those of changes are not.
+            is_complete = result["result"] != REFUSED
+            log.info(EVENT, extra={**facts, **result, ALWAYS_WRITTEN: is_complete})
 
         return finish
 

@@ -62,7 +62,7 @@ def _topic_list(command: Command) -> Iterator[str]:
 
 
 def _group_config(command: Command) -> Iterator[str]:
-    yield f"group={_parse_body(command).group_name}"
+    yield f"group={_parse_body(command).group_name or ''}"
 
 
 def _group_list(command: Command) -> Iterator[str]:
@@ -72,7 +72,7 @@ def _group_list(command: Command) -> Iterator[str]:
 
 def _request_mode(command: Command) -> Iterator[str]:
     data = _parse_body(command)
-    yield from (f"topic={data.topic}", f"group={data.consumer_group}", f"mode={data.mode}")
+    yield from (f"topic={data.topic or ''}", f"group={data.consumer_group or ''}", f"mode={data.mode}")
 
 
 def _user(command: Command) -> Iterator[str]:

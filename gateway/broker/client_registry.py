@@ -17,7 +17,6 @@ from gateway.broker.limit_errors import limit_error
 from gateway.broker.subscription_conflicts import SubscriptionConflict, SubscriptionConflicts
 from gateway.broker.wake_signal import WakeSignal
 from gateway.config.limits import BrokerLimits
-from gateway.runtime.limited_log import LimitedLog
 from remoting.bodies.heartbeat import ConsumerData, SubscriptionData
 from remoting.connection import Connection
 from remoting.requests.client import NotifyConsumerIdsChanged
@@ -205,7 +204,6 @@ class ClientRegistry:
         self._to_notify: dict[str, ConsumerGroup] = {}
         self._group_changed = WakeSignal()
         self._on_group_gone = on_group_gone
-        self._limited_log = LimitedLog(log, clock.monotonic)
         self.inconsistent_groups: set[str] = set()
         """Groups whose members subscribe to different messages."""
         self.any_broadcasting = False
@@ -311,14 +309,16 @@ class ClientRegistry:
         self._count_inconsistency(members)
 
     def _log_conflict(self, group: str, conflict: SubscriptionConflict) -> None:
-        self._limited_log.warning(
-            "members of a group subscribe to different messages, so messages are skipped",
-            group=group,
-            topic=conflict.topic,
-            client=conflict.first.member.client_id,
-            subscription=conflict.first.text,
-            other_client=conflict.second.member.client_id,
-            other_subscription=conflict.second.text,
+        extra = {
+            "group": group,
+            "topic": conflict.topic,
+            "client": conflict.first.member.client_id,
+            "subscription": conflict.first.text,
+            "other_client": conflict.second.member.client_id,
+            "other_subscription": conflict.second.text,
+        }
+        log.warning(
+            "members of a group subscribe to different messages, so messages are skipped", extra=extra
         )
 
     def _count_inconsistency(self, members: ConsumerGroup) -> None:

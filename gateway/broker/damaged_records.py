@@ -7,7 +7,6 @@ used is skipped and never stops the ones behind it.
 
 import logging
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from enum import Enum
 from struct import Struct
 from typing import Final, NamedTuple
@@ -15,12 +14,9 @@ from typing import Final, NamedTuple
 from codec.errors import MessageFormatError
 from codec.message import QUEUE_ID_AT, Message, decode_message, split_messages
 from gateway.runtime.metrics import Metric
-from storage.clock import Clock
 
 log = logging.getLogger(__name__)
 
-LOG_INTERVAL_MS: Final = 60_000
-"""Shortest time between two log lines about records of one kind."""
 MAX_REASON_CHARS: Final = 300
 _PLACE: Final = Struct(f">{QUEUE_ID_AT}xi4xqq")
 
@@ -56,32 +52,18 @@ class RecordPlace(NamedTuple):
         return cls(topic, *_PLACE.unpack_from(stored))
 
 
-@dataclass(slots=True)
-class _SkippedCount:
-    total: int = 0
-    logged: int = 0
-    next_log_ms: int = 0
-
-
 class DamagedRecords:
     """The records that one broker, ``part``, skipped."""
 
-    def __init__(self, part: str, clock: Clock) -> None:
+    def __init__(self, part: str) -> None:
         self._part = part
-        self._clock = clock
-        self._skipped = {kind: _SkippedCount() for kind in RecordKind}
+        self._skipped = dict.fromkeys(RecordKind, 0)
 
     def skip(self, kind: RecordKind, place: RecordPlace, reason: object) -> None:
-        """Count a record that the caller skips, and log its place, at most once a minute for each kind."""
-        skipped, now_ms = self._skipped[kind], self._clock.now_ms()
-        skipped.total += 1
-        if now_ms < skipped.next_log_ms <= now_ms + LOG_INTERVAL_MS:
-            return
+        """Count a record that the caller skips, and log its place."""
+        self._skipped[kind] += 1
         extra = {"kind": kind.value, **place._asdict(), "reason": f"{reason}"[:MAX_REASON_CHARS]}
-        if skipped.total - skipped.logged > 1:
-            extra["unlogged_before"] = skipped.total - skipped.logged - 1
         log.error("stored record cannot be used and is skipped", extra=extra)
-        skipped.logged, skipped.next_log_ms = skipped.total, now_ms + LOG_INTERVAL_MS
 
     def decode_one(self, kind: RecordKind, topic: str, chunks: Iterable[memoryview]) -> Message | None:
         """Return the message that a read of one message found; None without one, and for a damaged one."""
@@ -112,11 +94,11 @@ class DamagedRecords:
 
     def count(self, kind: RecordKind) -> int:
         """Return the number of records of a kind that were skipped since the start."""
-        return self._skipped[kind].total
+        return self._skipped[kind]
 
     def metrics(self) -> Iterator[Metric]:
         """Yield the number of skipped records of each kind."""
         meaning = "stored records that could not be used when they were read, and were skipped"
         for kind, skipped in self._skipped.items():
             labels = {"part": self._part, "kind": kind.value}
-            yield Metric("damaged_records_total", skipped.total, meaning, labels=labels)
+            yield Metric("damaged_records_total", skipped, meaning, labels=labels)

@@ -307,7 +307,7 @@ class LongPolls:
         except StopIteration:
             return False
         except Exception:
-            log.exception("answering waiting requests failed", extra={"job": str(job.key)})
+            log.exception("answering waiting requests failed", extra={"job": job.key})
             return False
         return True
 

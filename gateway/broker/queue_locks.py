@@ -73,7 +73,8 @@ class QueueLocks:
             elif lease.client_id != client_id:
                 if now - lease.renewed_ms <= self._lease_ms:
                     continue
-                log.warning("queue lock taken over", extra={"queue": queue, "client": client_id})
+                place = {"topic": queue.topic, "queue_id": queue.queue_id}
+                log.warning("queue lock taken over", extra={**place, "group": group, "client": client_id})
                 lease.client_id = client_id
             self._renew(key, now)
             held.add(queue)

@@ -25,7 +25,6 @@ import hmac
 import ipaddress
 import logging
 import os
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection
 from typing import Final, NamedTuple
@@ -36,7 +35,6 @@ from gateway.console.errors import ConsoleError
 from gateway.console.http_connection import HttpRequest
 from gateway.console.password_hash import MAX_PASSWORD_BYTES, PasswordHash
 from gateway.console.settings import OPERATOR, UNKNOWN_HASH, ConsoleSettings
-from gateway.runtime.limited_log import LimitedLog
 from gateway.runtime.run_blocking import RunBlocking
 
 log = logging.getLogger(__name__)
@@ -135,7 +133,6 @@ class ConsoleAccess:
         users = {user.name: PasswordHash.parse(user.password_hash) for user in settings.users}
         self._passwords = PasswordCheck(users, run_blocking)
         self._failures = FailedAttempts(now_s)
-        self._log = LimitedLog(log, time.monotonic)
 
     async def authorize(self, asked: HttpRequest, address: str) -> Caller:
         """Return the sender of a request. Raises ConsoleError for one that may not send it."""
@@ -182,7 +179,7 @@ class ConsoleAccess:
     def _fail(self, name: str, address: str) -> None:
         self._failures.note_failure(name, address)
         shown = name if name in self._roles or name == _TOKEN_CALLER else "(unknown)"
-        self._log.warning("console credentials refused", user=shown, remote=address)
+        log.warning("console credentials refused", extra={"user": shown, "remote": address})
 
     def _challenge(self) -> ConsoleError:
         ways = []

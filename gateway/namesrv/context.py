@@ -3,7 +3,6 @@
 `gateway.namesrv.service` listens and runs the periodic scan and the writers of files.
 """
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -19,7 +18,6 @@ from gateway.namesrv.kv_config import KvConfig
 from gateway.namesrv.large_registrations import LargeRegistrations
 from gateway.namesrv.route_table import RouteTable
 from gateway.namesrv.text_file import AtomicTextFile, CoalescedFile, TextFile
-from gateway.runtime.limited_log import LimitedLog
 from gateway.runtime.run_blocking import RunBlocking
 from remoting.connection import Connection
 from remoting.handler_table import Finish, Observe
@@ -46,7 +44,6 @@ class Namesrv:
     kv_answers: AnswerCache
     kv_config: KvConfig
     large_registrations: LargeRegistrations
-    limited_log: LimitedLog
     started_at: float
     observe_registration: Observe
     """Is told of registrations that add or move a broker, and of those that fail."""
@@ -100,7 +97,6 @@ def assemble_namesrv(
         kv_answers=AnswerCache(),
         kv_config=kv,
         large_registrations=LargeRegistrations(run_blocking),
-        limited_log=LimitedLog(logging.getLogger(__name__), clock.monotonic),
         started_at=clock.monotonic(),
         observe_registration=observe_registration,
         process_values=process_values,

@@ -3,6 +3,7 @@
 Source of codes and remarks: DefaultRequestProcessor, ClientRequestProcessor, 5.4.0.
 """
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -34,6 +35,7 @@ from remoting.errors import RequestError
 from remoting.handler_table import ANSWERS_LATER, AnswersLater, Call, HandlerTable
 from remoting.requests import namesrv as ask
 
+log = logging.getLogger(__name__)
 routes: HandlerTable[Namesrv] = HandlerTable()
 
 QUOTED_KEYS_SINCE = VERSION_NAMES.index("V4_9_4")
@@ -85,13 +87,13 @@ def _refusals_logged(namesrv: Namesrv, request: ask.RegisterBroker, call: Call) 
     try:
         yield
     except RequestError as error:
-        namesrv.limited_log.warning(
-            "registration refused",
-            broker=quoted(request.broker_name),
-            address=quoted(request.broker_addr),
-            remote=call.connection.remote[0],
-            reason=error.remark,
-        )
+        extra = {
+            "broker": quoted(request.broker_name),
+            "address": quoted(request.broker_addr),
+            "remote": call.connection.remote[0],
+            "reason": error.remark,
+        }
+        log.warning("registration refused", extra=extra)
         raise
 
 
@@ -112,7 +114,7 @@ def _accept(namesrv: Namesrv, given: Registration, call: Call) -> ask.RegisterBr
     if taken.gets_no_data:
         reply.remark = f"{given.broker_name}: {NO_REPLICATION}"
         names = {"broker": given.broker_name, "broker_id": given.broker_id, "address": given.address}
-        namesrv.limited_log.warning("a replica gets no data", **names, reason=NO_REPLICATION)
+        log.warning("a replica gets no data", extra={**names, "reason": NO_REPLICATION})
     return reply
 
 

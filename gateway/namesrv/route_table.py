@@ -39,7 +39,6 @@ from gateway.config.limits import NamesrvLimits
 from gateway.namesrv.queue_permissions import is_same, with_write, without_write
 from gateway.namesrv.registered_broker import Member, RegisteredBroker, weight_of
 from gateway.namesrv.registration import Registration, refused
-from gateway.runtime.limited_log import LimitedLog
 from remoting.bodies.queues import DataVersion
 from remoting.bodies.routes import (
     BrokerMemberGroup,
@@ -80,7 +79,6 @@ class RouteTable:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._limited_log = LimitedLog(log, now)
         self._limits = NamesrvLimits()
         self._delete_missing_topics = False
         self._acting_master = False
@@ -116,11 +114,8 @@ class RouteTable:
         if previous is not None and self._is_outdated(given, previous):
             return RegistrationResult()
         if previous is None and len(given.queues) == 1:
-            self._limited_log.warning(
-                "single topic of an unregistered broker refused",
-                broker=given.broker_name,
-                address=given.address,
-            )
+            extra = {"broker": given.broker_name, "address": given.address}
+            log.warning("single topic of an unregistered broker refused", extra=extra)
             raise refused("register broker failed")
         brings_topics = not broker.has_local_member and (
             given.broker_id == MASTER_ID or _is_prime_slave(given, broker)
@@ -172,13 +167,8 @@ class RouteTable:
         return False
 
     def _log_conflict(self, message: str, given: Registration, other_address: str) -> None:
-        self._limited_log.warning(
-            message,
-            broker=given.broker_name,
-            broker_id=given.broker_id,
-            address=given.address,
-            other=other_address,
-        )
+        extra = {"broker": given.broker_name, "broker_id": given.broker_id}
+        log.warning(message, extra={**extra, "address": given.address, "other": other_address})
 
     def _check_limits(self, given: Registration, broker: RegisteredBroker, *, brings_topics: bool) -> None:
         limits = self._limits
@@ -234,7 +224,8 @@ class RouteTable:
     ) -> None:
         previous = broker.members.get(given.broker_id)
         if previous is None:
-            self._limited_log.info("broker registered", broker=given.broker_name, address=given.address)
+            extra = {"broker": given.broker_name, "address": given.address}
+            log.info("broker registered", extra=extra)
         elif previous.address != given.address:
             self._log_conflict("broker replaced by another address", given, previous.address)
         # One address serves one id: a replica that became master must not stay listed as a replica.
@@ -342,9 +333,8 @@ class RouteTable:
             return
         for broker_id, member in list(broker.members.items()):
             if member.is_local and address in (member.address, member.address_for(local_host)):
-                self._limited_log.warning(
-                    "unregistration of a local broker refused", broker=broker_name, address=address
-                )
+                extra = {"broker": broker_name, "address": address}
+                log.warning("unregistration of a local broker refused", extra=extra)
                 raise refused(
                     f"{broker_name} at {address} is a broker of this namesrv's process; it unregisters when it stops"
                 )
@@ -372,12 +362,8 @@ class RouteTable:
         owners = []
         for broker, broker_id, member in self._all_members():
             if not member.is_local and member.heard_at + member.timeout_ms / 1000 < now:
-                self._limited_log.warning(
-                    "broker expired",
-                    broker=broker.name,
-                    address=member.address,
-                    timeout_ms=member.timeout_ms,
-                )
+                extra = {"broker": broker.name, "address": member.address, "timeout_ms": member.timeout_ms}
+                log.warning("broker expired", extra=extra)
                 self._remove_member(broker, broker_id)
                 if member.owner is not None:
                     owners.append(member.owner)
@@ -394,7 +380,7 @@ class RouteTable:
         member = broker.members.pop(broker_id)
         self._address_count -= 1
         self.version += 1
-        self._limited_log.info("broker unregistered", broker=broker.name, address=member.address)
+        log.info("broker unregistered", extra={"broker": broker.name, "address": member.address})
         if not broker.members:
             self._remove_name(broker)
         elif broker.enable_acting_master and min(broker.members) > MASTER_ID:
@@ -436,7 +422,7 @@ class RouteTable:
         """
         by_broker = {each.broker_name: each for each in all_queues}
         if not by_broker.keys() <= self._brokers.keys():
-            self._limited_log.warning("topic of an unknown broker refused", topic=topic)
+            log.warning("topic of an unknown broker refused", extra={"topic": topic})
             return False
         brokers = [self._brokers[name] for name in by_broker]
         for broker in brokers:

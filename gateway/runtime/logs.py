@@ -1,16 +1,20 @@
 """Log lines on standard error: `time level logger message key=value …`, or one JSON object per line.
 
-The message names the event and is always the same; data is passed as `extra`.
+The message names the event and is always the same; data is passed as `extra`. Events that happen again and again are
+counted (`repeated_events.py`).
 """
 
 import json
 import logging
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from enum import Enum
 from typing import Any, Final, TextIO
 
 from codec.hosts import format_host
+from gateway.runtime.repeated_events import ALWAYS_WRITTEN, RepeatedEvents
 
 MAX_VALUE_CHARS: Final = 500
 """Longer values are shortened: many of them are texts of clients, who could fill the disk with log lines."""
@@ -18,6 +22,7 @@ _STANDARD = frozenset(vars(logging.LogRecord("", 0, "", 0, "", (), None))) | {
     "message",
     "asctime",
     "taskName",
+    ALWAYS_WRITTEN,
 }
 _JSON_FIELDS: Final = frozenset({"time", "level", "logger", "event", "traceback"})
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.:/@%+,;$[]-")
@@ -35,7 +40,8 @@ class KeyValueFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         head = f"{_format_time(record)} {record.levelname:<7} {record.name} {_line(record.getMessage())}"
-        data = [f"{name}={render(value)}" for name, value in _data_of(record, self._broker_name)]
+        shown = _data_of(record, self._broker_name)
+        data = [f"{name}={render(value)}" for name, value in shown if value is not None]
         text = " ".join([head, *data])
         if record.exc_info and record.exc_info[0] is not None:
             text += "\n" + self.formatException(record.exc_info)
@@ -84,13 +90,33 @@ def _data_of(record: logging.LogRecord, broker_name: str) -> Iterator[tuple[str,
 
 
 def _as_text(value: object) -> str:
-    """Return a value as text of at most MAX_VALUE_CHARS characters; addresses as ``host:port``."""
-    if isinstance(value, tuple) and len(value) >= 2 and isinstance(value[1], int):
-        return format_host((str(value[0]), value[1]))
-    text = str(value)
+    """Return a value as text of at most MAX_VALUE_CHARS characters, as a person would write it.
+
+    Addresses become ``host:port``, other collections their items with commas in between.
+    """
+    text = _plain(value)
     if len(text) > MAX_VALUE_CHARS:
         text = f"{text[:MAX_VALUE_CHARS]}… ({len(text)} characters)"
     return text
+
+
+def _plain(value: object) -> str:
+    if (
+        isinstance(value, tuple)
+        and len(value) in (2, 4)
+        and isinstance(value[0], str)
+        and isinstance(value[1], int)
+    ):
+        return format_host((value[0], value[1]))
+    if isinstance(value, Mapping):
+        return ",".join(f"{_plain(name)}:{_plain(each)}" for name, each in value.items())
+    if isinstance(value, list | tuple | set | frozenset):
+        return ",".join(_plain(each) for each in value)
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value).decode(errors="backslashreplace")
+    if isinstance(value, Enum):
+        return value.name.lower()
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def render(value: object) -> str:
@@ -105,6 +131,53 @@ def _line(text: str) -> str:
     return text.replace("\\", "\\\\").replace("\r", "\\r").replace("\n", "\\n")
 
 
+class CountingHandler(logging.StreamHandler[TextIO]):
+    """Writes records to a stream, but counts those that `RepeatedEvents` holds back.
+
+    ``now`` returns seconds of a monotonic clock. The counts are written when a period ends, by a timer's thread if no
+    record comes, and when the handler is closed, which `logging` does at the end of the process.
+    """
+
+    def __init__(self, stream: TextIO, now: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(stream)
+        self._repeated = RepeatedEvents(_shown_data, now)
+        self._timer: threading.Timer | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        # `logging` calls this with the handler's lock held.
+        if self._repeated.left_s <= 0:
+            self._write_counts()
+        if self._repeated.admit(record):
+            super().emit(record)
+        elif self._timer is None:
+            self._timer = threading.Timer(max(0.0, self._repeated.left_s), self._end_period)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def close(self) -> None:
+        """Write the counts so far."""
+        self._end_period()
+        super().close()
+
+    def _end_period(self) -> None:
+        self.acquire()
+        try:
+            self._write_counts()
+        finally:
+            self.release()
+
+    def _write_counts(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for record in self._repeated.end_period():
+            super().emit(record)
+
+
+def _shown_data(record: logging.LogRecord) -> dict[str, str]:
+    return {name: _as_text(value) for name, value in _data_of(record, "")}
+
+
 def set_up_logging(
     level: str, stream: TextIO | None = None, broker_name: str = "", *, log_format: str = "text"
 ) -> None:
@@ -112,7 +185,7 @@ def set_up_logging(
 
     ``log_format`` is text or json. A process that runs one broker only gives its name, which is then in every line.
     """
-    handler = logging.StreamHandler(stream or sys.stderr)
+    handler = CountingHandler(stream or sys.stderr)
     handler.setFormatter((JsonFormatter if log_format == "json" else KeyValueFormatter)(broker_name))
     root = logging.getLogger()
     root.handlers[:] = [handler]

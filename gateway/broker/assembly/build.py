@@ -179,7 +179,7 @@ def _services(
         _group_commit(config, store, run_blocking, reactor),
         AdvertisedHosts(config.broker_ip, port, config.advertised_port),
         BrokerStats(),
-        DamagedRecords(config.broker_name, store.clock),
+        DamagedRecords(config.broker_name),
     )
 
 

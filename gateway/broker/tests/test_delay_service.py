@@ -46,7 +46,7 @@ class World:
         self.earlier = Earlier()
         file = memory_config_file("delayOffset.json", self.files)
         appender = MessageAppender(self.store, polls)
-        self.damaged = DamagedRecords("b1", self.clock)
+        self.damaged = DamagedRecords("b1")
         self.delay = DelayService(
             file, self.clock, self.store, appender, self.damaged, self.earlier, levels=self.levels
         )

@@ -366,8 +366,9 @@ def test_nobody_else_registers_a_local_broker(table: RouteTable, caplog: pytest.
     table.unregister_owned_by("stranger")
     assert addresses(table) == {"broker-a": {0: "10.0.0.1:10911"}}
     assert table.topic_route("X", HERE) is None
-    (record,) = [each for each in caplog.records if each.levelname == "WARNING"]
-    assert (record.address, record.other) == ("6.6.6.6:1", "10.0.0.1:10911")  # type: ignore[attr-defined]
+    records = [each for each in caplog.records if each.levelname == "WARNING"]
+    seen = [(each.address, each.other) for each in records]  # type: ignore[attr-defined]
+    assert seen == [("6.6.6.6:1", "10.0.0.1:10911")] * 2
 
 
 @pytest.mark.parametrize("address", ["auto:10911", "10.0.0.1:10911"])
@@ -469,18 +470,14 @@ def test_a_renewal_without_changes_changes_no_answer(table: RouteTable) -> None:
     assert table.version > version
 
 
-def test_a_takeover_is_logged_once_with_both_addresses(
-    table: RouteTable, now: Now, caplog: pytest.LogCaptureFixture
+def test_a_takeover_is_logged_with_both_addresses(
+    table: RouteTable, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("WARNING", "gateway.namesrv")
-    for _ in range(5):
-        table.register(registration())
-        table.register(registration(address="6.6.6.6:1"))
+    for address in ("broker-a:0", "6.6.6.6:1", "broker-a:0"):
+        table.register(registration(address=address))
     seen = [(each.address, each.other) for each in caplog.records]  # type: ignore[attr-defined]
     assert seen == [("6.6.6.6:1", "broker-a:0"), ("broker-a:0", "6.6.6.6:1")]
-    now.seconds += 60
-    table.register(registration())
-    assert len(caplog.records) == 3
 
 
 # -- ghosts -------------------------------------------------------------------------------------------------------

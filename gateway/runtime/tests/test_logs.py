@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from gateway.runtime.logs import JsonFormatter, KeyValueFormatter, render, set_up_logging
+from remoting.tls_acceptor import TlsMode
 
 
 def formatted(
@@ -33,7 +34,11 @@ def test_time_level_logger_message_and_data() -> None:
         ("", '""'),
         ("a\nb", '"a\\nb"'),
         (("::1", 80, 0, 0), "[::1]:80"),
-        (None, "None"),
+        (True, "true"),
+        (["a", 1], "a,1"),
+        ({"b": 2}, "b:2"),
+        (b"x\xff", '"x\\\\xff"'),
+        (TlsMode.DISABLED, "disabled"),
         (1.5, "1.5"),
     ],
 )

@@ -343,7 +343,7 @@ class SpillBacklog(Backlog):
                 exchange = decode_exchange(payload)
                 entry = BacklogEntry(exchange, subject_of(exchange))
             except Exception as problem:  # noqa: BLE001 - perhaps written by another version of this program
-                self._report_lost(1, f"cannot decode an exchange in {found.path}: {problem!r}")
+                self._report_lost(1, f"cannot decode an exchange in {found.path}: {type(problem).__name__}")
                 continue
             entry.sequence = sequence
             self._in_both += 1

@@ -25,6 +25,7 @@ from codec.command import Command, encode_command
 from codec.constants import FLAG_RESPONSE
 from codec.errors import FrameError
 from codec.frames import FrameSplitter
+from codec.hosts import format_host
 from gateway.shadow.clusters.address_policy import AddressPolicy, AddressRefused, Endpoint
 from gateway.shadow.clusters.cluster import Sign, split_address
 from remoting.requests.admin import GetBrokerRuntimeInfo
@@ -164,7 +165,7 @@ async def _receive_answer(transport: Transport, opaque: int) -> Command:
                 return command
         if received > MAX_ANSWER_BYTES:
             break
-    raise NotABroker(f"{transport.remote} did not answer as a broker")
+    raise NotABroker(f"{format_host(transport.remote)} did not answer as a broker")
 
 
 def is_local_host(host: str) -> bool:

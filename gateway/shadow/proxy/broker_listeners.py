@@ -55,9 +55,6 @@ MAX_BACKOFF_S: Final = 30.0
 REFUSED_S: Final = 300.0
 """Time for which a refused address is not looked at again."""
 MAX_REFUSED_ADDRESSES: Final = 4096
-LOG_INTERVAL_S: Final = 60.0
-MAX_LOGGED_ADDRESSES: Final = 20
-"""Addresses that are logged as refused or failed per `LOG_INTERVAL_S`: anybody can register as many as he likes."""
 
 
 class RunningListener(Protocol):
@@ -143,8 +140,6 @@ class BrokerListeners:
         """Why the primary's brokers are not known at the moment; "" while they are."""
         self._unknown_address_seen = trio.Event()
         self._check_due = trio.Event()
-        self._log_until_s = -math.inf
-        self._logged = 0
         self.refused_total = 0
         self.turned_away_total = 0
         self.book = AddressBook(settings.advertise, self.port_for, self._note_seen)
@@ -315,12 +310,7 @@ class BrokerListeners:
         self._log_address("broker address is refused", address, reason)
 
     def _log_address(self, text: str, address: str, reason: str = "") -> None:
-        now_s = trio.current_time()
-        if now_s > self._log_until_s:
-            self._log_until_s, self._logged = now_s + LOG_INTERVAL_S, 0
-        self._logged += 1
-        if self._logged <= MAX_LOGGED_ADDRESSES:
-            log.warning(text, extra={"upstream": address, "reason": reason})
+        log.warning(text, extra={"upstream": address, "reason": reason})
 
     # -- opening sockets ------------------------------------------------------------------------------------------
 

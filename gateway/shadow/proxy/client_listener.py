@@ -10,7 +10,6 @@ from typing import Final
 
 import trio
 
-from gateway.runtime.limited_log import LimitedLog
 from gateway.shadow.proxy.listener_context import ListenerContext
 from gateway.shadow.proxy.memory_guard import SESSIONS_PER_TURN
 from gateway.shadow.proxy.session_driver import SessionDriver
@@ -38,16 +37,12 @@ _connection_numbers = itertools.count(1)
 class ConnectionCount:
     """Counts the client connections of all listeners together, and those of each address; 0 stands for no limit."""
 
-    def __init__(
-        self, most: int, most_per_address: int = 0, now_s: Callable[[], float] = trio.current_time
-    ) -> None:
+    def __init__(self, most: int, most_per_address: int = 0) -> None:
         self.open = 0
         self.refused_total = 0
         self._most = most
         self._most_per_address = most_per_address
         self._open_by_address: Counter[str] = Counter()
-        self._now_s = now_s
-        self._log: LimitedLog | None = None
 
     @contextmanager
     def occupy_place(self, address: str) -> Iterator[None]:
@@ -68,11 +63,8 @@ class ConnectionCount:
 
     def _refuse(self, address: str, setting: str, limit: int) -> OSError:
         self.refused_total += 1
-        if self._log is None:
-            self._log = LimitedLog(log, self._now_s)
-        self._log.warning(
-            "connection refused: too many clients", setting=f"listen.{setting}", limit=limit, remote=address
-        )
+        extra = {"setting": f"listen.{setting}", "limit": limit, "remote": address}
+        log.warning("connection refused: too many clients", extra=extra)
         return OSError("too many connections")
 
 

@@ -141,8 +141,8 @@ class MemoryGuard:
         now_s = monotonic()
         if now_s >= self._log_at_s:
             self._log_at_s = now_s + LOG_INTERVAL_S
-            extra = {"bytes": total, "limit": limit, "closed_total": self.closed_total}
-            log.warning(f"largest sessions closed: buffers of all clients exceed {setting}", extra=extra)
+            extra = {"setting": setting, "bytes": total, "limit": limit, "closed_total": self.closed_total}
+            log.warning("largest sessions closed: buffers of all clients exceed a limit", extra=extra)
 
     def figures(self) -> Iterator[Metric]:
         """Yield the number of closed sessions."""

@@ -265,7 +265,7 @@ def test_the_largest_client_is_closed_above_the_memory_limit(reactor, caplog):
             nursery.cancel_scope.cancel()
 
     trio.run(main)
-    assert "buffers of all clients exceed kept_total_bytes" in caplog.text
+    assert "kept_total_bytes" in {each.__dict__.get("setting") for each in caplog.records}
 
 
 def test_a_storm_of_clients_reaches_the_primary_in_turns(reactor):
@@ -349,12 +349,12 @@ def test_connections_beyond_a_limit_are_closed_and_logged_with_the_setting(react
 
     trio.run(main)
     refused = [each for each in caplog.records if each.message.startswith("connection refused")]
-    assert [(each.setting, each.limit) for each in refused] == [(f"listen.{setting}", 3)], "once a minute"
+    assert [(each.setting, each.limit) for each in refused] == [(f"listen.{setting}", 3)] * 2
 
 
 @virtual
 async def test_connections_of_one_address_leave_room_for_others():
-    count = ConnectionCount(10, 2, trio.current_time)
+    count = ConnectionCount(10, 2)
     with count.occupy_place("10.0.0.1"), count.occupy_place("10.0.0.1"):
         with pytest.raises(OSError, match="too many"), count.occupy_place("10.0.0.1"):
             pass
@@ -367,7 +367,7 @@ async def test_connections_of_one_address_leave_room_for_others():
 
 @virtual
 async def test_no_limit_by_address():
-    count = ConnectionCount(10, 0, trio.current_time)
+    count = ConnectionCount(10, 0)
     with ExitStack() as stack:
         for _ in range(10):
             stack.enter_context(count.occupy_place("10.0.0.1"))
