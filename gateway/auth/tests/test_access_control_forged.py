@@ -18,7 +18,7 @@ from gateway.auth.access_control import AccessControl
 from gateway.auth.account_table import User, UserStatus, UserType
 from gateway.auth.needs import NeedContext
 from gateway.auth.policies import Policies, PolicyType
-from gateway.auth.request_needs import NEEDS, find_needs
+from gateway.auth.request_needs import FREQUENT_FIELDS, NEEDS, find_needs
 from gateway.auth.resources import ResourceType
 from gateway.auth.tests.test_access_control import FakeAccounts
 from gateway.auth.tests.test_policies import decide_plainly, entry
@@ -170,7 +170,7 @@ def forget_body(monkeypatch):
 
 
 def accept_empty_signatures(monkeypatch):
-    check = access_control.has_signature
+    check = acl.has_signature
     monkeypatch.setattr(
         access_control,
         "has_signature",
@@ -192,7 +192,7 @@ def need_nothing_for_one_code(monkeypatch):
 
 
 def remember_rights_of_any_group(monkeypatch):
-    fields = {code: (topic, "") for code, (topic, _) in access_control.FREQUENT_FIELDS.items()}
+    fields = {code: (topic, "") for code, (topic, _) in FREQUENT_FIELDS.items()}
     monkeypatch.setattr(access_control, "FREQUENT_FIELDS", fields)
 
 
