@@ -32,6 +32,7 @@ from compat_tests.bench.loads import (
     measure_start_up,
 )
 from compat_tests.bench.report import ComparisonReport, LoadSample
+from compat_tests.bench.scraper import metrics_url, scraped
 from compat_tests.endpoints import ENDPOINT_KINDS, Endpoint, Unavailable, choose_endpoint, exit_on_sigterm
 from compat_tests.endpoints.official import FULL_SPEED, OfficialEndpoint
 
@@ -61,6 +62,11 @@ from compat_tests.endpoints.official import FULL_SPEED, OfficialEndpoint
     help="flushDiskType of both servers. With sync only the send loads sync-1t, sync-4t and sync-64t are run: each "
     "answer waits for the disk.",
 )
+@click.option(
+    "--scrape",
+    is_flag=True,
+    help="Ask our servers for /metrics once a second while loads run; the official server is not asked.",
+)
 @click.option("--subject", default="ours", show_default=True, help=f"Server to measure: {ENDPOINT_KINDS}.")
 @click.option(
     "--baseline", default="official", show_default=True, help=f"Server to compare with: {ENDPOINT_KINDS}."
@@ -76,6 +82,7 @@ def main(
     only: Sequence[str],
     quick: bool,
     flush: str,
+    scrape: bool,
     subject: str,
     baseline: str,
     out: Path | None,
@@ -85,7 +92,11 @@ def main(
     exit_on_sigterm()
     report = ComparisonReport((subject, "official 5.4.0" if baseline == "official" else baseline))
     is_sync = flush == "sync"
-    makers = [endpoint_factory(text, SYNC_FLUSH if is_sync else {}) for text in (subject, baseline)]
+    settings = SYNC_FLUSH if is_sync else {}
+    makers = [
+        endpoint_factory(text, settings | (HTTP_PORT if scrape and text.startswith("ours") else {}))
+        for text in (subject, baseline)
+    ]
     durations = QUICK if quick else LoadDurations()
     loads = SYNC_SENDS if is_sync else (*LOADS, *(load for load in OPT_IN_LOADS if only))
     bench = ComparisonRun(report, makers, durations, rounds or (1 if quick else 3), loads, only)
@@ -106,6 +117,8 @@ def main(
 
 
 SYNC_FLUSH: Final = {"flushDiskType": "SYNC_FLUSH"}
+HTTP_PORT: Final = {"httpPort": "0"}
+"""Gives a server of ours an HTTP port, which is then scraped."""
 
 
 def endpoint_factory(text: str, settings: Mapping[str, str]) -> Callable[[], Endpoint]:
@@ -172,9 +185,15 @@ class ComparisonRun:
         return [started[0], started[1]]
 
     def _run_load(self, load: Load, endpoint: Endpoint, side: int, number: int) -> None:
-        figures = self._run_or_note_failure(load.name, partial(load.run, endpoint, self._durations))
+        figures = self._run_or_note_failure(load.name, partial(self._run_scraped, load, endpoint))
         if figures is not None:
             self._add_sample(LoadSample(load.name, side, number, figures))
+
+    def _run_scraped(self, load: Load, endpoint: Endpoint) -> dict[str, float]:
+        scrapes: dict[str, float] = {}
+        with scraped(metrics_url(endpoint), scrapes):
+            figures = load.run(endpoint, self._durations)
+        return {**figures, **scrapes}
 
     def _run_or_note_failure(self, name: str, run: Callable[[], dict[str, float]]) -> dict[str, float] | None:
         try:

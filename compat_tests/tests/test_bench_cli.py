@@ -72,6 +72,20 @@ def test_sides_take_turns(journal: list[str]) -> None:
     ]
 
 
+def test_scraping_needs_an_http_port_of_our_server_only(
+    journal: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, Mapping[str, str]] = {}
+
+    def choose(text: str, settings: Mapping[str, str]) -> Fake:
+        given[text] = settings
+        return Fake(text, journal, settings)
+
+    monkeypatch.setattr(cli, "choose_endpoint", choose)
+    assert run("--subject", "ours", "--baseline", "b", "--only", "latency", "--scrape").exit_code == 0
+    assert given == {"ours": {"httpPort": "0"}, "b": {}}
+
+
 def test_flush_sync_runs_other_loads_on_servers_with_that_setting(journal: list[str]) -> None:
     assert run("--subject", "a", "--baseline", "b", "--rounds", "1", "--flush", "sync").exit_code == 0
     assert {"a SYNC_FLUSH", "b SYNC_FLUSH", "a sync-1t", "b sync-1t"} <= set(journal)
