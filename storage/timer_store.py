@@ -349,12 +349,15 @@ class TimerStore:
         return self._checkpoint.position
 
     def take_unflushed_position(self) -> TimerPosition | None:
-        """Return the position for `flush` to write next; None when nothing has changed since the last."""
+        """Return the position for `flush` to write next; None when nothing has changed since the last.
+
+        Raises StoreFull; then the next call tries again.
+        """
         progress, before = self._progress(), self._flushed
         if before is not None and progress[:5] == before[:5]:
             return None
-        self._flushed = progress
         self._checkpoint.save_progress(*progress)
+        self._flushed = progress
         return replace(
             self._checkpoint.position,
             read_ms=self.read_ms,

@@ -51,10 +51,11 @@ class TimerMetrics:
         return {"dataVersion": self._version.to_value(), "timingCount": counts}
 
     def take_unsaved(self) -> bytes | None:
-        """Return the new content of the file for `save`, which may run in a thread; None when nothing changed."""
-        if not self._dirty:
+        """Return the new content of the file for `save`, which may run in a thread; None when the file has it."""
+        if not self._dirty and not self._file.is_behind:
             return None
-        count_change(self._version, self._clock.now_ms())
+        if self._dirty:
+            count_change(self._version, self._clock.now_ms())
         content = dump_table("timermetrics", self._to_value())
         self._dirty = False
         return content

@@ -144,3 +144,22 @@ def test_tables_that_nothing_was_lost_of_do_not_fail_a_stop(caplog):
     files.first = files.writes
     assert close(world) is None
     assert "configuration file not written" in [record.message for record in caplog.records]
+
+
+def test_timers_are_saved_once_there_is_room_again():
+    """Nothing changes meanwhile: what could not be written must be tried again all the same."""
+    files = FullFiles()
+    world = World(files, FakeClock(), timer_wheel_enable=True, **SMALL)
+    timers = world.broker.timer_delivery
+    assert timers is not None
+    world.topic()
+    world.put(properties={"TIMER_DELAY_SEC": "60"})
+    timers.read_topic(100)
+    files.first = files.writes
+    timers.save(timers.take_unsaved())
+    path = f"{world.broker.store.config.root}/config/timermetrics"
+    assert files.read_small(path) is None
+    files.first = EVERYTHING
+    timers.save(timers.take_unsaved())
+    assert b'"t"' in (files.read_small(path) or b"")
+    assert timers.take_unsaved() == (None, None)
