@@ -31,6 +31,7 @@ from gateway.tests.test_extreme_requests import SETTINGS, name_of, usual_command
 from remoting.acl import Credentials, sign_request
 from remoting.bodies.auth import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
 from remoting.bodies.registration import RegisterBrokerBody
+from remoting.connection import Connection
 from remoting.declare import REQUESTS
 from remoting.errors import RequestError
 from remoting.requests.admin import UpdateBrokerConfig
@@ -143,6 +144,18 @@ async def test_no_other_request_leaves_a_line(cluster: Cluster, caplog: pytest.L
             client.send_command(command)
             await settle()
     assert take_lines(caplog) == []
+
+
+def test_handlers_of_other_requests_stay_as_they_are():
+    """The path of messages pays nothing for the audit log."""
+
+    def handle(connection: Connection, command: Command) -> bytes | None:
+        return None
+
+    guard = AuditLog("broker-a").guard()
+    for code in NEEDS.keys() - AUDITED.keys():
+        assert guard.protect(code, handle) is handle
+    assert guard.observed.keys() == AUDITED.keys()
 
 
 def test_whatever_needs_create_update_or_delete_is_declared():
