@@ -17,7 +17,7 @@ from gateway.config.process import BrokerConfig, ServeConfig
 from gateway.connection_metrics import connection_metrics
 from gateway.namesrv.route_table import RouteTable
 from gateway.process_parts import ProcessParts, format_address
-from gateway.runtime.metrics import Metric
+from gateway.runtime.metrics import Distribution, Metric
 from gateway.runtime.server_tls import build_opener
 from gateway.runtime.supervise import TaskSupervisor
 from remoting.client import open_client
@@ -116,7 +116,7 @@ class LocalBrokers:
         for service in self.services:
             yield service.tasks
 
-    def metrics(self) -> Iterator[Metric | None]:
+    def metrics(self) -> Iterator[Metric | Distribution | None]:
         """Yield the metrics of each broker; None wherever other tasks may run in between."""
         for service in self.services:
             yield from connection_metrics(service.tasks.part, service.server)

@@ -23,7 +23,7 @@ from gateway.process_access import SAVE_INTERVAL_S
 from gateway.process_parts import ProcessParts, format_address
 from gateway.processes.supervisor_link import SupervisorLink
 from gateway.runtime.loop_watchdog import LoopWatchdog
-from gateway.runtime.metrics import Metric, MetricRegistry
+from gateway.runtime.metrics import Distribution, Metric, MetricRegistry
 from gateway.runtime.process import announce_ready, run_process, tune_garbage_collector
 from gateway.runtime.run_blocking import RunBlocking
 from gateway.runtime.stop_signals import StopSignals
@@ -56,7 +56,7 @@ class Brokers(Protocol):
     def supervisors(self) -> Iterator[TaskSupervisor]:
         """Yield the background tasks in this process."""
 
-    def metrics(self) -> Iterator[Metric | None]:
+    def metrics(self) -> Iterator[Metric | Distribution | None]:
         """Yield the metrics of brokers in this process; None wherever other tasks may run in between."""
 
     async def remote_metrics(self) -> list[Metric]:
@@ -208,7 +208,7 @@ class Server:
     def _failing_tasks(self) -> list[str]:
         return failing_tasks(self._supervisors())
 
-    def _part_metrics(self) -> Iterator[Metric | None]:
+    def _part_metrics(self) -> Iterator[Metric | Distribution | None]:
         for tasks in self._supervisors():
             yield from tasks.metrics()
         if self._namesrv is not None:

@@ -148,6 +148,7 @@ def timer_metrics(timers: TimerDelivery, labels: Labels, limit: int) -> Iterator
         return Metric(f"rocketmq_timer_{name}", value, meaning, "gauge", labels)
 
     yield gauge("enqueue_lag", timers.behind_messages, "timer messages not read into the wheel yet")
+    yield gauge("enqueue_latency", timers.enqueue_behind_ms, "age of the first of them, in ms")
     yield gauge("dequeue_latency", timers.behind_ms, "lateness of the delivery of timer messages, in ms")
     yield Metric("rocketmq_timer_enqueue_total", timers.enqueued, "timer messages scheduled", labels=labels)
     yield Metric("rocketmq_timer_dequeue_total", timers.delivered, "timer messages delivered", labels=labels)

@@ -129,6 +129,17 @@ class TimerDelivery:
         """Messages of the timer topic not read yet. Source: TimerMessageStore.getEnqueueBehindMessages, 5.4.0."""
         return self._store.max_offset(TIMER_TOPIC, 0) - self._timer_store.queue_offset
 
+    @property
+    def enqueue_behind_ms(self) -> int:
+        """Age of the first message of the timer topic that is not read yet, in ms; 0 when there is none.
+
+        Source: TimerMessageStore.getEnqueueBehindMillis, 5.4.0.
+        """
+        if self.behind_messages <= 0:
+            return 0
+        stored_ms = self._store.store_timestamp_at(TIMER_TOPIC, 0, self._timer_store.queue_offset)
+        return max(0, self._clock.now_ms() - stored_ms) if stored_ms > 0 else 0
+
     def read_topic(self, max_messages: int) -> int:
         """Put about ``max_messages`` messages of the timer topic into their slots, and return their number.
 

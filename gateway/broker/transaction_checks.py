@@ -279,6 +279,7 @@ class TransactionChecks:
         self._clients = tables.clients
         self._appender = appender
         self._op_writer = op_writer
+        self.asked = self.given_up = 0
         config_of_halves = self._topics.get(TRANS_HALF_TOPIC)
         self._opened_half_ends = {
             queue_id: store.max_offset(TRANS_HALF_TOPIC, queue_id)
@@ -309,6 +310,20 @@ class TransactionChecks:
         ):
             yield
 
+    def count_open(self) -> int:
+        """Return the number of half messages that wait for a decision.
+
+        Those that were ended before the start count until the first round has walked over them.
+        """
+        config = self._topics.get(TRANS_HALF_TOPIC)
+        open_count = 0
+        for queue_id in self._topics.queue_ids(config.read_queue_nums if config else 0):
+            behind = self._store.max_offset(TRANS_HALF_TOPIC, queue_id) - self._start_offset(
+                TRANS_HALF_TOPIC, queue_id
+            )
+            open_count += max(0, behind - self._op_writer.count_ended(queue_id))
+        return open_count
+
     def _start_offset(self, topic: str, queue_id: int) -> int:
         offset = self._offsets.query_offset(TRANS_GROUP, topic, queue_id)
         return self._store.min_offset(topic, queue_id) if offset < 0 else offset
@@ -327,6 +342,7 @@ class TransactionChecks:
                     yield
         finally:
             self._commit_progress(TRANS_HALF_TOPIC, queue_id, first, settled)
+            self._op_writer.forget_ended(queue_id, settled)
             self._commit_progress(TRANS_OP_TOPIC, queue_id, op_first, ops.settled_offset())
 
     def _find_copies_before_start(self, queue_id: int, first: int) -> Iterator[None]:
@@ -491,6 +507,7 @@ class TransactionChecks:
         Source: DefaultTransactionalMessageCheckListener.resolveDiscardMsg, 5.4.0.
         """
         unique_key = message.unique_key
+        self.given_up += 1
         log.warning("half message given up", extra={"unique_key": unique_key, "offset": message.queue_offset})
         config = TopicConfig(topic_name=TRANS_CHECK_MAX_TOPIC, read_queue_nums=1, write_queue_nums=1, perm=6)
         try:
@@ -536,6 +553,7 @@ class TransactionChecks:
             log.warning("half message leaves no room for a question to its producer", extra=extra)
         else:
             producer.connection.send_oneway(request)
+            self.asked += 1
 
     def _check_request(self, message: Message) -> CheckTransactionState:
         """Return the check-back request. Raises MessageFormatError when the message cannot be encoded.

@@ -22,6 +22,7 @@ from gateway.broker.stored_messages import find_in_queue
 from gateway.broker.topic_table import TopicTable
 from gateway.broker.waiting_message import RealQueueWriter, WaitingMessage, parse_real_queue
 from gateway.config.process import BrokerConfig
+from gateway.runtime.metrics import FixedHistogram
 from remoting.connection import Connection
 from remoting.errors import RequestError
 from remoting.header_reader import compile_header_reader
@@ -35,6 +36,10 @@ REMOVE_TAG: Final = "d"
 """Tag of an op message whose body names ended half messages. Source: TransactionalMessageUtil, 5.4.0."""
 UNSET_REMARK: Final = "not set any response code"
 """Remark of an official answer whose code was set without a remark."""
+FINISH_LATENCY_BOUNDS_S: Final = (5, 60, 600, 3_600, 43_200, 86_400)
+"""Source: BrokerMetricsManager.registerMetricsView, 5.4.0."""
+MAX_ENDED_OFFSETS: Final = 200_000
+"""Ended half messages that are remembered for the metric of open ones until the checks have walked over them."""
 NO_HALF_REMARK: Final = "Find prepared transaction message failed"
 _HALF_TOPIC: Final = TRANS_HALF_TOPIC.encode()
 HALF_TOPICS: Final = frozenset(
@@ -108,10 +113,23 @@ class OpMessageWriter:
         # In dictionaries, since a producer may end a message again and again while the store refuses op messages.
         self._pending: dict[int, dict[str, None]] = {}
         self._pending_bytes = 0
+        self._ended: dict[int, set[int]] = {}
         self.max_bytes = max_bytes
+
+    def count_ended(self, queue_id: int) -> int:
+        """Return the number of known ended half messages that the checks have not walked over yet."""
+        return len(self._ended.get(queue_id, ()))
+
+    def forget_ended(self, queue_id: int, before: int) -> None:
+        """Forget ended half messages before an offset, over which the checks have walked."""
+        if queue_id in self._ended:
+            self._ended[queue_id] = {offset for offset in self._ended[queue_id] if offset >= before}
 
     def record_ended(self, queue_id: int, queue_offset: int) -> None:
         """Record that the half message at a queue offset is ended."""
+        ended = self._ended.setdefault(queue_id, set())
+        if len(ended) < MAX_ENDED_OFFSETS:
+            ended.add(queue_offset)
         text = f"{queue_offset},"
         pending = self._pending.setdefault(queue_id, {})
         if text in pending:
@@ -176,6 +194,7 @@ class EndTransactionHandler:
         self._writer = writer
         self._real_queues = RealQueueWriter(services.store, services.long_polls, services.stats)
         self.committed = self.rolled_back = 0
+        self.finish_latencies_s = FixedHistogram(FINISH_LATENCY_BOUNDS_S)
         self.op_messages = OpMessageWriter(
             self._clock, writer, services.hosts, config.transaction_op_msg_max_bytes
         )
@@ -203,6 +222,7 @@ class EndTransactionHandler:
         self._write_real_message(half, physical_offset)
         self._record_ended(half)
         self.committed += 1
+        self.finish_latencies_s.record(max(0, self._clock.now_ms() - half.born_timestamp) / 1000)
         if self._group_commit.synchronous:
             self._group_commit.hold_answer(connection, None)
         return None if command.is_oneway else encode_response(command.opaque, 0, None, b"", None)

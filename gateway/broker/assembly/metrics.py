@@ -11,12 +11,15 @@ from gateway.broker.official_metrics import (
     timer_metrics,
     traffic_metrics,
 )
+from gateway.broker.pop.reviver import Reviver
 from gateway.broker.processors.broker import Broker
 from gateway.broker.store_metrics import store_metrics
-from gateway.runtime.metrics import Metric
+from gateway.runtime.metrics import Distribution, Metric
+
+Sample = Metric | Distribution | None
 
 
-def broker_metrics(part: str, broker: Broker) -> Iterator[Metric | None]:
+def broker_metrics(part: str, broker: Broker) -> Iterator[Sample]:
     """Yield all metrics of a broker, our own with the label ``part``; None wherever other tasks may run in between."""
     yield from broker.damaged.metrics()
     yield from store_metrics(part, broker.store)
@@ -32,10 +35,15 @@ def broker_metrics(part: str, broker: Broker) -> Iterator[Metric | None]:
     yield Metric("flushes_total", broker.group_commit.flushes, meaning, labels=labels)
     meaning = "duration of the longest flush since the start"
     yield Metric("longest_flush_seconds", broker.group_commit.longest_flush_s, meaning, "gauge", labels)
+    checks = broker.transaction_checks
+    meaning = "times that a producer was asked about a half message"
+    yield Metric("transaction_checks_total", checks.asked, meaning, labels=labels)
+    meaning = "half messages that were given up after too many checks, or too old"
+    yield Metric("half_messages_given_up_total", checks.given_up, meaning, labels=labels)
     yield from _official_metrics(broker)
 
 
-def _official_metrics(broker: Broker) -> Iterator[Metric | None]:
+def _official_metrics(broker: Broker) -> Iterator[Sample]:
     config = broker.config
     node, limit = node_labels(config.broker_cluster_name, config.broker_name), config.limits.max_metric_series
     yield from _counts(broker, node)
@@ -46,11 +54,27 @@ def _official_metrics(broker: Broker) -> Iterator[Metric | None]:
     if broker.timer_delivery is not None:
         yield from timer_metrics(broker.timer_delivery, node, limit)
     reviver = broker.pop.state.reviver
+    yield from _pop_metrics(reviver, node)
     lags = ConsumerLags(broker.store, broker.topics, broker.offsets, broker.clients, reviver)
     yield from lags.metrics(node, limit)
 
 
-def _counts(broker: Broker, node: Labels) -> Iterator[Metric]:
+def _pop_metrics(reviver: Reviver, node: Labels) -> Iterator[Metric]:
+    """Yield the state of pop consumption. Source: PopMetricsManager, 5.4.0."""
+    for each in reviver.queue_progress():
+        of_queue = {**node, "queue_id": str(each.queue_id)}
+        meaning = "records of a revive queue from the oldest pop on that is not done"
+        yield Metric("rocketmq_pop_revive_lag", each.records_behind, meaning, "gauge", of_queue)
+        meaning = "age of the oldest pop that is not done, in ms"
+        yield Metric("rocketmq_pop_revive_latency", each.oldest_age_ms, meaning, "gauge", of_queue)
+    meaning = "pops that are neither acknowledged nor revived"
+    yield Metric("rocketmq_pop_checkpoint_buffer_size", len(reviver), meaning, "gauge", node)
+    meaning = "messages written to retry topics because nobody acknowledged them"
+    name = "rocketmq_pop_revive_retry_messages_total"
+    yield Metric(name, reviver.retries_written, meaning, labels=node)
+
+
+def _counts(broker: Broker, node: Labels) -> Iterator[Metric | Distribution]:
     permission, topics, groups = (
         broker.config.broker_permission,
         len(broker.topics.table),
@@ -64,3 +88,8 @@ def _counts(broker: Broker, node: Labels) -> Iterator[Metric]:
     yield Metric(
         "rocketmq_rollback_messages_total", ends.rolled_back, "rolled back transactions", labels=node
     )
+    waiting = broker.transaction_checks.count_open()
+    meaning = "half messages that wait for a decision"
+    yield Metric("rocketmq_half_messages", waiting, meaning, "gauge", node)
+    meaning = "time from the birth of a half message to its commit, in s"
+    yield Distribution("rocketmq_finish_message_latency", ends.finish_latencies_s, meaning, node)

@@ -26,7 +26,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from codec import properties as keys
 from codec.constants import ResponseCode
@@ -94,6 +94,14 @@ class ReviveQueue:
         return (self.next_record if first is None else first.record_offset) - 1
 
 
+class QueueProgress(NamedTuple):
+    """How far a revive queue is done: records from the oldest outstanding pop on, and the age of that pop."""
+
+    queue_id: int
+    records_behind: int
+    oldest_age_ms: int
+
+
 class Reviver:
     """Outstanding pops. Source: PopReviveService and PopBufferMergeService, 5.4.0.
 
@@ -121,6 +129,7 @@ class Reviver:
         self._deadlines = deadlines
         self.log = ReviveLog(config, services, writer)
         self._count = 0
+        self.retries_written = 0
         self._outstanding_counts: dict[tuple[str, str, int], int] = {}
         self._queues = [self._open_queue(queue_id) for queue_id in range(config.pop.revive_queue_num)]
         for queue_id in range(config.pop.revive_queue_num):
@@ -129,6 +138,14 @@ class Reviver:
     def count_outstanding(self, topic: str, group: str, queue_id: int) -> int:
         """Return the number of messages of a queue that a group popped and that are neither acked nor revived."""
         return self._outstanding_counts.get((topic, group, queue_id), 0)
+
+    def queue_progress(self) -> Iterator[QueueProgress]:
+        """Yield how far each revive queue is done."""
+        now_ms = self._clock.now_ms()
+        for queue_id, queue in enumerate(self._queues):
+            oldest = next(iter(queue.outstanding), None)
+            age_ms = 0 if oldest is None else max(0, now_ms - oldest.pop_time)
+            yield QueueProgress(queue_id, max(0, queue.next_record - 1 - queue.done_offset()), age_ms)
 
     def _adjust_count(self, key: PopKey, change: int) -> None:
         queue = key.topic, key.group, key.queue_id
@@ -390,6 +407,7 @@ class Reviver:
             if refused.code != ResponseCode.MESSAGE_ILLEGAL:
                 raise
             self._appender.append(again.with_changes(properties=message.properties))
+        self.retries_written += 1
 
     def _choose_retry_queue(self, topic: str, key: PopKey, message: Message) -> int:
         """Return the queue of a retry topic, which is created when it is missing."""

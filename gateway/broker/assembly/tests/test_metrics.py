@@ -7,6 +7,7 @@ import pytest
 from gateway.broker.assembly.metrics import broker_metrics
 from gateway.broker.client_registry import GroupMember
 from gateway.broker.traffic_stats import BrokerStats
+from gateway.runtime.metrics import Metric
 from gateway.tests.broker_fakes import FakeConnection
 from gateway.tests.broker_world import World
 from remoting.bodies.heartbeat import ConsumerData, SubscriptionData
@@ -24,7 +25,7 @@ def collected(world):
     """Return the values of all metrics by name, each by the labels that not all series have."""
     found: dict[str, dict[tuple[str, ...], float]] = {}
     for each in broker_metrics("broker-a", world.broker):
-        if each is not None:
+        if isinstance(each, Metric):
             own = tuple(
                 value
                 for name, value in each.labels.items()
