@@ -1,14 +1,22 @@
 """The planted deviations fit the source, and some are planted; `make planted-deviations` plants all of them."""
 
 import ast
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from compat_tests.areas import AREAS
-from compat_tests.tests.planting.deviations import ACCESS, PROTOCOL_DEVIATIONS
+from compat_tests.endpoints import MARKED_VERSION
+from compat_tests.report import snapshots
+from compat_tests.report.snapshots import write_snapshot
+from compat_tests.tests.planting.deviations import ACCESS, CASES, PROTOCOL_DEVIATIONS
 from storage.tests.planting.defect import Defect
-from storage.tests.planting.planter import ROOT, plant
+from storage.tests.planting.planter import ROOT, copy_tree, plant
+from toolkit.exit_codes import ExitCode
 
 DEVIATIONS = {each.name: each for each in PROTOCOL_DEVIATIONS.defects}
 MIN_DEVIATIONS = 30
@@ -60,3 +68,28 @@ def test_a_deviation_turns_its_case_red(name: str) -> None:
     outcome = plant(deviation, deviation.tests)
     assert outcome.is_caught, outcome.run.output
     assert outcome.run.test.startswith(deviation.tests[0])
+
+
+def test_the_command_names_a_planted_deviation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deviation = DEVIATIONS["lock-released-by-anybody"]
+    (test,) = deviation.tests
+    case = test.removeprefix(f"{CASES}/")
+    copy_tree(tmp_path)
+    for path, text in deviation.changed_files(tmp_path).items():
+        path.write_text(text, "utf-8")
+    monkeypatch.setattr(snapshots, "SNAPSHOTS", tmp_path / "compat_tests" / "snapshots")
+    feature = "only the holder can unlock"
+    result = {"id": case, "area": deviation.law, "feature": feature, "outcome": "passed", "reason": ""}
+    write_snapshot(MARKED_VERSION, {case: result}, "2026-11-25")
+    command = [sys.executable, "-m", "gateway.cli", "compat", "--ours", "--snapshot", MARKED_VERSION]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+    run = subprocess.run(
+        [*command, "--area", deviation.law, "-k", case.rpartition("::")[2]],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == ExitCode.REFUSED, run.stdout + run.stderr
+    assert f"{feature} ({case})" in run.stdout
