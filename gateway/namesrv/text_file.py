@@ -66,10 +66,16 @@ class AtomicTextFile:
         directory = os.path.dirname(self.path) or "."
         os.makedirs(directory, exist_ok=True)
         unfinished = self.path + ".tmp"
-        with open(unfinished, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with open(unfinished, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            # It would take room of a full disk, and the next try needs a file of which no page has failed.
+            with suppress(OSError):
+                os.unlink(unfinished)
+            raise
         if os.path.exists(self.path):
             os.replace(self.path, self.path + ".bak")
         os.replace(unfinished, self.path)

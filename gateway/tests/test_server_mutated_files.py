@@ -225,13 +225,15 @@ async def check_service(cluster: Cluster, node: Node) -> None:
     assert bodies(await client.ask(pull(fresh, group="new"))) == [b"fresh"]
 
 
-@pytest.mark.parametrize("seed", range(300))
-def test_a_mutated_kv_configuration_is_read_or_refused(seed: int) -> None:
+def test_a_mutated_kv_configuration_is_read_or_refused() -> None:
     table = b'{"configTable":{"ORDER_TOPIC_CONFIG":{"t":"broker-a:4"},"other":{"key":"value","empty":""}}}'
-    content = mutate_small(Chance(f"kv {seed}"), table)
-    try:
-        config = KvConfig(content)
-    except ValueError:
-        return
-    config.put("other", "key", "again")
-    assert KvConfig(config.encoder()()).get("other", "key") == "again"
+    refused = 0
+    for seed in range(300):
+        try:
+            config = KvConfig(mutate_small(Chance(f"kv {seed}"), table))
+        except ValueError:
+            refused += 1
+            continue
+        config.put("other", "key", "again")
+        assert KvConfig(config.encoder()()).get("other", "key") == "again", f"seed {seed}"
+    assert 0 < refused < 300

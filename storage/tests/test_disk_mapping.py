@@ -106,7 +106,7 @@ def append_until_full(disk: str) -> None:
     stored = 0
     for number in range(1_000_000):
         try:
-            store.append("full", number % 500, bytes(300))
+            store.append("full", number % 500, bytes(3000))
         except StoreFull:
             break
         stored += 1

@@ -1,5 +1,7 @@
 """A file whose content is always whole."""
 
+import errno
+import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,25 @@ def test_the_backup_stands_in(tmp_path: Path, left: bytes | None) -> None:
     if left is not None:
         (tmp_path / "f").write_bytes(left)
     assert AtomicTextFile(str(tmp_path / "f")).read() == b"old"
+
+
+def test_a_full_disk_leaves_the_content_and_no_part_of_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = AtomicTextFile(str(tmp_path / "kvConfig.json"))
+    file.write(b"old")
+
+    def refuse(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "fsync", refuse)
+        with pytest.raises(OSError, match="No space left"):
+            file.write(b"new")
+    assert file.read() == b"old"
+    assert [path.name for path in tmp_path.iterdir()] == ["kvConfig.json"]
+    file.write(b"newer")
+    assert file.read() == b"newer"
 
 
 def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
