@@ -36,11 +36,11 @@ class Server(Protocol):
 
 
 @contextmanager
-def run_ours(directory: Path) -> Iterator[Gateway]:
+def run_ours(directory: Path, *arguments: str) -> Iterator[Gateway]:
     """Run our namesrv and broker with access control; no secret may be in what they print."""
     conf = directory / "broker.conf"
     conf.write_text("".join(f"{key}={value}\n" for key, value in SETTINGS.items()))
-    with Gateway(directory, "--memory", "-c", str(conf)) as process:
+    with Gateway(directory, "--memory", "-c", str(conf), *arguments) as process:
         yield process
         assert "Traceback" not in process.output()
         assert SECRET not in process.output()

@@ -25,10 +25,19 @@ class OfficialProxy:
     """An official Proxy in cluster mode; the constructor starts it and returns once it listens.
 
     `namesrv`: address ("host:port") of the cluster it serves, which must have a broker. `settings`: keys of
-    rmq-proxy.json. Raises Unavailable without Java or Maven, RuntimeError if the Proxy does not come up.
+    rmq-proxy.json. `tls_mode`: disabled, permissive or enforcing, with a certificate that the Proxy makes itself.
+    `keys`: user and secret with which the Proxy signs its own requests. Raises Unavailable without Java or Maven,
+    RuntimeError if the Proxy does not come up.
     """
 
-    def __init__(self, namesrv: str, settings: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        namesrv: str,
+        settings: Mapping[str, Any] | None = None,
+        *,
+        tls_mode: str = "permissive",
+        keys: tuple[str, str] | None = None,
+    ) -> None:
         self._directory = Path(tempfile.mkdtemp(prefix="rocketmq-proxy-"))
         port, remoting_port = find_ports(2)
         self.address = f"127.0.0.1:{port}"
@@ -38,18 +47,24 @@ class OfficialProxy:
             "grpcServerPort": port,
             "remotingListenPort": remoting_port,
             "localServeAddr": "127.0.0.1",
+            "enableAclRpcHookForClusterMode": keys is not None,
             **(settings or {}),
         }
-        self._process = self._launch(lines)
+        home = self._directory / "home"
+        (home / "conf").mkdir(parents=True)
+        if keys is not None:
+            (home / "conf" / "tools.yml").write_text(
+                f"accessKey: {json.dumps(keys[0])}\nsecretKey: {json.dumps(keys[1])}\n"
+            )
+        self._process = self._launch(lines, tls_mode)
         try:
             self._wait_until_listening()
         except BaseException:
             self.close()
             raise
 
-    def _launch(self, lines: Mapping[str, Any]) -> ChildProcess:
+    def _launch(self, lines: Mapping[str, Any], tls_mode: str) -> ChildProcess:
         home = self._directory / "home"
-        home.mkdir()
         conf = self._directory / "rmq-proxy.json"
         conf.write_text(json.dumps(lines))
         command = java_command(
@@ -57,6 +72,8 @@ class OfficialProxy:
             "org.apache.rocketmq.proxy.ProxyStartup",
             home,
             heap=f"{HEAP} {QUICK_START_WITH_TLS}",
+            # Its connections to namesrv and broker would have the mode of its own port.
+            properties={"tls.server.mode": tls_mode, "tls.enable": "false"},
             log=self._directory / "proxy.log",
             log_level="INFO",
         )

@@ -1,0 +1,177 @@
+"""Access control and TLS of 5.x clients, on our gRPC port and on the official Proxy.
+
+The Proxy asks its broker for users and rules. One JVM serves the file: each of its clients has keys of its own.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from compat_tests.cases.grpc_fixtures import start_grpc_driver
+from compat_tests.cases.processes import Gateway
+from compat_tests.cases.secured import (
+    ROOT,
+    SECRET,
+    SETTINGS,
+    Server,
+    add_user,
+    dial,
+    run_official,
+    run_ours,
+    secret_of,
+)
+from compat_tests.clients.driver import JavaClientError, JavaDriver
+from compat_tests.clients.grpc_api import GrpcJavaClient
+from compat_tests.clients.typed import topic_request
+from compat_tests.endpoints.official import OfficialEndpoint
+from compat_tests.endpoints.ports import find_ports
+from compat_tests.endpoints.proxy import OfficialProxy
+from compat_tests.jars import Unavailable
+from compat_tests.plugin import skip_or_fail
+from compat_tests.server import eventually
+from remoting.acl import Credentials
+
+pytestmark = [pytest.mark.ours_only, pytest.mark.both_servers]
+
+SERVERS = ("ours", "official")
+MODES = ("disabled", "permissive", "enforcing")
+TOPIC, GROUP, USER, STRANGER = "grpc-orders", "grpc-group", "grpc-clerk", "grpc-stranger"
+UNAUTHORIZED = 40100
+PROXY_SETTINGS = {
+    **SETTINGS,
+    "authenticationMetadataProvider": "org.apache.rocketmq.proxy.auth.ProxyAuthenticationMetadataProvider",
+    "authorizationMetadataProvider": "org.apache.rocketmq.proxy.auth.ProxyAuthorizationMetadataProvider",
+}
+
+
+@dataclass(frozen=True)
+class Front:
+    """A server with access control, and the address of its gRPC side."""
+
+    server: Server
+    address: str
+
+
+@pytest.fixture(scope="module")
+def driver() -> Iterator[JavaDriver]:
+    driver = start_grpc_driver("")
+    yield driver
+    driver.close()
+
+
+@pytest.fixture(scope="module")
+def fronts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Front]]:
+    """Both servers, each with a user who may send to a topic and consume it in a group."""
+    (port,) = find_ports(1)
+    with ExitStack() as stack:
+        ours = stack.enter_context(run_ours(tmp_path_factory.mktemp("ours"), "--grpc-port", str(port)))
+        official = stack.enter_context(run_official())
+        proxy = stack.enter_context(OfficialProxy(official.namesrv, PROXY_SETTINGS, keys=(ROOT, SECRET)))
+        found = {"ours": Front(ours, f"127.0.0.1:{port}"), "official": Front(official, proxy.address)}
+        for front in found.values():
+            with dial(front.server.broker) as root:
+                root.ask(topic_request(TOPIC, 4))
+                add_user(
+                    root, USER, (f"Topic:{TOPIC}", "Pub,Sub", "Allow"), (f"Group:{GROUP}", "Sub", "Allow")
+                )
+                add_user(root, STRANGER, ("Topic:other", "Pub,Sub", "Allow"))
+        yield found
+
+
+@pytest.fixture(params=SERVERS)
+def front(request: pytest.FixtureRequest, fronts: dict[str, Front]) -> Front:
+    return fronts[request.param]
+
+
+def refusal(client: GrpcJavaClient, topic: str = TOPIC) -> JavaClientError:
+    """Return the error that a producer meets, when it starts or with its first message."""
+    with pytest.raises(JavaClientError) as refused, client.producer(topic, attempts=1) as producer:
+        producer.send({"topic": topic, "body": "x"})
+    return refused.value
+
+
+# -- access control ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("user", [ROOT, USER])
+def test_right_keys(driver: JavaDriver, front: Front, user: str) -> None:
+    secret = SECRET if user == ROOT else secret_of(user)
+    client = GrpcJavaClient(driver, "").acting_as(front.address, Credentials(user, secret))
+    with client.producer(TOPIC) as producer, client.simple(GROUP, TOPIC) as consumer:
+        (receipt,) = producer.send({"topic": TOPIC, "body": user})
+        message = eventually(consumer.receive, 30)[0]
+        consumer.ack(message)
+    assert (message["id"], message["body"]) == (receipt["id"], user)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [Credentials(ROOT, "wrong"), Credentials("stranger", SECRET), None],
+    ids=["wrong secret", "unknown user", "none"],
+)
+def test_wrong_keys(driver: JavaDriver, front: Front, keys: Credentials | None) -> None:
+    client = GrpcJavaClient(driver, "").acting_as(front.address, keys)
+    assert refusal(client).code == UNAUTHORIZED
+
+
+def test_a_topic_that_the_user_may_not_use(driver: JavaDriver, front: Front) -> None:
+    keys = Credentials(STRANGER, secret_of(STRANGER))
+    client = GrpcJavaClient(driver, "").acting_as(front.address, keys)
+    assert refusal(client).code == UNAUTHORIZED  # not FORBIDDEN, also officially
+
+
+def test_a_group_that_the_user_may_not_consume_in(driver: JavaDriver, front: Front) -> None:
+    """The server refuses the consumer's settings, and the client does not start; it tells no code."""
+    client = GrpcJavaClient(driver, "").acting_as(front.address, Credentials(USER, secret_of(USER)))
+    with pytest.raises(JavaClientError, match="has FAILED"), client.simple("other-group", TOPIC):
+        pass
+
+
+# -- TLS --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def plain_official() -> Iterator[OfficialEndpoint]:
+    """An official server without access control, behind the Proxies of each mode."""
+    try:
+        endpoint = OfficialEndpoint()
+    except Unavailable as missing:
+        skip_or_fail(str(missing))
+    with endpoint:
+        with dial(endpoint.broker, None) as client:
+            client.ask(topic_request(TOPIC, 4))
+        yield endpoint
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_tls_of_the_official_proxy(driver: JavaDriver, plain_official: OfficialEndpoint, mode: str) -> None:
+    with OfficialProxy(plain_official.namesrv, tls_mode=mode) as proxy:
+        check_connections(driver, proxy.address, mode)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_tls_of_ours(driver: JavaDriver, tmp_path: Path, mode: str) -> None:
+    (port,) = find_ports(1)
+    with Gateway(
+        tmp_path, "--memory", "--grpc-port", str(port), "--set", f"tls.server.mode={mode}"
+    ) as process:
+        if mode != "enforcing":
+            with process.connect() as client:
+                client.ask(topic_request(TOPIC, 4))
+        check_connections(driver, f"127.0.0.1:{port}", mode)
+
+
+def check_connections(driver: JavaDriver, address: str, mode: str) -> None:
+    """Assert that plain clients and those with TLS reach the server as the mode says, and get an answer."""
+    for tls in (False, True):
+        client = GrpcJavaClient(driver, "").acting_as(address, tls=tls)
+        is_served = mode == "permissive" or tls is (mode == "enforcing")
+        if is_served:
+            with client.producer() as producer, pytest.raises(JavaClientError) as refused:
+                producer.send({"topic": "no-such-topic", "body": "x"})
+            assert refused.value.code == 40402
+        else:
+            assert "UNAVAILABLE" in refusal(client).message
