@@ -44,7 +44,7 @@ def test_a_run_that_gets_sigterm_ends_its_workers_and_their_servers(
         pids = [int(word) for word in (tmp_path / "pids").read_text().split()]
         assert all(map(alive, pids))
         run.send_signal(signal.SIGTERM)
-        assert run.wait(30) == pytest.ExitCode.INTERRUPTED
+        assert run.wait(60) == pytest.ExitCode.INTERRUPTED
         eventually(lambda: not any(map(alive, pids)))
     finally:
         run.kill()
