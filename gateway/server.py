@@ -10,13 +10,13 @@ from typing import Any, Protocol
 
 import trio
 
+from codec.hosts import format_host
 from gateway.auth.needs import NeedContext
 from gateway.config.process import BrokerConfig, ServeConfig
 from gateway.connection_metrics import connection_metrics
 from gateway.grpc_endpoint import GrpcEndpoint, build_grpc_endpoint
 from gateway.http_endpoint import METRIC_PREFIX, Readiness, build_http_endpoint, failing_tasks
 from gateway.metrics_export import build_metrics_push
-from gateway.namesrv.addresses import join_address
 from gateway.namesrv.metrics import namesrv_metrics
 from gateway.namesrv.service import NamesrvService
 from gateway.process_access import SAVE_INTERVAL_S
@@ -173,7 +173,7 @@ class Server:
         if self._grpc is not None:
             facts["grpc"] = self._start_grpc(nursery, self._grpc)
         if self._http is not None:
-            facts["http"] = join_address(*await nursery.start(self._http.run))
+            facts["http"] = format_host(await nursery.start(self._http.run))
         if self._push is not None:
             nursery.start_soon(self._push.run, self._tasks)
         tune_garbage_collector()

@@ -5,15 +5,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from compat_tests.areas import AREAS
 from compat_tests.report.comparison import DEVIATES, judge
 from compat_tests.results_file import Results, parse_lines
+
+if TYPE_CHECKING:
+    pass
 
 LINE_EVERY_S: Final = 15.0
 """Time between two lines where the output is no terminal."""
@@ -72,6 +73,10 @@ class ProgressView:
         self._state = state
         self._now = now
         self._began_s = self._last_line_s = now()
+        # Imported here, because the help of every command imports this module.
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
         console = Console(stderr=True)
         self._bar: Progress | None = None
         if console.is_terminal:

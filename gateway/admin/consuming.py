@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 MAX_PULL_MESSAGES: Final = 32
+MAX_OFFSET: Final = 2**63 - 1
 SUSPEND_MS: Final = 5_000
 """Longest wait of one pull at the broker while messages are followed."""
 MAX_WAITING_BATCHES: Final = 16
@@ -54,6 +55,8 @@ class ReadOptions:
 
     start: str = EARLIEST
     start_ms: int | None = None
+    end_ms: int | None = None
+    """Nothing stored at this time or later is wanted; a queue is read to one message behind that place."""
     start_offset: int | None = None
     queues: tuple[int, ...] = ()
     brokers: tuple[str, ...] = ()
@@ -316,10 +319,20 @@ def _readers_of_broker(
         start = _committed_offset(client, address, topic, queue_id, options)
         if start is None:
             start = _chosen_offset(client, address, topic, queue_id, options, low, high)
-        readers.append(
-            QueuePosition(topic, broker, queue_id, max(low, start), None if options.follow else high)
-        )
+        end = None if options.follow else min(high, _end_offset(client, address, topic, queue_id, options))
+        readers.append(QueuePosition(topic, broker, queue_id, max(low, start), end))
     return readers
+
+
+def _end_offset(client: "AdminClient", address: str, topic: str, queue_id: int, options: ReadOptions) -> int:
+    """Return the offset behind everything that was stored before `end_ms`.
+
+    Brokers of 4.9 return the message that is nearest to a time, which may be the last one before it.
+    """
+    if options.end_ms is None:
+        return MAX_OFFSET
+    request = SearchOffsetByTimestamp(topic=topic, queue_id=queue_id, timestamp=options.end_ms)
+    return client.ask(address, request).offset + 1
 
 
 def _committed_offset(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Found = tuple[Message, str]
 """A message and the name of its broker."""
 MAX_FOUND: Final = 64
-_MAX_TIME_MS: Final = 2**63 - 1
+MAX_TIME_MS: Final = 2**63 - 1
 
 
 def get_message(client: "AdminClient", topic: str, message_id: str) -> list[Found]:
@@ -59,7 +59,7 @@ def find_by_key(
     *,
     is_unique: bool = False,
     begin_ms: int = 0,
-    end_ms: int = _MAX_TIME_MS,
+    end_ms: int = MAX_TIME_MS,
     count: int = MAX_FOUND,
 ) -> list[Found]:
     """Return the newest messages with a key in order of time; keys are compared, since brokers compare hashes."""
@@ -101,13 +101,14 @@ def get_at_offset(client: "AdminClient", topic: str, broker: str, queue_id: int,
 
 
 def find_by_time(
-    client: "AdminClient", topic: str, begin_ms: int, end_ms: int, count: int
+    client: "AdminClient", topic: str, begin_ms: int, end_ms: int | None, count: int
 ) -> Iterator[Found]:
-    """Yield at most ``count`` messages stored in [begin, end), those of a queue in order."""
+    """Yield at most ``count`` messages stored in [begin, end), those of a queue in order; None stands for no end."""
     number = 0
-    with TopicReader(client, topic, ReadOptions(start="", start_ms=begin_ms)) as reader:
+    options = ReadOptions(start="", start_ms=begin_ms, end_ms=end_ms)
+    with TopicReader(client, topic, options) as reader:
         for message, broker in reader.read():
-            if begin_ms <= message.store_timestamp < end_ms:
+            if begin_ms <= message.store_timestamp < (MAX_TIME_MS if end_ms is None else end_ms):
                 yield message, broker
                 number += 1
                 if number == count:

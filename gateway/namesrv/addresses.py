@@ -6,6 +6,7 @@ An address that comes by request is handed out as it is.
 
 from typing import Final
 
+from codec.hosts import format_host
 from codec.java_numbers import parse_java_integer
 
 AUTO_HOST: Final = "auto"
@@ -15,7 +16,7 @@ _AUTO_PREFIX: Final = AUTO_HOST + ":"
 def join_address(host: str, port: int) -> str:
     """Return host:port, IPv6 hosts in brackets; an IPv4-mapped IPv6 address is written as IPv4."""
     plain = host.removeprefix("::ffff:") if host.startswith("::ffff:") and "." in host else host
-    return f"[{plain}]:{port}" if ":" in plain and not plain.startswith("[") else f"{plain}:{port}"
+    return format_host((plain.strip("[]"), port))
 
 
 def address_for(address: str, local_host: str) -> str:

@@ -6,11 +6,11 @@ from typing import Final
 
 import trio
 
+from codec.hosts import format_host
 from gateway.config.process import ProcessConfig, ServeConfig
 from gateway.console.server import Console
 from gateway.console.settings import ConsoleSettings, is_loopback
 from gateway.http_endpoint import METRIC_PREFIX, Readiness, build_http_endpoint
-from gateway.namesrv.addresses import join_address
 from gateway.runtime.metrics import MetricRegistry
 from gateway.runtime.process import announce_ready, run_process, tune_garbage_collector
 from gateway.runtime.stop_signals import StopSignals
@@ -46,13 +46,13 @@ class ControlledServer:
         async with open_servers(self._config, FaultTable()) as servers, trio.open_nursery() as nursery:
             facts = {"namesrv": servers.namesrv_address, "brokers": servers.broker_addresses}
             console = build_console(self._settings, servers)
-            facts["control"] = join_address(*await nursery.start(console.run))
+            facts["control"] = format_host(await nursery.start(console.run))
             readiness = Readiness(lambda: _supervisors(servers))
             endpoint = build_http_endpoint(
                 self._config.process, self._config.tls, MetricRegistry(), readiness
             )
             if endpoint is not None:
-                facts["http"] = join_address(*await nursery.start(endpoint.run))
+                facts["http"] = format_host(await nursery.start(endpoint.run))
             tune_garbage_collector()
             announce_ready(facts, self._config.process.ready_file)
             await self._signals.first.wait()

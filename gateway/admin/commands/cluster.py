@@ -12,7 +12,7 @@ def cluster() -> None:
 
 
 @cluster.command()
-@output_options("wide", "name")
+@output_options("name")
 @cluster_options
 def info(connection: ConnectionFlags, output: str) -> None:
     """Show all brokers: addresses, versions, rates, disks."""

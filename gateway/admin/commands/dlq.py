@@ -67,7 +67,7 @@ def _selection_options(function: Function) -> Function:
 @click.option(
     "-n", "--count", type=click.IntRange(1), default=10, show_default=True, metavar="N", help="At most N."
 )
-@output_options("wide")
+@output_options()
 @cluster_options
 def peek(
     connection: ConnectionFlags,

@@ -26,7 +26,7 @@ def group() -> None:
 @group.command("list")
 @click.argument("pattern", default="*")
 @click.option("-a", "--all", "all_kinds", is_flag=True, help="Also groups of the system and its tools.")
-@output_options("wide", "name")
+@output_options("name")
 @cluster_options
 def list_command(connection: ConnectionFlags, pattern: str, all_kinds: bool, output: str) -> None:
     """List groups whose names match PATTERN, with their members and lag."""
@@ -60,7 +60,7 @@ def _highlight_dead_letters(row: Mapping[str, Any]) -> str:
 
 @group.command()
 @click.argument("name", metavar="GROUP", shell_complete=complete_names("group"))
-@output_options("wide")
+@output_options()
 @cluster_options
 def describe(connection: ConnectionFlags, name: str, output: str) -> None:
     """Show members, subscriptions, and the lag of each queue of a group.

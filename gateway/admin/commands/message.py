@@ -136,7 +136,7 @@ def _facts_of(value: dict[str, Any]) -> list[tuple[str, Any]]:
     metavar="N",
     help="At most N.",
 )
-@output_options("wide")
+@output_options()
 @cluster_options
 def find(
     connection: ConnectionFlags,
@@ -158,12 +158,13 @@ def find(
 
     if key is None and begin_ms is None:
         raise click.UsageError("Pass --key, --from or both.")
-    begin, end = begin_ms or 0, MAX_TIME_MS if end_ms is None else end_ms
+    begin = begin_ms or 0
     with connection.open() as client:
         if key is not None:
+            end = MAX_TIME_MS if end_ms is None else end_ms
             found = find_by_key(client, topic, key, begin_ms=begin, end_ms=end, count=count)
         else:
-            found = list(find_by_time(client, topic, begin, end, count))
+            found = list(find_by_time(client, topic, begin, end_ms, count))
     rows = [to_json_value(each, name) for each, name in found]
     print_messages(rows, output, empty="No such message in this time.")
     if not rows:

@@ -4,7 +4,7 @@ Imported by every command, also for its help: it must not import anything slow.
 """
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -133,7 +133,7 @@ def complete_names(kind: str) -> Callable[[click.Context, click.Parameter, str],
 
 
 def output_options(*formats: str) -> Callable[[Function], Function]:
-    """Add -o and --json; the function receives the format as ``output``: table, or one of ``formats``."""
+    """Add -o and --json; the function receives the format as ``output``: table, wide, json, or one of ``formats``."""
 
     def decorate(function: Function) -> Function:
         @functools.wraps(function)
@@ -141,7 +141,7 @@ def output_options(*formats: str) -> Callable[[Function], Function]:
             return function(output="json" if as_json else output, **given)
 
         decorated: Function = click.option("--json", "as_json", is_flag=True, help="Short for -o json.")(call)
-        choices = ("table", *formats, "json")
+        choices = ("table", "wide", *formats, "json")
         return click.option(
             "-o",
             "--output",
@@ -152,6 +152,17 @@ def output_options(*formats: str) -> Callable[[Function], Function]:
         )(decorated)
 
     return decorate
+
+
+def parse_pairs(setting: str, texts: Iterable[str], form: str = "KEY=VALUE") -> dict[str, str]:
+    """Return the pairs of repeated values ``key=value``. Raises UsageError, which names the setting."""
+    pairs = {}
+    for text in texts:
+        key, separator, value = text.partition("=")
+        if not separator or not key.strip():
+            raise click.UsageError(f'{setting} "{text}": expected {form}'.strip())
+        pairs[key.strip()] = value
+    return pairs
 
 
 def brokers_option(help_text: str) -> Callable[[Function], Function]:

@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import click
 
-from gateway.admin.commands.options import ClusterCommand, ConnectionFlags, cluster_options, complete_names
+from gateway.admin.commands.options import (
+    ClusterCommand,
+    ConnectionFlags,
+    cluster_options,
+    complete_names,
+    parse_pairs,
+)
 from toolkit.exit_codes import ExitCode
 from toolkit.option_types import TimeType
 
@@ -122,7 +128,7 @@ def _build_template(given: dict[str, Any]) -> "ProducedMessage":
         b"",
         given["keys"],
         given["tag"],
-        _split_properties(given["properties"]),
+        parse_pairs("--property", given["properties"], "NAME=VALUE"),
         _parse_delay(given["delay"]),
         given["delay_level"] or 0,
         given["deliver_at"] or 0,
@@ -139,16 +145,6 @@ def _parse_delimiters(delimiter: str, key_delimiter: str | None) -> tuple[bytes,
         return parse_delimiter(delimiter), None if key_delimiter is None else parse_delimiter(key_delimiter)
     except ValueError as error:
         raise click.UsageError(f"--delimiter, --key-delimiter: {error}") from None
-
-
-def _split_properties(texts: tuple[str, ...]) -> dict[str, str]:
-    pairs = {}
-    for text in texts:
-        name, separator, value = text.partition("=")
-        if not separator or not name:
-            raise click.UsageError(f'--property "{text}": expected NAME=VALUE')
-        pairs[name] = value
-    return pairs
 
 
 def _parse_delay(text: str | None) -> int:

@@ -13,6 +13,7 @@ from gateway.admin.commands.options import (
     confirm,
     confirm_option,
     output_options,
+    parse_pairs,
 )
 from toolkit.exit_codes import ExitCode
 
@@ -79,16 +80,6 @@ def _print_settings(rows: list[dict[str, Any]], output: str) -> None:
         raise SystemExit(ExitCode.NOTHING)
 
 
-def _split_settings(texts: tuple[str, ...]) -> dict[str, str]:
-    values = {}
-    for text in texts:
-        key, separator, value = text.partition("=")
-        if not separator or not key.strip():
-            raise click.UsageError(f'"{text}": expected KEY=VALUE')
-        values[key.strip()] = value
-    return values
-
-
 @broker_config.command("set")
 @click.argument("settings", metavar="KEY=VALUE...", nargs=-1, required=True)
 @brokers_option("Only this broker; repeatable (default: all).")
@@ -139,7 +130,7 @@ def _change(
     from gateway.admin.output import TableColumn, print_rows
     from gateway.admin.server_config import compare_config
 
-    wanted = _split_settings(settings)
+    wanted = parse_pairs("setting", settings)
     confirm(f"Change {', '.join(wanted)} of {', '.join(servers)}?", yes)
     rows: list[dict[str, Any]] = []
     for server in servers:

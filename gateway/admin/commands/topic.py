@@ -14,6 +14,7 @@ from gateway.admin.commands.options import (
     confirm,
     confirm_option,
     output_options,
+    parse_pairs,
 )
 
 TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "MIXED", "UNSPECIFIED")
@@ -29,7 +30,7 @@ def topic() -> None:
 @click.option(
     "-a", "--all", "all_kinds", is_flag=True, help="Also system topics, retry topics and dead letters."
 )
-@output_options("wide", "name")
+@output_options("name")
 @cluster_options
 def list_command(connection: ConnectionFlags, pattern: str, all_kinds: bool, output: str) -> None:
     """List topics whose names match PATTERN (shell pattern, such as "orders*")."""
@@ -54,7 +55,7 @@ def list_command(connection: ConnectionFlags, pattern: str, all_kinds: bool, out
 
 @topic.command()
 @click.argument("name", metavar="TOPIC", shell_complete=complete_names("topic"))
-@output_options("wide")
+@output_options()
 @cluster_options
 def describe(connection: ConnectionFlags, name: str, output: str) -> None:
     """Show route, settings, offsets of all queues, and groups of a topic."""
@@ -111,13 +112,11 @@ def _placement_options(function: Function) -> Function:
 
 
 def _split_attributes(attributes: tuple[str, ...]) -> dict[str, str]:
-    pairs = {}
+    form = "KEY=VALUE without commas"
     for text in attributes:
-        key, separator, value = text.partition("=")
-        if not separator or not key or "," in text:
-            raise click.UsageError(f'--attribute "{text}": expected KEY=VALUE without commas')
-        pairs[key] = value
-    return pairs
+        if "," in text:
+            raise click.UsageError(f'--attribute "{text}": expected {form}')
+    return parse_pairs("--attribute", attributes, form)
 
 
 @topic.command()

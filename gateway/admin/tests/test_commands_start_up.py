@@ -1,6 +1,7 @@
 """Commands start fast: asking for help, or making a mistake, imports nothing that only the work needs."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -15,6 +16,10 @@ HEAVY = (
     "cryptography",
     "yaml",
     "prometheus_client",
+    "numpy",
+    "opentelemetry",
+    "pandas",
+    "pyspark",
 )
 """Packages that no command of this room may import before it knows that it needs them."""
 MAX_MODULES = 260
@@ -54,3 +59,33 @@ def test_asking_a_server_needs_no_event_loop_and_no_table() -> None:
     code, modules = modules_after("topic", "list", "--namesrv", "127.0.0.1:1")
     assert code == 1
     assert [each for each in modules if each.startswith(HEAVY)] == []
+
+
+COMMANDS = (
+    "topic", "group", "cluster", "produce", "consume", "message", "dlq", "broker", "namesrv", "debug", "completion",
+)  # fmt: skip
+MAX_STARTS_OF_CLICK = 4.0
+"""Processor time of a command's start, in units of a bare `import click`. It is about 1.5; pandas alone adds 10."""
+
+
+def processor_time_s(*arguments: str) -> float:
+    """Return the least processor time of three runs of Python, which other load on the machine hardly changes."""
+    times = []
+    for _ in range(3):
+        before = os.times()
+        subprocess.run([sys.executable, *arguments], check=True, timeout=120, stdout=subprocess.DEVNULL)
+        after = os.times()
+        times.append(
+            after.children_user + after.children_system - before.children_user - before.children_system
+        )
+    return min(times)
+
+
+def test_every_command_starts_within_a_few_imports_of_click() -> None:
+    click_s = processor_time_s("-c", "import click")
+    slow = {
+        name: ratio
+        for name in COMMANDS
+        if (ratio := processor_time_s("-m", "gateway.cli", name, "--help") / click_s) > MAX_STARTS_OF_CLICK
+    }
+    assert slow == {}
