@@ -13,7 +13,7 @@ from compat_tests.jars import Unavailable
 from compat_tests.plugin import skip_or_fail
 from compat_tests.server import ServerUnderTest, eventually
 
-GRPC_PROFILE = "grpc-client-5.1"
+GRPC_CLIENTS = {"5.1.0": "grpc-client-5.1", "5.0.8": "grpc-client-5.0"}
 MakeTopic = Callable[[str], str]
 
 
@@ -41,10 +41,10 @@ def grpc_java(grpc_address: str) -> Iterator[GrpcJavaClient]:
     driver.close()
 
 
-def start_grpc_driver(address: str) -> JavaDriver:
+def start_grpc_driver(address: str, version: str = "5.1.0") -> JavaDriver:
     """Start a JVM with that client; skip the case if this machine lacks something."""
     try:
-        return JavaDriver(GRPC_PROFILE, address, program=("GrpcDriver", grpc_classes()))
+        return JavaDriver(GRPC_CLIENTS[version], address, program=("GrpcDriver", grpc_classes()))
     except Unavailable as missing:
         skip_or_fail(str(missing))
 

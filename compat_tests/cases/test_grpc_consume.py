@@ -3,18 +3,23 @@
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
-from compat_tests.cases.grpc_fixtures import MakeTopic
+from compat_tests.cases.grpc_fixtures import MakeTopic, start_grpc_driver
 from compat_tests.clients.grpc_api import GrpcJavaClient, GrpcSimpleConsumer
+from compat_tests.clients.programs import ProgramResult, run_node_grpc
 from compat_tests.clients.typed import create_group, iter_queue, send
+from compat_tests.jars import Unavailable
 from compat_tests.marks import case
+from compat_tests.plugin import skip_or_fail
 from compat_tests.server import ServerUnderTest, eventually
 from remoting.blocking import BlockingClient
 
 SHORTEST_INVISIBLE_S = 10.0
 """Servers refuse shorter invisible times in a receive."""
 COUNT = 60
+NODE_COUNT = 1000
 
 
 def bodies(messages: list[dict[str, Any]]) -> Counter[str]:
@@ -201,6 +206,36 @@ def test_message_groups(grpc_java: GrpcJavaClient, typed_topic: MakeTopic, fifo_
     for group in groups:
         mine = [(each["body"], each["attempt"]) for each in deliveries if each["group"] == group]
         assert mine == [(f"{group} {number}", attempt) for number in range(4) for attempt in (1, 2)]
+
+
+# -- other clients ----------------------------------------------------------------------------------------------
+
+
+@case("grpc", "Java 5.0: sends, and a push and a simple consumer")
+def test_java_50(
+    grpc_address: str, server: ServerUnderTest, broker: BlockingClient, topic: str, group: str
+) -> None:
+    other_group = create_group(broker, server.unique_name("group"))
+    with closing(start_grpc_driver(grpc_address, "5.0.8")) as driver:
+        client = GrpcJavaClient(driver, grpc_address)
+        with (
+            client.producer(topic) as producer,
+            client.push(group, topic) as pushed,
+            client.simple(other_group, topic) as simple,
+        ):
+            producer.send(*numbered(topic, 5))
+            expected = Counter(str(number) for number in range(5))
+            assert bodies(receive_all(simple, 5)) == expected
+            assert bodies(pushed.received(5)) == expected
+
+
+@case("grpc", "Node rocketmq-client-nodejs 1.0.8: 1,000 messages exactly once")
+def test_node(grpc_address: str, topic: str) -> None:
+    try:
+        result = run_node_grpc(grpc_address, topic, NODE_COUNT, 150)
+    except Unavailable as missing:
+        skip_or_fail(str(missing))
+    assert result == ProgramResult(sent=NODE_COUNT, distinct=NODE_COUNT, deliveries=NODE_COUNT)
 
 
 # -- transactions that nobody ended -----------------------------------------------------------------------------

@@ -106,6 +106,12 @@ def run_node(
     return _parse_result(run_command(command, timeout_s, _key_variables(credentials)))
 
 
+def run_node_grpc(address: str, topic: str, count: int, timeout_s: float) -> ProgramResult:
+    """Run the Node client that speaks gRPC."""
+    program = install_node_program("node_grpc") / "send_and_consume.js"
+    return _parse_result(run_command(["node", str(program), address, topic, str(count)], timeout_s))
+
+
 def run_mqadmin(home: Path, *arguments: str) -> str:
     """Run the official admin tool and return its output, or its errors: it exits with 0 even if its command failed."""
     home.mkdir(exist_ok=True)
@@ -149,11 +155,14 @@ def build_go_program() -> Path:
     return target
 
 
-def install_node_program() -> Path:
-    """Return a folder with the Node program and its packages, installed once. Raises Unavailable without Node."""
+def install_node_program(client: str = "node") -> Path:
+    """Return a folder with a Node program (node or node_grpc) and its packages, installed once.
+
+    Raises Unavailable without Node.
+    """
     find_program("node", "run the Node client program")
     npm = find_program("npm", "install the Node client")
-    sources = [_HERE / "node" / "package.json", _HERE / "node" / "send_and_consume.js"]
+    sources = [_HERE / client / "package.json", _HERE / client / "send_and_consume.js"]
     target = cache_dir() / "node" / _digest(sources)
     with lock_file(target.with_name(target.name + ".lock")):
         if not (target / "done").exists():
