@@ -94,8 +94,8 @@ class ReviveQueue:
         return (self.next_record if first is None else first.record_offset) - 1
 
 
-class QueueProgress(NamedTuple):
-    """How far a revive queue is done: records from the oldest outstanding pop on, and the age of that pop."""
+class ReviveProgress(NamedTuple):
+    """Progress of a revive queue: records from the oldest outstanding pop on, and the age of that pop."""
 
     queue_id: int
     records_behind: int
@@ -139,13 +139,13 @@ class Reviver:
         """Return the number of messages of a queue that a group popped and that are neither acked nor revived."""
         return self._outstanding_counts.get((topic, group, queue_id), 0)
 
-    def queue_progress(self) -> Iterator[QueueProgress]:
+    def queue_progress(self) -> Iterator[ReviveProgress]:
         """Yield how far each revive queue is done."""
         now_ms = self._clock.now_ms()
         for queue_id, queue in enumerate(self._queues):
             oldest = next(iter(queue.outstanding), None)
             age_ms = 0 if oldest is None else max(0, now_ms - oldest.pop_time)
-            yield QueueProgress(queue_id, max(0, queue.next_record - 1 - queue.done_offset()), age_ms)
+            yield ReviveProgress(queue_id, max(0, queue.next_record - 1 - queue.done_offset()), age_ms)
 
     def _adjust_count(self, key: PopKey, change: int) -> None:
         queue = key.topic, key.group, key.queue_id
