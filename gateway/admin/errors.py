@@ -4,6 +4,7 @@ from typing import Any, Final
 
 from codec.constants import ResponseCode
 from remoting.declare import Request
+from remoting.requests import namesrv
 
 _ADVICE: Final = {
     ResponseCode.NO_PERMISSION: "Sign requests with --access-key and --secret-key-file, or use another user.",
@@ -13,6 +14,8 @@ _ADVICE: Final = {
     ResponseCode.TOPIC_NOT_EXIST: 'See the names with "rmq-gateway topic list".',
     ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: 'See the names with "rmq-gateway group list".',
 }
+
+_NO_NAMESRV: Final = "Only namesrvs have this request, so this is probably a broker: give the address of a namesrv with --namesrv."
 
 
 class AdminError(Exception):
@@ -30,6 +33,8 @@ class Refused(AdminError):
         self.code = code
         self.remark = first_line(remark)
         advice = _ADVICE.get(ResponseCode(code), "") if code in set(ResponseCode) else ""
+        if code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and type(request).__module__ == namesrv.__name__:
+            advice = _NO_NAMESRV
         super().__init__(
             f"{address} refused {request.NAME}: {self.remark or 'no reason given'} (code {code})."
             + (f" {advice}" if advice else "")
