@@ -12,8 +12,7 @@ from remoting.acl import Credentials
 
 _NAMES = itertools.count(1)
 AWAIT_MS = 3000
-"""Time that a simple consumer lets the server wait for a first message; official proxies take no less than 5 s for
-receives that leave it out."""
+"""Time that a simple consumer lets the server wait for a first message; the official Proxy waits 5 s at least."""
 
 
 @dataclass(slots=True)

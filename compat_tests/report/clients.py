@@ -5,7 +5,7 @@ from typing import Final
 
 from compat_tests.report.comparison import ComparedCase
 
-CLIENTS: Final = ("Java 4.9.8", "Java 5.4.0", "Go", "Node", "mqadmin")
+CLIENTS: Final = ("Java 4.9.8", "Java 5.4.0", "Java gRPC", "Go", "Node", "Node gRPC", "mqadmin")
 """Stock clients in the order of their columns. Java cases run with either version say it in their id."""
 _FEATURE = re.compile(r"(Java|Go|Node|mqadmin)\b(?:[^:]*: )?(.*)")
 _OLD_JAVA: Final = "4.9.8"
@@ -17,6 +17,8 @@ def client_of(case: ComparedCase) -> tuple[str, str] | None:
     if found is None:
         return None
     name, rest = found[1], found[2] or found[0]
-    if name == "Java":
+    if case.area == "grpc":
+        name = f"{name} gRPC"
+    elif name == "Java":
         name = "Java 4.9.8" if _OLD_JAVA in case.id or _OLD_JAVA in case.feature else "Java 5.4.0"
     return name, rest.strip()
