@@ -9,13 +9,18 @@ Source: DefaultAuthenticationContextBuilder, 5.4.0.
 
 import hashlib
 import hmac
+import logging
+import time
 from collections.abc import Mapping
 from typing import Final
 
 from codec.command import Command
 from codec.java_numbers import quoted
 from gateway.auth.access_control import AccessDenied, Accounts
+from gateway.runtime.limited_log import LimitedLog
 from remoting.acl import Credentials, sign_request
+
+log = LimitedLog(logging.getLogger(__name__), time.monotonic)
 
 AUTHORIZATION: Final = "authorization"
 DATE_TIME: Final = "x-mq-date-time"
@@ -24,9 +29,11 @@ DATE_TIME: Final = "x-mq-date-time"
 class RpcSender:
     """The sender of one RPC, from its headers."""
 
-    __slots__ = ("_date_time", "_header", "_verified")
+    __slots__ = ("_date_time", "_header", "_path", "_remote", "_verified")
 
-    def __init__(self, metadata: Mapping[str, str]) -> None:
+    def __init__(self, metadata: Mapping[str, str], remote: str) -> None:
+        self._path = metadata.get(":path", "")
+        self._remote = remote
         self._header = metadata.get(AUTHORIZATION, "")
         self._date_time = metadata.get(DATE_TIME, "")
         self._verified: dict[int, Credentials] = {}
@@ -48,14 +55,19 @@ class RpcSender:
         name = fields.get("Credential", "").split("/")[0]
         user = accounts.user(name)
         if user is None:
-            raise AccessDenied(f"User:{quoted(name)} is not found.")
+            raise self._denied(name, f"User:{quoted(name)} is not found.")
         expected = hmac.digest(
             user.password.encode(), self._date_time.encode("utf-8", "replace"), hashlib.sha1
         )
         given = fields.get("Signature", "").lower().encode("utf-8", "replace")
         if not hmac.compare_digest(given, expected.hex().encode()):
-            raise AccessDenied("check signature failed.")
+            raise self._denied(name, "check signature failed.")
         return Credentials(user.name, user.password)
+
+    def _denied(self, name: str, remark: str) -> AccessDenied:
+        """Return a denial, which is logged as the broker logs its own."""
+        log.info("request denied", user=quoted(name), request=self._path, remote=self._remote, reason=remark)
+        return AccessDenied(remark)
 
     def _fields(self) -> dict[str, str]:
         _, space, rest = self._header.partition(" ")

@@ -47,6 +47,7 @@ FEED_BYTES: Final = 4096
 """Input that h2 takes at a time. The smallest frames are of 9 bytes, and take 20 µs each."""
 STREAM_WINDOW_BYTES: Final = 1024 * 1024
 CONNECTION_WINDOW_BYTES: Final = 4 * 1024 * 1024
+_FRAME_HEAD_BYTES: Final = 9
 _DEFAULT_WINDOW_BYTES: Final = 65_535
 MAX_HEADER_LIST_BYTES: Final = 64 * 1024
 """Longest list of headers of a request, unpacked."""
@@ -152,11 +153,14 @@ class Http2Connection(Connection):
                 piece = bytes(held[:FEED_BYTES])
                 events = self._h2.receive_data(piece)
                 del held[:FEED_BYTES]
+                self._check_frame_size()
                 for event in events:
                     self._handle_event(event)
                 if monotonic() >= turn_end_s or self._output_bytes > self.limits.output_high_watermark_bytes:
                     break
         except ProtocolError as error:
+            if held.startswith(b"PRI"):
+                held.clear()  # `Connection.run` would report that the peer speaks HTTP/2.
             raise FrameError(f"HTTP/2: {type(error).__name__}: {error}") from error
         finally:
             self._feeding = False
@@ -164,6 +168,11 @@ class Http2Connection(Connection):
             if self._on_batch is not None:
                 self._end_batch(self._on_batch)
         return not held and self._output_bytes <= self.limits.output_high_watermark_bytes
+
+    def _check_frame_size(self) -> None:
+        """Refuse a frame that is too long. h2 does so as well, but only when it has all its bytes, up to 16 MiB."""
+        if len(self._h2.incoming_buffer._data) > self._h2.max_inbound_frame_size + _FRAME_HEAD_BYTES:
+            raise FrameError(f"HTTP/2: a frame of more than {self._h2.max_inbound_frame_size} bytes")
 
     def _handle_event(self, event: Event) -> None:
         match event:
@@ -197,7 +206,14 @@ class Http2Connection(Connection):
         if handler is not None and event.data:
             handler.receive(event.data)
             if handler.held_bytes > self.limits.large_read_bytes:
-                self._on_large_input(len(event.data))
+                self._limit_unfinished(len(event.data))
+
+    def _limit_unfinished(self, added: int) -> None:
+        """Refuse more unfinished requests than two of the largest. Raises FrameError."""
+        self._on_large_input(added)
+        held, most = self.input_bytes, 2 * self.limits.max_frame_bytes
+        if held > most:
+            raise FrameError(f"HTTP/2: {held} bytes of unfinished requests, at most {most}")
 
     def _count_reset(self) -> None:
         self._resets += 1
@@ -295,9 +311,9 @@ class Http2Connection(Connection):
             self._drop_stream(stream_id)
 
     def _finish_stream(self, stream_id: int) -> None:
-        self._answered += 1
         self._outboxes.pop(stream_id, None)
-        self._streams.pop(stream_id, None)
+        if self._streams.pop(stream_id, None) is not None:
+            self._answered += 1
 
     def _drop_stream(self, stream_id: int) -> None:
         outbox = self._outboxes.pop(stream_id, None)

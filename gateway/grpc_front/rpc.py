@@ -97,7 +97,7 @@ class Rpc:
         self.stream_id = stream_id
         self.metadata = metadata
         self.client_id = metadata.get("x-mq-client-id", "")
-        self.sender = RpcSender(metadata)
+        self.sender = RpcSender(metadata, connection.remote[0])
         self.deadline_s = math.inf if timeout is None else trio.current_time() + parse_timeout(timeout)
         self._method = method
         self._reader = MessageReader(
@@ -152,8 +152,8 @@ class Rpc:
 
     def cancel(self) -> None:
         """Give up: nobody waits for the answer."""
+        self._scope.cancel()  # First, because a method that waits for a request would end well otherwise.
         self._inbox.close()
-        self._scope.cancel()
 
     @property
     def left_s(self) -> float:

@@ -1,0 +1,225 @@
+"""The transport with hostile and broken peers: each ends its own connection, and nobody else's."""
+
+import random
+
+import pytest
+import trio
+from h2.exceptions import ProtocolError
+from trio.testing import memory_stream_pair
+
+from gateway.grpc_front import messages as m
+from gateway.grpc_front.framing import frame_message
+from gateway.grpc_front.http2_connection import FREE_RESETS
+from gateway.grpc_front.tests.world import MAX_STREAMS, Client, message, open_front, send_request
+from gateway.tests.cluster import simulated
+from remoting.limits import ConnectionLimits
+from remoting.transport import StreamTransport
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+
+def frame(kind, flags, stream, payload=b""):
+    return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + payload
+
+
+async def is_closed_after(front, data):
+    """Send bytes as a new peer, and return whether the server closed the connection."""
+    here, there = memory_stream_pair()
+    front.cluster.nursery.start_soon(front.service.server.serve_transport, StreamTransport(there))
+    with trio.move_on_after(5):
+        try:
+            await here.send_all(data)
+            while await here.receive_some(1 << 16):
+                pass
+        except trio.BrokenResourceError:
+            pass
+        return True
+    await here.aclose()
+    return False
+
+
+async def still_serves(front):
+    front.create_topic()
+    answer = await front.client().call("SendMessage", send_request(message()))
+    return answer.status.code == m.OK
+
+
+@simulated
+async def test_bytes_that_are_not_http2_end_the_connection(cluster):
+    front = await open_front(cluster)
+    settings = frame(4, 0, 0)
+    hostile = {
+        "http 1": b"GET / HTTP/1.1\r\nHost: here\r\n\r\n",
+        "remoting": b'\0\0\0\x10\0\0\0\x0c{"code":105}',
+        "data on a stream that nobody opened": PREFACE + settings + frame(0, 0, 1, b"data"),
+        "headers on an even stream": PREFACE + settings + frame(1, 4, 2, b"\x82"),
+        "damaged header block": PREFACE + settings + frame(1, 4, 1, b"\xff\xff\xff\xff\xff"),
+        "frame too large": PREFACE + settings + b"\xff\xff\xff\0\0\0\0\0\1" + bytes(20_000),
+        "window of zero": PREFACE + settings + frame(8, 0, 0, b"\0\0\0\0"),
+        "window overflow": PREFACE + settings + frame(8, 0, 0, b"\x7f\xff\xff\xff") * 2,
+        "endless headers": PREFACE + settings + frame(1, 0, 1, b"\0") + frame(9, 0, 1, b"") * 200,
+    }
+    for name, data in hostile.items():
+        assert await is_closed_after(front, data), name
+    assert await still_serves(front)
+
+
+@simulated
+async def test_random_bytes_and_mutated_requests_end_at_most_their_connection(cluster):
+    front = await open_front(cluster)
+    front.create_topic()
+    recorder = Client(front)
+    sent = []
+    send_all = recorder.transport.send_all
+
+    async def record(data):
+        sent.append(bytes(data))
+        await send_all(data)
+
+    recorder.transport.send_all = record
+    await recorder.call("SendMessage", send_request(message()))
+    good = b"".join(sent)
+    generator = random.Random(11)
+    for _ in range(300):
+        data = bytearray(good)
+        for _ in range(generator.randrange(1, 8)):
+            at = generator.randrange(len(data))
+            match generator.randrange(3):
+                case 0:
+                    data[at] = generator.randrange(256)
+                case 1:
+                    del data[at : at + generator.randrange(20)]
+                case _:
+                    data[at:at] = generator.randbytes(generator.randrange(20))
+            data = data or bytearray(b"x")
+        await is_closed_after(front, bytes(data))
+    assert await still_serves(front)
+    assert front.service._running.count == 0
+
+
+@simulated
+async def test_more_streams_than_allowed_end_the_connection(cluster):
+    front = await open_front(cluster)
+    client = front.client()
+
+    async def flood():
+        for _ in range(MAX_STREAMS + 2):
+            await client.begin("Telemetry", m.TelemetryCommand)
+            client.h2.remote_settings.max_concurrent_streams = 1000
+            await trio.sleep(0.01)
+
+    with pytest.raises((trio.BrokenResourceError, ProtocolError)):
+        await flood()
+    assert await still_serves(front)
+
+
+@simulated
+async def test_a_peer_that_opens_streams_only_to_reset_them_is_sent_away(cluster):
+    front = await open_front(cluster)
+    client = front.client()
+
+    async def flood():
+        for _ in range(FREE_RESETS + 50):
+            number = await client.begin("Telemetry", m.TelemetryCommand)
+            client.h2.reset_stream(number)
+            await client.flush()
+            await trio.sleep(0.01)
+
+    with pytest.raises((trio.BrokenResourceError, ProtocolError)):
+        await flood()
+    assert await still_serves(front)
+
+
+@simulated
+async def test_unfinished_requests_of_one_connection_are_limited(cluster):
+    front = await open_front(cluster, limits=ConnectionLimits(max_frame_bytes=100_000, large_read_bytes=1000))
+    client = front.client()
+    await trio.sleep(0.01)
+    unfinished = frame_message(b"x" * 90_000)[:60_000]
+
+    async def flood():
+        for _ in range(10):
+            number = await client.begin("SendMessage", m.SendMessageResponse)
+            for at in range(0, len(unfinished), 16_000):
+                await client.send(number, unfinished[at : at + 16_000])
+                await trio.sleep(0.01)
+
+    with pytest.raises((trio.BrokenResourceError, ProtocolError)):
+        await flood()
+    assert await still_serves(front)
+
+
+@simulated
+async def test_a_message_over_the_limit_is_refused_and_the_connection_goes_on(cluster):
+    front = await open_front(cluster, limits=ConnectionLimits(max_frame_bytes=10_000))
+    front.create_topic()
+    client = front.client()
+    await trio.sleep(0.01)
+    stream = await client.start(
+        "SendMessage", send_request(message(body=b"x" * 11_000)), m.SendMessageResponse
+    )
+    await stream.ended.wait()
+    assert stream.status == 8
+    assert "frameMaxLength" in stream.headers["grpc-message"]
+    assert (await client.call("SendMessage", send_request(message()))).status.code == m.OK
+
+
+@simulated
+async def test_requests_that_are_not_grpc_are_answered_as_http(cluster):
+    front = await open_front(cluster)
+    client = front.client()
+    number = await client.begin("QueryRoute", m.QueryRouteResponse, content_type="text/plain")
+    await client.streams[number].ended.wait()
+    assert client.streams[number].headers[":status"] == "415"
+    number = await client.begin("QueryRoute", m.QueryRouteResponse, **{":method": "GET"})
+    await client.streams[number].ended.wait()
+    assert client.streams[number].headers[":status"] == "405"
+
+
+@simulated
+async def test_methods_that_are_not_served_are_unimplemented(cluster):
+    front = await open_front(cluster)
+    client = front.client()
+    for method in ("PullMessage", "SyncLiteSubscription", "Nothing"):
+        number = await client.begin(method, m.PullMessageResponse)
+        await client.streams[number].ended.wait()
+        assert client.streams[number].status == 12
+        assert method in client.streams[number].headers["grpc-message"]
+
+
+@simulated
+async def test_answers_wait_for_the_windows_of_the_client(cluster):
+    front = await open_front(cluster)
+    front.create_topic()
+    client = front.client()
+    await trio.sleep(0.01)
+    await client.receive(poll_s=5)
+    for number in range(4):
+        await client.call("SendMessage", send_request(message(body=bytes([number]) * 50_000)))
+    got = []
+    while len(got) < 4:
+        got += (await client.receive()).bodies
+    assert sorted(got) == [bytes([number]) * 50_000 for number in range(4)]
+
+
+@simulated
+async def test_a_deadline_ends_an_rpc(cluster):
+    front = await open_front(cluster)
+    client = front.client()
+    number = await client.begin("Telemetry", m.TelemetryCommand, grpc_timeout="300m")
+    await client.streams[number].ended.wait()
+    assert client.streams[number].status == 4
+
+
+@simulated
+async def test_a_stop_sends_clients_away_and_lets_rpcs_end(cluster):
+    front = await open_front(cluster)
+    front.create_topic()
+    client = front.client()
+    stream = await client.start_receive(poll_s=20)
+    await trio.sleep(0.5)
+    await front.service.stop(front.broker.long_polls.answer_all)
+    await stream.ended.wait()
+    assert stream.answers[0].status.code == m.MESSAGE_NOT_FOUND
+    assert client.goodbye is not None
+    await client.closed.wait()

@@ -1,0 +1,630 @@
+"""The RPCs on a simulated cluster: routes, sends, receives, transactions, settings, access."""
+
+import hashlib
+import hmac
+
+import pytest
+import trio
+
+from codec.message import iter_messages
+from gateway.auth.access_control import AccessControl
+from gateway.auth.account_table import User, UserType
+from gateway.auth.needs import NeedContext
+from gateway.auth.policies import NO_POLICIES, Policies, PolicyEntry, PolicyType
+from gateway.auth.resources import Action, parse_resource
+from gateway.grpc_front import messages as m
+from gateway.grpc_front.tests.world import (
+    consumer_settings,
+    message,
+    open_front,
+    producer_settings,
+    received,
+    send_request,
+)
+from gateway.tests.cluster import EPOCH_MS, pull, settle, simulated
+from remoting.handler_table import Guard
+
+
+def resource(name="orders"):
+    return m.Resource(name=name)
+
+
+def stored(front, topic="orders"):
+    """Return all messages of a topic as the store has them."""
+    found = []
+    for queue_id in range(16):
+        for chunk in front.broker.store.read(topic, queue_id, 0, 32).chunks:
+            found += iter_messages(chunk)
+    return found
+
+
+async def send(client, *sent):
+    return await client.call("SendMessage", send_request(*sent))
+
+
+# -- routes ---------------------------------------------------------------------------------------------------
+
+
+@simulated
+async def test_a_route_names_the_queues_and_the_endpoints_that_the_client_uses(cluster):
+    front = await open_front(cluster)
+    front.create_topic(queues=3, kind="FIFO")
+    await settle()
+    told = m.Endpoints(scheme=m.DOMAIN_NAME, addresses=[m.Address(host="mq.example.org", port=443)])
+    answer = await front.client().call("QueryRoute", m.QueryRouteRequest(topic=resource(), endpoints=told))
+    assert answer.status.code == m.OK
+    assert [queue.id for queue in answer.message_queues] == [0, 1, 2]
+    for queue in answer.message_queues:
+        assert queue.broker.name == "broker-a"
+        assert queue.broker.endpoints == told
+        assert queue.permission == m.READ_WRITE
+        assert list(queue.accept_message_types) == [m.FIFO]
+
+
+@simulated
+async def test_without_endpoints_the_route_names_the_address_that_was_dialled(cluster):
+    front = await open_front(cluster)
+    front.create_topic()
+    await settle()
+    answer = await front.client().call("QueryRoute", m.QueryRouteRequest(topic=resource()))
+    (address,) = answer.message_queues[0].broker.endpoints.addresses
+    assert (address.host, address.port) == ("10.0.1.1", 8081)
+
+
+@simulated
+async def test_topics_that_do_not_exist_or_are_the_brokers_own_have_no_route(cluster):
+    front = await open_front(cluster)
+    client = front.client()
+    codes = {
+        "nothing": m.TOPIC_NOT_FOUND,
+        "RMQ_SYS_TRANS_HALF_TOPIC": m.ILLEGAL_TOPIC,
+        "a b": m.ILLEGAL_TOPIC,
+    }
+    for topic, code in codes.items():
+        answer = await client.call("QueryRoute", m.QueryRouteRequest(topic=resource(topic)))
+        assert answer.status.code == code, topic
+
+
+@simulated
+async def test_an_assignment_is_any_queue_or_each_queue_in_order(cluster):
+    front = await open_front(cluster)
+    front.create_topic(queues=3)
+    client = front.client()
+    request = m.QueryAssignmentRequest(topic=resource(), group=resource("GID"))
+    await settle()
+    answer = await client.call("QueryAssignment", request)
+    assert [each.message_queue.id for each in answer.assignments] == [-1]
+    front.broker.groups.find_or_create("GID").consume_message_orderly = True
+    answer = await client.call("QueryAssignment", request)
+    assert [each.message_queue.id for each in answer.assignments] == [0, 1, 2]
+
+
+@simulated
+async def test_an_rpc_must_name_its_client(cluster):
+    front = await open_front(cluster)
+    answer = await front.client(client_id="").call("QueryRoute", m.QueryRouteRequest(topic=resource()))
+    assert answer.status.code == m.CLIENT_ID_REQUIRED
+
+
+# -- sends ----------------------------------------------------------------------------------------------------
+
+
+@simulated
+async def test_a_message_is_stored_with_its_properties(cluster):
+    front = await open_front(cluster)
+    front.create_topic()
+    sent = message(tag="t", keys=["k1", "k2"], born_host="laptop", trace_context="trace")
+    sent.user_properties["colour"] = "red"
+    sent.system_properties.born_timestamp.FromMilliseconds(EPOCH_MS - 5)
+    answer = await send(front.client(), sent)
+    (entry,) = answer.entries
+    assert (answer.status.code, entry.message_id, entry.offset) == (m.OK, "0168656C6C6F", 0)
+    (found,) = stored(front)
+    assert (found.body, found.born_timestamp, found.born_host) == (
+        b"hello",
+        EPOCH_MS - 5,
+        ("10.1.0.7", 40_007),
+    )
+    expected = {
+        "TAGS": "t", "KEYS": "k1 k2", "UNIQ_KEY": "0168656C6C6F", "colour": "red", "PGROUP": "orders",
+        "__BORNHOST": "laptop", "TRACE_CONTEXT": "trace", "RECONSUME_TIME": "0",
+    }  # fmt: skip
+    assert expected.items() <= found.properties.items()
+
+
+@simulated
+async def test_messages_of_a_group_go_to_one_queue_and_others_to_all(cluster):
+    front = await open_front(cluster)
+    front.create_topic()
+    front.create_topic("ordered", "FIFO")
+    client = front.client()
+    for number in range(8):
+        await send(client, message(body=b"%d" % number))
+        sent = message("ordered", b"%d" % number, message_type=m.FIFO, message_group="one")
+        assert (await send(client, sent)).status.code == m.OK
+    assert {each.queue_id for each in stored(front)} == {0, 1, 2, 3}
+    assert len({each.queue_id for each in stored(front, "ordered")}) == 1
+
+
+@simulated
+async def test_several_messages_are_stored_as_a_batch_with_a_result_each(cluster):
+    front = await open_front(cluster)
+    front.create_topic()
+    answer = await send(front.client(), message(body=b"a"), message(body=b"b", tag="t"))
+    assert [(each.message_id, each.offset) for each in answer.entries] == [("0161", 0), ("0162", 1)]
+    assert [(each.body, each.tags) for each in stored(front)] == [(b"a", None), (b"b", "t")]
+
+
+@pytest.mark.parametrize(
+    ("sent", "code"),
+    [
+        ([], m.MESSAGE_CORRUPTED),
+        ([message("nothing")], m.TOPIC_NOT_FOUND),
+        ([message("a b")], m.ILLEGAL_TOPIC),
+        ([message(), message("other")], m.MESSAGE_CORRUPTED),
+        ([message(body=b"")], m.MESSAGE_BODY_EMPTY),
+        ([message(body=b"x" * 100_001)], m.MESSAGE_BODY_TOO_LARGE),
+        ([message(message_id=" ")], m.ILLEGAL_MESSAGE_ID),
+        ([message(tag="a|b")], m.ILLEGAL_MESSAGE_TAG),
+        ([message(tag=" ")], m.ILLEGAL_MESSAGE_TAG),
+        ([message(keys=["a\1"])], m.ILLEGAL_MESSAGE_KEY),
+        ([message(message_id="a\1b")], m.BAD_REQUEST),
+        ([message(message_group="g")], m.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
+        ([message(message_group="g" * 64)], m.ILLEGAL_MESSAGE_GROUP),
+        ([message(message_type=m.TRANSACTION)], m.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
+    ],
+)
+@simulated
+async def test_messages_that_are_refused(cluster, sent, code):
+    front = await open_front(cluster)
+    front.create_topic()
+    assert (await send(front.client(), *sent)).status.code == code
+    assert stored(front) == []
+
+
+@pytest.mark.parametrize(
+    ("properties", "code"),
+    [
+        ({"UNIQ_KEY": "x"}, m.ILLEGAL_MESSAGE_PROPERTY_KEY),
+        ({"a\2": "x"}, m.ILLEGAL_MESSAGE_PROPERTY_KEY),
+        ({"a": "x\n"}, m.ILLEGAL_MESSAGE_PROPERTY_KEY),
+        ({str(number): "x" for number in range(129)}, m.MESSAGE_PROPERTIES_TOO_LARGE),
+        ({"a": "x" * 16_384}, m.MESSAGE_PROPERTIES_TOO_LARGE),
+    ],
+)
+@simulated
+async def test_user_properties_that_are_refused(cluster, properties, code):
+    front = await open_front(cluster)
+    front.create_topic()
+    sent = message()
+    sent.user_properties.update(properties)
+    assert (await send(front.client(), sent)).status.code == code
+
+
+@simulated
+async def test_a_delayed_message_comes_when_it_is_due_unless_it_is_recalled(cluster):
+    front = await open_front(cluster)
+    front.create_topic(kind="DELAY")
+    client = front.client()
+    await client.receive(poll_s=5)
+    recall = None
+    for body in (b"wanted", b"recalled"):
+        sent = message(body=body, message_type=m.DELAY)
+        sent.system_properties.delivery_timestamp.FromMilliseconds(cluster.clock.now_ms() + 7000)
+        answer = await send(client, sent)
+        assert answer.status.code == m.OK
+        recall = answer.entries[0].recall_handle
+    request = m.RecallMessageRequest(topic=resource(), recall_handle=recall)
+    assert (await client.call("RecallMessage", request)).status.code == m.OK
+    request.recall_handle = "rubbish"
+    assert (await client.call("RecallMessage", request)).status.code == m.INTERNAL_SERVER_ERROR
+    assert (await client.receive(poll_s=5)).code == m.MESSAGE_NOT_FOUND
+    got = await client.receive(poll_s=20)
+    assert got.bodies == [b"wanted"]
+    assert got.messages[0].system_properties.message_type == m.DELAY
+    assert (await client.receive(poll_s=10)).bodies == []
+
+
+# -- receives -------------------------------------------------------------------------------------------------
+
+
+@simulated
+async def test_a_waiting_receive_is_answered_by_a_send(cluster):
+    front = await open_front(cluster)
+    front.create_topic()
+    client = front.client()
+    stream = await client.start_receive(poll_s=20)
+    await trio.sleep(2)
+    before = trio.current_time()
+    await send(client, message(tag="t", keys=["k"]))
+    await stream.ended.wait()
+    assert trio.current_time() - before < 0.1
+    got = received(stream)
+    system = got.messages[0].system_properties
+    assert (got.code, got.bodies, system.tag, list(system.keys)) == (m.OK, [b"hello"], "t", ["k"])
+    assert (system.delivery_attempt, system.message_type) == (1, m.NORMAL)
+    assert system.body_digest.checksum == hashlib.md5(b"hello").hexdigest().upper()
+    assert system.receipt_handle.endswith(f" {stored(front)[0].physical_offset}")
+
+
+@simulated
+async def test_a_message_comes_again_until_it_is_acknowledged(cluster):
+    front = await open_front(cluster)
+    front.create_topic()
+    client = front.client()
+    await client.receive()
+    await send(client, message())
+    attempts = []
+    for _ in range(3):
+        got = await client.receive(invisible_s=12, poll_s=20)
+        attempts.append(got.messages[0].system_properties.delivery_attempt)
+    assert attempts == [1, 2, 3]
+    ack = m.AckMessageRequest(topic=resource(), group=resource("GID"))
+    for handle in (got.handles[0], "1 2 3"):
+        ack.entries.add(message_id="x", receipt_handle=handle)
+    answer = await client.call("AckMessage", ack)
+    assert answer.status.code == m.MULTIPLE_RESULTS
+    assert [each.status.code for each in answer.entries] == [m.OK, m.INVALID_RECEIPT_HANDLE]
+    assert (await client.receive(poll_s=20)).bodies == []
+
+
+@simulated
+async def test_another_invisible_time_counts_from_then_on(cluster):
+    front = await open_front(cluster)
+    front.create_topic()
+    client = front.client()
+    await client.receive()
+    await send(client, message())
+    got = await client.receive(invisible_s=60)
+    change = m.ChangeInvisibleDurationRequest(
+        topic=resource(), group=resource("GID"), receipt_handle=got.handles[0]
+    )
+    change.invisible_duration.seconds = 3
+    answer = await client.call("ChangeInvisibleDuration", change)
+    assert answer.status.code == m.OK
+    before = trio.current_time()
+    again = await client.receive(poll_s=20)
+    assert again.bodies == [b"hello"]
+    assert 2.9 < trio.current_time() - before < 4
+    answer = await client.call("ChangeInvisibleDuration", change)
+    assert answer.status.code != m.OK
+
+
+@simulated
+async def test_messages_of_a_receive_that_was_given_up_come_again_soon(cluster):
+    front = await open_front(cluster)
+    front.create_topic()
+    client, other = front.client(), front.client("client-2")
+    await client.receive()
+    await send(client, message())
+    stream = await client.start_receive(poll_s=20)
+    number = next(number for number, each in client.streams.items() if each is stream)
+    client.h2.reset_stream(number)
+    await client.flush()
+    got = await other.receive(poll_s=20)
+    assert got.bodies == [b"hello"]
+
+
+@simulated
+async def test_a_waiting_receive_whose_client_is_gone_takes_no_message(cluster):
+    front = await open_front(cluster)
+    front.create_topic()
+    client, other = front.client(), front.client("client-2")
+    await client.start_receive(poll_s=20)
+    await trio.sleep(1)
+    await client.transport.aclose()
+    await trio.sleep(1)
+    await send(other, message())
+    got = await other.receive(poll_s=5)
+    assert got.bodies == [b"hello"]
+    assert got.messages[0].system_properties.delivery_attempt == 1
+
+
+@simulated
+async def test_tags_and_dead_letters(cluster):
+    front = await open_front(cluster)
+    front.create_topic()
+    client = front.client()
+    await client.receive(expression="a||b")
+    for tag in "abc":
+        await send(client, message(body=tag.encode(), tag=tag))
+    got = await client.receive(expression="a||b")
+    while len(got.bodies) < 2:
+        more = await client.receive(expression="a||b")
+        got.bodies += more.bodies
+        got.messages += more.messages
+    assert sorted(got.bodies) == [b"a", b"b"]
+    first = got.messages[0].system_properties
+    forward = m.ForwardMessageToDeadLetterQueueRequest(
+        topic=resource(),
+        group=resource("GID"),
+        receipt_handle=first.receipt_handle,
+        message_id=first.message_id,
+    )
+    answer = await client.call("ForwardMessageToDeadLetterQueue", forward)
+    assert answer.status.code == m.OK
+    assert [each.body for each in stored(front, "%DLQ%GID")] == [got.bodies[0]]
+
+
+@simulated
+async def test_a_message_goes_to_the_dead_letters_after_the_last_attempt(cluster):
+    front = await open_front(cluster)
+    front.create_topic()
+    front.broker.groups.find_or_create("GID").retry_max_times = 1
+    client = front.client()
+    await client.receive()
+    await send(client, message())
+    for _ in range(2):
+        assert (await client.receive(invisible_s=10, poll_s=20)).bodies == [b"hello"]
+    assert (await client.receive(invisible_s=10, poll_s=20)).text == "no match message"
+    assert [each.body for each in stored(front, "%DLQ%GID")] == [b"hello"]
+
+
+@simulated
+async def test_messages_of_push_consumers_stay_invisible_while_they_work(cluster):
+    front = await open_front(cluster)
+    front.create_topic()
+    client, other = front.client(), front.client("client-2")
+    await client.tell_settings(consumer_settings())
+    await client.receive(auto_renew=True)
+    await send(client, message())
+    got = await client.receive(auto_renew=True)
+    for _ in range(20):
+        await trio.sleep(20)
+        await client.call("Heartbeat", m.HeartbeatRequest(group=resource("GID"), client_type=m.PUSH_CONSUMER))
+    assert (await other.receive(poll_s=5)).bodies == []
+    ack = m.AckMessageRequest(topic=resource(), group=resource("GID"))
+    ack.entries.add(receipt_handle=got.handles[0])
+    assert (await client.call("AckMessage", ack)).status.code == m.OK
+    await trio.sleep(300)
+    assert (await other.receive(poll_s=5)).bodies == []
+
+
+@simulated
+async def test_messages_of_a_push_consumer_that_is_gone_come_again_soon(cluster):
+    front = await open_front(cluster)
+    front.create_topic()
+    client, other = front.client(), front.client("client-2")
+    await client.tell_settings(consumer_settings())
+    await client.receive(auto_renew=True)
+    await send(client, message())
+    assert (await client.receive(auto_renew=True)).bodies == [b"hello"]
+    await client.transport.aclose()
+    assert (await other.receive(poll_s=20)).bodies == [b"hello"]
+
+
+@simulated
+async def test_messages_come_in_order_when_the_group_wants_it(cluster):
+    front = await open_front(cluster)
+    front.create_topic(kind="FIFO")
+    front.broker.groups.find_or_create("GID").consume_message_orderly = True
+    client = front.client()
+    await client.receive()
+    for number in range(3):
+        await send(client, message(body=b"%d" % number, message_type=m.FIFO, message_group="g"))
+    got = await client.receive(batch=1)
+    assert got.bodies == [b"0"]
+    assert (await client.receive(batch=1, poll_s=5)).bodies == []
+    ack = m.AckMessageRequest(topic=resource(), group=resource("GID"))
+    ack.entries.add(receipt_handle=got.handles[0])
+    assert (await client.call("AckMessage", ack)).status.code == m.OK
+    assert (await client.receive(batch=1)).bodies == [b"1"]
+
+
+@pytest.mark.parametrize(
+    ("more", "code"),
+    [
+        ({"topic": "nothing"}, m.TOPIC_NOT_FOUND),
+        ({"group": "CID_RMQ_SYS_x"}, m.ILLEGAL_CONSUMER_GROUP),
+        ({"invisible_s": 9}, m.ILLEGAL_INVISIBLE_TIME),
+        ({"invisible_s": 13 * 3600}, m.ILLEGAL_INVISIBLE_TIME),
+        ({"expression": "||"}, m.ILLEGAL_FILTER_EXPRESSION),
+    ],
+)
+@simulated
+async def test_receives_that_are_refused(cluster, more, code):
+    front = await open_front(cluster)
+    front.create_topic()
+    assert (await front.client().receive(**more)).code == code
+
+
+# -- clients --------------------------------------------------------------------------------------------------
+
+
+@simulated
+async def test_settings_are_answered_and_register_the_client(cluster):
+    front = await open_front(cluster)
+    front.create_topic()
+    client = front.client()
+    stream = await client.tell_settings(consumer_settings())
+    told = stream.answers[0].settings
+    assert told.subscription.receive_batch_size == 32
+    assert told.backoff_policy.max_attempts == 17
+    assert len(told.backoff_policy.customized_backoff.next) == 18
+    group = front.broker.clients.consumer_group("GID")
+    assert group.client_ids() == ["client-1"]
+    assert set(group.subscriptions) == {"orders"}
+    producer = front.client("client-2")
+    stream = await producer.tell_settings(producer_settings("orders"))
+    assert stream.answers[0].settings.publishing.max_body_size == 100_000
+    assert front.broker.clients.next_producer("orders").client_id == "client-2"
+    await client.call("NotifyClientTermination", m.NotifyClientTerminationRequest(group=resource("GID")))
+    assert front.broker.clients.consumer_group("GID") is None
+    await producer.transport.aclose()
+    await settle()
+    assert front.broker.clients.next_producer("orders") is None
+
+
+@simulated
+async def test_heartbeats_need_settings_and_keep_a_client_alive(cluster):
+    front = await open_front(cluster)
+    client = front.client()
+    beat = m.HeartbeatRequest(group=resource("GID"), client_type=m.PUSH_CONSUMER)
+    assert (await client.call("Heartbeat", beat)).status.code == m.UNRECOGNIZED_CLIENT_TYPE
+    await client.tell_settings(consumer_settings())
+    for _ in range(10):
+        await trio.sleep(60)
+        assert (await client.call("Heartbeat", beat)).status.code == m.OK
+    assert front.broker.clients.consumer_group("GID").client_ids() == ["client-1"]
+    await trio.sleep(200)
+    assert front.broker.clients.consumer_group("GID") is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        (m.Settings(), "no publishing or subscription"),
+        (producer_settings("a b"), "illegal characters"),
+        (consumer_settings(group="CID_RMQ_SYS_x"), "system consumer group"),
+        (consumer_settings(kind=m.LITE_PUSH_CONSUMER), "LITE_PUSH_CONSUMER"),
+    ],
+)
+@simulated
+async def test_settings_that_are_refused_end_the_stream(cluster, settings, text):
+    front = await open_front(cluster)
+    stream = await front.client().tell_settings(settings)
+    await stream.ended.wait()
+    assert stream.status == 3
+    assert text in stream.headers["grpc-message"]
+
+
+# -- transactions ---------------------------------------------------------------------------------------------
+
+
+@simulated
+async def test_a_transaction_is_committed_once(cluster):
+    front = await open_front(cluster)
+    front.create_topic(kind="TRANSACTION")
+    client = front.client()
+    answer = await send(client, message(message_type=m.TRANSACTION))
+    end = m.EndTransactionRequest(
+        topic=resource(), transaction_id=answer.entries[0].transaction_id, resolution=m.COMMIT
+    )
+    assert stored(front) == []
+    assert (await client.call("EndTransaction", end)).status.code == m.OK
+    assert [each.body for each in stored(front)] == [b"hello"]
+    assert (await client.call("EndTransaction", end)).status.code == m.INTERNAL_SERVER_ERROR
+    assert len(stored(front)) == 1
+    end.transaction_id = " "
+    assert (await client.call("EndTransaction", end)).status.code == m.INVALID_TRANSACTION_ID
+
+
+@simulated
+async def test_an_open_transaction_is_asked_about_and_ended(cluster):
+    front = await open_front(cluster, transaction_timeout_ms=5000, transaction_check_interval_ms=5000)
+    front.create_topic(kind="TRANSACTION")
+    client = front.client()
+    stream = await client.tell_settings(producer_settings("orders"))
+    stream.answers.clear()
+    await send(client, message(message_type=m.TRANSACTION, tag="t"))
+    with trio.fail_after(60):
+        command = (await stream.next()).recover_orphaned_transaction_command
+    assert (command.message.body, command.message.system_properties.tag) == (b"hello", "t")
+    assert command.message.topic.name == "orders"
+    end = m.EndTransactionRequest(
+        topic=resource(),
+        transaction_id=command.transaction_id,
+        resolution=m.ROLLBACK,
+        source=m.SOURCE_SERVER_CHECK,
+    )
+    assert (await client.call("EndTransaction", end)).status.code == m.OK
+    await trio.sleep(30)
+    assert stream.answers == []
+    assert stored(front) == []
+
+
+# -- access control -------------------------------------------------------------------------------------------
+
+
+class FakeAccounts:
+    trusts_addresses = False
+
+    def __init__(self):
+        self.users = {
+            "root": User("root", "super secret", UserType.SUPER),
+            "alice": User("alice", "secret"),
+        }
+        rule = PolicyEntry(parse_resource("Topic:orders"), frozenset({Action.PUB}), (), True)
+        self.by_user = {"alice": Policies({PolicyType.CUSTOM: (rule,)})}
+
+    def user(self, name):
+        return self.users.get(name)
+
+    def policies(self, name):
+        return self.by_user.get(name, NO_POLICIES)
+
+    def is_trusted_address(self, address, user):
+        return False
+
+
+def signed(user, secret, date="20261125T170000Z"):
+    signature = hmac.digest(secret.encode(), date.encode(), "sha1").hex().upper()
+    text = (
+        f"MQv2-HMAC-SHA1 Credential={user}/eu/rocketmq, SignedHeaders=x-mq-date-time, Signature={signature}"
+    )
+    return {"authorization": text, "x-mq-date-time": date}
+
+
+async def guarded(cluster):
+    accounts = FakeAccounts()
+    control = AccessControl(accounts, NeedContext("DefaultCluster"), authorizes=True)
+    front = await open_front(cluster, accounts=accounts, guard=Guard(control.protect))
+    front.create_topic()
+    return front
+
+
+@simulated
+async def test_signatures_and_policies_decide_about_rpcs(cluster):
+    front = await guarded(cluster)
+    for user, secret, text in (
+        ("alice", "wrong", "check signature failed."),
+        ("nobody", "secret", 'User:"nobody" is not found.'),
+    ):
+        client = front.client(**signed(user, secret))
+        answer = await send(client, message())
+        assert answer.status.code == m.UNAUTHORIZED
+        assert answer.status.message.replace("'", '"') == text or text.split(" ")[0] in answer.status.message
+    answer = await send(front.client(), message())
+    assert (answer.status.code, answer.status.message) == (m.UNAUTHORIZED, "username cannot be null.")
+    assert (await send(front.client(**signed("alice", "secret")), message())).status.code == m.OK
+    got = await front.client(**signed("alice", "secret")).receive()
+    assert got.code == m.UNAUTHORIZED
+    assert "alice has no permission to access Topic:orders" in got.text.replace("'", "").replace('"', "")
+    assert (await front.client(**signed("root", "super secret")).receive()).code == m.MESSAGE_NOT_FOUND
+
+
+@simulated
+async def test_settings_of_a_consumer_need_its_permissions(cluster):
+    front = await guarded(cluster)
+    stream = await front.client(**signed("alice", "secret")).tell_settings(consumer_settings())
+    await stream.ended.wait()
+    assert stream.answers[0].status.code == m.UNAUTHORIZED
+    assert front.broker.clients.consumer_group("GID") is None
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"authorization": "MQv2-HMAC-SHA1"},
+        {"authorization": "MQv2-HMAC-SHA1 Credential=alice, Signature=00"},
+        {"authorization": "x y", "x-mq-date-time": "now"},
+        {"authorization": "MQv2-HMAC-SHA1 Credential, Signature", "x-mq-date-time": "now"},
+    ],
+)
+@simulated
+async def test_headers_that_are_no_signature_are_denied(cluster, headers):
+    front = await guarded(cluster)
+    assert (await send(front.client(**headers), message())).status.code == m.UNAUTHORIZED
+
+
+@simulated
+async def test_remoting_clients_read_what_grpc_clients_send(cluster):
+    front = await open_front(cluster)
+    front.create_topic()
+    await send(front.client(), message())
+    address = next(address for address in cluster.nodes if address[1] == 10911)
+    found = []
+    for queue_id in range(4):
+        reply = await cluster.dial(address).ask(pull(queue_id=queue_id))
+        found += iter_messages(reply.body)
+    assert [each.body for each in found] == [b"hello"]
