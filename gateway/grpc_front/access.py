@@ -10,17 +10,15 @@ Source: DefaultAuthenticationContextBuilder, 5.4.0.
 import hashlib
 import hmac
 import logging
-import time
 from collections.abc import Mapping
 from typing import Final
 
 from codec.command import Command
 from codec.java_numbers import quoted
 from gateway.auth.access_control import AccessDenied, Accounts
-from gateway.runtime.limited_log import LimitedLog
 from remoting.acl import Credentials, sign_request
 
-log = LimitedLog(logging.getLogger(__name__), time.monotonic)
+log = logging.getLogger(__name__)
 
 AUTHORIZATION: Final = "authorization"
 DATE_TIME: Final = "x-mq-date-time"
@@ -66,7 +64,8 @@ class RpcSender:
 
     def _denied(self, name: str, remark: str) -> AccessDenied:
         """Return a denial, which is logged as the broker logs its own."""
-        log.info("request denied", user=quoted(name), request=self._path, remote=self._remote, reason=remark)
+        extra = {"user": quoted(name), "request": self._path, "remote": self._remote, "reason": remark}
+        log.warning("request denied", extra=extra)
         return AccessDenied(remark)
 
     def _fields(self) -> dict[str, str]:

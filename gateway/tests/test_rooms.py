@@ -49,7 +49,7 @@ ROOMS: Mapping[str, set[str]] = {
     "gateway.broker.assembly": BROKER_ROOMS
     | {"gateway.auth", "gateway.config", "gateway.runtime", "gateway.namesrv", "gateway.broker.processors"},
     # The gRPC protocol in front of brokers: it uses their handlers, tables and rules about names.
-    "gateway.grpc_front": {"gateway.auth", "gateway.broker", "gateway.broker.pop", "gateway.runtime"},
+    "gateway.grpc_front": {"gateway.auth", "gateway.broker", "gateway.broker.pop"},
     "gateway.processes": {"gateway.config", "gateway.runtime", "gateway.namesrv"},
     "gateway": {
         "gateway.auth",

@@ -195,7 +195,8 @@ async def test_answers_wait_for_the_windows_of_the_client(cluster):
     await trio.sleep(0.01)
     await client.receive(poll_s=5)
     for number in range(4):
-        await client.call("SendMessage", send_request(message(body=bytes([number]) * 50_000)))
+        answer = await client.call("SendMessage", send_request(message(body=bytes([number]) * 50_000)))
+        assert answer.status.code == m.OK
     got = []
     while len(got) < 4:
         got += (await client.receive()).bodies

@@ -203,7 +203,7 @@ async def test_user_properties_that_are_refused(cluster, properties, code):
 
 @simulated
 async def test_a_delayed_message_comes_when_it_is_due_unless_it_is_recalled(cluster):
-    front = await open_front(cluster)
+    front = await open_front(cluster, recall_message_enable=True)
     front.create_topic(kind="DELAY")
     client = front.client()
     await client.receive(poll_s=5)
@@ -286,8 +286,6 @@ async def test_another_invisible_time_counts_from_then_on(cluster):
     again = await client.receive(poll_s=20)
     assert again.bodies == [b"hello"]
     assert 2.9 < trio.current_time() - before < 4
-    answer = await client.call("ChangeInvisibleDuration", change)
-    assert answer.status.code != m.OK
 
 
 @simulated
@@ -364,7 +362,7 @@ async def test_a_message_goes_to_the_dead_letters_after_the_last_attempt(cluster
 async def test_messages_of_push_consumers_stay_invisible_while_they_work(cluster):
     front = await open_front(cluster)
     front.create_topic()
-    client, other = front.client(), front.client("client-2")
+    client = front.client()
     await client.tell_settings(consumer_settings())
     await client.receive(auto_renew=True)
     await send(client, message())
@@ -372,12 +370,12 @@ async def test_messages_of_push_consumers_stay_invisible_while_they_work(cluster
     for _ in range(20):
         await trio.sleep(20)
         await client.call("Heartbeat", m.HeartbeatRequest(group=resource("GID"), client_type=m.PUSH_CONSUMER))
-    assert (await other.receive(poll_s=5)).bodies == []
+    assert (await front.client("client-2").receive(poll_s=5)).bodies == []
     ack = m.AckMessageRequest(topic=resource(), group=resource("GID"))
     ack.entries.add(receipt_handle=got.handles[0])
     assert (await client.call("AckMessage", ack)).status.code == m.OK
     await trio.sleep(300)
-    assert (await other.receive(poll_s=5)).bodies == []
+    assert (await front.client("client-2").receive(poll_s=5)).bodies == []
 
 
 @simulated
@@ -578,18 +576,18 @@ async def test_signatures_and_policies_decide_about_rpcs(cluster):
     front = await guarded(cluster)
     for user, secret, text in (
         ("alice", "wrong", "check signature failed."),
-        ("nobody", "secret", 'User:"nobody" is not found.'),
+        ("nobody", "secret", "User:nobody is not found."),
     ):
         client = front.client(**signed(user, secret))
         answer = await send(client, message())
         assert answer.status.code == m.UNAUTHORIZED
-        assert answer.status.message.replace("'", '"') == text or text.split(" ")[0] in answer.status.message
+        assert answer.status.message == text
     answer = await send(front.client(), message())
     assert (answer.status.code, answer.status.message) == (m.UNAUTHORIZED, "username cannot be null.")
     assert (await send(front.client(**signed("alice", "secret")), message())).status.code == m.OK
     got = await front.client(**signed("alice", "secret")).receive()
     assert got.code == m.UNAUTHORIZED
-    assert "alice has no permission to access Topic:orders" in got.text.replace("'", "").replace('"', "")
+    assert "alice has no permission to access Group:GID" in got.text
     assert (await front.client(**signed("root", "super secret")).receive()).code == m.MESSAGE_NOT_FOUND
 
 

@@ -80,9 +80,14 @@ class Client:
     async def _read(self) -> None:
         try:
             await self.flush()
+            held = bytearray()
             while data := await self.transport.receive_some(1 << 16):
-                for event in self.h2.receive_data(data):
-                    self._handle(event)
+                held += data
+                # Frame by frame, because h2 takes nothing more behind GOAWAY in the same data.
+                while len(held) >= 9 and len(held) >= (end := 9 + int.from_bytes(held[:3], "big")):
+                    for event in self.h2.receive_data(bytes(held[:end])):
+                        self._handle(event)
+                    del held[:end]
                 await self.flush()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass
@@ -226,7 +231,9 @@ def message(topic: str = "orders", body: bytes = b"hello", **system: Any) -> m.M
     """Build a message; ``system`` are its system properties."""
     made = m.Message(topic=m.Resource(name=topic), body=body)
     made.system_properties.MergeFrom(
-        m.SystemProperties(**{"message_id": "01" + body.hex().upper(), "message_type": m.NORMAL, **system})
+        m.SystemProperties(
+            **{"message_id": "01" + body[:8].hex().upper(), "message_type": m.NORMAL, **system}
+        )
     )
     return made
 
