@@ -9,19 +9,19 @@ _UPDATES = 200
 
 
 @contextmanager
-def show_progress(label: str, total_bytes: Callable[[], int]) -> Iterator[Callable[[int], None]]:
-    """Show a bar until the block ends; its value is called with the number of bytes done since the last call.
+def show_progress(label: str, total: Callable[[], int]) -> Iterator[Callable[[int], None]]:
+    """Show a bar until the block ends; its value is called with the amount done since the last call.
 
-    ``total_bytes`` is called only if a bar is shown.
+    ``total`` returns the whole amount, in bytes or pieces, and is called only if a bar is shown.
     """
     if not sys.stderr.isatty():
         yield _ignore
         return
     import click
 
-    total = max(1, total_bytes())
+    amount = max(1, total())
     with click.progressbar(
-        length=total, label=label, file=sys.stderr, update_min_steps=total // _UPDATES + 1
+        length=amount, label=label, file=sys.stderr, update_min_steps=amount // _UPDATES + 1
     ) as bar:
         yield bar.update
 

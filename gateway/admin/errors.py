@@ -15,7 +15,9 @@ _ADVICE: Final = {
     ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: 'See the names with "rmq-gateway group list".',
 }
 
-_NO_NAMESRV: Final = "Only namesrvs have this request, so this is probably a broker: give the address of a namesrv with --namesrv."
+_NO_NAMESRV: Final = (
+    "Only namesrvs have this request, so this is probably a broker: pass a namesrv with --namesrv."
+)
 
 
 class AdminError(Exception):

@@ -13,6 +13,7 @@ from gateway.admin.errors import Refused
 from gateway.admin.groups import read_progress
 from remoting.requests.query import QueryMessage, ViewMessageById
 from remoting.requests.topics import QueryTopicConsumeByWho
+from toolkit.progress import show_progress
 
 if TYPE_CHECKING:
     from gateway.admin.client import AdminClient
@@ -106,8 +107,12 @@ def find_by_time(
     """Yield at most ``count`` messages stored in [begin, end), those of a queue in order; None stands for no end."""
     number = 0
     options = ReadOptions(start="", start_ms=begin_ms, end_ms=end_ms)
-    with TopicReader(client, topic, options) as reader:
+    with (
+        TopicReader(client, topic, options) as reader,
+        show_progress("reading", lambda: reader.total) as count_read,
+    ):
         for message, broker in reader.read():
+            count_read(1)
             if begin_ms <= message.store_timestamp < (MAX_TIME_MS if end_ms is None else end_ms):
                 yield message, broker
                 number += 1

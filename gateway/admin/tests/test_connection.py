@@ -99,7 +99,7 @@ def test_nobody_listens() -> None:
 def test_a_broker_in_the_place_of_a_namesrv(server: LocalServer) -> None:
     text = refusal(LocalServer(server.brokers["broker-a"], {}))
     assert text.startswith(f"1 Error: {server.brokers['broker-a']} refused GET_BROKER_CLUSTER_INFO")
-    assert "this is probably a broker: give the address of a namesrv with --namesrv" in text
+    assert "this is probably a broker: pass a namesrv with --namesrv" in text
 
 
 def test_a_server_that_does_not_answer() -> None:
