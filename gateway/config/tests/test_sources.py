@@ -234,3 +234,17 @@ def test_a_broker_that_no_namesrv_knows_says_so() -> None:
     assert "namesrvAddr is empty" in notice
     assert not load_config("broker", sets=["namesrvAddr=h:1"]).notices
     assert not load_config("serve").notices
+
+
+@pytest.mark.parametrize(
+    ("role", "others"),
+    [("namesrv", []), ("serve", ["brokerProcesses=true"]), ("serve", ["controlPort=0", "memoryStore=true"])],
+)
+def test_the_grpc_port_needs_brokers_of_the_same_process(role, others):
+    with pytest.raises(ConfigError, match="grpcServerPort"):
+        load_config(role, [], {}, ["grpcServerPort=8081", *others], [])
+
+
+def test_the_grpc_port_is_closed_by_default():
+    assert load_config("serve", [], {}, [], []).process.grpc_port == -1
+    assert load_config("serve", [], {}, ["grpcServerPort=0"], []).process.grpc_port == 0
