@@ -1,6 +1,7 @@
-"""The command line of the suite: `python -m compat_tests run …` and `python -m compat_tests table …`.
+"""The command line of the suite: `python -m compat_tests run …`, `table …` and `page`.
 
-`plugin.py` holds the pytest side of a run, `results_table.py` renders the table.
+`plugin.py` holds the pytest side of a run, `results_table.py` renders the table, `report/page.py` the page of the
+documentation.
 """
 
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 import click
 
 from compat_tests.endpoints import ENDPOINT_KINDS
+from compat_tests.report.page import PAGE, render_compatibility
 from compat_tests.results_table import render_table
 from compat_tests.suite import run_cases
 
@@ -38,6 +40,13 @@ def run(endpoint: str, results: Path | None, pytest_options: tuple[str, ...]) ->
 def print_table(results: tuple[Path, ...]) -> None:
     """Print results files as a markdown table, one column per file."""
     click.echo(render_table(results), nl=False)
+
+
+@main.command("page")
+def write_page() -> None:
+    """Write docs/reference/compatibility.md from the recorded runs."""
+    PAGE.write_text(render_compatibility())
+    click.echo(f"wrote {PAGE}")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,9 @@ from typing import Any
 from compat_tests.areas import AREAS
 from compat_tests.results_file import Results, read_results
 
+Column = tuple[str, Results]
+"""The name of an endpoint and its results."""
+
 # The outcome of a feature with several cases is the first of these that occurs.
 _WORST_FIRST = ("failed", "missing", "not served", "skipped", "differs", "passed")
 _WORDS = {
@@ -26,14 +29,18 @@ _STOCK_CLIENT_PREFIXES = ("Java", "Go", "mqadmin")
 def render_table(paths: Sequence[Path]) -> str:
     """Return the markdown text: totals, an overview, a table per area, and every case that did not pass."""
     columns = [read_results(path) for path in paths]
-    lines = ["# Compatibility", "", *_totals(columns), *_area_overview(columns)]
+    return "\n".join(["# Compatibility", "", *render_tables(columns), *render_failures(columns)]) + "\n"
+
+
+def render_tables(columns: Sequence[Column]) -> list[str]:
+    """Return the lines of the totals, an overview of the areas, and a table for each area."""
+    lines = [*_totals(columns), *_area_overview(columns)]
     for area in AREAS:
         lines += _area_table(area, columns)
-    lines += _failure_notes(columns)
-    return "\n".join(lines) + "\n"
+    return lines
 
 
-def _totals(columns: Sequence[tuple[str, Results]]) -> list[str]:
+def _totals(columns: Sequence[Column]) -> list[str]:
     lines = [
         "| endpoint | cases | passed | failed | differs on purpose | not yet | not served | not run |",
         "|---|---:|---:|---:|---:|---:|---:|---:|",
@@ -46,7 +53,7 @@ def _totals(columns: Sequence[tuple[str, Results]]) -> list[str]:
     return lines
 
 
-def _area_overview(columns: Sequence[tuple[str, Results]]) -> list[str]:
+def _area_overview(columns: Sequence[Column]) -> list[str]:
     """Return one row per area, linked to the area's table, with its number of passed cases."""
     lines = [
         "",
@@ -76,7 +83,7 @@ def _anchor(title: str) -> str:
     return kept.replace(" ", "-")
 
 
-def _area_table(area: str, columns: Sequence[tuple[str, Results]]) -> list[str]:
+def _area_table(area: str, columns: Sequence[Column]) -> list[str]:
     features = sorted(
         {line["feature"] for _, results in columns for line in results.values() if line["area"] == area},
         key=_stock_clients_first,
@@ -108,7 +115,8 @@ def _outcome_cell(lines: Sequence[dict[str, Any]]) -> str:
     return _NOT_RUN
 
 
-def _failure_notes(columns: Sequence[tuple[str, Results]]) -> list[str]:
+def render_failures(columns: Sequence[Column]) -> list[str]:
+    """Return the lines with every case that did not pass, and why, for each endpoint."""
     lines: list[str] = []
     for name, results in columns:
         found = [line for line in results.values() if line["outcome"] != "passed"]

@@ -13,18 +13,19 @@ from collections.abc import Callable
 
 import pytest
 
-from compat_tests.endpoints import MARKED_VERSION, expected_kind, official_version
+from compat_tests.endpoints import MARKED_VERSION, STARTED_KINDS, expected_kind, official_version
 
 OFFICIAL_KINDS = ("official", "image")
-STARTED_KINDS = ("ours", *OFFICIAL_KINDS)
-"""Kinds of servers that a run starts for itself; any other endpoint is somebody's cluster."""
 
 
 def select_cases(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Order the cases, leave only the selected ones, and mark those that must fail or must not run."""
-    stopping = [item for item in items if "endpoint" in getattr(item, "fixturenames", ())]
-    for item in stopping:
-        item.add_marker("stops_server")
+    for item in items:
+        fixtures = getattr(item, "fixturenames", ())
+        if "endpoint" in fixtures:
+            item.add_marker("stops_server")
+        if "admin_rights" in fixtures:
+            item.add_marker(pytest.mark.needs_admin(reason="changes settings of the cluster"))
     # Last, so that no other case meets a stopped server.
     items.sort(key=lambda item: item.get_closest_marker("stops_server") is not None)
     _select_areas(config, items)
@@ -37,16 +38,10 @@ def select_cases(config: pytest.Config, items: list[pytest.Item]) -> None:
         _expect_failures(item, label)
         if label != "ours" and item.get_closest_marker("ours_only") is not None:
             item.add_marker(pytest.mark.skip(reason="about our own processes, not about this endpoint"))
-        if (reason := _reason_to_ask(item)) and not is_admin_allowed:
-            item.add_marker(pytest.mark.skip(reason=f"{reason}: run it with --allow-admin"))
-
-
-def _reason_to_ask(item: pytest.Item) -> str:
-    """Return what a case does beyond the topics and groups that it creates; "" for most cases."""
-    mark = item.get_closest_marker("needs_admin")
-    if mark is not None:
-        return str(mark.kwargs["reason"])
-    return "changes settings of the cluster" if "admin_rights" in getattr(item, "fixturenames", ()) else ""
+        needs_admin = item.get_closest_marker("needs_admin")
+        if needs_admin is not None and not is_admin_allowed:
+            reason = f"{needs_admin.kwargs['reason']}: run it with --allow-admin"
+            item.add_marker(pytest.mark.skip(reason=reason))
 
 
 def _describe(item: pytest.Item) -> None:

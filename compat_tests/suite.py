@@ -18,30 +18,60 @@ POLL_S: Final = 0.25
 """Time between two calls of the function that watches a run."""
 
 
-def run_cases(
+def run_cases(endpoint: str, results: Path | None, options: Sequence[str]) -> int:
+    """Run the cases against an endpoint and return pytest's exit code.
+
+    ``results`` is the file for a JSON line per case. Ctrl-C reaches the cases as well, and SIGTERM is passed on; they
+    delete what they created, so this waits for them.
+    """
+    return wait_for_cases([start_cases(endpoint, results, options)])[0]
+
+
+def start_cases(
     endpoint: str,
     results: Path | None,
     options: Sequence[str],
     output: IO[str] | None = None,
     places: Sequence[str] = (),
-    watch: Callable[[], None] = lambda: None,
-) -> int:
-    """Run the cases against an endpoint and return pytest's exit code.
-
-    ``results`` is the file for a JSON line per case. ``places`` are ids of cases; without them all are run. ``watch``
-    is called every `POLL_S`. Ctrl-C reaches the cases as well, and SIGTERM is passed on; they delete what they created,
-    so this waits for them.
-    """
+) -> subprocess.Popen[bytes]:
+    """Start the cases, or those with the ids ``places``. What pytest prints goes to ``output``."""
     chosen = [str(CASES / place) for place in places] or [str(CASES)]
     command = [sys.executable, "-m", "pytest", *chosen, f"--endpoint={endpoint}", *options]
     if results is not None:
         command.append(f"--results={results}")
-    process = subprocess.Popen(command, stdout=output, stderr=output)
-    with _sigterm_passed_to(process):
+    return subprocess.Popen(command, stdout=output, stderr=output)
+
+
+def collect_cases(marks: str) -> set[str]:
+    """Return the ids of the cases that an expression of marks selects. Raises CalledProcessError."""
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        str(CASES),
+        "-o",
+        "addopts=",
+        "--collect-only",
+        "-q",
+        "-m",
+        marks,
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=CASES.parents[1])
+    lines = (line.partition("cases/")[2] for line in done.stdout.splitlines())
+    return {line for line in lines if "::" in line}
+
+
+def wait_for_cases(
+    processes: Sequence[subprocess.Popen[bytes]], watch: Callable[[], None] = lambda: None
+) -> list[int]:
+    """Wait for runs that were started, and return their exit codes. ``watch`` is called every `POLL_S`."""
+    with _sigterm_passed_to(processes):
         while True:
             try:
                 watch()
-                return process.wait(POLL_S)
+                for process in processes:
+                    process.wait(POLL_S)
+                return [process.returncode for process in processes]
             except subprocess.TimeoutExpired:
                 continue
             except KeyboardInterrupt:
@@ -49,9 +79,10 @@ def run_cases(
 
 
 @contextmanager
-def _sigterm_passed_to(process: subprocess.Popen[bytes]) -> Iterator[None]:
+def _sigterm_passed_to(processes: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
     def pass_on(_number: int, _frame: FrameType | None) -> None:
-        process.terminate()
+        for process in processes:
+            process.terminate()
 
     before = signal.signal(signal.SIGTERM, pass_on)
     try:

@@ -128,10 +128,11 @@ def _official_jars() -> dict[str, str]:
 def _runs() -> list[Run]:
     """Return all runs in the order in which they begin: the longest first, and those that wait beside Spark's."""
     python, tools = sys.executable, Path(sys.executable).parent
-    # Cases wait most of the time, so two files share a server; those that stop it run one by one.
-    shared = ["-m", "not stops_server and not both_servers", "--numprocesses", "2", "--dist", "loadfile"]
+    # Cases wait most of the time, so two files share a server; those that stop it or change its settings go one by one.
+    alone = "stops_server or needs_admin"
+    shared = ["-m", f"not ({alone}) and not both_servers", "--numprocesses", "2", "--dist", "loadfile"]
     two_files = ["--numprocesses", "2", "--dist", "loadfile"]
-    stopping = ["-m", "stops_server"]
+    stopping = ["-m", alone]
     units = ("codec", "remoting", "storage", "toolkit", "gateway", "compat_tests/tests", "spark", "scripts")
     ignored = ["--ignore", INTERCHANGE, "--ignore", SPARK_CASES]
     return [
@@ -179,7 +180,10 @@ def _runs() -> list[Run]:
         _cases("compat-ours", "conformance suite on our server", "ours", shared),
         _spark("spark-ours", "Spark's cases on our server (Java)", "ours", _without_kills()),
         _cases(
-            "restarts-official", "cases that stop the official server (Java, Maven)", "official", stopping
+            "restarts-official",
+            "cases that stop or reconfigure the official server (Java, Maven)",
+            "official",
+            stopping,
         ),
         _cases(
             "compat-shadow",
@@ -190,7 +194,7 @@ def _runs() -> list[Run]:
         ),
         _spark("spark-kills", "drivers, executors and brokers killed at random moments", "ours", SPARK_KILLS),
         _spark("spark-official", "Spark's cases on the official server", "official", [SPARK_CASES]),
-        _cases("restarts-ours", "cases that stop our server", "ours", stopping),
+        _cases("restarts-ours", "cases that stop or reconfigure our server", "ours", stopping),
         Run(
             "interchange",
             "store files opened in turns with the official broker (Java)",

@@ -12,6 +12,8 @@ from compat_tests.endpoints.ours import OursEndpoint
 from compat_tests.endpoints.shadow import ShadowEndpoint
 
 ENDPOINT_KINDS = "ours, official[:version], image[:version], shadow[:ours] or host:port of a namesrv"
+STARTED_KINDS: Final = ("ours", "official", "image")
+"""Kinds of servers that a run starts for itself; any other endpoint is somebody's cluster."""
 OFFICIAL_VERSIONS: Final = {"4.9": "4.9.7", "5.3": "5.3.3", "5.4": "5.4.0", "5.5": "5.5.0"}
 """The release of each line of the official server that is tested: the last one whose broker Maven Central has."""
 MARKED_VERSION: Final = "5.4.0"

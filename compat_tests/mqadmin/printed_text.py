@@ -24,6 +24,9 @@ _LONG = re.compile(r"\b\d{9,}\b")
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:E-?\d+)?")
 _STACK = re.compile(r"^\s*(at \S+\(|\.\.\. \d+ more|Suppressed:)")
 
+_DEPENDS_ON_HISTORY = re.compile(r"scheduleMessageOffset_\d+")
+"""A line of brokerStatus that is there once a delay level was used."""
+
 
 def mask_output(text: str, command: AdminCommand, places: Mapping[str, str]) -> list[str]:
     """Return the lines that a command printed, without times, addresses, ids, stack traces and widths of columns.
@@ -32,9 +35,13 @@ def mask_output(text: str, command: AdminCommand, places: Mapping[str, str]) -> 
     """
     for name, value in sorted(places.items(), key=lambda place: -len(place[1])):
         text = text.replace(value, name.upper())
-    lines = [_mask_line(line, command) for line in text.splitlines() if not _STACK.match(line)]
+    lines = [_mask_line(line, command) for line in text.splitlines() if not _is_left_out(line)]
     lines = [line for line in lines if line and (not command.only or re.search(command.only, line))]
     return sorted(lines) if command.is_unordered else lines
+
+
+def _is_left_out(line: str) -> bool:
+    return bool(_STACK.match(line) or _DEPENDS_ON_HISTORY.match(line))
 
 
 def _mask_line(line: str, command: AdminCommand) -> str:

@@ -29,11 +29,13 @@ from compat_tests.report.snapshots import (
     OURS,
     SNAPSHOTS,
     default_version,
+    is_recorded,
     read_snapshot,
     snapshot_versions,
     write_snapshot,
 )
 from compat_tests.results_file import Results
+from compat_tests.suite import collect_cases
 from toolkit.exit_codes import ExitCode
 
 MAX_WORKERS: Final = 8
@@ -92,6 +94,7 @@ MAX_LISTED: Final = 50
     is_flag=True,
     help="Record the results for later comparisons; cases that fail are repeated before.",
 )
+@click.option("--missing", is_flag=True, help="With --record, only the cases that the recording lacks.")
 @click.option(
     "--repeats",
     type=click.IntRange(min=0),
@@ -116,6 +119,7 @@ def compat(
     junit: Path | None,
     html: Path | None,
     record: bool,
+    missing: bool,
     repeats: int,
 ) -> None:
     """Test how compatible a RocketMQ endpoint is, and print where it deviates.
@@ -130,7 +134,7 @@ def compat(
     if record:
         if namesrv or against or snapshot:
             raise click.UsageError("--record is for --ours, --official and --image, and needs no reference")
-        _record(SuiteRun(endpoint, selection, workers or 1, junit=junit, proxy=proxy), repeats)
+        _record(SuiteRun(endpoint, selection, workers or 1, junit=junit, proxy=proxy), missing, repeats)
         return
     if against and snapshot:
         raise click.UsageError("--against and --snapshot exclude each other: give one reference")
@@ -183,13 +187,20 @@ def _load_snapshot(version: str | None) -> tuple[str, Results]:
     return snapshot.endpoint, snapshot.results
 
 
-def _record(run: SuiteRun, repeats: int) -> None:
+def _record(run: SuiteRun, missing: bool, repeats: int) -> None:
     """Record a run. Of a selection, the results replace those of the same cases in the recording."""
     name = official_version(run.endpoint) or OURS
     marks = RECORDED_OF_OURS if name == OURS else ABOUT_THE_ENDPOINT
-    results = run_with_repeats(replace(run, selection=replace(run.selection, marks=marks)), repeats)
-    if not run.selection.is_whole:
-        results = read_snapshot(name).results | results
+    run = replace(run, selection=replace(run.selection, marks=marks))
+    before: Results = {}
+    places: list[str] = []
+    if (missing or not run.selection.is_whole) and is_recorded(name):
+        before = read_snapshot(name).results
+    if missing:
+        cases = collect_cases(marks)
+        places = sorted(cases - before.keys())
+        before = {case_id: line for case_id, line in before.items() if case_id in cases}
+    results = before | (run_with_repeats(run, places, repeats) if places or not missing else {})
     path = write_snapshot(name, results, f"{datetime.now(UTC):%Y-%m-%d}")
     for case_id in failed_cases(results):
         click.echo(f"failed: {case_id}: {results[case_id]['reason']}")

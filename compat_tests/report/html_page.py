@@ -6,7 +6,7 @@ from html import escape
 from typing import Final
 
 from compat_tests.areas import AREAS
-from compat_tests.report.clients import CLIENTS, client_of
+from compat_tests.report.clients import client_of, order_clients
 from compat_tests.report.comparison import (
     BETTER,
     DEVIATES,
@@ -108,12 +108,13 @@ def _clients(comparison: EndpointComparison) -> list[str]:
             table.setdefault(feature, {}).setdefault(client, []).append(each)
     if not table:
         return []
+    clients = order_clients({client for cells in table.values() for client in cells})
     rows = [
-        (feature, *(_verdict_cell(cells.get(client, [])) for client in CLIENTS))
+        (feature, *(_verdict_cell(cells.get(client, [])) for client in clients))
         for feature, cells in sorted(table.items())
     ]
     bad = [any(cell.startswith(DEVIATES) for cell in row[1:]) for row in rows]
-    headings = ("feature", *CLIENTS)
+    headings = ("feature", *clients)
     return ["<h2>Stock clients</h2>", render_table(headings, rows, max_rows=None, bad_rows=bad)]
 
 

@@ -1,11 +1,11 @@
 """Shows how far a run of the cases is: a live line on a terminal, and a line now and then anywhere else."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import click
 
@@ -24,18 +24,23 @@ ESTIMATED_SPEED_S: Final = 60.0
 
 @dataclass
 class RunState:
-    """The state of a run, read from its results file.
+    """The state of a run, read from its results files; it may have several parts.
 
     ``expected`` are the results to compare with; without them, failures count as deviations.
     """
 
-    results: Path
+    results: Sequence[Path]
     expected: Results | None = None
-    total: int | None = None
     area: str = ""
     deviations: int = 0
+    _totals: dict[Path, int] = field(default_factory=dict)
     _done: set[str] = field(default_factory=set)
-    _position: int = 0
+    _positions: dict[Path, int] = field(default_factory=dict)
+
+    @property
+    def total(self) -> int | None:
+        """Number of selected cases; None until every part has collected its own."""
+        return sum(self._totals.values()) if len(self._totals) == len(self.results) else None
 
     @property
     def done(self) -> int:
@@ -44,20 +49,24 @@ class RunState:
 
     def update(self) -> None:
         """Read the lines that were written since the last call."""
-        if not self.results.exists():
+        for path in self.results:
+            for line in self._new_lines(path):
+                if "id" in line:
+                    self._done.add(line["id"])
+                    self.area = line["area"]
+                    self.deviations += self._deviates(line["id"], line["outcome"])
+                else:
+                    self._totals[path] = line["cases"]
+
+    def _new_lines(self, path: Path) -> Iterator[dict[str, Any]]:
+        if not path.exists():
             return
-        with self.results.open() as file:
-            file.seek(self._position)
+        with path.open() as file:
+            file.seek(self._positions.get(path, 0))
             text = file.read()
         text = text[: text.rfind("\n") + 1]
-        self._position += len(text.encode())
-        for line in parse_lines(text):
-            if "id" in line:
-                self._done.add(line["id"])
-                self.area = line["area"]
-                self.deviations += self._deviates(line["id"], line["outcome"])
-            else:
-                self.total = line["cases"]
+        self._positions[path] = self._positions.get(path, 0) + len(text.encode())
+        yield from parse_lines(text)
 
     def _deviates(self, case_id: str, outcome: str) -> bool:
         if self.expected is None:
@@ -128,5 +137,7 @@ class ProgressView:
         return ", ".join([*parts, *([area] if area else [])])
 
     def _found(self) -> str:
+        if self._state.total is None:
+            return "starting"
         word = "failed" if self._state.expected is None else "deviate"
         return f"{self._state.deviations} {word}"

@@ -3,6 +3,7 @@
 Cases with real JVMs are late at times on a busy machine. A case that fails in every run is recorded as failed.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 import click
@@ -14,12 +15,12 @@ DEFAULT_REPEATS: Final = 3
 _FAILED: Final = "failed"
 
 
-def run_with_repeats(run: SuiteRun, repeats: int = DEFAULT_REPEATS) -> Results:
-    """Run the cases, then those that failed up to ``repeats`` times more; the last outcome of a case counts.
+def run_with_repeats(run: SuiteRun, places: Sequence[str], repeats: int) -> Results:
+    """Run the cases, or those with the ids ``places``; then what failed, up to ``repeats`` times more.
 
-    Ends early when a repetition lets none of them pass.
+    The last outcome of a case counts. Ends early when a repetition lets none of them pass.
     """
-    results = run.run()
+    results = run.run(places)
     for number in range(1, repeats + 1):
         failed = failed_cases(results)
         if not failed:

@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,10 +11,10 @@ from xml.etree import ElementTree
 
 import click
 
-from compat_tests.endpoints import expected_kind
+from compat_tests.endpoints import STARTED_KINDS, Unavailable, choose_endpoint, expected_kind
 from compat_tests.report.progress import ProgressView, RunState
 from compat_tests.results_file import Results, read_results
-from compat_tests.suite import run_cases
+from compat_tests.suite import start_cases, wait_for_cases
 from toolkit.exit_codes import ConfigurationError
 from toolkit.install_command import install_command
 
@@ -70,59 +71,106 @@ class SuiteRun:
     def run(self, places: Sequence[str] = ()) -> Results:
         """Run the cases, or those with the ids ``places``, and return their results; {} if none is selected.
 
-        Raises ClickException when a run ends early, and ConfigurationError without pytest.
+        Raises ClickException when the endpoint cannot be tested or a run ends early, and ConfigurationError without
+        pytest.
         """
         if find_spec("pytest") is None:
             raise ConfigurationError(f"the suite needs pytest: {install_command('compat')}")
-        found: Results = {}
-        reports: list[Path] = []
+        _check_endpoint(self.endpoint)
         with tempfile.TemporaryDirectory(prefix="rmq-compat-") as text:
-            folder = Path(text)
-            for number, (title, marks, workers) in enumerate(self._passes()):
-                report = folder / f"{number}.xml"
-                options = ["-m", marks, f"--junitxml={report}", *_worker_options(workers)]
-                found |= self._run_pass(title, options, places, folder / f"{number}.jsonl")
-                reports += [report] if report.exists() else []
+            parts = [_Part(Path(text) / str(number), each) for number, each in enumerate(self._parts())]
+            # Servers that are started for the run are started for each part; somebody's cluster is shared.
+            together = (
+                [parts] if expected_kind(self.endpoint) in STARTED_KINDS else [[each] for each in parts]
+            )
+            for group in together:
+                self._run_together(group, places)
             if self.junit is not None:
-                _merge_reports(reports, self.junit)
+                _merge_reports([part.junit for part in parts if part.junit.exists()], self.junit)
+            found: Results = {}
+            for part in parts:
+                found |= part.read()
         return found
 
-    def _passes(self) -> list[tuple[str, str, int]]:
-        """Return title, marks and number of workers of each pass: cases that stop a server cannot share it."""
+    def _parts(self) -> list[tuple[str, int]]:
+        """Return marks and number of workers of each part of the run.
+
+        Cases that stop a server, or change its settings, run one by one: others would notice.
+        """
         marks = self.selection.marks
         if self.workers == 1:
-            return [(self.endpoint, marks, 1)]
-        passes = [(self.endpoint, f"{marks} and not stops_server", self.workers)]
-        if expected_kind(self.endpoint) in ("ours", "official", "image"):
-            passes.append((f"{self.endpoint}, stopped", f"{marks} and stops_server", 1))
-        return passes
+            return [(marks, 1)]
+        return [
+            (f"{marks} and not stops_server and not needs_admin", self.workers),
+            (f"{marks} and needs_admin and not stops_server", 1),
+            (f"{marks} and stops_server", 1),
+        ]
 
-    def _run_pass(self, title: str, options: list[str], places: Sequence[str], results: Path) -> Results:
-        quiet = ["--no-header", "--tb=no", "-p", "no:cacheprovider"]
+    def _run_together(self, parts: Sequence["_Part"], places: Sequence[str]) -> None:
+        state = RunState([part.results for part in parts], self.expected)
         proxy = [f"--proxy={self.proxy}"] if self.proxy else []
-        log = results.with_suffix(".log")
-        state = RunState(results, self.expected)
-        with log.open("w") as output, ProgressView(title, state) as view:
-            code = run_cases(
-                self.endpoint,
-                results,
-                [*quiet, *options, *self.selection.options(), *proxy],
-                output,
-                places,
-                view.update,
-            )
-        if code == _PYTEST_NOTHING_SELECTED:
-            return {}
-        if code not in _PYTEST_DONE or not results.exists():
-            said = log.read_text()[-MAX_OUTPUT_CHARS:].strip()
-            raise click.ClickException(
-                f"the cases against {self.endpoint} ended early (pytest exit code {code}):\n{said}"
-            )
-        return read_results(results)[1]
+        with ExitStack() as stack:
+            view = stack.enter_context(ProgressView(self.endpoint, state))
+            processes = [
+                start_cases(
+                    self.endpoint,
+                    part.results,
+                    [*part.options(), *self.selection.options(), *proxy],
+                    stack.enter_context(part.log.open("w")),
+                    places,
+                )
+                for part in parts
+            ]
+            codes = wait_for_cases(processes, view.update)
+        for part, code in zip(parts, codes, strict=True):
+            if code != _PYTEST_NOTHING_SELECTED and (code not in _PYTEST_DONE or not part.results.exists()):
+                said = part.log.read_text()[-MAX_OUTPUT_CHARS:].strip()
+                raise click.ClickException(
+                    f"the cases against {self.endpoint} ended early (pytest exit code {code}):\n{said}"
+                )
 
 
-def _worker_options(workers: int) -> list[str]:
-    return [f"--numprocesses={workers}", "--dist=loadfile"] if workers > 1 else []
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The files of a part of a run, which begin with ``base``, and its marks and number of workers."""
+
+    base: Path
+    marks_and_workers: tuple[str, int]
+
+    @property
+    def results(self) -> Path:
+        return self.base.with_suffix(".jsonl")
+
+    @property
+    def log(self) -> Path:
+        return self.base.with_suffix(".log")
+
+    @property
+    def junit(self) -> Path:
+        return self.base.with_suffix(".xml")
+
+    def options(self) -> list[str]:
+        """Return the options of pytest, without those of the selection."""
+        marks, workers = self.marks_and_workers
+        shared = [f"--numprocesses={workers}", "--dist=loadfile"] if workers > 1 else []
+        quiet = ["--no-header", "--tb=no", "-p", "no:cacheprovider"]
+        return [*quiet, "-m", marks, f"--junitxml={self.junit}", *shared]
+
+    def read(self) -> Results:
+        return read_results(self.results)[1] if self.results.exists() else {}
+
+
+def _check_endpoint(text: str) -> None:
+    """Raise ClickException if an endpoint has no chance: no cluster answers, or Java, Maven or Docker is missing."""
+    try:
+        endpoint = choose_endpoint(text)
+        with closing(endpoint):
+            if endpoint.kind == "address":
+                endpoint.start()
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    except (Unavailable, RuntimeError) as error:
+        raise click.ClickException(f"{text} cannot be tested: {error}") from error
 
 
 def _merge_reports(reports: Sequence[Path], target: Path) -> None:

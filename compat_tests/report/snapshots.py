@@ -39,6 +39,11 @@ def default_version() -> str | None:
     return MARKED_VERSION if MARKED_VERSION in versions else versions[-1] if versions else None
 
 
+def is_recorded(name: str) -> bool:
+    """Return True if there is a recorded run of that name, as `read_snapshot` takes it."""
+    return _path_of(name).exists()
+
+
 def read_snapshot(name: str) -> Snapshot:
     """Return a recorded run: of "ours", or of an official version ("5.4" or "5.4.0").
 

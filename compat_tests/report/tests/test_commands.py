@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -155,6 +156,24 @@ def test_recording_a_selection_keeps_the_other_cases(world):
     assert outcomes == {"a": "passed", "b": "passed"}
 
 
+def test_a_selection_can_be_the_first_recording(world):
+    world["official:4.9"] = results(a="passed")
+    assert invoke("--official", "4.9", "--record", "-k", "a").exit_code == 0
+    assert list(read_snapshot("4.9").results) == ["a"]
+
+
+def test_what_a_recording_lacks_can_be_recorded_alone(world, monkeypatch):
+    record(world, a="failed", gone="passed")
+    monkeypatch.setattr(commands, "collect_cases", lambda marks: {"a", "new"})
+    world["official:5.4.0"] = results(new="passed")
+    assert invoke("--official", "--record", "--missing").exit_code == 0
+    assert world["asked"][-1][2] == ["new"]
+    outcomes = {name: line["outcome"] for name, line in read_snapshot("5.4.0").results.items()}
+    assert outcomes == {"a": "failed", "new": "passed"}
+    assert invoke("--official", "--record", "--missing").exit_code == 0
+    assert world["asked"][-1][2] == ["new"]
+
+
 def test_our_server_is_recorded_too(world):
     world["ours"] = results(a="passed")
     assert invoke("--ours", "--record").exit_code == 0
@@ -169,3 +188,26 @@ def test_only_the_cases_of_an_area_are_run_and_the_endpoint_is_really_tested(tmp
     assert {each["area"] for each in lines.values()} == {"pull"}
     assert {each["outcome"] for each in lines.values()} == {"passed"}
     assert "testsuite" in junit.read_text()
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "text"),
+    [
+        ("127.0.0.1:1", "127.0.0.1:1 cannot be tested: no route to a broker from 127.0.0.1:1"),
+        ("image:5.3.3", "image:5.3.3 cannot be tested: no Docker engine answers"),
+        ("official:4.9.8", "official:4.9.8 cannot be tested: java is not on PATH"),
+    ],
+)
+def test_an_endpoint_that_cannot_be_tested_is_named_with_the_reason(
+    monkeypatch, tmp_path: Path, endpoint: str, text: str
+):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none")
+    monkeypatch.setenv("ROCKETMQ_COMPAT_CACHE", str(tmp_path))
+    with pytest.raises(click.ClickException, match=text):
+        SuiteRun(endpoint, Selection()).run()
+
+
+def test_an_endpoint_that_is_none():
+    with pytest.raises(click.UsageError, match="unknown endpoint 'nowhere'"):
+        SuiteRun("nowhere", Selection()).run()

@@ -1,5 +1,7 @@
 """The page about a comparison."""
 
+import re
+
 from compat_tests.report.comparison import compare
 from compat_tests.report.html_page import render_page, verdict_text
 from compat_tests.report.tests.test_comparison import results
@@ -32,3 +34,30 @@ def test_the_verdict_of_equal_endpoints_is_good():
 
 def test_nothing_compared_is_said():
     assert verdict_text(compare(("mine", {}), ("other", {}))) == "Nothing was compared."
+
+
+def line(case_id, feature, outcome, area="send"):
+    return {"id": case_id, "area": area, "feature": feature, "outcome": outcome, "reason": ""}
+
+
+def test_what_each_stock_client_shows_is_a_table_of_features_and_clients():
+    lines = [
+        line("test_a[4.9.8]", "Java: send", "passed"),
+        line("test_a[5.4.0]", "Java: send", "failed"),
+        line("test_go", "Go: send", "passed"),
+        line("test_grpc", "Java 5.1: send", "passed", "grpc"),
+        line("test_old", "Java client 4.9.8: ten messages", "passed"),
+        line("test_own", "no client", "passed"),
+    ]
+    found = {each["id"]: each for each in lines}
+    text = page(found, {name: {**each, "outcome": "passed"} for name, each in found.items()})
+    table = text.partition("Stock clients")[2].partition("</table>")[0]
+    headings = re.findall(r'scope="col"[^>]*>([^<]+)<', table)
+    assert headings == ["feature", "Java 4.9.8", "Java 5.4.0", "Java gRPC", "Go"]
+    rows = [re.findall(r"<t[hd][^>]*>([^<]*)<", row) for row in table.split("<tr")[2:]]
+    assert rows == [["send", "same", "deviates", "same", "same"], ["ten messages", "same", "–", "–", "–"]]  # noqa: RUF001
+
+
+def test_cases_that_are_not_recorded_are_counted_apart():
+    text = page(results(a="passed", b="passed"), results(a="passed"))
+    assert "none deviates; 1 are not recorded of official 5.4.0." in text

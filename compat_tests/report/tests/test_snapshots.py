@@ -1,7 +1,5 @@
 """Recorded runs: their files, and that they have exactly the cases of the suite."""
 
-import subprocess
-import sys
 from functools import cache
 
 import pytest
@@ -16,7 +14,7 @@ from compat_tests.report.snapshots import (
     write_snapshot,
 )
 from compat_tests.report.tests.test_comparison import results
-from compat_tests.suite import CASES
+from compat_tests.suite import collect_cases
 
 
 @pytest.fixture
@@ -49,25 +47,7 @@ def test_a_recording_is_read_back_by_either_name_of_its_version(folder):
     assert list(snapshot.results) == ["a", "b"]
 
 
-@cache
-def collected(marks: str) -> set[str]:
-    """Return the ids of the cases that a recording should have."""
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        str(CASES),
-        "-o",
-        "addopts=",
-        "--collect-only",
-        "-q",
-        "-m",
-        marks,
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=CASES.parents[1])
-    lines = (line.partition("compat_tests/cases/")[2] for line in done.stdout.splitlines())
-    return {line for line in lines if "::" in line}
-
+collected = cache(collect_cases)
 
 RECORDED = [path.stem.removeprefix("official-") for path in sorted(snapshots.SNAPSHOTS.glob("*.jsonl"))]
 
@@ -78,6 +58,6 @@ def test_the_recorded_cases_are_those_of_the_suite(name):
     recorded = read_snapshot(name).results.keys()
     assert len(cases) > 800
     command = "--ours" if name == OURS else f"--official {name}"
-    hint = f"record with: rmq-gateway compat {command} --record"
+    hint = f"record with: rmq-gateway compat {command} --record --missing"
     assert sorted(cases - recorded) == [], f"not recorded; {hint}"
     assert sorted(recorded - cases) == [], f"recorded, and no longer there; {hint}"
