@@ -8,7 +8,8 @@ from compat_tests.report.comparison import ComparedCase
 
 _FEATURE = re.compile(r"(Java|Go|Node|Python|C\+\+|mqadmin)\b(?:[^:]*: )?(.*)")
 _OLD_JAVA: Final = "4.9.8"
-_ORDER: Final = ("Java 4.9.8", "Java 5.4.0", "Java gRPC", "Go", "Node", "Node gRPC", "mqadmin")
+CLIENTS: Final = ("Java 4.9.8", "Java 5.4.0", "Java gRPC", "Go", "Node", "Node gRPC", "mqadmin")
+"""Stock clients in the order of their columns."""
 
 
 def client_of(case: ComparedCase) -> tuple[str, str] | None:
@@ -29,4 +30,4 @@ def client_of(case: ComparedCase) -> tuple[str, str] | None:
 
 def order_clients(names: Iterable[str]) -> list[str]:
     """Return the clients in the order of their columns; those that are not known come last."""
-    return sorted(names, key=lambda name: (_ORDER.index(name) if name in _ORDER else len(_ORDER), name))
+    return sorted(names, key=lambda name: (CLIENTS.index(name) if name in CLIENTS else len(CLIENTS), name))
