@@ -1,7 +1,7 @@
 """The gRPC port of 5.x clients (``grpcServerPort``), in front of the brokers of this process.
 
 The modules of `gateway.grpc_front` and their libraries are imported only when the port is open: without it a start is
-0.1 s faster and 8 MiB smaller.
+0.1 s faster and 4 MiB smaller.
 """
 
 from collections.abc import Iterable
@@ -12,6 +12,7 @@ import trio
 from gateway.config.process import ServeConfig
 from gateway.namesrv.service import NamesrvService
 from gateway.process_parts import ProcessParts, format_address
+from remoting.server import RemotingServer
 
 if TYPE_CHECKING:
     from gateway.broker.assembly.service import BrokerService
@@ -54,6 +55,11 @@ class GrpcEndpoint:
             self._service.run, listeners, [_local_broker(service) for service in self._services], served
         )
         return format_address(listeners[0])
+
+    @property
+    def server(self) -> RemotingServer:
+        """The server of the port's connections."""
+        return self._service.server
 
     async def stop(self) -> None:
         """Send clients away, and let RPCs end."""

@@ -214,6 +214,8 @@ class Server:
         if self._namesrv is not None:
             yield from connection_metrics("namesrv", self._namesrv.server)
             yield from namesrv_metrics(self._namesrv.routes)
+        if self._grpc is not None:
+            yield from connection_metrics("grpc", self._grpc.server)
         yield from self._brokers.metrics()
 
     async def _stop(self) -> None:
