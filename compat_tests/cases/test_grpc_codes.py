@@ -358,6 +358,13 @@ def test_no_client_id(place: Place, method: str) -> None:
     assert place.client.call(method, {}, metadata={}).code == "CLIENT_ID_REQUIRED"
 
 
+@case("grpc", "telemetry without a client id is answered with CLIENT_ID_REQUIRED and ends")
+def test_telemetry_without_client_id(place: Place) -> None:
+    settings = {"clientType": "PRODUCER", "publishing": {"topics": [place.topic()]}}
+    result = place.client.call("Telemetry", {"settings": settings}, metadata={})
+    assert (result.status, result.code) == ("OK", "CLIENT_ID_REQUIRED")
+
+
 @case("grpc", "telemetry: settings of consumers and producers, with the server's limits and back-off")
 def test_settings(place: Place) -> None:
     group = {"group": {"name": place.group}, "subscriptions": []}

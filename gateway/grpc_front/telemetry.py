@@ -12,7 +12,7 @@ from gateway.grpc_front.framing import GrpcError, GrpcStatus
 from gateway.grpc_front.local_brokers import LocalCluster
 from gateway.grpc_front.names import check_group, check_topic
 from gateway.grpc_front.rpc import Method, Rpc, unary
-from gateway.grpc_front.statuses import OK, StatusError, status_of
+from gateway.grpc_front.statuses import OK, StatusError, make_status, status_of
 from gateway.grpc_front.times import set_ms
 from remoting.bodies.groups import SubscriptionGroupConfig
 from remoting.errors import RequestError
@@ -67,9 +67,11 @@ class ClientMethods:
 
     async def _take_settings(self, rpc: Rpc, settings: messages.Settings) -> GrpcClient | None:
         """Register a client and tell it the settings that count. None if it was refused."""
+        if not rpc.client_id.strip():
+            refusal = make_status(messages.CLIENT_ID_REQUIRED, "client id cannot be empty")
+            rpc.send(messages.TelemetryCommand(status=refusal))
+            return None
         try:
-            if not rpc.client_id.strip():
-                raise StatusError(messages.CLIENT_ID_REQUIRED, "client id cannot be empty")
             self._check_settings(settings)
             client = self._clients.join(rpc)
             client.take_settings(settings)
