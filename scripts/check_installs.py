@@ -241,8 +241,12 @@ def check_compat(environment: Environment) -> None:
         text = environment.run(
             "python", "-m", "compat_tests", "run", *where, "-k", "test_topics", "--no-header"
         )
+        address = ("--namesrv", str(server["namesrv"]))
+        judged = environment.run("rmq-gateway", "compat", *address, "--read-only", "--area", "wire")
     if " passed" not in text:
         raise CheckFailed(f"no case was run\n{text}")
+    if "none deviates" not in judged:
+        raise CheckFailed(f"no verdict from the recorded run\n{judged}")
 
 
 def importing(*modules: str) -> Callable[[Environment], None]:

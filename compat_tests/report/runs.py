@@ -74,8 +74,9 @@ class SuiteRun:
         Raises ClickException when the endpoint cannot be tested or a run ends early, and ConfigurationError without
         pytest.
         """
-        if find_spec("pytest") is None:
-            raise ConfigurationError(f"the suite needs pytest: {install_command('compat')}")
+        for module in ("pytest", *(["xdist"] if self.workers > 1 else [])):
+            if find_spec(module) is None:
+                raise ConfigurationError(f"the suite needs {module}: {install_command('compat')}")
         _check_endpoint(self.endpoint)
         with tempfile.TemporaryDirectory(prefix="rmq-compat-") as text:
             parts = [_Part(Path(text) / str(number), each) for number, each in enumerate(self._parts())]
