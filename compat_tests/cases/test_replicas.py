@@ -117,4 +117,5 @@ def test_an_official_replica_is_listed_and_told_in_both_logs(tmp_path: Path) -> 
                 return address in members.broker_addrs.values()
 
         with ReplicaEndpoint(settings, tmp_path / "replica", running.namesrv, is_listed):
-            eventually(lambda: all(process.lines(NOTED) for process in running.logs), 60)
+            # An official replica asks its master first between 60 and 70 s after its start.
+            eventually(lambda: all(process.lines(NOTED) for process in running.logs), 150)
