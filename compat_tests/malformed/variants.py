@@ -141,12 +141,12 @@ def damaged_headers(code: int, ext: dict[str, str]) -> Iterator[Variant]:
         yield Variant(name, _json_frame({**whole, **change}, b""), has_opaque="opaque" not in change)
     for part in ("code", "flag", "language", "version", "serializeTypeCurrentRPC"):
         yield Variant(f"no {part}", _json_frame({key: whole[key] for key in whole if key != part}, b""))
+    # Not an empty object: the official server answers that in some runs and is silent in others.
     texts = {
         "header is a list": b"[1]",
         "header is text": b'"x"',
         "header is null": b"null",
         "header is empty": b"",
-        "header is an empty object": b"{}",
         "header is cut": b'{"code":',
         "header is binary": b"\xff\xfe\x00\x01",
     }
