@@ -115,15 +115,16 @@ def interrupt_on_sigterm() -> None:
     cannot be what repeats the signal: the C handler of `faulthandler` writes to a pipe that a thread reads.
     """
 
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
     if threading.current_thread() is threading.main_thread():
         ignore_sigterm()
-        signal.signal(signal.SIGTERM, interrupt)
+        signal.signal(signal.SIGTERM, _raise_interrupt)
         reading, writing = os.pipe()
         faulthandler.register(signal.SIGTERM, writing, all_threads=False, chain=True)
         threading.Thread(target=_repeat_sigterm, args=(reading,), name="repeat-sigterm", daemon=True).start()
+
+
+def _raise_interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
 
 
 def _repeat_sigterm(pipe: int) -> None:
@@ -145,5 +146,17 @@ def ignore_sigterm() -> None:
 
 
 atexit.register(kill_all_children)
-# A forked child writes to the same pipe: its own SIGTERM would interrupt this program.
-os.register_at_fork(after_in_child=lambda: faulthandler.unregister(signal.SIGTERM))
+
+
+def _end_forked_child_by_sigterm() -> None:
+    """Give a forked child the usual SIGTERM back.
+
+    It would write to the pipe of this program, which would be interrupted; and one that only raised an exception there
+    could be lost, as the repeats stay here: who waits for the child would wait for ever.
+    """
+    faulthandler.unregister(signal.SIGTERM)
+    if signal.getsignal(signal.SIGTERM) is _raise_interrupt:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+os.register_at_fork(after_in_child=_end_forked_child_by_sigterm)
