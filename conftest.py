@@ -1,4 +1,5 @@
-"""Settings of every test run: a home folder of its own, and no deadlines for property tests outside of CI.
+"""Settings of every test run: a home folder of its own, the root logger as it was after each test, and no deadlines for
+property tests outside of CI.
 
 No test may depend on the home folder of whoever runs it, or write there: ``make serve`` keeps its store in it. So the
 whole run, with every process it starts, has an empty one. Build tools (Maven, Go, npm, pip) need the real one for
@@ -6,9 +7,11 @@ their settings; `compat_tests.jars.maven.tool_environment` gives it back to them
 """
 
 import importlib.util
+import logging
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 
 import pytest
 
@@ -36,6 +39,18 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     if home is not None:
         os.environ["HOME"] = os.environ.pop(TOOLS_HOME)
         shutil.rmtree(home, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def _root_logger_as_it_was() -> Iterator[None]:
+    """Undo what a command does to the root logger that a test calls: the next one would see records of other levels."""
+    root = logging.getLogger()
+    level, handlers = root.level, root.handlers[:]
+    yield
+    root.setLevel(level)
+    for handler in root.handlers[:]:
+        if handler not in handlers:
+            root.removeHandler(handler)
 
 
 if importlib.util.find_spec("hypothesis") is not None and "CI" not in os.environ:
