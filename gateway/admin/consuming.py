@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 MAX_PULL_MESSAGES: Final = 32
-MAX_OFFSET: Final = 2**63 - 1
 SUSPEND_MS: Final = 5_000
 """Longest wait of one pull at the broker while messages are followed."""
 MAX_WAITING_BATCHES: Final = 16
@@ -319,20 +318,22 @@ def _readers_of_broker(
         start = _committed_offset(client, address, topic, queue_id, options)
         if start is None:
             start = _chosen_offset(client, address, topic, queue_id, options, low, high)
-        end = None if options.follow else min(high, _end_offset(client, address, topic, queue_id, options))
+        end = None if options.follow else _end_offset(client, address, topic, queue_id, options, high)
         readers.append(QueuePosition(topic, broker, queue_id, max(low, start), end))
     return readers
 
 
-def _end_offset(client: "AdminClient", address: str, topic: str, queue_id: int, options: ReadOptions) -> int:
-    """Return the offset behind everything that was stored before `end_ms`.
+def _end_offset(
+    client: "AdminClient", address: str, topic: str, queue_id: int, options: ReadOptions, high: int
+) -> int:
+    """Return the offset behind everything that was stored before `end_ms`; without that time ``high``.
 
     Brokers of 4.9 return the message that is nearest to a time, which may be the last one before it.
     """
     if options.end_ms is None:
-        return MAX_OFFSET
+        return high
     request = SearchOffsetByTimestamp(topic=topic, queue_id=queue_id, timestamp=options.end_ms)
-    return client.ask(address, request).offset + 1
+    return min(high, client.ask(address, request).offset + 1)
 
 
 def _committed_offset(

@@ -8,6 +8,7 @@ import trio
 
 from codec.command import Command
 from codec.topics import PERM_READ, PERM_WRITE
+from gateway.broker.attributes import MESSAGE_TYPE
 from gateway.broker.group_table import GroupTable
 from gateway.broker.topic_table import TopicTable
 from gateway.grpc_front import messages
@@ -20,7 +21,6 @@ from storage.clock import Clock
 
 NAMESRV: Final = ""
 """The name under which a connection keeps its link to the namesrv; no broker has it."""
-MESSAGE_TYPE: Final = "message.type"
 _LINKS: Final = "links"
 
 

@@ -13,6 +13,7 @@ import trio
 from codec import properties as keys
 from codec.constants import ResponseCode
 from codec.message import Message, iter_messages
+from gateway.broker.message_filter import TAG
 from gateway.grpc_front import messages
 from gateway.grpc_front.broker_link import BrokerLink
 from gateway.grpc_front.conversion import to_grpc_message
@@ -27,7 +28,7 @@ from gateway.grpc_front.receipts import MessageReceipt, PopReceipts
 from gateway.grpc_front.renewals import RENEWED_INVISIBLE_MS, HeldMessage, Renewals
 from gateway.grpc_front.rpc import Method, Rpc, unary
 from gateway.grpc_front.statuses import OK, StatusError, make_status, overall_status, status_of
-from gateway.grpc_front.subscriptions import TAG, subscription_to
+from gateway.grpc_front.subscriptions import subscription_to
 from gateway.grpc_front.times import set_ms, to_ms
 from remoting.bodies.groups import SubscriptionGroupConfig
 from remoting.bodies.heartbeat import SubscriptionData
