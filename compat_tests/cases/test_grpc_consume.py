@@ -30,6 +30,15 @@ def numbered(topic: str, count: int, **fields: Any) -> list[dict[str, Any]]:
     return [{"topic": topic, "body": str(number), **fields} for number in range(count)]
 
 
+def coloured(topic: str, *tags: str) -> list[dict[str, Any]]:
+    """Return a small and a large message of each tag."""
+    return [
+        {"body": f"{tag} {size}", "tag": tag, "properties": {"size": size}, "topic": topic}
+        for tag in tags
+        for size in (1, 9)
+    ]
+
+
 def receive_all(consumer: GrpcSimpleConsumer, count: int, **options: float) -> list[dict[str, Any]]:
     """Call receive until `count` messages have come; each call asks some of the queues only."""
     found: list[dict[str, Any]] = []
@@ -104,11 +113,7 @@ def test_filters(
     grpc_java: GrpcJavaClient, server: ServerUnderTest, broker: BlockingClient, topic: str, group: str
 ) -> None:
     other_group = create_group(broker, server.unique_name("group"))
-    messages = [
-        {"body": f"{tag} {size}", "tag": tag, "properties": {"size": size}, "topic": topic}
-        for tag in ("red", "green", "blue")
-        for size in (1, 9)
-    ]
+    messages = coloured(topic, "red", "green", "blue")
     with (
         grpc_java.producer(topic) as producer,
         grpc_java.simple(group, topic, tags="red || blue") as of_tags,
@@ -152,11 +157,7 @@ def test_push_filters(
     grpc_java: GrpcJavaClient, server: ServerUnderTest, broker: BlockingClient, topic: str, group: str
 ) -> None:
     other_group = create_group(broker, server.unique_name("group"))
-    messages = [
-        {"body": f"{tag} {size}", "tag": tag, "properties": {"size": size}, "topic": topic}
-        for tag in ("red", "green")
-        for size in (1, 9)
-    ]
+    messages = coloured(topic, "red", "green")
     with (
         grpc_java.producer(topic) as producer,
         grpc_java.push(group, topic, tags="red") as of_tags,

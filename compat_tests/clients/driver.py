@@ -78,6 +78,13 @@ class JavaDriver:
         """Run one operation and return its result. Raises JavaClientError if the client throws."""
         return self.start_call(op, **arguments).result(timeout_s)
 
+    def wait_for(self, op: str, name: str, count: int, timeout_s: float) -> list[dict[str, Any]]:
+        """Return what a client of this name has got so far, once there are `count` or the time is up."""
+        found: list[dict[str, Any]] = self.call(
+            op, name=name, count=count, timeout=int(timeout_s * 1000), timeout_s=timeout_s + 30
+        )
+        return found
+
     def start_call(self, op: str, **arguments: Any) -> Future[Any]:
         """Start one operation without waiting for its result."""
         future: Future[Any] = Future()

@@ -151,14 +151,7 @@ class GrpcProducer:
 
     def checks(self, count: int, timeout_s: float) -> list[dict[str, Any]]:
         """Return the messages checked so far, once there are `count` or the time is up."""
-        checked: list[dict[str, Any]] = self.driver.call(
-            "transaction.checks",
-            name=self.name,
-            count=count,
-            timeout=int(timeout_s * 1000),
-            timeout_s=timeout_s + 30,
-        )
-        return checked
+        return self.driver.wait_for("transaction.checks", self.name, count, timeout_s)
 
     def recall(self, topic: str, handle: str) -> str:
         """Recall a delayed message and return its id."""
@@ -194,11 +187,4 @@ class GrpcPushConsumer:
 
     def received(self, count: int, timeout_s: float = 30.0) -> list[dict[str, Any]]:
         """Return all deliveries so far, once there are `count` of them or the time is up."""
-        deliveries: list[dict[str, Any]] = self.driver.call(
-            "push.received",
-            name=self.name,
-            count=count,
-            timeout=int(timeout_s * 1000),
-            timeout_s=timeout_s + 30,
-        )
-        return deliveries
+        return self.driver.wait_for("push.received", self.name, count, timeout_s)

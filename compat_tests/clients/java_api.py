@@ -173,14 +173,7 @@ class JavaTransactionProducer:
 
     def checks(self, count: int, timeout_s: float) -> list[dict[str, Any]]:
         """Return all check-backs so far, once there are `count` or the time is up; property "check" answers them."""
-        result: list[dict[str, Any]] = self.driver.call(
-            "transaction.checks",
-            name=self.name,
-            count=count,
-            timeout=int(timeout_s * 1000),
-            timeout_s=timeout_s + 30,
-        )
-        return result
+        return self.driver.wait_for("transaction.checks", self.name, count, timeout_s)
 
 
 @dataclass(slots=True)
@@ -191,14 +184,7 @@ class JavaPushConsumer:
 
     def received(self, count: int, timeout_s: float = 20.0) -> list[dict[str, Any]]:
         """Return all deliveries so far, once there are `count` of them or the time is up."""
-        result: list[dict[str, Any]] = self.driver.call(
-            "push.received",
-            name=self.name,
-            count=count,
-            timeout=int(timeout_s * 1000),
-            timeout_s=timeout_s + 30,
-        )
-        return result
+        return self.driver.wait_for("push.received", self.name, count, timeout_s)
 
     def queues(self) -> list[dict[str, Any]]:
         """Return the queues assigned to this consumer."""
