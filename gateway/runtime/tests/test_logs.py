@@ -64,16 +64,6 @@ def test_a_process_with_one_broker_names_it_in_every_line() -> None:
     assert formatted("seen", formatter=formatter, broker="other").endswith(" seen broker=other")
 
 
-@pytest.fixture
-def _root_logger():
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
-
-
-@pytest.mark.usefixtures("_root_logger")
 def test_the_level_is_kept() -> None:
     stream = io.StringIO()
     set_up_logging("warning", stream)
@@ -122,11 +112,6 @@ def test_json_contains_the_traceback() -> None:
 
 def test_the_format_is_chosen_by_name() -> None:
     stream = io.StringIO()
-    before = logging.getLogger().handlers[:], logging.getLogger().level
-    try:
-        set_up_logging("info", stream, log_format="json")
-        logging.getLogger("x").info("seen", extra={"size": 1})
-    finally:
-        logging.getLogger().handlers[:], _ = before
-        logging.getLogger().setLevel(before[1])
+    set_up_logging("info", stream, log_format="json")
+    logging.getLogger("x").info("seen", extra={"size": 1})
     assert json.loads(stream.getvalue())["event"] == "seen"
