@@ -6,9 +6,10 @@
     python scripts/run_tests.py compat-ours -- -k pull    # further arguments go to pytest
 
 Most runs wait as much as they compute, so several go at a time, each with servers of its own. The output of a run
-is printed in one piece when the run ends; a summary closes the whole. A unit, conformance or Spark run that fails is
-repeated once with the cases that failed, on a new server: JVMs on a busy machine are late at times. Both outputs are
-shown, and a case that needs its second try is a defect to look into. The exit status is 1 when a run failed twice.
+is printed in one piece when the run ends. A unit, conformance or Spark run that fails is repeated once with the cases
+that failed, on a new server: JVMs on a busy machine are late at times. Both outputs are shown, and a case that needs
+its second try is a defect to look into. The ends of the outputs of failed runs stand once more above the summary that
+closes the whole. The exit status is 1 when a run failed twice.
 """
 
 import argparse
@@ -31,6 +32,8 @@ INTERCHANGE: Final = "storage/tests/test_interchange.py"
 SPARK_CASES: Final = "spark/tests/cases"
 SPARK_KILLS: Final = (f"{SPARK_CASES}/test_kills.py", f"{SPARK_CASES}/test_sink_kills.py")
 STOP_GRACE_S: Final = 20
+REPEATED_LINES: Final = 60
+"""Lines of a failed run's output that are printed once more at the end, where a reader of a long log looks first."""
 FUZZED_FRAMES: Final = 20_000
 """Frames against each of the fuzzer's three targets: about a minute on two cores."""
 
@@ -77,12 +80,13 @@ class Run:
 
 @dataclass(frozen=True)
 class Result:
-    """The end of one run: ``attempts`` is 2 when it passed or failed at its second try."""
+    """The end of one run: ``attempts`` is 2 when it passed or failed at its second try; ``output`` is of the last."""
 
     run: Run
     passed: bool
     attempts: int
     seconds: float
+    output: bytes
 
 
 def _pytest(*arguments: str) -> list[str]:
@@ -233,15 +237,15 @@ class Matrix:
 
     def _run_one(self, run: Run) -> Result:
         started_s = time.monotonic()
-        passed, attempts = self._execute(run, run.command), 1
+        (passed, output), attempts = self._execute(run, run.command), 1
         if not passed and run.retry and not self._stopped:
-            passed, attempts = self._execute(run, run.retry), 2
-        return Result(run, passed, attempts, time.monotonic() - started_s)
+            (passed, output), attempts = self._execute(run, run.retry), 2
+        return Result(run, passed, attempts, time.monotonic() - started_s, output)
 
-    def _execute(self, run: Run, command: Sequence[str]) -> bool:
-        """Run one command to its end and print what it wrote; return whether it succeeded."""
+    def _execute(self, run: Run, command: Sequence[str]) -> tuple[bool, bytes]:
+        """Run one command to its end and print what it wrote; return whether it succeeded, and its output."""
         if self._stopped:
-            return False
+            return False, b""
         more = self._more if "pytest" in command else []
         environment = {**os.environ, **run.environment()}
         process = subprocess.Popen(
@@ -260,7 +264,7 @@ class Matrix:
             print(f"\n=== {run.name}: {' '.join([*command, *more])}", flush=True)
             sys.stdout.buffer.write(output)
             sys.stdout.flush()
-        return process.returncode == 0
+        return process.returncode == 0, output
 
     def _stop(self) -> None:
         """Interrupt every process group, so that tests stop the servers they started; kill what stays."""
@@ -321,6 +325,11 @@ def main() -> int:
     chosen = _chosen(arguments.names, runs, arguments.without)
     print(f"{len(chosen)} runs, {arguments.jobs} at a time; each prints when it is done.", flush=True)
     results = Matrix(words[end + 1 :]).run_all(chosen, arguments.jobs)
+    for result in results:
+        if not result.passed:
+            print(f"\n=== the end of {result.run.name} once more", flush=True)
+            sys.stdout.buffer.write(b"".join(result.output.splitlines(keepends=True)[-REPEATED_LINES:]))
+            sys.stdout.flush()
     print("\n=== summary")
     for result in results:
         state = ("passed" if result.passed else "FAILED") + (
