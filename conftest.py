@@ -53,6 +53,14 @@ def _root_logger_as_it_was() -> Iterator[None]:
             root.removeHandler(handler)
 
 
+@pytest.fixture
+def lenient_umask() -> Iterator[None]:
+    """Let new files and directories have every permission that they ask for."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
 if importlib.util.find_spec("hypothesis") is not None and "CI" not in os.environ:
     from hypothesis import settings
 

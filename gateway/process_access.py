@@ -15,13 +15,13 @@ from gateway.runtime.config_file import ConfigFile
 from gateway.runtime.run_blocking import RunBlocking
 from remoting.handler_table import Guard
 from storage.files import DiskFiles, MemoryFiles
+from toolkit.private_files import PRIVATE_FILE
 
 if TYPE_CHECKING:
     from gateway.auth.access_control import Accounts
 
 SAVE_INTERVAL_S: Final = 1.0
 """Time after which accounts that could not be written are tried again, and changed files are read."""
-PRIVATE_FILE: Final = 0o600
 
 
 class ProcessAccess:

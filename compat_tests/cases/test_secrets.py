@@ -240,7 +240,7 @@ def test_no_secret_is_shown_from_start_to_stop(site: Site) -> None:
 
 
 def assert_files_are_private(directory: Path) -> None:
-    """Assert that secrets are in users.json and the owner's files only, and that others can read neither.
+    """Assert that secrets are in users.json and the owner's files only, and that others can read neither, nor captures.
 
     The servers run with a umask that allows everything.
     """
@@ -252,6 +252,9 @@ def assert_files_are_private(directory: Path) -> None:
             holders.add(file.name)
             assert stat.S_IMODE(file.stat().st_mode) == 0o600, (file, found)
             assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700, (file.parent, found)
+    for file in (directory / "capture").iterdir():
+        assert not file.stat().st_mode & stat.S_IRWXO, file
+    assert stat.S_IMODE((directory / "capture").stat().st_mode) == 0o700
     assert "users.json" in holders
     assert {name for name in holders if not name.startswith("users.json")} == set()
 

@@ -17,13 +17,13 @@ from gateway.admin.groups import list_groups
 from gateway.admin.server_config import mask_secrets, read_broker_config, read_namesrv_config
 from gateway.admin.topics import list_topics
 from remoting.requests.admin import GetBrokerRuntimeInfo
+from toolkit.private_files import PRIVATE_FILE, open_private
 from toolkit.times import format_time
 
 if TYPE_CHECKING:
     from gateway.admin.client import AdminClient
 
 MAX_METRICS_BYTES: Final = 64 * 1024 * 1024
-FILE_MODE: Final = 0o600
 CONTENTS: Final = {
     "versions.json": "versions of this program, Python and the operating system it ran on",
     "cluster.json": "brokers with addresses, versions, rates and disks, as the namesrv and they tell",
@@ -73,13 +73,11 @@ class Bundle:
         """Write the tar file, readable by its owner only, and return its size. Raises OSError; overwrites nothing."""
         everything = {"README.txt": self.readme(), **self.files}
         everything["errors.json"] = orjson.dumps(self.errors, option=orjson.OPT_INDENT_2)
-        with path.open("xb") as file:
-            path.chmod(FILE_MODE)
-            with tarfile.open(fileobj=file, mode="w:gz") as tar:
-                for name, content in sorted(everything.items()):
-                    entry = tarfile.TarInfo(f"{path.name.split('.')[0]}/{name}")
-                    entry.size, entry.mtime, entry.mode = len(content), self._now_ms // 1000, FILE_MODE
-                    tar.addfile(entry, io.BytesIO(content))
+        with open(path, "xb", opener=open_private) as file, tarfile.open(fileobj=file, mode="w:gz") as tar:
+            for name, content in sorted(everything.items()):
+                entry = tarfile.TarInfo(f"{path.name.split('.')[0]}/{name}")
+                entry.size, entry.mtime, entry.mode = len(content), self._now_ms // 1000, PRIVATE_FILE
+                tar.addfile(entry, io.BytesIO(content))
         return path.stat().st_size
 
 

@@ -7,9 +7,11 @@ from typing import Final
 
 from gateway.runtime.state_file import absolute_path
 from gateway.shadow.config import ShadowConfig
+from toolkit.private_files import make_private_directories
 from toolkit.settings import SettingsError
 
 _PROBE_PREFIX: Final = ".rmq-gateway-probe-"
+_HOLD_MESSAGES: Final = frozenset({"capture.directory", "mirroring.spill_dir"})
 
 
 def check_writable_paths(config: ShadowConfig, ready_file: str = "") -> None:
@@ -17,7 +19,7 @@ def check_writable_paths(config: ShadowConfig, ready_file: str = "") -> None:
     problems = [
         f"{setting}: cannot write to {path}: {reason}"
         for setting, path, is_directory in _configured_paths(config, ready_file)
-        if path and (reason := _why_not_writable(absolute_path(path), is_directory=is_directory))
+        if path and (reason := _why_not_writable(setting, absolute_path(path), is_directory=is_directory))
     ]
     if problems:
         raise SettingsError(f"{'; '.join(problems)}. Name another path, or change its permissions")
@@ -38,13 +40,19 @@ def _configured_paths(config: ShadowConfig, ready_file: str) -> Iterator[tuple[s
     yield "--ready-file", ready_file, False
 
 
-def _why_not_writable(path: str, *, is_directory: bool) -> str:
-    """Return why files cannot be written in a directory, or a file cannot be replaced; "" if they can."""
+def _why_not_writable(setting: str, path: str, *, is_directory: bool) -> str:
+    """Return why files cannot be written in a directory, or a file cannot be replaced; "" if they can.
+
+    A missing directory is created. A directory for messages is its owner's alone.
+    """
     directory = path if is_directory else os.path.dirname(path)
     if not is_directory and os.path.isdir(path):
         return "it is a directory"
     try:
-        os.makedirs(directory, exist_ok=True)
+        if setting in _HOLD_MESSAGES:
+            make_private_directories(directory)
+        else:
+            os.makedirs(directory, exist_ok=True)
         with tempfile.NamedTemporaryFile(prefix=_PROBE_PREFIX, dir=directory) as probe:
             probe.write(b"\0")
             probe.flush()

@@ -41,6 +41,22 @@ def read_tar(path: Path) -> dict[str, bytes]:
     return found
 
 
+@pytest.mark.usefixtures("lenient_umask")
+def test_a_bundle_is_its_owners_alone_from_the_first_byte(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, seen = tmp_path / "bundle.tar.gz", []
+    write = tarfile.TarFile.addfile
+
+    def look_and_write(*arguments: Any) -> None:
+        seen.append(stat.S_IMODE(path.stat().st_mode))
+        write(*arguments)
+
+    monkeypatch.setattr(tarfile.TarFile, "addfile", look_and_write)
+    Bundle(0).write(path)
+    assert set(seen) == {0o600}
+
+
 def test_the_bundle_of_a_cluster(server_with_secrets: LocalServer, tmp_path: Path) -> None:
     server = server_with_secrets
     server.run("topic", "create", "orders")

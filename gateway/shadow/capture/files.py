@@ -6,7 +6,13 @@ The protocols are the seam for tests. `rotation.py` decides which files are writ
 import os
 from typing import Final, Protocol
 
+from toolkit.private_files import make_private_directories
+
 SUFFIX: Final = ".rmqcap"
+FILE_MODE: Final = 0o640
+"""The group may read, because Spark often runs as another account. It reaches the files only if the operator lets it
+into their folder.
+"""
 
 
 class AppendFile(Protocol):
@@ -45,7 +51,7 @@ class DiskFile:
     """A file of the operating system."""
 
     def __init__(self, path: str) -> None:
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o640)
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, FILE_MODE)
 
     def write(self, data: bytes) -> None:
         left = memoryview(data)
@@ -63,13 +69,13 @@ class DiskFile:
 
 
 class DiskFolder:
-    """A folder of the operating system."""
+    """A folder of the operating system. If it is missing, it is created as its owner's alone."""
 
     def __init__(self, path: str) -> None:
         self.path = path
 
     def create(self, name: str) -> DiskFile:
-        os.makedirs(self.path, exist_ok=True)
+        make_private_directories(self.path)
         return DiskFile(os.path.join(self.path, name))
 
     def sizes(self) -> dict[str, int]:
@@ -87,6 +93,6 @@ class DiskFolder:
             return
 
     def free_bytes(self) -> int:
-        os.makedirs(self.path, exist_ok=True)
+        make_private_directories(self.path)
         room = os.statvfs(self.path)
         return room.f_bavail * room.f_frsize

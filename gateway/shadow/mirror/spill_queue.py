@@ -22,6 +22,8 @@ A crash leaves
 - during `save_position`: the previous position, because two slots are written in turn and each has a checksum.
 - before a file is deleted: a file of finished records only, which `recover` deletes.
 
+The records are messages, so files and directories are their owner's alone, whatever the umask is.
+
 Appends are not synced, so a power failure may lose the most recent ones, usually up to half a minute.
 
 All methods block, and the caller makes sure that only one thread at a time calls them. `spill_backlog.py` decides what
@@ -37,6 +39,8 @@ from dataclasses import dataclass, field
 from struct import Struct, error
 from typing import BinaryIO, Final
 from zlib import crc32
+
+from toolkit.private_files import make_private_directories, open_private
 
 MAGIC: Final = b"RMQSPIL2"
 SUFFIX: Final = ".spill"
@@ -120,7 +124,7 @@ class _PositionFile:
         """Write a sequence number into the older slot."""
         self._count += 1
         head = _SLOT.pack(self._count, sequence, 0)[:16]
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o666)
+        descriptor = open_private(self._path, os.O_WRONLY | os.O_CREAT)
         try:
             os.pwrite(descriptor, head + crc32(head).to_bytes(4, "big"), self._count % 2 * _SLOT_BYTES)
             if sync:
@@ -163,11 +167,11 @@ class SpillQueue:
     def recover(self) -> SpillRecovery:
         """Find the records of an earlier process and position the queue at the first unfinished one. Raises OSError."""
         recovery = SpillRecovery()
-        os.makedirs(self._directory, exist_ok=True)
+        make_private_directories(self._directory)
         found = sorted(_list_files(self._directory, recovery.problems), key=lambda file: file.first)
         if found and read_owner(self._directory) != self._owner:
             recovery.set_aside_as = set_directory_aside(self._directory)
-            os.makedirs(self._directory)
+            make_private_directories(self._directory)
             found = []
         _replace_file(os.path.join(self._directory, _OWNER), self._owner.encode())
         position = self._position.load_sequence()
@@ -234,7 +238,7 @@ class SpillQueue:
         last = self._files[-1] if self._files else None
         if last is None or last.is_old or last.size >= self._max_file_bytes:
             path = os.path.join(self._directory, f"{self.next_sequence:020d}{SUFFIX}")
-            with open(path, "wb", buffering=0) as out:
+            with open(path, "wb", buffering=0, opener=open_private) as out:
                 out.write(MAGIC)
             last = _SpillFile(path, self.next_sequence, len(MAGIC))
             self._files.append(last)
@@ -326,7 +330,7 @@ def read_owner(directory: str) -> str | None:
 
 
 def _replace_file(path: str, data: bytes) -> None:
-    with open(path + ".new", "wb") as file:
+    with open(path + ".new", "wb", opener=open_private) as file:
         file.write(data)
     os.replace(path + ".new", path)
 

@@ -2,6 +2,7 @@
 
 import faulthandler
 import os
+import stat
 
 import pytest
 
@@ -60,6 +61,23 @@ def test_what_is_missing_is_created_and_nothing_is_left(setting, tmp_path):
     check_writable_paths(configured(setting, tmp_path / "a" / "b"))
     assert (tmp_path / "a").is_dir()
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+@pytest.mark.usefixtures("lenient_umask")
+@pytest.mark.parametrize("setting", ["capture.directory", "mirroring.spill_dir"])
+def test_directories_for_messages_are_private(setting, tmp_path):
+    check_writable_paths(
+        load_config(
+            None,
+            [
+                "primary.namesrv=['127.0.0.1:1']",
+                f"mirroring={{ spill = 'disk', spill_dir = '{tmp_path}/there' }}",
+                f"{setting}={tmp_path}/a/b",
+            ],
+        )
+    )
+    for path in (tmp_path / "a", tmp_path / "a" / "b"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o700
 
 
 def test_an_existing_file_is_not_changed(tmp_path):

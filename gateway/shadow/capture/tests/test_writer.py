@@ -1,6 +1,7 @@
 """The capture writer: nothing is lost while the buffer has room, and traffic never waits."""
 
 import logging
+import stat
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -339,6 +340,20 @@ def test_files_on_the_disk(tmp_path: Path):
     folder.delete("a.rmqcap")
     folder.delete("a.rmqcap")
     assert list(folder.sizes()) == ["b.rmqcap"]
+
+
+@pytest.mark.usefixtures("lenient_umask")
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_nobody_else_reads_the_files_unless_their_folder_is_shared(tmp_path: Path, is_shared: bool):
+    tmp_path.chmod(0o777)
+    path = tmp_path / "capture"
+    if is_shared:
+        path.mkdir(0o750)
+    folder = DiskFolder(str(path))
+    folder.free_bytes()
+    folder.create("a.rmqcap").close()
+    modes = [stat.S_IMODE(each.stat().st_mode) for each in (path, path / "a.rmqcap")]
+    assert modes == [0o750 if is_shared else 0o700, 0o640]
 
 
 @virtual

@@ -1,5 +1,6 @@
 import os
 import shutil
+import stat
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -257,3 +258,16 @@ def test_position_beyond_the_last_record_is_trusted(tmp_path):
     left = again.recover()
     assert (left.count, left.torn_tail) == (0, False)
     assert again.append_records([b"new"]) == 9
+
+
+@pytest.mark.usefixtures("lenient_umask")
+def test_only_the_owner_reads_the_files(tmp_path):
+    tmp_path.chmod(0o777)
+    queue = SpillQueue(str(tmp_path / "spill" / "stream"), 10_000, 100, "me")
+    queue.recover()
+    queue.append_records([b"a message"] * 20)
+    queue.save_position(1)
+    made = sorted((tmp_path / "spill").rglob("*"))
+    assert {path.name for path in made} > {"owner", "position", "stream"}
+    for path in (tmp_path / "spill", *made):
+        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
