@@ -85,7 +85,7 @@ class LocalBrokers:
             parts.run_blocking,
             parts.reactor,
             parts.accept_transport,
-            parts.access.guard(config.broker_name, accounts, context),
+            parts.access.guard(config.broker_name, accounts, context, broker.clients.is_member),
             parts.connection_type,
         )
         registrar = Registrar(

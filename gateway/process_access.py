@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from codec.command import Command
 from gateway.auth.audit import AuditLog
 from gateway.auth.needs import NeedContext
+from gateway.auth.outside_commits import IsMember
 from gateway.config.process import BrokerConfig, ServeConfig
 from gateway.runtime.config_file import ConfigFile
 from gateway.runtime.run_blocking import RunBlocking
@@ -90,17 +91,24 @@ class ProcessAccess:
             self._by_directory[directory] = open_or_follow(self._config.auth, open_table)
         return self._by_directory[directory]
 
-    def guard(self, server: str, accounts: "Accounts | None", context: NeedContext) -> Guard:
+    def guard(
+        self,
+        server: str,
+        accounts: "Accounts | None",
+        context: NeedContext,
+        is_member: IsMember | None = None,
+    ) -> Guard:
         """Return the access control, if there are accounts, and the audit log of a server.
 
-        Raises ValueError for invalid settings.
+        ``is_member`` tells for a broker whether a connection is a consumer of a group. Raises ValueError for invalid
+        settings.
         """
         if accounts is None:
-            return AuditLog(server).guard()
+            return AuditLog(server, is_member=is_member).guard()
         from gateway.auth.accounts import build_access_control
 
         control = build_access_control(self._config.auth, accounts, context)
-        return AuditLog(server, control.find_signer).guard(control.protect)
+        return AuditLog(server, control.find_signer, is_member).guard(control.protect)
 
     async def keep_current(self) -> None:
         """Write accounts that could not be written before, and read files that others have changed."""

@@ -1,8 +1,9 @@
 """The audit log: one line, `administrative request`, for each request that changes something, allowed or refused.
 
-A line has the request, what it is to change, the sender's address, the user and the result. Which requests leave one is
-declared in `audited_requests.py`; handlers know nothing of it. There are two places where a request ends: its handler
-returns (`AuditLog.observers`), or an exception refuses it before or in the handler (`AuditLog.protect`).
+A line has the request, what it is to change, the sender's address, the user and the result. `audited_requests.py`
+declares which requests leave one, and `outside_commits.py` finds the commits that do; handlers know nothing of it.
+There are two places where a request ends: its handler returns (`AuditLog.observers`), or an exception refuses it before
+or in the handler (`AuditLog.protect`).
 """
 
 import logging
@@ -13,12 +14,14 @@ from typing import Final
 from codec.command import Command
 from codec.java_numbers import quoted
 from gateway.auth.audited_requests import AUDITED, describe_request
+from gateway.auth.outside_commits import IsMember, OutsideCommits
 from gateway.runtime.repeated_events import ALWAYS_WRITTEN
 from remoting.acl import ACCESS_KEY
 from remoting.connection import Connection, Handler
 from remoting.declare import REQUESTS, Header
 from remoting.errors import RequestError
 from remoting.handler_table import AnswersLater, Finish, Guard, Observe, Outcome, Protect, leave_unprotected
+from remoting.requests.offsets import UpdateConsumerOffset
 
 log = logging.getLogger(__name__)
 
@@ -40,9 +43,12 @@ def find_no_signer(command: Command) -> str | None:
 class AuditLog:
     """Writes the lines of one server, a namesrv or a broker, whose name is in each of them."""
 
-    def __init__(self, server: str, find_signer: FindSigner = find_no_signer) -> None:
+    def __init__(
+        self, server: str, find_signer: FindSigner = find_no_signer, is_member: IsMember | None = None
+    ) -> None:
         self._server = server
         self._find_signer = find_signer
+        self._outside_commits = None if is_member is None else OutsideCommits(is_member)
 
     def guard(self, protect: Protect = leave_unprotected) -> Guard:
         """Return what writes the lines of a server, around the checks of ``protect``."""
@@ -50,7 +56,10 @@ class AuditLog:
 
     def observers(self) -> dict[int, Observe]:
         """Return what is told of requests whose handlers have returned, by request code."""
-        return dict.fromkeys(AUDITED, self._begin)
+        found: dict[int, Observe] = dict.fromkeys(AUDITED, self._begin)
+        if self._outside_commits is not None:
+            found[UpdateConsumerOffset.code] = partial(self._begin_commit, self._outside_commits)
+        return found
 
     def _protect(self, protect: Protect, code: int, handler: Handler) -> Handler:
         checked = protect(code, handler)
@@ -84,12 +93,29 @@ class AuditLog:
 
         return finish
 
+    def _begin_commit(self, commits: OutsideCommits, connection: Connection, command: Command) -> Finish:
+        """Return what writes the line of a connection's first commit for a group that it has not joined."""
+        if not commits.is_first(connection, command):
+            return _write_nothing
+        write_line = self._begin(connection, command)
+
+        def finish(outcome: Outcome) -> None:
+            if outcome is None:
+                commits.remember(connection, command)
+                write_line(outcome)
+
+        return finish
+
     def _describe_sender(self, command: Command) -> dict[str, str]:
         """Return the user as ``by``; a name that nobody has verified as ``claims``."""
         name = command.ext.get(ACCESS_KEY)
         if not name:
             return {}
         return {"by" if self._find_signer(command) is not None else "claims": quoted(name)}
+
+
+def _write_nothing(_: Outcome) -> None:
+    """Finish a request that leaves no line."""
 
 
 def _describe_outcome(outcome: Outcome) -> dict[str, object]:

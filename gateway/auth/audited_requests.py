@@ -121,7 +121,7 @@ _audit(auth.AuthCreateUser, auth.AuthUpdateUser, body=_user)
 _audit(auth.AuthCreateAcl, auth.AuthUpdateAcl, body=_rules)
 
 NOT_AUDITED: Final[Mapping[int, str]] = {
-    offsets.UpdateConsumerOffset.code: "consumers commit their progress with it, several times a second",
+    offsets.UpdateConsumerOffset.code: "consumers send it several times a second; `outside_commits.py` finds others",
     namesrv.BrokerHeartbeat.code: "brokers send it every second; it changes nothing",
     replication.PutMessagesAtOffsets.code: "the shadow gateway sends every copied message with it",
     ha.ExchangeBrokerHaInfo.code: "replicas send it every few seconds; it is refused",
@@ -144,7 +144,7 @@ def describe_request(command: Command) -> str:
         parts.append(f"a body of {len(command.body)} bytes")
     else:
         try:
-            parts += map(quoted, AUDITED[command.code](command))
+            parts += map(quoted, AUDITED.get(command.code, _no_body)(command))
         except Exception:  # noqa: BLE001 - whatever is wrong with the body is in the answer to the request
             parts.append("a body that cannot be read")
     return "; ".join(parts)

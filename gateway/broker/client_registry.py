@@ -234,6 +234,11 @@ class ClientRegistry:
         members = self.consumers.get(group)
         return None if members is None else members.find_member(client_id)
 
+    def is_member(self, group: str, connection: Connection) -> bool:
+        """Tell whether a connection is a consumer of a group."""
+        members = self.consumers.get(group)
+        return members is not None and connection in members.clients
+
     def groups_of_topic(self, topic: str) -> set[str]:
         """Return the groups whose online members subscribe to the topic."""
         return {name for name, members in self.consumers.items() if topic in members.subscriptions}
