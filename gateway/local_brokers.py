@@ -122,7 +122,7 @@ class LocalBrokers:
             yield from connection_metrics(service.tasks.part, service.server)
             yield from broker_metrics(service.tasks.part, service.broker)
 
-    async def remote_metrics(self) -> list[Metric]:
+    async def remote_metrics(self) -> list[Metric | Distribution]:
         """Return nothing: all brokers are in this process."""
         return []
 

@@ -81,7 +81,7 @@ class OtlpSamples:
             data = Sum(numbers, AggregationTemporality.CUMULATIVE, is_monotonic=True)
         else:
             data = Gauge(numbers)
-        return OtlpMetric(name, family[0].meaning, "", data)
+        return OtlpMetric(name, family[0].meaning, family[0].unit, data)
 
     def _number(self, sample: Metric, times: SampleTimes) -> NumberDataPoint:
         return NumberDataPoint({**self._labels, **sample.labels}, times.start_ns, times.now_ns, sample.value)

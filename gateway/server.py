@@ -59,7 +59,7 @@ class Brokers(Protocol):
     def metrics(self) -> Iterator[Metric | Distribution | None]:
         """Yield the metrics of brokers in this process; None wherever other tasks may run in between."""
 
-    async def remote_metrics(self) -> list[Metric]:
+    async def remote_metrics(self) -> list[Metric | Distribution]:
         """Return the metrics of brokers in other processes."""
 
     async def find_troubles(self) -> list[str]:

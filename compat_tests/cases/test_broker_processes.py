@@ -316,11 +316,12 @@ def test_one_page_of_metrics_for_all_processes(tmp_path: Path) -> None:
     with serve(tmp_path, "--memory", "--set", "httpPort=0") as gateway:
         assert json.loads(get(gateway, "/readyz")[1]) == {"ready": True}
         with dialled(gateway, "broker-a") as client:
-            client.ask(GetBrokerConfig())  # so that the connection is accepted
+            send(client, "sized", b"x")
             text = get(gateway, "/metrics")[1]
         samples = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
         assert samples['rocketmq_gateway_connections{broker="broker-a",part="broker-a"}'] == "1.0"
         assert samples['rocketmq_gateway_connections{broker="broker-b",part="broker-b"}'] == "0.0"
+        assert re.search(r'rocketmq_message_size_bucket{[^}]*topic="sized"[^}]*} 1.0', text)
         assert 'rocketmq_gateway_connections{part="namesrv"}' in samples
         for broker in BOTH:
             assert samples[f'rocketmq_gateway_broker_process_ready{{broker="{broker}"}}'] == "1.0"

@@ -18,8 +18,10 @@ from codec.topics import SCHEDULE_TOPIC
 from gateway.broker.damaged_records import DamagedRecords, RecordKind, RecordPlace
 from gateway.broker.delay_recovery import MAX_COPIES_EXAMINED, DeliveredCopies
 from gateway.broker.message_writer import MessageAppender, MessageScheduler, NewMessage, read_delay_level
+from gateway.broker.stored_counts import MessageType
 from gateway.broker.timer_scheduler import TIMER_KEYS
 from gateway.broker.topic_table import count_change
+from gateway.broker.traffic_stats import BrokerStats
 from gateway.broker.waiting_message import check_real_topic
 from gateway.broker.wake_signal import WakeSignal
 from gateway.runtime.config_file import ChangingTable, ConfigFile
@@ -60,6 +62,7 @@ class DelayService(ChangingTable):
         clock: Clock,
         store: MessageStore,
         appender: MessageAppender,
+        stats: BrokerStats,
         damaged: DamagedRecords,
         earlier: WakeSignal,
         levels: str = DEFAULT_DELAY_LEVELS,
@@ -69,6 +72,7 @@ class DelayService(ChangingTable):
         self._clock = clock
         self._store = store
         self._appender = appender
+        self._put_stats = stats.put
         self._damaged = damaged
         self.earlier = earlier
         self._timers = timers
@@ -189,7 +193,8 @@ class DelayService(ChangingTable):
         try:
             topic, queue_id = _real_queue(message)
             # The delay level stays among the properties, as in the official broker.
-            self._appender.append(NewMessage.from_stored(message, topic, queue_id))
+            _, _, size, _ = self._appender.append(NewMessage.from_stored(message, topic, queue_id))
+            self._put_stats[topic].count_request(MessageType.DELAY, size)
         except (MessageFormatError, JavaNumberError) as error:
             self._skip(message, error)
         except RequestError as error:

@@ -21,6 +21,7 @@ from gateway.broker.group_table import GroupTable
 from gateway.broker.message_writer import NewMessage, count_attempt
 from gateway.broker.queue_locks import QueueLocks
 from gateway.broker.topic_table import TopicTable, unit_flags
+from gateway.broker.traffic_stats import BrokerStats
 from remoting.bodies.groups import SubscriptionGroupConfig
 from remoting.errors import RequestError
 from remoting.requests.send import ConsumerSendMsgBack
@@ -36,10 +37,13 @@ FIRST_VERSION_WITH_OWN_LIMIT: Final = VERSION_NAMES.index("V3_4_9")
 class RetryRules:
     """Chooses the topic of a failed message and prepares the message to be stored."""
 
-    def __init__(self, topics: TopicTable, groups: GroupTable, queue_locks: QueueLocks) -> None:
+    def __init__(
+        self, topics: TopicTable, groups: GroupTable, queue_locks: QueueLocks, stats: BrokerStats
+    ) -> None:
         self._topics = topics
         self._groups = groups
         self._queue_locks = queue_locks
+        self._dead_letters = stats.dead_letters
 
     def require_group(self, name: str) -> SubscriptionGroupConfig:
         """Return the group's settings. Raise RequestError SUBSCRIPTION_GROUP_NOT_EXIST when it cannot be created."""
@@ -69,6 +73,7 @@ class RetryRules:
         if message.reconsume_times <= limit and self._queue_locks.all_expired(name):
             return message
         topic = self._dead_letter_topic(name)
+        self._dead_letters[name, message.properties.get(keys.RETRY_TOPIC, message.topic)].count_messages(1, 0)
         log.info(
             "message moved to the dead letter topic", extra={"group": name, "times": message.reconsume_times}
         )
@@ -92,6 +97,8 @@ class RetryRules:
         level = request.delay_level or FIRST_RETRY_LEVEL + message.reconsume_times
         if message.reconsume_times >= limit or request.delay_level < 0:
             topic, queue_id, level = self._dead_letter_topic(request.group), 0, 0
+            sent_to = request.origin_topic or message.properties.get(keys.RETRY_TOPIC, message.topic)
+            self._dead_letters[request.group, sent_to].count_messages(1, 0)
             extra = {"group": request.group, "unique_key": message.unique_key}
             log.info("message moved to the dead letter topic", extra=extra)
         return self._copy_for_retry(message, topic, queue_id, level)

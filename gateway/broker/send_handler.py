@@ -16,7 +16,6 @@ from codec.sysflag import INNER_BATCH, MULTI_TAGS, TRANSACTION_MASK
 from codec.topics import (
     PERM_WRITE,
     RETRY_PREFIX,
-    TIMER_TOPIC,
     TRANS_HALF_TOPIC,
     permission_text,
 )
@@ -25,6 +24,7 @@ from gateway.broker.message_writer import MessageWriter, NewMessage, read_delay_
 from gateway.broker.name_validation import check_topic_name, closed_topic_refusal
 from gateway.broker.retry_rules import RetryRules
 from gateway.broker.shared_parts import MessageServices
+from gateway.broker.stored_counts import MessageType, message_type_of
 from gateway.broker.timer_scheduler import encode_recall_handle
 from gateway.broker.topic_table import TopicTable, unit_flags
 from gateway.broker.transactions import as_half, half_suffix, is_plain_half
@@ -45,6 +45,7 @@ _read_v1 = compile_header_reader(SendMessage, *_FIELDS_READ)
 _read_v2 = compile_header_reader(SendMessageV2, *_FIELDS_READ)
 SEND_V1, SEND_REPLY_V1, SEND_BATCH = 10, 324, 320
 UNIQUE_KEY: Final = "UNIQ_KEY\x01"
+SHARDING_KEY: Final = "__SHARDINGKEY\x01"
 ANSWER_FIELDS: Final[dict[str, type[int] | type[str]]] = {
     "msgId": str,
     "queueId": int,
@@ -59,16 +60,21 @@ INNER_NUMBER: Final = "INNER_NUM"
 
 
 def _needs_special_path(properties: str) -> bool:
-    """Tell whether a property may need the special path. It searches for text, so it may be True without need."""
+    """Tell whether a property may need the special path. It searches for text, so it may be True without need.
+
+    Messages of stock clients rarely contain MSG, so that one search stands for three.
+    """
     return (
         "DELAY" in properties
-        or "TRAN_MSG" in properties
         or "TIMER_" in properties
         or "POP_CK" in properties
-        or "MSG_REGION" in properties
-        or "_SYS_MSG_PRIORITY_" in properties
         or INNER_NUMBER in properties
+        or ("MSG" in properties and _has_special_msg_name(properties))
     )
+
+
+def _has_special_msg_name(properties: str) -> bool:
+    return "TRAN_MSG" in properties or "MSG_REGION" in properties or "_SYS_MSG_PRIORITY_" in properties
 
 
 def _unit_flags_of(topic: str, unit_mode: bool | None) -> int:
@@ -307,7 +313,10 @@ class SendHandler:
             reconsume_times=reconsume_times,
         )
         self._long_polls.mark_grown(topic, queue_id)
-        self._put_stats[topic].count_messages(1, size)
+        if SHARDING_KEY in properties:
+            self._put_stats[topic].count_fifo(size)
+        else:
+            self._put_stats[topic].count_message(size)
         answer = self._encode_answer(command, view.message_id(physical_offset), queue_id, offset, unique_key)
         return self._answer_when_durable(connection, command, answer, properties)
 
@@ -319,6 +328,7 @@ class SendHandler:
         if is_plain_half(header.properties) and header.topic[0] != "%":
             return self._send_half(connection, command, header)
         properties = decode_properties(header.properties)
+        kind = message_type_of(properties)
         properties.pop("POP_CK", None)
         properties.update(self._own_properties)
         unique_key = properties.setdefault("UNIQ_KEY", "") or self._unique_keys.next_key()
@@ -331,9 +341,8 @@ class SendHandler:
             )
         message = as_half(message) if is_half else self._writer.apply_schedule(message)
         offset, physical_offset, size, _ = self._writer.append(message)
-        # A timer message counts for its real topic once it is delivered, until then for the timer topic.
-        counted = message.topic if message.topic in (TRANS_HALF_TOPIC, TIMER_TOPIC) else header.topic
-        self._put_stats[counted].count_messages(1, size)
+        # A message that waits counts for the topic in which it waits, and for its real topic once it is delivered.
+        self._put_stats[message.topic].count_request(kind, size)
         message_id = header.view.message_id(physical_offset)
         recall = encode_recall_handle(message.properties, self._config.broker_name)
         answer = self._encode_answer(command, message_id, header.queue_id, offset, unique_key, recall)
@@ -360,7 +369,7 @@ class SendHandler:
             reconsume_times=reconsume_times,
         )
         self._long_polls.mark_grown(TRANS_HALF_TOPIC, 0)
-        self._put_stats[TRANS_HALF_TOPIC].count_messages(1, size)
+        self._put_stats[TRANS_HALF_TOPIC].count_request(MessageType.TRANSACTION, size)
         answer = self._encode_answer(command, view.message_id(physical_offset), queue_id, offset, unique_key)
         return self._answer_when_durable(connection, command, answer, properties)
 
@@ -381,7 +390,7 @@ class SendHandler:
 
     def _send_batch(self, connection: Connection, command: Command, header: SendHeader) -> bytes | None:
         topic, queue_id, sys_flag, born, _, properties, reconsume_times, view, _, _ = header
-        unique_key = self._check_batch(header)
+        own_properties = self._check_batch(header)
         offset, physical_offsets, _ = self._store.append_batch(
             topic,
             queue_id,
@@ -394,14 +403,16 @@ class SendHandler:
             properties_suffix=self.own_properties_bytes,
         )
         self._long_polls.mark_grown(topic, queue_id)
-        self._put_stats[topic].count_messages(len(physical_offsets), len(command.body))
+        size = self._store.max_physical_offset - physical_offsets[0]
+        self._put_stats[topic].count_request(message_type_of(own_properties), size, len(physical_offsets))
         message_ids = view.message_ids(physical_offsets)
+        unique_key = own_properties.get("UNIQ_KEY")
         answer = self._encode_answer(command, message_ids, queue_id, offset, unique_key)
         return self._answer_when_durable(connection, command, answer, properties)
 
     @staticmethod
-    def _check_batch(header: SendHeader) -> str | None:
-        """Refuse messages that cannot be sent in a batch. Return the unique key of the batch itself, if it has one."""
+    def _check_batch(header: SendHeader) -> dict[str, str]:
+        """Refuse messages that cannot be sent in a batch. Return the properties of the batch itself."""
         topic = header.topic
         if len(topic) > MAX_BATCH_TOPIC_LENGTH:
             remark = f"message topic length too long {len(topic)}"
@@ -413,7 +424,7 @@ class SendHandler:
         properties = decode_properties(header.properties) if header.properties else {}
         if read_delay_level(properties) > 0 or header.sys_flag & TRANSACTION_MASK:
             raise MessageIllegal("a batch can be neither delayed nor transactional")
-        return properties.get("UNIQ_KEY")
+        return properties
 
     # -- answering ------------------------------------------------------------------------------------------------
 

@@ -31,6 +31,7 @@ from codec.properties import UNIQ_CLIENT_MESSAGE_ID_KEYIDX, find_property
 from gateway.broker.damaged_records import RecordKind, RecordPlace
 from gateway.broker.send_handler import SendHandler
 from gateway.broker.shared_parts import MessageServices
+from gateway.broker.stored_counts import MessageType
 from gateway.broker.topic_table import TopicTable
 from gateway.runtime.run_blocking import RunBlocking
 from storage.errors import MessageIllegal, StoreError, StoreFull
@@ -253,7 +254,8 @@ class StagedBatches:
             store_host=part.store_host,
             properties_suffix=self._send_handler.own_properties_bytes,
         )
-        self._put_stats[part.topic].count_messages(len(places), len(body))
+        size = self._store.max_physical_offset - places[0]
+        self._put_stats[part.topic].count_request(MessageType.NORMAL, size, len(places))
         self._long_polls.mark_grown(part.topic, part.queue_id)
         self._long_polls.answer_marked()
         return len(places)

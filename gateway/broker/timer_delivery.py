@@ -36,6 +36,7 @@ from codec.properties import find_integer, find_property
 from codec.topics import TIMER_TOPIC
 from gateway.broker.damaged_records import RecordKind, RecordPlace
 from gateway.broker.shared_parts import MessageServices
+from gateway.broker.stored_counts import MessageType
 from gateway.broker.timer_metrics import TimerMetrics
 from gateway.broker.timer_scheduler import LONG_MAX, TIMER_KEYS, TimerScheduler, deliver_time_ms
 from gateway.broker.waiting_message import (
@@ -103,7 +104,7 @@ class TimerDelivery:
         self._timer_store = timer_store
         self._store = store
         self._clock = store.clock
-        self._real_queues = RealQueueWriter(store, services.long_polls, services.stats)
+        self._real_queues = RealQueueWriter(store, services.long_polls, services.stats, MessageType.DELAY)
         self._damaged = services.damaged
         self._open_slot: OpenSlot | None = None
         self._refusal_pause_end_ms = 0

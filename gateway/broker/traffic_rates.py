@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Hashable, Mapping
 from typing import Any, Final, NamedTuple
 
-from gateway.broker.traffic_stats import BrokerStats, TrafficCount
+from gateway.broker.traffic_stats import BrokerStats, Traffic
 from storage.clock import Clock
 
 SAMPLE_INTERVAL_S: Final = 10
@@ -48,11 +48,11 @@ class WindowStart:
         self.counts = {kind: _snapshot_counts(_counts_of(stats, kind)) for kind in KINDS}
 
 
-def _counts_of(stats: BrokerStats, kind: str) -> Mapping[Any, TrafficCount]:
+def _counts_of(stats: BrokerStats, kind: str) -> Mapping[Any, Traffic]:
     return stats.totals() if kind == BROKER else getattr(stats, _TABLES[kind])
 
 
-def _snapshot_counts(counts: Mapping[Any, TrafficCount]) -> dict[Hashable, tuple[int, int, int]]:
+def _snapshot_counts(counts: Mapping[Any, Traffic]) -> dict[Hashable, tuple[int, int, int]]:
     """Return messages, bytes and requests by key: tuples, because 100,000 keys are copied in one turn of the loop."""
     return {key: (count.messages, count.bytes, count.requests) for key, count in counts.items()}
 

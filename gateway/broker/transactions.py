@@ -18,6 +18,7 @@ from gateway.broker.advertised_hosts import AdvertisedHosts
 from gateway.broker.message_writer import MessageAppender, MessageWriter, NewMessage
 from gateway.broker.name_validation import closed_topic_refusal, topic_name_error
 from gateway.broker.shared_parts import MessageServices
+from gateway.broker.stored_counts import MessageType
 from gateway.broker.stored_messages import find_in_queue
 from gateway.broker.topic_table import TopicTable
 from gateway.broker.waiting_message import RealQueueWriter, WaitingMessage, parse_real_queue
@@ -192,7 +193,9 @@ class EndTransactionHandler:
         self._clock = services.store.clock
         self._group_commit = services.group_commit
         self._writer = writer
-        self._real_queues = RealQueueWriter(services.store, services.long_polls, services.stats)
+        self._real_queues = RealQueueWriter(
+            services.store, services.long_polls, services.stats, MessageType.TRANSACTION
+        )
         self.committed = self.rolled_back = 0
         self.finish_latencies_s = FixedHistogram(FINISH_LATENCY_BOUNDS_S)
         self.op_messages = OpMessageWriter(

@@ -23,6 +23,7 @@ from codec.topics import (
 )
 from gateway.broker.long_poll import LongPolls
 from gateway.broker.name_validation import topic_name_error
+from gateway.broker.stored_counts import MessageType
 from gateway.broker.traffic_stats import BrokerStats
 from storage.errors import StoreFull
 from storage.store import MessageStore
@@ -144,12 +145,15 @@ def _parse_queue_id(text: bytes) -> int:
 
 
 class RealQueueWriter:
-    """Appends waiting messages to the queues they were sent to, with all other fields as stored."""
+    """Appends waiting messages, of one type, to the queues they were sent to, with all other fields as stored."""
 
-    def __init__(self, store: MessageStore, long_polls: LongPolls, stats: BrokerStats) -> None:
+    def __init__(
+        self, store: MessageStore, long_polls: LongPolls, stats: BrokerStats, kind: MessageType
+    ) -> None:
         self._store = store
         self._long_polls = long_polls
         self._put_stats = stats.put
+        self._kind = kind
 
     def append(
         self,
@@ -178,4 +182,4 @@ class RealQueueWriter:
             prepared_transaction_offset=prepared_transaction_offset,
         )
         self._long_polls.mark_grown(topic, queue_id)
-        self._put_stats[topic].count_messages(1, size)
+        self._put_stats[topic].count_request(self._kind, size)

@@ -15,7 +15,7 @@ from gateway.namesrv.processors import routes as namesrv_routes
 from gateway.namesrv.service import NamesrvService
 from gateway.processes.broker_process import BrokerJob, BrokerProcess, start_broker_process
 from gateway.processes.supervised_broker import SupervisedBroker
-from gateway.runtime.metrics import Metric
+from gateway.runtime.metrics import Distribution, Metric
 from gateway.runtime.supervise import TaskSupervisor
 from remoting.reactor import Reactor
 
@@ -77,7 +77,7 @@ class BrokerProcesses:
         """Yield nothing: see `remote_metrics`."""
         yield from ()
 
-    async def remote_metrics(self) -> list[Metric]:
+    async def remote_metrics(self) -> list[Metric | Distribution]:
         """Ask all processes for their metrics; one that does not answer in time is left out."""
         return await self._ask_all(SupervisedBroker.collect_metrics)
 

@@ -1,7 +1,7 @@
 """One broker under its supervisor: a process at a time, started again when it ends, until it is told to stop."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final, Protocol
 
@@ -10,7 +10,7 @@ import trio
 from gateway.config.process import BrokerConfig
 from gateway.namesrv.child_broker import ChildBroker
 from gateway.processes.restart_policy import ProcessEnd, RestartPolicy
-from gateway.runtime.metrics import OFFICIAL_PREFIX, Metric, MetricKind
+from gateway.runtime.metrics import OFFICIAL_PREFIX, CountedBuckets, Distribution, Metric, MetricKind
 from remoting.client import open_client_over
 from remoting.connection import Connection, Handler
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
@@ -20,6 +20,8 @@ from remoting.requests.processes import (
     BrokerProcessReady,
     BrokerProcessState,
     GetBrokerProcessState,
+    HistogramSample,
+    MetricSample,
     StopBrokerProcess,
 )
 from remoting.transport import Transport
@@ -173,7 +175,7 @@ class SupervisedBroker:
         state = await self._state()
         return [f"{self.name}: no answer within {STATE_TIMEOUT_S:g} s"] if state is None else state.failing
 
-    async def collect_metrics(self) -> list[Metric]:
+    async def collect_metrics(self) -> list[Metric | Distribution]:
         """Return the metrics of the process, labelled with the broker, and those of its supervision."""
         state = await self._state() if self._is_listening else None
         return [*self._own_metrics(), *(_labelled(state, self.name) if state else ())]
@@ -222,9 +224,15 @@ async def _wait_or_kill(process: Process, within_s: float) -> None:
             await process.ended.wait()
 
 
-def _labelled(state: BrokerProcessState, broker_name: str) -> Iterator[Metric]:
+def _labelled(state: BrokerProcessState, broker_name: str) -> Iterator[Metric | Distribution]:
     for each in state.metrics:
         kind: MetricKind = "gauge" if each.kind == "gauge" else "counter"
-        is_official = each.name.startswith(OFFICIAL_PREFIX)  # those name the broker already
-        labels = each.labels if is_official else {**each.labels, "broker": broker_name}
-        yield Metric(each.name, each.value, each.meaning, kind, labels)
+        yield Metric(each.name, each.value, each.meaning, kind, _labels_of(each, broker_name), each.unit)
+    for shown in state.histograms:
+        buckets = CountedBuckets(tuple(shown.bounds), shown.counts, shown.total)
+        yield Distribution(shown.name, buckets, shown.meaning, _labels_of(shown, broker_name), shown.unit)
+
+
+def _labels_of(sample: MetricSample | HistogramSample, broker_name: str) -> Mapping[str, str]:
+    is_official = sample.name.startswith(OFFICIAL_PREFIX)  # those name the broker already
+    return sample.labels if is_official else {**sample.labels, "broker": broker_name}

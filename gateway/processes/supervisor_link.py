@@ -5,12 +5,13 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from itertools import pairwise
 from typing import Final
 
 import trio
 
 from gateway.config.process import AUTO
-from gateway.runtime.metrics import Metric, MetricRegistry
+from gateway.runtime.metrics import Distribution, Metric, MetricRegistry
 from gateway.runtime.stop_signals import StopSignals
 from remoting.client import open_client_over
 from remoting.connection import Connection
@@ -22,6 +23,7 @@ from remoting.requests.processes import (
     BrokerProcessState,
     BrokerProcessStateReply,
     GetBrokerProcessState,
+    HistogramSample,
     MetricSample,
     StopBrokerProcess,
 )
@@ -102,18 +104,37 @@ def stop(served: _Served, request: StopBrokerProcess) -> None:
 
 @GetBrokerProcessState.on(routes)
 async def get_state(served: _Served, request: GetBrokerProcessState) -> BrokerProcessStateReply:
-    metrics = [each for each in await served.metrics.collect_in_slices() if isinstance(each, Metric)]
-    samples = [
-        MetricSample(
-            name=each.name,
-            value=float(each.value),
-            meaning=each.meaning,
-            kind=each.kind,
-            labels=dict(each.labels),
-        )
-        for each in (*metrics, *process_metrics())
-    ]
-    return BrokerProcessStateReply(data=BrokerProcessState(failing=served.failing_tasks(), metrics=samples))
+    state = BrokerProcessState(failing=served.failing_tasks())
+    for each in (*await served.metrics.collect_in_slices(), *process_metrics()):
+        if isinstance(each, Metric):
+            state.metrics.append(_metric_sample(each))
+        else:
+            state.histograms.append(_histogram_sample(each))
+    return BrokerProcessStateReply(data=state)
+
+
+def _metric_sample(metric: Metric) -> MetricSample:
+    return MetricSample(
+        name=metric.name,
+        value=float(metric.value),
+        meaning=metric.meaning,
+        kind=metric.kind,
+        labels=dict(metric.labels),
+        unit=metric.unit,
+    )
+
+
+def _histogram_sample(shown: Distribution) -> HistogramSample:
+    bounds, cumulative = zip(*shown.histogram.shown_buckets(), strict=True)
+    return HistogramSample(
+        name=shown.name,
+        bounds=[float(bound) for bound in bounds[:-1]],
+        counts=[count - before for before, count in pairwise((0, *cumulative))],
+        total=float(shown.histogram.total),
+        meaning=shown.meaning,
+        labels=dict(shown.labels),
+        unit=shown.unit,
+    )
 
 
 def process_metrics() -> list[Metric]:

@@ -2,7 +2,7 @@
 
 import math
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, Literal, Protocol
@@ -20,7 +20,7 @@ class Metric:
     """One sample of a counter or gauge.
 
     `name` is snake case with its unit last (`_total` for counters), without the common prefix; a name of the official
-    server, which begins with `rocketmq_`, is whole.
+    server, which begins with `rocketmq_`, is whole, and its unit, if it has one, is in `unit`.
     """
 
     name: str
@@ -28,6 +28,7 @@ class Metric:
     meaning: str
     kind: MetricKind = "counter"
     labels: Mapping[str, str] = field(default_factory=dict)
+    unit: str = ""
 
 
 def counter_metrics(
@@ -73,6 +74,22 @@ class FixedHistogram:
         self._counts[bisect_left(self._bounds, value)] += 1
         self.count += 1
         self.total += value
+
+    def shown_buckets(self) -> Iterator[tuple[float, int]]:
+        """Yield upper bounds with cumulative counts; the last bound is infinite."""
+        return zip((*self._bounds, math.inf), accumulate(self._counts), strict=True)
+
+
+class CountedBuckets:
+    """A histogram of values that were counted elsewhere: their number in each bucket, and their sum."""
+
+    __slots__ = ("_bounds", "_counts", "count", "total")
+
+    def __init__(self, bounds: tuple[float, ...], counts: Sequence[int], total: float) -> None:
+        self._bounds = bounds
+        self._counts = tuple(counts)
+        self.count = sum(counts)
+        self.total = total
 
     def shown_buckets(self) -> Iterator[tuple[float, int]]:
         """Yield upper bounds with cumulative counts; the last bound is infinite."""
@@ -151,6 +168,7 @@ class Distribution:
     histogram: Histogram
     meaning: str
     labels: Mapping[str, str] = field(default_factory=dict)
+    unit: str = ""
 
 
 OFFICIAL_PREFIX: Final = "rocketmq_"
@@ -163,7 +181,7 @@ def prefixed_name(name: str, prefix: str) -> str:
 
 MetricSource = Callable[[], Iterable[Metric | Distribution | None]]
 """Yields metrics, and None wherever other tasks may run in between."""
-RemoteMetricSource = Callable[[], Awaitable[Iterable[Metric]]]
+RemoteMetricSource = Callable[[], Awaitable[Iterable[Metric | Distribution]]]
 """Asks other processes for their metrics. It must end soon, whatever they do."""
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import trio
 
-from codec.topics import dlq_topic
 from gateway.tests.cluster import message, pull
 from gateway.tests.test_http_endpoint import fetch
 from gateway.tests.test_server import address, served
@@ -40,7 +39,7 @@ def test_every_panel_shows_metrics_that_exist(tmp_path):
     async def test(facts, server, nursery):
         (name,) = facts["brokers"]
         broker = server._brokers.services[0].broker
-        broker.stats.put[dlq_topic("g")].count_messages(1, 1)  # appears after a message was given up
+        broker.stats.dead_letters["g", "t"].count_messages(1, 0)  # appears after a message was given up
         broker.groups.find_or_create("g")
         broker.timer_delivery.metrics.adjust_count("t", 1, 0)  # appears with the first timer message
         async with open_client(*address(facts["brokers"][name])) as client:

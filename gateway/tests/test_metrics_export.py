@@ -134,7 +134,7 @@ def test_samples_arrive_with_kind_name_labels_and_times(kind):
         sizes.record(value)
     registry = registry_of(
         Metric("rocketmq_messages_in_total", 7, "messages stored", labels={"topic": "t", "zone": "own"}),
-        Metric("connections", 2.5, "open connections", "gauge"),
+        Metric("connections", 2.5, "open connections", "gauge", unit="{connections}"),
         Metric("rocketmq_messages_in_total", 8, "messages stored", labels={"topic": "u"}),
         Distribution("rocketmq_sizes", sizes, "sizes"),
     )
@@ -158,6 +158,7 @@ def test_samples_arrive_with_kind_name_labels_and_times(kind):
     assert attributes(first) == {"topic": "t", "zone": "own", "rack": "7"}
     assert first.start_time_unix_nano <= first.time_unix_nano <= time.time_ns()
     assert first.start_time_unix_nano >= before_ns
+    assert metrics["ours_connections"].unit == "{connections}"
     assert metrics["ours_connections"].gauge.data_points[0].as_double == 2.5
     (sized,) = metrics["rocketmq_sizes"].histogram.data_points
     assert (list(sized.explicit_bounds), list(sized.bucket_counts)) == ([10, 100], [2, 1, 1])

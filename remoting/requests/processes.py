@@ -3,7 +3,7 @@
 No listener answers their codes: a control channel is a socket pair that only the two processes have.
 """
 
-from remoting.declare import Header, Request
+from remoting.declare import Header, Request, i64
 from remoting.fields import field
 from remoting.json_body import JsonBody
 
@@ -31,6 +31,19 @@ class MetricSample(JsonBody):
     meaning: str
     kind: str
     labels: dict[str, str] = field(factory=dict)
+    unit: str = ""
+
+
+class HistogramSample(JsonBody):
+    """One histogram of a broker process: ``counts`` has one number a bucket, and one for what is beyond all bounds."""
+
+    name: str
+    bounds: list[float]
+    counts: list[i64]
+    total: float
+    meaning: str
+    labels: dict[str, str] = field(factory=dict)
+    unit: str = ""
 
 
 class BrokerProcessState(JsonBody):
@@ -38,6 +51,7 @@ class BrokerProcessState(JsonBody):
 
     failing: list[str] = field(factory=list)
     metrics: list[MetricSample] = field(factory=list)
+    histograms: list[HistogramSample] = field(factory=list)
 
 
 class BrokerProcessStateReply(Header):

@@ -114,7 +114,7 @@ def _connect_parts(
     delay_service = _delay_service(config, table_file("delayOffset.json"), services, timer_delivery)
     writer = MessageWriter(store, services.long_polls, delay_service)
     queue_locks = QueueLocks(clock, limits=config.limits)
-    retry_rules = RetryRules(tables.topics, tables.groups, queue_locks)
+    retry_rules = RetryRules(tables.topics, tables.groups, queue_locks, services.stats)
     transactions = EndTransactionHandler(config, tables.topics, services, writer)
     send_handler = SendHandler(
         config, tables.topics, services, writer, retry_rules, UniqueKeyGenerator(clock)
@@ -242,6 +242,7 @@ def _delay_service(
         store.clock,
         store,
         appender,
+        services.stats,
         services.damaged,
         WakeSignal(),
         levels=config.store.message_delay_level,

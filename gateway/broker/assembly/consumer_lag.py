@@ -10,7 +10,14 @@ from dataclasses import dataclass
 from codec.topics import RETRY_PREFIX, is_system_group
 from gateway.broker.client_registry import ClientRegistry
 from gateway.broker.consumer_offsets import ConsumerOffsets
-from gateway.broker.official_metrics import ITEMS_PER_SLICE, OTHER, Labels, is_system_topic, yes_or_no
+from gateway.broker.official_metrics import (
+    ITEMS_PER_SLICE,
+    MILLISECONDS,
+    OTHER,
+    Labels,
+    is_system_topic,
+    yes_or_no,
+)
 from gateway.broker.pop.reviver import Reviver
 from gateway.broker.topic_table import TopicTable
 from gateway.runtime.metrics import Metric
@@ -39,18 +46,18 @@ class GroupLag:
 
     def metrics(self, labels: Labels, now_ms: int) -> Iterator[Metric]:
         """Yield the five official gauges of a group and topic."""
-        for name, value, meaning in (
-            ("lag_messages", self.lag, "messages of a topic that a group has not consumed"),
-            ("lag_latency", _age(self.oldest_unconsumed_ms, now_ms), "age of the oldest of them, in ms"),
-            ("inflight_messages", self.in_flight, "messages that were delivered and not acknowledged"),
-            ("ready_messages", self.lag - self.in_flight, "messages that can be delivered"),
-            (
-                "queueing_latency",
-                _age(self.oldest_undelivered_ms, now_ms),
-                "age of the oldest of them, in ms",
-            ),
-        ):
-            yield Metric(f"rocketmq_consumer_{name}", value, meaning, "gauge", labels)
+
+        def gauge(name: str, value: float, meaning: str, unit: str = "") -> Metric:
+            return Metric(f"rocketmq_consumer_{name}", value, meaning, "gauge", labels, unit)
+
+        meaning_of_age = "age of the oldest of them, in ms"
+        yield gauge("lag_messages", self.lag, "messages of a topic that a group has not consumed")
+        yield gauge("lag_latency", _age(self.oldest_unconsumed_ms, now_ms), meaning_of_age, MILLISECONDS)
+        yield gauge("inflight_messages", self.in_flight, "messages that were delivered and not acknowledged")
+        yield gauge("ready_messages", self.lag - self.in_flight, "messages that can be delivered")
+        yield gauge(
+            "queueing_latency", _age(self.oldest_undelivered_ms, now_ms), meaning_of_age, MILLISECONDS
+        )
 
 
 def _earlier(first_ms: int, second_ms: int) -> int:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from gateway.broker.assembly.consumer_lag import ConsumerLags
 from gateway.broker.official_metrics import (
+    MILLISECONDS,
     Labels,
     connection_count_metrics,
     node_labels,
@@ -64,9 +65,11 @@ def _pop_metrics(reviver: Reviver, node: Labels) -> Iterator[Metric]:
     for each in reviver.queue_progress():
         of_queue = {**node, "queue_id": str(each.queue_id)}
         meaning = "records of a revive queue from the oldest pop on that is not done"
-        yield Metric("rocketmq_pop_revive_lag", each.records_behind, meaning, "gauge", of_queue)
+        yield Metric("rocketmq_pop_revive_lag", each.records_behind, meaning, "gauge", of_queue, MILLISECONDS)
         meaning = "age of the oldest pop that is not done, in ms"
-        yield Metric("rocketmq_pop_revive_latency", each.oldest_age_ms, meaning, "gauge", of_queue)
+        yield Metric(
+            "rocketmq_pop_revive_latency", each.oldest_age_ms, meaning, "gauge", of_queue, MILLISECONDS
+        )
     meaning = "pops that are neither acknowledged nor revived"
     yield Metric("rocketmq_pop_checkpoint_buffer_size", len(reviver), meaning, "gauge", node)
     meaning = "messages written to retry topics because nobody acknowledged them"
@@ -92,4 +95,4 @@ def _counts(broker: Broker, node: Labels) -> Iterator[Metric | Distribution]:
     meaning = "half messages that wait for a decision"
     yield Metric("rocketmq_half_messages", waiting, meaning, "gauge", node)
     meaning = "time from the birth of a half message to its commit, in s"
-    yield Distribution("rocketmq_finish_message_latency", ends.finish_latencies_s, meaning, node)
+    yield Distribution("rocketmq_finish_message_latency", ends.finish_latencies_s, meaning, node, "ms")

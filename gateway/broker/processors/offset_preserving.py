@@ -11,6 +11,7 @@ from codec.topics import SYSTEM_PREFIX, SYSTEM_TOPICS
 from gateway.broker.message_writer import store_refusal
 from gateway.broker.name_validation import closed_topic_refusal
 from gateway.broker.processors.broker import Broker
+from gateway.broker.stored_counts import MessageType
 from remoting.errors import RequestError
 from remoting.handler_table import ANSWERS_LATER, AnswersLater, Call, HandlerTable, encode_reply
 from remoting.requests.replication import UNEXPECTED_OFFSET, PutMessagesAtOffsets, PutMessagesAtOffsetsReply
@@ -39,7 +40,7 @@ def put_messages_at_offsets(
     if not done.messages:
         return reply
     broker.long_polls.mark_grown(request.topic, request.queue_id)
-    broker.stats.put[request.topic].count_messages(done.messages, done.size_bytes)
+    broker.stats.put[request.topic].count_request(MessageType.NORMAL, done.size_bytes, done.messages)
     if not broker.group_commit.synchronous:
         return reply
     broker.group_commit.hold_answer(call.connection, encode_reply(call.command, reply))

@@ -10,6 +10,7 @@ from codec.recall_handle import RecallHandle
 from codec.topics import PERM_WRITE
 from gateway.broker.message_writer import NewMessage
 from gateway.broker.processors.broker import Broker
+from gateway.broker.stored_counts import MessageType
 from gateway.broker.timer_delivery import TimerDelivery
 from remoting.declare import Header
 from remoting.errors import RequestError
@@ -51,7 +52,7 @@ def _store_recall(broker: Broker, request: RecallMessage, call: Call) -> str:
         )
     except RequestError as error:
         raise RequestError(ResponseCode.SYSTEM_ERROR, "recall failed, execute error") from error
-    broker.stats.put[handle.topic].count_messages(1, appended[2])
+    broker.stats.put[handle.topic].count_request(MessageType.DELAY, appended[2])
     return handle.unique_key
 
 

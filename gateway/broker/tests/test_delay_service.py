@@ -10,6 +10,7 @@ from gateway.broker.damaged_records import DamagedRecords, RecordKind
 from gateway.broker.delay_service import DelayService
 from gateway.broker.long_poll import LongPolls
 from gateway.broker.message_writer import MessageAppender, MessageWriter, NewMessage
+from gateway.broker.traffic_stats import BrokerStats
 from gateway.tests.broker_fakes import FakeClock, memory_config_file
 from remoting.errors import RequestError
 from storage.config import StoreConfig
@@ -47,8 +48,16 @@ class World:
         file = memory_config_file("delayOffset.json", self.files)
         appender = MessageAppender(self.store, polls)
         self.damaged = DamagedRecords("b1")
+        self.stats = BrokerStats()
         self.delay = DelayService(
-            file, self.clock, self.store, appender, self.damaged, self.earlier, levels=self.levels
+            file,
+            self.clock,
+            self.store,
+            appender,
+            self.stats,
+            self.damaged,
+            self.earlier,
+            levels=self.levels,
         )
         self.put = MessageWriter(self.store, polls, self.delay)
 
@@ -94,6 +103,9 @@ def test_a_delayed_message_waits_and_is_delivered_to_the_millisecond(world):
     world.clock.ms = due
     assert world.delay.deliver_due(due) == 1
     (got,) = world.read()
+    ((kind, counted),) = world.stats.put["orders"].by_type()
+    stored_bytes = len(world.store.read("orders", 3, 0, 1).chunks[0])
+    assert (kind.value, counted.messages, counted.bytes) == ("delay", 1, stored_bytes)
     assert (got.body, got.tags, got.unique_key, got.queue_id) == (b"hello", "A", "U1", 3)
     assert (got.born_timestamp, got.flag, got.reconsume_times) == (5, 9, 2)
     assert got.properties["DELAY"] == "1"

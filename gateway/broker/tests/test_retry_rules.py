@@ -6,6 +6,7 @@ from gateway.broker.message_writer import NewMessage
 from gateway.broker.queue_locks import QueueLocks
 from gateway.broker.retry_rules import RetryRules
 from gateway.broker.topic_table import TopicDefaults, TopicTable
+from gateway.broker.traffic_stats import BrokerStats
 from gateway.tests.broker_fakes import FakeClock, memory_config_file
 from remoting.bodies.queues import MessageQueue
 from remoting.errors import RequestError
@@ -20,7 +21,8 @@ class World:
         self.topics = TopicTable(memory_config_file(), self.clock, TopicDefaults("c", "b"))
         self.groups = GroupTable(memory_config_file(), self.clock)
         self.locks = QueueLocks(self.clock)
-        self.rules = RetryRules(self.topics, self.groups, self.locks)
+        self.stats = BrokerStats()
+        self.rules = RetryRules(self.topics, self.groups, self.locks, self.stats)
 
     def back(self, times=0, level=0, limit=None, version=NEW_CLIENT, **message):
         request = ConsumerSendMsgBack(offset=0, group="g", delay_level=level, max_reconsume_times=limit)
@@ -31,6 +33,10 @@ class World:
 @pytest.fixture
 def world():
     return World()
+
+
+def dead_letters(world):
+    return {key: count.messages for key, count in world.stats.dead_letters.items()}
 
 
 def resend(topic, times, limit=None, version=NEW_CLIENT):
@@ -79,6 +85,7 @@ def test_origin_and_retry_topic_survive_further_returns(world):
 def test_attempts_are_limited(world, times, limit, version, dead):
     message = world.back(times=times, limit=limit, version=version)
     assert message.topic == ("%DLQ%g" if dead else "%RETRY%g")
+    assert dead_letters(world) == ({("g", "t"): 1} if dead else {})
     if dead:
         assert message.properties["DELAY"] == "0"
         assert message.reconsume_times == times + 1
@@ -87,6 +94,14 @@ def test_attempts_are_limited(world, times, limit, version, dead):
 
 def test_a_negative_level_means_give_up(world):
     assert world.back(level=-1).topic == "%DLQ%g"
+
+
+def test_dead_letters_are_counted_by_the_topic_they_were_sent_to(world):
+    world.back(level=-1, topic="%RETRY%g", properties={"RETRY_TOPIC": "orders"})
+    message, *client = resend("%RETRY%g", 17)
+    message.properties["RETRY_TOPIC"] = "orders"
+    world.rules.redirect_to_dead_letters(message, *client)
+    assert dead_letters(world) == {("g", "orders"): 2}
 
 
 def test_a_group_without_retry_queues_keeps_nothing(world):
@@ -132,6 +147,7 @@ def test_other_topics_are_left_alone(world):
 def test_a_resent_message_is_dead_after_its_attempts(world, times, limit, version, dead):
     message, *client = resend("%RETRY%g", times, limit, version)
     result = world.rules.redirect_to_dead_letters(message, *client)
+    assert dead_letters(world) == ({("g", "%RETRY%g"): 1} if dead else {})
     if not dead:
         assert result is message
     else:

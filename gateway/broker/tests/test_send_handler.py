@@ -87,6 +87,51 @@ async def test_what_is_stored_is_what_was_sent(cluster):
     assert broker.stats.put["orders"].messages == 1
 
 
+def counted(broker, topic):
+    """Return messages, bytes and entries of the histogram of sizes, by the type of the messages of a topic."""
+    return {
+        kind.value: (stored.messages, stored.bytes, stored.sizes.count)
+        for kind, stored in broker.stats.put[topic].by_type()
+    }
+
+
+@simulated
+async def test_messages_are_counted_by_their_type_and_size(cluster):
+    broker, client = await started(cluster)
+    store = broker.store
+
+    async def bytes_of(request):
+        before = store.max_physical_offset
+        await client.ask(request)
+        return store.max_physical_offset - before
+
+    normal = await bytes_of(message(body=b"a" * 50))
+    fifo = await bytes_of(message(properties={"__SHARDINGKEY": "k"}))
+    without_key = await bytes_of(message(key=None, properties={"__SHARDINGKEY": "k"}))
+    entries = [(0, b"x" * 3000, b""), (0, b"y", b"")]
+    batch = message(key=None, batch=True)
+    batch.body = encode_batch(entries)
+    batched = await bytes_of(batch)
+    assert counted(broker, "orders") == {
+        "normal": (3, normal + batched, 2),
+        "fifo": (2, fifo + without_key, 2),
+    }
+    delayed = await bytes_of(message(properties={"DELAY": "1"}))
+    assert counted(broker, "SCHEDULE_TOPIC_XXXX") == {"delay": (1, delayed, 1)}
+    half = await bytes_of(message(sys_flag=4, properties={"TRAN_MSG": "true", "PGROUP": "p"}))
+    delayed_half = await bytes_of(message(sys_flag=4, properties={"TRAN_MSG": "true", "DELAY": "1"}))
+    assert counted(broker, "RMQ_SYS_TRANS_HALF_TOPIC") == {"transaction": (2, half + delayed_half, 2)}
+
+
+@simulated
+async def test_a_batch_has_the_type_of_its_own_properties(cluster):
+    broker, client = await started(cluster)
+    batch = message(key=None, batch=True, properties={"__SHARDINGKEY": "k"})
+    batch.body = encode_batch([(0, b"x", b""), (0, b"y", b"")])
+    await client.ask(batch)
+    assert counted(broker, "orders")["fifo"][::2] == (2, 1)
+
+
 @simulated
 async def test_answers_name_region_and_trace_switch(cluster):
     _, client = await started(cluster, trace_on=False, region_id="r1")

@@ -1,3 +1,4 @@
+from gateway.broker.stored_counts import MessageType
 from gateway.broker.traffic_rates import DAY_S, HOUR_S, TOPIC_PUT, TrafficRates
 from gateway.broker.traffic_stats import BrokerStats
 from gateway.tests.broker_fakes import FakeClock
@@ -11,7 +12,7 @@ class World:
 
     def run(self, seconds, put_per_second=0):
         for _ in range(seconds // 10):
-            self.stats.put["t"].count_messages(put_per_second * 10, put_per_second * 1000)
+            self.stats.put["t"].count_request(MessageType.NORMAL, put_per_second * 1000, put_per_second * 10)
             self.clock.pass_ms(10_000)
             self.rates.take_sample()
 

@@ -1,10 +1,11 @@
+from gateway.broker.stored_counts import MessageType
 from gateway.broker.traffic_stats import MAX_COUNTERS, BrokerStats
 
 
 def test_counts_begin_at_nothing_and_add_up():
     stats, other = BrokerStats(), BrokerStats()
-    stats.put["t"].count_messages(2, 100)
-    stats.put["t"].count_messages(1, 50)
+    stats.put["t"].count_request(MessageType.NORMAL, 100, 2)
+    stats.put["t"].count_message(50)
     stats.got["g", "t"].count_messages(1, 50)
     assert (stats.put["t"].messages, stats.put["t"].bytes) == (3, 150)
     assert (stats.got["g", "t"].messages, stats.got["g", "other"].messages) == (1, 0)
@@ -15,7 +16,7 @@ def test_what_is_deleted_is_forgotten():
     stats = BrokerStats()
     for group, topic in (("g", "t"), ("g", "u"), ("h", "t")):
         stats.got[group, topic].count_messages(1, 1)
-        stats.put[topic].count_messages(1, 1)
+        stats.put[topic].count_message(1)
     stats.forget_topic("t")
     assert (list(stats.put), list(stats.got)) == (["u"], [("g", "u")])
     stats.forget_group("g")

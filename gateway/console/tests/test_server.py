@@ -265,6 +265,9 @@ async def test_metrics_can_be_parsed():
             Metric("mirror_waiting_messages", 7, "Waiting.", "gauge"),
             Metric("mirror_dropped_total", 4, "Dropped.", labels={"stream": "c"}),
             Distribution("forward_share_seconds", latencies, "The gateway's share.", {"code": "10"}),
+            Distribution("rocketmq_finish", latencies, "Its unit is in its name.", unit="ms"),
+            Metric("rocketmq_size", 1, "The unit is added.", "gauge", unit="bytes"),
+            Metric("rocketmq_behind_bytes", 1, "The unit is there already.", "gauge", unit="bytes"),
         ]
     )
 
@@ -289,6 +292,9 @@ async def test_metrics_can_be_parsed():
     assert min(bound for bound, count in buckets.items() if count == 2) < 0.0021
     assert [each.value for each in shares.samples if each.name.endswith("_count")] == [3]
     assert "process_resident_memory_bytes" in families
+    assert {each for each in families if each.startswith("rocketmq_") and "test" not in each} == {
+        "rocketmq_finish_milliseconds", "rocketmq_size_bytes", "rocketmq_behind_bytes",
+    }  # fmt: skip
 
 
 async def _open_client(nursery, served):

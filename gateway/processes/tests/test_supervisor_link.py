@@ -11,7 +11,7 @@ import trio.testing
 from codec.command import encode_response
 from codec.constants import ResponseCode
 from gateway.processes.supervisor_link import SupervisorLink
-from gateway.runtime.metrics import Metric, MetricRegistry
+from gateway.runtime.metrics import Distribution, FixedHistogram, Metric, MetricRegistry
 from gateway.runtime.stop_signals import StopSignals
 from remoting.client import open_client_over
 from remoting.connection import Connection
@@ -71,6 +71,10 @@ def test_it_tells_metrics_and_failing_tasks() -> None:
         world = World()
         world.failing.append("broker-a: flush (1 times in a row)")
         world.metrics.register(lambda: [Metric("connections", 3, "open", "gauge", {"part": "x"})])
+        sizes = FixedHistogram((10, 100))
+        for value in (1, 2, 1000):
+            sizes.record(value)
+        world.metrics.register(lambda: [Distribution("sizes", sizes, "sizes", {"part": "x"}, "bytes")])
         async with world.connected() as supervisor:
             state = (await supervisor.ask(GetBrokerProcessState())).data
         assert state.failing == world.failing
@@ -82,6 +86,14 @@ def test_it_tells_metrics_and_failing_tasks() -> None:
             {"part": "x"},
         )
         assert {each.name for each in state.metrics} >= {"broker_process_cpu_seconds_total"}
+        (shown,) = state.histograms
+        assert (shown.name, shown.bounds, shown.counts, shown.total) == (
+            "sizes",
+            [10.0, 100.0],
+            [2, 0, 1],
+            1003.0,
+        )
+        assert (shown.labels, shown.unit) == ({"part": "x"}, "bytes")
 
     trio.run(main)
 

@@ -1,13 +1,15 @@
 """The metrics of a broker under official names."""
 
+import math
 from dataclasses import replace
 
 import pytest
 
 from gateway.broker.assembly.metrics import broker_metrics
 from gateway.broker.client_registry import GroupMember
+from gateway.broker.stored_counts import MessageType
 from gateway.broker.traffic_stats import BrokerStats
-from gateway.runtime.metrics import Metric
+from gateway.runtime.metrics import Distribution, Metric
 from gateway.tests.broker_fakes import FakeConnection
 from gateway.tests.broker_world import World
 from remoting.bodies.heartbeat import ConsumerData, SubscriptionData
@@ -37,7 +39,7 @@ def collected(world):
 
 def send(world, topic, queue_id=0, size=10):
     world.put(topic, queue_id)
-    world.broker.stats.put[topic].count_messages(1, size)
+    world.broker.stats.put[topic].count_message(size)
 
 
 def test_all_series_name_cluster_and_broker(world):
@@ -53,14 +55,49 @@ def test_all_series_name_cluster_and_broker(world):
 def test_traffic_by_topic_and_group(world):
     send(world, "t", size=100)
     send(world, "t", 1, size=50)
-    world.broker.stats.put["%DLQ%g"].count_messages(2, 20)
+    world.broker.stats.dead_letters["g", "t"].count_messages(2, 0)
     world.broker.stats.got["g", "t"].count_messages(1, 100)
     found = collected(world)
     assert found["rocketmq_messages_in_total"]["t",] == 2
     assert found["rocketmq_throughput_in_total"]["t",] == 150
     assert found["rocketmq_messages_out_total"]["t", "g", "false"] == 1
     assert found["rocketmq_throughput_out_total"]["t", "g", "false"] == 100
-    assert found["rocketmq_send_to_dlq_messages_total"] == {("g", "%DLQ%g"): 2}
+    assert found["rocketmq_send_to_dlq_messages_total"] == {("t", "g"): 2}
+
+
+def test_sizes_by_topic_and_type_of_message(world):
+    for size in (100, 5_000):
+        send(world, "t", size=size)
+    world.broker.stats.put["t"].count_fifo(2_000)
+    samples = [each for each in broker_metrics("p", world.broker) if isinstance(each, Distribution)]
+    found = {
+        (each.labels["topic"], each.labels["message_type"], each.labels["is_system"]): each.histogram
+        for each in samples
+        if each.name == "rocketmq_message_size"
+    }
+    assert {key: (sizes.count, sizes.total) for key, sizes in found.items()} == {
+        ("t", "normal", "false"): (2, 5_100),
+        ("t", "fifo", "false"): (1, 2_000),
+    }
+    assert list(found["t", "normal", "false"].shown_buckets()) == [
+        (1 << 10, 1), (4 << 10, 1), (512 << 10, 2), (1 << 20, 2), (2 << 20, 2), (4 << 20, 2), (math.inf, 2),
+    ]  # fmt: skip
+
+
+def test_messages_are_counted_by_type(world):
+    send(world, "t", size=100)
+    world.broker.stats.put["t"].count_request(MessageType.DELAY, 50, 2)
+    found = {
+        (each.name, each.labels["message_type"]): each.value
+        for each in broker_metrics("p", world.broker)
+        if isinstance(each, Metric) and "_in_total" in each.name
+    }
+    assert found == {
+        ("rocketmq_messages_in_total", "normal"): 1,
+        ("rocketmq_throughput_in_total", "normal"): 100,
+        ("rocketmq_messages_in_total", "delay"): 2,
+        ("rocketmq_throughput_in_total", "delay"): 50,
+    }
 
 
 def test_lag_of_a_group_that_is_offline(world):
@@ -149,7 +186,7 @@ def test_topics_and_groups_beyond_the_limit_are_summed(world):
 def test_a_long_collection_lets_other_tasks_run(world):
     stats = BrokerStats()
     for number in range(1_000):
-        stats.put[f"t-{number}"].count_messages(1, 1)
+        stats.put[f"t-{number}"].count_message(1)
     world.broker.stats = stats
     pauses = sum(each is None for each in broker_metrics("broker-a", world.broker))
     assert pauses >= 7

@@ -27,8 +27,8 @@ def values(node: Node) -> dict[str, float]:
 
 
 def latencies(node: Node) -> list[tuple[float, int]]:
-    (found,) = [each for each in broker_metrics("p", node.broker) if isinstance(each, Distribution)]
-    assert found.name == "rocketmq_finish_message_latency"
+    samples = [each for each in broker_metrics("p", node.broker) if isinstance(each, Distribution)]
+    (found,) = [each for each in samples if each.name == "rocketmq_finish_message_latency"]
     return list(found.histogram.shown_buckets())
 
 
