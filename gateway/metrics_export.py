@@ -1,10 +1,13 @@
 """Pushes all metrics to a receiver of OpenTelemetry at an interval (`metricsExporterType=OTLP_GRPC` or `OTLP_HTTP`).
 
+With `LOG` they are written to the log in place of it (`metrics_log.py`).
+
 Metrics are collected on the event loop in slices, as for a scrape. A worker thread shapes, encodes and sends them,
 because both the receiver and the encoding may take long: it encodes a batch at a time, and each batch is a request of
 its own, so the loop waits for the interpreter for at most a few milliseconds. There is one push at a time; while it
 lasts, the next one is not begun, so a slow receiver costs one thread and never memory. A push that fails is counted and
-logged, and its numbers are not kept: all of them are cumulative, so that the next push has them.
+logged, and its numbers are not kept: all of them are cumulative, so that the next push has them. With
+`metricsInDelta` the next push has the growth of both (`sample_growth.py`).
 
 Source: BrokerMetricsManager, 5.4.0. Deviation: the official broker cannot push over HTTP.
 """
@@ -33,6 +36,8 @@ DATA_POINTS_PER_BATCH: Final = 128
 METRICS_PATH: Final = "/v1/metrics"
 """The path of a receiver's HTTP port. Source: the OTLP specification."""
 LIBRARY_LOG: Final = "opentelemetry"
+DELTA_LABEL: Final = {"aggregation": "delta"}
+"""The label of everything that is pushed with `metricsInDelta`. Source: BrokerMetricsManager.init, 5.4.0."""
 
 
 class Exporter(Protocol):
@@ -66,12 +71,14 @@ class MetricsPush:
         labels: Mapping[str, str],
     ) -> None:
         from gateway.otlp_samples import OtlpSamples
+        from gateway.sample_growth import SampleGrowth
 
         self._registry = registry
         self._exporter = exporter
         self._target = config.target
-        self._interval_s = config.interval_ms / 1000
-        self._samples = OtlpSamples(prefix, labels, {"service.name": DISTRIBUTION})
+        self._interval_s = (config.log_interval_ms if config.writes_log else config.interval_ms) / 1000
+        growth = SampleGrowth() if config.in_delta else None
+        self._samples = OtlpSamples(prefix, labels, {"service.name": DISTRIBUTION}, growth)
         self._started_ns = time.time_ns()
         self._one_thread = trio.CapacityLimiter(1)
         self._library = _LastMessage()
@@ -134,8 +141,10 @@ def build_metrics_push(
     if not config.pushes:
         return None
     labels = _parse_pairs("metricsLabel", config.labels)
+    if config.in_delta:
+        labels |= DELTA_LABEL
     headers = _parse_pairs("metricsGrpcExporterHeader", config.header, is_secret=True)
-    if not config.target:
+    if not config.target and not config.writes_log:
         raise SettingsError(
             f"metricsExporterType={config.exporter_type} needs metricsGrpcExporterTarget, the URL of the receiver, for "
             f"example {_EXAMPLES[config.exporter_type]}"
@@ -171,9 +180,16 @@ def _build_grpc_exporter(config: MetricsExportConfig, headers: Mapping[str, str]
     )
 
 
+def _build_log_exporter(config: MetricsExportConfig, headers: Mapping[str, str]) -> Exporter:
+    from gateway.metrics_log import LogExporter
+
+    return LogExporter()
+
+
 _BUILDERS: Final[Mapping[str, Callable[[MetricsExportConfig, Mapping[str, str]], Exporter]]] = {
     "OTLP_HTTP": _build_http_exporter,
     "OTLP_GRPC": _build_grpc_exporter,
+    "LOG": _build_log_exporter,
 }
 _EXAMPLES: Final = {"OTLP_HTTP": "http://collector:4318", "OTLP_GRPC": "http://collector:4317"}
 

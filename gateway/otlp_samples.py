@@ -3,9 +3,9 @@
 The SDK's own instruments are not used: our counters exist already, and are read once for each push, as for a scrape.
 """
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from opentelemetry.sdk.metrics.export import (
@@ -24,6 +24,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from gateway.runtime.metrics import Distribution, Metric, prefixed_name
+from gateway.sample_growth import SampleGrowth
 
 SCOPE: Final = "broker-meter"
 """The name of the official meter. Source: BrokerMetricsConstant.OPEN_TELEMETRY_METER_NAME, 5.4.0."""
@@ -41,16 +42,32 @@ class SampleTimes:
 class OtlpSamples:
     """Shapes samples: ``prefix`` is put before our own names, ``labels`` are added where a sample lacks them."""
 
-    def __init__(self, prefix: str, labels: Mapping[str, str], resource: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        prefix: str,
+        labels: Mapping[str, str],
+        resource: Mapping[str, str],
+        growth: SampleGrowth | None = None,
+    ) -> None:
+        """With ``growth``, counters and histograms are shaped as what they grew by."""
         self._prefix = prefix
         self._labels = labels
         self._resource = Resource(resource)
         self._scope = InstrumentationScope(SCOPE)
+        self._growth = growth
+        self._temporality = (
+            AggregationTemporality.CUMULATIVE if growth is None else AggregationTemporality.DELTA
+        )
 
     def batches(
         self, samples: Iterable[Sample], times: SampleTimes, batch_size: int
     ) -> Iterator[MetricsData]:
-        """Yield the samples in batches of at most ``batch_size`` data points; those of one name lie together."""
+        """Yield the samples in batches of at most ``batch_size`` data points; those of one name lie together.
+
+        Taking the next batch means that the receiver has the one before: growth then begins anew.
+        """
+        if self._growth is not None:
+            self._growth.begin_push()
         by_name: dict[str, list[Sample]] = {}
         for sample in samples:
             by_name.setdefault(prefixed_name(sample.name, self._prefix), []).append(sample)
@@ -61,14 +78,18 @@ class OtlpSamples:
                 batch.append(self._shape(name, family[:room], times))
                 room, family = room - len(family[:room]), family[room:]
                 if room == 0:
-                    yield self._wrap(batch)
+                    yield from self._send(batch, times)
                     batch, room = [], batch_size
         if batch:
-            yield self._wrap(batch)
+            yield from self._send(batch, times)
+        if self._growth is not None:
+            self._growth.end_push()
 
-    def _wrap(self, metrics: Sequence[OtlpMetric]) -> MetricsData:
+    def _send(self, metrics: Sequence[OtlpMetric], times: SampleTimes) -> Iterator[MetricsData]:
         scope = ScopeMetrics(self._scope, metrics, "")
-        return MetricsData([ResourceMetrics(self._resource, [scope], "")])
+        yield MetricsData([ResourceMetrics(self._resource, [scope], "")])
+        if self._growth is not None:
+            self._growth.accept(times.now_ns)
 
     def _shape(self, name: str, family: Sequence[Sample], times: SampleTimes) -> OtlpMetric:
         """Return one metric. The first sample of a family decides its kind."""
@@ -76,31 +97,33 @@ class OtlpSamples:
         histograms = [self._histogram(each, times) for each in family if isinstance(each, Distribution)]
         data: Sum | Gauge | Histogram
         if isinstance(family[0], Distribution):
-            data = Histogram(histograms, AggregationTemporality.CUMULATIVE)
+            data = Histogram(histograms, self._temporality)
         elif family[0].kind == "counter":
-            data = Sum(numbers, AggregationTemporality.CUMULATIVE, is_monotonic=True)
+            data = Sum(numbers, self._temporality, is_monotonic=True)
         else:
             data = Gauge(numbers)
         return OtlpMetric(name, family[0].meaning, family[0].unit, data)
 
     def _number(self, sample: Metric, times: SampleTimes) -> NumberDataPoint:
-        return NumberDataPoint({**self._labels, **sample.labels}, times.start_ns, times.now_ns, sample.value)
+        value, start_ns = sample.value, times.start_ns
+        if self._growth is not None and sample.kind == "counter":
+            (value,), start_ns = self._growth.since_last(sample, (value,), start_ns)
+        return NumberDataPoint({**self._labels, **sample.labels}, start_ns, times.now_ns, value)
 
     def _histogram(self, sample: Distribution, times: SampleTimes) -> HistogramDataPoint:
-        bounds, counts, seen = [], [], 0
-        for bound, cumulative in sample.histogram.shown_buckets():
-            counts.append(cumulative - seen)
-            seen = cumulative
-            if not math.isinf(bound):
-                bounds.append(bound)
+        bounds, cumulative = zip(*sample.histogram.shown_buckets(), strict=True)
+        counts = [count - before for before, count in pairwise((0, *cumulative))]
+        total, start_ns = sample.histogram.total, times.start_ns
+        if self._growth is not None:
+            (total, *counts), start_ns = self._growth.since_last(sample, (total, *counts), start_ns)
         return HistogramDataPoint(
             {**self._labels, **sample.labels},
-            times.start_ns,
+            start_ns,
             times.now_ns,
-            count=sample.histogram.count,
-            sum=sample.histogram.total,
+            count=sum(counts),
+            sum=total,
             bucket_counts=counts,
-            explicit_bounds=bounds,
+            explicit_bounds=bounds[:-1],
             min=None,  # type: ignore[arg-type]  # optional in OTLP; the SDK's own type is too narrow
             max=None,  # type: ignore[arg-type]
         )

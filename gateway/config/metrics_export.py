@@ -1,11 +1,14 @@
-"""Keys of the metrics that a server pushes to a receiver of OpenTelemetry; `gateway/metrics_export` pushes them."""
+"""Keys of the metrics that a server pushes to a receiver of OpenTelemetry, or writes to its log.
+
+`gateway/metrics_export` does both.
+"""
 
 from dataclasses import dataclass
 
 from gateway.config.keys import key
 
 EXPORTER_TYPES = ("DISABLE", "OTLP_GRPC", "OTLP_HTTP", "PROM", "LOG")
-PUSHING_TYPES = ("OTLP_GRPC", "OTLP_HTTP")
+PUSHING_TYPES = ("OTLP_GRPC", "OTLP_HTTP", "LOG")
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,8 +18,8 @@ class MetricsExportConfig:
     exporter_type: str = key(
         "metricsExporterType",
         "DISABLE",
-        "how metrics are pushed: OTLP_GRPC, or OTLP_HTTP (only here); PROM and LOG push nothing, since Prometheus asks "
-        "httpPort",
+        "how metrics are pushed: OTLP_GRPC, OTLP_HTTP (only here), or LOG, to the log; PROM pushes nothing, since "
+        "Prometheus asks httpPort",
         choices=EXPORTER_TYPES,
     )
     target: str = key(
@@ -44,9 +47,26 @@ class MetricsExportConfig:
         low=100,
         high=86_400_000,
     )
+    log_interval_ms: int = key(
+        "metricLoggingExporterIntervalInMills",
+        10_000,
+        "time between two writings of all metrics with metricsExporterType=LOG",
+        low=100,
+        high=86_400_000,
+    )
+    in_delta: bool = key(
+        "metricsInDelta",
+        False,
+        "push what counters and histograms grew by since the last push, labelled aggregation=delta",
+    )
     labels: str = key("metricsLabel", "", "labels added to all metrics that are pushed: name:value,…")
 
     @property
     def pushes(self) -> bool:
-        """Tell whether metrics are pushed at all."""
+        """Tell whether metrics are pushed, or written to the log, at all."""
         return self.exporter_type in PUSHING_TYPES
+
+    @property
+    def writes_log(self) -> bool:
+        """Tell whether metrics go to the log."""
+        return self.exporter_type == "LOG"

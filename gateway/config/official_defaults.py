@@ -85,7 +85,7 @@ BROKER = _parse(
     maxReconnectIntervalTimeSeconds=60 maxRecoveryCommitlogFiles=30 maxRocksDBIndexQueryDays=7
     maxSlaveResendLength=268435456 maxStatsIdleTimeInMinutes=-1 memTableFlushIntervalMs=3600000
     messageIndexSafe=false messageStorePlugIn=
-    metricLoggingExporterIntervalInMills=10000 metricsInDelta=false metricsOtelCardinalityLimit=50000
+    metricsOtelCardinalityLimit=50000
     metricsPromExporterHost= metricsPromExporterPort=5557 minInSyncReplicas=1
     offsetCheckInSlave=false popCkMaxBufferSize=200000 popCkOffsetMaxQueueSize=20000 popCkStayBufferTime=10000
     popCkStayBufferTimeOut=3000 popConsumerFSServiceInit=true popConsumerKVServiceEnable=false

@@ -184,10 +184,12 @@ def assemble(role: Role, all_given: Iterable[GivenValue]) -> ServeConfig:
     limits = with_values(ListenerLimits(), values["listener"])
     if role == "broker" and not broker.namesrv_addr:
         notices["namesrvAddr is empty: clients cannot find this broker through a namesrv"] = None
-    exporter = process.metrics_export.exporter_type
-    if exporter in ("PROM", "LOG") and process.http_port < 0:
-        notice = f"metricsExporterType={exporter} opens no port here: set httpPort, where Prometheus finds /metrics"
+    export = process.metrics_export
+    if export.exporter_type == "PROM" and process.http_port < 0:
+        notice = "metricsExporterType=PROM opens no port here: set httpPort, where Prometheus finds /metrics"
         notices[notice] = None
+    if export.in_delta and not export.pushes:
+        notices["metricsInDelta has no effect: metricsExporterType pushes nothing"] = None
     tls = with_values(TlsConfig(), values["tls"])
     auth = with_values(AuthConfig(), values["auth"])
     return ServeConfig(process, limits, tls, auth, namesrv, brokers, tuple(notices))

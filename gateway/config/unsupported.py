@@ -111,8 +111,7 @@ REASONS: dict[str, str] = {
         useTLS tls.config.file
     """,
     "has no effect here: Prometheus asks httpPort, and maxMetricSeries bounds the series": """
-        metricsOtelCardinalityLimit metricLoggingExporterIntervalInMills metricsPromExporterPort
-        metricsPromExporterHost
+        metricsOtelCardinalityLimit metricsPromExporterPort metricsPromExporterHost
     """,
     "is not configurable yet": """
         fetchNameSrvAddrByDnsLookup fetchNamesrvAddrByAddressServer fetchNamesrvAddrInterval
@@ -121,7 +120,7 @@ REASONS: dict[str, str] = {
         expectConsumerNumUseFilter maxErrorRateOfBloomFilter filterDataCleanTimeSpan
         realTimeNotifyConsumerChange cleanOfflineBrokerInterval transactionMetricFlushInterval
         enableDetailStat autoDeleteUnusedStats
-        useStaticSubscription metricsInDelta enableRemotingMetrics enableMessageStoreMetrics enablePopMetrics
+        useStaticSubscription enableRemotingMetrics enableMessageStoreMetrics enablePopMetrics
         enableConnectionMetrics enableTransactionMetrics enableStatsMetrics enableRequestMetrics
         enableLagAndDlqMetrics estimateAccumulation coldCtrStrategyEnable usePIDColdCtrStrategy
         cgColdReadThreshold globalColdReadThreshold coldDataFlowControlEnable coldDataScanEnable

@@ -28,6 +28,12 @@ _JSON_FIELDS: Final = frozenset({"time", "level", "logger", "event", "traceback"
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.:/@%+,;$[]-")
 
 
+class WholeText(str):
+    """Text of the server itself that is never shortened, for programs that read log lines."""
+
+    __slots__ = ()
+
+
 class KeyValueFormatter(logging.Formatter):
     """Formats a record on one line (plus its traceback), in UTC with milliseconds.
 
@@ -90,12 +96,12 @@ def _data_of(record: logging.LogRecord, broker_name: str) -> Iterator[tuple[str,
 
 
 def _as_text(value: object) -> str:
-    """Return a value as text of at most MAX_VALUE_CHARS characters, as a person would write it.
+    """Return a value as text, as a person would write it; of at most MAX_VALUE_CHARS characters, but for `WholeText`.
 
     Addresses become ``host:port``, other collections their items with commas in between.
     """
     text = _plain(value)
-    if len(text) > MAX_VALUE_CHARS:
+    if len(text) > MAX_VALUE_CHARS and not isinstance(value, WholeText):
         text = f"{text[:MAX_VALUE_CHARS]}… ({len(text)} characters)"
     return text
 

@@ -3,6 +3,9 @@
 import builtins
 import gzip
 import http.server
+import io
+import json
+import logging
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +24,7 @@ from gateway.config.metrics_export import MetricsExportConfig
 from gateway.config.sources import load_config
 from gateway.metrics_export import DATA_POINTS_PER_BATCH, build_metrics_push
 from gateway.runtime.metrics import Distribution, FixedHistogram, Metric, MetricRegistry
+from gateway.runtime.repeated_events import MAX_PER_EVENT
 from gateway.tests.cluster import message
 from gateway.tests.test_server import address, served
 from remoting.client import open_client
@@ -29,12 +33,16 @@ from toolkit.settings import SettingsError
 
 @dataclass
 class Receiver:
-    """The requests that a receiver got, with their headers; it answers with ``status`` after ``may_answer``."""
+    """The requests that a receiver got, with their headers; it answers with ``status`` after ``may_answer``.
+
+    The first answers have the ``statuses``.
+    """
 
     requests: list[ExportMetricsServiceRequest] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
     status: int = 200
+    statuses: list[int] = field(default_factory=list)
     may_answer: threading.Event = field(default_factory=threading.Event)
     got_one: threading.Event = field(default_factory=threading.Event)
     url: str = ""
@@ -71,7 +79,7 @@ def http_receiver(status=200, *, answers=True):
             receiver.paths.append(self.path)
             receiver.got_one.set()
             receiver.may_answer.wait(20)
-            self.send_response(receiver.status)
+            self.send_response(receiver.statuses.pop(0) if receiver.statuses else receiver.status)
             self.send_header("Content-Length", "0")
             self.end_headers()
 
@@ -279,6 +287,127 @@ def test_settings_that_cannot_be_used_are_refused(settings, text):
         build(settings.pop("target", "http://127.0.0.1:1"), **settings)
 
 
+DELTA, CUMULATIVE = 1, 2
+
+
+def test_deltas_are_the_growth_since_the_last_push_that_arrived():
+    sizes = FixedHistogram((10, 100))
+    counts = {"t": 7, "u": 1}
+
+    def collect():
+        yield from (Metric("rocketmq_x_total", n, "x", labels={"topic": name}) for name, n in counts.items())
+        yield Metric("rocketmq_now", 5, "now", "gauge")
+        yield Distribution("rocketmq_sizes", sizes, "sizes")
+
+    def newest():
+        (request,) = receiver.requests[-1:]
+        found = {
+            metric.name: metric
+            for resource in request.resource_metrics
+            for scope in resource.scope_metrics
+            for metric in scope.metrics
+        }
+        points = {attributes(each)["topic"]: each for each in found["rocketmq_x_total"].sum.data_points}
+        (sized,) = found["rocketmq_sizes"].histogram.data_points
+        (now,) = found["rocketmq_now"].gauge.data_points
+        assert now.as_int == 5
+        assert attributes(now) == {"aggregation": "delta"}
+        assert found["rocketmq_x_total"].sum.aggregation_temporality == DELTA
+        assert found["rocketmq_sizes"].histogram.aggregation_temporality == DELTA
+        return points, sized
+
+    registry = MetricRegistry()
+    registry.register(collect)
+    sizes.record(5)
+    with http_receiver() as receiver:
+        push = build(receiver.url, registry=registry, in_delta=True)
+        trio.run(push.push)
+        points, sized = newest()
+        assert {name: each.as_int for name, each in points.items()} == {"t": 7, "u": 1}
+        assert attributes(points["t"]) == {"topic": "t", "aggregation": "delta"}
+        assert (list(sized.bucket_counts), sized.count, sized.sum) == ([1, 0, 0], 1, 5)
+        first_ns = sized.time_unix_nano
+        counts["t"] = 10
+        sizes.record(50)
+        receiver.status = 400
+        trio.run(push.push)
+        receiver.status = 200
+        counts["t"] = 12
+        del counts["u"]
+        trio.run(push.push)
+        points, sized = newest()
+        assert {name: each.as_int for name, each in points.items()} == {"t": 5}
+        assert points["t"].start_time_unix_nano == first_ns
+        assert (list(sized.bucket_counts), sized.count, sized.sum) == ([0, 1, 0], 1, 50)
+        counts |= {"t": 2, "u": 3}
+        trio.run(push.push)
+        points, sized = newest()
+        assert {name: each.as_int for name, each in points.items()} == {"t": 2, "u": 3}
+        assert sized.count == 0
+
+
+def test_a_push_that_fails_half_way_tells_nothing_twice():
+    count = DATA_POINTS_PER_BATCH + 1
+    registry = registry_of(*(Metric("rocketmq_x_total", 1, "x", labels={"n": str(n)}) for n in range(count)))
+    with http_receiver() as receiver:
+        push = build(receiver.url, registry=registry, in_delta=True)
+        receiver.statuses = [200, 400]
+        trio.run(push.push)
+        assert (push.pushed, push.failed) == (0, 1)
+        refused = receiver.requests.pop()
+        trio.run(push.push)
+        told = {attributes(each)["n"]: 0 for each in receiver.points("rocketmq_x_total")}
+        for each in receiver.points("rocketmq_x_total"):
+            told[attributes(each)["n"]] += each.as_int
+    assert refused.resource_metrics
+    assert told == {str(n): 1 for n in range(count)}
+
+
+@pytest.mark.parametrize("in_delta", [False, True])
+def test_metrics_are_written_to_the_log(in_delta):
+    """Each line is whole, and is written however often there is one."""
+    from gateway.runtime.logs import CountingHandler, JsonFormatter
+
+    registry = registry_of(
+        *(Metric("rocketmq_x_total", n, "a long meaning", labels={"n": str(n)}) for n in range(100))
+    )
+    push = build("", "LOG", registry, labels="zone:a", in_delta=in_delta)
+    output = io.StringIO()
+    handler = CountingHandler(output)
+    handler.setFormatter(JsonFormatter())
+    logger = logging.getLogger("gateway.metrics_log")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        for _ in range(MAX_PER_EVENT + 1):
+            trio.run(push.push)
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(logging.NOTSET)
+    lines = [json.loads(line) for line in output.getvalue().splitlines()]
+    assert len(lines) == MAX_PER_EVENT + 1
+    assert {line["event"] for line in lines} == {"metrics"}
+    (scope,) = json.loads(lines[-1]["otlp"])["scopeMetrics"]
+    (metric,) = scope["metrics"]
+    assert metric["name"] == "rocketmq_x_total"
+    assert metric["sum"]["aggregationTemporality"] == (DELTA if in_delta else CUMULATIVE)
+    point = metric["sum"]["dataPoints"][99]
+    assert point["asInt"] == ("0" if in_delta else "99")
+    own = {each["key"]: each["value"]["stringValue"] for each in point["attributes"]}
+    assert own == {"n": "99", "zone": "a", **({"aggregation": "delta"} if in_delta else {})}
+
+
+def test_a_server_writes_metrics_to_the_log_at_their_own_interval(tmp_path, caplog):
+    caplog.set_level(logging.INFO, "gateway.metrics_log")
+    settings = MetricsExportConfig(exporter_type="LOG", log_interval_ms=100)
+
+    async def test(facts, server, nursery):
+        while not any("rocketmq_topic_number" in getattr(each, "otlp", "") for each in caplog.records):
+            await trio.sleep(0.01)
+
+    served(tmp_path, test, metrics_export=settings)
+
+
 def test_official_files_with_other_exporters_push_nothing():
     sets = ["metricsExporterType=PROM", "metricsLabel=zone:a"]
     config = load_config("serve", sets=sets)
@@ -286,3 +415,9 @@ def test_official_files_with_other_exporters_push_nothing():
     assert build_metrics_push(config.process.metrics_export, MetricRegistry(), "") is None
     assert "metricsExporterType=PROM opens no port here: set httpPort" in config.notices[0]
     assert load_config("serve", sets=[*sets, "httpPort=0"]).notices == ()
+    (notice,) = load_config("serve", sets=[*sets, "httpPort=0", "metricsInDelta=true"]).notices
+    assert notice == "metricsInDelta has no effect: metricsExporterType pushes nothing"
+    log = ["metricsExporterType=LOG", "metricsInDelta=true", "metricLoggingExporterIntervalInMills=500"]
+    config = load_config("serve", sets=log)
+    export = config.process.metrics_export
+    assert (export.in_delta, export.log_interval_ms, config.notices) == (True, 500, ())
