@@ -28,6 +28,8 @@ from remoting.requests.transaction import CheckTransactionState
 
 log = logging.getLogger(__name__)
 
+_CLIENTS = "grpc clients"
+"""The key under which a connection keeps the clients that use it."""
 CONSUMERS = (messages.PUSH_CONSUMER, messages.SIMPLE_CONSUMER)
 
 
@@ -168,19 +170,31 @@ class Clients:
 
     def note_connection(self, client: GrpcClient, connection: Connection) -> None:
         """Note that a client uses a connection; without any it is gone."""
-        if connection not in client.connections:
-            client.connections.add(connection)
-            connection.on_close(partial(self._forget_connection, client))
+        if connection in client.connections:
+            return
+        client.connections.add(connection)
+        users: set[GrpcClient] | None = connection.state.get(_CLIENTS)
+        if users is not None:
+            users.add(client)
+            return
+        connection.state[_CLIENTS] = {client}
+        connection.on_close(self._forget_connection)
 
-    def _forget_connection(self, client: GrpcClient, connection: Connection) -> None:
-        client.connections.discard(connection)
-        if not client.connections:
-            self.remove(client)
+    def _forget_connection(self, connection: Connection) -> None:
+        users: set[GrpcClient] = connection.state.pop(_CLIENTS, set())
+        for client in users:
+            client.connections.discard(connection)
+            if not client.connections:
+                self.remove(client)
 
     def remove(self, client: GrpcClient) -> None:
         """Forget a client, and end its memberships."""
         if self._by_id.get(client.client_id) is client:
             del self._by_id[client.client_id]
+        # A connection may live on, and bring any number of clients.
+        for connection in client.connections:
+            connection.state.get(_CLIENTS, set()).discard(client)
+        client.connections.clear()
         client.close()
 
 

@@ -18,6 +18,8 @@ _UNIT_SECONDS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, 
 IDENTITY: Final = "identity"
 GZIP: Final = "gzip"
 ACCEPTED_ENCODINGS: Final = f"{IDENTITY},{GZIP}"
+MAX_STATUS_CHARS: Final = 1024
+"""Longest text of a status. Texts quote what a client sent, and a header is packed by slow code."""
 
 
 class GrpcStatus(IntEnum):
@@ -91,7 +93,7 @@ class MessageReader:
         return plain
 
     def _too_large(self, what: str) -> GrpcError:
-        remedy = "send less in one request, or raise com.rocketmq.remoting.frameMaxLength"
+        remedy = "send less in one request; com.rocketmq.remoting.frameMaxLength limits those with messages"
         return GrpcError(
             GrpcStatus.RESOURCE_EXHAUSTED, f"a message {what} exceeds {self._max_bytes} bytes: {remedy}"
         )
@@ -114,4 +116,4 @@ def parse_timeout(text: str) -> float:
 
 def encode_status_text(text: str) -> str:
     """Return a status text as the ``grpc-message`` header holds it: percent-encoded."""
-    return quote(text, safe=" !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~")
+    return quote(text[:MAX_STATUS_CHARS], safe=" !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~")

@@ -27,6 +27,7 @@ from h2.errors import ErrorCodes
 from h2.events import (
     DataReceived,
     Event,
+    RemoteSettingsChanged,
     RequestReceived,
     StreamEnded,
     StreamReset,
@@ -51,6 +52,8 @@ _FRAME_HEAD_BYTES: Final = 9
 _DEFAULT_WINDOW_BYTES: Final = 65_535
 MAX_HEADER_LIST_BYTES: Final = 64 * 1024
 """Longest list of headers of a request, unpacked."""
+MAX_HEADER_TABLE_BYTES: Final = 4096
+"""Headers of answers that are remembered, so that they can be sent as a number; the default of HTTP/2."""
 FREE_RESETS: Final = 200
 """Streams that a peer may reset at any time; beyond them, at most as many as it lets end."""
 
@@ -91,6 +94,16 @@ class _ServerState(H2Connection):
 
     MAX_CLOSED_STREAMS = 1024
     DEFAULT_MAX_HEADER_LIST_SIZE = MAX_HEADER_LIST_BYTES
+
+    def _acknowledge_settings(self) -> list[Frame]:
+        """Take new settings, but remember no more headers than by default.
+
+        hpack searches them one by one for each header that it packs, and the peer may allow 4 GiB of them.
+        """
+        frames = super()._acknowledge_settings()
+        if self.encoder.header_table_size > MAX_HEADER_TABLE_BYTES:
+            self.encoder.header_table_size = MAX_HEADER_TABLE_BYTES
+        return frames
 
     def _receive_goaway_frame(self, _: GoAwayFrame) -> tuple[list[Frame], list[Event]]:
         """Go on with the streams that are open, as RFC 9113 wants it.
@@ -170,7 +183,14 @@ class Http2Connection(Connection):
         return not held and self._output_bytes <= self.limits.output_high_watermark_bytes
 
     def _check_frame_size(self) -> None:
-        """Refuse a frame that is too long. h2 does so as well, but only when it has all its bytes, up to 16 MiB."""
+        """Refuse a frame or headers that are too long.
+
+        h2 does so later: with a frame when it has all its bytes, up to 16 MiB, and with headers when it has unpacked
+        all frames of them, up to 64.
+        """
+        unfinished = sum(len(frame.data) for frame in self._h2.incoming_buffer._headers_buffer)
+        if unfinished > MAX_HEADER_LIST_BYTES:
+            raise FrameError(f"HTTP/2: headers of more than {MAX_HEADER_LIST_BYTES} bytes")
         if len(self._h2.incoming_buffer._data) > self._h2.max_inbound_frame_size + _FRAME_HEAD_BYTES:
             raise FrameError(f"HTTP/2: a frame of more than {self._h2.max_inbound_frame_size} bytes")
 
@@ -189,6 +209,8 @@ class Http2Connection(Connection):
                 self._drop_stream(event.stream_id)
             case WindowUpdated():
                 self._send_queued(event.stream_id)
+            case RemoteSettingsChanged():  # Among them the windows of all streams.
+                self._send_queued(0)
 
     def _begin_stream(self, event: RequestReceived) -> None:
         headers: dict[str, str] = {}

@@ -3,7 +3,7 @@
 Source: GrpcValidator, DefaultTopicMessageTypeValidator, 5.4.0.
 """
 
-import unicodedata
+import re
 from typing import Final
 
 from codec.topics import SYSTEM_PREFIX, SYSTEM_TOPICS, is_system_group
@@ -13,6 +13,9 @@ from gateway.grpc_front.statuses import StatusError
 
 MAX_INVISIBLE_MS: Final = 12 * 3600 * 1000
 MIN_RECEIVE_INVISIBLE_MS: Final = 10_000
+MAX_NAMESPACE_CHARS: Final = 255
+"""Longest namespace of a topic: answers about routes repeat it for each queue."""
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 def check_topic(resource: messages.Resource) -> str:
@@ -23,6 +26,8 @@ def check_topic(resource: messages.Resource) -> str:
         raise StatusError(messages.ILLEGAL_TOPIC, fault)
     if name in SYSTEM_TOPICS or name.startswith(SYSTEM_PREFIX):
         raise StatusError(messages.ILLEGAL_TOPIC, "cannot access system topic")
+    if len(resource.resource_namespace) > MAX_NAMESPACE_CHARS:
+        raise StatusError(messages.ILLEGAL_TOPIC, f"a namespace has at most {MAX_NAMESPACE_CHARS} characters")
     return name
 
 
@@ -39,7 +44,7 @@ def check_group(resource: messages.Resource) -> str:
 
 def has_control_character(text: str) -> bool:
     """Return True if a text has a control character of ISO 8859."""
-    return any(unicodedata.category(letter) == "Cc" for letter in text)
+    return _CONTROL.search(text) is not None
 
 
 def check_text(text: str, what: str, code: messages.Code) -> None:

@@ -54,6 +54,7 @@ RETURN_MS: Final = 1_000
 POLL_GRACE_S: Final = 5.0
 DLQ_LEVEL: Final = -1
 _CLIENT_WITH_POLLING_CODE: Final = (5, 0, 3)
+MAX_VERSION_DIGITS: Final = 9
 
 
 class ReceiveMethods:
@@ -341,7 +342,7 @@ def _poll_time(rpc: Rpc, request: messages.ReceiveMessageRequest) -> int:
 
 
 def _version_of(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(".")[:3] if part.isdecimal())
+    return tuple(int(part[:MAX_VERSION_DIGITS]) for part in text.split(".")[:3] if part.isdecimal())
 
 
 def _has_wanted_tag(message: Message, subscription: SubscriptionData) -> bool:

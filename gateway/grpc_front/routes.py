@@ -33,6 +33,8 @@ _PERMISSIONS: Final = {
     0: messages.NONE,
 }
 ANY_QUEUE: Final = -1
+MAX_ENDPOINTS_BYTES: Final = 1024
+"""Longest endpoints that a client may name: the answer repeats them for each queue."""
 
 
 class RouteMethods:
@@ -122,6 +124,10 @@ def _queue_permissions(config: TopicConfig) -> Iterator[int]:
 def _endpoints_for(rpc: Rpc, told: messages.Endpoints) -> messages.Endpoints:
     """Return the endpoints by which a client says that it reaches this port, else the address that it dialled."""
     if told.addresses:
+        if told.ByteSize() > MAX_ENDPOINTS_BYTES:
+            raise StatusError(
+                messages.ILLEGAL_ACCESS_POINT, f"the endpoints take more than {MAX_ENDPOINTS_BYTES} bytes"
+            )
         return told
     host, port = rpc.connection.local
     try:

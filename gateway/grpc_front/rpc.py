@@ -26,6 +26,7 @@ from gateway.grpc_front.framing import (
     parse_timeout,
 )
 from gateway.grpc_front.http2_connection import Http2Connection
+from gateway.grpc_front.request_size import MAX_CONTROL_BYTES, check_field_count
 from gateway.grpc_front.statuses import StatusError, status_of
 from remoting.errors import RequestError
 
@@ -45,12 +46,14 @@ class Method:
     """An RPC of the service. ``run`` returns the answer; None if it has sent its answers itself.
 
     ``fail`` makes the answers to a request that failed. With ``reads_stream`` the method reads requests from the rpc.
+    With ``carries_messages`` a request may be as long as a frame.
     """
 
     request: Any
     run: Callable[["Rpc", Any], Awaitable[Any]]
     fail: Callable[[Any], list[Any]]
     reads_stream: bool = False
+    carries_messages: bool = False
 
 
 def unary(
@@ -58,6 +61,8 @@ def unary(
     answer: Any,
     run: Callable[["Rpc", Any], Awaitable[Any]],
     fail: Callable[[Any], list[Any]] | None = None,
+    *,
+    carries_messages: bool = False,
 ) -> Method:
     """Return a method with one request, which must name its client. By default a failure is an ``answer``'s status."""
 
@@ -66,7 +71,12 @@ def unary(
             raise StatusError(messages.CLIENT_ID_REQUIRED, "client id cannot be empty")
         return await run(rpc, message)
 
-    return Method(request, run_identified, fail or (lambda status: [answer(status=status)]))
+    return Method(
+        request,
+        run_identified,
+        fail or (lambda status: [answer(status=status)]),
+        carries_messages=carries_messages,
+    )
 
 
 class Rpc:
@@ -100,9 +110,10 @@ class Rpc:
         self.sender = RpcSender(metadata, connection.remote[0])
         self.deadline_s = math.inf if timeout is None else trio.current_time() + parse_timeout(timeout)
         self._method = method
-        self._reader = MessageReader(
-            metadata.get("grpc-encoding", IDENTITY), connection.limits.max_frame_bytes
-        )
+        max_bytes = connection.limits.max_frame_bytes
+        if not method.carries_messages:
+            max_bytes = min(max_bytes, MAX_CONTROL_BYTES)
+        self._reader = MessageReader(metadata.get("grpc-encoding", IDENTITY), max_bytes)
         self._scope = trio.CancelScope(deadline=self.deadline_s)
         self._inbox, self.requests = trio.open_memory_channel[Any](MAX_WAITING_MESSAGES)
         self._has_sent = False
@@ -124,6 +135,7 @@ class Rpc:
             self._refuse(error)
 
     def _take_request(self, encoded: bytes) -> None:
+        check_field_count(encoded, self._method.request.DESCRIPTOR)
         try:
             request = self._method.request.FromString(encoded)
         except DecodeError as error:

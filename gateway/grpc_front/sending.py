@@ -56,7 +56,10 @@ class SendMethods:
         """Return the RPCs by name."""
         return {
             "SendMessage": unary(
-                messages.SendMessageRequest, messages.SendMessageResponse, self.send_message
+                messages.SendMessageRequest,
+                messages.SendMessageResponse,
+                self.send_message,
+                carries_messages=True,
             ),
             "RecallMessage": unary(
                 messages.RecallMessageRequest, messages.RecallMessageResponse, self.recall_message

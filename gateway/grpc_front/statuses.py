@@ -9,6 +9,7 @@ from typing import Final
 from codec.constants import ResponseCode
 from gateway.auth.access_control import AccessDenied
 from gateway.grpc_front import messages
+from gateway.grpc_front.framing import MAX_STATUS_CHARS
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
 
 log = logging.getLogger(__name__)
@@ -35,8 +36,8 @@ class StatusError(Exception):
 
 
 def make_status(code: messages.Code, text: str = "") -> messages.Status:
-    """Return a status; without a text it has the name of its code."""
-    return messages.Status(code=code, message=text or messages.Code.Name(code))
+    """Return a status; without a text it has the name of its code. A long text is truncated."""
+    return messages.Status(code=code, message=text[:MAX_STATUS_CHARS] or messages.Code.Name(code))
 
 
 OK: Final = make_status(messages.OK)

@@ -102,7 +102,7 @@ class ClientMethods:
             case "subscription":
                 check_group(settings.subscription.group)
                 if settings.client_type not in CONSUMERS:
-                    name = messages.ClientType.Name(settings.client_type)
+                    name = name_of_type(settings.client_type)
                     raise StatusError(
                         messages.UNRECOGNIZED_CLIENT_TYPE,
                         f"clients of type {name} are not served here, only PRODUCER, PUSH_CONSUMER and SIMPLE_CONSUMER",
@@ -166,6 +166,15 @@ class ClientMethods:
                 messages.UNRECOGNIZED_CLIENT_TYPE, "cannot find client settings for this client"
             )
         return client
+
+
+def name_of_type(client_type: int) -> str:
+    """Return the name of a client type, which may be one that this protocol does not know."""
+    return (
+        messages.ClientType.Name(client_type)
+        if client_type in messages.ClientType.values()
+        else str(client_type)
+    )
 
 
 def _set_retries(policy: messages.RetryPolicy, group: SubscriptionGroupConfig) -> None:
