@@ -44,10 +44,11 @@ WALK_TIMEOUT_S: Final = 600
 STOP_GRACE_S: Final = 30
 
 
-def guide_paths() -> list[Path]:
-    """Return the guides: README, tutorials and how-tos."""
-    folders = (ROOT / "docs" / "tutorials", ROOT / "docs" / "how-to")
-    return [ROOT / "README.md", *sorted(path for folder in folders for path in folder.rglob("*.md"))]
+def read_guides() -> list[Guide]:
+    """Return the guides: README, tutorials, how-tos, and other pages with commands. Raises GuideError."""
+    always = [ROOT / "README.md", ROOT / "docs" / "tutorials", ROOT / "docs" / "how-to"]
+    pages = [read_guide(path) for path in (always[0], *sorted((ROOT / "docs").rglob("*.md")))]
+    return [page for page in pages if page.has_commands or any(map(page.path.is_relative_to, always))]
 
 
 def name_of(path: Path) -> str:
@@ -214,7 +215,7 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="list the guides and walk none")
     arguments = parser.parse_args()
     try:
-        guides = [read_guide(path) for path in guide_paths()]
+        guides = read_guides()
     except GuideError as problem:
         sys.exit(str(problem))
     unwalked = read_unwalked()

@@ -13,6 +13,7 @@ and without a block:
 
     <!-- walk: type COMMAND -->           do what the text asks for where it has no command to copy
     <!-- walk: start COMMAND -->          the same as a process that goes on
+    <!-- walk: python CODE -->            the same in the Python session
     <!-- walk: stop COMMAND -->           press Ctrl-C in the terminal of the process that begins with COMMAND
     <!-- walk: checkout -->               the reader is in a checkout of the project, not in an empty folder
     <!-- walk: needs PROGRAM -->          without this program the guide is left out; with CI=true that is a failure
@@ -21,6 +22,9 @@ and without a block:
 than 0), `shows TEXT` (its output contains TEXT), `lacks TEXT` (it does not), `until TEXT` (of `start`), `types TEXT`
 (the answer to a question), `within SECONDS` (instead of 60). Every block of a walked
 guide needs a mark, diagrams excepted.
+
+Guides are README, and every page below docs that has a block with a command or a program; tutorials and how-tos are
+guides in any case. Those that are not walked are in `unwalked.toml`, each with its reason.
 
 `guide` reads marks, `session` types, `place` makes the fresh folder, environment and network of a walk.
 """

@@ -13,6 +13,17 @@ INDENT: Final = "    "
 DIAGRAMS: Final = frozenset({"mermaid"})
 VERBS_WITH_BLOCK: Final = frozenset({"run", "start", "file", "python", "install", "no"})
 VERBS_WITHOUT_BLOCK: Final = frozenset({"type", "stop", "checkout", "needs"})
+VERBS_OF_BOTH_KINDS: Final = frozenset({"start", "python", "install"})
+"""They take a block, or an argument in its place."""
+PROGRAMMING_LANGUAGES: Final = frozenset(
+    {"bash", "console", "go", "java", "js", "python", "sh", "shell", "ts", "typescript"}
+)
+COMMAND: Final = re.compile(
+    r"(\$ )?(sudo )?([A-Z_]+=\S+ )*"
+    r"(\.?/|\$[A-Z]|(cd|curl|docker|export|git|go|helm|java|kubectl|make|mkdir|mqadmin|mvn|node|npm|npx|pip|pytest|python3?"
+    r"|rmq-gateway|spark-class|spark-submit|systemctl|tar|uvx?)\b)"
+)
+"""The beginning of a line that a reader types into a shell."""
 
 
 class GuideError(Exception):
@@ -50,6 +61,16 @@ class Guide:
 
     path: Path
     steps: list[Step] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=list)
+
+    @property
+    def has_commands(self) -> bool:
+        """True if a block is a program, or has a command for a shell."""
+        return any(
+            block.language in PROGRAMMING_LANGUAGES
+            or (not block.language and any(map(COMMAND.match, block.text.splitlines())))
+            for block in self.blocks
+        )
 
     @property
     def is_walked(self) -> bool:
@@ -81,12 +102,10 @@ class Guide:
 
 def read_guide(path: Path) -> Guide:
     """Read the marks of a guide. Raises GuideError for a mark that cannot be used, and for a block without one."""
-    guide = Guide(path)
     lines = path.read_text().splitlines()
+    guide = Guide(path, blocks=list(_find_blocks(lines)))
     marks = list(_find_marks(path, lines))
-    if not marks:
-        return guide
-    blocks = {block.line: block for block in _find_blocks(lines)}
+    blocks = {block.line: block for block in guide.blocks}
     marked: set[int] = set()
     for line, after, text in marks:
         verb, _, argument = text.split("|")[0].strip().partition(" ")
@@ -94,7 +113,7 @@ def read_guide(path: Path) -> Guide:
         if verb not in VERBS_WITH_BLOCK | VERBS_WITHOUT_BLOCK:
             raise GuideError(f"{path}:{line}: unknown walk mark {verb!r}")
         block = None
-        if verb in VERBS_WITH_BLOCK and not (verb == "start" and argument):
+        if verb in VERBS_WITH_BLOCK and not (verb in VERBS_OF_BOTH_KINDS and argument):
             block = blocks.get(_next_written_line(lines, after))
             if block is None:
                 raise GuideError(f"{path}:{line}: no block follows the mark {verb!r}")

@@ -74,6 +74,37 @@ def test_extras_are_those_that_the_guide_installs(read):
     assert guide.extras == ("delta", "spark")
 
 
+def test_what_the_text_takes_as_given(read):
+    guide = read("""\
+        <!-- walk: install .[spark] -->
+        <!-- walk: start serve --memory | until "ready" -->
+        <!-- walk: python x = 1; print(x) | shows "1" -->
+        Text.
+        """)
+    assert [(step.verb, step.text) for step in guide.steps] == [
+        ("install", ".[spark]"),
+        ("start", "serve --memory"),
+        ("python", "x = 1; print(x)"),
+    ]
+    assert guide.extras == ("spark",)
+
+
+@pytest.mark.parametrize(
+    ("text", "has_commands"),
+    [
+        ("Text:\n\n    rmq-gateway serve\n", True),
+        ("```\nsome output\n```\n\n```\n$ sudo make x\n```\n", True),
+        ("Text:\n\n    A=1 spark-submit x\n", True),
+        ("```python\nx = 1\n```\n", True),
+        ("```toml\nmake = 1\n```\n", False),
+        ("Text:\n\n    +0  u32  size\n    makes nothing\n", False),
+        ("Text with `make test`.\n", False),
+    ],
+)
+def test_pages_with_commands(read, text, has_commands):
+    assert read(text).has_commands is has_commands
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -94,8 +125,7 @@ def test_a_guide_without_marks_is_not_walked(read):
 
 
 def test_every_guide_is_walked_or_listed_with_a_reason():
-    guides = [read_guide(path) for path in walk_guides.guide_paths()]
-    assert walk_guides.find_disagreements(guides, walk_guides.read_unwalked()) == []
+    assert walk_guides.find_disagreements(walk_guides.read_guides(), walk_guides.read_unwalked()) == []
 
 
 def test_disagreements_are_named():
