@@ -305,6 +305,15 @@ class ConsumeQueue:
                 high = middle
         return low
 
+    def first_place(self) -> int | None:
+        """Return the physical offset in the first entry of the queue's files, or hole; None if they have neither."""
+        place: int
+        for base in self.bases:
+            for place, size, _ in QUEUE_ENTRY.iter_unpack(self.read_entries(base, self.file_entries)):
+                if size > 0 and size != QUEUE_BLANK_SIZE:
+                    return place
+        return None
+
     def append_holes(self, count: int, physical_offset: int) -> None:
         """Append entries for messages that were lost at ``physical_offset``."""
         for _ in range(count):

@@ -6,7 +6,7 @@ leave behind.
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Self
 
 from storage.disk_mapping import Buffer
@@ -235,8 +235,11 @@ class CrashFiles:
                 file.fail_flush(self.randomness)
                 raise FlushFailed(f"a flush of {path} to the disk failed")
             file.flush()
-        changed = [number for number, pending in enumerate(self._pending, 1) if pending[0] == path]
-        del self._pending[: max(changed, default=0)]
+        self._keep_from(number for number, pending in enumerate(self._pending, 1) if pending[0] == path)
+
+    def _keep_from(self, durable: Iterable[int]) -> None:
+        """Let the last of these changes be durable, and all before it."""
+        del self._pending[: max(durable, default=0)]
 
     def flush_many(self, paths: "list[str]") -> None:
         for path in paths:
@@ -279,7 +282,11 @@ class CrashFiles:
             self.small[backup] = self.small[path]
         self.small[path] = data
         self.unflushed_small.discard(path)
-        self._pending = [pending for pending in self._pending if pending[0] != path]
+        # The folder is flushed.
+        folder = _folder(path)
+        self._keep_from(
+            number for number, pending in enumerate(self._pending, 1) if _folder(pending[0]) == folder
+        )
 
     def replace_small(self, path: str, data: bytes, backup: str | None) -> None:
         self._begin_operation()
@@ -302,6 +309,10 @@ class CrashFiles:
 
     def disk_used_ratio(self, path: str) -> float:
         return 0.0
+
+
+def _folder(path: str) -> str:
+    return path.rpartition("/")[0]
 
 
 def _mix(new: bytes, old: bytes, randomness: random.Random) -> bytes:

@@ -1,7 +1,7 @@
 """All consume queues of one store: creates them, finds them and removes their files."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from codec.java_numbers import I32, parse_integer_or
@@ -78,15 +78,54 @@ class QueueSet:
         """Return the topics that have at least one queue."""
         return set(self._ids)
 
-    def take_topic(self, topic: str) -> list[ConsumeQueue]:
-        """Remove all queues of a topic, whose files `delete_files` deletes; until then it gets no new ones."""
+    def delete_topic(self, topic: str, note_deletion: Callable[[], None]) -> Iterator[None]:
+        """Remove all queues of a topic, which gets no new ones until the iterator has ended.
+
+        The first slice calls ``note_deletion``; if that raises OSError, nothing has changed. The others delete the
+        files. Closing the iterator between them deletes the rest at once.
+        """
         keys = [(topic, queue_id) for queue_id in self._ids.pop(topic, ())]
         # First, for a checkpoint in another thread: it lists the queues before these paths.
         self._deleted_paths += [path for key in keys for path in self.by_key[key].unflushed_paths()]
         queues = [self.by_key.pop(key) for key in keys]
-        if queues:
-            self._being_deleted.add(topic)
-        return queues
+        if not queues:
+            return iter(())
+        self._being_deleted.add(topic)
+        return self._delete_queues(topic, queues, note_deletion)
+
+    def _delete_queues(
+        self, topic: str, queues: list[ConsumeQueue], note_deletion: Callable[[], None]
+    ) -> Iterator[None]:
+        try:
+            note_deletion()
+        except OSError:
+            self.by_key.update(((topic, queue.queue_id), queue) for queue in queues)
+            self._ids[topic] = {queue.queue_id for queue in queues}
+            self._being_deleted.discard(topic)
+            raise
+        left = list(queues)
+        try:
+            yield
+            while left:
+                left.pop().delete_files()
+                if len(left) % QUEUES_PER_SLICE == 0:
+                    yield
+        finally:
+            for queue in left:
+                queue.delete_files()
+            self._files.delete_tree(f"{self._config.consume_queue_path}/{topic}")
+            self._being_deleted.discard(topic)
+            log.info("topic deleted", extra={"topic": topic})
+
+    def discard(self, queue: ConsumeQueue) -> list[str]:
+        """Remove one queue and its files; return their paths."""
+        del self.by_key[queue.topic, queue.queue_id]
+        self._ids[queue.topic].discard(queue.queue_id)
+        if not self._ids[queue.topic]:
+            del self._ids[queue.topic]
+        paths = [queue.path(base) for base in queue.bases]
+        queue.delete_files()
+        return paths
 
     def deleted_paths(self) -> list[str]:
         """Return the files of deleted topics with entries that no flush has covered, until `forget_deleted_paths`.
@@ -99,25 +138,6 @@ class QueueSet:
     def forget_deleted_paths(self, count: int) -> None:
         """Forget the first ``count`` deleted paths, which have been flushed."""
         del self._deleted_paths[:count]
-
-    def delete_files(self, topic: str, queues: list[ConsumeQueue]) -> Iterator[None]:
-        """Delete the files of queues that `take_topic` returned; other tasks may run at each yield.
-
-        Closing the iterator early deletes the rest at once.
-        """
-        left = list(queues)
-        try:
-            while left:
-                left.pop().delete_files()
-                if len(left) % QUEUES_PER_SLICE == 0:
-                    yield
-        finally:
-            for queue in left:
-                queue.delete_files()
-            if queues:
-                self._files.delete_tree(f"{self._config.consume_queue_path}/{topic}")
-                self._being_deleted.discard(topic)
-                log.info("topic deleted", extra={"topic": topic})
 
     def delete_before(self, physical_offset: int) -> Iterator[None]:
         """Remove the files and hide the entries of messages before a physical offset, in slices.

@@ -14,14 +14,15 @@ that was durable is ever cut: if cutting would lose it, opening fails with `Corr
 **Inputs.** If there is an ``abort`` file, the last run did not close the store in order. The file names the boot of the
 machine: in the same boot the page cache has survived, and no sector is lost. The checkpoint gives two
 limits (`DurableState`): messages stored up to ``safe_timestamp`` are on the disk, in the log and in their queues; and
-the queue entries of messages below physical offset ``queued_until`` are on the disk.
+the queue entries of messages below physical offset ``queued_until`` are on the disk. Messages of deleted topics are in
+the log, and are to have no entries (`deleted_topics.py`).
 
 **Steps.**
 
 1. List the log files. A gap between them is damage, as is an end before the checkpoint's offset; an empty last file
    was just created and is removed.
-2. Load the queues and drop queue files behind a gap. If any queue misses files, what the checkpoint says about queues
-   is ignored, and the log is read from its beginning.
+2. Load the queues, and drop queue files behind a gap and those of deleted topics. If any queue misses files, what the
+   checkpoint says about queues is ignored, and the log is read from its beginning.
 3. Find the end of every queue (`entry_search.py`), and choose where to start reading the log. After an orderly end:
    behind the last message that any queue knows. After a crash: at the last message that the checkpoint vouches for, or
    at the last file that begins with such a message. Earlier, if an entry that should be valid is not.
@@ -50,6 +51,7 @@ from storage.config import StoreConfig
 from storage.consume_queue import ConsumeQueue
 from storage.damage import find_next_message, is_filler, set_aside, write_filler
 from storage.delay_levels import DelayLevels
+from storage.deleted_topics import DeletedTopics
 from storage.entry_search import NO_LIMIT, EntrySearch, FoundEntries
 from storage.errors import CorruptionError
 from storage.files import Files
@@ -110,12 +112,14 @@ class Recovery:
         commit_log: CommitLog,
         queue_set: QueueSet,
         known: DurableState,
+        deleted_topics: DeletedTopics,
     ) -> None:
         self.rebuilt = False
         self._config = config
         self._files = files
         self._log = commit_log
         self._queue_set = queue_set
+        self._deleted_topics = deleted_topics
         self._crashed = known.crashed
         self._sectors_lost = known.power_cut
         self._safe_timestamp = known.safe_timestamp
@@ -216,7 +220,9 @@ class Recovery:
             if queue is None or found is None:
                 is_whole = end == 0
             else:
-                is_whole = found.entries >= end and not (starts_count and queue.bases[0] > first)
+                # A doubtful entry is there: it or its message is damaged, which is dealt with later.
+                is_whole = found.entries >= end or found.is_doubtful
+                is_whole = is_whole and not (starts_count and queue.bases[0] > first)
                 is_whole = is_whole and not queue.has_lost_file(self._log.max_offset)
             if not is_whole:
                 missing.append(f"{topic}/{queue_id}")
@@ -276,6 +282,10 @@ class Recovery:
             queue.bases = self._drop_behind_gap(queue, [offset // QUEUE_ENTRY_BYTES for offset in offsets])
             queue.min_offset = queue.bases[0]
             queue.next_offset = queue.bases[-1] + queue.file_entries
+            if self._deleted_topics.has_queue(queue, self._log):
+                log.warning("deleting what a crash left of a deleted topic", extra={"queue": queue.directory})
+                self._changed_paths += self._queue_set.discard(queue)
+                continue
             self._queues[topic.encode(), queue_id] = queue
 
     def _use_size_of_files(self, found: dict[tuple[str, int], list[int]]) -> None:
@@ -495,7 +505,7 @@ class Recovery:
         With ``from_beginning`` the whole log was read, so what is missing is not in the log: the queue then
         continues behind a gap, and the result is True.
         """
-        if not message.has_queue_entry:
+        if not message.has_queue_entry or self._deleted_topics.has_message(message):
             return True
         key = (message.topic, message.queue_id)
         queue = self._queues.get(key)

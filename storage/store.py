@@ -29,6 +29,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Self
 
 from storage.append import Appended, BatchAppended, append_many, append_message
@@ -37,6 +38,7 @@ from storage.clock import Clock, SystemClock
 from storage.commit_log import CommitLog
 from storage.config import LIVE_SETTINGS, StoreConfig
 from storage.consume_queue import ConsumeQueue
+from storage.deleted_topics import DeletedTopics
 from storage.errors import FlushFailed, OffsetGap, StoreFull
 from storage.files import DiskFiles, Files
 from storage.flush_guard import FlushGuard, forget_cached_files
@@ -49,7 +51,7 @@ from storage.offset_preserving_append import (
     last_store_timestamp,
     parse_stored_messages,
 )
-from storage.queue_ends import QueueRanges, delete_queue_ends, read_queue_ends, write_queue_ends
+from storage.queue_ends import QueueRanges, read_queue_ends, write_queue_ends
 from storage.queue_read import (
     BatchPredicate,
     MessagePredicate,
@@ -105,6 +107,7 @@ class MessageStore:
         )  # fmt: skip
         self._queue_set = QueueSet(config, files)
         self._queues = self._queue_set.by_key
+        self._deleted_topics = DeletedTopics(files, config.root)
         self._retention = Retention(config, files, clock, self.commit_log, self.index)
         self._now_ms = clock.now_ms
         self._max_message_bytes = config.max_message_bytes
@@ -146,8 +149,11 @@ class MessageStore:
             rebuilding=(last_boot or b"").startswith(REBUILDING),
             queue_ends=self._read_queue_ends(last_boot),
         )
-        recovery = Recovery(self.config, self.files, self.commit_log, self._queue_set, known)
+        recovery = Recovery(
+            self.config, self.files, self.commit_log, self._queue_set, known, self._deleted_topics
+        )
         recovery.run()
+        self._deleted_topics.settle(self.min_physical_offset, self.max_physical_offset)
         if self.config.message_index_enable:
             unchanged_before_ms = checkpoint.index_flushed_until if power_cut else None
             self.index.load(crashed=crashed, unchanged_before_ms=unchanged_before_ms)
@@ -446,21 +452,20 @@ class MessageStore:
     def delete_topic(self, topic: str) -> int:
         """Remove all queues of a topic; return their number. Its messages stay in the log until they expire.
 
-        Source: DefaultMessageStore.deleteTopics, 5.4.0.
+        Raises OSError, and then nothing has changed. Source: DefaultMessageStore.deleteTopics, 5.4.0.
         """
-        queues = self._queue_set.take_topic(topic)
-        delete_queue_ends(self.files, self.config.root)
-        for _ in self._queue_set.delete_files(topic, queues):
-            pass
-        return len(queues)
+        before = len(self._queues)
+        list(self.delete_topic_in_slices(topic))
+        return before - len(self._queues)
 
     def delete_topic_in_slices(self, topic: str) -> Iterator[None]:
         """Remove all queues of a topic like `delete_topic`; other tasks may run at each yield.
 
-        Until the last one the topic refuses messages with StoreFull. Closing the iterator early deletes the rest.
+        From the call to the last slice the topic refuses messages with StoreFull. The first slice waits for the disk,
+        and may run in another thread. Closing the iterator after it deletes the rest.
         """
-        delete_queue_ends(self.files, self.config.root)
-        return self._queue_set.delete_files(topic, self._queue_set.take_topic(topic))
+        note = partial(self._deleted_topics.add, topic, self.max_physical_offset, self._now_ms())
+        return self._queue_set.delete_topic(topic, note)
 
     def delete_expired(self, manual: bool = False) -> int:
         """Remove expired files; return the number of commit log files removed. See `Retention.delete_expired`."""

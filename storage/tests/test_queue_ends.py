@@ -6,6 +6,7 @@ import pytest
 
 from codec.message import decode_message
 from storage.crash_files import CrashFiles
+from storage.deleted_topics import DeletedTopics
 from storage.store import MessageStore
 from storage.tests.support import FakeClock, small_config
 
@@ -82,11 +83,20 @@ def test_a_deleted_topic_begins_anew(kill: bool) -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_ends_of_a_deleted_topic_that_a_power_cut_brings_back_do_not_count(seed: int) -> None:
-    """The file with the ends was deleted, which was not on the disk yet; neither was the deletion of the queues."""
+@pytest.mark.parametrize("noted", [True, False])
+def test_ends_of_a_deleted_topic_that_a_power_cut_brings_back_do_not_count(
+    seed: int, noted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file with the ends was deleted, which was not on the disk yet; neither was the deletion of the queues.
+
+    A full disk may have no room for the note of the deletion.
+    """
     files, clock = filled(kill=False), FakeClock()
     store = MessageStore.open(CONFIG, files, clock)
-    store.delete_topic("a")
+    with monkeypatch.context() as patch:
+        if not noted:
+            patch.setattr(DeletedTopics, "add", lambda *noted: None)
+        store.delete_topic("a")
     store.append("a", 0, b"new")
     store.flush()
     for _ in range(2):
@@ -115,3 +125,35 @@ def test_a_file_that_cannot_be_read_is_told(content: bytes, caplog: pytest.LogCa
     files.small["/s/queueends.json"] = content
     check(files)
     assert caplog.text.count("file cannot be read, missing queues go unnoticed") == 1
+
+
+def test_a_damaged_last_message_is_not_taken_for_missing_files(caplog: pytest.LogCaptureFixture) -> None:
+    """To build the queues again would lose the offsets of messages that were damaged before."""
+    files, clock = filled(kill=False), FakeClock()
+    store = MessageStore.open(CONFIG, files, clock)
+    store.append("damaged", 0, b"body")
+    store.write_checkpoint()
+    for topic in ("damaged", "a"):
+        last = store.max_offset(topic, 0) - 1
+        damage(files, store.physical_offset_at(topic, 0, last))
+        files = files.crash(random.Random(0), lose_unflushed=False)
+        store = MessageStore.open(CONFIG, files, clock)
+    assert {key: store.max_offset(*key) for key in COUNTS} == COUNTS
+    assert store.max_offset("damaged", 0) == 1
+    assert BAD not in caplog.text
+
+
+def test_a_damaged_last_entry_is_not_taken_for_missing_files(caplog: pytest.LogCaptureFixture) -> None:
+    files = filled(kill=False)
+    MessageStore.open(CONFIG, files, FakeClock())
+    last = COUNTS["a", 1] - 1
+    files.mapped["/s/consumequeue/a/1/" + "0" * 20].buffer[last * 20 + 11] ^= 1
+    check(files.crash(random.Random(0), lose_unflushed=False))
+    assert "queue entries are damaged, deriving them from the log" in caplog.text
+    assert BAD not in caplog.text
+
+
+def damage(files: CrashFiles, physical_offset: int) -> None:
+    """Flip a bit in the size of a stored message."""
+    base = physical_offset - physical_offset % CONFIG.commit_log_file_bytes
+    files.mapped[f"/s/commitlog/{base:020d}"].buffer[physical_offset - base + 3] ^= 1

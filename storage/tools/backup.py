@@ -10,7 +10,8 @@ The copy shows the store as if its broker had been stopped at one moment, when t
 2. E is taken. Every message acknowledged before the backup began lies before it.
 3. The log is copied up to E, every queue up to its last message before E, and the index likewise. Files are copied from
    the newest to the oldest, because a broker deletes expired ones at the other end: the copy never has a gap.
-4. Tables of settings are copied again: topics and groups that were created meanwhile are in them.
+4. Tables of settings are copied again: topics and groups that were created meanwhile are in them. So is the note of
+   deleted topics copied, whose queues the copy then lacks or deletes.
 5. Entries that queues lack are looked for. Our broker writes them with the message, the official one a moment later.
    If some are missing, the copy gets an ``abort`` file, so that the broker that opens it adds them.
 
@@ -28,6 +29,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from storage.consume_queue import ConsumeQueue
+from storage.deleted_topics import FILE_NAME as DELETED_TOPICS
 from storage.errors import StoreError
 from storage.files import fsync_path
 from storage.index import list_index_files
@@ -154,6 +156,9 @@ class Backup:
                 if os.path.exists(copy):
                     os.unlink(copy)
                 self._copier.write(copy, content)
+        if self._files.size(f"{self._config.root}/{DELETED_TOPICS}"):
+            content = self._read_replaced(f"{self._config.root}/{DELETED_TOPICS}")
+            self._copier.write(f"{self._partial}/{DELETED_TOPICS}", content)
 
     def _read_replaced(self, path: str) -> bytes:
         """Read a file that a broker replaces: it moves the old one away before the new one gets its name."""

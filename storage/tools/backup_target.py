@@ -12,7 +12,7 @@ PARTIAL_SUFFIX: Final = ".partial"
 COPIED: Final = frozenset(
     {
         "commitlog", "consumequeue", "consumequeue_ext", "index", "config", "staged", "timerlog", "timerwheel",
-        "checkpoint", "abort", "lock",
+        "checkpoint", "abort", "lock", "deletedtopics.json",
     }
 )  # fmt: skip
 """Names in a store's folder that a backup copies or replaces."""

@@ -1,6 +1,6 @@
 """Requests about topics: create, change, list, delete."""
 
-import trio.lowlevel
+import trio
 
 from codec.constants import ResponseCode
 from codec.topics import RETRY_PREFIX
@@ -140,8 +140,16 @@ async def delete_topic(broker: Broker, request: DeleteTopicInBroker) -> None:
         if broker.timer_delivery is not None:
             broker.timer_delivery.metrics.remove_topic(name)
         broker.stats.forget_topic(name)
-        await run_in_slices(broker.store.delete_topic_in_slices(name))
+        await _delete_queues(broker, name)
     await broker.topics.save_changes()
+
+
+async def _delete_queues(broker: Broker, topic: str) -> None:
+    """Delete the queues of a topic. The first slice waits for the disk, so it has a thread, and is not cancelled."""
+    slices = broker.store.delete_topic_in_slices(topic)
+    with trio.CancelScope(shield=True):
+        await trio.to_thread.run_sync(next, slices, None)
+    await run_in_slices(slices)
 
 
 @GetAllTopicConfig.on(routes)
@@ -226,7 +234,7 @@ async def clean_unused_topics(broker: Broker, request: CleanUnusedTopic) -> None
     """
     for number, topic in enumerate(broker.store.topics()):
         if topic not in broker.topics and not broker.topics.is_system(topic):
-            await run_in_slices(broker.store.delete_topic_in_slices(topic))
+            await _delete_queues(broker, topic)
         await end_turn(number)
 
 

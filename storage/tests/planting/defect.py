@@ -14,6 +14,7 @@ class Law(enum.StrEnum):
 
     ACKNOWLEDGED = "Acknowledged is readable"
     NOTHING_INVENTED = "Nothing invented"
+    DELETED = "Deleted stays deleted"
     DENSE_OFFSETS = "Queue offsets without holes"
     COMMITTED_OFFSETS = "Committed offsets within the queue"
     KEYS = "Keys complete"

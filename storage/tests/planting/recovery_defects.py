@@ -9,9 +9,11 @@ RECOVERY: Final = "storage/recovery.py"
 SEARCH: Final = "storage/entry_search.py"
 INDEX: Final = "storage/index.py"
 STORE: Final = "storage/store.py"
+DELETED: Final = "storage/deleted_topics.py"
 TEST_HEIR: Final = "storage/tests/test_index_for_official_heir.py"
 TEST_UNINDEXED: Final = "storage/tests/test_unindexed_search.py"
 TEST_ENDS: Final = "storage/tests/test_queue_ends.py"
+TEST_DELETED: Final = "storage/tests/test_deleted_topics.py"
 TEST_BUILD: Final = "gateway/broker/assembly/tests/test_build.py"
 
 
@@ -167,6 +169,65 @@ RECOVERY_DEFECTS: Final = (
         (TEST_ENDS,),
     ),
     Defect(
+        "deletion-not-noted",
+        Law.DELETED,
+        change(
+            STORE,
+            "partial(self._deleted_topics.add, topic, self.max_physical_offset, self._now_ms())",
+            "lambda: None",
+        ),
+        (TEST_DELETED,),
+    ),
+    Defect(
+        "deletion-noted-without-waiting-for-the-disk",
+        Law.DELETED,
+        change(
+            DELETED,
+            "self._files.write_small(self._path, fastjson.dumps(topics))",
+            "self._files.replace_small(self._path, fastjson.dumps(topics), None)",
+        ),
+        (TEST_DELETED,),
+    ),
+    Defect(
+        "deletions-unknown-to-a-rebuild",
+        Law.DELETED,
+        change(
+            RECOVERY,
+            " or self._deleted_topics.has_message(message):\n",
+            ":\n",
+        ),
+        (TEST_DELETED,),
+    ),
+    Defect(
+        "queue-files-of-a-deleted-topic-kept",
+        Law.DELETED,
+        change(RECOVERY, "if self._deleted_topics.has_queue(queue, self._log):\n", "if False:\n"),
+        (TEST_DELETED,),
+    ),
+    Defect(
+        "deletion-covers-what-the-log-has-lost",
+        Law.ACKNOWLEDGED,
+        change(DELETED, "topic: (min(end, log_end), time_ms)", "topic: (end, time_ms)"),
+        (TEST_DELETED,),
+    ),
+    Defect(
+        "deletion-covers-later-messages",
+        Law.ACKNOWLEDGED,
+        change(DELETED, "store_timestamp <= deletion[1] + CLOCK_MARGIN_MS", "True"),
+        (TEST_DELETED,),
+    ),
+    Defect(
+        "failed-deletion-hides-the-topic",
+        Law.ACKNOWLEDGED,
+        change(
+            "storage/queue_set.py",
+            "            self._ids[topic] = {queue.queue_id for queue in queues}\n"
+            "            self._being_deleted.discard(topic)\n",
+            "            self._ids[topic] = {queue.queue_id for queue in queues}\n",
+        ),
+        (TEST_DELETED,),
+    ),
+    Defect(
         "log-file-deleted-by-recovery-comes-back",
         Law.NOTHING_INVENTED,
         change(RECOVERY, "            self._changed_paths.append(self._log.path(base))\n", ""),
@@ -185,12 +246,13 @@ RECOVERY_DEFECTS: Final = (
     Defect(
         "ends-of-a-deleted-topic-kept",
         Law.DENSE_OFFSETS,
-        change(
-            STORE,
-            "        queues = self._queue_set.take_topic(topic)\n"
-            "        delete_queue_ends(self.files, self.config.root)\n",
-            "        queues = self._queue_set.take_topic(topic)\n",
-        ),
+        change(DELETED, "            delete_queue_ends(self._files, self._root)\n", ""),
+        (TEST_ENDS,),
+    ),
+    Defect(
+        "damage-taken-for-missing-files",
+        Law.DENSE_OFFSETS,
+        change(RECOVERY, "found.entries >= end or found.is_doubtful", "found.entries >= end"),
         (TEST_ENDS,),
     ),
     Defect(
@@ -204,8 +266,8 @@ RECOVERY_DEFECTS: Final = (
         Law.NOTHING_INVENTED,
         change(
             RECOVERY,
-            "        if not message.has_queue_entry:\n            return True\n",
-            "",
+            "        if not message.has_queue_entry or self._deleted",
+            "        if self._deleted",
         ),
         (TEST_RECOVERY,),
     ),

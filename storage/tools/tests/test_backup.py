@@ -1,6 +1,7 @@
 """A backup opens like the store itself, holds all messages up to its end, and is never half made."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -102,6 +103,19 @@ def test_a_closed_store(root: Path, target: Path, caplog: pytest.LogCaptureFixtu
     fill(copy, 3, 500)
     copy.close()
     store.close()
+
+
+def test_a_deleted_topic_does_not_come_back_with_the_copy(root: Path, target: Path) -> None:
+    clock = FakeClock()
+    clock.advance(1000 * COUNT)
+    store = open_store(root, clock)
+    store.delete_topic("t")
+    store.close()
+    make_backup(root, target)
+    shutil.rmtree(target / "consumequeue")
+    copy = open_store(target)
+    assert copy.topics() == {"other"}
+    copy.close()
 
 
 @pytest.mark.parametrize("folder", ["commitlog", "consumequeue/t/0", "index"])

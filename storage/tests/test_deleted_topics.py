@@ -1,0 +1,191 @@
+"""A deleted topic stays deleted, whatever crashes and rebuilds follow, and no later message is taken for its own."""
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from storage.crash_files import CrashFiles, ProcessKilled
+from storage.errors import StoreFull
+from storage.store import MessageStore
+from storage.tests.support import FakeClock
+from storage.tests.test_recovery import bodies, fill, open_store
+
+NOTE = "/s/deletedtopics.json"
+
+
+def kill(files: CrashFiles) -> CrashFiles:
+    return files.crash(random.Random(0), lose_unflushed=False)
+
+
+def deleted_and_created_again(files: CrashFiles, clock: FakeClock) -> MessageStore:
+    """Return a store in which a topic of 20 messages was deleted, and has two new ones."""
+    store = open_store(files, clock)
+    store.append("kept", 0, b"")
+    fill(store, 20)
+    store.write_checkpoint()
+    store.delete_topic("t")
+    store.append("t", 0, b"new")
+    store.append("t", 1, b"other queue")
+    return store
+
+
+@pytest.mark.parametrize("again", [1, 2])
+@pytest.mark.parametrize("end", ["orderly", "kill", "power cut"])
+def test_queues_that_are_built_again_know_of_the_deletion(end: str, again: int) -> None:
+    files, clock = CrashFiles(), FakeClock()
+    store = deleted_and_created_again(files, clock)
+    store.flush()
+    if end == "orderly":
+        store.close()
+    else:
+        files = files.crash(random.Random(1), lose_unflushed=end == "power cut")
+    for _ in range(again):
+        files.delete_tree("/s/consumequeue")
+        store = open_store(files, clock)
+        assert (bodies(store), store.max_offset("t", 1), store.max_offset("kept", 0)) == ([b"new"], 1, 1)
+        files = kill(files)
+    assert store.append("t", 0, b"next")[0] == 1
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_files_that_a_power_cut_brings_back_are_deleted_again(seed: int) -> None:
+    files, clock = CrashFiles(), FakeClock()
+    store = open_store(files, clock)
+    store.append("kept", 0, b"")
+    fill(store, 20)
+    store.write_checkpoint()
+    store.delete_topic("t")
+    for _ in range(2):
+        files = files.crash(random.Random(seed))
+        store = open_store(files, clock)
+        assert not store.has_queue("t", 0)
+        assert not files.list("/s/consumequeue/t")
+    assert store.append("t", 0, b"new")[0] == 0
+    assert bodies(open_store(kill(files), clock)) == [b"new"]
+
+
+@pytest.mark.parametrize("lose_unflushed", [False, True])
+def test_a_crash_in_the_middle_leaves_all_or_nothing(lose_unflushed: bool) -> None:
+    steps, outcomes = 0, set()
+    while True:
+        files, clock = CrashFiles(), FakeClock()
+        store = open_store(files, clock)
+        store.append("kept", 0, b"")
+        for queue_id in range(3):
+            for number in range(12):
+                store.append("t", queue_id, b"%d" % number)
+        store.write_checkpoint()
+        files.operations_left = steps
+        try:
+            store.delete_topic("t")
+        except ProcessKilled:
+            pass
+        else:
+            break
+        again = open_store(files.crash(random.Random(steps), lose_unflushed), clock)
+        ends = {again.max_offset("t", queue_id) for queue_id in range(3)}
+        assert ends in ({0}, {12})
+        outcomes |= ends
+        steps += 1
+    assert outcomes == {0, 12}
+
+
+def test_what_is_written_where_the_log_lost_the_deleted_messages_is_not_deleted() -> None:
+    """The clock stands still, so that only the limited offset tells them apart."""
+    files, clock = CrashFiles(), FakeClock()
+    store = open_store(files, clock)
+    store.append("t", 0, b"durable")
+    store.write_checkpoint()
+    fill(store, 20)
+    store.delete_topic("t")
+    files = files.cut_power(lambda path: False)
+    store = open_store(files, clock)
+    assert not store.has_queue("t", 0)
+    store.append("t", 0, b"new")
+    files = kill(files)
+    files.delete_tree("/s/consumequeue")
+    assert bodies(open_store(files, clock)) == [b"new"]
+
+
+@pytest.mark.parametrize("rebuild", [False, True])
+def test_messages_of_an_official_heir_of_the_lost_place_are_not_deleted(rebuild: bool) -> None:
+    """An official broker does not limit the noted offset to what a power cut left of the log."""
+    files, clock = CrashFiles(), FakeClock()
+    store = open_store(files, clock)
+    store.append("kept", 0, b"")
+    store.write_checkpoint()
+    fill(store, 20)
+    store.delete_topic("t")
+    files, note = files.cut_power(lambda path: False), files.small[NOTE]
+    clock.advance(5000)
+    store = open_store(files, clock)
+    store.append("t", 0, b"new")
+    files = kill(files)
+    files.small[NOTE] = note
+    if rebuild:
+        files.delete_tree("/s/consumequeue")
+    assert bodies(open_store(files, clock)) == [b"new"]
+
+
+def test_a_clock_that_is_set_back_a_little_brings_nothing_back() -> None:
+    files, clock = CrashFiles(), FakeClock()
+    store = open_store(files, clock)
+    fill(store, 20)
+    clock.advance(-2000)
+    store.delete_topic("t")
+    files.delete_tree("/s/consumequeue")
+    assert not open_store(kill(files), clock).has_queue("t", 0)
+
+
+def test_the_note_goes_when_the_messages_have_expired() -> None:
+    files, clock = CrashFiles(), FakeClock()
+    store = deleted_and_created_again(files, clock)
+    while len(store.commit_log.bases()) < 3:
+        store.append("t", 0, bytes(1000))
+    store.close()
+    assert b'"t"' in files.small[NOTE]
+    files.delete(store.commit_log.path(0))
+    open_store(files, clock).close()
+    assert b'"t"' not in files.small[NOTE]
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"t":1}', b'{"t":[true,2]}'])
+def test_a_note_that_cannot_be_read_is_told(content: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    files, clock = CrashFiles(), FakeClock()
+    deleted_and_created_again(files, clock).close()
+    files.small[NOTE] = content
+    assert bodies(open_store(files, clock)) == [b"new"]
+    assert caplog.text.count("file cannot be read, messages of deleted topics may come back") == 1
+
+
+def test_a_topic_is_deleted_on_a_full_disk(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = open_store(files := CrashFiles(), FakeClock())
+    fill(store, 3)
+    monkeypatch.setattr(files, "write_small", failing(StoreFull("no room")))
+    assert store.delete_topic("t") == 1
+    assert not store.has_queue("t", 0)
+    assert "deletion not noted, a crash may bring messages of the topic back" in caplog.text
+
+
+def test_a_deletion_that_cannot_be_noted_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_store(files := CrashFiles(), FakeClock())
+    expected = fill(store, 3)
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "write_small", failing(OSError(5, "input/output error")))
+        with pytest.raises(OSError, match="input/output error"):
+            store.delete_topic("t")
+    assert bodies(store) == expected
+    assert store.append("t", 0, b"next")[0] == 3
+    expected.append(b"next")
+    files.delete_tree("/s/consumequeue")
+    assert bodies(open_store(kill(files), FakeClock())) == expected
+
+
+def failing(error: Exception) -> Callable[..., None]:
+    def write_small(*args: object) -> None:
+        raise error
+
+    return write_small
