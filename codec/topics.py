@@ -117,6 +117,11 @@ def group_of_retry_topic(topic: str) -> str:
     return topic.removeprefix(RETRY_PREFIX).split("+", 1)[0]
 
 
+def is_system_topic(topic: str) -> bool:
+    """Return True for the broker's own topics. Source: TopicValidator.isSystemTopic, 5.4.0."""
+    return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIX)
+
+
 def is_system_group(group: str) -> bool:
     """Return True for groups reserved for the broker. Source: MixAll.isSysConsumerGroup, 5.4.0."""
     return group.startswith(SYSTEM_GROUP_PREFIX)

@@ -305,6 +305,10 @@ class TimerStore:
         """Return the number of messages in a slot, cancelled ones left out."""
         return self._counts.get(slot_ms, 0)
 
+    def slot_counts(self) -> list[tuple[int, int]]:
+        """Return the time (ms) and the number of messages of every slot from ``read_ms`` on that holds any."""
+        return list(self._counts.items())
+
     @property
     def waiting_messages(self) -> int:
         """Messages of all slots from ``read_ms`` on. Source: TimerMessageStore.getAllCongestNum, 5.4.0."""

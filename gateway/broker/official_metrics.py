@@ -12,13 +12,13 @@ from collections.abc import Hashable, Iterator, Mapping
 from typing import Final, TypeVar
 
 from codec.constants import version_name
-from codec.topics import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_PREFIX, SYSTEM_TOPICS, is_system_group
+from codec.topics import DLQ_PREFIX, RETRY_PREFIX, is_system_group, is_system_topic
 from gateway.broker.client_registry import ClientRegistry
 from gateway.broker.stored_counts import StoredCount
 from gateway.broker.stored_messages import earliest_log_timestamp
 from gateway.broker.timer_delivery import TimerDelivery
 from gateway.broker.traffic_stats import BrokerStats, TrafficCount
-from gateway.runtime.metrics import Distribution, Metric
+from gateway.runtime.metrics import Distribution, FixedHistogram, Metric
 from storage.store import MessageStore
 
 K = TypeVar("K", bound=Hashable)
@@ -28,17 +28,15 @@ MILLISECONDS: Final = "milliseconds"
 OTHER: Final = "other"
 """The name under which topics and groups beyond `maxMetricSeries` are summed."""
 ITEMS_PER_SLICE: Final = 128
+SLOTS_PER_SLICE: Final = 4096
+WAITING_TIME_BOUNDS_S: Final = (5, 60, 300, 900, 3600, 14400, 28800, 86400)
+"""Source: TimerMetrics, 5.4.0."""
 _CONSUME_MODES: Final = {"CONSUME_ACTIVELY": "pull", "CONSUME_PASSIVELY": "push", "CONSUME_POP": "pop"}
 
 
 def node_labels(cluster: str, broker_name: str) -> Labels:
     """Return the labels that every official series of a broker has."""
     return {"cluster": cluster, "node_type": "broker", "node_id": broker_name}
-
-
-def is_system_topic(topic: str) -> bool:
-    """Return True for the broker's own topics. Source: TopicValidator.isSystemTopic, 5.4.0."""
-    return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIX)
 
 
 def yes_or_no(value: bool) -> str:
@@ -62,6 +60,36 @@ def sum_traffic(
             rest.bytes += count.bytes
     if len(items) > limit:
         yield other, rest
+
+
+def histograms_by_topic(
+    name: str, histograms: Mapping[str, FixedHistogram], meaning: str, labels: Labels, limit: int, unit: str
+) -> Iterator[Distribution | None]:
+    """Yield a histogram for each of the first ``limit`` topics, then one of the rest; None lets other tasks run."""
+    rest: FixedHistogram | None = None
+    for number, (topic, histogram) in enumerate(list(histograms.items())):
+        if number % ITEMS_PER_SLICE == ITEMS_PER_SLICE - 1:
+            yield None
+        if number < limit:
+            yield Distribution(name, histogram, meaning, {**labels, "topic": topic or OTHER}, unit)
+        elif rest is None:
+            rest = histogram.copy()
+        else:
+            rest.merge(histogram)
+    if rest is not None:
+        yield Distribution(name, rest, meaning, {**labels, "topic": OTHER}, unit)
+
+
+def counts_by_topic(
+    name: str, counts: Mapping[str, TrafficCount], meaning: str, labels: Labels, limit: int
+) -> Iterator[Metric | None]:
+    """Yield the messages of each topic as counters."""
+    for pair in sum_traffic(counts, limit, ""):
+        if pair is None:
+            yield None
+            continue
+        topic, count = pair
+        yield Metric(name, count.messages, meaning, labels={**labels, "topic": topic or OTHER})
 
 
 def stored_metrics(
@@ -170,7 +198,7 @@ def storage_metrics(store: MessageStore, labels: Labels) -> Iterator[Metric]:
 
 
 def timer_metrics(timers: TimerDelivery, labels: Labels, limit: int) -> Iterator[Metric | None]:
-    """Yield progress and number of timer messages."""
+    """Yield how far the delivery of timer messages is, and how many wait."""
     counts, stored = timers.metrics, _storage_labels(labels)
 
     def gauge(name: str, value: float, meaning: str, unit: str = "") -> Metric:
@@ -182,8 +210,7 @@ def timer_metrics(timers: TimerDelivery, labels: Labels, limit: int) -> Iterator
     yield gauge("dequeue_lag", timers.waiting_count, "timer messages in the wheel, due or not")
     meaning = "lateness of the delivery of timer messages, in ms"
     yield gauge("dequeue_latency", timers.behind_ms, meaning, MILLISECONDS)
-    yield Metric("rocketmq_timer_enqueue_total", timers.enqueued, "timer messages scheduled", labels=stored)
-    yield Metric("rocketmq_timer_dequeue_total", timers.delivered, "timer messages delivered", labels=stored)
+    yield from _waiting_times(timers, stored)
     rest = 0
     meaning = "timer messages that wait for their time"
     topics = counts.topics()
@@ -198,3 +225,74 @@ def timer_metrics(timers: TimerDelivery, labels: Labels, limit: int) -> Iterator
         )
     if len(topics) > limit:
         yield Metric("rocketmq_timing_messages", rest, meaning, "gauge", {**stored, "topic": OTHER})
+
+
+def _waiting_times(timers: TimerDelivery, labels: Labels) -> Iterator[Metric | None]:
+    """Yield the numbers of timer messages that wait, by the time left. Each excludes the smaller ones."""
+    meaning = "timer messages whose time comes within the bound, but not within the next smaller one"
+    for numbers in timers.waiting_counts(WAITING_TIME_BOUNDS_S, SLOTS_PER_SLICE):
+        if numbers is None:
+            yield None
+            continue
+        for bound_s, number in zip(WAITING_TIME_BOUNDS_S, numbers, strict=True):
+            of_bound = {**labels, "timer_bound_s": str(bound_s)}
+            yield Metric("rocketmq_timer_message_snapshot", number, meaning, "gauge", of_bound)
+
+
+def timer_traffic_metrics(
+    stats: BrokerStats, labels: Labels, limit: int
+) -> Iterator[Metric | Distribution | None]:
+    """Yield timer messages that were scheduled and delivered, and their delays, by their real topic."""
+    stored = _storage_labels(labels)
+    meaning = "timer messages put into the wheel"
+    yield from counts_by_topic("rocketmq_timer_enqueue_total", stats.timers_scheduled, meaning, stored, limit)
+    meaning = "timer messages delivered"
+    yield from counts_by_topic("rocketmq_timer_dequeue_total", stats.timers_delivered, meaning, stored, limit)
+    name, meaning = (
+        "rocketmq_delay_message_latency",
+        "time from the birth of timer messages to their slot, in s",
+    )
+    yield from histograms_by_topic(name, stats.timer_delays_s, meaning, stored, limit, "seconds")
+
+
+def transaction_metrics(
+    stats: BrokerStats, labels: Labels, limit: int
+) -> Iterator[Metric | Distribution | None]:
+    """Yield committed and rolled back transactions by their real topic, and the time to their commit."""
+    name = "rocketmq_commit_messages_total"
+    yield from counts_by_topic(name, stats.committed, "committed transactions", labels, limit)
+    name = "rocketmq_rollback_messages_total"
+    yield from counts_by_topic(name, stats.rolled_back, "rolled back transactions", labels, limit)
+    meaning = "time from the birth of a half message to its commit, in s"
+    latencies = stats.commit_latencies_s
+    yield from histograms_by_topic("rocketmq_finish_message_latency", latencies, meaning, labels, limit, "ms")
+
+
+def revived_metrics(stats: BrokerStats, labels: Labels, limit: int) -> Iterator[Metric | None]:
+    """Yield the popped messages that nobody acknowledged. Source: PopMetricsManager, 5.4.0."""
+    meaning = "messages written to retry topics because nobody acknowledged them"
+    for pair in sum_traffic(stats.revived, limit, ("", "")):
+        if pair is None:
+            yield None
+            continue
+        (group, topic), count = pair
+        written = {
+            **labels,
+            "consumer_group": group or OTHER,
+            "topic": topic or OTHER,
+            "put_status": "PUT_OK",
+        }
+        yield Metric("rocketmq_pop_revive_retry_messages_total", count.messages, meaning, labels=written)
+
+
+def execution_time_metrics(stats: BrokerStats, labels: Labels) -> Iterator[Distribution]:
+    """Yield the time that requests took which create or change topics and groups."""
+    meaning = "time to create or change topics, in ms"
+    for (outcome, is_system), times in list(stats.topic_changes.histograms.items()):
+        of_request = {**labels, "invocation_status": outcome, "is_system": yes_or_no(is_system)}
+        yield Distribution("rocketmq_topic_create_execution_time", times, meaning, of_request, MILLISECONDS)
+    meaning = "time to create or change groups, in ms"
+    for (outcome, _), times in list(stats.group_changes.histograms.items()):
+        of_request = {**labels, "invocation_status": outcome}
+        name = "rocketmq_consumer_group_create_execution_time"
+        yield Distribution(name, times, meaning, of_request, MILLISECONDS)

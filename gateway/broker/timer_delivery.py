@@ -22,7 +22,8 @@ delivers whole slots.
 import hashlib
 import logging
 import re
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from heapq import heappop, heappush
@@ -43,7 +44,7 @@ from gateway.broker.waiting_message import (
     RealQueueWriter,
     WaitingMessage,
     parse_real_queue,
-    parse_time_and_properties,
+    parse_times_and_properties,
 )
 from gateway.broker.wake_signal import WakeSignal
 from gateway.config.process import BrokerConfig
@@ -106,6 +107,7 @@ class TimerDelivery:
         self._clock = store.clock
         self._real_queues = RealQueueWriter(store, services.long_polls, services.stats, MessageType.DELAY)
         self._damaged = services.damaged
+        self._stats = services.stats
         self._open_slot: OpenSlot | None = None
         self._refusal_pause_end_ms = 0
         self._read_pause_end_ms = 0
@@ -185,7 +187,7 @@ class TimerDelivery:
 
     def _accept_message(self, view: memoryview, now_ms: int) -> None:
         try:
-            physical_offset, store_ms, properties = parse_time_and_properties(view)
+            physical_offset, born_ms, store_ms, properties = parse_times_and_properties(view)
             timers = self._timer_store
             if timers.already_chained and physical_offset in timers.already_chained:
                 timers.already_chained.discard(physical_offset)
@@ -198,6 +200,7 @@ class TimerDelivery:
             return
         due_ms = due_time_ms(properties, store_ms, slot_ms, timers.precision_ms)
         recalls = b"TIMER_DEL_UNIQKEY\x01" in properties
+        self._stats.timer_delays_s[topic].record((slot_ms - born_ms) // 1000)
         if due_ms <= now_ms and not recalls and not self._older_messages_wait(slot_ms):
             self._deliver_at_once(view, now_ms)
         elif slot_ms < timers.read_ms and recalls:
@@ -245,6 +248,7 @@ class TimerDelivery:
             due_ms=due_ms,
         )
         self.metrics.adjust_count(topic, -1 if recalls else 1, now_ms)
+        self._stats.timers_scheduled[topic].count_messages(1, 0)
         self.enqueued += 1
         if self._open_slot is not None and self._open_slot.time_ms == slot_ms:
             self._accept_record(self._open_slot, record)
@@ -407,6 +411,7 @@ class TimerDelivery:
             self._skip_message(stored, error)
             return
         self._append_message(topic, queue_id, stored, _with_stamps(stored.properties, enqueue_ms, now_ms))
+        self._stats.timers_delivered[topic].count_messages(1, 0)
         if enqueue_ms != LONG_MAX:
             self.metrics.adjust_count(topic, -1, now_ms)
 
@@ -453,6 +458,20 @@ class TimerDelivery:
     def waiting_count(self) -> int:
         """Number of messages in the wheel."""
         return self._timer_store.waiting_messages
+
+    def waiting_counts(self, bounds_s: Sequence[int], per_slice: int) -> Iterator[list[int] | None]:
+        """Count the messages in the wheel whose time is less than each bound ahead, and not less than the one before.
+
+        ``bounds_s`` are in ascending order. Yields None after each ``per_slice`` slots, and the numbers in the end.
+        """
+        now_ms, numbers = self._clock.now_ms(), [0] * (len(bounds_s) + 1)
+        bounds_ms = [now_ms + bound_s * 1000 for bound_s in bounds_s]
+        for position, (slot_ms, count) in enumerate(self._timer_store.slot_counts(), 1):
+            if slot_ms + self._timer_store.precision_ms > now_ms:
+                numbers[bisect_right(bounds_ms, slot_ms)] += count
+            if position % per_slice == 0:
+                yield None
+        yield numbers[:-1]
 
     @property
     def behind_ms(self) -> int:

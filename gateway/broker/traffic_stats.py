@@ -7,7 +7,9 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Generic, Protocol, TypeVar
 
+from gateway.broker.execution_times import ExecutionTimes
 from gateway.broker.stored_counts import StoredCount
+from gateway.runtime.metrics import FixedHistogram
 
 K = TypeVar("K", bound=Hashable)
 
@@ -25,12 +27,16 @@ class Traffic(Protocol):
     def requests(self) -> int: ...
 
 
-C = TypeVar("C", bound=Traffic)
+C = TypeVar("C")
 
 MAX_COUNTERS: Final = 50_000
 """Largest number of topics, or of groups with their topics, that are counted apart; the others are counted together."""
 
 
+COMMIT_LATENCY_BOUNDS_S: Final = (5, 60, 600, 3600, 43200, 86400)
+"""Source: BrokerMetricsManager.registerMetricsView, 5.4.0."""
+TIMER_DELAY_BOUNDS_S: Final = (60, 600, 3600, 43200, 86400, 259200)
+"""Source: DefaultStoreMetricsManager.getMetricsView, 5.4.0."""
 PUT: Final = "BROKER_PUT"
 GET: Final = "BROKER_GET"
 ACK: Final = "BROKER_ACK"
@@ -62,6 +68,10 @@ class CountTable(dict[K, C], Generic[K, C]):
         return self.setdefault(key if len(self) < MAX_COUNTERS else self._other, self._new_count())
 
 
+def _by_topic() -> CountTable[str, TrafficCount]:
+    return CountTable("", TrafficCount)
+
+
 def _by_group_and_topic() -> CountTable[tuple[str, str], TrafficCount]:
     return CountTable(("", ""), TrafficCount)
 
@@ -71,13 +81,29 @@ class BrokerStats:
     """Messages stored by topic, and delivered or sent back by (group, topic), since the broker started.
 
     ``acked`` counts acks, ``missed_pulls`` pulls that were answered without messages, ``dead_letters`` the messages
-    that a group gave up on, by the topic they were sent to.
+    that a group gave up on, and ``revived`` those that pops did not acknowledge, by the topic they were sent to.
+    ``committed`` and ``rolled_back`` count transactions, ``commit_latencies_s`` has the time from the birth of a half
+    message to its commit, ``timer_delays_s`` the time from the birth of a timer message to its slot; these and the
+    counts of timer messages go by the real topic.
     """
 
     put: CountTable[str, StoredCount] = field(default_factory=lambda: CountTable("", StoredCount))
     got: CountTable[tuple[str, str], TrafficCount] = field(default_factory=_by_group_and_topic)
     sent_back: CountTable[tuple[str, str], TrafficCount] = field(default_factory=_by_group_and_topic)
     dead_letters: CountTable[tuple[str, str], TrafficCount] = field(default_factory=_by_group_and_topic)
+    revived: CountTable[tuple[str, str], TrafficCount] = field(default_factory=_by_group_and_topic)
+    committed: CountTable[str, TrafficCount] = field(default_factory=_by_topic)
+    rolled_back: CountTable[str, TrafficCount] = field(default_factory=_by_topic)
+    commit_latencies_s: CountTable[str, FixedHistogram] = field(
+        default_factory=lambda: CountTable("", lambda: FixedHistogram(COMMIT_LATENCY_BOUNDS_S))
+    )
+    timers_scheduled: CountTable[str, TrafficCount] = field(default_factory=_by_topic)
+    timers_delivered: CountTable[str, TrafficCount] = field(default_factory=_by_topic)
+    timer_delays_s: CountTable[str, FixedHistogram] = field(
+        default_factory=lambda: CountTable("", lambda: FixedHistogram(TIMER_DELAY_BOUNDS_S))
+    )
+    topic_changes: ExecutionTimes = field(default_factory=ExecutionTimes)
+    group_changes: ExecutionTimes = field(default_factory=ExecutionTimes)
     acked: TrafficCount = field(default_factory=TrafficCount)
     missed_pulls: int = 0
 
@@ -85,16 +111,24 @@ class BrokerStats:
         """Return the sums of all topics and groups by the statistic that shows them."""
         return {PUT: _sum(self.put), GET: _sum(self.got), ACK: self.acked}
 
+    @property
+    def _by_group_and_topic(self) -> tuple[CountTable[tuple[str, str], TrafficCount], ...]:
+        return self.got, self.sent_back, self.dead_letters, self.revived
+
     def forget_topic(self, topic: str) -> None:
         """Drop the counters of a topic that is deleted."""
-        self.put.pop(topic, None)
-        for counts in (self.got, self.sent_back, self.dead_letters):
+        for by_topic in (
+            self.put, self.committed, self.rolled_back, self.commit_latencies_s, self.timers_scheduled,
+            self.timers_delivered, self.timer_delays_s,
+        ):  # fmt: skip
+            by_topic.pop(topic, None)
+        for counts in self._by_group_and_topic:
             for key in [key for key in counts if key[1] == topic]:
                 del counts[key]
 
     def forget_group(self, group: str) -> None:
         """Drop the counters of a group that is deleted."""
-        for counts in (self.got, self.sent_back, self.dead_letters):
+        for counts in self._by_group_and_topic:
             for key in [key for key in counts if key[0] == group]:
                 del counts[key]
 

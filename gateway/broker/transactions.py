@@ -23,7 +23,6 @@ from gateway.broker.stored_messages import find_in_queue
 from gateway.broker.topic_table import TopicTable
 from gateway.broker.waiting_message import RealQueueWriter, WaitingMessage, parse_real_queue
 from gateway.config.process import BrokerConfig
-from gateway.runtime.metrics import FixedHistogram
 from remoting.connection import Connection
 from remoting.errors import RequestError
 from remoting.header_reader import compile_header_reader
@@ -37,8 +36,6 @@ REMOVE_TAG: Final = "d"
 """Tag of an op message whose body names ended half messages. Source: TransactionalMessageUtil, 5.4.0."""
 UNSET_REMARK: Final = "not set any response code"
 """Remark of an official answer whose code was set without a remark."""
-FINISH_LATENCY_BOUNDS_S: Final = (5, 60, 600, 3_600, 43_200, 86_400)
-"""Source: BrokerMetricsManager.registerMetricsView, 5.4.0."""
 MAX_ENDED_OFFSETS: Final = 200_000
 """Ended half messages that are remembered for the metric of open ones until the checks have walked over them."""
 NO_HALF_REMARK: Final = "Find prepared transaction message failed"
@@ -196,8 +193,7 @@ class EndTransactionHandler:
         self._real_queues = RealQueueWriter(
             services.store, services.long_polls, services.stats, MessageType.TRANSACTION
         )
-        self.committed = self.rolled_back = 0
-        self.finish_latencies_s = FixedHistogram(FINISH_LATENCY_BOUNDS_S)
+        self._stats = services.stats
         self.op_messages = OpMessageWriter(
             self._clock, writer, services.hosts, config.transaction_op_msg_max_bytes
         )
@@ -220,12 +216,14 @@ class EndTransactionHandler:
         self._check_ownership(half, group, queue_offset)
         if decision == TRANSACTION_ROLLBACK:
             self._record_ended(half)
-            self.rolled_back += 1
+            topic = find_property(half.properties, b"REAL_TOPIC") or b""
+            self._stats.rolled_back[topic.decode("utf-8", "replace")].count_messages(1, 0)
             return encode_response(command.opaque, 0, None, b"", UNSET_REMARK)
-        self._write_real_message(half, physical_offset)
+        real_topic = self._write_real_message(half, physical_offset)
         self._record_ended(half)
-        self.committed += 1
-        self.finish_latencies_s.record(max(0, self._clock.now_ms() - half.born_timestamp) / 1000)
+        self._stats.committed[real_topic].count_messages(1, 0)
+        latency_ms = max(0, self._clock.now_ms() - half.born_timestamp)
+        self._stats.commit_latencies_s[real_topic].record(latency_ms / 1000)
         if self._group_commit.synchronous:
             self._group_commit.hold_answer(connection, None)
         return None if command.is_oneway else encode_response(command.opaque, 0, None, b"", None)
@@ -272,7 +270,8 @@ class EndTransactionHandler:
         if half.topic == _HALF_TOPIC:
             self.op_messages.record_ended(half.queue_id, half.queue_offset)
 
-    def _write_real_message(self, half: WaitingMessage, physical_offset: int) -> None:
+    def _write_real_message(self, half: WaitingMessage, physical_offset: int) -> str:
+        """Store the message of a half message in its real queue, and return the topic of that. Raises RequestError."""
         try:
             topic, queue_id, properties = parse_real_queue(half.properties)
         except MessageFormatError as error:
@@ -295,6 +294,7 @@ class EndTransactionHandler:
                 )
         except (MessageIllegal, StoreFull) as error:
             raise self._store_refusal(error) from error
+        return topic
 
     def _store_refusal(self, error: Exception) -> RequestError:
         """Return the refusal for an error of the store. Source: EndTransactionProcessor.sendFinalMessage, 5.4.0."""

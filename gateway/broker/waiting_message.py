@@ -95,13 +95,13 @@ def _locate_checked_parts(view: memoryview) -> tuple[tuple[Any, ...], int, int, 
     return located
 
 
-def parse_time_and_properties(view: memoryview) -> tuple[int, int, bytes]:
-    """Return physical offset, store timestamp (ms) and properties of a stored message, without parsing the rest.
+def parse_times_and_properties(view: memoryview) -> tuple[int, int, int, bytes]:
+    """Return physical offset, timestamps of birth and storing (ms) and properties of a stored message, and no more.
 
     Raises MessageFormatError when its parts do not add up.
     """
     values, *_, end = _locate_checked_parts(view)
-    return values[6], values[10], bytes(view[end + 2 :])
+    return values[6], values[8], values[10], bytes(view[end + 2 :])
 
 
 def parse_real_queue(properties: bytes) -> tuple[str, int, bytes]:

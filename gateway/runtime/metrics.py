@@ -75,6 +75,18 @@ class FixedHistogram:
         self.count += 1
         self.total += value
 
+    def copy(self) -> "FixedHistogram":
+        """Return a copy that later recordings do not change."""
+        same = FixedHistogram(self._bounds)
+        same.merge(self)
+        return same
+
+    def merge(self, other: "FixedHistogram") -> None:
+        """Add the counts of another histogram, which must have the same bounds."""
+        self._counts = [mine + theirs for mine, theirs in zip(self._counts, other._counts, strict=True)]
+        self.count += other.count
+        self.total += other.total
+
     def shown_buckets(self) -> Iterator[tuple[float, int]]:
         """Yield upper bounds with cumulative counts; the last bound is infinite."""
         return zip((*self._bounds, math.inf), accumulate(self._counts), strict=True)

@@ -40,6 +40,12 @@ def test_every_panel_shows_metrics_that_exist(tmp_path):
         (name,) = facts["brokers"]
         broker = server._brokers.services[0].broker
         broker.stats.dead_letters["g", "t"].count_messages(1, 0)  # appears after a message was given up
+        broker.stats.committed["t"].count_messages(1, 0)  # these appear with the first of their kind
+        broker.stats.revived["g", "t"].count_messages(1, 0)
+        broker.stats.rolled_back["t"].count_messages(1, 0)
+        broker.stats.commit_latencies_s["t"].record(1)
+        broker.stats.timers_scheduled["t"].count_messages(1, 0)
+        broker.stats.timers_delivered["t"].count_messages(1, 0)
         broker.groups.find_or_create("g")
         broker.timer_delivery.metrics.adjust_count("t", 1, 0)  # appears with the first timer message
         async with open_client(*address(facts["brokers"][name])) as client:

@@ -7,7 +7,7 @@ what an alarm has to see, and so are retry topics of push consumers, with ``is_r
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from codec.topics import RETRY_PREFIX, is_system_group
+from codec.topics import RETRY_PREFIX, is_system_group, is_system_topic
 from gateway.broker.client_registry import ClientRegistry
 from gateway.broker.consumer_offsets import ConsumerOffsets
 from gateway.broker.official_metrics import (
@@ -15,7 +15,6 @@ from gateway.broker.official_metrics import (
     MILLISECONDS,
     OTHER,
     Labels,
-    is_system_topic,
     yes_or_no,
 )
 from gateway.broker.pop.reviver import Reviver

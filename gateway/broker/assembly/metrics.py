@@ -7,10 +7,14 @@ from gateway.broker.official_metrics import (
     MILLISECONDS,
     Labels,
     connection_count_metrics,
+    execution_time_metrics,
     node_labels,
+    revived_metrics,
     storage_metrics,
     timer_metrics,
+    timer_traffic_metrics,
     traffic_metrics,
+    transaction_metrics,
 )
 from gateway.broker.pop.reviver import Reviver
 from gateway.broker.processors.broker import Broker
@@ -52,8 +56,12 @@ def _official_metrics(broker: Broker) -> Iterator[Sample]:
     yield from traffic_metrics(broker.stats, node, limit)
     yield None
     yield from connection_count_metrics(broker.clients, node, limit)
+    yield from transaction_metrics(broker.stats, node, limit)
     if broker.timer_delivery is not None:
         yield from timer_metrics(broker.timer_delivery, node, limit)
+        yield from timer_traffic_metrics(broker.stats, node, limit)
+    yield from execution_time_metrics(broker.stats, node)
+    yield from revived_metrics(broker.stats, node, limit)
     reviver = broker.pop.state.reviver
     yield from _pop_metrics(reviver, node)
     lags = ConsumerLags(broker.store, broker.topics, broker.offsets, broker.clients, reviver)
@@ -72,12 +80,9 @@ def _pop_metrics(reviver: Reviver, node: Labels) -> Iterator[Metric]:
         )
     meaning = "pops that are neither acknowledged nor revived"
     yield Metric("rocketmq_pop_checkpoint_buffer_size", len(reviver), meaning, "gauge", node)
-    meaning = "messages written to retry topics because nobody acknowledged them"
-    name = "rocketmq_pop_revive_retry_messages_total"
-    yield Metric(name, reviver.retries_written, meaning, labels=node)
 
 
-def _counts(broker: Broker, node: Labels) -> Iterator[Metric | Distribution]:
+def _counts(broker: Broker, node: Labels) -> Iterator[Metric]:
     permission, topics, groups = (
         broker.config.broker_permission,
         len(broker.topics.table),
@@ -86,13 +91,6 @@ def _counts(broker: Broker, node: Labels) -> Iterator[Metric | Distribution]:
     yield Metric("rocketmq_broker_permission", permission, "4 read, 2 write, 6 both", "gauge", node)
     yield Metric("rocketmq_topic_number", topics, "topics", "gauge", node)
     yield Metric("rocketmq_consumer_group_number", groups, "subscription groups", "gauge", node)
-    ends = broker.transactions
-    yield Metric("rocketmq_commit_messages_total", ends.committed, "committed transactions", labels=node)
-    yield Metric(
-        "rocketmq_rollback_messages_total", ends.rolled_back, "rolled back transactions", labels=node
-    )
     waiting = broker.transaction_checks.count_open()
     meaning = "half messages that wait for a decision"
     yield Metric("rocketmq_half_messages", waiting, meaning, "gauge", node)
-    meaning = "time from the birth of a half message to its commit, in s"
-    yield Distribution("rocketmq_finish_message_latency", ends.finish_latencies_s, meaning, node, "ms")

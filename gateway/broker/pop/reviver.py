@@ -129,7 +129,7 @@ class Reviver:
         self._deadlines = deadlines
         self.log = ReviveLog(config, services, writer)
         self._count = 0
-        self.retries_written = 0
+        self._revived = services.stats.revived
         self._outstanding_counts: dict[tuple[str, str, int], int] = {}
         self._queues = [self._open_queue(queue_id) for queue_id in range(config.pop.revive_queue_num)]
         for queue_id in range(config.pop.revive_queue_num):
@@ -407,7 +407,7 @@ class Reviver:
             if refused.code != ResponseCode.MESSAGE_ILLEGAL:
                 raise
             self._appender.append(again.with_changes(properties=message.properties))
-        self.retries_written += 1
+        self._revived[key.group, key.topic].count_messages(1, 0)
 
     def _choose_retry_queue(self, topic: str, key: PopKey, message: Message) -> int:
         """Return the queue of a retry topic, which is created when it is missing."""

@@ -35,9 +35,10 @@ routes: HandlerTable[Broker] = HandlerTable()
 @UpdateAndCreateSubscriptionGroup.on(routes)
 async def update_group(broker: Broker, request: UpdateAndCreateSubscriptionGroup) -> None:
     """Create or change a group. Source: AdminBrokerProcessor.updateAndCreateSubscriptionGroup, 5.4.0."""
-    check_group_name(request.data.group_name)
-    _update_groups(broker, [request.data])
-    await broker.groups.save_changes()
+    with broker.stats.group_changes.measure(broker.clock):
+        check_group_name(request.data.group_name)
+        _update_groups(broker, [request.data])
+        await broker.groups.save_changes()
 
 
 @UpdateAndCreateSubscriptionGroupList.on(routes)
@@ -47,7 +48,11 @@ async def update_groups(broker: Broker, request: UpdateAndCreateSubscriptionGrou
     Source: AdminBrokerProcessor.updateAndCreateSubscriptionGroupList, 5.4.0. Deviation: they are changed in slices, so
     that those before one with invalid attributes, or beyond a limit, are changed.
     """
-    configs = request.data.group_config_list
+    with broker.stats.group_changes.measure(broker.clock):
+        await _update_all(broker, request.data.group_config_list)
+
+
+async def _update_all(broker: Broker, configs: list[SubscriptionGroupConfig]) -> None:
     for number, config in enumerate(configs):
         check_group_name(config.group_name)
         await end_turn(number)

@@ -3,7 +3,7 @@
 import trio
 
 from codec.constants import ResponseCode
-from codec.topics import RETRY_PREFIX
+from codec.topics import RETRY_PREFIX, is_system_topic
 from gateway.broker.attributes import MESSAGE_TYPE, UNSUPPORTED_ATTRIBUTES, parse_modification
 from gateway.broker.encoded_entries import encode_member, fill_empty
 from gateway.broker.name_validation import check_topic_name
@@ -49,6 +49,11 @@ routes: HandlerTable[Broker] = HandlerTable()
 @UpdateAndCreateTopic.on(routes)
 async def update_topic(broker: Broker, request: UpdateAndCreateTopic) -> None:
     """Create or change one topic. Source: AdminBrokerProcessor.updateAndCreateTopic, 5.4.0."""
+    with broker.stats.topic_changes.measure(broker.clock, is_system_topic(request.topic)):
+        await _update_topic(broker, request)
+
+
+async def _update_topic(broker: Broker, request: UpdateAndCreateTopic) -> None:
     try:
         attributes = parse_modification(request.attributes)
     except ValueError as error:
@@ -76,7 +81,11 @@ async def update_topics(broker: Broker, request: UpdateAndCreateTopicList) -> No
     topic of the list needs no change; this one changes the others. It changes them in slices, so that those before one
     with invalid attributes, or beyond a limit, are changed.
     """
-    configs = request.data.topic_config_list
+    with broker.stats.topic_changes.measure(broker.clock):
+        await _update_all(broker, request.data.topic_config_list)
+
+
+async def _update_all(broker: Broker, configs: list[TopicConfig]) -> None:
     for number, config in enumerate(configs):
         _check_update(broker, config)
         await end_turn(number)
