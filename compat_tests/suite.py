@@ -16,6 +16,8 @@ from typing import IO, Final
 CASES: Final = Path(__file__).parent / "cases"
 POLL_S: Final = 0.25
 """Time between two calls of the function that watches a run."""
+END_TIMEOUT_S: Final = 30.0
+"""Time that a run gets to end, in which its cases delete what they created, before it is killed."""
 
 
 def run_cases(endpoint: str, results: Path | None, options: Sequence[str]) -> int:
@@ -24,7 +26,10 @@ def run_cases(endpoint: str, results: Path | None, options: Sequence[str]) -> in
     ``results`` is the file for a JSON line per case. Ctrl-C reaches the cases as well, and SIGTERM is passed on; they
     delete what they created, so this waits for them.
     """
-    return wait_for_cases([start_cases(endpoint, results, options)])[0]
+    try:
+        return wait_for_cases([start_cases(endpoint, results, options)])[0]
+    except CasesInterrupted as interrupted:
+        return interrupted.codes[0]
 
 
 def start_cases(
@@ -64,28 +69,70 @@ def collect_cases(marks: str) -> set[str]:
 def wait_for_cases(
     processes: Sequence[subprocess.Popen[bytes]], watch: Callable[[], None] = lambda: None
 ) -> list[int]:
-    """Wait for runs that were started, and return their exit codes. ``watch`` is called every `POLL_S`."""
-    with _sigterm_passed_to(processes):
-        while True:
-            try:
+    """Wait for runs that were started, and return their exit codes. ``watch`` is called every `POLL_S`.
+
+    An exception of ``watch`` ends the runs before it goes on. Raises CasesInterrupted, once the runs have ended, after
+    Ctrl-C or SIGTERM.
+    """
+    with _sigterm_passed_to(processes) as signals:
+        try:
+            while not _have_ended(processes, signals):
                 watch()
-                for process in processes:
-                    process.wait(POLL_S)
-                return [process.returncode for process in processes]
-            except subprocess.TimeoutExpired:
-                continue
-            except KeyboardInterrupt:
-                print("interrupted: the cases delete what they created", file=sys.stderr)
+        except Exception:
+            _end(processes)
+            raise
+    codes = [process.returncode for process in processes]
+    if signals:
+        raise CasesInterrupted(codes)
+    return codes
+
+
+class CasesInterrupted(Exception):
+    """Runs that ended early after Ctrl-C or SIGTERM. ``codes`` are their exit codes."""
+
+    def __init__(self, codes: list[int]) -> None:
+        super().__init__("interrupted")
+        self.codes = codes
+
+
+def _have_ended(processes: Sequence[subprocess.Popen[bytes]], signals: list[int]) -> bool:
+    """Wait for `POLL_S` at most, and return True if all processes have ended. Ctrl-C is added to ``signals``."""
+    try:
+        for process in processes:
+            process.wait(POLL_S)
+    except subprocess.TimeoutExpired:
+        return False
+    except KeyboardInterrupt:
+        signals.append(signal.SIGINT)
+        print("interrupted: the cases delete what they created", file=sys.stderr)
+        return False
+    return True
+
+
+def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """End runs in order, and kill those that have not ended in `END_TIMEOUT_S`."""
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        try:
+            process.wait(END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 @contextmanager
-def _sigterm_passed_to(processes: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
-    def pass_on(_number: int, _frame: FrameType | None) -> None:
+def _sigterm_passed_to(processes: Sequence[subprocess.Popen[bytes]]) -> Iterator[list[int]]:
+    """Pass SIGTERM on; the value of the block has an entry for each signal."""
+    signals: list[int] = []
+
+    def pass_on(number: int, _frame: FrameType | None) -> None:
+        signals.append(number)
         for process in processes:
             process.terminate()
 
     before = signal.signal(signal.SIGTERM, pass_on)
     try:
-        yield
+        yield signals
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -25,3 +25,9 @@ class ConfigurationError(click.ClickException):
     """A configuration that cannot be used."""
 
     exit_code = ExitCode.USAGE
+
+
+class EndedEarly(click.ClickException):
+    """Work that ended before it was done, and that another run can do."""
+
+    exit_code = ExitCode.INTERRUPTED

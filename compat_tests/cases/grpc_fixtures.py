@@ -8,6 +8,7 @@ from compat_tests.clients.driver import JavaDriver
 from compat_tests.clients.grpc_api import GrpcJavaClient
 from compat_tests.clients.programs import grpc_classes
 from compat_tests.clients.typed import connect, create_group, has_route, topic_request
+from compat_tests.endpoints import MARKED_VERSION, official_version
 from compat_tests.endpoints.proxy import OfficialProxy
 from compat_tests.jars import Unavailable
 from compat_tests.plugin import skip_or_fail
@@ -25,6 +26,8 @@ def grpc_address(server: ServerUnderTest) -> Iterator[str]:
         return
     if server.kind != "official":
         pytest.skip("no gRPC address is known; --proxy HOST:PORT gives one")
+    if (official_version(server.label) or MARKED_VERSION).startswith("4."):
+        pytest.skip("gRPC is not served by 4.x, whose releases have no Proxy")
     try:
         proxy = OfficialProxy(server.namesrv)
     except Unavailable as missing:

@@ -4,7 +4,7 @@ from types import TracebackType
 from typing import Self
 
 from compat_tests.endpoints.base import NotPossible
-from compat_tests.endpoints.probe import wait_for_route
+from compat_tests.endpoints.reach import find_broker
 
 
 class AddressEndpoint:
@@ -42,7 +42,7 @@ class AddressEndpoint:
             raise NotPossible(
                 f"the settings of {self.name} are not ours to change: {', '.join(self.settings)}"
             )
-        self._broker = wait_for_route(self.namesrv, None, self._timeout_s)
+        self._broker = find_broker(self.namesrv, self._timeout_s)
 
     def stop(self) -> None:
         """Leave the cluster running."""

@@ -6,18 +6,21 @@ from typing import Final
 
 from compat_tests.endpoints.address import AddressEndpoint
 from compat_tests.endpoints.base import Endpoint
-from compat_tests.endpoints.image import VERSION, ImageEndpoint
+from compat_tests.endpoints.image import OFFICIAL_REPOSITORY, ImageEndpoint, image_name
 from compat_tests.endpoints.official import OfficialEndpoint
 from compat_tests.endpoints.ours import OursEndpoint
 from compat_tests.endpoints.shadow import ShadowEndpoint
 
-ENDPOINT_KINDS = "ours, official[:version], image[:version], shadow[:ours] or host:port of a namesrv"
+ENDPOINT_KINDS = (
+    "ours, official[:version], image[:version or name:tag], shadow[:ours] or host:port of a namesrv"
+)
 STARTED_KINDS: Final = ("ours", "official", "image")
 """Kinds of servers that a run starts for itself; any other endpoint is somebody's cluster."""
 OFFICIAL_VERSIONS: Final = {"4.9": "4.9.7", "5.3": "5.3.3", "5.4": "5.4.0", "5.5": "5.5.0"}
 """The release of each line of the official server that is tested: the last one whose broker Maven Central has."""
 MARKED_VERSION: Final = "5.4.0"
 """The official version that the marks and recordings of the cases are about."""
+_VERSION: Final = re.compile(r"\d+\.\d+\.\d+")
 _PROFILES: Final = {"5.4.0": "server-5.4", "4.9.7": "server-4.9"}
 
 
@@ -34,7 +37,7 @@ def choose_endpoint(text: str, settings: Mapping[str, str] | None = None) -> End
     if kind == "shadow" and rest in ("", "official", "ours"):
         return ShadowEndpoint(OursEndpoint(settings) if rest == "ours" else OfficialEndpoint(settings))
     if kind == "image":
-        return ImageEndpoint(settings, version=rest or VERSION)
+        return ImageEndpoint(settings, name=image_name(rest))
     address = text.removeprefix("address:")
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
@@ -55,17 +58,19 @@ def expected_kind(text: str) -> str:
 def official_version(text: str) -> str | None:
     """Return the version of the official server that a text names, e.g. "5.4.0"; None if it names another server.
 
-    Raises ValueError for a version that is none.
+    Raises ValueError for a version that is none, and for the name of an image without a tag.
     """
     kind, _, rest = text.partition(":")
     if kind == "image":
-        return rest or VERSION
+        repository, _, tag = image_name(rest).rpartition(":")
+        is_version = repository == OFFICIAL_REPOSITORY and _VERSION.fullmatch(tag) is not None
+        return tag if is_version else None
     return _full_version(rest) if kind == "official" else None
 
 
 def _full_version(text: str) -> str:
     version = OFFICIAL_VERSIONS.get(text or MARKED_VERSION, text or MARKED_VERSION)
-    if re.fullmatch(r"\d+\.\d+\.\d+", version) is None:
+    if _VERSION.fullmatch(version) is None:
         known = ", ".join(OFFICIAL_VERSIONS)
         raise ValueError(f"{text!r} is no version of the official server: give one of {known}, or x.y.z")
     return version

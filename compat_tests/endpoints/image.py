@@ -1,11 +1,14 @@
-"""The official image `apache/rocketmq:<version>` in one container, through testcontainers and a Docker engine."""
+"""The official image `apache/rocketmq:<version>`, or one that is built like it, in one container.
+
+It runs through testcontainers and a Docker engine.
+"""
 
 import os
 import socket
 from collections.abc import Mapping
 from contextlib import closing
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from compat_tests.endpoints.base import ServesOnPorts
 from compat_tests.endpoints.official import BROKER_SETTINGS, IDLE_SETTINGS
@@ -14,6 +17,7 @@ from compat_tests.endpoints.probe import wait_for_route
 from compat_tests.jars import Unavailable
 
 VERSION = os.environ.get("ROCKETMQ_COMPAT_IMAGE_VERSION", "5.4.0")
+OFFICIAL_REPOSITORY: Final = "apache/rocketmq"
 # The image's own defaults are 4 and 8 GiB; its scripts append these options, which take precedence.
 _HEAP = "-Xms256m -Xmx768m -Xmn128m -XX:MaxDirectMemorySize=512m"
 # Clients must reach the broker at the address it registers, so container ports are published unchanged.
@@ -24,19 +28,56 @@ _COMMAND = (
 )
 
 
+def image_name(text: str) -> str:
+    """Return the full name of an image: of a version ("5.4.0"), of a full name ("apache/rocketmq:5.4.0"), or of "".
+
+    Raises ValueError for a name without a tag, whose meaning changes with time.
+    """
+    if "/" not in text and ":" not in text:
+        return f"{OFFICIAL_REPOSITORY}:{text or VERSION}"
+    repository, _, tag = text.rpartition(":")
+    if not repository or not tag or "/" in tag:
+        raise ValueError(
+            f"the image {text!r} has no tag: give its full name, e.g. {OFFICIAL_REPOSITORY}:{VERSION}"
+        )
+    return text
+
+
 class ImageEndpoint(ServesOnPorts):
-    """The official server in a container; `version` is a tag of apache/rocketmq that the engine has or can pull."""
+    """The official server in a container; `name` is that of an image, with a tag, that the engine has or can pull."""
 
     kind = "image"
     start_timeout_s = 120.0
 
-    def __init__(self, settings: Mapping[str, str] | None = None, *, version: str = VERSION) -> None:
-        self.name = f"image:{version}"
+    def __init__(
+        self,
+        settings: Mapping[str, str] | None = None,
+        *,
+        name: str = f"{OFFICIAL_REPOSITORY}:{VERSION}",
+    ) -> None:
+        self.name = f"image:{name.removeprefix(f'{OFFICIAL_REPOSITORY}:')}"
         self.settings = dict(settings or {})
-        self._version = version
+        self._image = name
         self.host = _engine_host()
         self.namesrv_port, self.broker_port = find_server_ports()
         self._container: Any = None
+
+    def fetch(self) -> None:
+        """Let the engine pull the image unless it has it. Raises Unavailable if that fails."""
+        import docker
+        from docker.errors import DockerException, ImageNotFound
+
+        with closing(docker.from_env()) as engine:
+            try:
+                engine.images.get(self._image)
+            except ImageNotFound:
+                try:
+                    engine.images.pull(self._image)
+                except DockerException as error:
+                    raise Unavailable(
+                        f"the engine has no image {self._image} and cannot pull it ({_explanation(error)}): check the "
+                        "name, or load the image (docker load); `docker image ls` lists those that are there"
+                    ) from error
 
     def pids(self) -> list[int]:
         if self._container is None:
@@ -90,7 +131,7 @@ class ImageEndpoint(ServesOnPorts):
 
         places = {"listenPort": str(self.broker_port), "namesrvAddr": f"127.0.0.1:{self.namesrv_port}"}
         places |= {"brokerIP1": self.host, "brokerIP2": self.host}
-        container = DockerContainer(f"apache/rocketmq:{self._version}")
+        container = DockerContainer(self._image)
         container.with_command(["sh", "-c", _COMMAND]).with_env("JAVA_OPT_EXT", _HEAP)
         container.with_env("NAMESRV_CONF", f"listenPort={self.namesrv_port}\n")
         container.with_env(
@@ -103,7 +144,7 @@ class ImageEndpoint(ServesOnPorts):
             container.start()
         except DockerException as error:
             self.close()
-            raise Unavailable(f"cannot run apache/rocketmq:{self._version}: {error}") from error
+            raise Unavailable(f"cannot run {self._image}: {_explanation(error)}") from error
 
     def _check_alive(self) -> None:
         wrapped = self._container.get_wrapped_container()
@@ -114,6 +155,19 @@ class ImageEndpoint(ServesOnPorts):
 
 def _lines(settings: Mapping[str, str]) -> str:
     return "".join(f"{key}={value}\n" for key, value in settings.items())
+
+
+def _explanation(error: Exception) -> str:
+    """Return what the engine said, without the address of its own interface, which is of no use to a reader."""
+    return str(getattr(error, "explanation", None) or error)
+
+
+def _no_engine(error: Exception, address: str | None = None) -> str:
+    place = f" at {address}" if address else ""
+    return (
+        f"no Docker engine answers{place} ({error}): start Docker, or set DOCKER_HOST to the address of an engine; "
+        "--official VERSION tests the same server without Docker"
+    )
 
 
 def _engine_host() -> str:
@@ -130,7 +184,7 @@ def _engine_host() -> str:
             engine.ping()
             host: str = DockerClient().host()
     except (DockerException, OSError) as error:
-        raise Unavailable(f"no Docker engine answers: {error}") from error
+        raise Unavailable(_no_engine(error)) from error
     return "127.0.0.1" if host == "localhost" else host
 
 
@@ -141,4 +195,4 @@ def _check_socket(engine: str) -> None:
             try:
                 probe.connect(engine.removeprefix("unix://"))
             except OSError as error:
-                raise Unavailable(f"no Docker engine answers at {engine}: {error}") from error
+                raise Unavailable(_no_engine(error, engine)) from error

@@ -46,14 +46,17 @@ MAX_LISTED: Final = 50
 @click.command()
 @click.option("--namesrv", metavar="HOST:PORT", help="Test the cluster at this namesrv.")
 @click.option(
-    "--image", metavar="VERSION", help="Test the official container image of a version; needs Docker."
+    "--image",
+    metavar="IMAGE",
+    help="Test a container image, by version (5.4.0) or name (apache/rocketmq:5.4.0); needs Docker.",
 )
 @click.option(
     "--official",
     is_flag=False,
     flag_value=MARKED_VERSION,
     metavar="VERSION",
-    help=f"Test the official server from its Maven Central jars: {', '.join(OFFICIAL_VERSIONS)} or x.y.z; needs Java.",
+    help=f"Test the official server from its Maven Central jars: {', '.join(OFFICIAL_VERSIONS)} or x.y.z; needs Java. "
+    "With --namesrv, --image or --ours, compare that endpoint with the recorded version, as --snapshot does.",
 )
 @click.option("--ours", is_flag=True, help="Test this server, started for the run (default).")
 @click.option(
@@ -130,21 +133,32 @@ def compat(
     Exit code 0: nothing deviates; 3: something does; 4: nothing was compared.
     """
     endpoint = choose_one(namesrv, image, official, ours)
+    if official and not endpoint.startswith("official:"):
+        if snapshot:
+            raise click.UsageError("--official and --snapshot both name a recorded version: give one")
+        snapshot = official
+    named = _describe_option(endpoint)
     selection = Selection(areas, select, read_only, allow_admin)
     if record:
         if namesrv or against or snapshot:
             raise click.UsageError("--record is for --ours, --official and --image, and needs no reference")
-        _record(SuiteRun(endpoint, selection, workers or 1, junit=junit, proxy=proxy), missing, repeats)
+        run = SuiteRun(endpoint, selection, workers or 1, junit=junit, proxy=proxy, named=named)
+        _record(run, missing, repeats)
         return
+    if missing:
+        raise click.UsageError("--missing selects cases for a recording: give it with --record")
     if against and snapshot:
-        raise click.UsageError("--against and --snapshot exclude each other: give one reference")
+        raise click.UsageError("--against and a recorded version exclude each other: give one reference")
+    for option, file in (("--json", json_file), ("--html", html), ("--junit", junit)):
+        if file is not None and not file.absolute().parent.is_dir():
+            raise click.UsageError(f"{option}: the folder {file.parent} does not exist")
     recorded = None if against else _load_snapshot(snapshot)
     workers = workers or DEFAULT_WORKERS
     expected = recorded[1] if recorded else None
-    results = SuiteRun(endpoint, selection, workers, expected, junit, proxy).run()
+    results = SuiteRun(endpoint, selection, workers, expected, junit, proxy, named).run()
     if recorded is None:
         assert against is not None
-        reference = against, SuiteRun(against, selection, workers).run()
+        reference = against, SuiteRun(against, selection, workers, named=f"--against {against}").run()
     elif selection.is_whole:
         reference = recorded
     else:
@@ -159,21 +173,31 @@ def compat(
 
 
 def choose_one(namesrv: str | None, image: str | None, official: str | None, ours: bool) -> str:
-    """Return the endpoint that the flags name. Raises UsageError when they name several, or no version."""
+    """Return the endpoint that the flags name; ``official`` names one if it is alone.
+
+    Raises UsageError when they name several, or no version.
+    """
     chosen = [
         *([namesrv] if namesrv else []),
         *([f"image:{image}"] if image else []),
-        *([f"official:{official}"] if official else []),
         *(["ours"] if ours else []),
     ]
     if len(chosen) > 1:
-        raise click.UsageError("--namesrv, --image, --official and --ours exclude each other")
-    endpoint = chosen[0] if chosen else "ours"
-    try:
-        official_version(endpoint)
-    except ValueError as error:
-        raise click.UsageError(f"--official: {error}") from error
-    return endpoint
+        raise click.UsageError("--namesrv, --image and --ours exclude each other: give one endpoint")
+    for option, text in (("--image", f"image:{image or ''}"), ("--official", f"official:{official or ''}")):
+        try:
+            official_version(text)
+        except ValueError as error:
+            raise click.UsageError(f"{option}: {error}") from error
+    return chosen[0] if chosen else f"official:{official}" if official else "ours"
+
+
+def _describe_option(endpoint: str) -> str:
+    """Return the option that names an endpoint, as a user would write it."""
+    kind, _, rest = endpoint.partition(":")
+    if kind in ("image", "official"):
+        return f"--{kind} {rest}"
+    return "--ours" if endpoint == "ours" else f"--namesrv {endpoint}"
 
 
 def _load_snapshot(version: str | None) -> tuple[str, Results]:
@@ -182,14 +206,21 @@ def _load_snapshot(version: str | None) -> tuple[str, Results]:
     if chosen is None:
         raise click.ClickException(f"no official version is recorded in {SNAPSHOTS}: use --against ENDPOINT")
     if OFFICIAL_VERSIONS.get(chosen, chosen) not in versions:
-        raise click.UsageError(f"--snapshot {version} is not recorded; recorded are {', '.join(versions)}")
+        raise click.UsageError(
+            f"official {version} is not recorded: give one of {', '.join(versions)}, "
+            f"or compare with the server itself: --against official:{version}"
+        )
     snapshot = read_snapshot(chosen)
     return snapshot.endpoint, snapshot.results
 
 
 def _record(run: SuiteRun, missing: bool, repeats: int) -> None:
     """Record a run. Of a selection, the results replace those of the same cases in the recording."""
-    name = official_version(run.endpoint) or OURS
+    name = OURS if run.endpoint == OURS else official_version(run.endpoint)
+    if name is None:
+        raise click.UsageError(
+            f"--record: {run.endpoint} is no official version, which a recording is named after"
+        )
     marks = RECORDED_OF_OURS if name == OURS else ABOUT_THE_ENDPOINT
     run = replace(run, selection=replace(run.selection, marks=marks))
     before: Results = {}

@@ -1,21 +1,24 @@
 """Runs the cases for `rmq-gateway compat`: workers, progress, and the output of a run that ends early."""
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from subprocess import Popen
 from typing import Final
 from xml.etree import ElementTree
 
 import click
 
 from compat_tests.endpoints import STARTED_KINDS, Unavailable, choose_endpoint, expected_kind
+from compat_tests.endpoints.image import ImageEndpoint
+from compat_tests.report.endpoint_watch import EndpointGone, EndpointWatch
 from compat_tests.report.progress import ProgressView, RunState
 from compat_tests.results_file import Results, read_results
-from compat_tests.suite import start_cases, wait_for_cases
-from toolkit.exit_codes import ConfigurationError
+from compat_tests.suite import CasesInterrupted, start_cases, wait_for_cases
+from toolkit.exit_codes import ConfigurationError, EndedEarly
 from toolkit.install_command import install_command
 
 ABOUT_THE_ENDPOINT: Final = "case and not ours_only and not both_servers"
@@ -23,6 +26,8 @@ ABOUT_THE_ENDPOINT: Final = "case and not ours_only and not both_servers"
 RECORDED_OF_OURS: Final = "case and not ours_only"
 """Also the cases in which an official broker and ours work on each other's stores."""
 DEFAULT_WORKERS: Final = 3
+MIN_WORKERS_OF_THREE_SERVERS: Final = 3
+"""Number of workers from which on a run starts three servers at once, one for each of its parts."""
 MAX_OUTPUT_CHARS: Final = 4_000
 """Longest end of pytest's output that is shown when a run ends early."""
 _PYTEST_DONE: Final = (0, 1)
@@ -58,7 +63,8 @@ class SuiteRun:
     """One run of the selected cases against an endpoint, by a number of workers that share its server.
 
     ``expected`` are the results that the progress compares with; ``junit`` is a file for JUnit XML.
-    ``proxy`` is the gRPC address ("host:port") of an endpoint that does not tell it.
+    ``proxy`` is the gRPC address ("host:port") of an endpoint that does not tell it. ``named`` is how the
+    user named the endpoint ("--namesrv 10.0.0.5:9876"), for messages.
     """
 
     endpoint: str
@@ -67,31 +73,37 @@ class SuiteRun:
     expected: Results | None = None
     junit: Path | None = None
     proxy: str | None = None
+    named: str | None = None
 
     def run(self, places: Sequence[str] = ()) -> Results:
         """Run the cases, or those with the ids ``places``, and return their results; {} if none is selected.
 
         Raises ClickException when the endpoint cannot be tested or a run ends early, and ConfigurationError without
-        pytest.
+        pytest, and EndedEarly after Ctrl-C, SIGTERM, or when somebody's cluster stops answering.
         """
         for module in ("pytest", *(["xdist"] if self.workers > 1 else [])):
             if find_spec(module) is None:
                 raise ConfigurationError(f"the suite needs {module}: {install_command('compat')}")
-        _check_endpoint(self.endpoint)
+        namesrv = self._check_endpoint()
         with tempfile.TemporaryDirectory(prefix="rmq-compat-") as text:
             parts = [_Part(Path(text) / str(number), each) for number, each in enumerate(self._parts())]
-            # Servers that are started for the run are started for each part; somebody's cluster is shared.
-            together = (
-                [parts] if expected_kind(self.endpoint) in STARTED_KINDS else [[each] for each in parts]
-            )
-            for group in together:
-                self._run_together(group, places)
+            for group in [parts] if self._runs_parts_together else [[part] for part in parts]:
+                self._run_together(group, places, namesrv)
             if self.junit is not None:
                 _merge_reports([part.junit for part in parts if part.junit.exists()], self.junit)
             found: Results = {}
             for part in parts:
                 found |= part.read()
         return found
+
+    @property
+    def _runs_parts_together(self) -> bool:
+        """True if each part of the run has a server of its own beside those of the others.
+
+        Somebody's cluster is shared, so its parts follow one another; so do those on a machine that is given few
+        workers, and then one server runs at a time.
+        """
+        return self.workers >= MIN_WORKERS_OF_THREE_SERVERS and expected_kind(self.endpoint) in STARTED_KINDS
 
     def _parts(self) -> list[tuple[str, int]]:
         """Return marks and number of workers of each part of the run.
@@ -107,7 +119,7 @@ class SuiteRun:
             (f"{marks} and stops_server", 1),
         ]
 
-    def _run_together(self, parts: Sequence["_Part"], places: Sequence[str]) -> None:
+    def _run_together(self, parts: Sequence["_Part"], places: Sequence[str], namesrv: str | None) -> None:
         state = RunState([part.results for part in parts], self.expected)
         proxy = [f"--proxy={self.proxy}"] if self.proxy else []
         with ExitStack() as stack:
@@ -122,13 +134,64 @@ class SuiteRun:
                 )
                 for part in parts
             ]
-            codes = wait_for_cases(processes, view.update)
+            codes = self._wait(processes, view.update, state, namesrv)
         for part, code in zip(parts, codes, strict=True):
             if code != _PYTEST_NOTHING_SELECTED and (code not in _PYTEST_DONE or not part.results.exists()):
                 said = part.log.read_text()[-MAX_OUTPUT_CHARS:].strip()
                 raise click.ClickException(
-                    f"the cases against {self.endpoint} ended early (pytest exit code {code}):\n{said}"
+                    f"the cases against {self._label} ended early (pytest exit code {code}):\n{said}"
                 )
+
+    def _wait(
+        self,
+        processes: Sequence[Popen[bytes]],
+        update: Callable[[], None],
+        state: RunState,
+        namesrv: str | None,
+    ) -> list[int]:
+        """Wait for the processes and show how far they are; end them if the cluster at ``namesrv`` stops answering."""
+        check = EndpointWatch(namesrv) if namesrv is not None else None
+
+        def watch() -> None:
+            update()
+            if check is not None:
+                check()
+
+        try:
+            return wait_for_cases(processes, watch)
+        except CasesInterrupted as error:
+            raise EndedEarly(
+                f"interrupted after {state.done} cases; nothing was compared or recorded"
+            ) from error
+        except EndpointGone as error:
+            raise EndedEarly(
+                f"{self._label} stopped answering after {state.done} cases, and nothing was compared: {error}. "
+                'What the run created there may be left: topics and groups whose names begin with "compat_"'
+            ) from error
+
+    @property
+    def _label(self) -> str:
+        return self.named or self.endpoint
+
+    def _check_endpoint(self) -> str | None:
+        """Return the address of the namesrv of somebody's cluster; None for a server that the run starts.
+
+        Raises ClickException if the endpoint has no chance: no cluster answers, Java, Maven or Docker is missing, or
+        there is no such image.
+        """
+        try:
+            endpoint = choose_endpoint(self.endpoint)
+            with closing(endpoint):
+                if isinstance(endpoint, ImageEndpoint):
+                    endpoint.fetch()
+                if endpoint.kind == "address":
+                    endpoint.start()
+                    return endpoint.namesrv
+        except ValueError as error:
+            raise click.UsageError(f"{self._label}: {error}") from error
+        except (Unavailable, RuntimeError) as error:
+            raise click.ClickException(f"{self._label} cannot be tested: {error}") from error
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,19 +222,6 @@ class _Part:
 
     def read(self) -> Results:
         return read_results(self.results)[1] if self.results.exists() else {}
-
-
-def _check_endpoint(text: str) -> None:
-    """Raise ClickException if an endpoint has no chance: no cluster answers, or Java, Maven or Docker is missing."""
-    try:
-        endpoint = choose_endpoint(text)
-        with closing(endpoint):
-            if endpoint.kind == "address":
-                endpoint.start()
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
-    except (Unavailable, RuntimeError) as error:
-        raise click.ClickException(f"{text} cannot be tested: {error}") from error
 
 
 def _merge_reports(reports: Sequence[Path], target: Path) -> None:

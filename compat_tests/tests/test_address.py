@@ -18,6 +18,6 @@ def test_cannot_be_killed_or_changed() -> None:
 
 
 def test_learns_the_broker_from_the_route(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(address, "wait_for_route", lambda namesrv, port, timeout_s: "h:2")
+    monkeypatch.setattr(address, "find_broker", lambda namesrv, timeout_s: "h:2")
     with AddressEndpoint("h:1") as endpoint:
         assert endpoint.broker == "h:2"

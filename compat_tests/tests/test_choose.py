@@ -54,6 +54,9 @@ def test_the_version_that_a_text_names() -> None:
     assert official_version("official") == "5.4.0"
     assert official_version("official:5.5") == "5.5.0"
     assert official_version("image:5.3.3") == "5.3.3"
+    assert official_version("image:apache/rocketmq:5.3.3") == "5.3.3"
+    assert official_version("image:apache/rocketmq:latest") is None
+    assert official_version("image:mine/rocketmq:5.3.3") is None
     assert official_version("10.0.0.1:9876") is None
     with pytest.raises(ValueError, match="no version of the official server"):
         official_version("official:5")

@@ -63,6 +63,16 @@ def test_nothing_deviates(world):
     assert shown.output == "1 of 1 cases behave as on official 5.4.0, none deviates.\n"
 
 
+def test_with_another_endpoint_the_official_version_is_the_reference(world):
+    record(world, a="passed")
+    world["official:4.9"] = results(a="failed")
+    assert invoke("--official", "4.9", "--record").exit_code == 0
+    for options in (("--namesrv", "10.0.0.5:9876"), ("--image", "apache/rocketmq:5.4.0"), ("--ours",)):
+        endpoint = options[-1] if options[0] == "--namesrv" else f"image:{options[-1]}"
+        world["ours" if options == ("--ours",) else endpoint] = results(a="passed")
+        assert "behave as on official 4.9.7, 1 better" in invoke(*options, "--official", "4.9").output
+
+
 def test_a_selection_is_compared_with_the_same_cases(world):
     record(world, a="passed", b="passed")
     world["ours"] = results(a="passed")
@@ -92,12 +102,18 @@ def test_a_second_endpoint(world):
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (("--namesrv", "x:1", "--official"), "exclude each other"),
+        (("--namesrv", "x:1", "--ours"), "exclude each other: give one endpoint"),
         (("--against", "ours", "--snapshot", "5.4.0"), "give one reference"),
+        (("--namesrv", "x:1", "--official", "--snapshot", "5.4.0"), "both name a recorded version"),
+        (("--missing",), "give it with --record"),
+        (("--json", "/no/such/folder/x.json"), "--json: the folder /no/such/folder does not exist"),
+        (("--record", "--image", "mine/rocketmq:5.4.0"), "image:mine/rocketmq:5.4.0 is no official version"),
+        (("--image", "apache/rocketmq"), "--image: the image 'apache/rocketmq' has no tag"),
+        (("--namesrv", "x:1", "--official", "5.4.1"), "official 5.4.1 is not recorded: give one of 5.4.0"),
         (("--record", "--namesrv", "x:1"), "--record is for --ours, --official and --image"),
         (("--record", "--against", "ours"), "needs no reference"),
         (("--official", "5"), "'5' is no version of the official server: give one of 4.9, 5.3"),
-        (("--snapshot", "1.0.0"), "--snapshot 1.0.0 is not recorded; recorded are 5.4.0"),
+        (("--snapshot", "1.0.0"), "official 1.0.0 is not recorded: give one of 5.4.0"),
     ],
 )
 def test_flags_that_contradict_each_other(world, arguments, text):
@@ -193,7 +209,7 @@ def test_only_the_cases_of_an_area_are_run_and_the_endpoint_is_really_tested(tmp
 @pytest.mark.parametrize(
     ("endpoint", "text"),
     [
-        ("127.0.0.1:1", "127.0.0.1:1 cannot be tested: no route to a broker from 127.0.0.1:1"),
+        ("127.0.0.1:1", "127.0.0.1:1 cannot be tested: nothing listens at 127.0.0.1:1: check host and port"),
         ("image:5.3.3", "image:5.3.3 cannot be tested: no Docker engine answers"),
         ("official:4.9.8", "official:4.9.8 cannot be tested: java is not on PATH"),
     ],
