@@ -8,6 +8,7 @@ from compat_tests.endpoints.choose import (
     STARTED_KINDS,
     choose_endpoint,
     expected_kind,
+    is_address,
     official_version,
 )
 from compat_tests.endpoints.process import exit_on_sigterm
@@ -24,5 +25,6 @@ __all__ = [
     "choose_endpoint",
     "exit_on_sigterm",
     "expected_kind",
+    "is_address",
     "official_version",
 ]

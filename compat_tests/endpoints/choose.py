@@ -20,6 +20,7 @@ OFFICIAL_VERSIONS: Final = {"4.9": "4.9.7", "5.3": "5.3.3", "5.4": "5.4.0", "5.5
 """The release of each line of the official server that is tested: the last one whose broker Maven Central has."""
 MARKED_VERSION: Final = "5.4.0"
 """The official version that the marks and recordings of the cases are about."""
+MAX_PORT: Final = 65535
 _VERSION: Final = re.compile(r"\d+\.\d+\.\d+")
 _PROFILES: Final = {"5.4.0": "server-5.4", "4.9.7": "server-4.9"}
 
@@ -39,12 +40,17 @@ def choose_endpoint(text: str, settings: Mapping[str, str] | None = None) -> End
     if kind == "image":
         return ImageEndpoint(settings, name=image_name(rest))
     address = text.removeprefix("address:")
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal():
+    if not is_address(address):
         raise ValueError(f"unknown endpoint {text!r}; possible are {ENDPOINT_KINDS}")
     somebodys = AddressEndpoint(address)
     somebodys.settings.update(settings or {})
     return somebodys
+
+
+def is_address(text: str) -> bool:
+    """Return True for a host, or "[…]" around an address of IPv6, followed by a colon and a port."""
+    host, _, port = text.rpartition(":")
+    return bool(host) and port.isdecimal() and int(port) <= MAX_PORT
 
 
 def expected_kind(text: str) -> str:

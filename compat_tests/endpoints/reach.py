@@ -42,6 +42,14 @@ def find_broker(namesrv: str, timeout_s: float) -> str:
         time.sleep(RETRY_S)
 
 
+def check_listener(address: str) -> None:
+    """Raise Unreachable unless something listens at an address ("host:port")."""
+    try:
+        _connect(address).__exit__()
+    except OSError as error:
+        raise Unreachable(f"nothing can be reached at {address} ({error}): check host and port") from error
+
+
 def _ask_for_broker(namesrv: str) -> str:
     try:
         with _connect(namesrv) as probe:

@@ -14,7 +14,13 @@ from typing import Any, Final
 import click
 
 from compat_tests.areas import AREAS
-from compat_tests.endpoints import ENDPOINT_KINDS, MARKED_VERSION, OFFICIAL_VERSIONS, official_version
+from compat_tests.endpoints import (
+    ENDPOINT_KINDS,
+    MARKED_VERSION,
+    OFFICIAL_VERSIONS,
+    is_address,
+    official_version,
+)
 from compat_tests.report.comparison import DEVIATES, EndpointComparison, compare
 from compat_tests.report.html_page import render_page, verdict_text
 from compat_tests.report.recorder import DEFAULT_REPEATS, failed_cases, run_with_repeats
@@ -132,6 +138,9 @@ def compat(
 
     Exit code 0: nothing deviates; 3: something does; 4: nothing was compared.
     """
+    for option, address in (("--namesrv", namesrv), ("--proxy", proxy)):
+        if address is not None and not is_address(address):
+            raise click.UsageError(f"{option}: {address!r} is no address: give HOST:PORT, e.g. 10.0.0.5:9876")
     endpoint = choose_one(namesrv, image, official, ours)
     if official and not endpoint.startswith("official:"):
         if snapshot:
@@ -152,17 +161,11 @@ def compat(
     for option, file in (("--json", json_file), ("--html", html), ("--junit", junit)):
         if file is not None and not file.absolute().parent.is_dir():
             raise click.UsageError(f"{option}: the folder {file.parent} does not exist")
-    recorded = None if against else _load_snapshot(snapshot)
-    workers = workers or DEFAULT_WORKERS
-    expected = recorded[1] if recorded else None
-    results = SuiteRun(endpoint, selection, workers, expected, junit, proxy, named).run()
-    if recorded is None:
-        assert against is not None
-        reference = against, SuiteRun(against, selection, workers, named=f"--against {against}").run()
-    elif selection.is_whole:
-        reference = recorded
+    run = SuiteRun(endpoint, selection, workers or DEFAULT_WORKERS, None, junit, proxy, named)
+    if against:
+        results, reference = _run_both(run, against)
     else:
-        reference = recorded[0], {name: line for name, line in recorded[1].items() if name in results}
+        results, reference = _run_against_recording(run, snapshot)
     comparison = compare((endpoint, results), reference)
     _write_files(comparison, json_file, html)
     _print_comparison(comparison)
@@ -170,6 +173,24 @@ def compat(
     sys.exit(
         ExitCode.NOTHING if not compared else ExitCode.REFUSED if comparison.deviations else ExitCode.DONE
     )
+
+
+def _run_both(run: SuiteRun, against: str) -> tuple[Results, tuple[str, Results]]:
+    """Return the results of a run and those of a second endpoint, with its name."""
+    other = SuiteRun(against, run.selection, run.workers, named=f"--against {against}")
+    # Both before the first run, which takes long.
+    run.check()
+    other.check()
+    return run.run(), (against, other.run())
+
+
+def _run_against_recording(run: SuiteRun, version: str | None) -> tuple[Results, tuple[str, Results]]:
+    """Return the results of a run and those of the same cases in a recording, with its name."""
+    name, recorded = _load_snapshot(version)
+    results = replace(run, expected=recorded).run()
+    if not run.selection.is_whole:
+        recorded = {case_id: line for case_id, line in recorded.items() if case_id in results}
+    return results, (name, recorded)
 
 
 def choose_one(namesrv: str | None, image: str | None, official: str | None, ours: bool) -> str:

@@ -14,6 +14,7 @@ import click
 
 from compat_tests.endpoints import STARTED_KINDS, Unavailable, choose_endpoint, expected_kind
 from compat_tests.endpoints.image import ImageEndpoint
+from compat_tests.endpoints.reach import Unreachable, check_listener
 from compat_tests.report.endpoint_watch import EndpointGone, EndpointWatch
 from compat_tests.report.progress import ProgressView, RunState
 from compat_tests.results_file import Results, read_results
@@ -81,10 +82,7 @@ class SuiteRun:
         Raises ClickException when the endpoint cannot be tested or a run ends early, and ConfigurationError without
         pytest, and EndedEarly after Ctrl-C, SIGTERM, or when somebody's cluster stops answering.
         """
-        for module in ("pytest", *(["xdist"] if self.workers > 1 else [])):
-            if find_spec(module) is None:
-                raise ConfigurationError(f"the suite needs {module}: {install_command('compat')}")
-        namesrv = self._check_endpoint()
+        namesrv = self.check()
         with tempfile.TemporaryDirectory(prefix="rmq-compat-") as text:
             parts = [_Part(Path(text) / str(number), each) for number, each in enumerate(self._parts())]
             for group in [parts] if self._runs_parts_together else [[part] for part in parts]:
@@ -95,6 +93,34 @@ class SuiteRun:
             for part in parts:
                 found |= part.read()
         return found
+
+    def check(self) -> str | None:
+        """Return the address of the namesrv of somebody's cluster; None for a server that the run starts.
+
+        Raises ClickException if the endpoint has no chance: no cluster answers, Java, Maven or Docker is missing, or
+        there is no such image; ConfigurationError without pytest.
+        """
+        for module in ("pytest", *(["xdist"] if self.workers > 1 else [])):
+            if find_spec(module) is None:
+                raise ConfigurationError(f"the suite needs {module}: {install_command('compat')}")
+        try:
+            if self.proxy is not None:
+                check_listener(self.proxy)
+        except Unreachable as error:
+            raise click.ClickException(f"--proxy: {error}") from error
+        try:
+            endpoint = choose_endpoint(self.endpoint)
+            with closing(endpoint):
+                if isinstance(endpoint, ImageEndpoint):
+                    endpoint.fetch()
+                if endpoint.kind == "address":
+                    endpoint.start()
+                    return endpoint.namesrv
+        except ValueError as error:
+            raise click.UsageError(f"{self._label}: {error}") from error
+        except (Unavailable, RuntimeError) as error:
+            raise click.ClickException(f"{self._label} cannot be tested: {error}") from error
+        return None
 
     @property
     def _runs_parts_together(self) -> bool:
@@ -108,11 +134,12 @@ class SuiteRun:
     def _parts(self) -> list[tuple[str, int]]:
         """Return marks and number of workers of each part of the run.
 
-        Cases that stop a server, or change its settings, run one by one: others would notice.
+        Cases that stop a server, or change its settings, run one by one: others would notice. Read-only ones do
+        neither.
         """
         marks = self.selection.marks
-        if self.workers == 1:
-            return [(marks, 1)]
+        if self.workers == 1 or self.selection.read_only:
+            return [(marks, self.workers)]
         return [
             (f"{marks} and not stops_server and not needs_admin", self.workers),
             (f"{marks} and needs_admin and not stops_server", 1),
@@ -172,26 +199,6 @@ class SuiteRun:
     @property
     def _label(self) -> str:
         return self.named or self.endpoint
-
-    def _check_endpoint(self) -> str | None:
-        """Return the address of the namesrv of somebody's cluster; None for a server that the run starts.
-
-        Raises ClickException if the endpoint has no chance: no cluster answers, Java, Maven or Docker is missing, or
-        there is no such image.
-        """
-        try:
-            endpoint = choose_endpoint(self.endpoint)
-            with closing(endpoint):
-                if isinstance(endpoint, ImageEndpoint):
-                    endpoint.fetch()
-                if endpoint.kind == "address":
-                    endpoint.start()
-                    return endpoint.namesrv
-        except ValueError as error:
-            raise click.UsageError(f"{self._label}: {error}") from error
-        except (Unavailable, RuntimeError) as error:
-            raise click.ClickException(f"{self._label} cannot be tested: {error}") from error
-        return None
 
 
 @dataclass(frozen=True, slots=True)

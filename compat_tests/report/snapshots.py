@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from compat_tests.endpoints import MARKED_VERSION, OFFICIAL_VERSIONS
+from compat_tests.report.recorded_lines import recorded_line
 from compat_tests.results_file import Results, parse_lines
 
 SNAPSHOTS: Final = Path(__file__).parents[1] / "snapshots"
@@ -58,7 +59,10 @@ def write_snapshot(name: str, results: Results, day: str) -> Path:
     path = _path_of(name)
     endpoint = name if name == OURS else f"official {OFFICIAL_VERSIONS.get(name, name)}"
     lines = [{"endpoint": endpoint, "recorded": day}]
-    ordered = sorted(results.values(), key=lambda line: str(line["id"]))
+    version = OFFICIAL_VERSIONS.get(name, name)
+    ordered = sorted(
+        (recorded_line(version, line) for line in results.values()), key=lambda line: str(line["id"])
+    )
     lines += [{field: line[field] for field in _RECORDED_FIELDS} for line in ordered]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path

@@ -1,4 +1,4 @@
-"""Why a cluster cannot be tested, in words of the user, against scripted servers."""
+"""The reasons for which a cluster cannot be tested, against scripted servers."""
 
 import socket
 from typing import Any

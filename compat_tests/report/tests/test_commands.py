@@ -18,7 +18,7 @@ from compat_tests.report.tests.test_comparison import results
 @pytest.fixture
 def world(tmp_path, monkeypatch):
     """Results by endpoint, in place of runs of the cases; the folder of snapshots is empty."""
-    runs: dict[str, Any] = {"asked": [], "proxies": []}
+    runs: dict[str, Any] = {"asked": [], "proxies": [], "checked": []}
 
     def run(self, places=()):
         runs["asked"].append((self.endpoint, self.selection.options(), list(places)))
@@ -27,6 +27,7 @@ def world(tmp_path, monkeypatch):
         return found.pop(0) if isinstance(found, list) else found
 
     monkeypatch.setattr(SuiteRun, "run", run)
+    monkeypatch.setattr(SuiteRun, "check", lambda self: runs["checked"].append(self.endpoint))
     for module in (commands, snapshots):
         monkeypatch.setattr(module, "SNAPSHOTS", tmp_path)
     return runs
@@ -97,6 +98,7 @@ def test_a_second_endpoint(world):
     world["ours"], world["image:5.3.3"] = results(a="passed"), results(a="passed")
     shown = invoke("--against", "image:5.3.3")
     assert shown.output == "1 of 1 cases behave as on image:5.3.3, none deviates.\n"
+    assert world["checked"] == ["ours", "image:5.3.3"]
 
 
 @pytest.mark.parametrize(
