@@ -161,12 +161,11 @@ def server(request: pytest.FixtureRequest) -> Iterator[ServerUnderTest]:
 @pytest.fixture(scope="session")
 def endpoint(request: pytest.FixtureRequest, server: ServerUnderTest) -> Endpoint:
     """The endpoint, for cases that stop or crash the server; skips where this process may not stop it."""
+    if server.kind == "address":
+        pytest.skip("this endpoint is not ours to stop")
     if hasattr(request.config, "workerinput"):
         skip_or_fail("several workers share the server; cases that stop it need a run of their own")
-    found = request.config.stash.get(_ENDPOINT_KEY, None)
-    if found is None or found.kind == "address":
-        pytest.skip("this endpoint is not ours to stop")
-    return found
+    return request.config.stash[_ENDPOINT_KEY]
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest evaluates `-m`

@@ -84,7 +84,9 @@ class SuiteRun:
         """
         namesrv = self.check()
         with tempfile.TemporaryDirectory(prefix="rmq-compat-") as text:
-            parts = [_Part(Path(text) / str(number), each) for number, each in enumerate(self._parts())]
+            parts = [
+                _Part(Path(text) / str(number), each) for number, each in enumerate(self._parts(namesrv))
+            ]
             for group in [parts] if self._runs_parts_together else [[part] for part in parts]:
                 self._run_together(group, places, namesrv)
             if self.junit is not None:
@@ -131,14 +133,15 @@ class SuiteRun:
         """
         return self.workers >= MIN_WORKERS_OF_THREE_SERVERS and expected_kind(self.endpoint) in STARTED_KINDS
 
-    def _parts(self) -> list[tuple[str, int]]:
+    def _parts(self, namesrv: str | None) -> list[tuple[str, int]]:
         """Return marks and number of workers of each part of the run.
 
         Cases that stop a server, or change its settings, run one by one: others would notice. Read-only ones do
-        neither.
+        neither, and without leave to do so they are skipped at the cluster of ``namesrv``.
         """
         marks = self.selection.marks
-        if self.workers == 1 or self.selection.read_only:
+        is_harmless = self.selection.read_only or (namesrv is not None and not self.selection.allow_admin)
+        if self.workers == 1 or is_harmless:
             return [(marks, self.workers)]
         return [
             (f"{marks} and not stops_server and not needs_admin", self.workers),

@@ -28,6 +28,8 @@ def test_a_refused_request_is_not_served_and_stays_in_the_reason(reason: str) ->
 
 def test_another_failure_is_what_the_version_does() -> None:
     assert recorded("4.9.7", "pull", "failed", "assert 1 == 29") == ("failed", "assert 1 == 29")
+    answered = "assert (0, None) == (3, ' request...ot supported')"
+    assert recorded("5.5.0", "admin", "failed", answered) == ("failed", answered)
 
 
 def test_areas_that_are_younger_than_the_version() -> None:
