@@ -15,6 +15,7 @@ from compat_tests.clients.driver import JavaDriver
 from compat_tests.clients.java_api import JavaClient
 from compat_tests.clients.programs import run_mqadmin
 from compat_tests.clients.typed import (
+    committed_messages,
     connect,
     create_group,
     create_topic,
@@ -201,6 +202,8 @@ def test_reset_by_tool(java5: JavaClient, server: ServerUnderTest, tmp_path: Pat
     with java5.producer(server.unique_name("producer")) as producer, java5.push(group, topic) as consumer:
         producer.send_numbered(topic, 5)
         assert len(consumer.received(5, 60)) == 5
+        # A 4.9 broker resets only groups that have committed an offset.
+        eventually(lambda: committed_messages(server, group, topic) == 5, 20)
         options = ["-n", server.namesrv, "-g", group, "-t", topic, "-s", str(hours_ago_ms())]
         printed = run_mqadmin(tmp_path / "admin", "resetOffsetByTime", *options)
         assert "Exception" not in printed

@@ -104,7 +104,7 @@ def test_orderly_retry(java: JavaClient, server: ServerUnderTest) -> None:
     topic, group = server.topic_name(), server.unique_name("group")
     with java.producer(server.unique_name("producer")) as producer:
         producer.send_numbered(topic, 1)
-        queue = producer.queues(topic)[0]
+        queue = producer.queues_of_new_topic(topic)[0]
         sent = producer.send(
             *[{"topic": topic, "body": f"o{i}"} for i in range(3)], mode="queue", queue=queue
         )
@@ -222,7 +222,7 @@ def test_lite_assign(java: JavaClient, server: ServerUnderTest) -> None:
     topic, group = server.topic_name(), server.unique_name("group")
     with java.producer(server.unique_name("producer")) as producer:
         producer.send_numbered(topic, 1)
-        queue = producer.queues(topic)[3]
+        queue = producer.queues_of_new_topic(topic)[3]
         first = producer.send(
             *[{"topic": topic, "body": f"m{i}"} for i in range(6)], mode="queue", queue=queue
         )
@@ -241,7 +241,7 @@ def test_pull(java: JavaClient, server: ServerUnderTest) -> None:
     before_ms = int(time.time() * 1000) - 60_000
     with java.producer(server.unique_name("producer")) as producer:
         producer.send_numbered(topic, 1)
-        queue = producer.queues(topic)[1]
+        queue = producer.queues_of_new_topic(topic)[1]
         sent = producer.send(*[{"topic": topic, "body": str(i)} for i in range(5)], mode="queue", queue=queue)
     first, last = sent[0]["offset"], sent[-1]["offset"]
     with java.pull(group) as consumer:
@@ -263,7 +263,7 @@ def test_pull_no_match(java: JavaClient, server: ServerUnderTest) -> None:
     topic, group = server.topic_name(), server.unique_name("group")
     with java.producer(server.unique_name("producer")) as producer:
         producer.send_numbered(topic, 1)
-        queue = producer.queues(topic)[0]
+        queue = producer.queues_of_new_topic(topic)[0]
         producer.send(*[{"topic": topic, "body": "x", "tags": "A"}] * 3, mode="queue", queue=queue)
     with java.pull(group) as consumer:
         answer = consumer.pull(queue, 0, tags="B")
@@ -276,7 +276,7 @@ def test_pull_block(java: JavaClient, server: ServerUnderTest) -> None:
     topic, group = server.topic_name(), server.unique_name("group")
     with java.producer(server.unique_name("producer")) as producer:
         producer.send_numbered(topic, 1)
-        queue = producer.queues(topic)[0]
+        queue = producer.queues_of_new_topic(topic)[0]
         with java.pull(group) as consumer:
             end = consumer.offsets(queue)["max"]
             waiting = java.driver.start_call("pull", name=group, queue=queue, offset=end, block=True)

@@ -31,7 +31,7 @@ def test_autocreate(java: JavaClient, server: ServerUnderTest) -> None:
     topic = server.topic_name()
     with java.producer(server.unique_name("producer"), defaultTopicQueueNums=3) as producer:
         assert producer.send_numbered(topic, 1)[0]["status"] == "SEND_OK"
-        queues = producer.queues(topic)
+        queues = producer.queues_of_new_topic(topic)
     assert [queue["queue"] for queue in queues] == [0, 1, 2]
 
 
@@ -94,7 +94,7 @@ def test_queue(java: JavaClient, server: ServerUnderTest) -> None:
     topic = server.topic_name()
     with java.producer(server.unique_name("producer")) as producer:
         producer.send_numbered(topic, 1)
-        queue = producer.queues(topic)[2]
+        queue = producer.queues_of_new_topic(topic)[2]
         results = producer.send(*[{"topic": topic, "body": "x"}] * 3, mode="queue", queue=queue)
     assert {result["queue"] for result in results} == {2}
     first = results[0]["offset"]

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from compat_tests.clients.driver import JavaDriver
+from compat_tests.clients.driver import JavaClientError, JavaDriver
+from compat_tests.server import eventually
 from remoting.acl import Credentials
 
 
@@ -140,6 +141,20 @@ class JavaProducer:
     def queues(self, topic: str) -> list[dict[str, Any]]:
         result: list[dict[str, Any]] = self.driver.call("queues", name=self.name, topic=topic)
         return sorted(result, key=lambda queue: (queue["broker"], queue["queue"]))
+
+    def queues_of_new_topic(self, topic: str) -> list[dict[str, Any]]:
+        """Return the queues of a topic that a send has just created.
+
+        A 4.9 broker answers the send before the namesrv knows the topic.
+        """
+
+        def known() -> list[dict[str, Any]]:
+            try:
+                return self.queues(topic)
+            except JavaClientError:
+                return []
+
+        return eventually(known, 20)
 
     def query(self, topic: str, key: str) -> list[dict[str, Any]]:
         result: list[dict[str, Any]] = self.driver.call("query", name=self.name, topic=topic, key=key)

@@ -142,10 +142,7 @@ def compat(
         if address is not None and not is_address(address):
             raise click.UsageError(f"{option}: {address!r} is no address: give HOST:PORT, e.g. 10.0.0.5:9876")
     endpoint = choose_one(namesrv, image, official, ours)
-    if official and not endpoint.startswith("official:"):
-        if snapshot:
-            raise click.UsageError("--official and --snapshot both name a recorded version: give one")
-        snapshot = official
+    snapshot = _choose_recorded(endpoint, official, snapshot)
     named = _describe_option(endpoint)
     selection = Selection(areas, select, read_only, allow_admin)
     if record:
@@ -158,9 +155,7 @@ def compat(
         raise click.UsageError("--missing selects cases for a recording: give it with --record")
     if against and snapshot:
         raise click.UsageError("--against and a recorded version exclude each other: give one reference")
-    for option, file in (("--json", json_file), ("--html", html), ("--junit", junit)):
-        if file is not None and not file.absolute().parent.is_dir():
-            raise click.UsageError(f"{option}: the folder {file.parent} does not exist")
+    _check_folders({"--json": json_file, "--html": html, "--junit": junit})
     run = SuiteRun(endpoint, selection, workers or DEFAULT_WORKERS, None, junit, proxy, named)
     if against:
         results, reference = _run_both(run, against)
@@ -211,6 +206,22 @@ def choose_one(namesrv: str | None, image: str | None, official: str | None, our
         except ValueError as error:
             raise click.UsageError(f"{option}: {error}") from error
     return chosen[0] if chosen else f"official:{official}" if official else "ours"
+
+
+def _choose_recorded(endpoint: str, official: str | None, snapshot: str | None) -> str | None:
+    """Return the recorded version to compare with, which either option names; None for the default."""
+    if official is None or endpoint.startswith("official:"):
+        return snapshot
+    if snapshot is not None:
+        raise click.UsageError("--official and --snapshot both name a recorded version: give one")
+    return official
+
+
+def _check_folders(files: dict[str, Path | None]) -> None:
+    """Refuse files whose folder does not exist, before a run that takes minutes. Keys are options."""
+    for option, file in files.items():
+        if file is not None and not file.absolute().parent.is_dir():
+            raise click.UsageError(f"{option}: the folder {file.parent} does not exist")
 
 
 def _describe_option(endpoint: str) -> str:

@@ -1,9 +1,10 @@
 """Decides what a recording keeps of a result, so that it says what the version does and not what one run met.
 
-Two things change a result on its way into a recording:
+Three things change a result on its way into a recording:
 
 - A failure that means that the version does not have the feature becomes "not served": it refused the request with code
   3, or the whole area is younger than the version. What was observed stays in the reason.
+- A case whose outcome changes from run to run is recorded as not run.
 - Names, times, ports and ids of a run are left out of reasons, because no two runs share them.
 """
 
@@ -19,6 +20,14 @@ UNSERVED_AREAS: Final = {
     }
 }
 """Areas that are younger than a major version of the official server, each with the reason."""
+
+UNSTEADY: Final = {
+    (
+        "4.9.7",
+        "test_ordered.py::test_dead_letter[4.9.8]",
+    ): "dead letters were readable within 60 s in some runs only",
+}
+"""Cases that pass in some runs of a version and fail in others; a recording has them as not run, with the reason."""
 
 _REFUSED_CODE: Final = re.compile(
     r"request type \d+ not supported|assert \(3, ' request\.\.\.ot supported'\) =="
@@ -36,6 +45,8 @@ pytest has shortened."""
 
 def recorded_line(version: str, line: dict[str, Any]) -> dict[str, Any]:
     """Return the result of a case as a recording of ``version`` ("4.9.7", or "ours") has it."""
+    if (unsteady := UNSTEADY.get((version, line["id"]))) is not None:
+        return {**line, "outcome": "skipped", "reason": unsteady}
     reason = _without_the_run(str(line["reason"]))
     unserved = _why_unserved(version, line)
     if unserved is None:

@@ -6,6 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from compat_tests.suite import wait_for_cases
 from compat_tests.tests.test_process import alive, eventually
 
 RUNNER = """
@@ -47,3 +50,13 @@ def test_sigterm_reaches_the_cases(tmp_path: Path) -> None:
         run.wait()
         if cases and alive(cases):
             os.kill(cases, signal.SIGKILL)
+
+
+def test_a_watch_that_raises_ends_the_runs() -> None:
+    def watch() -> None:
+        raise RuntimeError("gone")
+
+    process = subprocess.Popen(["sleep", "600"])
+    with pytest.raises(RuntimeError, match="gone"):
+        wait_for_cases([process], watch)
+    assert process.returncode == -signal.SIGTERM
