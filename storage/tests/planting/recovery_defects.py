@@ -221,9 +221,8 @@ RECOVERY_DEFECTS: Final = (
         Law.ACKNOWLEDGED,
         change(
             "storage/queue_set.py",
-            "            self._ids[topic] = {queue.queue_id for queue in queues}\n"
-            "            self._being_deleted.discard(topic)\n",
-            "            self._ids[topic] = {queue.queue_id for queue in queues}\n",
+            "            self.by_key.update(((topic, queue.queue_id), queue) for queue in queues)\n",
+            "",
         ),
         (TEST_DELETED,),
     ),
