@@ -95,6 +95,8 @@ def pytest_xdist_newgateway(gateway: Any) -> None:
     _WORKER_PIDS.append(gateway._rinfo().pid)
 
 
+# First, because the signal comes again before pytest on a busy machine has found the source lines that it shows.
+@pytest.hookimpl(tryfirst=True)
 def pytest_keyboard_interrupt() -> None:
     """Stop the workers too: the signal may have reached this process alone."""
     ignore_sigterm()
