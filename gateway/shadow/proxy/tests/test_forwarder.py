@@ -24,6 +24,9 @@ from remoting.server import RemotingServer, open_listeners
 from remoting.tests.virtual import virtual
 from storage.clock import SystemClock
 
+PATIENCE_S = 60.0
+"""For dozens of connections at once on a busy machine."""
+
 
 def address_of(listener):
     host, port = listener.getsockname()
@@ -115,7 +118,7 @@ async def ask_max_offset(address):
 
 async def ask_over(client):
     try:
-        return (await client.ask(GetMaxOffset(topic="t", queue_id=0))).offset
+        return (await client.ask(GetMaxOffset(topic="t", queue_id=0), timeout_s=PATIENCE_S)).offset
     except RemotingClosed:
         return None
 
