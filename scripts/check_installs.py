@@ -32,8 +32,10 @@ PLAIN: Final = "none"
 LEFT_OUT: Final = frozenset({"dev"})
 """Extras that only a checkout needs."""
 JOBS: Final = 3
-COMMAND_TIMEOUT_S: Final = 300
+COMMAND_TIMEOUT_S: Final = 600
 START_TIMEOUT_S: Final = 60
+PATIENT: Final = ("--retries", "10", "--timeout", "60")
+"""Options of pip: several installations at once can be slow."""
 
 
 class CheckFailed(Exception):
@@ -292,7 +294,7 @@ def install(folder: Path, extras: Sequence[str], wheel: Path) -> None:
     """Make an environment with a wheel and extras; dependencies are installed again only when they have changed."""
     wanted = _dependencies_digest()
     stamp = folder / "dependencies"
-    pip = [*PIP, "--python", str(folder / "bin" / "python"), "install", "--quiet"]
+    pip = [*PIP, "--python", str(folder / "bin" / "python"), "install", "--quiet", *PATIENT]
     if not stamp.exists() or stamp.read_text() != wanted:
         shutil.rmtree(folder, ignore_errors=True)
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
@@ -322,7 +324,9 @@ def check_extra(extra: str, wheel: Path) -> str:
         with tempfile.TemporaryDirectory() as folder:
             CHECKS[extra](Environment(place / "bin", Path(folder)))
     except (CheckFailed, subprocess.SubprocessError) as problem:
-        return f"{extra}: {problem}"
+        output = getattr(problem, "output", None)  # of a command that took too long
+        text = output.decode(errors="replace") if isinstance(output, bytes) else output or ""
+        return f"{extra}: {problem}\n{text[-4000:]}"
     print(f"{extra}: works, {time.monotonic() - started_s:.0f} s", flush=True)
     return ""
 

@@ -7,9 +7,9 @@
 
 Most runs wait as much as they compute, so several go at a time, each with servers of its own. The output of a run
 is printed in one piece when the run ends. A unit, conformance or Spark run that fails is repeated once with the cases
-that failed, on a new server: JVMs on a busy machine are late at times. Both outputs are shown, and a case that needs
-its second try is a defect to look into. The ends of the outputs of failed runs stand once more above the summary that
-closes the whole. The exit status is 1 when a run failed twice.
+that failed, on a new server: JVMs on a busy machine are late at times. So are installations. Both outputs are shown,
+and a case that needs its second try is a defect to look into. The ends of the outputs of failed runs stand once more
+above the summary that closes the whole. The exit status is 1 when a run failed twice.
 """
 
 import argparse
@@ -172,6 +172,7 @@ def _runs() -> list[Run]:
             "installs",
             "each extra installed alone from a wheel, outside the checkout (Java for Spark)",
             [python, "scripts/check_installs.py"],
+            [python, "scripts/check_installs.py"],  # installs again only what did not end well
         ),
         Run(
             "walks",
