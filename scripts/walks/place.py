@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Final
 
 LEFT_OUT: Final = ("PYTHON", "VIRTUAL_ENV", "RMQ_GATEWAY_", "PYSPARK_", "SPARK_", "NAMESRV_ADDR", "ROCKETMQ_")
+SHORT_LIVED_JVM: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+"""Options that halve the processor time of a JVM that lives for seconds; a reader sees no difference."""
 SIOCGIFFLAGS: Final = 0x8913
 SIOCSIFFLAGS: Final = 0x8914
 IFF_UP: Final = 1
@@ -86,7 +88,7 @@ def make_environment(home: Path, programs: Path, bin_folder: Path | None) -> dic
         "SHELL": "/bin/bash",
         "PATH": os.pathsep.join([*first, *path]),
         # Java takes the home folder from the system's table, not from HOME.
-        "JAVA_TOOL_OPTIONS": f"-Duser.home={home}",
+        "JAVA_TOOL_OPTIONS": " ".join([f"-Duser.home={home}", *SHORT_LIVED_JVM]),
         # The host's name may stand for an address that the walk's network does not have.
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
