@@ -31,6 +31,7 @@ READ_ONLY_REQUESTS = {
     46: "is this subscription valid",
     101: "a value of the KV configuration",
     105: "route of a topic",
+    106: "brokers of the cluster",
     203: "connections of a group",
     219: "a namespace of the KV configuration",
     307: "running information of a client",
