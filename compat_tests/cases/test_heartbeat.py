@@ -1,5 +1,6 @@
 """Clients: heartbeats, consumer lists, and the broker's requests to its clients, with our typed client."""
 
+import re
 import threading
 
 import pytest
@@ -173,7 +174,9 @@ def test_producers(broker: BlockingClient, server: ServerUnderTest) -> None:
     send_heartbeat(broker, "client@7", producer=group)
     (connection,) = broker.ask(GetProducerConnectionList(producer_group=group)).data.connection_set
     assert connection.client_id == "client@7"
-    assert connection.client_addr.endswith(f":{broker.local[1]}")
+    # Published ports of a container, and address translation before somebody's cluster, change the client's port.
+    port = r"\d+" if server.kind in ("image", "address") else str(broker.local[1])
+    assert re.fullmatch(rf".+:{port}", connection.client_addr)
     broker.ask(UnregisterClient(client_id="client@7", producer_group=group))
     assert expect_refusal(broker, GetProducerConnectionList(producer_group=group)).code == 1
 
