@@ -1,4 +1,4 @@
-"""Structure-aware fuzzing of the namesrv, the broker and the shadow gateway: `python -m compat_tests.fuzz`.
+"""Structure-aware fuzzing of namesrv, broker, shadow gateway and gRPC port: `python -m compat_tests.fuzz`.
 
 A campaign starts servers as a user does, sets up a small world of topics, groups and messages, and sends walks:
 
@@ -6,6 +6,7 @@ A campaign starts servers as a user does, sets up a small world of topics, group
 - `valid_requests`: a valid request of every declared code, about things that exist in the `world`.
 - `mutations`: changes to its fields, body and flags; `frame_encoding`: its bytes, and damage to them.
 - `walks`: single requests, stories and unusual peers, each a pure function of the seed and a number.
+- `grpc_messages`, `grpc_walks`, `grpc_probe`: the same against the gRPC port, and the call of an honest client.
 - `driver`: sends walks over many connections and matches the answers.
 - `servers_under_test`, `healthy_client`: the processes, and an honest client beside the fuzzer.
 - `campaign`: runs all of it and judges by its oracles; `findings`, `minimise`: the files that repeat a finding.

@@ -15,9 +15,10 @@ from compat_tests.cases.processes import EndedEarly
 from compat_tests.fuzz.corpus import load_corpus
 from compat_tests.fuzz.driver import MAX_OUTSTANDING, Driver
 from compat_tests.fuzz.findings import FindingList, FuzzFinding, Recording, show_frame
+from compat_tests.fuzz.grpc_walks import build_grpc_walk
 from compat_tests.fuzz.healthy_client import HealthyClient, HealthyReport, missing_messages
 from compat_tests.fuzz.servers_under_test import ServersUnderTest
-from compat_tests.fuzz.walks import Port, WalkFrame, build_walk
+from compat_tests.fuzz.walks import Port, Walk, WalkFrame, build_walk
 from compat_tests.fuzz.world import FuzzWorld, set_up_world
 
 CHECK_INTERVAL_S: Final = 0.5
@@ -29,6 +30,7 @@ PORTS: Final = {
     "namesrv": (Port.NAMESRV,),
     "broker": (Port.BROKER, Port.BROKER, Port.BROKER, Port.BROKER, Port.BROKER, Port.BROKER, Port.NAMESRV),
     "shadow": (Port.BROKER, Port.BROKER, Port.NAMESRV),
+    "grpc": (Port.GRPC,),
 }
 """The ports that walks draw from, by target."""
 MIB: Final = 1024 * 1024
@@ -130,7 +132,9 @@ class Campaign:
         with ExitStack() as stack:
             servers = stack.enter_context(ServersUnderTest(self._against))
             world = set_up_world(servers.front.namesrv, servers.front.broker)
-            healthy = HealthyClient(servers.front.namesrv, servers.front.broker, servers.directory)
+            healthy = HealthyClient(
+                servers.front.namesrv, servers.front.broker, servers.directory, servers.grpc_address
+            )
             stack.callback(healthy.kill)
             self._most_memory, self._settled_memory = servers.memory_bytes(), servers.memory_bytes()
             begin_s = time.monotonic()
@@ -171,12 +175,17 @@ class Campaign:
                 self._send_case(servers, driver, number)
                 continue
             self._recent.append(number)
-            driver.send_walk(build_walk(self._seed, number, world, PORTS[self._against]))
+            driver.send_walk(self._build_walk(number, world))
             if time.monotonic() > self._next_check_s:
                 driver.check_patience()
                 self._check(servers)
         if not self.stopped:
             driver.drain(lambda: self._check(servers))
+
+    def _build_walk(self, number: int, world: FuzzWorld) -> Walk:
+        if self._against == "grpc":
+            return build_grpc_walk(self._seed, number, world)
+        return build_walk(self._seed, number, world, PORTS[self._against])
 
     def _send_case(self, servers: ServersUnderTest, driver: Driver, number: int) -> None:
         """Send one case of the corpus, and look at once for what it did."""

@@ -26,6 +26,7 @@ import orjson
 
 from compat_tests.fuzz.findings import FindingList, FuzzFinding, show_frame
 from compat_tests.fuzz.frame_encoding import encode_request
+from compat_tests.fuzz.grpc_walks import DATA, END_STREAM, HEADERS, RESET
 from compat_tests.fuzz.mutations import mutated_answer
 from compat_tests.fuzz.valid_requests import FuzzRequest
 from compat_tests.fuzz.values import Chance
@@ -44,6 +45,7 @@ FRAMES_PER_CONNECTION: Final = 3000
 MAX_WAITING: Final = 300
 READ_BYTES: Final = 256 * 1024
 KEPT_FRAMES: Final = 40
+HTTP2_HEAD_BYTES: Final = 9
 _PYTHON_ERROR: Final = re.compile(r"[A-Z]\w*(Error|Exception|Exit|Interrupt|Group|Full)\b")
 _BINARY_HEAD: Final = struct.Struct(">hBhiii")
 _SENDS: Final = frozenset((10, 310, 320))
@@ -259,12 +261,29 @@ class Driver:
             self._end_own(connection, walk)
 
     def _split_answers(self, connection: FuzzConnection) -> None:
+        if connection.walk is not None and connection.walk.port is Port.GRPC:
+            self._split_http2(connection)
+            return
         buffer, at = connection.input, 0
         while len(buffer) - at >= 8:
             end = at + 4 + int.from_bytes(buffer[at : at + 4])
             if end > len(buffer):
                 break
             self._handle_command(connection, bytes(buffer[at + 4 : end]))
+            at = end
+        del buffer[:at]
+
+    def _split_http2(self, connection: FuzzConnection) -> None:
+        """Take note of the streams that have ended. The stream's number is the opaque of its request."""
+        buffer, at = connection.input, 0
+        while len(buffer) - at >= HTTP2_HEAD_BYTES:
+            end = at + HTTP2_HEAD_BYTES + int.from_bytes(buffer[at : at + 3])
+            if end > len(buffer):
+                break
+            kind, flags = buffer[at + 3], buffer[at + 4]
+            if kind == RESET or (kind in (DATA, HEADERS) and flags & END_STREAM):
+                connection.take_pending(int.from_bytes(buffer[at + 5 : at + HTTP2_HEAD_BYTES]))
+                self.answers[kind] = self.answers.get(kind, 0) + 1
             at = end
         del buffer[:at]
 

@@ -1,7 +1,8 @@
-"""An honest client in a process of its own: `python -m compat_tests.fuzz.healthy_client NAMESRV BROKER`.
+"""An honest client in a process of its own: `python -m compat_tests.fuzz.healthy_client NAMESRV BROKER [GRPC]`.
 
-At a fixed rate it sends a message to a topic that only it knows, pulls it again, and asks for the topic's route. On
-SIGTERM it prints one JSON line: latencies in ms, errors, and the number of messages that the server acknowledged.
+At a fixed rate it sends a message to a topic that only it knows, pulls it again, and asks for the topic's route, over
+gRPC as well if there is such a port. On SIGTERM it prints one JSON line: latencies in ms, errors, and the number of
+messages that the server acknowledged.
 """
 
 import json
@@ -17,6 +18,7 @@ from typing import Any, Final
 from compat_tests.clients.typed import bodies, connect, create_topic, iter_queue, pull, send
 from compat_tests.endpoints.ours import python_path
 from compat_tests.endpoints.process import ChildProcess
+from compat_tests.fuzz.grpc_probe import GrpcProbe
 from compat_tests.server import ServerUnderTest, eventually
 from remoting.blocking import BlockingClient
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
@@ -52,7 +54,9 @@ class HealthyReport:
 class HealthyWork:
     """The work of the client's process."""
 
-    def __init__(self, namesrv: str, broker: str) -> None:
+    def __init__(self, namesrv: str, broker: str, grpc: str = "") -> None:
+        self._grpc = grpc
+        self._probe: GrpcProbe | None = None
         self._addresses = {"namesrv": namesrv, "broker": broker}
         self._clients: dict[str, BlockingClient] = {}
         self._stopping = threading.Event()
@@ -85,6 +89,8 @@ class HealthyWork:
             if found != [body]:
                 self._note(f"sent {body!r} to offset {offset}, and pulled {found!r}")
             addresses = [each.broker_addrs.get(0) for each in route.broker_datas]
+            if self._grpc and TOPIC.encode() not in self._timed("grpc", self._ask_grpc):
+                self._note("the gRPC port does not know the topic")
             if self._addresses["broker"] not in addresses:
                 self._note(f"the topic's route leads to {addresses}")
         except (RequestError, RemotingTimeout, RemotingClosed) as error:
@@ -92,6 +98,7 @@ class HealthyWork:
             for client in self._clients.values():
                 client.close()
             self._clients.clear()
+            self._close_probe()
             self._stopping.wait(0.2)
 
     def _timed(self, name: str, work: Callable[[], Any]) -> Any:
@@ -105,6 +112,17 @@ class HealthyWork:
             self._clients[name] = connect(self._addresses[name], timeout_s=TIMEOUT_S)
         return self._clients[name]
 
+    def _ask_grpc(self) -> bytes:
+        if self._probe is None or self._probe.is_used_up:
+            self._close_probe()
+            self._probe = GrpcProbe(self._grpc, TIMEOUT_S)
+        return self._probe.ask_route(TOPIC)
+
+    def _close_probe(self) -> None:
+        if self._probe is not None:
+            self._probe.close()
+            self._probe = None
+
     def _note(self, error: str) -> None:
         if len(self.report.errors) < MAX_ERRORS:
             self.report.errors.append(error)
@@ -113,9 +131,10 @@ class HealthyWork:
 class HealthyClient:
     """The honest client's process, seen from the campaign."""
 
-    def __init__(self, namesrv: str, broker: str, directory: Path) -> None:
+    def __init__(self, namesrv: str, broker: str, directory: Path, grpc: str = "") -> None:
         self._log = directory / "healthy.log"
         command = [sys.executable, "-m", "compat_tests.fuzz.healthy_client", namesrv, broker]
+        command += [grpc] if grpc else []
         self._child = ChildProcess("healthy", command, self._log, python_path())
         eventually(lambda: STARTED in self._log.read_text() or self._child.exit_code() is not None, 30)
 
@@ -142,4 +161,4 @@ def missing_messages(broker: str, acknowledged: int) -> int:
 
 
 if __name__ == "__main__":
-    HealthyWork(*sys.argv[1:3]).run()
+    HealthyWork(*sys.argv[1:4]).run()

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from compat_tests.cases.processes import Gateway
+from compat_tests.endpoints.ports import find_ports
 from compat_tests.fuzz.walks import Port
 
 SMALL_LIMITS: Final[Mapping[str, str]] = {
@@ -118,6 +119,8 @@ class ServersUnderTest:
         self.settings = {**FEATURES, **SMALL_LIMITS, **(settings or {})}
         self.gateways: dict[str, Gateway] = {}
         self.start_s = 0.0
+        self.grpc_address = ""
+        """The address for gRPC; empty for the targets without it."""
         try:
             self._start()
         except BaseException:
@@ -143,6 +146,10 @@ class ServersUnderTest:
         directory = self.directory / name
         sets = [word for key, value in self.settings.items() for word in ("--set", f"{key}={value}")]
         store = str(directory / "store")
+        if self.against == "grpc":
+            (port,) = find_ports(1)
+            self.grpc_address = f"127.0.0.1:{port}"
+            sets += ["--grpc-port", str(port)]
         server = Gateway(directory, "--host", "127.0.0.1", "--store", store, *sets, prefix=LIMITED)
         self.start_s = server.start_s
         return server
@@ -167,7 +174,8 @@ class ServersUnderTest:
     @property
     def addresses(self) -> dict[Port, str]:
         """The addresses that peers use."""
-        return {Port.NAMESRV: self.front.namesrv, Port.BROKER: self.front.broker}
+        found = {Port.NAMESRV: self.front.namesrv, Port.BROKER: self.front.broker}
+        return {**found, Port.GRPC: self.grpc_address} if self.grpc_address else found
 
     def ended(self) -> list[str]:
         """Return the processes that have ended, each with its exit code."""

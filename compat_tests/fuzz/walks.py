@@ -45,6 +45,7 @@ class Port(Enum):
 
     NAMESRV = "namesrv"
     BROKER = "broker"
+    GRPC = "grpc"
 
 
 class Expect(Enum):
