@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from compat_tests.clients.driver import JavaDriver
-from compat_tests.clients.grpc_api import GrpcJavaClient
+from compat_tests.clients.grpc_api import StockGrpcClient
 from compat_tests.clients.programs import grpc_classes
 from compat_tests.clients.typed import connect, create_group, has_route, topic_request
 from compat_tests.endpoints import MARKED_VERSION, official_version
@@ -37,10 +37,10 @@ def grpc_address(server: ServerUnderTest) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def grpc_java(grpc_address: str) -> Iterator[GrpcJavaClient]:
+def grpc_java(grpc_address: str) -> Iterator[StockGrpcClient]:
     """The stock Java client that speaks gRPC, in one JVM for all cases."""
     driver = start_grpc_driver(grpc_address)
-    yield GrpcJavaClient(driver, grpc_address)
+    yield StockGrpcClient(driver, grpc_address)
     driver.close()
 
 

@@ -15,7 +15,7 @@ import yaml
 from compat_tests.cases.conftest import stock_client
 from compat_tests.cases.containers import ROOT
 from compat_tests.cases.grpc_fixtures import start_grpc_driver
-from compat_tests.clients.grpc_api import GrpcJavaClient
+from compat_tests.clients.grpc_api import StockGrpcClient
 from compat_tests.clients.programs import run_mqadmin
 from compat_tests.clients.typed import connect, messages, pull, send, topic_request
 from compat_tests.endpoints.ports import find_server_ports
@@ -196,7 +196,7 @@ def test_grpc_clients_are_told_the_published_port_that_they_dialled(image: str) 
         address = container.published(GRPC)
         driver = start_grpc_driver(address)
         try:
-            java = GrpcJavaClient(driver, address)
+            java = StockGrpcClient(driver, address)
             with java.producer("orders") as producer:
                 producer.send({"topic": "orders", "body": "through the published port"})
             with java.push("packing", "orders") as consumer:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from compat_tests.clients.grpc_api import CLIENT_METADATA, CallResult, GrpcJavaClient
+from compat_tests.clients.grpc_api import CLIENT_METADATA, CallResult, StockGrpcClient
 from compat_tests.clients.typed import connect, create_group, has_route, send, topic_request
 from compat_tests.marks import case, differs
 from compat_tests.server import ServerUnderTest, eventually, split_address
@@ -30,7 +30,7 @@ Fields = Mapping[str, Any]
 class Place:
     """A server with topics for each type of message and a consumer group."""
 
-    client: GrpcJavaClient
+    client: StockGrpcClient
     server: ServerUnderTest
     topics: Mapping[str, str]
     group: str
@@ -72,7 +72,7 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def place(grpc_java: GrpcJavaClient, server: ServerUnderTest) -> Place:
+def place(grpc_java: StockGrpcClient, server: ServerUnderTest) -> Place:
     topics = {kind: server.topic_name(kind.lower()) for kind in ("NORMAL", "FIFO", "DELAY", "TRANSACTION")}
     with connect(server.broker) as broker, connect(server.namesrv) as namesrv:
         for kind, topic in topics.items():

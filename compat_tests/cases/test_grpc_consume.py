@@ -7,7 +7,7 @@ from contextlib import closing
 from typing import Any
 
 from compat_tests.cases.grpc_fixtures import MakeTopic, start_grpc_driver
-from compat_tests.clients.grpc_api import GrpcJavaClient, GrpcSimpleConsumer
+from compat_tests.clients.grpc_api import GrpcSimpleConsumer, StockGrpcClient
 from compat_tests.clients.programs import ProgramResult, run_node_grpc
 from compat_tests.clients.typed import create_group, iter_queue, send
 from compat_tests.jars import Unavailable
@@ -59,7 +59,7 @@ def receive_all(consumer: GrpcSimpleConsumer, count: int, **options: float) -> l
     "Java 5.1: a simple consumer gets a message that a remoting client sent, with all that belongs to it",
 )
 def test_message_of_a_remoting_client(
-    grpc_java: GrpcJavaClient, broker: BlockingClient, topic: str, group: str
+    grpc_java: StockGrpcClient, broker: BlockingClient, topic: str, group: str
 ) -> None:
     key = "7F00000100010000000000000000ABCD"
     properties = {"UNIQ_KEY": key, "TAGS": "red", "KEYS": "k1 k2", "colour": "blue"}
@@ -76,7 +76,7 @@ def test_message_of_a_remoting_client(
 
 
 @case("grpc", "Java 5.1: an acked message does not come again, the other one does after its invisible time")
-def test_redelivery(grpc_java: GrpcJavaClient, topic: str, group: str) -> None:
+def test_redelivery(grpc_java: StockGrpcClient, topic: str, group: str) -> None:
     with grpc_java.producer(topic) as producer, grpc_java.simple(group, topic) as consumer:
         producer.send(*numbered(topic, 2))
         first, second = receive_all(consumer, 2, invisible_s=SHORTEST_INVISIBLE_S)
@@ -89,7 +89,7 @@ def test_redelivery(grpc_java: GrpcJavaClient, topic: str, group: str) -> None:
 
 
 @case("grpc", "Java 5.1: a changed invisible time brings a message back early")
-def test_change_invisible_time(grpc_java: GrpcJavaClient, topic: str, group: str) -> None:
+def test_change_invisible_time(grpc_java: StockGrpcClient, topic: str, group: str) -> None:
     with grpc_java.producer(topic) as producer, grpc_java.simple(group, topic) as consumer:
         producer.send(*numbered(topic, 1))
         (message,) = receive_all(consumer, 1, invisible_s=300)
@@ -100,7 +100,7 @@ def test_change_invisible_time(grpc_java: GrpcJavaClient, topic: str, group: str
 
 
 @case("grpc", "Java 5.1: one receive brings as many messages as it asks for, at most")
-def test_batch_size(grpc_java: GrpcJavaClient, broker: BlockingClient, topic: str, group: str) -> None:
+def test_batch_size(grpc_java: StockGrpcClient, broker: BlockingClient, topic: str, group: str) -> None:
     for number in range(20):
         send(broker, topic, str(number).encode())
     with grpc_java.simple(group, topic) as consumer:
@@ -110,7 +110,7 @@ def test_batch_size(grpc_java: GrpcJavaClient, broker: BlockingClient, topic: st
 
 @case("grpc", "Java 5.1: a simple consumer of some tags, and one of an SQL92 expression")
 def test_filters(
-    grpc_java: GrpcJavaClient, server: ServerUnderTest, broker: BlockingClient, topic: str, group: str
+    grpc_java: StockGrpcClient, server: ServerUnderTest, broker: BlockingClient, topic: str, group: str
 ) -> None:
     other_group = create_group(broker, server.unique_name("group"))
     messages = coloured(topic, "red", "green", "blue")
@@ -125,7 +125,7 @@ def test_filters(
 
 
 @case("grpc", "Java 5.1: a delayed message comes to a simple consumer at its time")
-def test_delayed(grpc_java: GrpcJavaClient, typed_topic: MakeTopic, group: str) -> None:
+def test_delayed(grpc_java: StockGrpcClient, typed_topic: MakeTopic, group: str) -> None:
     topic = typed_topic("DELAY")
     with grpc_java.producer(topic) as producer, grpc_java.simple(group, topic) as consumer:
         begin_ms = time.time() * 1000
@@ -140,7 +140,7 @@ def test_delayed(grpc_java: GrpcJavaClient, typed_topic: MakeTopic, group: str) 
 
 
 @case("grpc", "Java 5.1: push consumers of one group share the messages, each goes to one of them once")
-def test_shared_group(grpc_java: GrpcJavaClient, topic: str, group: str) -> None:
+def test_shared_group(grpc_java: StockGrpcClient, topic: str, group: str) -> None:
     with (
         grpc_java.producer(topic) as producer,
         grpc_java.push(group, topic) as one,
@@ -154,7 +154,7 @@ def test_shared_group(grpc_java: GrpcJavaClient, topic: str, group: str) -> None
 
 @case("grpc", "Java 5.1: a push consumer of some tags, and one of an SQL92 expression")
 def test_push_filters(
-    grpc_java: GrpcJavaClient, server: ServerUnderTest, broker: BlockingClient, topic: str, group: str
+    grpc_java: StockGrpcClient, server: ServerUnderTest, broker: BlockingClient, topic: str, group: str
 ) -> None:
     other_group = create_group(broker, server.unique_name("group"))
     messages = coloured(topic, "red", "green")
@@ -169,7 +169,7 @@ def test_push_filters(
 
 
 @case("grpc", "Java 5.1: a push consumer gets a message that failed again, with its attempt")
-def test_push_retry(grpc_java: GrpcJavaClient, topic: str, group: str) -> None:
+def test_push_retry(grpc_java: StockGrpcClient, topic: str, group: str) -> None:
     with grpc_java.producer(topic) as producer, grpc_java.push(group, topic, failures=1) as consumer:
         producer.send(*numbered(topic, 3))
         messages = consumer.received(6, 60)
@@ -180,7 +180,7 @@ def test_push_retry(grpc_java: GrpcJavaClient, topic: str, group: str) -> None:
 
 @case("grpc", "Java 5.1: a message that fails as often as its group allows goes to the dead letters")
 def test_dead_letters(
-    grpc_java: GrpcJavaClient, server: ServerUnderTest, broker: BlockingClient, topic: str
+    grpc_java: StockGrpcClient, server: ServerUnderTest, broker: BlockingClient, topic: str
 ) -> None:
     group = create_group(broker, server.unique_name("group"), retry_max_times=1)
     with grpc_java.producer(topic) as producer, grpc_java.push(group, topic, failures=-1) as consumer:
@@ -193,7 +193,7 @@ def test_dead_letters(
 
 
 @case("grpc", "Java 5.1: a push consumer gets each message group in order, also after failures")
-def test_message_groups(grpc_java: GrpcJavaClient, typed_topic: MakeTopic, fifo_group: str) -> None:
+def test_message_groups(grpc_java: StockGrpcClient, typed_topic: MakeTopic, fifo_group: str) -> None:
     topic = typed_topic("FIFO")
     groups = ("g1", "g2", "g3")
     messages = [
@@ -218,7 +218,7 @@ def test_java_50(
 ) -> None:
     other_group = create_group(broker, server.unique_name("group"))
     with closing(start_grpc_driver(grpc_address, "5.0.8")) as driver:
-        client = GrpcJavaClient(driver, grpc_address)
+        client = StockGrpcClient(driver, grpc_address)
         with (
             client.producer(topic) as producer,
             client.push(group, topic) as pushed,
@@ -243,7 +243,7 @@ def test_node(grpc_address: str, topic: str) -> None:
 
 
 @case("grpc", "Java 5.1: the server asks about open transactions, and the answers count")
-def test_check_back(grpc_java: GrpcJavaClient, broker: BlockingClient, typed_topic: MakeTopic) -> None:
+def test_check_back(grpc_java: StockGrpcClient, broker: BlockingClient, typed_topic: MakeTopic) -> None:
     topic = typed_topic("TRANSACTION")
     with grpc_java.producer(topic, transactions=True) as producer:
         for answer in ("ROLLBACK", "COMMIT"):

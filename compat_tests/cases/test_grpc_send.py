@@ -8,7 +8,7 @@ from codec.message import Message
 from compat_tests.cases.grpc_fixtures import MakeTopic
 from compat_tests.cases.test_config import changed
 from compat_tests.clients.driver import JavaClientError
-from compat_tests.clients.grpc_api import GrpcJavaClient
+from compat_tests.clients.grpc_api import StockGrpcClient
 from compat_tests.clients.typed import iter_queue
 from compat_tests.marks import case, needs_admin
 from compat_tests.server import ServerUnderTest, eventually
@@ -30,7 +30,7 @@ def wait_stored(broker: BlockingClient, topic: str, count: int) -> list[Message]
 
 
 @case("grpc", "Java 5.1: a message with tag, keys and properties, read by a remoting client")
-def test_send(grpc_java: GrpcJavaClient, broker: BlockingClient, topic: str) -> None:
+def test_send(grpc_java: StockGrpcClient, broker: BlockingClient, topic: str) -> None:
     with grpc_java.producer(topic) as producer:
         message = {"body": "hello", "tag": "red", "keys": ["k1", "k2"], "properties": {"colour": "blue"}}
         (receipt,) = producer.send({"topic": topic, **message})
@@ -42,14 +42,14 @@ def test_send(grpc_java: GrpcJavaClient, broker: BlockingClient, topic: str) -> 
 
 
 @case("grpc", "Java 5.1: a topic that the client learns of with its first message")
-def test_send_without_declared_topic(grpc_java: GrpcJavaClient, broker: BlockingClient, topic: str) -> None:
+def test_send_without_declared_topic(grpc_java: StockGrpcClient, broker: BlockingClient, topic: str) -> None:
     with grpc_java.producer() as producer:
         producer.send({"topic": topic, "body": "hello"})
     assert [message.body for message in wait_stored(broker, topic, 1)] == [b"hello"]
 
 
 @case("grpc", "Java 5.1: a producer that closes gets its last answers at once")
-def test_close(grpc_java: GrpcJavaClient, topic: str) -> None:
+def test_close(grpc_java: StockGrpcClient, topic: str) -> None:
     for _ in range(10):  # the last answer may overtake the client's goodbye
         with grpc_java.producer(topic):
             begin_s = time.monotonic()
@@ -57,7 +57,7 @@ def test_close(grpc_java: GrpcJavaClient, topic: str) -> None:
 
 
 @case("grpc", "Java 5.1: a body of 4 MiB arrives whole, the client refuses one byte more and none at all")
-def test_body_sizes(grpc_java: GrpcJavaClient, broker: BlockingClient, topic: str) -> None:
+def test_body_sizes(grpc_java: StockGrpcClient, broker: BlockingClient, topic: str) -> None:
     with grpc_java.producer(topic) as producer:
         producer.send({"topic": topic, "size": BODY_LIMIT})
         with pytest.raises(JavaClientError, match=f"max size={BODY_LIMIT} bytes"):
@@ -68,7 +68,7 @@ def test_body_sizes(grpc_java: GrpcJavaClient, broker: BlockingClient, topic: st
 
 
 @case("grpc", "Java 5.1: a send to an unknown topic is refused with TOPIC_NOT_FOUND, and creates none")
-def test_unknown_topic(grpc_java: GrpcJavaClient, server: ServerUnderTest, topic: str) -> None:
+def test_unknown_topic(grpc_java: StockGrpcClient, server: ServerUnderTest, topic: str) -> None:
     unknown = server.topic_name("unknown")
     with grpc_java.producer(topic) as producer, pytest.raises(JavaClientError) as refused:
         producer.send({"topic": unknown, "body": "x"})
@@ -76,14 +76,14 @@ def test_unknown_topic(grpc_java: GrpcJavaClient, server: ServerUnderTest, topic
 
 
 @case("grpc", "Java 5.1: a producer of an unknown topic does not start")
-def test_producer_of_an_unknown_topic(grpc_java: GrpcJavaClient, server: ServerUnderTest) -> None:
+def test_producer_of_an_unknown_topic(grpc_java: StockGrpcClient, server: ServerUnderTest) -> None:
     with pytest.raises(JavaClientError) as refused, grpc_java.producer(server.topic_name("unknown")):
         pass
     assert refused.value.code == 40402
 
 
 @case("grpc", "Java 5.1: the messages of a message group go to one queue in their order")
-def test_message_groups(grpc_java: GrpcJavaClient, broker: BlockingClient, typed_topic: MakeTopic) -> None:
+def test_message_groups(grpc_java: StockGrpcClient, broker: BlockingClient, typed_topic: MakeTopic) -> None:
     topic = typed_topic("FIFO")
     groups = [f"group{number}" for number in range(6)]
     with grpc_java.producer(topic) as producer:
@@ -106,7 +106,7 @@ def test_message_groups(grpc_java: GrpcJavaClient, broker: BlockingClient, typed
 
 
 @case("grpc", "Java 5.1: a delayed message is stored at its time, neither before nor much later")
-def test_delayed(grpc_java: GrpcJavaClient, broker: BlockingClient, typed_topic: MakeTopic) -> None:
+def test_delayed(grpc_java: StockGrpcClient, broker: BlockingClient, typed_topic: MakeTopic) -> None:
     topic = typed_topic("DELAY")
     with grpc_java.producer(topic) as producer:
         begin = time.time()
@@ -118,7 +118,7 @@ def test_delayed(grpc_java: GrpcJavaClient, broker: BlockingClient, typed_topic:
 
 @case("grpc", "Java 5.1: a recalled message is not delivered")
 @needs_admin("changes settings of the broker")
-def test_recall(grpc_java: GrpcJavaClient, broker: BlockingClient, typed_topic: MakeTopic) -> None:
+def test_recall(grpc_java: StockGrpcClient, broker: BlockingClient, typed_topic: MakeTopic) -> None:
     topic = typed_topic("DELAY")
     with grpc_java.producer(topic) as producer, changed(broker, recallMessageEnable="true"):
         (receipt,) = producer.send({"topic": topic, "body": "recalled", "delay_ms": 4000})
@@ -129,7 +129,7 @@ def test_recall(grpc_java: GrpcJavaClient, broker: BlockingClient, typed_topic: 
 
 
 @case("grpc", "Java 5.1: a recall with a handle that is none is refused")
-def test_recall_of_nothing(grpc_java: GrpcJavaClient, typed_topic: MakeTopic) -> None:
+def test_recall_of_nothing(grpc_java: StockGrpcClient, typed_topic: MakeTopic) -> None:
     topic = typed_topic("DELAY")
     with grpc_java.producer(topic) as producer, pytest.raises(JavaClientError) as refused:
         producer.recall(topic, "no handle")
@@ -137,7 +137,7 @@ def test_recall_of_nothing(grpc_java: GrpcJavaClient, typed_topic: MakeTopic) ->
 
 
 @case("grpc", "Java 5.1: a committed transaction is stored, one that is rolled back is not")
-def test_transactions(grpc_java: GrpcJavaClient, broker: BlockingClient, typed_topic: MakeTopic) -> None:
+def test_transactions(grpc_java: StockGrpcClient, broker: BlockingClient, typed_topic: MakeTopic) -> None:
     topic = typed_topic("TRANSACTION")
     with grpc_java.producer(topic, transactions=True) as producer:
         producer.send_half({"topic": topic, "body": "no"}, "rollback")
@@ -158,7 +158,7 @@ def test_transactions(grpc_java: GrpcJavaClient, broker: BlockingClient, typed_t
     ],
 )
 def test_wrong_type(
-    grpc_java: GrpcJavaClient, typed_topic: MakeTopic, accepted: str, fields: dict[str, object]
+    grpc_java: StockGrpcClient, typed_topic: MakeTopic, accepted: str, fields: dict[str, object]
 ) -> None:
     topic = typed_topic(accepted)
     with (

@@ -1,4 +1,4 @@
-"""A Python interface to the driver of the Java client that speaks gRPC: producers, consumers, raw calls."""
+"""A Python interface to the drivers of stock clients that speak gRPC: producers, consumers, and raw calls with Java."""
 
 import base64
 import itertools
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from compat_tests.clients.driver import JavaDriver
+from compat_tests.clients.command_driver import CommandDriver
 from remoting.acl import Credentials
 
 _NAMES = itertools.count(1)
@@ -16,21 +16,21 @@ AWAIT_MS = 3000
 
 
 @dataclass(slots=True)
-class GrpcJavaClient:
-    """A stock client in a driven JVM. `identity`: arguments of every client it starts, see `acting_as`."""
+class StockGrpcClient:
+    """A stock client in a driven process. `identity`: arguments of every client it starts, see `acting_as`."""
 
-    driver: JavaDriver
+    driver: CommandDriver
     endpoints: str
     identity: Mapping[str, Any] = field(default_factory=dict)
 
     def acting_as(
         self, endpoints: str, credentials: Credentials | None = None, *, tls: bool = False
-    ) -> "GrpcJavaClient":
-        """Return the same JVM for clients of this address, which sign with these keys and use TLS if asked to."""
+    ) -> "StockGrpcClient":
+        """Return the same process for clients of this address, which sign with these keys and use TLS if asked to."""
         identity: dict[str, Any] = {"tls": tls}
         if credentials is not None:
             identity |= {"access_key": credentials.access_key, "secret_key": credentials.secret_key}
-        return GrpcJavaClient(self.driver, endpoints, identity)
+        return StockGrpcClient(self.driver, endpoints, identity)
 
     def _start(self, kind: str, arguments: Mapping[str, Any]) -> str:
         name = f"{kind}-{next(_NAMES)}"
@@ -134,7 +134,7 @@ class CallResult:
 
 @dataclass(slots=True)
 class GrpcProducer:
-    driver: JavaDriver
+    driver: CommandDriver
     name: str
 
     def send(self, *messages: dict[str, Any]) -> list[dict[str, Any]]:
@@ -160,7 +160,7 @@ class GrpcProducer:
 
 @dataclass(slots=True)
 class GrpcSimpleConsumer:
-    driver: JavaDriver
+    driver: CommandDriver
     name: str
 
     def receive(self, count: int = 32, invisible_s: float = 30.0) -> list[dict[str, Any]]:
@@ -182,7 +182,7 @@ class GrpcSimpleConsumer:
 
 @dataclass(slots=True)
 class GrpcPushConsumer:
-    driver: JavaDriver
+    driver: CommandDriver
     name: str
 
     def received(self, count: int, timeout_s: float = 30.0) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Builds and runs the client programs in Java, Go and Node, which print their result as one JSON line.
+"""Builds and runs the client programs in Java, Go, Node and Python. Most of them print their result as one JSON line.
 
 Most send messages and consume them; the admin tool prints text.
 """
@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -146,13 +147,40 @@ def _parse_result(output: str) -> ProgramResult:
 
 def build_go_program() -> Path:
     """Return the Go program, built once. Raises Unavailable without Go or without its module."""
+    return _build_go("go")
+
+
+def build_go_driver(version: str) -> Path:
+    """Return the driver of the Go client that speaks gRPC, built once for each version (5.1.3 or 5.1.4)."""
+    module = f"v{version}.mod"
+    has_own_file = (_HERE / "go_grpc" / module).exists()
+    return _build_go("go_grpc", *([f"-modfile={module}"] if has_own_file else []))
+
+
+def _build_go(folder: str, *flags: str) -> Path:
     go = find_program("go", "build the Go client program")
-    sources = sorted((_HERE / "go").glob("*"))
-    target = cache_dir() / "go" / f"client-{_digest(sources)}"
+    sources = sorted((_HERE / folder).glob("*"))
+    target = cache_dir() / "go" / f"client-{_digest(sources, *flags)}"
     with lock_file(target.with_name(target.name + ".lock")):
         if not target.exists():
-            _build([go, "build", "-o", str(target), "."], _HERE / "go", "the Go client")
+            _build([go, "build", *flags, "-o", str(target), "."], _HERE / folder, "the Go client")
     return target
+
+
+def install_python_client(version: str) -> Path:
+    """Return the interpreter of an environment with this version of rocketmq-python-client, made once."""
+    wanted = f"rocketmq-python-client=={version}"
+    target = cache_dir() / "python" / f"{wanted}-{sys.version_info[0]}.{sys.version_info[1]}"
+    interpreter = target / "bin" / "python"
+    with lock_file(target.with_name(target.name + ".lock")):
+        if not (target / "done").exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            what = f"an environment with {wanted}"
+            _build([sys.executable, "-m", "venv", "--clear", str(target)], target.parent, what)
+            install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", wanted]
+            _build([str(interpreter), *install], target.parent, what)
+            (target / "done").touch()
+    return interpreter
 
 
 def install_node_program(client: str = "node") -> Path:
@@ -174,8 +202,8 @@ def install_node_program(client: str = "node") -> Path:
     return target
 
 
-def _digest(sources: Sequence[Path]) -> str:
-    digest = hashlib.sha256()
+def _digest(sources: Sequence[Path], *flags: str) -> str:
+    digest = hashlib.sha256(" ".join(flags).encode())
     for source in sources:
         digest.update(source.read_bytes())
     return digest.hexdigest()[:16]

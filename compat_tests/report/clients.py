@@ -8,7 +8,17 @@ from compat_tests.report.comparison import ComparedCase
 
 _FEATURE = re.compile(r"(Java|Go|Node|Python|C\+\+|mqadmin)\b(?:[^:]*: )?(.*)")
 _OLD_JAVA: Final = "4.9.8"
-CLIENTS: Final = ("Java 4.9.8", "Java 5.4.0", "Java gRPC", "Go", "Node", "Node gRPC", "mqadmin")
+CLIENTS: Final = (
+    "Java 4.9.8",
+    "Java 5.4.0",
+    "Java gRPC",
+    "Python gRPC",
+    "Go",
+    "Go gRPC",
+    "Node",
+    "Node gRPC",
+    "mqadmin",
+)
 """Stock clients in the order of their columns."""
 
 
