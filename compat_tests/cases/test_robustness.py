@@ -369,5 +369,5 @@ def test_unfinished_large_frames_of_many(gateway: Gateway, many_files: int) -> N
         assert most < 1400 * MIB
         assert len(peers) < count
     print(f"{gateway.memory_bytes() / MIB:.0f} MiB at once after")
-    eventually(lambda: gateway.memory_bytes() < 200 * MIB)
+    eventually(lambda: gateway.memory_bytes() < 200 * MIB, 60)
     assert len(gateway.lines("unfinished frames")) < count / 4

@@ -194,7 +194,7 @@ _DEVIATIONS: Final = (
         "deleted-topic-keeps-its-messages",
         "test_topics.py::test_again",
         f"{PROCESSORS}/topics.py",
-        "        await run_in_slices(broker.store.delete_topic_in_slices(name))\n",
+        "        await _delete_queues(broker, name)\n",
         "",
     ),
     deviation(
