@@ -1,11 +1,12 @@
-"""Settings of every test run: a home folder of its own, the root logger as it was after each test, and no deadlines for
-property tests outside of CI.
+"""Settings of every test run: a home folder of its own, root logger and garbage collector as they were after each test,
+and no deadlines for property tests outside of CI.
 
 No test may depend on the home folder of whoever runs it, or write there: ``make serve`` keeps its store in it. So the
 whole run, with every process it starts, has an empty one. Build tools (Maven, Go, npm, pip) need the real one for
 their settings; `compat_tests.jars.maven.tool_environment` gives it back to them.
 """
 
+import gc
 import importlib.util
 import logging
 import os
@@ -51,6 +52,17 @@ def _root_logger_as_it_was() -> Iterator[None]:
     for handler in root.handlers[:]:
         if handler not in handlers:
             root.removeHandler(handler)
+
+
+@pytest.fixture(autouse=True)
+def _garbage_collector_as_it_was() -> Iterator[None]:
+    """Undo what a command does to the garbage collector: without it, the garbage of later tests took gigabytes."""
+    is_on, thresholds = gc.isenabled(), gc.get_threshold()
+    yield
+    gc.set_threshold(*thresholds)
+    (gc.enable if is_on else gc.disable)()
+    if gc.get_freeze_count():
+        gc.unfreeze()
 
 
 @pytest.fixture
