@@ -1,6 +1,7 @@
 """The parts that all services of one process share, and the ports that it opens."""
 
 import logging
+import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -99,7 +100,9 @@ class ProcessParts:
         try:
             return open_listeners(self.host, port - 2, self.server_limits.backlog)
         except (OSError, OverflowError) as error:
-            log.warning("cannot open the VIP port", extra={"port": port - 2, "reason": str(error)})
+            # The text of the error itself has the address as Python writes it.
+            reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
+            log.warning("cannot open the VIP port", extra={"port": port - 2, "reason": reason})
             return []
 
 

@@ -1,5 +1,7 @@
 """Requests about topics: create, change, list, delete."""
 
+from functools import partial
+
 import trio
 
 from codec.constants import ResponseCode
@@ -157,7 +159,7 @@ async def _delete_queues(broker: Broker, topic: str) -> None:
     """Delete the queues of a topic. The first slice waits for the disk, so it has a thread, and is not cancelled."""
     slices = broker.store.delete_topic_in_slices(topic)
     with trio.CancelScope(shield=True):
-        await trio.to_thread.run_sync(next, slices, None)
+        await broker.topics.file.run_blocking(partial(next, slices, None))
     await run_in_slices(slices)
 
 
