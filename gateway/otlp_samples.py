@@ -5,8 +5,7 @@ The SDK's own instruments are not used: our counters exist already, and are read
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Final
+from typing import Any, Final
 
 from opentelemetry.sdk.metrics.export import (
     AggregationTemporality,
@@ -23,7 +22,7 @@ from opentelemetry.sdk.metrics.export import Metric as OtlpMetric
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-from gateway.runtime.metrics import Distribution, Metric, prefixed_name
+from gateway.runtime.metrics import Distribution, Metric, prefixed_name, separate_buckets
 from gateway.sample_growth import SampleGrowth
 
 SCOPE: Final = "broker-meter"
@@ -111,11 +110,12 @@ class OtlpSamples:
         return NumberDataPoint({**self._labels, **sample.labels}, start_ns, times.now_ns, value)
 
     def _histogram(self, sample: Distribution, times: SampleTimes) -> HistogramDataPoint:
-        bounds, cumulative = zip(*sample.histogram.shown_buckets(), strict=True)
-        counts = [count - before for before, count in pairwise((0, *cumulative))]
-        total, start_ns = sample.histogram.total, times.start_ns
+        bounds, in_buckets = separate_buckets(sample.histogram)
+        numbers: list[Any] = [sample.histogram.total, *in_buckets]
+        start_ns = times.start_ns
         if self._growth is not None:
-            (total, *counts), start_ns = self._growth.since_last(sample, (total, *counts), start_ns)
+            numbers, start_ns = self._growth.since_last(sample, numbers, start_ns)
+        total, *counts = numbers
         return HistogramDataPoint(
             {**self._labels, **sample.labels},
             start_ns,
@@ -123,7 +123,7 @@ class OtlpSamples:
             count=sum(counts),
             sum=total,
             bucket_counts=counts,
-            explicit_bounds=bounds[:-1],
+            explicit_bounds=bounds,
             min=None,  # type: ignore[arg-type]  # optional in OTLP; the SDK's own type is too narrow
             max=None,  # type: ignore[arg-type]
         )

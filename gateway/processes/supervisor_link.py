@@ -5,13 +5,12 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from itertools import pairwise
 from typing import Final
 
 import trio
 
 from gateway.config.process import AUTO
-from gateway.runtime.metrics import Distribution, Metric, MetricRegistry
+from gateway.runtime.metrics import Distribution, Metric, MetricRegistry, separate_buckets
 from gateway.runtime.stop_signals import StopSignals
 from remoting.client import open_client_over
 from remoting.connection import Connection
@@ -125,11 +124,11 @@ def _metric_sample(metric: Metric) -> MetricSample:
 
 
 def _histogram_sample(shown: Distribution) -> HistogramSample:
-    bounds, cumulative = zip(*shown.histogram.shown_buckets(), strict=True)
+    bounds, counts = separate_buckets(shown.histogram)
     return HistogramSample(
         name=shown.name,
-        bounds=[float(bound) for bound in bounds[:-1]],
-        counts=[count - before for before, count in pairwise((0, *cumulative))],
+        bounds=[float(bound) for bound in bounds],
+        counts=counts,
         total=float(shown.histogram.total),
         meaning=shown.meaning,
         labels=dict(shown.labels),

@@ -4,7 +4,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 import trio
@@ -56,6 +56,12 @@ class Histogram(Protocol):
 
     def shown_buckets(self) -> Iterator[tuple[float, int]]:
         """Yield upper bounds with cumulative counts; the last bound is infinite."""
+
+
+def separate_buckets(histogram: Histogram) -> tuple[tuple[float, ...], list[int]]:
+    """Return the finite upper bounds, and the number of values in each bucket; the last one has no bound."""
+    bounds, cumulative = zip(*histogram.shown_buckets(), strict=True)
+    return bounds[:-1], [count - before for before, count in pairwise((0, *cumulative))]
 
 
 class FixedHistogram:
