@@ -7,8 +7,14 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from compat_tests.cases.grpc_fixtures import MakeTopic
-from compat_tests.cases.test_grpc_consume import SHORTEST_INVISIBLE_S, bodies, numbered, receive_all
-from compat_tests.cases.test_grpc_send import stored, wait_stored
+from compat_tests.cases.test_grpc_consume import (
+    bodies,
+    check_change_of_invisible_time,
+    get_one_of_two_again,
+    numbered,
+    receive_all,
+)
+from compat_tests.cases.test_grpc_send import check_ends_of_transactions, stored, wait_stored
 from compat_tests.clients.command_driver import CommandDriver, StockClientError
 from compat_tests.clients.grpc_api import StockGrpcClient
 from compat_tests.clients.grpc_drivers import start_go_driver, start_python_driver
@@ -115,12 +121,7 @@ def test_delayed(client: StockGrpcClient, broker: BlockingClient, typed_topic: M
 
 @client_cases("a committed transaction is stored, one that is rolled back is not", *NEWEST)
 def test_transactions(client: StockGrpcClient, broker: BlockingClient, typed_topic: MakeTopic) -> None:
-    topic = typed_topic("TRANSACTION")
-    with client.producer(topic, transactions=True) as producer:
-        producer.send_half({"topic": topic, "body": "no"}, "rollback")
-        receipt = producer.send_half({"topic": topic, "body": "yes"}, "commit")
-    (found,) = wait_stored(broker, topic, 1)
-    assert (found.body, found.properties["UNIQ_KEY"]) == (b"yes", receipt["id"])
+    check_ends_of_transactions(client, broker, typed_topic("TRANSACTION"))
 
 
 @client_cases("the server asks about open transactions, and the answers count", *NEWEST)
@@ -140,24 +141,12 @@ def test_check_back(client: StockGrpcClient, broker: BlockingClient, typed_topic
 
 @client_cases("a simple consumer does not get an acked message again, but the other one", *NEWEST)
 def test_redelivery(client: StockGrpcClient, topic: str, group: str) -> None:
-    with client.producer(topic) as producer, client.simple(group, topic) as consumer:
-        producer.send(*numbered(topic, 2))
-        first, second = receive_all(consumer, 2, invisible_s=SHORTEST_INVISIBLE_S)
-        consumer.ack(first)
-        (again,) = receive_all(consumer, 1)
-        consumer.ack(again)
-    assert (again["id"], again["attempt"]) == (second["id"], 2)
+    get_one_of_two_again(client, topic, group)
 
 
 @client_cases("a changed invisible time brings a message back early", *NEWEST)
 def test_change_invisible_time(client: StockGrpcClient, topic: str, group: str) -> None:
-    with client.producer(topic) as producer, client.simple(group, topic) as consumer:
-        producer.send(*numbered(topic, 1))
-        (message,) = receive_all(consumer, 1, invisible_s=300)
-        consumer.change_invisible(message, 1)
-        (again,) = receive_all(consumer, 1)
-        consumer.ack(again)
-    assert (again["id"], again["attempt"]) == (message["id"], 2)
+    check_change_of_invisible_time(client, topic, group)
 
 
 @client_cases("a simple consumer of some tags, and one of an SQL92 expression", *NEWEST)

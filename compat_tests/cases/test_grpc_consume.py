@@ -51,6 +51,30 @@ def receive_all(consumer: GrpcSimpleConsumer, count: int, **options: float) -> l
     return found
 
 
+def get_one_of_two_again(
+    client: StockGrpcClient, topic: str, group: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Ack the first of two messages; return the other one, and its redelivery."""
+    with client.producer(topic) as producer, client.simple(group, topic) as consumer:
+        producer.send(*numbered(topic, 2))
+        first, second = receive_all(consumer, 2, invisible_s=SHORTEST_INVISIBLE_S)
+        consumer.ack(first)
+        (again,) = receive_all(consumer, 1)
+        consumer.ack(again)
+    assert (again["id"], again["attempt"]) == (second["id"], 2)
+    return second, again
+
+
+def check_change_of_invisible_time(client: StockGrpcClient, topic: str, group: str) -> None:
+    with client.producer(topic) as producer, client.simple(group, topic) as consumer:
+        producer.send(*numbered(topic, 1))
+        (message,) = receive_all(consumer, 1, invisible_s=300)
+        consumer.change_invisible(message, 1)
+        (again,) = receive_all(consumer, 1)
+        consumer.ack(again)
+    assert (again["id"], again["attempt"]) == (message["id"], 2)
+
+
 # -- simple consumers -------------------------------------------------------------------------------------------
 
 
@@ -77,26 +101,14 @@ def test_message_of_a_remoting_client(
 
 @case("grpc", "Java 5.1: an acked message does not come again, the other one does after its invisible time")
 def test_redelivery(grpc_java: StockGrpcClient, topic: str, group: str) -> None:
-    with grpc_java.producer(topic) as producer, grpc_java.simple(group, topic) as consumer:
-        producer.send(*numbered(topic, 2))
-        first, second = receive_all(consumer, 2, invisible_s=SHORTEST_INVISIBLE_S)
-        consumer.ack(first)
-        (again,) = receive_all(consumer, 1)
-        consumer.ack(again)
-    assert (again["id"], again["attempt"]) == (second["id"], 2)
+    second, again = get_one_of_two_again(grpc_java, topic, group)
     waited_ms = again["received_ms"] - second["received_ms"]
     assert (SHORTEST_INVISIBLE_S - 1) * 1000 < waited_ms < 30_000
 
 
 @case("grpc", "Java 5.1: a changed invisible time brings a message back early")
 def test_change_invisible_time(grpc_java: StockGrpcClient, topic: str, group: str) -> None:
-    with grpc_java.producer(topic) as producer, grpc_java.simple(group, topic) as consumer:
-        producer.send(*numbered(topic, 1))
-        (message,) = receive_all(consumer, 1, invisible_s=300)
-        consumer.change_invisible(message, 1)
-        (again,) = receive_all(consumer, 1)
-        consumer.ack(again)
-    assert (again["id"], again["attempt"]) == (message["id"], 2)
+    check_change_of_invisible_time(grpc_java, topic, group)
 
 
 @case("grpc", "Java 5.1: one receive brings as many messages as it asks for, at most")

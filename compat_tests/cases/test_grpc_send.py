@@ -138,8 +138,11 @@ def test_recall_of_nothing(grpc_java: StockGrpcClient, typed_topic: MakeTopic) -
 
 @case("grpc", "Java 5.1: a committed transaction is stored, one that is rolled back is not")
 def test_transactions(grpc_java: StockGrpcClient, broker: BlockingClient, typed_topic: MakeTopic) -> None:
-    topic = typed_topic("TRANSACTION")
-    with grpc_java.producer(topic, transactions=True) as producer:
+    check_ends_of_transactions(grpc_java, broker, typed_topic("TRANSACTION"))
+
+
+def check_ends_of_transactions(client: StockGrpcClient, broker: BlockingClient, topic: str) -> None:
+    with client.producer(topic, transactions=True) as producer:
         producer.send_half({"topic": topic, "body": "no"}, "rollback")
         receipt = producer.send_half({"topic": topic, "body": "yes"}, "commit")
     (found,) = wait_stored(broker, topic, 1)
