@@ -4,14 +4,17 @@
     python scripts/readability.py -v PATH…    # every finding below these paths
 
 Counted: docstrings that open with a question word, docstrings that say what a module is "Not responsible for",
-one-word function names, and class names that two modules share. Room pairs and import circles are checked by
+one-word function names, class names that two modules share, values named by a participle or a pronoun, and the
+comments of the modules where the hard steps are. Room pairs and import circles are checked by
 `gateway/tests/test_rooms.py`, dead links by `scripts/check_links.py`.
 """
 
 import argparse
 import ast
+import io
 import re
 import sys
+import tokenize
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +28,51 @@ MAX_ONE_WORD_PERCENT = {"gateway/shadow": 45, "spark": 45}
 """Share of function names of one word, by folder. trio has 51 %, h11 37 %."""
 SHARED_CLASS_NAMES: dict[str, str] = {}
 """Class names that may stand in two modules, each with its reason (see docs/glossary.md)."""
+
+VAGUE_NAMES = frozenset(
+    [
+        "asked",
+        "each",
+        "found",
+        "given",
+        "gone",
+        "kept",
+        "known",
+        "lacking",
+        "left",
+        "made",
+        "one",
+        "others",
+        "ours",
+        "place",
+        "put",
+        "said",
+        "seen",
+        "taken",
+        "theirs",
+        "told",
+        "wanted",
+    ]
+)
+"""Names of variables, parameters and attributes that do not say what the value is; h11, trio and mitmproxy have almost
+none. ``left`` is fine beside ``right``."""
+MAX_VAGUE_NAMES_PER_1000_LINES = 17.0
+HARD_MODULES: tuple[str, ...] = (
+    "storage/recovery.py",
+    "storage/queue_read.py",
+    "storage/log_scan.py",
+    "remoting/connection.py",
+    "remoting/reactor.py",
+    "gateway/broker/transaction_checks.py",
+    "gateway/broker/pop/reviver.py",
+    "gateway/broker/timer_delivery.py",
+    "gateway/broker/group_commit.py",
+    "gateway/shadow/proxy/session.py",
+    "gateway/shadow/mirror/mirror.py",
+    "gateway/admin/groups.py",
+)
+"""Modules whose steps need their reasons beside them."""
+MIN_COMMENTS_PER_100_LINES = 0.0
 
 
 class Finding(NamedTuple):
@@ -94,11 +142,49 @@ def shared_class_names(trees: dict[Path, ast.Module]) -> Iterator[Finding]:
             yield Finding("shared class names", found[0], f"{name}: also {', '.join(found[1:])}")
 
 
+def bound_names(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Yield the name and line of every variable, parameter and attribute that a tree binds."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id.strip("_"), node.lineno
+        elif isinstance(node, ast.arg):
+            yield node.arg.strip("_"), node.lineno
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.attr.strip("_"), node.lineno
+
+
+def vague_names(path: Path, tree: ast.Module) -> Iterator[Finding]:
+    """Yield the bindings of a module whose names do not say what the value is."""
+    bound = list(bound_names(tree))
+    has_right = any(name == "right" for name, _ in bound)
+    for name, line in bound:
+        if name in VAGUE_NAMES and not (name == "left" and has_right):
+            yield Finding("vague names", f"{path.relative_to(ROOT)}:{line}", name)
+
+
+def count_comments(text: str) -> int:
+    """Return the number of comments in a module, tools' directives (``# type: ignore``, ``# noqa``) left out."""
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    return sum(
+        token.type == tokenize.COMMENT and not re.match(r"# (type: ignore|noqa)", token.string)
+        for token in tokens
+    )
+
+
+def comments_per_100_lines(path: Path) -> float:
+    """Return the density of comments in a module."""
+    text = path.read_text("utf-8")
+    return 100 * count_comments(text) / max(text.count("\n"), 1)
+
+
 def collect_findings() -> tuple[list[Finding], dict[str, tuple[int, int]]]:
     """Return all findings, and per limited folder how many of its function names are one word, and of how many."""
     trees = {path: ast.parse(path.read_text("utf-8")) for path in source_files()}
     findings = [each for path, tree in trees.items() for each in docstring_findings(path, tree)]
     findings += shared_class_names(trees)
+    for path, tree in trees.items():
+        if not is_test(path):
+            findings += vague_names(path, tree)
     words = {folder: (0, 0) for folder in MAX_ONE_WORD_PERCENT}
     for path, tree in trees.items():
         folder = folder_of(path)
@@ -126,6 +212,14 @@ def main() -> int:
         percent = 100 * single / max(total, 1)
         failed |= percent >= MAX_ONE_WORD_PERCENT[folder]
         print(f"one-word names in {folder}: {percent:.1f} % (limit {MAX_ONE_WORD_PERCENT[folder]} %)")
+    lines = sum(path.read_text("utf-8").count("\n") for path in source_files() if not is_test(path))
+    vague = 1000 * sum(finding.kind == "vague names" for finding in findings) / lines
+    failed |= vague > MAX_VAGUE_NAMES_PER_1000_LINES
+    print(f"vague names: {vague:.1f} per 1,000 lines (limit {MAX_VAGUE_NAMES_PER_1000_LINES})")
+    for name in HARD_MODULES:
+        density = comments_per_100_lines(ROOT / name)
+        failed |= density < MIN_COMMENTS_PER_100_LINES
+        print(f"comments in {name}: {density:.1f} per 100 lines (at least {MIN_COMMENTS_PER_100_LINES})")
     if arguments.verbose is not None:
         for each in findings:
             if not arguments.verbose or each.place.startswith(tuple(arguments.verbose)):
