@@ -30,7 +30,7 @@ SHARED_CLASS_NAMES: dict[str, str] = {}
 """Class names that may stand in two modules, each with its reason (see docs/glossary.md)."""
 
 VAGUE_NAMES = frozenset(
-    [
+    {
         "asked",
         "each",
         "found",
@@ -52,7 +52,7 @@ VAGUE_NAMES = frozenset(
         "theirs",
         "told",
         "wanted",
-    ]
+    }
 )
 """Names of variables, parameters and attributes that do not say what the value is; h11, trio and mitmproxy have almost
 none. ``left`` is fine beside ``right``."""
