@@ -3,7 +3,7 @@
 import json
 import tomllib
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 RECORDING: Final = Path(__file__).with_name("official_output.json")
 DEVIATIONS: Final = Path(__file__).with_name("deviations.toml")
@@ -24,5 +24,19 @@ def write_recording(output: Output) -> None:
 
 def read_deviations() -> dict[str, str]:
     """Return the reasons of the commands whose output differs for our server, by the id of the command."""
-    groups = tomllib.loads(DEVIATIONS.read_text())["deviation"]
-    return {command: group["reason"] for group in groups for command in group["commands"]}
+    return {command: group["reason"] for group in _read_groups() for command in group["commands"]}
+
+
+def read_unserved_commands() -> set[str]:
+    """Return the ids of the commands that do not work with our server, whatever its settings."""
+    return {
+        command
+        for group in _read_groups()
+        if not group.get("is_served", True)
+        for command in group["commands"]
+    }
+
+
+def _read_groups() -> list[dict[str, Any]]:
+    groups: list[dict[str, Any]] = tomllib.loads(DEVIATIONS.read_text())["deviation"]
+    return groups

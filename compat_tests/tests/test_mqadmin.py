@@ -1,9 +1,12 @@
 """The commands of mqadmin, the masks of what they print, and the lists that it is compared with."""
 
+from pathlib import Path
+
 from compat_tests.mqadmin.commands import COMMANDS, AdminCommand
 from compat_tests.mqadmin.printed_text import mask_output
-from compat_tests.mqadmin.recording import read_deviations, read_recording
+from compat_tests.mqadmin.recording import read_deviations, read_recording, read_unserved_commands
 
+README = Path(__file__).parents[2] / "README.md"
 PLACES = {"broker": "127.0.0.1:10911", "namesrv": "127.0.0.1:9876", "dir": "/tmp/x"}
 
 
@@ -17,6 +20,14 @@ def test_every_deviation_is_about_a_command_and_has_a_reason() -> None:
     deviations = read_deviations()
     assert deviations.keys() <= {command.id for command in COMMANDS}
     assert all(len(reason) > 20 for reason in deviations.values())
+
+
+def test_readme_says_how_many_commands_work() -> None:
+    names = {command.name for command in COMMANDS}
+    unserved = read_unserved_commands()
+    assert unserved < names
+    text = " ".join(README.read_text("utf-8").split())
+    assert f"{len(names - unserved)} of the {len(names)} `mqadmin` commands of 5.4.0" in text
 
 
 def test_times_addresses_and_widths_are_masked() -> None:
