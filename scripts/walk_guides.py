@@ -26,7 +26,7 @@ from typing import Final
 
 from build_image import copy_sources
 from check_installs import build_wheel, install
-from walks import place
+from walks import sandbox
 from walks.guide import Guide, GuideError, read_guide
 from walks.session import WalkFailed, WalkSession
 
@@ -86,7 +86,7 @@ def find_disagreements(guides: Iterable[Guide], unwalked: dict[str, str]) -> lis
 def walk_all(guides: Sequence[Guide], jobs: int, scale: float) -> int:
     """Walk guides and return the exit status."""
     ENVIRONMENTS.mkdir(parents=True, exist_ok=True)
-    isolated = place.isolation()
+    isolated = sandbox.isolation()
     if not isolated:
         print("no network namespaces here: the ports that guides use must be free", flush=True)
     with tempfile.TemporaryDirectory() as built, ThreadPoolExecutor(jobs) as pool:
@@ -110,7 +110,7 @@ def environment_of(extras: Sequence[str]) -> Path:
 def _walk_one(guide: Guide, isolated: list[str], scale: float) -> bool:
     """Walk one guide in a process of its own; print its report in one piece; return whether it came through."""
     name = name_of(guide.path)
-    if missing := place.find_missing_programs(guide.needed_programs):
+    if missing := sandbox.find_missing_programs(guide.needed_programs):
         print(f"\n=== {name}: left out, {', '.join(missing)} is not installed", flush=True)
         return os.environ.get("CI") != "true"
     begun_s = time.monotonic()
@@ -150,7 +150,7 @@ def _client_jars() -> str:
 def _prepare_checkout(folder: Path) -> None:
     """Make a checkout, and install what its `make serve` installs: the walk itself has no network."""
     copy_sources(folder)
-    environment = place.make_environment(folder.parent / "home", folder.parent / "programs", None)
+    environment = sandbox.make_environment(folder.parent / "home", folder.parent / "programs", None)
     command = ["make", "-s", ".venv/serve", f"PYTHON={sys.executable}"]
     subprocess.run(command, cwd=folder, env=environment, check=True, stdin=subprocess.DEVNULL)
 
@@ -158,14 +158,14 @@ def _prepare_checkout(folder: Path) -> None:
 def walk_inside(path: Path, folder: Path, programs: Path, scale: float) -> int:
     """Walk one guide in the network of this process."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
-    if place.isolation() and not _reaches_itself():
-        place.raise_loopback()
+    if sandbox.isolation() and not _reaches_itself():
+        sandbox.raise_loopback()
     guide = read_guide(path)
     for each in ("work", "home", "logs"):
         (folder / each).mkdir(exist_ok=True)
-    place.write_programs(folder / "programs", programs / "python")
+    sandbox.write_programs(folder / "programs", programs / "python")
     in_checkout = guide.in_checkout
-    environment = place.make_environment(
+    environment = sandbox.make_environment(
         folder / "home", folder / "programs", None if in_checkout else programs
     )
     session = WalkSession(guide, folder / "work", folder / "logs", environment, scale)

@@ -157,7 +157,7 @@ ROOMS: Mapping[str, set[str]] = {
     },
     "spark.bench": {"spark", "spark.pull", "spark.session", "spark.tables"},
 }
-FACADES: Mapping[str, set[str]] = {"spark.__init__": {"spark.session"}, "spark.watch": {"spark.source"}}
+FACADES: Mapping[str, set[str]] = {"spark.__init__": {"spark.session"}}
 """Packages' own modules that only hand on names of the rooms below; no room may import them for that."""
 
 ROOM_EXCEPTIONS: set[str] = set()

@@ -26,5 +26,5 @@ guide needs a mark, diagrams excepted.
 Guides are README, and every page below docs that has a block with a command or a program; tutorials and how-tos are
 guides in any case. Those that are not walked are in `unwalked.toml`, each with its reason.
 
-`guide` reads marks, `session` types, `place` makes the fresh folder, environment and network of a walk.
+`guide` reads marks, `session` types, `sandbox` makes the fresh folder, environment and network of a walk.
 """

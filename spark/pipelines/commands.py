@@ -1,21 +1,22 @@
 """The command `rmq-gateway spark`, which spark-submit reaches through `submit.py`: one command per pipeline.
 
-A pipeline's module is imported when it is run, so that the command line starts without pyspark, and can tell what to
-install where it is missing.
+A pipeline's module is imported when it is run, so that the command line starts without pyspark, and can name the extra
+to install where pyspark is missing. The Spark session is configured by `[spark]` of the pipeline's file, by flags, and
+by spark-submit (`session_conf`).
 """
 
 import importlib
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
 from spark.errors import OptionError, SparkRocketmqError
-from spark.pipelines.config import Config, example_file, load_config
+from spark.pipelines.config import Config, example_file, load_config, spark_settings
 from spark.pipelines.job import Job, Pipeline, Summary
-from spark.pipelines.sessions import open_session, session_conf
 from toolkit.exit_codes import ConfigurationError
 from toolkit.install_command import install_command
 
@@ -178,3 +179,65 @@ def _print_summary(summary: Summary, as_json: bool) -> None:
         console = Console()
         # Files and pipes have no width: message ids must not be cut there.
         summary.print_tables(console if console.is_terminal else Console(width=PIPED_WIDTH_CHARS))
+
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DEFAULT_CONF: Mapping[str, str] = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "WARN",
+}
+"""Defaults of a pipeline's Spark configuration."""
+
+
+def session_conf(
+    name: str, config: Config, flags: Mapping[str, str], submitted: bool
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return (master, remote and appName; Spark's configuration). Flags override the file, the file the defaults.
+
+    Under spark-submit its own master applies, whatever the file says; a flag overrides that, too.
+    """
+    own, conf = spark_settings(config)
+    own = {"appName": f"rmq-gateway {name}", **own}
+    places = {key: value for key, value in flags.items() if key in ("master", "remote")}
+    own = {"appName": own["appName"], **places} if places else own
+    conf = {**({} if submitted else DEFAULT_CONF), **conf}
+    conf |= {key: value for key, value in flags.items() if key not in ("master", "remote")}
+    if "remote" in own or (submitted and "master" not in places):
+        own.pop("master", None)
+    else:
+        own.setdefault("master", "local[*]")
+    return own, conf
+
+
+def open_session(own: Mapping[str, str], conf: Mapping[str, str]) -> "SparkSession":
+    """Open a session that knows the sources. A Spark Connect server finds them itself, as they are installed there."""
+    from pyspark.sql import SparkSession
+
+    from spark.session.registration import register
+
+    set_python(conf)
+    builder: Any = SparkSession.builder
+    builder = builder.appName(own["appName"])
+    builder = builder.remote(own["remote"]) if "remote" in own else builder
+    builder = builder.master(own["master"]) if "master" in own else builder
+    for key, value in conf.items():
+        builder = builder.config(key, value)
+    session: SparkSession = builder.getOrCreate()
+    if "remote" not in own:
+        register(session)
+    return session
+
+
+def set_python(conf: Mapping[str, str]) -> None:
+    """Let driver and executors use this Python, unless the configuration or the environment names another.
+
+    Spark would use `python3`, which usually has neither this package nor pyarrow.
+    """
+    workers = conf.get("spark.pyspark.python")
+    if workers:
+        os.environ["PYSPARK_PYTHON"] = workers
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)

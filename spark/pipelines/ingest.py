@@ -18,8 +18,7 @@ from spark.errors import OptionError, SparkRocketmqError
 from spark.options import Option, boolean, choice, text
 from spark.pipelines.body_schemas import BODY_OPTIONS, BodySchema, parse_bodies, schema_from_options
 from spark.pipelines.config import Config
-from spark.pipelines.job import Job, Pipeline, Section, Summary
-from spark.pipelines.query_progress import QueryTotals
+from spark.pipelines.job import Job, Pipeline, QueryTotals, Section, Summary
 from spark.pull.read_spec import RANGES_SCHEMA, ReadSpec
 from spark.source.options import OPTIONS as SOURCE_OPTIONS
 from spark.source.options import SOURCE, read_spec, refuse_batch_options, source_options

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 from spark.options import Option, boolean, choice, integer, names, parse_time_ms, text
 from spark.pipelines.config import Config
 from spark.pipelines.job import Job, Pipeline, Section, Summary
-from spark.reconciling.conditions import conditions_parser
 from spark.reconciling.counts import COUNTED, count_findings, list_findings, sample_findings
 from spark.reconciling.digests import (
     ORDERS,
@@ -24,7 +23,7 @@ from spark.reconciling.digests import (
 )
 from spark.reconciling.order_sequences import MAX_RUN_MESSAGES, find_reordered
 from spark.reconciling.pairs import KINDS, ComparisonRules, classify_pairs, drop_expired, pair_messages
-from spark.reconciling.result import ReconcileResult, iso_time
+from spark.reconciling.result import ReconcileResult, conditions_parser, iso_time
 from spark.reconciling.sides import SIDE, ComparisonSide, ReadWindow
 from toolkit.exit_codes import ExitCode
 

@@ -1,16 +1,30 @@
-"""Entry point of a task: offset ranges in, record batches out."""
+"""Entry point of a task: offset ranges in, record batches out, and no requested offset missing unnoticed.
 
-from collections.abc import Iterator, Sequence
-from itertools import groupby
+Pull answers are decoded in groups by the vectorised decoder (`column_decoder`). It gives up on a damaged message and on
+a stored batch, which holds several messages. From the message where it stopped, the group is then decoded message by
+message (`row_decoder`), which finds out which message is damaged and reports exactly that one.
+"""
 
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, groupby, islice
+
+import numpy as np
 import pyarrow as pa
 
+from codec.errors import MessageFormatError
+from codec.message import QUEUE_OFFSET_AT, Message, decode_message, message_end
 from spark.endpoint import Connections
-from spark.pull.loss_reporter import LossReporter
-from spark.pull.pull_pipeline import PullPipeline
+from spark.errors import CorruptMessageError
+from spark.pull.column_decoder import decode_columns
+from spark.pull.gather import Indices
+from spark.pull.loss_reporter import LossReporter, describe_queue
+from spark.pull.pull_pipeline import PulledRange, PullPipeline
 from spark.pull.read_spec import OffsetRange, ReadSpec
-from spark.pull.record_batches import decode_answers, group_answers
+from spark.pull.row_decoder import build_record_batch, plain_body, unwrap_batches
+from spark.pull.stored_messages import StoredMessages, locate_messages
 from toolkit.rate_limiter import BlockingRateLimiter
+
+_NOT_SENT_REASON = "the broker did not send them"
 
 
 def read_ranges(spec: ReadSpec, ranges: Sequence[OffsetRange]) -> Iterator[pa.RecordBatch]:
@@ -28,3 +42,147 @@ def read_ranges(spec: ReadSpec, ranges: Sequence[OffsetRange]) -> Iterator[pa.Re
                 for batch in decode_answers(answers, spec, losses):
                     rate_limiter.acquire(batch.num_rows)
                     yield batch
+
+
+def group_answers(
+    answers: Iterable[PulledRange], min_bytes: int, min_offsets: int | None = None
+) -> Iterator[list[PulledRange]]:
+    """Yield answers in groups of at least `min_bytes` bytes or `min_offsets` offsets; the last group may be smaller."""
+    group: list[PulledRange] = []
+    size = offsets = 0
+    for chunk in answers:
+        group.append(chunk)
+        size += len(chunk.body)
+        offsets += chunk.end - chunk.start
+        if size >= min_bytes or (min_offsets is not None and offsets >= min_offsets):
+            yield group
+            group, size, offsets = [], 0, 0
+    if group:
+        yield group
+
+
+def decode_answers(
+    answers: Sequence[PulledRange], spec: ReadSpec, losses: LossReporter
+) -> Iterator[pa.RecordBatch]:
+    """Yield the messages of some answers of one broker in order, dropping messages outside the answers' offsets.
+
+    Raises DataLossError, CorruptMessageError.
+    """
+    answers = [chunk for chunk in answers if chunk.body]
+    if not answers:
+        return
+    broker, yielded = answers[0].requested.broker, 0
+    try:
+        messages = locate_messages(b"".join([chunk.body for chunk in answers]))
+        if not messages.has_batches:
+            kept, counts = _select_requested(messages, answers)
+            for batch in decode_columns(kept, broker, spec):
+                if not yielded and not spec.is_filtered:
+                    _report_gaps(kept, counts, answers, losses)
+                yielded += batch.num_rows
+                yield batch
+            return
+    except MessageFormatError:
+        pass  # A message after those already yielded is damaged; find it below.
+    yield from _decode_one_by_one(answers, spec, losses, yielded)
+
+
+def _select_requested(
+    messages: StoredMessages, answers: Sequence[PulledRange]
+) -> tuple[StoredMessages, Indices]:
+    """Return the messages whose offsets their answer covers, and how many there are per answer."""
+    begins = np.array(list(accumulate((len(chunk.body) for chunk in answers[:-1]), initial=0)))
+    rows = np.searchsorted(messages.starts, begins)
+    counts = np.diff(np.append(rows, len(messages)))
+    offsets = messages.head["offset"].astype(np.int64)
+    low = np.repeat([chunk.start for chunk in answers], counts)
+    high = np.repeat([chunk.end for chunk in answers], counts)
+    kept = (offsets >= low) & (offsets < high)
+    if kept.all():
+        return messages, counts
+    return messages.select_rows(kept), np.add.reduceat(np.append(kept, 0), rows) * (counts > 0)
+
+
+def _report_gaps(
+    messages: StoredMessages, counts: Indices, answers: Sequence[PulledRange], losses: LossReporter
+) -> None:
+    """Report offsets that the answers cover but that hold no message."""
+    offsets = messages.head["offset"].astype(np.int64)
+    expected = np.concatenate([np.arange(chunk.start, chunk.end) for chunk in answers])
+    if len(offsets) == len(expected) and (offsets == expected).all():
+        return
+    of_chunks = np.split(offsets, np.cumsum(counts)[:-1])
+    for chunk, found in zip(answers, of_chunks, strict=True):
+        report_missing_offsets(chunk, found.tolist(), losses)
+
+
+def report_missing_offsets(answer: PulledRange, found: Sequence[int], losses: LossReporter) -> None:
+    """Report covered offsets without a message. Raises CorruptMessageError if the offsets do not ascend."""
+    following = answer.start
+    for offset in [*found, answer.end]:
+        if offset < following:
+            raise CorruptMessageError(
+                f"{describe_queue(answer.requested)}: offset {offset} came after {following - 1}"
+            )
+        if offset > following:
+            losses.report_missing(answer.requested, following, offset, _NOT_SENT_REASON)
+        following = offset + 1
+
+
+def _decode_one_by_one(
+    answers: Sequence[PulledRange], spec: ReadSpec, losses: LossReporter, skip: int
+) -> Iterator[pa.RecordBatch]:
+    """Decode message by message, after skipping the first `skip`; stored batches are split."""
+    group: list[Message] = []
+    size = 0
+    every = (pair for chunk in answers for pair in _iter_messages(chunk, spec, losses))
+    for message, plain_bytes in islice(every, skip, None):
+        group.append(message)
+        size += plain_bytes
+        if size >= spec.arrow_batch_bytes:
+            yield build_record_batch(group, answers[0].requested.broker, spec)
+            group, size = [], 0
+    if group:
+        yield build_record_batch(group, answers[0].requested.broker, spec)
+
+
+def _iter_messages(
+    answer: PulledRange, spec: ReadSpec, losses: LossReporter
+) -> Iterator[tuple[Message, int]]:
+    """Yield the messages of an answer with the size of their plain bodies; damaged messages are reported."""
+    seen: list[int] = []
+    position = 0
+    while position < len(answer.body):
+        try:
+            end = message_end(answer.body, position)
+        except MessageFormatError as error:
+            at = seen[-1] + 1 if seen else answer.start
+            raise CorruptMessageError(
+                f"{describe_queue(answer.requested)}: no message at offset {at}: {error}"
+            ) from error
+        for message, plain_bytes in _decode_entry(answer, position, spec, losses, seen):
+            if answer.start <= message.queue_offset < answer.end:
+                seen.append(message.queue_offset)
+                yield message, plain_bytes
+        position = end
+    if not spec.is_filtered:
+        report_missing_offsets(answer, seen, losses)
+
+
+def _decode_entry(
+    answer: PulledRange, position: int, spec: ReadSpec, losses: LossReporter, seen: list[int]
+) -> list[tuple[Message, int]]:
+    """Return the messages of one stored entry: one, those of a stored batch, or none if it is damaged."""
+    try:
+        stored_message = decode_message(answer.body, position, check_crc=spec.verify_body_crc)
+        entry_messages = list(unwrap_batches([stored_message]))
+        if spec.wants_body:
+            return [(message, len(plain_body(message))) for message in entry_messages]
+        return [(message, len(message.body)) for message in entry_messages]
+    except MessageFormatError as error:
+        at = position + QUEUE_OFFSET_AT
+        offset = int.from_bytes(answer.body[at : at + 8], signed=True)
+        if answer.start <= offset < answer.end:
+            losses.report_corrupt(answer.requested, offset, str(error))
+            seen.append(offset)
+        return []

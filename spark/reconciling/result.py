@@ -1,14 +1,18 @@
-"""Result of a comparison, as the JSON that people and `readiness` read."""
+"""Result of a comparison, as the JSON that people and `readiness` read, and the conditions under which it fails.
+
+The option `failIf` lists conditions on the counts, such as `missing>0` or `changed[Orders]>=1`. Their grammar is that
+of `toolkit.conditions`; scopes are topics.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from spark.reconciling.conditions import condition_value
+from spark.options import Reader, names
 from spark.reconciling.counts import COUNTED
 from spark.reconciling.pairs import KINDS
-from toolkit.conditions import Condition
+from toolkit.conditions import Condition, parse_condition
 
 KIND: Final = "reconcile"
 VERSION: Final = 1
@@ -92,3 +96,32 @@ def _json_row(row: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in row.items()
         if value is not None
     }
+
+
+def conditions_parser(known: tuple[str, ...]) -> Reader:
+    """Return the parser of an option: conditions on these counts, separated by commas."""
+
+    def parse(value: str) -> tuple[Condition, ...]:
+        return tuple(_parse_known(each, known) for each in names(value))
+
+    return parse
+
+
+def _parse_known(text: str, known: tuple[str, ...]) -> Condition:
+    condition = parse_condition(text)
+    condition.check_names(known)
+    if condition.limit < 0:
+        raise ValueError(f'"{text}" is not a condition on counts: they are never below 0')
+    return condition
+
+
+def condition_value(
+    condition: Condition, totals: Mapping[str, int], topics: Mapping[str, Mapping[str, int]]
+) -> float:
+    """Return a condition's count or ratio; the counts of a topic that was not found are 0."""
+
+    def look_up(metric: str, topic: str | None) -> float:
+        counts = totals if topic is None else topics.get(topic, {})
+        return counts.get(metric, 0)
+
+    return condition.value(look_up)

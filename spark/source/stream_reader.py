@@ -8,12 +8,15 @@ pins the start in Spark's checkpoint. A crash at any point has one of two outcom
 1. before Spark stored the end of the first batch, a restart resolves the start anew; nothing has been read yet;
 2. after that, a restart is handed the stored offsets, and calls `partitions` for a batch that may be re-run.
 
-Nothing is stored at the broker for this.
+Nothing is stored at the broker for this. With `commitOffsetsToBroker`, progress is also committed as offsets of a
+consumer group, for tools that show lag (`ProgressCommitter`). The checkpoint stays authoritative: committed offsets are
+never read back unless the user asks for it with `startingOffsets=committed`.
 """
 
+import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -23,10 +26,11 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from spark.cluster import ClusterClient, Queue
+from spark.cluster import ClusterClient, Queue, QueueAddresses
+from spark.errors import EndpointError
 from spark.source.batch_reader import build_partitions, check_filter_expression, read_partition
 from spark.source.offset_json import Offsets, OffsetsJson, offsets_from_json, offsets_to_json
-from spark.source.options import LATEST, TopicSelection, read_spec, refuse_batch_options
+from spark.source.options import LATEST, SOURCE, TopicSelection, read_spec, refuse_batch_options
 from spark.source.positions import (
     clamp_offsets,
     readable_ranges,
@@ -35,7 +39,6 @@ from spark.source.positions import (
     starting_position,
     unreachable_queues,
 )
-from spark.source.progress_committer import ProgressCommitter
 from spark.source.queue_discovery import QueueDiscovery, QueueSnapshot
 from spark.source.read_limits import (
     TriggerDelay,
@@ -49,6 +52,7 @@ from spark.source.read_limits import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_LOG = logging.getLogger(__name__)
 _LIMITS_OF_OPTIONS: Final = ReadMaxRows((1 << 63) - 1)
 """Read limit that stands for our options. Spark passes it back, or `ReadAllAvailable` (`once=True`) to override
 them.
@@ -215,3 +219,47 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return cap_bytes(
             begins, ends, {queue: summarize_samples(found) for queue, found in sizes.items()}, max_bytes
         )
+
+
+class GroupOffsets(Protocol):
+    """Part of `ClusterClient` that commits offsets."""
+
+    def has_live_consumers(self, group: str, queues: QueueAddresses) -> bool: ...
+
+    def commit_offsets(self, group: str, queues: QueueAddresses, offsets: Mapping[Queue, int]) -> None: ...
+
+
+class ProgressCommitter:
+    """Commits the progress of one stream; does nothing if `group` is None. Never touches a group with live
+    consumers.
+    """
+
+    def __init__(self, group: str | None, cluster: GroupOffsets) -> None:
+        self._group = group
+        self._cluster = cluster
+        self._last_committed: Offsets | None = None
+
+    def claim_group(self, queues: QueueAddresses, offsets: Offsets) -> None:
+        """Commit the start of a new stream. Raises EndpointError if that fails, or if the group has live consumers."""
+        if self._group is None:
+            return
+        if self._cluster.has_live_consumers(self._group, queues):
+            raise EndpointError(
+                f"{SOURCE}: group {self._group} has live consumers, whose offsets commitOffsetsToBroker would move; "
+                "use a consumerGroup that nothing else consumes with"
+            )
+        self._cluster.commit_offsets(self._group, queues, offsets)
+        self._last_committed = offsets
+
+    def commit_progress(self, queues: QueueAddresses, offsets: Offsets) -> None:
+        """Commit that everything before these offsets is processed. Failures are logged and do not stop the stream."""
+        if self._group is None or offsets == self._last_committed:
+            return
+        try:
+            if self._cluster.has_live_consumers(self._group, queues):
+                _LOG.warning("group %s has live consumers: progress is not committed", self._group)
+            else:
+                self._cluster.commit_offsets(self._group, queues, offsets)
+        except EndpointError as error:
+            _LOG.warning("progress of group %s could not be committed: %s", self._group, error)
+        self._last_committed = offsets

@@ -8,12 +8,12 @@
 Theory of operation: readers follow the link, so nothing incomplete may ever be below it.
 
 1. Append writes a batch below `_staging`, syncs its files and directories, and renames it into the current generation.
-   A crash before the rename leaves only a staged directory, which the next run deletes. A repeated append finds the
-   batch and does nothing.
+   A crash before the rename leaves only a staged directory, which the next append deletes. A repeated append finds
+   the batch in the generation and does nothing.
 2. Compaction builds a new generation beside the current one: merged files, and hard links to files that are large
    enough. A crash leaves a generation that nobody reads, and that the next compaction deletes.
-3. Under the append lock, compaction links what was appended meanwhile, then replaces the link atomically. The old
-   generation stays until the next compaction, for readers that are still using it.
+3. Under the append lock, compaction links the files that were appended in the meantime, then replaces the link
+   atomically. The old generation stays until the next compaction, for readers that are still using it.
 
 Everything must be on one local or shared POSIX file system with links and locks.
 """
@@ -23,17 +23,19 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 
 from spark.errors import TableError
-from spark.tables.file_merging import group_small_files, merge_files
-from spark.tables.parquet_files import WrittenFile, fsync_path, write_parquet
+from spark.tables.parquet_files import WrittenFile, fsync_path, sort_rows, write_file, write_parquet
 from spark.tables.table import (
     DEFAULT_KEEP_HOURS,
     DEFAULT_TARGET_BYTES,
@@ -259,3 +261,46 @@ def fsync_tree(top: Path) -> None:
     for directory, _, _ in os.walk(top):
         fsync_path(directory)
     fsync_path(str(top.parent))
+
+
+def group_small_files(files: Iterable[Path], target_bytes: int) -> list[list[Path]]:
+    """Return groups of files to be merged, each of one topic and day, in their given order.
+
+    Files larger than half the target size, and files without a partner, are left alone.
+    """
+    small: dict[tuple[str, ...], list[tuple[Path, int]]] = defaultdict(list)
+    for path in files:
+        size_bytes = uncompressed_bytes(path)
+        if size_bytes <= target_bytes // 2:
+            small[path.parts[-3:-1]].append((path, size_bytes))
+    groups = (group for sized in small.values() for group in group_neighbours(sized, target_bytes))
+    return [group for group in groups if len(group) > 1]
+
+
+def group_neighbours(sized: Iterable[tuple[Path, int]], target_bytes: int) -> list[list[Path]]:
+    """Group neighbouring files, each group as large as the target size allows."""
+    found: list[list[Path]] = []
+    room = 0
+    for path, size_bytes in sized:
+        if not found or size_bytes > room:
+            found.append([])
+            room = target_bytes
+        found[-1].append(path)
+        room -= size_bytes
+    return found
+
+
+def uncompressed_bytes(path: Path) -> int:
+    """Return the size of a file's columns before compression, bytes."""
+    metadata = pq.read_metadata(path)
+    return sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
+
+
+def merge_files(group: list[Path], directory: Path) -> None:
+    """Merge files into one, sorted by queue and offset, and wait until it is on the disk."""
+    tables = [pq.ParquetFile(path).read() for path in group]
+    table = sort_rows(pa.concat_tables(tables, promote_options="default"))
+    target = directory / f"part-{uuid4().hex}.parquet"
+    with target.open("wb") as sink:
+        write_file(table, sink)
+    fsync_path(str(target))

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codec.capture import encode_header, encode_index
-from spark.capture.block_filters import combine_filters
-from spark.capture.datasource import CaptureStreamReader
+from spark.capture.datasource import CaptureStreamReader, combine_filters
 from spark.capture.options import CaptureFilter, CaptureSpec
 from spark.capture.stream_progress import DONE, flatten_offset
 from spark.errors import DataLossError

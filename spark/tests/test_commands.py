@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from spark.errors import EndpointError, OptionError
 from spark.options import Option, integer, text
-from spark.pipelines import commands, sessions
+from spark.pipelines import commands
 from spark.pipelines.config import load_config
 from spark.pipelines.job import Job, Pipeline, Section, Summary
 from spark.session.registration import register
@@ -70,7 +70,7 @@ def test_a_run_with_flags(opened: list[tuple[Any, Any]], monkeypatch: pytest.Mon
     assert "By topic" in result.stdout
     ((own, conf),) = opened
     assert own == {"appName": "rmq-gateway toy", "master": "local[7]"}
-    assert conf == {**sessions.DEFAULT_CONF, "spark.x": "1=2", "spark.y": "3"}
+    assert conf == {**commands.DEFAULT_CONF, "spark.x": "1=2", "spark.y": "3"}
 
 
 def test_the_summary_as_json_and_its_exit_code(
@@ -106,10 +106,10 @@ def test_mistakes_and_failures_have_exit_codes_and_tell_no_secret(
 
 def test_under_spark_submit_its_master_is_the_one() -> None:
     config = load_config({}, None, ["spark.master=local[2]", "spark.a.b=c"])
-    assert sessions.session_conf("x", config, {}, True) == ({"appName": "rmq-gateway x"}, {"spark.a.b": "c"})
-    own, _ = sessions.session_conf("x", config, {"master": "spark://h:7077"}, True)
+    assert commands.session_conf("x", config, {}, True) == ({"appName": "rmq-gateway x"}, {"spark.a.b": "c"})
+    own, _ = commands.session_conf("x", config, {"master": "spark://h:7077"}, True)
     assert own["master"] == "spark://h:7077"
-    own, _ = sessions.session_conf("x", config, {"remote": "sc://h:1"}, False)
+    own, _ = commands.session_conf("x", config, {"remote": "sc://h:1"}, False)
     assert own == {"appName": "rmq-gateway x", "remote": "sc://h:1"}
 
 

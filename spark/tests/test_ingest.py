@@ -13,8 +13,7 @@ from spark.errors import OptionError
 from spark.pipelines.body_schemas import BodySchema, schema_from_options
 from spark.pipelines.config import load_config
 from spark.pipelines.ingest import PIPELINE, Ingest, build_summary, prepare_ingest
-from spark.pipelines.job import Job
-from spark.pipelines.query_progress import QueryTotals
+from spark.pipelines.job import Job, QueryTotals
 from spark.pull.read_spec import ReadSpec
 from spark.tables import AppendResult
 

@@ -17,8 +17,7 @@ from pyspark.sql.types import StructType
 from spark.errors import TableError
 from spark.tables import Table, open_table
 from spark.tables.delta_rs import DeltaRsTable
-from spark.tables.directory_table import DirectoryTable, greatest_batch_id
-from spark.tables.file_merging import group_neighbours, merge_files
+from spark.tables.directory_table import DirectoryTable, greatest_batch_id, group_neighbours, merge_files
 from spark.tables.layout import partition_directory
 from spark.tables.table_formats import choose_format as chosen
 from spark.tests.frames import Frame, rows

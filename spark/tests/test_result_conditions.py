@@ -2,7 +2,7 @@
 
 import pytest
 
-from spark.reconciling.conditions import condition_value, conditions_parser
+from spark.reconciling.result import condition_value, conditions_parser
 from toolkit.conditions import Condition
 
 TOPICS = {"a": {"missing": 2, "primary": 10}, "b": {"missing": 0, "primary": 90}}

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from spark.pipelines.query_progress import QueryTotals, messages_behind
+from spark.pipelines.job import QueryTotals, messages_behind
 
 
 def progress(batch: int, rows: int, end: str, latest: str) -> dict[str, Any]:
