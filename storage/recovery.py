@@ -23,7 +23,7 @@ the log, and are to have no entries (`deleted_topics.py`).
    was just created and is removed.
 2. Load the queues, and drop queue files behind a gap and those of deleted topics. If any queue misses files, what the
    checkpoint says about queues is ignored, and the log is read from its beginning.
-3. Find the end of every queue (`entry_search.py`), and choose where to start reading the log. After an orderly end:
+3. Find the end of every queue (`EntrySearch`), and choose where to start reading the log. After an orderly end:
    behind the last message that any queue knows. After a crash: at the last message that the checkpoint vouches for, or
    at the last file that begins with such a message. Earlier, if an entry that should be valid is not.
 4. Read the part that the checkpoint covers. An invalid message in it is damage: its queue entries become holes, and it
@@ -40,9 +40,10 @@ Before entries are derived again that the checkpoint covers, the ``abort`` file 
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import NamedTuple
 
 from codec.constants import MAGIC_V1, MAGIC_V2
 from codec.message import MIN_MESSAGE_BYTES
@@ -52,7 +53,6 @@ from storage.consume_queue import ConsumeQueue
 from storage.damage import find_next_message, is_filler, set_aside, write_filler
 from storage.delay_levels import DelayLevels
 from storage.deleted_topics import DeletedTopics
-from storage.entry_search import NO_LIMIT, EntrySearch, FoundEntries
 from storage.errors import CorruptionError
 from storage.files import Files
 from storage.layout import (
@@ -66,10 +66,135 @@ from storage.layout import (
     mapped_file_name,
     mapped_file_offsets,
 )
-from storage.log_scan import ScanEnd, ScannedMessage, scan_log
+from storage.log_scan import ScanEnd, ScannedMessage, check_message, scan_log
 from storage.queue_ends import QueueRanges, delete_queue_ends
 from storage.queue_set import QueueSet, list_queue_files
 from storage.tags import tags_code_of
+
+NO_LIMIT = 1 << 62
+
+
+class FoundEntries(NamedTuple):
+    """The end of a queue as found in its files.
+
+    ``entries`` is the number of its first invalid entry; ``last_place`` and ``last_size`` are those of the entry before
+    it (-1 and 0 if there is none). ``is_end``: there is no entry behind it. ``is_doubtful``: the invalid entry should
+    be valid, because it was on the disk with its message.
+    """
+
+    entries: int
+    last_place: int
+    last_size: int
+    is_end: bool
+    is_doubtful: bool
+
+    @property
+    def end_of_last(self) -> int:
+        """The physical offset behind the last message; -1 if it is not known."""
+        if self.last_place < 0 or self.last_size in QUEUE_HOLE_SIZES:
+            return -1
+        return self.last_place + self.last_size
+
+
+class EntrySearch:
+    """Searches the queues of a store that was just opened.
+
+    ``queued_until``: the entries of messages below this physical offset were on the disk, with their messages.
+    ``crashed``: the last run did not end in order. ``sectors_lost``: with a power cut.
+    """
+
+    def __init__(
+        self, commit_log: CommitLog, queued_until: int, *, crashed: bool, sectors_lost: bool
+    ) -> None:
+        self.queued_until = queued_until
+        self._log = commit_log
+        self._crashed = crashed
+        self._sectors_lost = sectors_lost
+
+    def find_entries(self, queue: ConsumeQueue) -> FoundEntries:
+        """Find the first entry of a queue that is invalid or, after a crash, that the checkpoint does not cover."""
+        before = self.queued_until if self._crashed and self.queued_until else NO_LIMIT
+        count = self.find_end(queue, before)
+        last = queue.read_entry(count - 1) if count > queue.bases[0] else (-1, 0, 0)
+        if count == queue.bases[-1] + queue.file_entries or queue.read_entry(count)[:2] == (0, 0):
+            return FoundEntries(count, last[0], last[1], True, False)
+        trusted = self.queued_until if self._crashed else NO_LIMIT
+        return FoundEntries(count, last[0], last[1], False, queue.read_entry(count)[0] < trusted)
+
+    def find_end(self, queue: ConsumeQueue, before: int) -> int:
+        """Return the number of the first entry that is invalid or points to ``before`` or behind it.
+
+        Entries of messages that the checkpoint covers were on the disk, so that looking at the queue's file is enough;
+        only the last one is compared with its message. After a power cut entries that were cut off may have reappeared,
+        and all that are looked at are compared.
+        """
+        confirmed = self.queued_until
+
+        def looks_valid(number: int) -> bool:
+            place, size, _ = queue.read_entry(number)
+            if 0 <= place < confirmed:
+                return size > 0 and place < before
+            return self._is_valid_entry(queue, number, before, NO_LIMIT)
+
+        if confirmed and not self._sectors_lost:
+            end = _find_first_failing(queue, looks_valid)
+            if end == queue.bases[0] or self._is_valid_entry(queue, end - 1, before, NO_LIMIT):
+                return end
+        return self.first_invalid_entry(queue, before, NO_LIMIT)
+
+    def first_invalid_entry(self, queue: ConsumeQueue, before: int, until_ms: int) -> int:
+        """Return the number of the first entry that is invalid, or whose message is too late.
+
+        A message is too late if it lies at physical offset ``before`` or behind it, or was stored after ``until_ms``.
+        """
+        return _find_first_failing(
+            queue, lambda number: self._is_valid_entry(queue, number, before, until_ms)
+        )
+
+    def _is_valid_entry(self, queue: ConsumeQueue, offset: int, before: int, until_ms: int) -> bool:
+        place, size, _ = queue.read_entry(offset)
+        if size in QUEUE_HOLE_SIZES:
+            return place < before
+        if size <= 0 or place < 0 or place >= before:
+            return False
+        if place < self._log.first_base:
+            return True  # its message was deleted by retention
+        base = self._log.base_of(place)
+        if place + size > base + self._log.file_bytes or base > self._log.base:
+            return False
+        # A torn header may hold a wrong time, so the whole message is checked where it may be torn. Elsewhere a damaged
+        # body does not make its entry invalid.
+        check_crc = place >= self.queued_until
+        mapped, position = self._log.mapped_file(base), place - base
+        if mapped.readable_until(position) < position + size:
+            return False
+        message = check_message(mapped.view, position, place, check_crc, self._sectors_lost)
+        return (
+            isinstance(message, ScannedMessage)
+            and message.size == size
+            and message.topic == queue.topic.encode()
+            and message.queue_id == queue.queue_id
+            and message.queue_offset == offset
+            and message.store_timestamp <= until_ms
+        )
+
+
+def _find_first_failing(queue: ConsumeQueue, is_valid: Callable[[int], bool]) -> int:
+    """Return the number of a queue's first entry that fails a test which all entries before it pass."""
+    for base in reversed(queue.bases):
+        if base != queue.bases[0] and not is_valid(base):
+            continue
+        # Most queues are short: probing 1, 2, 4… entries from the beginning stays in few pages of the file.
+        low, high, step = base, base + queue.file_entries, 1
+        while low < high:
+            middle = min(low + step - 1, (low + high) // 2)
+            if is_valid(middle):
+                low, step = middle + 1, 2 * step
+            else:
+                high, step = middle, queue.file_entries
+        return low
+    return queue.next_offset
+
 
 log = logging.getLogger(__name__)
 

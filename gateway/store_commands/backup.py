@@ -22,8 +22,7 @@ def backup(directory: str, files: tuple[str, ...], sets: tuple[str, ...], target
 
     Exit code 0: the copy is complete; 1: there is none, because it does not fit, TARGET exists, or DIR is damaged.
     """
-    from storage.tools.backup import back_up
-    from storage.tools.backup_target import allocated_bytes
+    from storage.tools.backup import allocated_bytes, back_up
 
     with (
         open_reader(directory, files, sets) as reader,

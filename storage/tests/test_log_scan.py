@@ -7,7 +7,7 @@ import pytest
 from codec.batch import encode_batch
 from codec.message import Message, encode_message, iter_messages
 from codec.sysflag import BORN_HOST_V6, STORE_HOST_V6
-from storage import append, batch_encoding
+from storage import append
 from storage.crash_files import CrashFiles
 from storage.errors import MessageIllegal
 from storage.log_scan import check_message
@@ -30,7 +30,6 @@ def bodies(store: MessageStore) -> list[bytes]:
 def foreign(monkeypatch: pytest.MonkeyPatch) -> None:
     """Store as a broker that refuses no properties."""
     monkeypatch.setattr(append, "check_no_lost_sector", lambda properties: None)
-    monkeypatch.setattr(batch_encoding, "check_no_lost_sector", lambda properties: None)
 
 
 @pytest.mark.parametrize("properties", [ZEROS, b"\0a\x01b", b"a\x01b\0", bytes(600)])

@@ -22,28 +22,37 @@ A restore is a plain copy of the target to the place of a store, because the tar
 """
 
 import contextlib
+import mmap
 import os
 import shutil
 import time
+from array import array
 from dataclasses import dataclass
 from typing import Final
 
 from storage.consume_queue import ConsumeQueue
 from storage.deleted_topics import FILE_NAME as DELETED_TOPICS
-from storage.errors import StoreError
+from storage.errors import StoreError, StoreFull
 from storage.files import fsync_path
-from storage.index import list_index_files
+from storage.index import HEADER, list_index_files
 from storage.layout import QUEUE_ENTRY_BYTES, mapped_file_name
 from storage.log_scan import ScanEnd, scan_log
 from storage.queue_set import list_queue_files
-from storage.tools.backup_target import COPIED, PARTIAL_SUFFIX, check_space, check_target
-from storage.tools.file_copy import FileCopier, Progress, flush_tree
-from storage.tools.index_copy import settle_index_copy
-from storage.tools.open_state import StoreState
-from storage.tools.store_reader import StoreReader
+from storage.tools.file_copy import FileCopier, Progress, flush_tree, try_reflink
+from storage.tools.index_file import IndexView
+from storage.tools.store_reader import StoreReader, StoreState
 from storage.tools.table_check import Checkpoint
 from storage.tools.timer_copy import TimerCopy, log_end_of
 
+PARTIAL_SUFFIX: Final = ".partial"
+"""Ends the name of the folder in which a backup is made."""
+COPIED: Final = frozenset(
+    {
+        "commitlog", "consumequeue", "consumequeue_ext", "index", "config", "staged", "timerlog", "timerwheel",
+        "checkpoint", "abort", "lock", "deletedtopics.json",
+    }
+)  # fmt: skip
+"""Names in a store's folder that a backup copies or replaces."""
 _SETTINGS_TABLES: Final = (
     "topics.json",
     "subscriptionGroup.json",
@@ -54,6 +63,10 @@ _NOT_WORTH_A_WORD: Final = frozenset({"queueends.json", "damaged", "rocksdbstore
 _TRIES: Final = 200
 _PAUSE_S: Final = 0.01
 """A file that is being replaced is missing for a moment; a message may be half written for as long."""
+
+
+class BackupRefused(StoreError):
+    """A backup cannot be made as asked; nothing was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +104,62 @@ def back_up(reader: StoreReader, target: str, progress: Progress) -> BackupResul
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
+
+
+def check_target(root: str, target: str) -> None:
+    """Raise BackupRefused unless a backup can be made at ``target``."""
+    partial = target + PARTIAL_SUFFIX
+    if os.path.lexists(target):
+        raise BackupRefused(f"{target} exists already. Name a folder that does not.")
+    if os.path.lexists(partial):
+        raise BackupRefused(
+            f"{partial} exists: another backup to this place is running, or was interrupted. "
+            "Delete it in the second case."
+        )
+    if not os.path.isdir(os.path.dirname(target)):
+        raise BackupRefused(f"{os.path.dirname(target)} is not a folder. Create it first.")
+    if os.path.commonpath([os.path.realpath(root), os.path.realpath(target)]) == os.path.realpath(root):
+        raise BackupRefused(f"{target} is inside the store. Name a place outside, best on another disk.")
+
+
+def check_space(reader: StoreReader, partial: str) -> None:
+    """Raise StoreFull if the copy does not fit; a file system with reflinks needs no room for it."""
+    if reader.bases and _can_reflink(reader.log.path(reader.bases[-1]), f"{partial}/reflink"):
+        return
+    needed, found = allocated_bytes(reader), os.statvfs(partial)
+    free = found.f_bavail * found.f_frsize
+    if needed > free:
+        raise StoreFull(
+            f"the copy needs {needed:,} bytes, but {os.path.dirname(partial)} has only {free:,} free"
+        )
+
+
+def _can_reflink(source: str, probe: str) -> bool:
+    with open(source, "rb") as original, open(probe, "wb") as copy:
+        possible = try_reflink(original.fileno(), copy.fileno())
+    os.unlink(probe)
+    return possible
+
+
+def allocated_bytes(reader: StoreReader) -> int:
+    """Return the disk space of the files that a backup copies."""
+    config = reader.config
+    root = config.root
+    folders = [config.commit_log_path, *(f"{root}/{name}" for name in sorted(COPIED - {"commitlog"}))]
+    return sum(_disk_bytes(folder) for folder in folders)
+
+
+def _disk_bytes(path: str) -> int:
+    total = 0
+    for folder, _, names in os.walk(path):
+        for name in names:
+            try:
+                total += os.stat(f"{folder}/{name}").st_blocks * 512
+            except FileNotFoundError:
+                continue  # deleted meanwhile
+    if os.path.isfile(path):
+        total += os.stat(path).st_blocks * 512
+    return total
 
 
 class Backup:
@@ -344,3 +413,47 @@ def _file_marks(folder: str) -> dict[str, tuple[int, int, int]]:
                 continue
             marks[path] = (found.st_ino, found.st_size, found.st_mtime_ns)
     return marks
+
+
+def settle_index_copy(path: str, slots: int, log_end: int) -> bool:
+    """Cut a copied index file to the entries of messages before physical offset ``log_end``.
+
+    The broker may have written to the file while it was copied. It writes an entry before the slot that leads to it,
+    and both before the header that counts it; the copy was made front to back: header, slots, entries. So every entry
+    that a copied slot leads to is in the copy, perhaps not counted. Such slots are set back to the newest entry that
+    counts, and entries that do not count are erased.
+
+    Return False if it has none, and is to be left out. Raises ValueError if it cannot have that many slots.
+    """
+    with open(path, "r+b") as file:
+        size = os.fstat(file.fileno()).st_size
+        with mmap.mmap(file.fileno(), size) as buffer, memoryview(buffer) as view:
+            index = IndexView(view, slots)
+            end = min(index.header.next_entry, index.first_entry_behind(log_end))
+            if end <= 1:
+                return False
+            values = index.slot_values()
+            _set_slots_back(index, values, end)
+            header = index.header._replace(
+                end_offset=index.entry(end - 1).physical_offset,
+                slots_used=slots - values.count(0),
+                next_entry=end,
+            )
+            erased_from = index.entry_position(end)
+            index.write_slots(values)
+            HEADER.pack_into(buffer, 0, *header)
+            del index
+        os.ftruncate(file.fileno(), erased_from)
+        os.ftruncate(file.fileno(), size)
+    return True
+
+
+def _set_slots_back(index: IndexView, values: "array[int]", end: int) -> None:
+    """Let slots that lead to entry ``end`` or behind it lead to the newest entry of theirs before."""
+    if max(values) < end:
+        return
+    for slot, value in enumerate(values):
+        while value >= end:
+            previous = index.entry(value).previous
+            value = previous if previous < value else 0  # an entry can only point back
+        values[slot] = max(value, 0)

@@ -12,8 +12,7 @@ from typing import Final
 from storage.damage import is_filler
 from storage.log_scan import ScanEnd, ScannedMessage, scan_log
 from storage.tools.findings import Part, StoreFinding, damage, note
-from storage.tools.read_only_files import end_of_data
-from storage.tools.store_reader import StoreReader
+from storage.tools.store_reader import StoreReader, end_of_data
 
 _REPORTED_BYTES: Final = 1 << 20
 """Progress is reported each time this many more bytes of the log were read."""

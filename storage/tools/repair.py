@@ -35,8 +35,7 @@ from storage.index import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES, list_index_file
 from storage.store import MessageStore
 from storage.tools.findings import Part, StoreFinding
 from storage.tools.log_check import DamagedRange, LogCheck, Progress
-from storage.tools.open_state import StoreState
-from storage.tools.store_reader import QueueKey, StoreReader
+from storage.tools.store_reader import QueueKey, StoreReader, StoreState
 from storage.tools.verify import Verification
 
 _INDEXED_PER_CALL = 10_000

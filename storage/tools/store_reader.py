@@ -1,22 +1,29 @@
 """A store folder opened for reading only: its commit log, consume queues and tables, of our broker or an official one.
 
-A broker may have the store open. Maps share its memory, so appended messages are visible at once; a file that the
-broker deletes stays readable as long as it is mapped.
+A broker may have the store open (`find_open_state`). Maps share its memory, so appended messages are visible at once;
+a file that the broker deletes stays readable as long as it is mapped. The modules that read the log and the queues are
+the broker's own; `ReadOnlyFiles` keeps them from creating or changing anything.
 """
 
+import fcntl
+import mmap
 import os
+import struct
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from itertools import islice
-from typing import Final
+from typing import Final, Never
 
 from storage.commit_log import CommitLog
 from storage.config import StoreConfig
 from storage.consume_queue import ConsumeQueue, QueueFilePool
 from storage.damage import find_next_message
+from storage.disk_mapping import DiskMapping, is_in_memory
 from storage.errors import CorruptionError, StoreError
+from storage.files import DiskFiles
 from storage.layout import (
     QUEUE_BLANK_SIZE,
     QUEUE_ENTRY_BYTES,
@@ -27,13 +34,148 @@ from storage.layout import (
 from storage.log_scan import ScanEnd, scan_log
 from storage.queue_set import list_queue_files
 from storage.rocksdb import refuse_rocksdb
-from storage.tools.open_state import find_open_state
-from storage.tools.read_only_files import ReadOnlyFiles, end_of_data
 
 QueueKey = tuple[str, int]
 """Topic and queue id."""
 _MAX_SIZED_QUEUES: Final = 64
 """Queues whose files are looked at to find the size that all of them have."""
+_FLOCK: Final = struct.Struct("hhlli")  # struct flock of Linux: type, whence, start, length, pid
+_MAX_COMMAND_CHARS: Final = 200
+
+
+class StoreState(StrEnum):
+    """OPEN: a broker has it open. CRASHED: the last run did not close it. CLOSED: it was closed in order."""
+
+    OPEN = "open"
+    CRASHED = "crashed"
+    CLOSED = "closed"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenState:
+    """``pid`` and ``command`` are those of the broker; 0 and empty if it runs in another container or on no Linux."""
+
+    state: StoreState
+    pid: int = 0
+    command: str = ""
+
+    @property
+    def may_change(self) -> bool:
+        """True while a broker may write to the store."""
+        return self.state is StoreState.OPEN
+
+    @property
+    def is_end_settled(self) -> bool:
+        """True if log and queues are known to end together: no broker writes, and none was killed."""
+        return self.state is StoreState.CLOSED
+
+
+def find_open_state(root: str) -> OpenState:
+    """Return the state of the store in ``root``, without locking it.
+
+    A process that has a store open itself must not call this: closing the lock file would release its lock.
+    Source: DefaultMessageStore.start and isTempFileExist, 5.4.0: byte 0 of ``lock``, and the file ``abort``.
+    """
+    try:
+        fd = os.open(f"{root}/lock", os.O_RDONLY)
+    except FileNotFoundError:
+        holder = None
+    else:
+        try:
+            holder = _lock_holder(fd)
+        finally:
+            os.close(fd)
+    if holder is not None:
+        return OpenState(StoreState.OPEN, holder, _command_of(holder))
+    return OpenState(StoreState.CRASHED if os.path.exists(f"{root}/abort") else StoreState.CLOSED)
+
+
+def _lock_holder(fd: int) -> int | None:
+    """Return the process that holds byte 0 of a lock file, 0 for one that is not visible; None without one."""
+    wanted = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+    kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, wanted))
+    return None if kind == fcntl.F_UNLCK else max(0, pid)
+
+
+def _command_of(pid: int) -> str:
+    """Return the command line of a process; empty if it cannot be read."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return file.read().replace(b"\0", b" ").decode(errors="replace").strip()[:_MAX_COMMAND_CHARS]
+    except OSError:
+        return ""
+
+
+class ReadOnlyFiles(DiskFiles):
+    """The machine's files, mapped for reading. Every method that would write raises StoreError.
+
+    A file may have another size than expected: the map has what is there, at most ``size_bytes``.
+    """
+
+    __slots__ = ()
+
+    def open_mapped(self, path: str, size_bytes: int) -> DiskMapping:
+        """Map a file. Raises FileNotFoundError, other OSErrors."""
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            present = min(os.fstat(fd).st_size, size_bytes)
+            if not present:  # the system refuses to map an empty file
+                empty = DiskMapping(path, mmap.mmap(-1, 1), 0, in_memory=False)
+                empty.view = empty.view[:0]
+                return empty
+            mapped = mmap.mmap(fd, present, access=mmap.ACCESS_READ)
+            return DiskMapping(path, mapped, present, is_in_memory(fd))
+        finally:
+            os.close(fd)
+
+    def flush(self, path: str) -> Never:
+        raise _would_write(path)
+
+    def flush_many(self, paths: list[str]) -> Never:
+        raise _would_write(*paths[:1])
+
+    def delete(self, path: str) -> Never:
+        raise _would_write(path)
+
+    def delete_tree(self, directory: str) -> Never:
+        raise _would_write(directory)
+
+    def write_small(self, path: str, data: bytes, backup: str | None = None) -> Never:
+        raise _would_write(path)
+
+    def replace_small(self, path: str, data: bytes, backup: str | None) -> Never:
+        raise _would_write(path)
+
+    def flush_small(self, path: str) -> Never:
+        raise _would_write(path)
+
+    def lock(self, path: str) -> Callable[[], None]:
+        raise _would_write(path)
+
+
+def _would_write(path: str = "") -> StoreError:
+    return StoreError(f"a tool that only reads would change {path}")
+
+
+def end_of_data(path: str, start: int = 0) -> int:
+    """Return the end of the last bytes that were ever written to a file behind ``start``; ``start`` if none were.
+
+    Space that is reserved but was not written does not count. Where the file system cannot tell, all counts.
+    """
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        size = os.fstat(fd).st_size
+        end = min(start, size)
+        position = end
+        while position < size:
+            try:
+                position = os.lseek(fd, position, os.SEEK_DATA)
+            except OSError:  # nothing but a hole behind
+                break
+            end = position = os.lseek(fd, position, os.SEEK_HOLE)
+        return end
+    finally:
+        os.close(fd)
 
 
 class NotAStore(StoreError):

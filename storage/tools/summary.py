@@ -17,8 +17,7 @@ from storage.index import HEADER, HEADER_BYTES
 from storage.log_scan import ScannedMessage, check_message
 from storage.timer_checkpoint import POSITION_FIELDS
 from storage.tools.index_file import IndexHeader
-from storage.tools.read_only_files import end_of_data
-from storage.tools.store_reader import StoreReader
+from storage.tools.store_reader import StoreReader, end_of_data
 from storage.tools.table_check import Checkpoint, load_table
 
 _SEARCH_BYTES: Final = 1 << 20

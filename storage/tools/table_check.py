@@ -8,7 +8,7 @@ from codec.errors import JsonError
 from storage.checkpoint import CHECKPOINT_FIELDS, CONFIRM_OFFSET_AT
 from storage.layout import LONG
 from storage.tools.findings import Part, StoreFinding, damage, note
-from storage.tools.read_only_files import ReadOnlyFiles
+from storage.tools.store_reader import ReadOnlyFiles
 
 TABLES: Final = (
     "topics", "subscriptionGroup", "consumerOffset", "delayOffset", "consumerFilter", "consumerOrderInfo",

@@ -14,7 +14,7 @@ from storage.timer_checkpoint import POSITION_FIELDS, PROGRESS, PROGRESS_AT, Tim
 from storage.timer_log import MAGIC_DELETE, MAGIC_PART, RECORD
 from storage.timer_wheel import SLOT
 from storage.tools.file_copy import FileCopier
-from storage.tools.read_only_files import ReadOnlyFiles
+from storage.tools.store_reader import ReadOnlyFiles
 
 _CHUNK_SLOTS: Final = 2048
 

@@ -6,7 +6,7 @@ from storage.tests.planting.defect import Defect, Edit, Law, change
 from storage.tests.planting.log_defects import TEST_CLOSING, TEST_INDEX, TEST_RECOVERY
 
 RECOVERY: Final = "storage/recovery.py"
-SEARCH: Final = "storage/entry_search.py"
+SEARCH: Final = "storage/recovery.py"
 INDEX: Final = "storage/index.py"
 STORE: Final = "storage/store.py"
 DELETED: Final = "storage/deleted_topics.py"

@@ -16,9 +16,8 @@ from storage.config import StoreConfig
 from storage.errors import CorruptionError, StoreError, StoreFull
 from storage.store import MessageStore
 from storage.tests.support import FakeClock
-from storage.tools import backup_target
-from storage.tools.backup import Backup, BackupResult, back_up
-from storage.tools.backup_target import BackupRefused
+from storage.tools import backup as backup_module
+from storage.tools.backup import Backup, BackupRefused, BackupResult, back_up
 from storage.tools.dump import DumpFilter, dump_messages
 from storage.tools.file_copy import FileCopier
 from storage.tools.findings import StoreFinding
@@ -312,8 +311,8 @@ def test_places_that_are_refused(root: Path, target: Path) -> None:
 
 
 def test_no_room(root: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backup_target, "try_reflink", lambda from_fd, to_fd: False)
-    monkeypatch.setattr(backup_target, "allocated_bytes", lambda reader: 1 << 60)
+    monkeypatch.setattr(backup_module, "try_reflink", lambda from_fd, to_fd: False)
+    monkeypatch.setattr(backup_module, "allocated_bytes", lambda reader: 1 << 60)
     with pytest.raises(StoreFull, match=r"needs 1,152,921,504,606,846,976 bytes, but .* has only"):
         make_backup(root, target)
     assert [path.name for path in target.parent.iterdir()] == ["store"]

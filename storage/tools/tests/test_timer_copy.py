@@ -12,7 +12,7 @@ from storage.tests.support import FakeClock
 from storage.timer_log import MAGIC_DEFAULT, MAGIC_DELETE
 from storage.timer_store import TimerStore, TimerStoreConfig
 from storage.tools.file_copy import FileCopier
-from storage.tools.read_only_files import ReadOnlyFiles
+from storage.tools.store_reader import ReadOnlyFiles
 from storage.tools.tests.stores import disk_config
 from storage.tools.timer_copy import TimerCopy, log_end_of
 
