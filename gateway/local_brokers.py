@@ -7,7 +7,7 @@ from functools import partial
 
 import trio
 
-from gateway.auth.needs import NeedContext
+from gateway.auth.request_needs import NeedContext
 from gateway.broker.assembly.build import build_broker
 from gateway.broker.assembly.metrics import broker_metrics
 from gateway.broker.assembly.registration import OpenConnection, Registrar

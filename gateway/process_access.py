@@ -8,9 +8,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from codec.command import Command
-from gateway.auth.audit import AuditLog
-from gateway.auth.needs import NeedContext
-from gateway.auth.outside_commits import IsMember
+from gateway.auth.audit import AuditLog, IsMember
+from gateway.auth.request_needs import NeedContext
 from gateway.config.process import BrokerConfig, ServeConfig
 from gateway.runtime.config_file import ConfigFile
 from gateway.runtime.run_blocking import RunBlocking

@@ -11,14 +11,13 @@ from typing import Any, Protocol
 import trio
 
 from codec.hosts import format_host
-from gateway.auth.needs import NeedContext
+from gateway.auth.request_needs import NeedContext
 from gateway.config.process import BrokerConfig, ServeConfig
 from gateway.connection_metrics import connection_metrics
 from gateway.grpc_endpoint import GrpcEndpoint, build_grpc_endpoint
 from gateway.http_endpoint import METRIC_PREFIX, Readiness, build_http_endpoint, failing_tasks
 from gateway.metrics_export import build_metrics_push
-from gateway.namesrv.metrics import namesrv_metrics
-from gateway.namesrv.service import NamesrvService
+from gateway.namesrv.service import NamesrvService, namesrv_metrics
 from gateway.process_access import SAVE_INTERVAL_S
 from gateway.process_parts import ProcessParts, format_address
 from gateway.processes.supervisor_link import SupervisorLink

@@ -15,7 +15,6 @@ from remoting.bodies.heartbeat import CheckClientRequestBody, SubscriptionData
 from remoting.bodies.routes import TopicRouteData
 from remoting.declare import Request
 from remoting.errors import RequestError
-from remoting.read_only_pull import TOOLS_GROUP, read_only_pull
 from remoting.requests.client import CheckClientConfig, GetConsumerListByGroup
 from remoting.requests.namesrv import (
     GetAllTopicListFromNameserver,
@@ -29,6 +28,7 @@ from remoting.requests.offsets import (
     SearchOffsetByTimestamp,
     UpdateConsumerOffset,
 )
+from remoting.requests.pull import TOOLS_GROUP, read_only_pull
 from remoting.requests.query import QueryConsumeQueue
 from spark.endpoint import Address, ClusterEndpoint, Connections
 from spark.errors import EndpointError

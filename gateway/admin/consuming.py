@@ -18,7 +18,6 @@ from codec.topics import PERM_READ
 from gateway.admin.errors import AdminError, NotReached, Refused
 from remoting.blocking import BlockingClient
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
-from remoting.read_only_pull import TOOLS_GROUP, read_only_pull
 from remoting.requests.offsets import (
     GetMaxOffset,
     GetMinOffset,
@@ -26,7 +25,7 @@ from remoting.requests.offsets import (
     SearchOffsetByTimestamp,
     UpdateConsumerOffset,
 )
-from remoting.requests.pull import PullMessage, PullMessageReply
+from remoting.requests.pull import TOOLS_GROUP, PullMessage, PullMessageReply, read_only_pull
 
 if TYPE_CHECKING:
     from gateway.admin.client import AdminClient

@@ -1,4 +1,9 @@
-"""Consumer groups as the brokers of a cluster know them: listing, describing with members and lag, deleting."""
+"""Consumer groups as the brokers of a cluster know them: listing, describing with members and lag, deleting.
+
+A description also names the topics on which members of a group disagree. A broker stores one subscription per group and
+topic, that of the latest heartbeat. Members that disagree overwrite each other's, and messages that only some of them
+want are skipped without a trace.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -7,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 from codec.constants import ResponseCode, version_name
 from codec.topics import RETRY_PREFIX, TOOL_GROUPS, dlq_topic, is_system_group, retry_topic
 from gateway.admin.errors import AdminError, NotFound, Refused
-from gateway.admin.subscriptions import find_inconsistencies
 from gateway.admin.topics import delete_topic
 from remoting.bodies.groups import ConnectedClient, ConsumerConnection
 from remoting.bodies.heartbeat import SubscriptionData
@@ -348,3 +352,41 @@ def _delete_topics(client: "AdminClient", topics: Iterable[str], brokers: Sequen
             continue
         deleted.append(topic)
     return deleted
+
+
+# -- members that subscribe to different messages -----------------------------------------------------------------
+
+NOT_SUBSCRIBED: Final = "not subscribed"
+
+
+def find_inconsistencies(members: Mapping[str, Iterable[SubscriptionData]]) -> list[dict[str, Any]]:
+    """Return the topics on which members disagree: each with its subscriptions and the clients that have it.
+
+    ``members`` are the subscriptions by client id. Retry topics are left out: clients subscribe to them by themselves.
+    """
+    by_client = {
+        client: {each.topic: each for each in subscriptions if not each.topic.startswith(RETRY_PREFIX)}
+        for client, subscriptions in sorted(members.items())
+    }
+    found = []
+    for topic in sorted({topic for held in by_client.values() for topic in held}):
+        variants: dict[Any, dict[str, Any]] = {}
+        for client, held in by_client.items():
+            mine = held.get(topic)
+            key = mine.selection if mine is not None else None
+            text = mine.expression_text if mine is not None else NOT_SUBSCRIBED
+            variants.setdefault(key, {"subscription": text, "clients": []})["clients"].append(client)
+        if len(variants) > 1:
+            found.append({"topic": topic, "subscriptions": list(variants.values())})
+    return found
+
+
+def describe_inconsistency(inconsistency: Mapping[str, Any]) -> str:
+    """Return one sentence that names the topic, and for each subscription a client that has it."""
+    parts = []
+    for variant in inconsistency["subscriptions"]:
+        clients, text = variant["clients"], variant["subscription"]
+        others = f" and {len(clients) - 1} more" if len(clients) > 1 else ""
+        shown = text if text == NOT_SUBSCRIBED else f'"{text}"'
+        parts.append(f"{clients[0]}{others}: {shown}")
+    return f"{inconsistency['topic']}: {'; '.join(parts)}"

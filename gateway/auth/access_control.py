@@ -12,9 +12,8 @@ from codec.command import Command
 from codec.constants import ResponseCode
 from codec.java_numbers import parse_integer_or, quoted
 from gateway.auth.account_table import User, UserStatus, UserType
-from gateway.auth.needs import Need, NeedContext
 from gateway.auth.policies import Policies, RequestKey
-from gateway.auth.request_needs import FREQUENT_FIELDS, find_needs
+from gateway.auth.request_needs import FREQUENT_FIELDS, Need, NeedContext, find_needs
 from remoting.acl import ACCESS_KEY, has_signature
 from remoting.connection import Connection, Handler
 from remoting.declare import REQUESTS

@@ -8,7 +8,6 @@ import orjson
 
 from gateway.auth.access_control import AccessControl, Accounts, parse_codes
 from gateway.auth.account_table import ACLS_FILE, USERS_FILE, PolicyTable, User, UserTable, UserType
-from gateway.auth.needs import NeedContext
 from gateway.auth.plain_acl import (
     PlainAccounts,
     accounts_to_migrate,
@@ -17,6 +16,7 @@ from gateway.auth.plain_acl import (
     user_of,
 )
 from gateway.auth.policies import Policies
+from gateway.auth.request_needs import NeedContext
 from gateway.config.auth import AuthConfig
 from gateway.runtime.config_file import ConfigFile
 from remoting.acl import Credentials

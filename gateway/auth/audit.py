@@ -1,9 +1,14 @@
 """The audit log: one line, `administrative request`, for each request that changes something, allowed or refused.
 
 A line has the request, what it is to change, the sender's address, the user and the result. `audited_requests.py`
-declares which requests leave one, and `outside_commits.py` finds the commits that do; handlers know nothing of it.
-There are two places where a request ends: its handler returns (`AuditLog.observers`), or an exception refuses it before
-or in the handler (`AuditLog.protect`).
+declares which requests leave one; handlers know nothing of it. There are two places where a request ends: its handler
+returns (`AuditLog.observers`), or an exception refuses it before or in the handler (`AuditLog.guard`).
+
+Committed offsets belong in the log when somebody other than the group's consumers commits them (`OutsideCommits`).
+Consumers commit several times a second with the request by which administrators move a group that has no members
+(`rmq-gateway group seek`, mqadmin's `resetOffsetByTime`). They differ in two ways: consumers announce their groups by
+heartbeats, and commit oneway. Programs that read without joining, such as Spark, commit like administrators and go on
+for days, so only the first commit of a connection for a group counts.
 """
 
 import logging
@@ -14,7 +19,6 @@ from typing import Final
 from codec.command import Command
 from codec.java_numbers import quoted
 from gateway.auth.audited_requests import AUDITED, describe_request
-from gateway.auth.outside_commits import IsMember, OutsideCommits
 from gateway.runtime.repeated_events import ALWAYS_WRITTEN
 from remoting.acl import ACCESS_KEY
 from remoting.connection import Connection, Handler
@@ -38,6 +42,35 @@ FindSigner = Callable[[Command], str | None]
 def find_no_signer(command: Command) -> str | None:
     """Return None: without access control nobody verifies signatures."""
     return None
+
+
+IsMember = Callable[[str, Connection], bool]
+"""Return True if a connection is a consumer of the group."""
+
+
+class OutsideCommits:
+    """Remembers, until a connection closes, the groups for which it has committed without being a member."""
+
+    def __init__(self, is_member: IsMember) -> None:
+        self._is_member = is_member
+        self._groups: dict[Connection, set[str]] = {}
+
+    def is_first(self, connection: Connection, command: Command) -> bool:
+        """Return True for a connection's first commit for a group that it has not joined."""
+        if command.is_oneway:
+            return False
+        group = UpdateConsumerOffset.from_command(command).consumer_group
+        return group not in self._groups.get(connection, ()) and not self._is_member(group, connection)
+
+    def remember(self, connection: Connection, command: Command) -> None:
+        """Record that a connection has committed for a group, so that its next commits do not count."""
+        if connection not in self._groups:
+            self._groups[connection] = set()
+            connection.on_close(self._forget)
+        self._groups[connection].add(UpdateConsumerOffset.from_command(command).consumer_group)
+
+    def _forget(self, connection: Connection) -> None:
+        self._groups.pop(connection, None)
 
 
 class AuditLog:

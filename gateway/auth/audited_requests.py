@@ -121,7 +121,7 @@ _audit(auth.AuthCreateUser, auth.AuthUpdateUser, body=_user)
 _audit(auth.AuthCreateAcl, auth.AuthUpdateAcl, body=_rules)
 
 NOT_AUDITED: Final[Mapping[int, str]] = {
-    offsets.UpdateConsumerOffset.code: "consumers send it several times a second; `outside_commits.py` finds others",
+    offsets.UpdateConsumerOffset.code: "consumers send it several times a second; `OutsideCommits` finds the others",
     namesrv.BrokerHeartbeat.code: "brokers send it every second; it changes nothing",
     replication.PutMessagesAtOffsets.code: "the shadow gateway sends every copied message with it",
     ha.ExchangeBrokerHaInfo.code: "replicas send it every few seconds; it is refused",

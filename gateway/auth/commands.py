@@ -34,7 +34,7 @@ def explain(config_dir: Path, user: str, actions: tuple[str, ...], resource: str
     """
     from gateway.auth.access_control import describe_denial, explain_denial
     from gateway.auth.account_table import ACLS_FILE, USERS_FILE, PolicyTable, UserTable
-    from gateway.auth.needs import Need
+    from gateway.auth.request_needs import Need
     from gateway.auth.resources import Action, ResourcePattern, find_named, parse_resource, topic_resource
     from gateway.runtime.config_file import ConfigFile
     from storage.files import DiskFiles

@@ -1,4 +1,4 @@
-"""The actions on resources that each request needs: one entry for every request code that namesrv or broker serves.
+"""The needs of requests, as actions on resources: one entry for every request code that namesrv or broker serves.
 
 A code without an entry is refused, and a test forbids it. Source: the annotations of the official request headers and
 DefaultAuthorizationContextBuilder, 5.4.0. Deviations, all stricter: the official server lets any user pass
@@ -11,13 +11,14 @@ DefaultAuthorizationContextBuilder, 5.4.0. Deviations, all stricter: the officia
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from codec.command import Command
 from codec.constants import ResponseCode
+from codec.fastjson import MAX_VALUES
 from codec.java_numbers import parse_integer_or
 from codec.topics import RETRY_PREFIX
-from gateway.auth.needs import Need, NeedContext
 from gateway.auth.resources import Action, Resource, ResourceType, group_resource, topic_resource
 from remoting.bodies.heartbeat import ReceivedHeartbeat
 from remoting.declare import REQUESTS, Request
@@ -41,6 +42,30 @@ from remoting.requests import (
     topics,
     transaction,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """One of the actions on a single resource; without a resource, on any topic or group."""
+
+    actions: Sequence[Action]
+    resource: Resource | None
+
+
+@dataclass(frozen=True, slots=True)
+class NeedContext:
+    """Facts of the server that needs depend on.
+
+    ``topic_at`` returns the topic of the message at a physical offset: for a half message the topic it is meant for,
+    None where no message begins. ``has_group`` tells whether a consumer group exists,
+    ``max_json_values`` limits a JSON body as `ConnectionLimits` does.
+    """
+
+    cluster: str
+    topic_at: Callable[[int], str | None] = lambda offset: None
+    has_group: Callable[[str], bool] = lambda name: False
+    max_json_values: int = MAX_VALUES
+
 
 PUB, SUB, GET, LIST = Action.PUB, Action.SUB, Action.GET, Action.LIST
 CREATE, UPDATE, DELETE = Action.CREATE, Action.UPDATE, Action.DELETE

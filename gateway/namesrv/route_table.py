@@ -36,8 +36,14 @@ from dataclasses import dataclass
 from codec.constants import MASTER_ID
 from codec.topics import PERM_WRITE
 from gateway.config.limits import NamesrvLimits
-from gateway.namesrv.queue_permissions import is_same, with_write, without_write
-from gateway.namesrv.registered_broker import Member, RegisteredBroker, weight_of
+from gateway.namesrv.registered_broker import (
+    Member,
+    RegisteredBroker,
+    is_same,
+    weight_of,
+    with_write,
+    without_write,
+)
 from gateway.namesrv.registration import Registration, refused
 from remoting.bodies.queues import DataVersion
 from remoting.bodies.routes import (

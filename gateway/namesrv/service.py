@@ -5,7 +5,7 @@
 
 import logging
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 import trio
@@ -14,6 +14,7 @@ from gateway.config.process import NamesrvConfig
 from gateway.namesrv.context import build_namesrv, close_silent_brokers, ignore_outcome
 from gateway.namesrv.processors import routes as namesrv_routes
 from gateway.namesrv.route_table import RouteTable
+from gateway.runtime.metrics import Metric
 from gateway.runtime.run_blocking import RunBlocking
 from gateway.runtime.supervise import TaskSupervisor
 from remoting.connection import Connection, Handler
@@ -90,3 +91,11 @@ class NamesrvService:
     async def stop(self) -> None:
         """End `run` after requests in progress are answered."""
         await self.server.drain()
+
+
+def namesrv_metrics(routes: RouteTable) -> Iterator[Metric]:
+    """Yield the number of registered brokers and of topics with a route."""
+    names = routes.cluster_info(local_host="").broker_addr_table.values()
+    brokers = sum(len(each.broker_addrs) for each in names)
+    yield Metric("namesrv_brokers", brokers, "registered brokers, replicas included", "gauge")
+    yield Metric("namesrv_topics", len(routes.topic_list().topic_list), "topics with a route", "gauge")

@@ -1,10 +1,11 @@
-"""The common frame of every server process: limits, garbage collector, the ready line, and errors at the start."""
+"""The common frame of every server process: file limit, garbage collector, ready line, and errors at the start."""
 
 import errno
 import faulthandler
 import gc
 import json
 import os
+import resource
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +15,6 @@ import trio
 
 from codec.hosts import format_host
 from gateway.runtime.allocator import give_back_large_blocks
-from gateway.runtime.file_limit import raise_file_limit
 from storage.errors import StoreError
 from toolkit.exit_codes import ExitCode
 from toolkit.settings import SettingsError
@@ -89,3 +89,20 @@ def announce_ready(facts: dict[str, Any], ready_file: str) -> None:
         partial.write_text(line + "\n")
         partial.replace(target)
     print(line, flush=True)
+
+
+MAX_FILES = 1 << 20
+
+
+def raise_file_limit() -> None:
+    """Raise the soft limit to the hard one: each connection and each mapped file takes one or two files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def within_file_limit(wanted: int, *, share: int) -> int:
+    """Return ``wanted``, or one of ``share`` equal parts of the limit if that is less."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = MAX_FILES if soft == resource.RLIM_INFINITY else soft
+    return min(wanted, allowed // share)

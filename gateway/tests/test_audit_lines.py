@@ -18,8 +18,7 @@ from gateway.auth.account_table import ACLS_FILE, USERS_FILE, PolicyTable, User,
 from gateway.auth.accounts import StoredAccounts
 from gateway.auth.audit import ACCEPTED, DONE, EVENT, INTERRUPTED, REFUSED, AuditLog
 from gateway.auth.audited_requests import AUDITED, NOT_AUDITED, describe_request
-from gateway.auth.needs import NeedContext
-from gateway.auth.request_needs import NEEDS, find_needs
+from gateway.auth.request_needs import NEEDS, NeedContext, find_needs
 from gateway.auth.resources import Action
 from gateway.broker.processors import all_routes
 from gateway.namesrv.processors import routes as namesrv_routes

@@ -1,4 +1,7 @@
-"""Requests about users and access rules (5.x)."""
+"""Requests about users and access rules: those of 5.x, and those about plain_acl.yml of 4.x.
+
+The latter were removed in 5.4.0, but older admin tools still send them.
+"""
 
 from remoting.bodies.auth import AclInfo, UserInfo
 from remoting.declare import Header, Request
@@ -81,3 +84,43 @@ class AuthListAcl(Request[Header], code=3010):
 
     subject_filter: str | None = None
     resource_filter: str | None = None
+
+
+class UpdateAndCreateAclConfig(Request[None], code=50):
+    """Create or change an account. Source: AdminBrokerProcessor.updateAndCreateAccessConfig, 4.9.8."""
+
+    access_key: str
+    secret_key: str | None = None
+    white_remote_address: str | None = None
+    admin: bool = False
+    default_topic_perm: str | None = None
+    default_group_perm: str | None = None
+    topic_perms: str | None = None
+    group_perms: str | None = None
+
+
+class DeleteAclConfig(Request[None], code=51):
+    """Delete an account. Source: AdminBrokerProcessor.deleteAccessConfig, 4.9.8."""
+
+    access_key: str
+
+
+class GetBrokerClusterAclInfoReply(Header):
+    """The versions of a broker's rule files; ``all_acl_file_version`` is a JSON object by file."""
+
+    version: str
+    all_acl_file_version: str | None = None
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+
+
+class GetBrokerClusterAclInfo(Request[GetBrokerClusterAclInfoReply], code=52):
+    """Return the version of a broker's rules. Source: AdminBrokerProcessor.getBrokerAclConfigVersion, 4.9.8."""
+
+
+class UpdateGlobalWhiteAddrsConfig(Request[None], code=53):
+    """Set the addresses that need no account. Source: AdminBrokerProcessor.updateGlobalWhiteAddrsConfig, 4.9.8."""
+
+    global_white_addrs: str
+    acl_file_full_path: str | None = None

@@ -21,8 +21,7 @@ from codec.errors import FrameError
 from codec.message import Buffer
 from remoting.blocking import BlockingClient
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
-from remoting.read_only_pull import read_only_pull
-from remoting.requests.pull import PullMessage, PullMessageReply
+from remoting.requests.pull import PullMessage, PullMessageReply, read_only_pull
 from spark.cluster import ClusterClient, Queue
 from spark.endpoint import TRANSIENT_CODES, Connections
 from spark.errors import EndpointError

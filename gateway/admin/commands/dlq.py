@@ -84,8 +84,7 @@ def peek(
     """
     from gateway.admin.consuming import ReadOptions
     from gateway.admin.dead_letters import open_dead_letters, select_dead_letters
-    from gateway.admin.formats import to_json_value
-    from gateway.admin.message_table import print_messages
+    from gateway.admin.formats import print_messages, to_json_value
     from gateway.admin.output import TableColumn
 
     with connection.open() as client:

@@ -80,8 +80,8 @@ def describe(connection: ConnectionFlags, name: str, output: str) -> None:
 
 
 def _print_group(found: dict[str, Any], output: str) -> None:
+    from gateway.admin.groups import describe_inconsistency
     from gateway.admin.output import TableColumn, print_facts, print_table, print_warning
-    from gateway.admin.subscriptions import describe_inconsistency
     from toolkit.times import format_time
 
     print_facts(

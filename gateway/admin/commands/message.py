@@ -151,8 +151,7 @@ def find(
 
     Ends with 4 if there are none.
     """
-    from gateway.admin.formats import to_json_value
-    from gateway.admin.message_table import print_messages
+    from gateway.admin.formats import print_messages, to_json_value
     from gateway.admin.messages import find_by_key, find_by_time
     from toolkit.times import MAX_TIME_MS
 

@@ -4,8 +4,8 @@ from codec.command import Command
 from codec.constants import ResponseCode
 from gateway.auth.access_control import AccessControl, parse_codes
 from gateway.auth.account_table import User, UserStatus, UserType
-from gateway.auth.needs import NeedContext
 from gateway.auth.policies import MAX_REMEMBERED, NO_POLICIES, Policies, PolicyEntry, PolicyType
+from gateway.auth.request_needs import NeedContext
 from gateway.auth.resources import Action, parse_resource
 from remoting.acl import Credentials, sign_request
 from remoting.errors import RequestError

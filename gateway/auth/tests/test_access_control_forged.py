@@ -16,9 +16,8 @@ from codec.command import Command
 from gateway.auth import access_control
 from gateway.auth.access_control import AccessControl
 from gateway.auth.account_table import User, UserStatus, UserType
-from gateway.auth.needs import NeedContext
 from gateway.auth.policies import Policies, PolicyType
-from gateway.auth.request_needs import FREQUENT_FIELDS, NEEDS, find_needs
+from gateway.auth.request_needs import FREQUENT_FIELDS, NEEDS, NeedContext, find_needs
 from gateway.auth.resources import ResourceType
 from gateway.auth.tests.test_access_control import FakeAccounts
 from gateway.auth.tests.test_policies import decide_plainly, entry

@@ -1,8 +1,7 @@
 import pytest
 
 from codec.command import Command
-from gateway.auth.needs import NeedContext
-from gateway.auth.request_needs import NEEDS, find_needs
+from gateway.auth.request_needs import NEEDS, NeedContext, find_needs
 from gateway.broker.processors import all_routes
 from gateway.namesrv.processors import routes as namesrv_routes
 from remoting.bodies.heartbeat import ConsumerData, HeartbeatData, ProducerData, SubscriptionData

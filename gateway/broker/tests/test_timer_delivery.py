@@ -358,7 +358,7 @@ def test_after_the_end_in_order_a_slot_holds_only_what_is_left():
     assert again.at(NOW + 9000) == ["a", "b", "c"]
 
 
-def test_figures(world):
+def test_metrics(world):
     world.later(NOW + 5000, "a")
     world.later(NOW + 6000, "b")
     table = world.ask(GetBrokerRuntimeInfo()).data.table

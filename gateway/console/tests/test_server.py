@@ -18,8 +18,8 @@ from toolkit.settings import SettingsError
 from toolkit.toml_tables import load_table
 
 
-def make_console(figures=None, **settings):
-    made = Console(ConsoleSettings(port=0, **settings), figures or MetricRegistry(), "rocketmq_test_")
+def make_console(registry=None, **settings):
+    made = Console(ConsoleSettings(port=0, **settings), registry or MetricRegistry(), "rocketmq_test_")
 
     async def slow(given):
         await trio.sleep(float(given["seconds"]))
@@ -256,10 +256,10 @@ async def test_status_has_all_sections():
 
 @virtual
 async def test_metrics_can_be_parsed():
-    figures, latencies = MetricRegistry(), LatencyHistogram()
+    registry, latencies = MetricRegistry(), LatencyHistogram()
     for seconds in (0.001, 0.001, 0.2):
         latencies.record(seconds)
-    figures.register(
+    registry.register(
         lambda: [
             Metric("mirror_dropped_total", 3, "Dropped.", labels={"stream": 'a"b\n'}),
             Metric("mirror_waiting_messages", 7, "Waiting.", "gauge"),
@@ -275,8 +275,8 @@ async def test_metrics_can_be_parsed():
         await trio.sleep(0.5)
         return [Metric("mirror_waiting_messages", 9, "Waiting.", "gauge", {"broker": "broker-b"})]
 
-    figures.register_remote(ask_other_process)
-    status, headers, body = await send_request(make_console(figures), build_request("GET", "/metrics"))
+    registry.register_remote(ask_other_process)
+    status, headers, body = await send_request(make_console(registry), build_request("GET", "/metrics"))
     assert status == 200
     assert headers[b"content-type"].startswith(b"text/plain; version=0.0.4")
     families = {each.name: each for each in text_string_to_metric_families(body.decode())}

@@ -9,8 +9,8 @@ import trio
 from codec.message import iter_messages
 from gateway.auth.access_control import AccessControl
 from gateway.auth.account_table import User, UserType
-from gateway.auth.needs import NeedContext
 from gateway.auth.policies import NO_POLICIES, Policies, PolicyEntry, PolicyType
+from gateway.auth.request_needs import NeedContext
 from gateway.auth.resources import Action, parse_resource
 from gateway.grpc_front import messages as m
 from gateway.grpc_front.tests.world import (

@@ -40,8 +40,8 @@ def test_buckets_rise_to_all_of_them():
 
 
 def test_parts_are_asked_whenever_somebody_looks():
-    figures, number = MetricRegistry(), [1.0]
-    figures.register(lambda: [Metric("some_total", number[0], "some")])
-    assert [each.value for each in figures.collect()] == [1.0]
+    registry, number = MetricRegistry(), [1.0]
+    registry.register(lambda: [Metric("some_total", number[0], "some")])
+    assert [metric.value for metric in registry.collect()] == [1.0]
     number[0] = 2.0
-    assert [each.value for each in figures.collect()] == [2.0]
+    assert [metric.value for metric in registry.collect()] == [2.0]

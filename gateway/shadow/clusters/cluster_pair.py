@@ -10,8 +10,8 @@ from codec.message import Message, iter_messages
 from gateway.shadow.clusters.cluster import CLUSTER_ERRORS, MAX_QUEUES_PER_TOPIC, Cluster, group_members
 from gateway.shadow.traffic.exchange import Side
 from remoting.errors import RequestError
-from remoting.read_only_pull import read_only_pull
 from remoting.requests.offsets import QueryConsumerOffset
+from remoting.requests.pull import read_only_pull
 from remoting.requests.topics import GetTopicStatsInfo, QueryTopicConsumeByWho
 
 LOOKUP_ERRORS: Final = (*CLUSTER_ERRORS, MessageFormatError, LookupError)

@@ -11,9 +11,8 @@ from codec.constants import ResponseCode
 from codec.errors import MessageFormatError
 from gateway.shadow.clusters.cluster import Cluster
 from gateway.shadow.compare.entries import ComparedMessage, parse_entries
-from remoting.read_only_pull import read_only_pull
 from remoting.requests.offsets import GetMaxOffset, GetMinOffset, SearchOffsetByTimestamp
-from remoting.requests.pull import PullMessageReply
+from remoting.requests.pull import PullMessageReply, read_only_pull
 
 MAX_MESSAGES_PER_PULL: Final = 256
 MAX_MESSAGES_PER_ANSWER: Final = 1024

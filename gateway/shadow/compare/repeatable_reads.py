@@ -15,9 +15,8 @@ from gateway.shadow.compare.expected_differences import CONSUMER_TOPIC_PREFIXES,
 from gateway.shadow.traffic.exchange import Exchange
 from remoting.acl import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE
 from remoting.errors import RequestError
-from remoting.read_only_pull import PULL_FLAG_SUBSCRIPTION, read_only_pull
 from remoting.requests.client import HeartBeat
-from remoting.requests.pull import PullMessage
+from remoting.requests.pull import PULL_FLAG_SUBSCRIPTION, PullMessage, read_only_pull
 from remoting.requests.query import QueryMessage, ViewMessageById
 
 READ_ONLY_CODES: Final = {

@@ -17,8 +17,8 @@ from gateway.shadow.clusters.cluster import Cluster
 from gateway.shadow.traffic.exchange import Exchange
 from gateway.shadow.traffic.subject import Subject, header_field_name
 from remoting.errors import RequestError
-from remoting.read_only_pull import read_only_pull
 from remoting.requests.offsets import GetMaxOffset
+from remoting.requests.pull import read_only_pull
 
 DEFAULT_SEARCH_MESSAGES: Final = 32
 MAX_IN_DOUBT_MESSAGES: Final = 1_024

@@ -30,9 +30,8 @@ from typing import Final, NamedTuple
 
 from codec.constants import ResponseCode
 from gateway.shadow.clusters.cluster import Cluster
-from remoting.read_only_pull import TOOLS_GROUP, read_only_pull
 from remoting.requests.offsets import GetMaxOffset, GetMinOffset
-from remoting.requests.pull import PullMessage, PullMessageReply
+from remoting.requests.pull import TOOLS_GROUP, PullMessage, PullMessageReply, read_only_pull
 from remoting.requests.replication import UNEXPECTED_OFFSET, PutMessagesAtOffsets
 
 REQUEST_MARGIN_S: Final = 3.0

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from remoting.read_only_pull import TOOLS_GROUP
+from remoting.requests.pull import TOOLS_GROUP
 from toolkit.settings import setting
 
 

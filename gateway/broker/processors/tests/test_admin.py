@@ -66,7 +66,7 @@ def test_changes_that_are_refused_change_nothing(world, text, code, remark):
     assert settings(world)["traceOn"] == "true"
 
 
-def test_figures_for_mqadmin(world):
+def test_statistics_for_mqadmin(world):
     world.topic("t")
     world.put("t", body=b"x" * 2000)
     world.put("t", properties={"DELAY": "2"})
@@ -86,7 +86,7 @@ def test_figures_for_mqadmin(world):
     assert len(table["putTps"].split()) == 3
 
 
-def test_figures_of_an_empty_broker(world):
+def test_statistics_of_an_empty_broker(world):
     table = world.ask(GetBrokerRuntimeInfo()).data.table
     assert table["earliestMessageTimeStamp"] == "-1"
     assert table["remainHowManyDataToFlush"] == "0 B"

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from gateway.namesrv.answer_cache import AnswerCache
+from gateway.namesrv.context import AnswerCache
 
 
 class Encoder:

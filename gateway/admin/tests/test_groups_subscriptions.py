@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.admin.subscriptions import describe_inconsistency, find_inconsistencies
+from gateway.admin.groups import describe_inconsistency, find_inconsistencies
 from remoting.bodies.heartbeat import SubscriptionData
 
 

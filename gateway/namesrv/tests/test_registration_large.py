@@ -9,7 +9,7 @@ import trio
 
 from codec.fastjson import dumps
 from gateway.config.limits import NamesrvLimits
-from gateway.namesrv.large_registrations import (
+from gateway.namesrv.registration import (
     MAX_INLINE_BYTES,
     MAX_WAITING,
     MAX_WAITING_BYTES,
