@@ -103,7 +103,6 @@ class ShadowServer:
         self.metrics.register(self.hub.figures)
         self.capture = build_capture(config.capture, has_mirror=bool(config.target.namesrv))
         if self.capture is not None:
-            # Before the mirror: the capture must know an exchange before the target's answer arrives.
             self.hub.add_observer(self.capture)
             self.metrics.register(self.capture.figures)
         self.target_check = self._build_target_check(self.target) if self.target is not None else None

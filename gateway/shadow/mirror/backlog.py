@@ -11,6 +11,7 @@ from typing import Final, Protocol
 import trio
 
 from gateway.shadow.traffic.exchange import Exchange
+from gateway.shadow.traffic.outcome import Outcome
 from gateway.shadow.traffic.subject import Subject
 
 BACKLOG_FULL = "the queue is full"
@@ -26,10 +27,20 @@ class BacklogEntry:
 
     `failures` counts the attempts that failed with this exchange as the only one of its batch. `sequence` is its
     number in the spill queue, -1 while it is only in memory. `size` is about the memory it takes. `resumed` marks an
-    exchange that an earlier process received; `is_finished` one whose outcome is known.
+    exchange that an earlier process received; `is_finished` one that `Backlog.finish_entry` was called with. `outcome`
+    is None until it is known.
     """
 
-    __slots__ = ("exchange", "failures", "is_finished", "resumed", "sequence", "size", "subject")
+    __slots__ = (
+        "exchange",
+        "failures",
+        "is_finished",
+        "outcome",
+        "resumed",
+        "sequence",
+        "size",
+        "subject",
+    )
 
     def __init__(self, exchange: Exchange, subject: Subject) -> None:
         self.exchange = exchange
@@ -39,6 +50,7 @@ class BacklogEntry:
         self.sequence = -1
         self.resumed = False
         self.is_finished = False
+        self.outcome: Outcome | None = None
 
 
 class BacklogListener(Protocol):

@@ -21,9 +21,6 @@ from remoting.requests.offsets import GetMaxOffset
 from remoting.requests.pull import read_only_pull
 
 DEFAULT_SEARCH_MESSAGES: Final = 32
-MAX_IN_DOUBT_MESSAGES: Final = 1_024
-"""Maximum number of messages per stream that a killed process may have delivered without having recorded it."""
-_SEARCH_DEPTH_KEY: Final = "mirror_depth"
 _PULL_FOUND: Final = 0
 
 
@@ -56,16 +53,6 @@ async def find_message(
     except (RequestError, MessageFormatError):
         return None
     return None
-
-
-def mark_maybe_delivered(exchange: Exchange, count: int) -> None:
-    """Mark an exchange of ``count`` messages that an earlier process may have delivered to the target."""
-    exchange.__dict__[_SEARCH_DEPTH_KEY] = MAX_IN_DOUBT_MESSAGES + count
-
-
-def search_depth(exchange: Exchange) -> int:
-    """Return how many messages to search for those of a marked exchange; 0 when it is not marked."""
-    return int(exchange.__dict__.get(_SEARCH_DEPTH_KEY, 0))
 
 
 def _decode_messages(code: int, body: bytes) -> Iterator[Message]:

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import trio
 
@@ -26,10 +26,16 @@ from gateway.shadow.mirror.diverged_queues import DivergedQueues
 from gateway.shadow.mirror.mirror_factory import MirrorFactory
 from gateway.shadow.mirror.mirror_stream import MirrorStream
 from gateway.shadow.mirror.rules import MirrorRules
-from gateway.shadow.mirror.settings import ASYNC, OFF, SYNC_BEST_EFFORT, TARGET_PRIMARY, MirrorSettings
+from gateway.shadow.mirror.settings import (
+    OFF,
+    STRICT_DUAL,
+    SYNC_BEST_EFFORT,
+    TARGET_PRIMARY,
+    MirrorSettings,
+)
 from gateway.shadow.mirror.spill_directory import SetAsideDirectory, StreamKey
 from gateway.shadow.mirror.stream_account import StreamAccount, StreamCounts
-from gateway.shadow.traffic.exchange import Codes, Exchange, Hub, Side
+from gateway.shadow.traffic.exchange import Codes, Exchange, Hub, ReleaseAnswer, Side
 from gateway.shadow.traffic.outcome import Outcome, OutcomeKind, OutcomeListener
 from gateway.shadow.traffic.request_policy import END_TRANSACTION, SEND_CODES, UPDATE_CONSUMER_OFFSET
 from gateway.shadow.traffic.subject import Subject, subject_of
@@ -42,10 +48,39 @@ MAX_STREAMS: Final = 1_024
 MAX_STATUS_MARKS: Final = 1_000
 """Diverged queues listed in `/status`; all count."""
 _MESSAGE_CODES: Final = SEND_CODES | {END_TRANSACTION}
+NO_RULE: Final = -1
+
+
+class RuleMatch(NamedTuple):
+    """The rule that applies to an exchange, by index, and the subject of the exchange.
+
+    If no rule applies, ``rule`` is `NO_RULE` and ``reason`` says why.
+    """
+
+    rule: int
+    subject: Subject
+    reason: str = ""
+
+
+class SkipReason(NamedTuple):
+    """The reason why an exchange with a matching rule is not mirrored.
+
+    ``is_missing`` tells whether the target lacks a message because of that.
+    """
+
+    text: str
+    is_missing: bool
+
+
+class HalfRule(NamedTuple):
+    """The rule and the topic of a half message."""
+
+    rule: int
+    topic: str
 
 
 class Mirror:
-    """An `Observer` of the hub, with an `AnswerHolder` for the synchronous modes.
+    """The `Holder` of the hub: mirrors what it observes, and holds answers in the synchronous modes.
 
     Exchanges are mirrored while `run` is running; until then they wait in their streams.
 
@@ -75,21 +110,21 @@ class Mirror:
         self._set_aside: list[SetAsideDirectory] = []
         self._resumed_ends: dict[tuple[Side, str, tuple[str, int]], int] = {}
         """For each queue with resumed messages, the offset after the last of them."""
-        self._rules_of_halves: OrderedDict[tuple[Side, str, str], tuple[int, str]] = OrderedDict()
+        self._rules_of_halves: OrderedDict[tuple[Side, str, str], HalfRule] = OrderedDict()
         """Rule and topic of recent half messages, by side, broker and unique key."""
         self._latencies: dict[str, LatencyHistogram] = {}
         self._hub: Hub | None = None
         self._nursery: trio.Nursery | None = None
         self._codes = rules.mirrored_codes()
-        self._update_held_codes()
+        self._holdable_codes = frozenset[int]()
+        self._update_holdable_codes()
 
     # -- observing -----------------------------------------------------------------------------------------------
 
     def attach_to(self, hub: Hub) -> None:
         """Observe the exchanges of a hub, and hold answers for it."""
         self._hub = hub
-        hub.add_observer(self)
-        hub.set_holder(self.answer_holder)
+        hub.set_holder(self)
 
     def add_outcome_listener(self, listener: OutcomeListener) -> None:
         """Call a listener for every outcome."""
@@ -99,100 +134,110 @@ class Mirror:
         """Return the request codes that some rule mirrors."""
         return self._codes
 
-    def observe(self, exchange: Exchange) -> None:
-        """Offer an exchange to the stream of its rule, or count it as skipped."""
-        found = self._classify_exchange(exchange)
-        if isinstance(found, str):
-            self._skip_unmatched(exchange, found)
-            return
-        index, subject = found
-        if len(self._streams) >= MAX_STREAMS and (exchange.side, exchange.broker, index) not in self._streams:
+    def holdable_codes(self) -> Codes:
+        """Return the request codes whose answers may be held: none while no synchronous mode is in use."""
+        return self._holdable_codes
+
+    def observe(self, exchange: Exchange, release: ReleaseAnswer | None = None) -> bool:
+        """Offer an exchange to the stream of its rule, or count it as skipped.
+
+        Return True if its answer is held, and ``release`` will be called with the frame that the client gets.
+        """
+        match = self._match_rule(exchange)
+        if match.rule == NO_RULE:
+            self._skip_unmatched(exchange, match.reason)
+            return False
+        key = exchange.side, exchange.broker, match.rule
+        if len(self._streams) >= MAX_STREAMS and key not in self._streams:
             self._skip_unmatched(exchange, "too many brokers")
-            return
-        stream = self._stream_for(exchange.side, exchange.broker, index)
-        mode = self.rules.effective_mode(index, subject.topic)
+            return False
+        stream = self._stream_for(*key)
+        mode = self.rules.effective_mode(match.rule, match.subject.topic)
+        # While the breaker is open, the target is not even tried: a client would wait for nothing. The state is read
+        # before the exchange is offered, so that both modes judge by what was known when the answer arrived.
         breaker_is_open = stream.breaker.state is BreakerState.OPEN
-        self.answer_holder.expect_answer(
-            exchange, ASYNC if mode == SYNC_BEST_EFFORT and breaker_is_open else mode
-        )
-        reason = self._reason_to_skip(exchange, subject, index, mode)
-        if reason:
-            self._publish_outcome(stream.skip_exchange(exchange, reason))
+        must_hold = mode == STRICT_DUAL or (mode == SYNC_BEST_EFFORT and not breaker_is_open)
+        skip = self._find_skip_reason(exchange, match, mode)
+        outcome: Outcome | None
+        if skip is None:
+            outcome = stream.offer_exchange(exchange, match.subject)
         else:
-            stream.offer_exchange(exchange, subject)
+            if skip.is_missing:
+                self._mark_diverged(exchange, match.subject, skip.text)
+            outcome = stream.skip_exchange(exchange, skip.text)
+            self._publish_outcome(outcome)
+        if release is None or not must_hold:
+            return False
+        return self.answer_holder.hold_answer(exchange, release, outcome, is_strict=mode == STRICT_DUAL)
 
     def _skip_unmatched(self, exchange: Exchange, reason: str) -> None:
         self.unmatched.observed += 1
         self.unmatched.skipped += 1
         self._publish_outcome(Outcome(exchange, OutcomeKind.SKIPPED, reason))
 
-    def _classify_exchange(self, exchange: Exchange) -> tuple[int, Subject] | str:
-        """Return the index of the matching rule and the subject, or the reason why no rule applies."""
+    def _match_rule(self, exchange: Exchange) -> RuleMatch:
+        """Return the rule that applies to an exchange, or the reason why none does."""
         if exchange.reverse or not exchange.broker:
-            return "not a request to a broker"
+            return RuleMatch(NO_RULE, Subject(), "not a request to a broker")
         try:
+            # The answer is decoded here too, so that nothing after this has to expect a damaged one.
             subject, _ = subject_of(exchange), exchange.answer_command
         except (ValueError, KeyError, TypeError, AttributeError):
-            return "the request or its answer cannot be decoded"
+            return RuleMatch(NO_RULE, Subject(), "the request or its answer cannot be decoded")
         if exchange.code == END_TRANSACTION and exchange.side is Side.TARGET:
             subject = self._with_real_topic(exchange, subject)
         index = self._find_rule(exchange, subject)
-        return "no rule" if index is None else (index, subject)
+        return RuleMatch(NO_RULE, subject, "no rule") if index is None else RuleMatch(index, subject)
 
     def _with_real_topic(self, exchange: Exchange, subject: Subject) -> Subject:
         """Give the end of a transaction its real topic, whose mode counts.
 
         A client that answers a check-back names the system topic of half messages instead.
         """
-        known = self._rules_of_halves.get((exchange.side, exchange.broker, subject.unique_key))
-        topic = known[1] if known is not None else self._factory.find_half_topic(exchange, subject)
+        half = self._rules_of_halves.get((exchange.side, exchange.broker, subject.unique_key))
+        topic = half.topic if half is not None else self._factory.find_half_topic(exchange, subject)
         return replace(subject, topic=topic or subject.topic)
 
     def _find_rule(self, exchange: Exchange, subject: Subject) -> int | None:
         """Return the first matching rule; the end of a transaction belongs to the rule of its half message."""
-        place = exchange.side, exchange.broker, subject.unique_key
+        half_key = exchange.side, exchange.broker, subject.unique_key
         if exchange.code == END_TRANSACTION:
-            known = self._rules_of_halves.get(place)
-            if known is not None:
-                return known[0]
+            half = self._rules_of_halves.get(half_key)
+            if half is not None:
+                return half.rule
             topic = subject.topic or self._factory.find_half_topic(exchange, subject)
             subject = Subject(topic, subject.group, unique_key=subject.unique_key)
         index = self.rules.find_rule(exchange.code, subject, exchange.client)
         if subject.half and index is not None:
-            self._rules_of_halves[place] = index, subject.topic
+            self._rules_of_halves[half_key] = HalfRule(index, subject.topic)
             if len(self._rules_of_halves) > self._settings.half_messages:
                 self._rules_of_halves.popitem(last=False)
         return index
 
-    def _reason_to_skip(self, exchange: Exchange, subject: Subject, index: int, mode: str) -> str:
-        """Return why an exchange with a matching rule is not mirrored; "" when it is.
-
-        Marks the queue as diverged if the target lacks a message because of that.
-        """
+    def _find_skip_reason(self, exchange: Exchange, match: RuleMatch, mode: str) -> SkipReason | None:
+        """Return why an exchange with a matching rule is not mirrored; None if it is."""
+        subject = match.subject
         reason = _reason_without_effect(exchange)
         if reason:
-            return reason
-        missing = ""
+            return SkipReason(reason, is_missing=False)
         moved = subject.topic in self.moved_topics
         if mode == OFF and moved and exchange.side is Side.TARGET:
-            return "moved: the target has it"
+            return SkipReason("moved: the target has it", is_missing=False)
         if mode == OFF:
-            missing = "its producers have moved" if moved else "the mode is off"
-        elif exchange.side is Side.TARGET and mode != TARGET_PRIMARY:
-            missing = f"answered by the target, and the mode is {mode}"
-            if exchange.code == END_TRANSACTION:
-                return missing  # If the primary misses a message, its half message has been marked already.
-        elif exchange.answer is None and exchange.code in SEND_CODES:
-            missing = self._reason_unanswered(exchange, index)
-        if missing:
-            self._mark_diverged(exchange, subject, missing)
-            return missing
-        return "" if self.rules.is_sampled(index, exchange.code, subject) else "not in the sample"
-
-    def _reason_unanswered(self, exchange: Exchange, index: int) -> str:
-        if not exchange.request_command.is_oneway:
-            return "the connection ended before the answer, so it is unknown whether it was stored"
-        return "" if self.rules.rules[index].oneway == "send" else "a send without answer"
+            return SkipReason("its producers have moved" if moved else "the mode is off", is_missing=True)
+        if exchange.side is Side.TARGET and mode != TARGET_PRIMARY:
+            # The end of a transaction marks nothing: if the primary misses a message, its half message was marked.
+            is_missing = exchange.code != END_TRANSACTION
+            return SkipReason(f"answered by the target, and the mode is {mode}", is_missing)
+        if exchange.answer is None and exchange.code in SEND_CODES:
+            if not exchange.request_command.is_oneway:
+                ended_early = "the connection ended before the answer, so it is unknown whether it was stored"
+                return SkipReason(ended_early, is_missing=True)
+            if self.rules.rules[match.rule].oneway != "send":
+                return SkipReason("a send without answer", is_missing=True)
+        if not self.rules.is_sampled(match.rule, exchange.code, subject):
+            return SkipReason("not in the sample", is_missing=False)
+        return None
 
     # -- streams ------------------------------------------------------------------------------------------------
 
@@ -261,8 +306,8 @@ class Mirror:
             return
         topic, queue_id = subject.topic, subject.queue_id
         if exchange.code == END_TRANSACTION and not topic:
-            known = self._rules_of_halves.get((exchange.side, exchange.broker, subject.unique_key))
-            topic = "" if known is None else known[1]
+            half = self._rules_of_halves.get((exchange.side, exchange.broker, subject.unique_key))
+            topic = "" if half is None else half.topic
         self.diverged.mark_diverged(
             exchange.broker,
             topic,
@@ -328,14 +373,13 @@ class Mirror:
             self.reset_mode(topic)
 
     def _on_modes_changed(self) -> None:
-        self._update_held_codes()
+        self._update_holdable_codes()
         if self._hub is not None:
             self._hub.refresh_interests()
 
-    def _update_held_codes(self) -> None:
-        self.answer_holder.set_codes(
-            self._codes if self.rules.any_mode_in_use(SYNCHRONOUS_MODES) else frozenset()
-        )
+    def _update_holdable_codes(self) -> None:
+        uses_holder = self.rules.any_mode_in_use(SYNCHRONOUS_MODES)
+        self._holdable_codes = self._codes if uses_holder else frozenset[int]()
 
     # -- status -------------------------------------------------------------------------------------------------
 

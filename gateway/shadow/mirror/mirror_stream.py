@@ -136,21 +136,28 @@ class MirrorStream:
 
     # -- accepting exchanges ------------------------------------------------------------------------------------
 
-    def offer_exchange(self, exchange: Exchange, subject: Subject) -> None:
-        """Queue an exchange, or drop it when there is no room. Returns at once."""
+    def offer_exchange(self, exchange: Exchange, subject: Subject) -> Outcome | None:
+        """Queue an exchange, or drop it when there is no room.
+
+        Returns at once: the outcome if it is known already, because the exchange was dropped.
+        """
         entry = BacklogEntry(exchange, subject)
         self._account.add_entry(entry)
         if subject.offset < 0:
+            # Not a stored message, or one whose place in its queue is unknown: there is nothing to put it in order by.
             self._append_to_backlog(entry)
-            return
-        now_s = trio.current_time()
-        for each in self._reorder_buffer.add_item(subject.queue, subject.offset, subject.count, entry, now_s):
-            self._append_to_backlog(each)
+            return entry.outcome
+        self._append_all_to_backlog(
+            self._reorder_buffer.add_item(
+                subject.queue, subject.offset, subject.count, entry, trio.current_time()
+            )
+        )
         self.counts.late = self._reorder_buffer.late
         if self._reorder_buffer.waiting:
             if self._reorder_buffer.waiting > self._settings.queue_messages:
                 self._append_all_to_backlog(self._reorder_buffer.take_all())
             self._wake_order.set()
+        return entry.outcome
 
     def skip_exchange(self, exchange: Exchange, reason: str) -> Outcome:
         """Count an exchange that is not for the target, and return its outcome."""

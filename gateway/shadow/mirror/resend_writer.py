@@ -45,7 +45,6 @@ from gateway.shadow.mirror.consumer_offsets import ConsumerOffsetWriter
 from gateway.shadow.mirror.duplicate_check import (
     DEFAULT_SEARCH_MESSAGES,
     find_message,
-    search_depth,
     storage_queue_of,
 )
 from gateway.shadow.mirror.half_messages import FINAL_DECISIONS, HalfMessage
@@ -79,7 +78,6 @@ _TOPIC_RETRY_S: Final = 2.0
 """Delay before another attempt to create a topic, because each attempt queries the primary too."""
 MAX_KNOWN_NAMES: Final = 100_000
 """Topics and queues that are kept in tables; beyond it the tables begin again, which costs one look each."""
-_IN_DOUBT_KEY: Final = "mirror_doubted"
 _DELETE_TOPIC: Final = 215
 _TOPIC_ADMIN_CODES: Final = frozenset({17, 18, _DELETE_TOPIC})
 """Requests that create, change or delete topics."""
@@ -202,7 +200,7 @@ class ResendWriter:
         reason = topic_exclusion_reason(subject.topic)
         if reason:
             return Outcome(exchange, OutcomeKind.SKIPPED, reason)
-        if _is_in_doubt(exchange) and await self._was_delivered(exchange, subject):
+        if _may_be_delivered(exchange) and await self._was_delivered(exchange, subject):
             return Outcome(exchange, OutcomeKind.MIRRORED, "found at the target")
         await self._ensure_topic(subject.topic)
         if subject.half:
@@ -257,7 +255,7 @@ class ResendWriter:
             return False
         after = self._last_target_offsets.get(subject.queue, -1) if subject.offset >= 0 else -1
         place = storage_queue_of(exchange, subject)
-        depth = max(DEFAULT_SEARCH_MESSAGES, search_depth(exchange))
+        depth = max(DEFAULT_SEARCH_MESSAGES, exchange.search_depth)
         message = await find_message(
             self._target, self._target_broker, *place, subject.unique_key, after, depth
         )
@@ -318,7 +316,7 @@ class ResendWriter:
             return Outcome(exchange, OutcomeKind.SKIPPED, "the transaction was ended before")
         half.record_decision(subject.number, trio.current_time())
         self._state.halves.note_change()
-        if not _is_in_doubt(exchange) or not await self._is_committed(half, search_depth(exchange)):
+        if not _may_be_delivered(exchange) or not await self._is_committed(half, exchange.search_depth):
             answer = await self._request_target(exchange, self._build_end_command(half))
             if answer.code != ResponseCode.SUCCESS:
                 return refused_outcome(exchange, answer.code, answer.remark, answer)
@@ -375,9 +373,11 @@ class ResendWriter:
             await self._target.refresh()
         address = self._target.master(self._target_broker)
         await self._target.connection(address)
-        _set_in_doubt(exchange, True)
+        # Until the answer arrives, nobody knows whether the target has carried out the request. If this attempt fails,
+        # or its deadline passes, the mark stays with the exchange, and the next attempt searches first.
+        exchange.is_in_doubt = True
         answer = await self._target.ask_command(address, command)
-        _set_in_doubt(exchange, False)
+        exchange.is_in_doubt = False
         if is_temporary_refusal(answer.code, answer.remark):
             raise RequestError(answer.code, answer.remark)
         return answer
@@ -390,13 +390,9 @@ def _has_absurd_queues(request: Command) -> bool:
     )
 
 
-def _set_in_doubt(exchange: Exchange, in_doubt: bool) -> None:
-    """Note whether the target may have carried out a request without answering. The mark stays with the exchange."""
-    exchange.__dict__[_IN_DOUBT_KEY] = in_doubt
-
-
-def _is_in_doubt(exchange: Exchange) -> bool:
-    return bool(exchange.__dict__.get(_IN_DOUBT_KEY) or search_depth(exchange))
+def _may_be_delivered(exchange: Exchange) -> bool:
+    """Tell whether this process or an earlier one may have delivered an exchange already."""
+    return exchange.is_in_doubt or exchange.search_depth > 0
 
 
 def _outcome_of(exchange: Exchange, answer: Command) -> Outcome:

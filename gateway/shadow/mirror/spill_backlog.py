@@ -42,7 +42,6 @@ import trio
 
 from gateway.runtime.run_blocking import RunBlocking
 from gateway.shadow.mirror.backlog import BACKLOG_FULL, Backlog, BacklogEntry, BacklogListener
-from gateway.shadow.mirror.duplicate_check import MAX_IN_DOUBT_MESSAGES, mark_maybe_delivered
 from gateway.shadow.mirror.exchange_codec import decode_exchange, encode_exchange
 from gateway.shadow.mirror.settings import MirrorSettings
 from gateway.shadow.mirror.spill_queue import SpillQueue, SpillRecovery
@@ -52,6 +51,8 @@ log = logging.getLogger(__name__)
 
 MAX_READ_BYTES: Final = 1024 * 1024
 MAX_WRITE_MESSAGES: Final = 5_000
+MAX_IN_DOUBT_MESSAGES: Final = 1_024
+"""Maximum number of messages per stream that a killed process may have delivered without having recorded it."""
 
 
 class SpillBacklog(Backlog):
@@ -367,7 +368,8 @@ class SpillBacklog(Backlog):
         self._listener.on_identified(entry)
         if self._in_doubt_messages > 0:
             self._in_doubt_messages -= entry.subject.count
-            mark_maybe_delivered(entry.exchange, entry.subject.count)
+            # The rest of that process's batch may be stored after it at the target.
+            entry.exchange.search_depth = MAX_IN_DOUBT_MESSAGES + entry.subject.count
 
     def close(self) -> None:
         """Write everything that is only in memory, so that the next process resumes it. Blocks."""

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
 import orjson
@@ -47,6 +47,13 @@ class SetAsideDirectory:
     queues: dict[tuple[str, str, int], tuple[int, int]] = field(default_factory=dict)
 
 
+class StreamMatch(NamedTuple):
+    """The stream that resumes a directory; None, with the reason, if the directory has to be set aside."""
+
+    key: StreamKey | None
+    reason: str = ""
+
+
 class SpillDirectory:
     """Finds the spill files of earlier runs. ``target`` is a text that differs from one target to another."""
 
@@ -68,21 +75,21 @@ class SpillDirectory:
 
     def find_resumable(self, rules: MirrorRules) -> list[StreamKey]:
         """Return the streams with records to resume, and set aside every other directory that holds records."""
-        found = []
+        resumable = []
         for name in self._list_names():
             directory = os.path.join(self._settings.spill_dir, name)
             if ASIDE_MARKER in name or not holds_records(directory):
                 continue
-            key, reason = self._match_stream(name, directory, rules)
-            if key is not None:
-                found.append(key)
+            match = self._match_stream(name, directory, rules)
+            if match.key is not None:
+                resumable.append(match.key)
                 continue
             try:
-                details = {"directory": set_directory_aside(directory), "reason": reason}
+                details = {"directory": set_directory_aside(directory), "reason": match.reason}
                 log.error("spill files of an earlier run set aside", extra=details)
             except OSError as problem:
                 log.error("spill files of an earlier run cannot be set aside", extra={"reason": str(problem)})
-        return found
+        return resumable
 
     def _list_names(self) -> list[str]:
         try:
@@ -90,23 +97,24 @@ class SpillDirectory:
         except OSError:  # The directory is created with the first file.
             return []
 
-    def _match_stream(self, name: str, directory: str, rules: MirrorRules) -> tuple[StreamKey | None, str]:
-        """Return the stream that a directory belongs to, or None and the reason."""
+    def _match_stream(self, name: str, directory: str, rules: MirrorRules) -> StreamMatch:
+        """Return the stream that a directory belongs to, or the reason why it belongs to none."""
         if self._settings.spill != "disk":
-            return None, 'spill is no longer "disk"'
+            return StreamMatch(None, 'spill is no longer "disk"')
         side, _, rest = name.partition("-")
         broker, _, number = rest.rpartition("-")
         if side not in (Side.PRIMARY.value, Side.TARGET.value) or not number.isdecimal():
-            return None, "its name is not the name of a stream"
+            return StreamMatch(None, "its name is not the name of a stream")
         index = parse_integer_or(number, len(rules.rules))
         if index >= len(rules.rules):
-            return None, "its rule no longer exists"
+            return StreamMatch(None, "its rule no longer exists")
         if read_owner(directory) != self.stream_owner(rules.rules[index]):
-            return None, "the target or the rule has changed"
+            return StreamMatch(None, "the target or the rule has changed")
         key = Side(side), unquote(broker), index
         if os.path.basename(self.stream_path(key)) != name:
-            return None, "its name is not the name of a stream"
-        return key, ""
+            # For example a leading zero of the index: the stream itself would use another directory.
+            return StreamMatch(None, "its name is not the name of a stream")
+        return StreamMatch(key)
 
     async def read_set_aside(self) -> list[SetAsideDirectory]:
         """Return everything that was set aside, by this run or earlier ones."""

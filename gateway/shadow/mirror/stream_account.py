@@ -102,6 +102,7 @@ class StreamAccount:
 
     def settle_entry(self, entry: BacklogEntry, outcome: Outcome) -> None:
         """Count the outcome of an entry and report it; an exception of the listener is logged."""
+        entry.outcome = outcome
         self.counts.count_outcome(outcome.kind)
         self._count_oneway(entry.exchange)
         topic = entry.subject.topic

@@ -105,8 +105,7 @@ class MirroredClusters:
     def observe_held(self, exchange: Exchange) -> list[Any]:
         """Let the mirror observe an exchange; return a list that receives the client's answer when it is released."""
         answers = []
-        self.mirror.observe(exchange)
-        if not self.mirror.answer_holder.hold_answer(exchange, answers.append):
+        if not self.mirror.observe(exchange, answers.append):
             answers.append(exchange.answer)
         return answers
 

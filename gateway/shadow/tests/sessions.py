@@ -124,13 +124,18 @@ class RecordingObserver:
 
 
 class HoldingHolder(RecordingObserver):
-    """A holder that holds every answer."""
+    """A holder that holds every answer that it may hold, and keeps those exchanges."""
 
     def __init__(self, codes: Codes = ALL_CODES) -> None:
         super().__init__(codes)
         self.releases: list[Callable[..., Any]] = []
 
-    def hold_answer(self, exchange: Exchange, release: Callable[..., Any]) -> bool:
+    def holdable_codes(self) -> Codes:
+        return self._codes
+
+    def observe(self, exchange: Exchange, release: Callable[..., Any] | None = None) -> bool:  # type: ignore[override]
+        if release is None:
+            return False
         self.seen.append(exchange)
         self.releases.append(release)
         return True

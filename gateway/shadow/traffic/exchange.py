@@ -9,11 +9,14 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from enum import Enum
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from codec.command import Command, decode_frame
 from codec.errors import FrameError
 from gateway.runtime.metrics import Metric
+
+if TYPE_CHECKING:
+    from gateway.shadow.traffic.subject import Subject
 
 log = logging.getLogger(__name__)
 
@@ -22,6 +25,8 @@ MAX_KNOWN_CODES: Final = 4096
 ALL_CODES: Final = None
 """Stands for every request code, known or not, in place of a set of codes."""
 Codes = Collection[int] | None
+ReleaseAnswer = Callable[[bytes], None]
+"""Sends a held answer to its client, or another frame in its place."""
 
 
 class Side(Enum):
@@ -41,10 +46,13 @@ class Exchange:
     client connections from 1; numbers are never reused. `answer` is None for a oneway request, and when the connection
     ended first. `reverse` marks a request from the broker to the client. `side` is the cluster that answered.
     Times are monotonic seconds; `wall_ms` is the request's arrival in ms since 1970.
+
+    Three fields belong to the parts that process an exchange. `subject` is the cache of `subject_of`. The mirror sets
+    `is_in_doubt` while the target may have carried out the request without answering. If an earlier process may have
+    delivered it, `search_depth` is the number of the target's last messages to search for it, and otherwise 0.
     """
 
     __slots__ = (
-        "__dict__",
         "_decoded_answer",
         "_decoded_request",
         "_keeps_decoded",
@@ -56,9 +64,12 @@ class Exchange:
         "code",
         "connection",
         "forwarded_s",
+        "is_in_doubt",
         "request",
         "reverse",
+        "search_depth",
         "side",
+        "subject",
         "upstream",
         "wall_ms",
     )
@@ -93,6 +104,9 @@ class Exchange:
         self.answered_s = answered_s
         self.reverse = reverse
         self.side = side
+        self.subject: Subject | None = None
+        self.is_in_doubt = False
+        self.search_depth = 0
         self._keeps_decoded = True
         self._decoded_request: Command | None = None
         self._decoded_answer: Command | None = None
@@ -153,12 +167,21 @@ class Director(Protocol):
 
 
 class Holder(Protocol):
-    """Keeps answers back until something else has happened (synchronous mirror modes). A hub has at most one."""
+    """An observer that may keep answers back until something else has happened (synchronous mirror modes).
+
+    A hub has at most one, and tells it of an exchange after all other observers. It must return at once and not raise.
+    """
 
     def codes(self) -> Codes: ...
 
-    def hold_answer(self, exchange: Exchange, release: Callable[[bytes], None]) -> bool:
-        """Return False to let the answer pass now, or True and call ``release`` once with the frame to send."""
+    def holdable_codes(self) -> Codes:
+        """Return those of `codes` whose answers may be held at the moment."""
+
+    def observe(self, exchange: Exchange, release: ReleaseAnswer | None = None) -> bool:
+        """Return False to let the answer pass now, or True and call ``release`` once with the frame to send.
+
+        Without ``release`` the answer cannot be held.
+        """
 
 
 class Interest(NamedTuple):
@@ -173,6 +196,8 @@ class Interest(NamedTuple):
     holdable: bool
     """The holder has to see each answer before the client gets it."""
     observers: tuple[Observer, ...]
+    holder: Holder | None
+    """The holder, if it observes these requests."""
 
 
 class _InterestTable(dict[int, Interest]):
@@ -241,11 +266,14 @@ class Hub:
         self.observes_anything = bool(self._observers) or self._holder is not None
 
     def _compute_interest(self, code: int) -> Interest:
-        observers = tuple(each for each in self._observers if _includes(each.codes(), code))
+        observers = tuple(observer for observer in self._observers if _includes(observer.codes(), code))
         directed = self._director is not None and _includes(self._director.codes(), code)
-        holdable = self._holder is not None and _includes(self._holder.codes(), code)
-        observed = bool(observers) or holdable
-        return Interest(observed or directed, observed, directed, holdable, observers)
+        holder = self._holder
+        if holder is not None and not _includes(holder.codes(), code):
+            holder = None
+        holdable = holder is not None and _includes(holder.holdable_codes(), code)
+        observed = bool(observers) or holder is not None
+        return Interest(observed or directed, observed, directed, holdable, observers, holder)
 
     def is_observed(self, code: int) -> bool:
         """Tell whether requests of this code are remembered until they are answered."""
@@ -272,7 +300,7 @@ class Hub:
             except Exception:
                 log.exception("callback after a director's decision failed")
 
-    def publish_exchange(self, exchange: Exchange, release: Callable[[bytes], None] | None = None) -> bool:
+    def publish_exchange(self, exchange: Exchange, release: ReleaseAnswer | None = None) -> bool:
         """Tell the observers of an exchange; return True if its answer is held and ``release`` will be called.
 
         Without ``release`` (oneway, reverse, connection ended) no answer can be held.
@@ -287,10 +315,18 @@ class Hub:
                 continue  # the request or its answer is no command, which the servers have to judge
             except Exception:  # noqa: BLE001 - logged by `_note_failure`
                 self._note_failure(type(observer).__name__)
-        holder = self._holder
-        if release is None or holder is None or exchange.answer is None:
+        if interest.holder is None:
             return False
-        return self.interests[exchange.code].holdable and holder.hold_answer(exchange, release)
+        # The holder comes last. It is the mirror, and the target may answer while it is told: the capture and the
+        # comparison must know the exchange before they get that answer.
+        may_hold = interest.holdable and exchange.answer is not None
+        try:
+            return interest.holder.observe(exchange, release if may_hold else None)
+        except FrameError:
+            return False
+        except Exception:  # noqa: BLE001 - logged by `_note_failure`
+            self._note_failure(type(interest.holder).__name__)
+            return False
 
     def _note_failure(self, observer: str) -> None:
         """Count the failure of an observer, and log the 1st, 2nd, 4th, 8th… one: a client may cause many."""

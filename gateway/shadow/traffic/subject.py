@@ -26,7 +26,6 @@ _SHORT_FIELD_NAMES: Final = {
     "properties": "i",
     "brokerName": "n",
 }
-_CACHE_KEY: Final = "mirror_subject"
 _GROUP_FIELDS: Final = ("producerGroup", "consumerGroup", "group", "groupName")
 _LONG_NAMES: Final = "topic", "producerGroup", "queueId", "properties"
 _SHORT_NAMES: Final = tuple(_SHORT_FIELD_NAMES[name] for name in _LONG_NAMES)
@@ -77,10 +76,10 @@ def subject_of(exchange: Exchange) -> Subject:
 
     Raises ValueError, KeyError, TypeError or AttributeError for an exchange that clients and brokers would not write.
     """
-    known: Subject | None = exchange.__dict__.get(_CACHE_KEY)
-    if known is None:
-        known = exchange.__dict__[_CACHE_KEY] = _derive_subject(exchange)
-    return known
+    subject = exchange.subject
+    if subject is None:
+        subject = exchange.subject = _derive_subject(exchange)
+    return subject
 
 
 def _derive_subject(exchange: Exchange) -> Subject:

@@ -6,7 +6,7 @@ from gateway.shadow.traffic.exchange import Side
 
 
 def same(one, other):
-    names = [name for name in one.__slots__ if name != "__dict__"]
+    names = one.__slots__
     return [getattr(one, name) for name in names] == [getattr(other, name) for name in names]
 
 

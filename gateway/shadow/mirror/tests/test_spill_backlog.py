@@ -9,7 +9,6 @@ import pytest
 import trio
 
 from gateway.shadow.mirror import spill_backlog
-from gateway.shadow.mirror.duplicate_check import search_depth
 from gateway.shadow.mirror.exchange_codec import decode_exchange
 from gateway.shadow.mirror.settings import MirrorSettings
 from gateway.shadow.mirror.spill_backlog import SpillBacklog
@@ -260,7 +259,7 @@ def test_repeated_kills_lose_nothing_and_repeat_only_what_was_in_doubt(tmp_path,
         real = target.write
 
         async def write(exchanges):
-            doubted.update(subject_of(each).offset for each in exchanges if search_depth(each))
+            doubted.update(subject_of(each).offset for each in exchanges if each.search_depth)
             return await real(exchanges)
 
         target.write = write

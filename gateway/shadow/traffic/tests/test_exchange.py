@@ -25,9 +25,14 @@ class FakeDirector(FakeObserver):
 
 
 class FakeHolder(FakeObserver):
-    def hold_answer(self, exchange, release):
-        release(exchange.answer)
-        return True
+    def holdable_codes(self):
+        return self.codes()
+
+    def observe(self, exchange, release=None):
+        super().observe(exchange)
+        if release is not None:
+            release(exchange.answer)
+        return release is not None
 
 
 def test_observers_see_exchanges_of_their_codes_only():
@@ -85,6 +90,29 @@ def test_a_holder_gets_only_answers_that_can_be_released():
     assert released == [exchange.answer]
     assert not hub.publish_exchange(exchange)
     assert not hub.publish_exchange(make_pull_exchange("t"), released.append)
+
+
+def test_the_holder_is_told_after_all_observers():
+    hub, calls = Hub(), []
+
+    class Ordered(FakeHolder):
+        def observe(self, exchange, release=None):
+            calls.append(self)
+            return super().observe(exchange, release)
+
+    holder, capture = Ordered(310), Ordered(310)
+    hub.set_holder(holder)
+    hub.add_observer(capture)
+    assert hub.publish_exchange(make_send_exchange("t"), lambda frame: None)
+    assert calls == [capture, holder]
+
+
+def test_a_failing_holder_lets_the_answer_pass(caplog):
+    hub = Hub()
+    hub.set_holder(FakeHolder(310, fails=True))
+    assert not hub.publish_exchange(make_send_exchange("t"), lambda frame: None)
+    assert hub.observer_failures == {"FakeHolder": 1}
+    assert "observer failed" in caplog.text
 
 
 def test_a_second_director_or_holder_is_an_error():
