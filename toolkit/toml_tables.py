@@ -1,6 +1,7 @@
 """Loads TOML tables into frozen dataclasses whose fields are declared with `setting`.
 
-Types, ranges and names are checked; errors name the key by its path, such as `target.kind`.
+Types, ranges and names are checked; errors name the key by its path, such as `target.kind`. A program that renames a
+setting lists its old path, and `move_renamed_settings` accepts it until the entry is deleted.
 """
 
 import dataclasses
@@ -39,6 +40,52 @@ def load_table(kind: type[Settings], table: Mapping[str, Any], path: str = "") -
         elif each.default is REQUIRED:
             raise SettingsError(f"{label} must be given: {each.description}")
     return kind(**values)
+
+
+def find_old_path(path: str, renamed: Mapping[str, str]) -> str | None:
+    """Return the old path in ``renamed`` to which a setting or table belongs; None if it was not renamed."""
+    return next((old for old in renamed if path == old or path.startswith(f"{old}.")), None)
+
+
+def move_renamed_settings(tables: dict[str, Any], renamed: Mapping[str, str]) -> list[str]:
+    """Move values of settings and tables with an old name to the new one, and return the old paths.
+
+    ``renamed`` maps old paths, such as `listen.size`, to new ones. ``tables`` is changed. Raises SettingsError if a
+    setting has both names.
+    """
+    moved = []
+    for old, new in renamed.items():
+        old_parent, _, old_key = old.rpartition(".")
+        table = _find_table(tables, old_parent)
+        if table is None or old_key not in table:
+            continue
+        value = table.pop(old_key)
+        new_parent, _, new_key = new.rpartition(".")
+        table = _find_table(tables, new_parent, create=True)
+        if table is None:
+            raise SettingsError(f"{new_parent} must be a table")
+        present = table.get(new_key)
+        if present is None:
+            table[new_key] = value
+        elif isinstance(present, dict) and isinstance(value, dict) and not present.keys() & value.keys():
+            # A file may still have the old table while --set uses the new name, or the other way around.
+            present.update(value)
+        else:
+            raise SettingsError(f"{old} is the old name of {new}: set only {new}")
+        moved.append(old)
+    return moved
+
+
+def _find_table(tables: dict[str, Any], path: str, *, create: bool = False) -> dict[str, Any] | None:
+    """Return the table at a path; None if there is none, or a value of another type."""
+    table: Any = tables
+    for name in path.split(".") if path else ():
+        if create:
+            table.setdefault(name, {})
+        table = table.get(name)
+        if not isinstance(table, dict):
+            return None
+    return cast(dict[str, Any], table)
 
 
 def _value(declared: Setting, hint: Any, given: Any, label: str) -> Any:

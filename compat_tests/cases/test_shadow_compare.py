@@ -38,8 +38,8 @@ mode = "off"
 [mirroring]
 deadline_ms = 60000
 [compare]
-questions = 1.0
-questions_per_s = 1000
+repeated_reads = 1.0
+repeated_reads_per_s = 1000
 second_reads = 0.2
 settle_ms = 200
 lag_ms = 60000
@@ -142,7 +142,7 @@ def test_planted_faults_are_found_exactly(clusters: Clusters) -> None:
         with connect(place) as namesrv:
             eventually(partial(has_route, namesrv, "planted"), 60)
     code, found = clusters.parity("-t", "planted", "--fail-if", "wrong>0")
-    faults = {(fault["kind"], fault["key"], fault["part"]) for fault in found["queues"][0]["faults"]}
+    faults = {(fault["kind"], fault["key"], fault["part"]) for fault in found["queues"][0]["findings"]}
     assert faults == {
         ("missing", "key3", ""),
         ("changed", "key5", "properties"),

@@ -91,8 +91,8 @@ def clusters(server: ServerUnderTest, tmp_path_factory: pytest.TempPathFactory) 
             tables = {
                 "target.namesrv": json.dumps([target.namesrv]),
                 "target.kind": '"ours"',
-                "kept.discover_ms": "500",
-                "kept.offsets_ms": "1000",
+                "replication.discover_ms": "500",
+                "replication.offsets_ms": "1000",
             }
             extra = tuple(word for key, value in tables.items() for word in ("--set", f"{key}={value}"))
             with ShadowEndpoint(primary, extra) as shadow:

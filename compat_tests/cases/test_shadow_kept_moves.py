@@ -72,7 +72,7 @@ def clusters(server: ServerUnderTest, tmp_path_factory: pytest.TempPathFactory) 
         skip_or_fail(str(missing))
     target = OursEndpoint({**QUICK_CHECK_BACKS, "mirrorTarget": "true"}, here / "target")
     with primary, target:
-        more = '[kept]\ndiscover_ms = 500\noffsets_ms = 1000\n[mirroring]\nstate_file = "%s"' % (
+        more = '[replication]\ndiscover_ms = 500\noffsets_ms = 1000\n[mirroring]\nstate_file = "%s"' % (
             here / "state"
         )
         gateway = ShadowProcess(here / "gateway", primary.namesrv, target.namesrv, kind="ours", more=more)

@@ -140,7 +140,7 @@ def test_what_is_for_another_configuration_is_set_aside_and_told(
     text = shadow.file.read_text()
     shadow.file.write_text(text.replace('topics = ["rmqgw*", "*"]', 'topics = ["*"]'))
     shadow.start()
-    (aside,) = eventually(lambda: shadow.get_json("/mirror")["aside"], ARRIVES_S)
+    (aside,) = eventually(lambda: shadow.get_json("/mirror")["set_aside"], ARRIVES_S)
     assert aside["exchanges"] == LATER
     assert sum(mark["count"] for mark in shadow.get_json("/mirror")["diverged"]) == LATER
     clusters.target.start()

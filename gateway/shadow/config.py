@@ -3,11 +3,12 @@
 Each part of the gateway declares its own table; `ShadowConfig` puts them together.
 """
 
+import logging
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from gateway.console.settings import ConsoleSettings
 from gateway.shadow.capture.settings import CaptureSettings
@@ -21,7 +22,18 @@ from gateway.shadow.proxy.settings import ListenSettings
 from gateway.shadow.replication.settings import ReplicationSettings
 from gateway.shadow.report.settings import ReportSettings
 from toolkit.settings import SettingsError, setting
-from toolkit.toml_tables import load_table
+from toolkit.toml_tables import find_old_path, load_table, move_renamed_settings
+
+log = logging.getLogger(__name__)
+
+RENAMED_SETTINGS: Final = {
+    "kept": "replication",
+    "listen.kept_bytes": "listen.buffered_bytes",
+    "listen.kept_total_bytes": "listen.buffered_total_bytes",
+    "compare.questions": "compare.repeated_reads",
+    "compare.questions_per_s": "compare.repeated_reads_per_s",
+}
+"""Old paths of settings and tables, which are accepted with a warning in 0.1, and the present ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +48,7 @@ class ShadowConfig:
         "Rules that select requests and their mirror mode; the first match wins. Default: everything, async.",
     )
     mirroring: MirrorSettings = setting(MirrorSettings, "Limits of mirroring.")
-    kept: ReplicationSettings = setting(
+    replication: ReplicationSettings = setting(
         ReplicationSettings,
         'Offset-preserving replication to a target of kind "ours".',
     )
@@ -82,14 +94,32 @@ def _check_whole_queues(rule: MirrorRule, name: str) -> None:
         raise SettingsError(f'{name}: a target of kind "ours" receives whole queues: {wrong}')
 
 
-def load_config(file: str | None, sets: Sequence[str] = ()) -> ShadowConfig:
+def log_old_name(old_path: str, new_path: str) -> None:
+    """Log that the configuration has an old name of a setting."""
+    log.warning("renamed setting", extra={"setting": old_path, "use": new_path})
+
+
+def load_config(
+    file: str | None, sets: Sequence[str] = (), warn_of_old_name: Callable[[str, str], None] = log_old_name
+) -> ShadowConfig:
     """Read a TOML file, if any, and replace one setting for each "table.key=value" of ``sets``.
 
-    Raises SettingsError.
+    ``warn_of_old_name`` is called once with the old and the new path of each setting that has its old name. Raises
+    SettingsError.
     """
     tables = _read_tables(file) if file else {}
+    # Old names of the file are replaced before the overrides: an override must find the setting that it overrides.
+    old_paths = set(move_renamed_settings(tables, RENAMED_SETTINGS))
     for text in sets:
+        old_path = find_old_path(text.partition("=")[0].strip(), RENAMED_SETTINGS)
+        if old_path:
+            old_paths.add(old_path)
+            text = text.replace(old_path, RENAMED_SETTINGS[old_path], 1)
         _replace_setting(tables, text)
+    # An override can replace a whole table, such as listen={kept_bytes=4096}.
+    old_paths.update(move_renamed_settings(tables, RENAMED_SETTINGS))
+    for old_path in sorted(old_paths):
+        warn_of_old_name(old_path, RENAMED_SETTINGS[old_path])
     if not file and not sets:
         raise SettingsError(
             'No configuration. Pass one with -c shadow.toml; "rmq-gateway shadow example" prints a template.'

@@ -152,7 +152,7 @@ class ShadowServer:
     def _build_mirror(self) -> MirrorService:
         """Build the mirror, which has connections of its own to both clusters."""
         config = self._config
-        make_replication = partial(ReplicationService, config.kept, config.target.brokers)
+        make_replication = partial(ReplicationService, config.replication, config.target.brokers)
         service = MirrorService(
             config.mirror,
             config.mirroring,
@@ -166,7 +166,7 @@ class ShadowServer:
         self.metrics.register(service.mirror.figures)
         if service.replication is not None:
             self.metrics.register(service.replication.figures)
-            self.report.add_section("kept", service.replication.status)
+            self.report.add_section("replication", service.replication.status)
         if self.capture is not None:
             service.mirror.add_outcome_listener(self.capture.observe_outcome)
         self.report.show_mirror(service.mirror)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from toolkit.settings import SettingsError, setting
-from toolkit.toml_tables import load_table
+from toolkit.toml_tables import find_old_path, load_table, move_renamed_settings
 
 
 @dataclass(frozen=True)
@@ -56,3 +56,53 @@ def test_everything_given():
 def test_errors_name_setting_and_expectation(table, words):
     with pytest.raises(SettingsError, match=words):
         load_table(Whole, table, "top")
+
+
+RENAMED = {"piece": "part", "whole.parts.width": "whole.size"}
+
+
+@pytest.mark.parametrize(
+    ("path", "old"),
+    [
+        ("piece", "piece"),
+        ("piece.size", "piece"),
+        ("pieces", None),
+        ("whole.parts.width", "whole.parts.width"),
+        ("whole.parts", None),
+    ],
+)
+def test_the_old_path_of_a_renamed_setting(path, old):
+    assert find_old_path(path, RENAMED) == old
+
+
+@pytest.mark.parametrize(
+    ("tables", "moved", "result"),
+    [
+        ({}, [], {}),
+        ({"part": {"size": 1}}, [], {"part": {"size": 1}}),
+        ({"piece": {"size": 1}}, ["piece"], {"part": {"size": 1}}),
+        ({"piece": {"size": 1}, "part": {"name": "n"}}, ["piece"], {"part": {"size": 1, "name": "n"}}),
+        ({"whole": {"parts": {"width": 3}}}, ["whole.parts.width"], {"whole": {"parts": {}, "size": 3}}),
+        ({"whole": {"parts": 7}}, [], {"whole": {"parts": 7}}),
+    ],
+)
+def test_values_under_old_names_move_to_the_new_ones(tables, moved, result):
+    assert move_renamed_settings(tables, RENAMED) == moved
+    assert tables == result
+
+
+@pytest.mark.parametrize(
+    "tables",
+    [
+        {"piece": {"size": 1}, "part": {"size": 1}},
+        {"piece": {"size": 1}, "part": 2},
+    ],
+)
+def test_a_setting_with_both_names_is_refused(tables):
+    with pytest.raises(SettingsError, match="piece is the old name of part: set only part"):
+        move_renamed_settings(tables, RENAMED)
+
+
+def test_a_new_table_that_is_not_a_table_is_refused():
+    with pytest.raises(SettingsError, match="top must be a table"):
+        move_renamed_settings({"old": 1, "top": 2}, {"old": "top.new"})

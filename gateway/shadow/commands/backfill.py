@@ -83,7 +83,7 @@ async def _run_backfill(config: Any, topics: set[str], limits: dict[str, Any], q
     def target_of(broker: str) -> str:
         return find_counterpart(broker, target.brokers, config.target.brokers)
 
-    reader = PullOptions(config.kept.reader_group, config.kept.batch_messages)
+    reader = PullOptions(config.replication.reader_group, config.replication.batch_messages)
     async with trio.open_nursery() as nursery:
         await nursery.start(primary.run)
         await nursery.start(target.run)

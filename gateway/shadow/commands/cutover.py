@@ -54,7 +54,7 @@ def _move_rows(move: dict[str, Any]) -> Iterable[dict[str, str]]:
     producers = "target" if move["state"] in there else "primary"
     if move["taken_permissions"]:
         producers += " (read-only at the primary)"
-    yield {"topic": move["topic"], "state": move["shown"], "producers": producers}
+    yield {"topic": move["topic"], "state": move["overall_state"], "producers": producers}
     for group, state in move["groups"].items():
         consumers = "target" if state in ("CONSUMERS_SWITCHED", "DONE") else "primary"
         yield {"group": group, "state": state, "consumers": consumers}

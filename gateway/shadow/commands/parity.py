@@ -160,7 +160,7 @@ def describe_parity(value: dict[str, Any]) -> str:
         if wrong or queue["problem"]:
             place = f"{queue['topic']} {queue['broker']} {queue['queue_id']}"
             lines.append(f"{place}: {', '.join(filter(None, (queue['problem'], wrong)))}")
-            lines += [f"    {line}" for fault in queue["faults"] for line in _describe_finding(fault)]
+            lines += [f"    {line}" for fault in queue["findings"] for line in _describe_finding(fault)]
     sums = (
         f"{value['primary']} messages of the primary, {value['target']} of the target, {value['same']} equal"
     )

@@ -49,10 +49,11 @@ def _run_gateway(
     file: str | None, sets: tuple[str, ...], log_level: str, log_format: str, ready_file: str
 ) -> None:
     from gateway.runtime.logs import set_up_logging
+    from gateway.shadow.config import log_old_name
     from gateway.shadow.server import run
 
     set_up_logging(log_level, log_format=log_format)
-    sys.exit(run(read_config(file, sets), ready_file))
+    sys.exit(run(read_config(file, sets, log_old_name), ready_file))
 
 
 @shadow.command()

@@ -68,7 +68,7 @@ class ComparisonObserver:
         if self._settings.latencies:
             self._record_latencies(exchange)
         repeatable = exchange.side is Side.PRIMARY and code in READ_ONLY_CODES
-        if repeatable and self._chance.random() < self._settings.questions:
+        if repeatable and self._chance.random() < self._settings.repeated_reads:
             self._repeat_read(exchange, self._chance.random() < self._settings.second_reads)
 
     def _record_latencies(self, exchange: Exchange) -> None:

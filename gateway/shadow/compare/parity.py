@@ -75,7 +75,7 @@ class QueueParity:
 
     `same` counts equal messages; `order_broken` the `reordered` messages that changed places with a message of their
     own sharding key; `sent_again` those of `same` with another born host, as after a roll-back; `waited` the messages
-    whose place in the queue is arbitrary: ends of transactions and delayed messages. `faults` are example findings. The
+    whose place in the queue is arbitrary: ends of transactions and delayed messages. `findings` are examples. The
     field names are JSON keys.
     """
 
@@ -94,15 +94,15 @@ class QueueParity:
     sent_again: int = 0
     waited: int = 0
     problem: str = ""
-    faults: list[ParityFinding] = field(default_factory=list)
+    findings: list[ParityFinding] = field(default_factory=list)
 
     def record_finding(self, finding: ParityFinding) -> None:
         """Count a finding and keep it as an example while there is room."""
         name = finding.kind.value
         setattr(self, name, getattr(self, name) + 1)
         self.order_broken += finding.order_broken
-        if len(self.faults) < MAX_REPORTED_FINDINGS:
-            self.faults.append(finding)
+        if len(self.findings) < MAX_REPORTED_FINDINGS:
+            self.findings.append(finding)
 
     @property
     def primary(self) -> int:
@@ -184,17 +184,17 @@ class ParityResult:
 def _queue_value(queue: QueueParity) -> dict[str, Any]:
     value = {each.name: getattr(queue, each.name) for each in dataclasses.fields(queue)}
     value["primary"], value["target"] = queue.primary, queue.target
-    value["faults"] = [
+    value["findings"] = [
         {
-            "kind": fault.kind.value,
-            "key": fault.identity.decode() if fault.identity.isascii() else fault.identity.hex(),
-            "primary_offset": fault.primary_offset,
-            "target_offset": fault.target_offset,
-            "part": fault.part,
-            "differences": [each._asdict() for each in fault.differences],
-            "order_broken": fault.order_broken,
+            "kind": finding.kind.value,
+            "key": finding.identity.decode() if finding.identity.isascii() else finding.identity.hex(),
+            "primary_offset": finding.primary_offset,
+            "target_offset": finding.target_offset,
+            "part": finding.part,
+            "differences": [each._asdict() for each in finding.differences],
+            "order_broken": finding.order_broken,
         }
-        for fault in queue.faults
+        for finding in queue.findings
     ]
     return value
 

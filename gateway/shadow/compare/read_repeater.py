@@ -107,7 +107,7 @@ class ReadRepeater:
         self._pending_bytes = 0
         self._sequence = count()
         self._arrived = trio.Event()
-        self._rate_limiter = ReadRateLimiter(settings.questions_per_s)
+        self._rate_limiter = ReadRateLimiter(settings.repeated_reads_per_s)
         self._large_comparisons = trio.CapacityLimiter(1)
 
     @property
@@ -119,7 +119,7 @@ class ReadRepeater:
         """Queue an exchange, or count it in `left_out` when too many reads wait. ``second``: reread the primary too."""
         full = len(self._pending) >= self._settings.waiting
         if full or self._pending_bytes + exchange.size_bytes > self._settings.waiting_bytes:
-            self.left_out["too many questions wait"] += 1
+            self.left_out["too many repeated reads wait"] += 1
             return
         now_s = trio.current_time()
         self._schedule(_PendingRead(exchange, second, now_s), now_s + self._settings.settle_ms / 1000)

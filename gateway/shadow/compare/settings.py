@@ -13,14 +13,14 @@ class CompareSettings:
     answers: float = setting(
         1.0, "Share of mirrored requests whose two answers are compared.", low=0.0, high=1.0
     )
-    questions: float = setting(
+    repeated_reads: float = setting(
         0.01,
         "Share of read-only requests (pulls, offsets, routes, settings of topics and groups) that are repeated at the "
         "target.",
         low=0.0,
         high=1.0,
     )
-    questions_per_s: float = setting(
+    repeated_reads_per_s: float = setting(
         50.0,
         "Maximum number of repeated requests per second; further ones are left out and counted.",
         low=0.1,

@@ -40,7 +40,10 @@ class CutoverRoutes:
     def moves_status(self) -> dict[str, Any]:
         """Return every move in the file."""
         return {
-            "moves": [{**move.to_dict(), "shown": move.overall_state.value} for move in self._mover.move_file]
+            "moves": [
+                {**move.to_dict(), "overall_state": move.overall_state.value}
+                for move in self._mover.move_file
+            ]
         }
 
     async def serve_plan(self, given: dict[str, Any]) -> dict[str, Any]:

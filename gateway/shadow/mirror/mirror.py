@@ -421,7 +421,9 @@ class Mirror:
             "diverged_queues": len(self.diverged),
             "diverged_others": self.diverged.others,
             "held": len(self.answer_holder),
-            "aside": [{"directory": each.directory, "exchanges": each.exchanges} for each in self._set_aside],
+            "set_aside": [
+                {"directory": each.directory, "exchanges": each.exchanges} for each in self._set_aside
+            ],
         }
 
     def figures(self) -> Iterator[Metric | Distribution]:

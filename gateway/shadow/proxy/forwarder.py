@@ -70,7 +70,7 @@ class Forwarder:
         self.tasks = tasks or TaskSupervisor("forwarder")
         self._nursery: trio.Nursery | None = None
         self._connections = ConnectionCount(settings.connections, settings.connections_per_address)
-        self._memory = MemoryGuard(settings.kept_total_bytes, settings.unfinished_total_bytes)
+        self._memory = MemoryGuard(settings.buffered_total_bytes, settings.unfinished_total_bytes)
         self.listeners: list[ClientListener] = []
         self._broker_check = BrokerCheck(
             dialer.opener, dialer.policy, timeout_s=settings.connect_s, sign=sign, is_own=self.is_own_endpoint
@@ -225,7 +225,7 @@ class Forwarder:
             yield from listener.context.counters.figures(labels)
             yield Metric("forward_connections", listener.session_count, "Clients connected.", "gauge", labels)
             yield Metric(
-                "forward_kept_bytes", listener.buffered_bytes, "Bytes buffered for them.", "gauge", labels
+                "forward_buffered_bytes", listener.buffered_bytes, "Bytes buffered for them.", "gauge", labels
             )
             yield Metric(
                 "forward_unfinished_bytes",

@@ -117,7 +117,7 @@ class MemoryGuard:
         unfinished = [(size, each) for _, size, each in held]
         closed = self._close_down_to(self._max_unfinished_bytes, unfinished, "unfinished_total_bytes")
         buffered = [(size, each) for size, _, each in held if each not in closed]
-        self._close_down_to(self._max_bytes, buffered, "kept_total_bytes")
+        self._close_down_to(self._max_bytes, buffered, "buffered_total_bytes")
 
     def _close_down_to(
         self, limit: float, held: list[tuple[int, BufferingSession]], setting: str

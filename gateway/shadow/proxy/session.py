@@ -149,7 +149,7 @@ class Session:
         self._primary_requests = tracker.requests.by_opaque
         self._primary_reverse_requests = tracker.reverse_requests.by_opaque
         has_target = context.dial_target is not None
-        self._target = TargetUpstream(settings.kept_bytes) if has_target else None
+        self._target = TargetUpstream(settings.buffered_bytes) if has_target else None
         self._inspected_codes = INSPECTED_CODES | INTRODUCTION_CODES if has_target else INSPECTED_CODES
         # Otherwise a single read could be one frame above the limit, which the fast paths would not notice.
         self._one_frame_fits_a_read = settings.read_bytes <= settings.frame_bytes

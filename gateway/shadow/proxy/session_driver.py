@@ -86,7 +86,7 @@ class SessionDriver:
             ),
             self._nursery,
             read_bytes=settings.read_bytes,
-            high_watermark_bytes=settings.kept_bytes,
+            high_watermark_bytes=settings.buffered_bytes,
         )
 
     async def run(self) -> None:

@@ -73,12 +73,12 @@ class ListenSettings:
         low=1024,
     )
     read_bytes: int = setting(256 * 1024, "Maximum number of bytes per read.", low=4096)
-    kept_bytes: int = setting(
+    buffered_bytes: int = setting(
         1 * MIB,
         "Unsent bytes in one direction of a session above which nothing more is read for it.",
         low=4096,
     )
-    kept_total_bytes: int = setting(
+    buffered_total_bytes: int = setting(
         1024 * MIB,
         "Bytes buffered for all clients together; above it the clients with the most are disconnected.",
         low=1 * MIB,

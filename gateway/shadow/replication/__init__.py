@@ -8,5 +8,5 @@ queue_copier.py           copies one queue, one read and one put at a time
 read_ahead.py             copies a range with several reads at a time
 replication_writer.py     the mirror's target writer: waits for a message's queue
 consumer_offset_sync.py   moves consumer offsets forward
-settings.py               the table `[kept]`
+settings.py               the table `[replication]`
 """

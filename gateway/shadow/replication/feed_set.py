@@ -110,7 +110,9 @@ class FeedSet:
 
         await process_in_parallel(list(self._primary.brokers), ask_broker, MAX_BROKERS_ASKED_AT_A_TIME)
         if self.left_out:
-            problems.append(f"{self.left_out} queues are more than [kept] queues, or than a topic may have")
+            problems.append(
+                f"{self.left_out} queues are more than [replication] queues, or than a topic may have"
+            )
         self._note_problem(problems[0] if problems else "")
         done, self._discovery_done = self._discovery_done, trio.Event()
         done.set()
@@ -247,14 +249,14 @@ class FeedSet:
             behind += copier.behind_messages
             failures += feed.failures
             phases[feed.phase] += 1
-        yield Metric("kept_messages_total", messages, "Messages copied at their offsets.")
-        yield Metric("kept_bytes_total", size_bytes, "Bytes of these messages.")
-        yield Metric("kept_behind_messages", behind, "Messages the target lacks.", "gauge")
+        yield Metric("replication_messages_total", messages, "Messages copied at their offsets.")
+        yield Metric("replication_bytes_total", size_bytes, "Bytes of these messages.")
+        yield Metric("replication_behind_messages", behind, "Messages the target lacks.", "gauge")
         meaning = "Failures to copy a queue, each followed by another attempt."
-        yield Metric("kept_failures_total", failures, meaning)
-        yield Metric("kept_queues_left_out", self.left_out, "Queues not copied: too many.", "gauge")
+        yield Metric("replication_failures_total", failures, meaning)
+        yield Metric("replication_queues_left_out", self.left_out, "Queues not copied: too many.", "gauge")
         for phase, count in phases.items():
-            yield Metric("kept_queues", count, "Queues by phase.", "gauge", {"phase": phase.value})
+            yield Metric("replication_queues", count, "Queues by phase.", "gauge", {"phase": phase.value})
 
 
 async def _run_in_scope(scope: trio.CancelScope, feed: QueueFeed) -> None:

@@ -93,7 +93,9 @@ class ReplicationService:
         """Yield the metrics of the feeds, and the number of consumer offsets moved by comparing tables."""
         yield from self.feeds.figures()
         yield Metric(
-            "kept_offsets_total", self.offset_sync.moved_total, "Consumer offsets moved by comparing tables."
+            "replication_offsets_total",
+            self.offset_sync.moved_total,
+            "Consumer offsets moved by comparing tables.",
         )
 
     def status(self) -> list[dict[str, Any]]:

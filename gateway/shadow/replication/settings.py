@@ -1,4 +1,4 @@
-"""Settings of offset-preserving replication: the table `[kept]`, for targets of kind "ours"."""
+"""Settings of offset-preserving replication: the table `[replication]`, for targets of kind "ours"."""
 
 from dataclasses import dataclass
 

@@ -57,10 +57,10 @@ def mirror_chart(series: Mapping[str, Any], marks: Mapping[int, float]) -> Plot:
             ],
         )
     ]
-    waiting = [name for name in BACKLOG_METRICS if name in series["figures"]]
+    waiting = [name for name in BACKLOG_METRICS if name in series["metrics"]]
     if waiting:
         lines = [
-            PlotLine(BACKLOG_METRICS[name], series["figures"][name], hue, True)
+            PlotLine(BACKLOG_METRICS[name], series["metrics"][name], hue, True)
             for hue, name in enumerate(waiting)
         ]
         panels.append(Panel("Backlog for the target", "waiting", lines))
@@ -79,7 +79,7 @@ def mirror_chart(series: Mapping[str, Any], marks: Mapping[int, float]) -> Plot:
 BACKLOG_METRICS: Final = {
     "mirror_queued": "requests",
     "mirror_spilled": "of them on disk",
-    "kept_behind_messages": "messages not yet copied",
+    "replication_behind_messages": "messages not yet copied",
 }
 """Gauges of the mirror that are plotted, with their labels."""
 BREAKER_METRIC: Final = "mirror_breaker_open"
@@ -88,7 +88,7 @@ BREAKER_METRIC: Final = "mirror_breaker_open"
 def find_outages(series: Mapping[str, Any]) -> list[tuple[float, float]]:
     """Return the times in ms during which the circuit breaker of any stream was open."""
     times, found = series["times_ms"], list[tuple[float, float]]()
-    for at, value in enumerate(series["figures"].get(BREAKER_METRIC, [])):
+    for at, value in enumerate(series["metrics"].get(BREAKER_METRIC, [])):
         if value:
             start = times[max(0, at - 1)]
             found[-1:] = (

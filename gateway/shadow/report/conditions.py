@@ -5,6 +5,7 @@ The grammar of conditions is that of `toolkit.conditions`.
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import click
@@ -14,6 +15,17 @@ from toolkit.exit_codes import ExitCode
 from toolkit.suggestions import suggest_name
 
 PARITY_PREFIX: Final = "parity."
+RENAMED_METRICS: Final = {
+    "kept_behind_messages": "replication_behind_messages",
+    "kept_bytes_total": "replication_bytes_total",
+    "kept_failures_total": "replication_failures_total",
+    "kept_messages_total": "replication_messages_total",
+    "kept_offsets_total": "replication_offsets_total",
+    "kept_queues": "replication_queues",
+    "kept_queues_left_out": "replication_queues_left_out",
+    "forward_kept_bytes": "forward_buffered_bytes",
+}
+"""Old names of metrics, which conditions of 0.1 may use, and the present ones."""
 
 
 def failed_conditions(conditions: Iterable[Condition], metrics: Mapping[str, float]) -> list[str]:
@@ -48,9 +60,27 @@ def _parse_all(
     _context: click.Context, _parameter: click.Parameter, given: tuple[str, ...]
 ) -> list[Condition]:
     try:
-        return [parse_condition(text) for text in given]
+        return [_rename_metrics(parse_condition(text)) for text in given]
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
+
+
+def _rename_metrics(condition: Condition) -> Condition:
+    """Return a condition on the present names of its metrics, with a warning on standard error for each old one."""
+    for name in (condition.metric, condition.divisor):
+        if name not in RENAMED_METRICS:
+            continue
+        click.echo(
+            f"Warning: metric {name} has been renamed to {RENAMED_METRICS[name]}; "
+            "a later version will refuse the old name",
+            err=True,
+        )
+    metric, divisor = condition.metric, condition.divisor
+    return replace(
+        condition,
+        metric=RENAMED_METRICS.get(metric, metric),
+        divisor=RENAMED_METRICS.get(divisor, divisor) if divisor else None,
+    )
 
 
 def fail_if_option(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -54,7 +54,7 @@ CHAPTERS: Final = (
         "Mirror",
         "Outcome of mirrored requests at the target. Dropped and refused ones mark their queue as diverged.",
         (charts.mirror_chart,),
-        ("mirror", "kept"),
+        ("mirror", "replication"),
     ),
     Chapter(
         "comparison",
@@ -103,7 +103,7 @@ def _page_header(report: Report) -> str:
 def _navigation(others: list[str]) -> str:
     places = [(chapter.name, chapter.title) for chapter in CHAPTERS]
     places += [(f"part-{name}", tables.label_of(name).capitalize()) for name in others]
-    places += [("events", "Events"), ("figures", "All metrics"), ("configuration", "Configuration")]
+    places += [("events", "Events"), ("metrics", "All metrics"), ("configuration", "Configuration")]
     links = "".join(f'<a href="#{escape(name)}">{escape(title)}</a>' for name, title in places)
     return f'<nav aria-label="Contents">{links}</nav>'
 
@@ -206,12 +206,12 @@ def _metric_table(report: Report) -> str:
             each["value"],
             each["meaning"],
         ]
-        for each in report["figures"]
+        for each in report["metrics"]
     ]
     shown = render_table(["metric", "labels", "value", "meaning"], rows)
     about = '<p class="about">The values of <code>/metrics</code> at the end.</p>'
     return _wrap_section(
-        "figures", "All metrics", f"{about}<details><summary>{len(rows)} metrics</summary>{shown}</details>"
+        "metrics", "All metrics", f"{about}<details><summary>{len(rows)} metrics</summary>{shown}</details>"
     )
 
 
@@ -293,7 +293,7 @@ def _parity_section(section: Mapping[str, Any]) -> str:
             "with <code>--parity parity.json</code>.</p>"
         )
     queues = section.get("queues", [])
-    names = dict.fromkeys(name for queue in queues for name in queue if name != "faults")
+    names = dict.fromkeys(name for queue in queues for name in queue if name != "findings")
     rows = [{name: queue.get(name) for name in names} for queue in queues]
     faults = [
         {
@@ -304,7 +304,7 @@ def _parity_section(section: Mapping[str, Any]) -> str:
             "differences": _format_differences(fault.get("differences", [])),
         }
         for queue in queues
-        for fault in queue.get("faults", [])
+        for fault in queue.get("findings", [])
     ]
     rest = {name: value for name, value in section.items() if name != "queues"}
     findings = f"<h3>Findings</h3>{tables.render_value(faults)}"
@@ -313,7 +313,7 @@ def _parity_section(section: Mapping[str, Any]) -> str:
 
 SECTION_RENDERERS: Final[dict[str, Callable[[Any], str]]] = {
     "compare": _comparison_section,
-    "kept": _copied_queues,
+    "replication": _copied_queues,
     "samples": _sample_table,
     "parity": _parity_section,
 }

@@ -180,7 +180,7 @@ def _topic_modes(mirror: Mirror) -> dict[str, str]:
 
 def _move_states(status: dict[str, Any]) -> dict[str, str]:
     moves = status["moves"]
-    topics = {f"move of {move['topic']}": str(move["shown"]) for move in moves}
+    topics = {f"move of {move['topic']}": str(move["overall_state"]) for move in moves}
     groups = {
         f"move of {move['topic']}, group {group}": str(state)
         for move in moves

@@ -108,7 +108,7 @@ class ReportSnapshot:
             "made_ms": round(time.time() * 1000),
             "started_ms": self._started_ms,
             "series": None if self._series is None else await self._series.to_report(),
-            "figures": shown[:MAX_METRICS],
+            "metrics": shown[:MAX_METRICS],
             "sections": sections,
             "events": self._events.to_json(),
             "configuration": self._configuration,
@@ -162,7 +162,7 @@ def named_metrics(report: Mapping[str, Any]) -> dict[str, float]:
     found: dict[str, float] = {}
     for name, section in report["sections"].items():
         found.update(_flatten_numbers(name, section))
-    for each in report["figures"]:
+    for each in report["metrics"]:
         found[each["name"]] = found.get(each["name"], 0.0) + each["value"]
     for name, other in METRIC_ALIASES.items():
         if other in found:

@@ -11,11 +11,9 @@ from toolkit.html_tables import render_cell, render_table
 MIN_EPOCH_MS: Final = 1e12
 """A larger number of ms is a time since 1970 (2001 or later), not a duration (32 years)."""
 LABELS: Final = {
-    "kept": "copied queues",
+    "replication": "copied queues",
     "held": "waiting answers",
-    "aside": "set aside",
     "ends": "end offsets",
-    "shown": "status",
     "waited": "delivered later",
     "share_p50_ms": "gateway overhead p50 ms",
     "share_p99_ms": "gateway overhead p99 ms",

@@ -355,7 +355,7 @@ class TrafficSeries:
     def newest_point(self) -> dict[str, Any]:
         """Return the last second: a number per column by topic, and the metrics of other parts."""
         if not self._rings or not self._rings[0].points:
-            return {"topics": {}, "figures": {}}
+            return {"topics": {}, "metrics": {}}
         level = self._rings[0]
         topics = {
             topic: {
@@ -364,7 +364,7 @@ class TrafficSeries:
             for topic, columns in level.columns.items()
         }
         figures = {name: _nan_to_none(column[level.at]) for name, column in level.metrics.items()}
-        return {"at_ms": level.times_ms[level.at], "topics": topics, "figures": figures}
+        return {"at_ms": level.times_ms[level.at], "topics": topics, "metrics": figures}
 
     async def to_report(self) -> dict[str, Any]:
         """Return the finest points that reach back to the start (or as far as any do) as JSON fragments, and the
@@ -383,7 +383,7 @@ class TrafficSeries:
 
     async def _points_to_json(self, ring: _PointRing | None) -> dict[str, Any]:
         if ring is None:
-            return {"step_s": 1, "times_ms": [], "topics": {}, "figures": {}}
+            return {"step_s": 1, "times_ms": [], "topics": {}, "metrics": {}}
         window, topics = ring.visible_points(), dict[str, orjson.Fragment]()
         for topic, columns in list(ring.columns.items()):
             shown = {
@@ -395,7 +395,7 @@ class TrafficSeries:
             "step_s": ring.step_s,
             "times_ms": ring.ordered_values(ring.times_ms, window),
             "topics": topics,
-            "figures": {name: ring.ordered_values(each, window) for name, each in ring.metrics.items()},
+            "metrics": {name: ring.ordered_values(each, window) for name, each in ring.metrics.items()},
         }
 
 

@@ -31,7 +31,7 @@ def sample_report(**more: Any) -> dict[str, Any]:
         "times_ms": times,
         "topics": topics,
         "totals": {name: _totals(columns) for name, columns in topics.items()},
-        "figures": {"mirror_queued": queued, "mirror_breaker_open": is_open},
+        "metrics": {"mirror_queued": queued, "mirror_breaker_open": is_open},
     }
     return {
         "format": 1,
@@ -39,7 +39,7 @@ def sample_report(**more: Any) -> dict[str, Any]:
         "started_ms": STARTED_MS,
         "made_ms": STARTED_MS + 1000 * POINT_COUNT,
         "series": series,
-        "figures": [
+        "metrics": [
             {
                 "name": "forward_requests_total",
                 "value": 7.0,
@@ -83,11 +83,13 @@ def sample_report(**more: Any) -> dict[str, Any]:
                         "broker": "broker-a",
                         "queue_id": 3,
                         "missing": 2,
-                        "faults": [{"kind": "missing", "primary_offset": 7}],
+                        "findings": [{"kind": "missing", "primary_offset": 7}],
                     }
                 ],
             },
-            "kept": [{"broker": "broker-a", "queue": 0, "phase": "live", "primary": [0, 7], "target": 7}],
+            "replication": [
+                {"broker": "broker-a", "queue": 0, "phase": "live", "primary": [0, 7], "target": 7}
+            ],
             "cutover": {"topics": {"Orders": {"state": "DRAINED"}, "Clicks": {"state": "MIRRORING"}}},
             "capture": {"files": 3},
         },

@@ -74,3 +74,61 @@ def test_unreadable_files(tmp_path):
     for path in (broken, tmp_path / "none.toml"):
         with pytest.raises(SettingsError, match=path.name):
             load_config(str(path))
+
+
+OLD_NAMES = [
+    ("kept.queues=7", "kept", "replication", lambda config: config.replication.queues),
+    (
+        "listen.kept_bytes=4097",
+        "listen.kept_bytes",
+        "listen.buffered_bytes",
+        lambda config: config.listen.buffered_bytes,
+    ),
+    (
+        "listen={kept_total_bytes=1048577}",
+        "listen.kept_total_bytes",
+        "listen.buffered_total_bytes",
+        lambda config: config.listen.buffered_total_bytes,
+    ),
+    (
+        "compare.questions=0.5",
+        "compare.questions",
+        "compare.repeated_reads",
+        lambda config: config.compare.repeated_reads,
+    ),
+    (
+        "compare.questions_per_s=2.5",
+        "compare.questions_per_s",
+        "compare.repeated_reads_per_s",
+        lambda config: config.compare.repeated_reads_per_s,
+    ),
+]
+
+
+@pytest.mark.parametrize(("override", "old", "new", "read"), OLD_NAMES)
+@pytest.mark.parametrize("in_file", [True, False])
+def test_old_names_are_accepted_with_one_warning(tmp_path, caplog, override, old, new, read, in_file):
+    path = tmp_path / "shadow.toml"
+    path.write_text(f"{override}\n{PRIMARY}\n")
+    config = load_config(str(path)) if in_file else load_config(None, [PRIMARY, override])
+    assert read(config) == type(read(config))(override.rstrip("}").rpartition("=")[2])
+    assert [(entry.message, entry.setting, entry.use) for entry in caplog.records] == [
+        ("renamed setting", old, new)
+    ]
+
+
+def test_old_and_new_names_override_each_other(tmp_path, caplog):
+    path = tmp_path / "shadow.toml"
+    path.write_text(f"{PRIMARY}\n[kept]\nqueues = 5\nwait_ms = 100\n")
+    config = load_config(str(path), ["replication.queues=6", "kept.wait_ms=200", "kept.wait_ms=300"])
+    assert (config.replication.queues, config.replication.wait_ms) == (6, 300)
+    assert len(caplog.messages) == 1
+
+
+def test_a_file_with_both_names_is_refused(tmp_path):
+    path = tmp_path / "shadow.toml"
+    path.write_text(f"{PRIMARY}\n[listen]\nkept_bytes = 5000\nbuffered_bytes = 5000\n")
+    with pytest.raises(
+        SettingsError, match=r"listen\.kept_bytes is the old name of listen\.buffered_bytes: set only"
+    ):
+        load_config(str(path))

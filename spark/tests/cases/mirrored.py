@@ -182,7 +182,7 @@ def _follower(primary: OfficialEndpoint, kept: OursEndpoint) -> list[str]:
             "primary.namesrv": json.dumps([primary.namesrv]),
             "target.namesrv": json.dumps([kept.namesrv]),
             "target.kind": '"ours"',
-            "kept.discover_ms": "500",
+            "replication.discover_ms": "500",
             "console.enabled": "false",
         }
     )

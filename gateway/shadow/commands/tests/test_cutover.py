@@ -14,7 +14,7 @@ STEP = {
 FAILED = {**STEP, "group": "GID", "done": False,
           "checks": [{"check": "drained", "ok": False, "measured": "3 left", "reason": "GID is slow"}]}  # fmt: skip
 MOVE = {
-    "topic": "orders", "state": "PRODUCERS_SWITCHED", "shown": "DRAINED", "groups": {"GID": "DRAINED"},
+    "topic": "orders", "state": "PRODUCERS_SWITCHED", "overall_state": "DRAINED", "groups": {"GID": "DRAINED"},
     "taken_permissions": {},
 }  # fmt: skip
 BYPASSED = {

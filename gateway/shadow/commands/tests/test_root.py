@@ -77,3 +77,9 @@ def test_gateway_forwards_until_sigterm(tmp_path):
             process.send_signal(signal.SIGTERM)
             assert process.wait(60) == 0
             assert "stopped" in process.stderr.read().splitlines()[-1]
+
+
+def test_a_command_warns_of_an_old_name_of_a_setting():
+    sets = ["--set", "primary.namesrv=['127.0.0.1:1']", "--set", "kept.queues=7"]
+    printed = CliRunner().invoke(main, ["shadow", *sets, "parity"]).output
+    assert printed.count("Warning: setting kept has been renamed to replication") == 1

@@ -98,7 +98,7 @@ def test_a_share_of_the_outcomes():
 def test_a_share_of_read_only_requests_is_repeated():
     asked, beats = [], []
     observer, _, _ = make_observer(
-        questions=0.5,
+        repeated_reads=0.5,
         second_reads=0.5,
         repeat_read=lambda each, second: asked.append(second),
         learn_heartbeat=beats.append,

@@ -31,7 +31,9 @@ def look(primary, target, *, window=WHOLE, now_ms=None, progress=lambda queue: N
 
 
 def faults(parity):
-    return Counter((fault.kind.value, bytes(fault.identity).decode()) for fault in parity.queues[0].faults)
+    return Counter(
+        (finding.kind.value, bytes(finding.identity).decode()) for finding in parity.queues[0].findings
+    )
 
 
 def counts(parity):
@@ -81,8 +83,8 @@ def test_a_changed_message(same_offsets, change, part):
     theirs[4] = stored(4, **change)
     parity = look(FakeQueues(map(stored, range(9))), FakeQueues(theirs), same_offsets=same_offsets)
     assert faults(parity) == {("changed", "U00000004"): 1}
-    assert parity.queues[0].faults[0].part == part
-    assert (parity.queues[0].faults[0].primary_offset, parity.total("same")) == (4, 8)
+    assert parity.queues[0].findings[0].part == part
+    assert (parity.queues[0].findings[0].primary_offset, parity.total("same")) == (4, 8)
 
 
 def test_another_born_host_means_that_a_message_was_sent_again():
@@ -209,7 +211,7 @@ def test_a_result_becomes_json_and_progress_is_reported():
     )
     value = json.loads(json.dumps(parity.to_value()))
     assert (value["holds"], value["missing"], value["wrong"]) == (False, 1, 1)
-    assert value["queues"][0]["faults"][0]["key"] == "U00000002"
+    assert value["queues"][0]["findings"][0]["key"] == "U00000002"
     assert seen[-1] == 1
 
 

@@ -165,14 +165,14 @@ async def test_a_stalled_target_holds_a_bounded_number(primary, target):
         trial.asker.submit(seen)
         await trio.sleep(0.1)
     assert trial.asker.waiting_count <= 20
-    assert trial.asker.left_out["too many questions wait"] >= 60
+    assert trial.asker.left_out["too many repeated reads wait"] >= 60
 
 
 @two_clusters
 async def test_repeated_reads_are_limited_in_rate(primary, target):
     for cluster in (primary, target):
         await filled(cluster, [b"a"])
-    trial = Trial(primary, target, settings=CompareSettings(questions_per_s=2, lag_ms=0))
+    trial = Trial(primary, target, settings=CompareSettings(repeated_reads_per_s=2, lag_ms=0))
     seen = await trial.passing(pull("orders", 0))
     primary.simulated.nursery.start_soon(trial.asker.run)
     for _ in range(50):

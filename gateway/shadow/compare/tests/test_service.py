@@ -31,7 +31,7 @@ class Routes:
 def comparing_of(primary, target, *, second=None, **settings):
     """Return a comparison service with cluster clients of its own, as in the gateway."""
     return ComparisonService(
-        CompareSettings(**{"questions": 1.0, "lag_ms": 0, "settle_ms": 10, **settings}),
+        CompareSettings(**{"repeated_reads": 1.0, "lag_ms": 0, "settle_ms": 10, **settings}),
         ComparisonTerms(),
         {},
         ClusterView(primary.simulated),

@@ -55,7 +55,7 @@ async def test_move_through_the_console(primary, target):
         assert (answer["state"], answer["done"]) == ("DRAINED", True)
         assert [step["to"] for step in answer["steps"]] == ["CAUGHT_UP", "PRODUCERS_SWITCHED", "DRAINED"]
         assert {"check", "ok", "measured", "reason"} == answer["steps"][0]["checks"][0].keys()
-        assert status({})["moves"][0]["shown"] == "DRAINED"
+        assert status({})["moves"][0]["overall_state"] == "DRAINED"
         (plan,) = (await console["GET", "/cutover/plan"]({}))["topics"]
         assert (plan["topic"], plan["state"], plan["steps"][0]["to"]) == (
             "orders",

@@ -95,7 +95,7 @@ def test_queues_of_set_aside_messages_are_marked_as_diverged(tmp_path):
         (mark,) = world.mirror.diverged
         assert (mark.topic, mark.count, mark.offset) == ("orders", 3, 7)
         assert ".aside-1" in mark.reason
-        (row,) = world.mirror.status()["aside"]
+        (row,) = world.mirror.status()["set_aside"]
         assert row["exchanges"] == 3
 
     run()

@@ -255,7 +255,9 @@ def test_the_largest_client_is_closed_above_the_memory_limit(reactor, caplog):
     async def main():
         async with trio.open_nursery() as nursery:
             primary = FakePrimary(nursery)
-            async with running(primary, reactor, kept_total_bytes=1 << 20, read_bytes=1 << 20) as forwarder:
+            async with running(
+                primary, reactor, buffered_total_bytes=1 << 20, read_bytes=1 << 20
+            ) as forwarder:
                 port = forwarder.namesrv_ports[0]
                 small, large = await begin_frame(port, 400_000), await begin_frame(port, 900_000)
                 with suppress(trio.BrokenResourceError):
@@ -268,7 +270,7 @@ def test_the_largest_client_is_closed_above_the_memory_limit(reactor, caplog):
             nursery.cancel_scope.cancel()
 
     trio.run(main)
-    assert "kept_total_bytes" in {each.__dict__.get("setting") for each in caplog.records}
+    assert "buffered_total_bytes" in {each.__dict__.get("setting") for each in caplog.records}
 
 
 def test_a_storm_of_clients_reaches_the_primary_in_turns(reactor):

@@ -66,7 +66,7 @@ def test_frames_in_pieces_pass_when_complete(reactive):
 
 def test_a_slow_client_stops_the_reading_of_its_upstream(reactive):
     async def test(nursery):
-        bench = SessionBench(nursery, reactive=reactive, client_room=10, kept_bytes=4096)
+        bench = SessionBench(nursery, reactive=reactive, client_room=10, buffered_bytes=4096)
         frame = answer(body=b"x" * 5000)
         await bench.send_from_upstream(frame, frame, frame, frame)
         # Without a reactor, the reading task holds one more read.
@@ -82,7 +82,7 @@ def test_a_slow_client_stops_the_reading_of_its_upstream(reactive):
 
 def test_a_slow_upstream_stops_the_reading_of_its_client(reactive):
     async def test(nursery):
-        bench = SessionBench(nursery, reactive=reactive, upstream_room=0, kept_bytes=4096)
+        bench = SessionBench(nursery, reactive=reactive, upstream_room=0, buffered_bytes=4096)
         frame = request(body=b"x" * 5000)
         await bench.send_from_client(frame, frame, frame)
         assert bench.counters.requests <= (1 if reactive else 2)

@@ -204,7 +204,7 @@ def test_answers_of_the_target_may_be_held(reactive):
 
 def test_requests_queue_up_while_the_target_is_dialed(reactive):
     async def test(nursery):
-        bench = TargetBench(nursery, reactive, kept_bytes=4096)
+        bench = TargetBench(nursery, reactive, buffered_bytes=4096)
         bench.dial_s = 1.0
         big = [send(number, body=b"x" * 1500) for number in range(1, 5)]
         await bench.send_from_client(*big, send(9, "here"))
@@ -220,7 +220,7 @@ def test_requests_queue_up_while_the_target_is_dialed(reactive):
 
 def test_a_slow_target_stops_the_reading_of_the_client(reactive):
     async def test(nursery):
-        bench = TargetBench(nursery, reactive, kept_bytes=4096)
+        bench = TargetBench(nursery, reactive, buffered_bytes=4096)
         bench.target_room = 100
         frames = [send(number, body=b"x" * 5000) for number in range(1, 5)]
         await bench.send_from_client(*frames)
@@ -235,7 +235,7 @@ def test_a_slow_target_stops_the_reading_of_the_client(reactive):
 @pytest.mark.parametrize("recovers", [True, False])
 def test_a_target_that_reads_nothing_ends_the_session_after_the_stall_time(reactive, recovers):
     async def test(nursery):
-        bench = TargetBench(nursery, reactive, kept_bytes=4096, stall_s=10.0, linger_s=1.0)
+        bench = TargetBench(nursery, reactive, buffered_bytes=4096, stall_s=10.0, linger_s=1.0)
         bench.target_room = 100
         await bench.send_from_client(*(send(number, body=b"x" * 5000) for number in range(1, 4)))
         await trio.sleep(9)
@@ -250,7 +250,7 @@ def test_a_target_that_reads_nothing_ends_the_session_after_the_stall_time(react
 
 def test_a_slow_client_stops_the_reading_of_the_target(reactive):
     async def test(nursery):
-        bench = TargetBench(nursery, reactive, kept_bytes=4096, client_room=0)
+        bench = TargetBench(nursery, reactive, buffered_bytes=4096, client_room=0)
         await bench.send_from_client(*(send(number) for number in range(1, 5)))
         answers = [answer(0, number, body=b"x" * 5000) for number in range(1, 5)]
         await bench.send_from_target(*answers)

@@ -171,7 +171,7 @@ async def test_mode_target_primary_stops_the_feeds(sides, writer):
     await settle()
     assert sides.feeds.feeds == {}
     assert sides.replication.status() == []
-    assert {figure.name for figure in sides.replication.figures()} >= {"kept_behind_messages"}
+    assert {figure.name for figure in sides.replication.figures()} >= {"replication_behind_messages"}
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from gateway.shadow.report.conditions import exit_if, fail_if_option, failed_conditions
+from gateway.shadow.report.conditions import RENAMED_METRICS, exit_if, fail_if_option, failed_conditions
 from toolkit.conditions import parse_condition
 
 FIGURES = {
@@ -78,3 +78,20 @@ def test_a_parity_condition_without_a_parity_check_says_what_to_pass():
         ValueError, match=r'"parity\.missing" needs the result of a parity check: pass --parity FILE'
     ):
         failed_conditions([parse_condition("parity.missing>0")], {"sends": 1.0})
+
+
+@pytest.mark.parametrize("old", RENAMED_METRICS)
+def test_an_old_metric_name_is_accepted_with_one_warning(old):
+    new = RENAMED_METRICS[old]
+
+    @click.command()
+    @fail_if_option
+    def check(conditions):
+        exit_if(conditions, {new: 2.0, "sends": 4.0})
+
+    passed = CliRunner().invoke(check, ["--fail-if", f"{old}>2"])
+    assert passed.exit_code == 0
+    assert passed.output.count(f"metric {old} has been renamed to {new}") == 1
+    failed = CliRunner().invoke(check, ["--fail-if", f"sends/{old}>=2"])
+    assert failed.exit_code == 3
+    assert f"sends/{new} is 2" in failed.output

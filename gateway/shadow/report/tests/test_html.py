@@ -52,7 +52,7 @@ def page(text):
 
 
 def test_all_sections_are_there_and_linked(page):
-    wanted = [chapter.name for chapter in CHAPTERS] + ["part-capture", "events", "figures", "configuration"]
+    wanted = [chapter.name for chapter in CHAPTERS] + ["part-capture", "events", "metrics", "configuration"]
     sections = [value for tag, name, value in page.attributes if (tag, name) == ("section", "id")]
     assert sections == wanted
     links = [value for tag, name, value in page.attributes if (tag, name) == ("a", "href")]
@@ -119,7 +119,7 @@ def test_a_run_without_anything():
     text = render_report(empty)
     assert Page(text).tags.count("svg") == 0
     assert "No time series was recorded." in text
-    nothing = {"step_s": 1, "times_ms": [], "topics": {}, "figures": {}, "totals": {}}
+    nothing = {"step_s": 1, "times_ms": [], "topics": {}, "metrics": {}, "totals": {}}
     assert Page(render_report(sample_report(series=nothing))).tags.count("svg") == 0
 
 
@@ -128,7 +128,7 @@ def test_forwarding_only_shows_no_mirror():
     for columns in report["series"]["topics"].values():
         for name in ("mirrored_per_s", "compared_per_s", "differing_per_s"):
             columns[name] = [0.0] * len(columns[name])
-    report["series"]["figures"] = {}
+    report["series"]["metrics"] = {}
     text = render_report(report)
     assert "Mirror over time: no data in this period." in text
     assert "Differences over time: no data in this period." in text

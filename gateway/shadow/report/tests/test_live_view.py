@@ -106,7 +106,7 @@ def test_internal_topics_do_not_hide_those_of_users():
     internal = {f"%RETRY%G{number:02}": {"sends_per_s": 9.0} for number in range(20)}
     queues = [{"topic": f"%DLQ%G{number:02}", "queue": 0, "phase": "live"} for number in range(20)]
     queues.append({"topic": "Orders", "queue": 0, "phase": "live"})
-    live = looked(topics={**internal, "rmq_sys_X": {}, "Bills": {}}, sections={"kept": queues})
+    live = looked(topics={**internal, "rmq_sys_X": {}, "Bills": {}}, sections={"replication": queues})
     text = drawn(live, 100)
     assert "Bills" in text
     assert "Orders" in text
@@ -117,7 +117,7 @@ def test_reasons_are_whole_in_a_narrow_terminal():
     reason = "mirrorTarget is not set at the target's broker: it stores nothing at the primary's offsets"
     queue = {"broker": "broker-a", "topic": "Orders", "queue": 3, "phase": "failing", "primary": [0, 12_345]}
     rows = [{**queue, "topic": "Bills", "problem": ""}, {**queue, "problem": reason}]
-    text = drawn(looked(topics={}, sections={"kept": rows}), 80)
+    text = drawn(looked(topics={}, sections={"replication": rows}), 80)
     assert f"Orders broker-a 3: {reason}" in " ".join(text.split())
     assert text.index("Orders") < text.index("Bills"), "what fails comes first"
     assert max(map(len, text.splitlines())) <= 80

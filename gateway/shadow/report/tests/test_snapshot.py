@@ -56,7 +56,7 @@ def test_everything_is_put_together():
         "good": {"n": 1, "2": "two"},
         "broken": {"error": "ZeroDivisionError: division by zero"},
     }
-    assert [each["name"] for each in report["figures"]] == ["lag_messages"]
+    assert [each["name"] for each in report["metrics"]] == ["lag_messages"]
     assert report["series"]["totals"]["A"]["sends"] == 1
     assert snapshot.live_state()["sections"]["good"] == {"n": 1, 2: "two"}
 

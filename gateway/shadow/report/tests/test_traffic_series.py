@@ -86,7 +86,7 @@ async def test_outcomes_comparisons_and_figures_of_other_parts():
     assert (a["compared_per_s"], a["differing_per_s"]) == (2, 1)
     assert a["target_p50_ms"] == pytest.approx(4, rel=0.2)
     assert newest["topics"][ALL_TOPICS]["differing_per_s"] == 2
-    assert newest["figures"] == {"mirror_waiting_messages": 7, "spilled_total": 50}
+    assert newest["metrics"] == {"mirror_waiting_messages": 7, "spilled_total": 50}
 
 
 def test_latency_counts_for_the_side_that_answered():
@@ -168,7 +168,7 @@ async def test_a_late_second_is_no_faster_one():
 
 def test_before_the_first_second_there_is_nothing():
     series = TrafficSeries(MetricRegistry())
-    assert series.newest_point() == {"topics": {}, "figures": {}}
+    assert series.newest_point() == {"topics": {}, "metrics": {}}
     assert trio.run(series.to_report)["times_ms"] == []
 
 

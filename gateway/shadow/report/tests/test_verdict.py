@@ -72,7 +72,7 @@ def test_failing_queues_are_red_and_never_folded_away():
         for number in range(40)
     ]
     rows[30] |= {"topic": "Orders", "phase": "stuck", "problem": "the target is ahead"}
-    page = render_report(healthy(kept=rows))
+    page = render_report(healthy(replication=rows))
     bad = page[page.index('<tr class="bad">') :]
     assert "the target is ahead" in bad[: bad.index("</tr>")]
     assert page.index("the target is ahead") < page.index("39 more queues")
