@@ -82,7 +82,7 @@ EXCHANGES: Final = (
     Column("byTarget", pa.bool_(), "boolean", "The answer is the target's, since the roles were changed."),
     Column("reverse", pa.bool_(), "boolean", "The broker asked the client."),
     Column("redacted", pa.bool_(), "boolean", "Frames were changed before they were written."),
-    Column("unreadable", pa.bool_(), "boolean", "The request, or an answer, is no command that can be read."),
+    Column("unreadable", pa.bool_(), "boolean", "The request, or an answer, is not a readable command."),
     Column("requestBytes", pa.int64(), "bigint", "Size of the request's frame."),
     Column("answerBytes", pa.int64(), "bigint", "Size of the answer's frame; null without one."),
     Column("targetBytes", pa.int64(), "bigint", "Size of the target's answer's frame; null without one."),
