@@ -347,20 +347,20 @@ def _flag_of(name: str) -> str:
 
 def namesrv_files(directory: str) -> list[Any]:
     """Return the namesrv's two files below the --store directory, so that two servers do not share them."""
-    from gateway.config.sources import GivenValue
+    from gateway.config.sources import SourceValue
 
     names = {"kvConfigPath": "kvConfig.json", "configStorePath": "namesrv.properties"}
-    return [GivenValue(key, os.path.join(directory, name), "--store") for key, name in names.items()]
+    return [SourceValue(key, os.path.join(directory, name), "--store") for key, name in names.items()]
 
 
 def start_servers(role: Any, given: dict[str, Any]) -> None:
     """Build the configuration and run the servers until a signal stops them."""
-    from gateway.config.sources import ConfigError, GivenValue, load_config
+    from gateway.config.sources import ConfigError, SourceValue, load_config
     from toolkit.exit_codes import ConfigurationError
 
     refuse_foreign_packages()
     flags = [
-        GivenValue(FLAG_KEYS[name], "true" if value is True else str(value), _flag_of(name))
+        SourceValue(FLAG_KEYS[name], "true" if value is True else str(value), _flag_of(name))
         for name, value in given.items()
         if name in FLAG_KEYS and value is not None
     ]

@@ -72,8 +72,8 @@ def is_signed_with(command: Command, credentials: Credentials) -> bool:
 
 def has_signature(command: Command, secret_key: str) -> bool:
     """Return True if a request carries the signature that belongs to a secret, whoever signed it."""
-    given = command.ext.get(SIGNATURE, "").encode("utf-8", "replace")
-    return hmac.compare_digest(given, _encoded_signature(command, secret_key))
+    signature = command.ext.get(SIGNATURE, "").encode("utf-8", "replace")
+    return hmac.compare_digest(signature, _encoded_signature(command, secret_key))
 
 
 def _encoded_signature(command: Command, secret_key: str) -> bytes:

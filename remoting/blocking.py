@@ -98,9 +98,11 @@ class BlockingClient:
 
         After all requests were answered, raises the RequestError of the first one that was refused.
         """
-        asked = list(requests)
-        answers = self.send_commands([self._command(request) for request in asked], timeout_s=timeout_s)
-        return [request.read_reply(answer) for request, answer in zip(asked, answers, strict=True)]
+        request_list = list(requests)
+        answers = self.send_commands(
+            [self._command(request) for request in request_list], timeout_s=timeout_s
+        )
+        return [request.read_reply(answer) for request, answer in zip(request_list, answers, strict=True)]
 
     def start_commands(self, commands: Sequence[Command]) -> list[int]:
         """Send many commands without waiting; return the opaques of their answers, for `receive_next_answer`.
@@ -166,17 +168,17 @@ class BlockingClient:
 
     def wait_for_request(self, request: type[RequestType], *, timeout_s: float | None = None) -> RequestType:
         """Return the next such request from the server. It is answered with success unless it is oneway."""
-        seen: list[RequestType] = []
+        received: list[RequestType] = []
         before = self._handlers.get(request.code)
-        self.serve_request(request, seen.append)
+        self.serve_request(request, received.append)
         try:
-            self.serve_until(lambda: bool(seen), timeout_s=timeout_s)
+            self.serve_until(lambda: bool(received), timeout_s=timeout_s)
         finally:
             if before is None:
                 del self._handlers[request.code]
             else:
                 self._handlers[request.code] = before
-        return seen[0]
+        return received[0]
 
     # -- raw bytes, for tests of the wire format --
 
@@ -282,11 +284,11 @@ class BlockingClient:
         return self._wait(deadline, lambda: self._socket.recv(_READ_BYTES), b"")
 
     def _wait(self, deadline: float, read: Callable[[], T], closed: T) -> T:
-        left = deadline - time.monotonic()
+        remaining_s = deadline - time.monotonic()
         try:
-            if left <= 0:
+            if remaining_s <= 0:
                 raise TimeoutError
-            self._socket.settimeout(left)
+            self._socket.settimeout(remaining_s)
             return read()
         except TimeoutError as error:
             raise RemotingTimeout(f"{format_host(self.remote)} has not answered in time") from error

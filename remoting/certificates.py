@@ -53,7 +53,7 @@ class CertificateAuthority:
         key = ec.generate_private_key(ec.SECP256R1())
         own = _name(f"{name} (rocketmq-gateway development)")
         signs = {"key_cert_sign": True, "crl_sign": True}
-        others = (
+        other_usages = (
             "digital_signature",
             "content_commitment",
             "key_encipherment",
@@ -65,7 +65,7 @@ class CertificateAuthority:
         certificate = (
             _builder(own, own, key, days)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(x509.KeyUsage(**dict.fromkeys(others, False), **signs), critical=True)
+            .add_extension(x509.KeyUsage(**dict.fromkeys(other_usages, False), **signs), critical=True)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
             .sign(key, hashes.SHA256())
         )

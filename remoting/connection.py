@@ -246,10 +246,10 @@ class Connection:
         """Handle every whole frame; return False when it stopped early: the turn is over, or the peer does not read
         its answers.
         """
-        kept = self._input
-        if kept:
-            kept += data
-            buffer: bytes | bytearray = kept
+        unfinished = self._input
+        if unfinished:
+            unfinished += data
+            buffer: bytes | bytearray = unfinished
         else:
             buffer = data
         answers: list[bytes] = []
@@ -284,10 +284,10 @@ class Connection:
                     finished = False
                     break
         finally:
-            if kept:
-                del kept[:position]
+            if unfinished:
+                del unfinished[:position]
             elif position < end:
-                kept += memoryview(buffer)[position:]
+                unfinished += memoryview(buffer)[position:]
             if answers:
                 self.write(answers[0] if len(answers) == 1 else b"".join(answers))
             if self._on_batch is not None:

@@ -7,7 +7,7 @@
         topic: str
         queue_id: i32
 
-    @GetMaxOffset.on(routes)
+    @GetMaxOffset.on(handlers)
     def get_max_offset(broker: Broker, request: GetMaxOffset) -> GetMaxOffsetReply: ...
 
 Theory of operation
@@ -326,11 +326,11 @@ class Request(Header, Generic[Reply]):
         REQUESTS[code] = cls
 
     @classmethod
-    def on(cls, routes: HandlerRegistry) -> Callable[[Function], Function]:
+    def on(cls, handlers: HandlerRegistry) -> Callable[[Function], Function]:
         """Decorate a function as the handler of this request. It is returned unchanged."""
 
         def register(function: Function) -> Function:
-            routes.register_typed(cls, function)
+            handlers.register_typed(cls, function)
             return function
 
         return register

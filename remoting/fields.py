@@ -54,8 +54,8 @@ def camel_case(name: str) -> str:
 def _field(cls: type, name: str, annotation: Any) -> Field:
     if isinstance(annotation, str):
         raise TypeError(f"{cls.__name__}.{name}: write the type itself, not a string")
-    given = cls.__dict__.get(name, MISSING)
-    options = given if isinstance(given, FieldOptions) else FieldOptions(None, given, None)
+    class_value = cls.__dict__.get(name, MISSING)
+    options = class_value if isinstance(class_value, FieldOptions) else FieldOptions(None, class_value, None)
     wire = options.wire if options.wire is not None else camel_case(name)
     return Field(name, wire, annotation, options.default, options.factory)
 
@@ -126,8 +126,8 @@ class Declared:
         cls.FIELDS = tuple(merged.values())
         for item in own:
             _leave_default(cls, item)
-        wanted = [item for item in cls.FIELDS if item.name not in cls._UNSET_BY_INIT]
-        cls.__init__ = _late_init(cls, wanted)  # type: ignore[method-assign]
+        init_fields = [item for item in cls.FIELDS if item.name not in cls._UNSET_BY_INIT]
+        cls.__init__ = _late_init(cls, init_fields)  # type: ignore[method-assign]
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):

@@ -107,13 +107,13 @@ class HandlerTable(Generic[Context]):
         self._claim(request_type.code)
         self._typed[request_type.code] = (request_type, function)
 
-    def include(self, *others: "HandlerTable[Context]") -> "HandlerTable[Context]":
+    def include(self, *tables: "HandlerTable[Context]") -> "HandlerTable[Context]":
         """Add all handlers of other tables. Raises ValueError when two answer the same code."""
-        for other in others:
-            for code in other.request_codes():
+        for table in tables:
+            for code in table.request_codes():
                 self._claim(code)
-            self._raw.update(other._raw)
-            self._typed.update(other._typed)
+            self._raw.update(table._raw)
+            self._typed.update(table._typed)
         return self
 
     def request_codes(self) -> set[int]:

@@ -65,10 +65,10 @@ def _optional_lines(item: Field, scope: dict[str, Any]) -> list[str]:
     """Return the statements that assign a field with a default to its name."""
     name, limits = _PREFIX + item.name, _limits(item)
     scope[f"default{name}"] = item.default
-    found = _convert_expression(item, "v") if limits is None else integer_expression(item, limits, scope)
-    if found == "v" and item.default is None:
+    expression = _convert_expression(item, "v") if limits is None else integer_expression(item, limits, scope)
+    if expression == "v" and item.default is None:
         return [f"    {name} = get({item.wire!r})"]
-    return [f"    v = get({item.wire!r})", f"    {name} = default{name} if v is None else {found}"]
+    return [f"    v = get({item.wire!r})", f"    {name} = default{name} if v is None else {expression}"]
 
 
 def _convert_expression(item: Field, text: str) -> str:

@@ -180,13 +180,13 @@ def _must_be_present(item: Field) -> bool:
 def _explain(cls: type[JsonBody], value: dict[Any, Any]) -> None:
     """Raise the RequestError that names the field of an object which cannot be read."""
     for item, read, _ in cls._PLAN:
-        given = value.get(item.wire)
-        if given is None:
+        field_value = value.get(item.wire)
+        if field_value is None:
             if _must_be_present(item):
                 raise _refuse(f"the field <{item.wire}> of the body {cls.__name__} is null")
             continue
         try:
-            read(given)
+            read(field_value)
         except ValueError as error:
             raise _refuse(f"the field <{item.wire}> of the body {cls.__name__}: {error}") from error
 

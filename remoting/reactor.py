@@ -75,7 +75,7 @@ class Reactor:
         self._must_stop = False
         self._ready = _RunnableTasks()
         # Events of the last poll whose readers have not been called yet.
-        self._left: list[tuple[int, int]] = []
+        self._uncalled_events: list[tuple[int, int]] = []
 
     @staticmethod
     def is_available() -> bool:
@@ -134,14 +134,16 @@ class Reactor:
 
         Return True if there was traffic within the linger time; False where trio's epoll is not known.
         """
-        readers, poll, others = self._readers, self._epoll.poll, self._ready.tasks
+        readers, poll, runnable_tasks = self._readers, self._epoll.poll, self._ready.tasks
         clock, may_wait = time.monotonic, self._trio_fileno >= 0
         wait_s = max(0.0, min(self._slice_s, within_s))
         end, slice_end = clock() + wait_s, clock() + self._slice_s
         self._must_stop = False
-        while events := self._left or poll(wait_s if may_wait and not others else 0, MAX_EVENTS):
-            if self._left:
-                self._left = []
+        while events := self._uncalled_events or poll(
+            wait_s if may_wait and not runnable_tasks else 0, MAX_EVENTS
+        ):
+            if self._uncalled_events:
+                self._uncalled_events = []
             else:
                 self._found_s = clock()
             pending, are_several = iter(events), len(events) > 1
@@ -150,10 +152,10 @@ class Reactor:
                 if reader is not None:
                     reader()
                 if are_several and clock() >= slice_end:
-                    self._left = list(pending)
+                    self._uncalled_events = list(pending)
                     break
             wait_s = end - clock()
-            if others or self._must_stop or wait_s <= 0:
+            if runnable_tasks or self._must_stop or wait_s <= 0:
                 break
         return may_wait and clock() < self._found_s + self._linger_s
 

@@ -249,24 +249,24 @@ class RemotingServer:
 
     def close_largest_inputs(self) -> None:
         """Close the connections with the largest unfinished frames while all together exceed the limit."""
-        held = {connection: connection.input_bytes for connection in self.connections}
-        self._close_largest(held, self._server_limits.max_input_bytes, "unfinished frames")
+        bytes_by_connection = {connection: connection.input_bytes for connection in self.connections}
+        self._close_largest(bytes_by_connection, self._server_limits.max_input_bytes, "unfinished frames")
 
     def close_largest_outputs(self) -> None:
         """Close the peers with the most unread answers while all together exceed the limit."""
-        held = {connection: connection.output_bytes for connection in self.connections}
-        self._close_largest(held, self._server_limits.max_output_bytes, "unread answers")
+        bytes_by_connection = {connection: connection.output_bytes for connection in self.connections}
+        self._close_largest(bytes_by_connection, self._server_limits.max_output_bytes, "unread answers")
 
     @staticmethod
-    def _close_largest(held: dict[Connection, int], limit: int, what: str) -> None:
-        left = total = sum(held.values())
+    def _close_largest(bytes_by_connection: dict[Connection, int], limit: int, what: str) -> None:
+        remaining_bytes = total = sum(bytes_by_connection.values())
         if total <= limit:
             return
         closed = 0
-        for connection in sorted(held, key=held.__getitem__, reverse=True):
-            if left <= limit:
+        for connection in sorted(bytes_by_connection, key=bytes_by_connection.__getitem__, reverse=True):
+            if remaining_bytes <= limit:
                 break
-            left -= held[connection]
+            remaining_bytes -= bytes_by_connection[connection]
             closed += 1
             connection.close(f"{what} over the limit")
         extra = {"what": what, "bytes": total, "limit": limit, "closed": closed}

@@ -110,11 +110,11 @@ class SocketTransport:
             self._reactor.unwatch(self._fileno)
 
     async def send_all(self, data: Buffer) -> None:
-        left = memoryview(data)
-        while left:
+        remaining = memoryview(data)
+        while remaining:
             with suppress(BlockingIOError):
-                left = left[self.send_now(left) :]
-            if left:
+                remaining = remaining[self.send_now(remaining) :]
+            if remaining:
                 await self._wait_writable()
 
     async def _wait_writable(self) -> None:

@@ -89,20 +89,20 @@ class AdminClient:
         clusters = self.cluster.cluster_addr_table
         if cluster is not None and cluster not in clusters:
             raise NotFound(f'--cluster: "{cluster}" is not known{suggest_name(cluster, clusters)}')
-        known = [name for name in self.masters if cluster is None or name in clusters[cluster]]
+        candidates = [name for name in self.masters if cluster is None or name in clusters[cluster]]
         for name in brokers:
-            if name not in known:
-                raise NotFound(f'--broker: "{name}" is not known{suggest_name(name, known)}')
-        if not known:
+            if name not in candidates:
+                raise NotFound(f'--broker: "{name}" is not known{suggest_name(name, candidates)}')
+        if not candidates:
             raise NotFound(f"{', '.join(self.namesrvs)}: no broker is registered. Start one, or see its log.")
-        return list(brokers) or known
+        return list(brokers) or candidates
 
     def route(self, topic: str) -> "TopicRouteData":
         """Return the brokers and queues of a topic. Raises NotFound, with a suggestion."""
-        found = self.find_route(topic)
-        if found is None:
+        route = self.find_route(topic)
+        if route is None:
             raise NotFound(f'topic "{topic}" does not exist{self._suggest_topic(topic)}')
-        return found
+        return route
 
     def find_route(self, topic: str) -> "TopicRouteData | None":
         """Return the brokers and queues of a topic; None if the namesrv does not know it."""
@@ -120,10 +120,10 @@ class AdminClient:
         from remoting.requests.namesrv import GetAllTopicListFromNameserver
 
         try:
-            known = self.ask_namesrv(GetAllTopicListFromNameserver()).data.topic_list
+            topics = self.ask_namesrv(GetAllTopicListFromNameserver()).data.topic_list
         except AdminError:
             return ""
-        return suggest_name(topic, known, list_all=False) or '. See the names with "rmq-gateway topic list".'
+        return suggest_name(topic, topics, list_all=False) or '. See the names with "rmq-gateway topic list".'
 
     # -- asking --------------------------------------------------------------------------------------------------
 
@@ -182,7 +182,9 @@ class AdminClient:
     ) -> "list[Command]":
         connection = self.connect(address)
         try:
-            return connection.send_commands([each.to_command() for each in requests], timeout_s=timeout_s)
+            return connection.send_commands(
+                [request.to_command() for request in requests], timeout_s=timeout_s
+            )
         except RemotingTimeout:
             reason = f"{address} did not answer {requests[0].NAME} within {timeout_s or self.timeout_s:g} s. "
             self._forget(address)
@@ -203,10 +205,10 @@ class AdminClient:
 
     def connect(self, address: str) -> BlockingClient:
         """Return the connection to an address, opening it at the first use. Raises NotReached."""
-        known = self._connections.get(address)
-        if known is None:
-            known = self._connections[address] = self.dial(address)
-        return known
+        connection = self._connections.get(address)
+        if connection is None:
+            connection = self._connections[address] = self.dial(address)
+        return connection
 
     def dial(self, address: str) -> BlockingClient:
         """Open another connection to an address, which the caller closes. Raises NotReached."""

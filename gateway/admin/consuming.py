@@ -102,10 +102,12 @@ class QueuePosition:
     def accept(self, reply: PullMessageReply) -> list[Message]:
         """Return the messages of a reply that lie before the end, and move on."""
         before = self.next_offset
-        found = list(iter_messages(reply.body)) if reply.code == ResponseCode.SUCCESS and reply.body else []
+        messages = (
+            list(iter_messages(reply.body)) if reply.code == ResponseCode.SUCCESS and reply.body else []
+        )
         self.next_offset = max(reply.next_begin_offset, 0)
-        self.idle_pulls = self.idle_pulls + 1 if self.next_offset <= before and not found else 0
-        return [each for each in found if self.end is None or each.queue_offset < self.end]
+        self.idle_pulls = self.idle_pulls + 1 if self.next_offset <= before and not messages else 0
+        return [message for message in messages if self.end is None or message.queue_offset < self.end]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +154,9 @@ class TopicReader:
     @property
     def total(self) -> int:
         """The messages between beginning and end of all queues, filtered ones included."""
-        return sum(max(0, each.end - each.next_offset) for each in self.readers if each.end is not None)
+        return sum(
+            max(0, reader.end - reader.next_offset) for reader in self.readers if reader.end is not None
+        )
 
     def read(self) -> Iterator[tuple[Message, str]]:
         """Yield messages with the name of their broker; for ever if they are followed. Raises AdminError."""
@@ -178,11 +182,11 @@ class TopicReader:
                 raise batch
             else:
                 for message in batch.messages:
-                    place = batch.broker, message.queue_id
+                    queue_key = batch.broker, message.queue_id
                     if self._wanted_tags is None or (message.tags or "") in self._wanted_tags:
-                        self._current = place, message.queue_offset + 1
+                        self._current = queue_key, message.queue_offset + 1
                         yield message, batch.broker
-                    self._delivered[place] = message.queue_offset + 1
+                    self._delivered[queue_key] = message.queue_offset + 1
                 self._commit_if_due()
 
     # -- the threads ---------------------------------------------------------------------------------------------
@@ -214,7 +218,7 @@ class TopicReader:
     def _pull(self, connection: BlockingClient, broker: str, readers: list[QueuePosition]) -> None:
         suspend_ms = SUSPEND_MS if self._options.follow else 0
         timeout_s = self._client.timeout_s + suspend_ms / 1000
-        waiting = {self._start(connection, each, suspend_ms): each for each in readers}
+        waiting = {self._start(connection, reader, suspend_ms): reader for reader in readers}
         while waiting and not self._stopping.is_set():
             answer = connection.receive_next_answer(timeout_s=timeout_s)
             reader = waiting.pop(answer.opaque, None)
@@ -222,7 +226,7 @@ class TopicReader:
                 continue
             request = reader.pull_request(self._options, suspend_ms)
             try:
-                found = reader.accept(request.read_reply(answer))
+                messages = reader.accept(request.read_reply(answer))
                 self._answered_s[broker] = time.monotonic()
             except RequestError as error:
                 raise Refused(self._client.master(broker), request, error.code, error.remark) from None
@@ -231,8 +235,8 @@ class TopicReader:
                     f"broker {broker}, queue {reader.queue_id}: a message at offset {reader.next_offset} or after "
                     f'it cannot be read: {error}. Look for damage with "rmq-gateway store verify" at the broker.'
                 ) from error
-            if found:
-                self._hand_over(PulledMessages(broker, found))
+            if messages:
+                self._hand_over(PulledMessages(broker, messages))
             if not reader.is_done:
                 waiting[self._start(connection, reader, suspend_ms)] = reader
 
@@ -250,8 +254,8 @@ class TopicReader:
     def finish_current(self) -> None:
         """Count the message that `read` yielded last as delivered, when no further one will be asked for."""
         if self._current is not None:
-            place, offset = self._current
-            self._delivered[place] = max(offset, self._delivered.get(place, 0))
+            queue_key, offset = self._current
+            self._delivered[queue_key] = max(offset, self._delivered.get(queue_key, 0))
 
     # -- commits -------------------------------------------------------------------------------------------------
 
@@ -283,20 +287,22 @@ def _describe_end(broker: str, error: Exception) -> AdminError:
 
 def _tags_of(options: ReadOptions) -> set[str] | None:
     """Return the tags to check again, since brokers compare hash codes only; None if all are wanted."""
-    tags = {each.strip() for each in options.tags.split("||")} - {""}
+    tags = {tag.strip() for tag in options.tags.split("||")} - {""}
     return None if options.sql or not tags or "*" in tags else tags
 
 
 def find_queues(client: "AdminClient", topic: str, options: ReadOptions) -> list[QueuePosition]:
     """Return a reader at the beginning of each wanted queue. Raises NotFound, and AdminError if there is none."""
     readers: list[QueuePosition] = []
-    for data in sorted(client.route(topic).queue_datas, key=lambda each: each.broker_name):
+    for data in sorted(client.route(topic).queue_datas, key=lambda queue_data: queue_data.broker_name):
         if not data.perm & PERM_READ or data.broker_name not in client.masters:
             continue
         if options.brokers and data.broker_name not in options.brokers:
             continue
         chosen = [
-            each for each in range(data.read_queue_nums) if not options.queues or each in options.queues
+            queue_id
+            for queue_id in range(data.read_queue_nums)
+            if not options.queues or queue_id in options.queues
         ]
         readers += _readers_of_broker(client, topic, data.broker_name, chosen, options)
     if not readers:

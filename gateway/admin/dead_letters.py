@@ -56,15 +56,15 @@ class DeadLetter:
 def list_dead_letters(client: "AdminClient", pattern: str = "*") -> list[dict[str, Any]]:
     """Return a row for each group with dead letters."""
     topics = client.ask_namesrv(GetAllTopicListFromNameserver()).data.topic_list
-    groups = sorted({each.removeprefix(DLQ_PREFIX) for each in topics if each.startswith(DLQ_PREFIX)})
-    groups = [each for each in groups if fnmatchcase(each, pattern)]
+    groups = sorted({topic.removeprefix(DLQ_PREFIX) for topic in topics if topic.startswith(DLQ_PREFIX)})
+    groups = [group for group in groups if fnmatchcase(group, pattern)]
     rows = {
-        each: {"group": each, "topic": dlq_topic(each), "messages": 0, "lastStoredMs": None}
-        for each in groups
+        group: {"group": group, "topic": dlq_topic(group), "messages": 0, "lastStoredMs": None}
+        for group in groups
     }
 
     def read(broker: str) -> list[Any]:
-        requests = [GetTopicStatsInfo(topic=dlq_topic(each)) for each in groups]
+        requests = [GetTopicStatsInfo(topic=dlq_topic(group)) for group in groups]
         return client.ask_many(client.master(broker), requests)
 
     brokers = list(client.masters)
@@ -73,9 +73,9 @@ def list_dead_letters(client: "AdminClient", pattern: str = "*") -> list[dict[st
             if isinstance(stats, Refused):
                 continue  # the broker has no dead letters of the group
             row: dict[str, Any] = rows[group]
-            for each in stats.data.offset_table.values():
-                row["messages"] += each.max_offset - each.min_offset
-                row["lastStoredMs"] = max(row["lastStoredMs"] or 0, each.last_update_timestamp) or None
+            for offsets in stats.data.offset_table.values():
+                row["messages"] += offsets.max_offset - offsets.min_offset
+                row["lastStoredMs"] = max(row["lastStoredMs"] or 0, offsets.last_update_timestamp) or None
     return list(rows.values())
 
 
@@ -86,7 +86,7 @@ def open_dead_letters(client: "AdminClient", group: str, options: ReadOptions) -
         route = client.route(topic)
     except NotFound:
         raise NotFound(f'group "{group}" has no dead letters; see "rmq-gateway dlq list"') from None
-    if not any(each.perm & PERM_READ for each in route.queue_datas):
+    if not any(queue_data.perm & PERM_READ for queue_data in route.queue_datas):
         raise AdminError(
             f"{topic} is not readable, as older brokers create it; allow it with "
             f'"rmq-gateway topic alter {topic} --perm rw"'
@@ -98,10 +98,10 @@ def select_dead_letters(
     reader: TopicReader, *, ids: Iterable[str] = (), count: int | None = None
 ) -> Iterator[DeadLetter]:
     """Yield the dead letters that a reader finds, all or those with an id (of the producer or the broker)."""
-    wanted = set(ids)
+    selected_ids = set(ids)
     number = 0
     for message, broker in reader.read():
-        if wanted and not wanted & {message.unique_key, message.msg_id}:
+        if selected_ids and not selected_ids & {message.unique_key, message.msg_id}:
             continue
         yield DeadLetter(message, broker)
         number += 1
@@ -111,14 +111,14 @@ def select_dead_letters(
 
 def properties_to_resend(letter: DeadLetter, to: str) -> dict[str, str]:
     """Return the properties of the message that is sent again."""
-    kept = {
+    properties = {
         name: value
         for name, value in letter.message.properties.items()
         if name not in names.RESERVED or name in KEPT_SYSTEM_PROPERTIES
     }
     if to == TO_GROUP and letter.origin_topic:
-        kept[names.RETRY_TOPIC] = letter.origin_topic  # the client shows the message under this topic
-    return kept
+        properties[names.RETRY_TOPIC] = letter.origin_topic  # the client shows the message under this topic
+    return properties
 
 
 class Resender:
@@ -149,7 +149,7 @@ class Resender:
         """Send one dead letter, to its own broker if that has the topic; return the id of the stored copy."""
         topic = self.target_topic(letter)
         queues = self._queues_of(topic)
-        broker, count = next((each for each in queues if each[0] == letter.broker), queues[0])
+        broker, count = next((queue for queue in queues if queue[0] == letter.broker), queues[0])
         message = letter.message
         request = SendMessageV2(
             producer_group=PRODUCER_GROUP,
@@ -181,9 +181,9 @@ class Resender:
                 )
                 raise NotFound(f'topic "{topic}" does not exist: {advice}') from None
             self._brokers[topic] = [
-                (each.broker_name, each.write_queue_nums)
-                for each in route.queue_datas
-                if each.perm & PERM_WRITE and each.write_queue_nums
+                (queue_data.broker_name, queue_data.write_queue_nums)
+                for queue_data in route.queue_datas
+                if queue_data.perm & PERM_WRITE and queue_data.write_queue_nums
             ]
             if not self._brokers[topic]:
                 raise AdminError(f'topic "{topic}" is not writable; see "rmq-gateway topic describe {topic}"')

@@ -89,7 +89,7 @@ def collect_bundle(
     bundle = Bundle(round(time.time() * 1000) if now_ms is None else now_ms)
     bundle.add("versions.json", describe_versions)
     bundle.add("cluster.json", lambda: describe_brokers(client))
-    bundle.add("health.json", lambda: [each.to_dict() for each in check_cluster(client)])
+    bundle.add("health.json", lambda: [check.to_dict() for check in check_cluster(client)])
     bundle.add("topics.json", lambda: list_topics(client, all_kinds=True))
     bundle.add("groups.json", lambda: list_groups(client, all_kinds=True))
     for address in client.namesrvs:
@@ -113,7 +113,7 @@ def collect_bundle(
 
 def file_name(text: str) -> str:
     """Return a text as part of a file name."""
-    return "".join(each if each.isalnum() or each in "-_." else "_" for each in text)
+    return "".join(character if character.isalnum() or character in "-_." else "_" for character in text)
 
 
 def describe_versions() -> dict[str, str]:

@@ -69,7 +69,7 @@ def parse_format(text: str) -> Callable[[Message, str], bytes]:
             position += 1
 
     def render(message: Message, broker: str) -> bytes:
-        return b"".join(each if isinstance(each, bytes) else each(message, broker) for each in parts)
+        return b"".join(part if isinstance(part, bytes) else part(message, broker) for part in parts)
 
     return render
 
@@ -81,10 +81,10 @@ def describe_format() -> str:
 
 def parse_delimiter(text: str) -> bytes:
     r"""Return the bytes of a delimiter in which \n, \t, \0 and \xNN stand for others. Raises ValueError."""
-    found = parse_format(text.replace("%", "%%"))(Message(""), "")
-    if not found:
+    delimiter = parse_format(text.replace("%", "%%"))(Message(""), "")
+    if not delimiter:
         raise ValueError("a delimiter cannot be empty")
-    return found
+    return delimiter
 
 
 def plain_body(message: Message) -> bytes:

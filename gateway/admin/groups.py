@@ -47,14 +47,18 @@ def group_names(client: "AdminClient", *, all_kinds: bool = False) -> dict[str, 
     def read(broker: str) -> list[str]:
         return list(client.ask_broker(broker, GetAllSubscriptionGroupConfig()).data.subscription_group_table)
 
-    found: dict[str, list[str]] = {}
+    brokers_by_group: dict[str, list[str]] = {}
     for broker, names in zip(brokers, client.map_brokers(brokers, read), strict=True):
         for name in names:
-            found.setdefault(name, []).append(broker)
+            brokers_by_group.setdefault(name, []).append(broker)
     for topic in client.ask_namesrv(GetAllTopicListFromNameserver()).data.topic_list:
         if topic.startswith(RETRY_PREFIX):
-            found.setdefault(topic.removeprefix(RETRY_PREFIX), [])
-    return {name: found[name] for name in sorted(found) if all_kinds or not is_internal_group(name)}
+            brokers_by_group.setdefault(topic.removeprefix(RETRY_PREFIX), [])
+    return {
+        name: brokers_by_group[name]
+        for name in sorted(brokers_by_group)
+        if all_kinds or not is_internal_group(name)
+    }
 
 
 def is_internal_group(name: str) -> bool:
@@ -66,7 +70,7 @@ def list_groups(
     client: "AdminClient", pattern: str = "*", *, all_kinds: bool = False
 ) -> list[dict[str, Any]]:
     """Return a row for each group whose name matches: members, topics, lag, dead letters."""
-    names = [each for each in group_names(client, all_kinds=all_kinds) if fnmatchcase(each, pattern)]
+    names = [name for name in group_names(client, all_kinds=all_kinds) if fnmatchcase(name, pattern)]
     rows: dict[str, dict[str, Any]] = {
         name: {
             "group": name,
@@ -85,26 +89,26 @@ def list_groups(
     def read(broker: str) -> tuple[list[Any], list[Any], list[Any]]:
         address = client.master(broker)
         return (
-            client.ask_many(address, [GetConsumerConnectionList(consumer_group=each) for each in names]),
-            client.ask_many(address, [GetConsumeStats(consumer_group=each) for each in names]),
-            client.ask_many(address, [GetTopicStatsInfo(topic=dlq_topic(each)) for each in names]),
+            client.ask_many(address, [GetConsumerConnectionList(consumer_group=name) for name in names]),
+            client.ask_many(address, [GetConsumeStats(consumer_group=name) for name in names]),
+            client.ask_many(address, [GetTopicStatsInfo(topic=dlq_topic(name)) for name in names]),
         )
 
     for broker, answers in zip(brokers, client.map_brokers(brokers, read), strict=True):
         for name, members, stats, dead in zip(names, *answers, strict=True):
             row = rows[name]
             if not isinstance(members, Refused):
-                row["members"] |= {each.client_id for each in members.data.connection_set}
+                row["members"] |= {member.client_id for member in members.data.connection_set}
                 row["model"] = members.data.message_model
             if not isinstance(stats, Refused):
                 table = stats.data.offset_table
-                row["topics"] |= {each.topic for each in table} - {retry_topic(name)}
-                row["lag"] += sum(lag_of(each) for each in table.values())
+                row["topics"] |= {queue.topic for queue in table} - {retry_topic(name)}
+                row["lag"] += sum(lag_of(offsets) for offsets in table.values())
                 row["consumedPerSecond"] += stats.data.consume_tps
                 row["brokers"] += [broker] if table else []
             if not isinstance(dead, Refused):
                 row["deadLetters"] += sum(
-                    each.max_offset - each.min_offset for each in dead.data.offset_table.values()
+                    offsets.max_offset - offsets.min_offset for offsets in dead.data.offset_table.values()
                 )
     _add_untouched_lag(client, rows)
     for row in rows.values():
@@ -116,17 +120,17 @@ def _add_untouched_lag(client: "AdminClient", rows: Mapping[str, dict[str, Any]]
     """Add the lag on brokers where a group has no offset of any of its topics: they do not count it by themselves."""
 
     def read(broker: str) -> list[tuple[str, int]]:
-        asked = [
+        pairs = [
             (name, topic)
             for name, row in rows.items()
             if broker not in row["brokers"]
             for topic in row["topics"]
         ]
-        requests = [GetConsumeStats(consumer_group=name, topic=topic) for name, topic in asked]
+        requests = [GetConsumeStats(consumer_group=name, topic=topic) for name, topic in pairs]
         answers = client.ask_many(client.master(broker), requests) if requests else []
         return [
-            (name, sum(lag_of(each) for each in stats.data.offset_table.values()))
-            for (name, _), stats in zip(asked, answers, strict=True)
+            (name, sum(lag_of(offsets) for offsets in stats.data.offset_table.values()))
+            for (name, _), stats in zip(pairs, answers, strict=True)
             if not isinstance(stats, Refused)
         ]
 
@@ -147,13 +151,21 @@ def describe_group(client: "AdminClient", group: str) -> dict[str, Any]:
     """Return members, subscriptions, lag by queue and inconsistencies of one group. Raises NotFound."""
     brokers = list(client.masters)
     connections = dict(
-        zip(brokers, client.map_brokers(brokers, lambda each: read_members(client, each, group)), strict=True)
+        zip(
+            brokers,
+            client.map_brokers(brokers, lambda broker: read_members(client, broker, group)),
+            strict=True,
+        )
     )
     progress = read_whole_progress(client, group)
-    known = [each for each in connections.values() if each is not None]
-    if not known and not any(each.offset_table for each in progress.values()):
+    broker_connections = [connection for connection in connections.values() if connection is not None]
+    if not broker_connections and not any(stats.offset_table for stats in progress.values()):
         check_group_exists(client, group)
-    members = {each.client_id or "": each for one in known for each in one.connection_set}
+    members = {
+        member.client_id or "": member
+        for connection in broker_connections
+        for member in connection.connection_set
+    }
     states = _ask_members(client, group, connections)
     owners = {
         _queue_key(queue): client_id
@@ -175,22 +187,26 @@ def describe_group(client: "AdminClient", group: str) -> dict[str, Any]:
         for stats in progress.values()
         for queue, offsets in sorted(stats.offset_table.items(), key=lambda item: _queue_key(item[0]))
     ]
-    subscriptions = {topic: each for one in known for topic, each in one.subscription_table.items()}
-    first = known[0] if known else ConsumerConnection()
+    subscriptions = {
+        topic: subscription
+        for connection in broker_connections
+        for topic, subscription in connection.subscription_table.items()
+    }
+    first = broker_connections[0] if broker_connections else ConsumerConnection()
     return {
         "group": group,
         "state": "online" if members else "offline",
         "consumeType": first.consume_type,
         "messageModel": first.message_model,
         "consumeFrom": first.consume_from_where,
-        "lag": sum(each["lag"] for each in queues),
-        "inFlight": sum(each["inFlight"] for each in queues),
-        "consumedPerSecond": sum(each.consume_tps for each in progress.values()),
+        "lag": sum(queue["lag"] for queue in queues),
+        "inFlight": sum(queue["inFlight"] for queue in queues),
+        "consumedPerSecond": sum(stats.consume_tps for stats in progress.values()),
         "deadLetters": _count_dead_letters(client, group),
-        "members": [_member_row(each, states.get(name)) for name, each in sorted(members.items())],
+        "members": [_member_row(member, states.get(name)) for name, member in sorted(members.items())],
         "subscriptions": [
-            {"topic": topic, "expression": each.expression_text, "version": each.sub_version}
-            for topic, each in sorted(subscriptions.items())
+            {"topic": topic, "expression": subscription.expression_text, "version": subscription.sub_version}
+            for topic, subscription in sorted(subscriptions.items())
         ],
         "inconsistentSubscriptions": find_inconsistencies(
             {name: state.subscription_set for name, state in states.items()}
@@ -213,7 +229,9 @@ def _member_row(member: ConnectedClient, state: ConsumerRunningInfo | None) -> d
         "answers": state is not None,
         "queues": len(state.mq_table) + len(state.mq_pop_table) if state is not None else None,
         "subscriptions": {
-            each.topic: each.expression_text for each in own if not each.topic.startswith(RETRY_PREFIX)
+            subscription.topic: subscription.expression_text
+            for subscription in own
+            if not subscription.topic.startswith(RETRY_PREFIX)
         }
         if state is not None
         else None,
@@ -232,13 +250,13 @@ def read_members(client: "AdminClient", broker: str, group: str) -> ConsumerConn
 
 def online_members(client: "AdminClient", group: str) -> list[str]:
     """Return the client ids of a group's members."""
-    found = {
-        each.client_id or ""
+    client_ids = {
+        member.client_id or ""
         for broker in client.masters
         if (members := read_members(client, broker, group)) is not None
-        for each in members.connection_set
+        for member in members.connection_set
     }
-    return sorted(found)
+    return sorted(client_ids)
 
 
 def read_progress(client: "AdminClient", broker: str, group: str, topic: str | None = None) -> ConsumeStats:
@@ -258,7 +276,7 @@ def read_whole_progress(client: "AdminClient", group: str) -> dict[str, ConsumeS
     consumes from one broker are asked for by name at the others.
     """
     brokers = list(client.masters)
-    answers = client.map_brokers(brokers, lambda each: read_progress(client, each, group))
+    answers = client.map_brokers(brokers, lambda broker: read_progress(client, broker, group))
     parts = dict(zip(brokers, answers, strict=True))
     topics = {queue.topic for part in answers for queue in part.offset_table} - {retry_topic(group)}
     for broker, part in parts.items():
@@ -271,10 +289,10 @@ def _ask_members(
     client: "AdminClient", group: str, connections: dict[str, ConsumerConnection | None]
 ) -> dict[str, ConsumerRunningInfo]:
     """Return the state of each member that tells it, by client id; clients of some languages never do."""
-    asked: dict[str, str] = {}
+    broker_by_member: dict[str, str] = {}
     for broker, members in connections.items():
-        for each in members.connection_set if members is not None else ():
-            asked.setdefault(each.client_id or "", broker)
+        for member in members.connection_set if members is not None else ():
+            broker_by_member.setdefault(member.client_id or "", broker)
 
     def ask(item: tuple[str, str]) -> ConsumerRunningInfo | None:
         client_id, broker = item
@@ -290,7 +308,7 @@ def _ask_members(
         except _MEMBER_ERRORS:
             return None
 
-    chosen = list(asked.items())[:MAX_ASKED_MEMBERS]
+    chosen = list(broker_by_member.items())[:MAX_ASKED_MEMBERS]
     if not chosen:
         return {}
     from concurrent.futures import ThreadPoolExecutor
@@ -307,15 +325,15 @@ def _count_dead_letters(client: "AdminClient", group: str) -> int:
             table = client.ask_broker(broker, GetTopicStatsInfo(topic=dlq_topic(group))).data.offset_table
         except Refused:
             continue  # no message has become a dead letter there
-        count += sum(each.max_offset - each.min_offset for each in table.values())
+        count += sum(offsets.max_offset - offsets.min_offset for offsets in table.values())
     return count
 
 
 def check_group_exists(client: "AdminClient", group: str) -> None:
     """Raise NotFound, with a suggestion, for a group that no broker knows."""
-    known = group_names(client, all_kinds=True)
-    if group not in known:
-        near = suggest_name(group, known, list_all=False)
+    groups = group_names(client, all_kinds=True)
+    if group not in groups:
+        near = suggest_name(group, groups, list_all=False)
         raise NotFound(
             f'group "{group}" does not exist{near}'
             + ("" if near else '. See the names with "rmq-gateway group list".')
@@ -365,20 +383,24 @@ def find_inconsistencies(members: Mapping[str, Iterable[SubscriptionData]]) -> l
     ``members`` are the subscriptions by client id. Retry topics are left out: clients subscribe to them by themselves.
     """
     by_client = {
-        client: {each.topic: each for each in subscriptions if not each.topic.startswith(RETRY_PREFIX)}
+        client: {
+            subscription.topic: subscription
+            for subscription in subscriptions
+            if not subscription.topic.startswith(RETRY_PREFIX)
+        }
         for client, subscriptions in sorted(members.items())
     }
-    found = []
+    inconsistencies = []
     for topic in sorted({topic for held in by_client.values() for topic in held}):
         variants: dict[Any, dict[str, Any]] = {}
-        for client, held in by_client.items():
-            mine = held.get(topic)
+        for client, by_topic in by_client.items():
+            mine = by_topic.get(topic)
             key = mine.selection if mine is not None else None
             text = mine.expression_text if mine is not None else NOT_SUBSCRIBED
             variants.setdefault(key, {"subscription": text, "clients": []})["clients"].append(client)
         if len(variants) > 1:
-            found.append({"topic": topic, "subscriptions": list(variants.values())})
-    return found
+            inconsistencies.append({"topic": topic, "subscriptions": list(variants.values())})
+    return inconsistencies
 
 
 def describe_inconsistency(inconsistency: Mapping[str, Any]) -> str:
@@ -386,7 +408,7 @@ def describe_inconsistency(inconsistency: Mapping[str, Any]) -> str:
     parts = []
     for variant in inconsistency["subscriptions"]:
         clients, text = variant["clients"], variant["subscription"]
-        others = f" and {len(clients) - 1} more" if len(clients) > 1 else ""
+        more = f" and {len(clients) - 1} more" if len(clients) > 1 else ""
         shown = text if text == NOT_SUBSCRIBED else f'"{text}"'
-        parts.append(f"{clients[0]}{others}: {shown}")
+        parts.append(f"{clients[0]}{more}: {shown}")
     return f"{inconsistency['topic']}: {'; '.join(parts)}"

@@ -36,9 +36,9 @@ def get_message(client: "AdminClient", topic: str, message_id: str) -> list[Foun
         return find_by_key(client, topic, message_id, is_unique=True)
     address = format_host((host, port))
     if address in addresses:
-        found = _view(client, address, topic, offset)
-        if found is not None:
-            return [(found, addresses[address])]
+        message = _view(client, address, topic, offset)
+        if message is not None:
+            return [(message, addresses[address])]
     return find_by_key(client, topic, message_id, is_unique=True)
 
 
@@ -80,15 +80,17 @@ def find_by_key(
             if refused.code != ResponseCode.QUERY_NOT_FOUND:
                 raise
             return []
-        return [(each, broker) for each in iter_messages(body)]
+        return [(message, broker) for message in iter_messages(body)]
 
     brokers = [
-        each.broker_name for each in client.route(topic).queue_datas if each.broker_name in client.masters
+        queue_data.broker_name
+        for queue_data in client.route(topic).queue_datas
+        if queue_data.broker_name in client.masters
     ]
-    found = [each for part in client.map_brokers(brokers, query) for each in part]
+    candidates = [candidate for part in client.map_brokers(brokers, query) for candidate in part]
     fitting = [
         (message, broker)
-        for message, broker in found
+        for message, broker in candidates
         if message.topic == topic and (message.unique_key == key if is_unique else key in message.keys)
     ]
     return sorted(fitting, key=lambda item: item[0].store_timestamp)[-count:]
@@ -98,7 +100,7 @@ def get_at_offset(client: "AdminClient", topic: str, broker: str, queue_id: int,
     """Return the message at an offset of a queue; nothing if there is none."""
     position = QueuePosition(topic, broker, queue_id, offset, None)
     messages = position.accept(client.ask_broker(broker, position.pull_request(ReadOptions(), 0)))
-    return [(each, broker) for each in messages if each.queue_offset == offset]
+    return [(message, broker) for message in messages if message.queue_offset == offset]
 
 
 def find_by_time(
@@ -126,8 +128,8 @@ def consumption_of(client: "AdminClient", message: Message, broker: str) -> list
     rows = []
     for group in sorted(groups):
         offsets = {
-            (queue.topic, queue.queue_id): each.consumer_offset
-            for queue, each in read_progress(client, broker, group, message.topic).offset_table.items()
+            (queue.topic, queue.queue_id): offsets.consumer_offset
+            for queue, offsets in read_progress(client, broker, group, message.topic).offset_table.items()
         }
         offset = offsets.get((message.topic, message.queue_id), -1)
         rows.append({"group": group, "consumed": offset > message.queue_offset, "offset": offset})

@@ -28,7 +28,7 @@ def find_names(kind: str, flags: Mapping[str, Any], start: str) -> list[str]:
     try:
         limited = {**flags, "timeout_s": min(flags.get("timeout_s") or MAX_TIMEOUT_S, MAX_TIMEOUT_S)}
         with AdminClient(load_settings(limited)) as client:
-            return sorted(each for each in ask(client) if each.startswith(start))
+            return sorted(name for name in ask(client) if name.startswith(start))
     except (AdminError, SettingsError):
         return []
 
@@ -36,4 +36,4 @@ def find_names(kind: str, flags: Mapping[str, Any], start: str) -> list[str]:
 def _topics(client: AdminClient) -> list[str]:
     names = names_of_cluster(client)
     listed = client.ask_namesrv(GetAllTopicListFromNameserver()).data.topic_list
-    return [each for each in listed if classify_topic(each, names) == USER]
+    return [topic for topic in listed if classify_topic(topic, names) == USER]

@@ -51,7 +51,7 @@ def print_rows(rows: Iterable[Row], columns: Sequence[TableColumn], output: str,
     elif not listed:
         click.echo(empty, err=True)
     else:
-        print_table(listed, [each for each in columns if output == "wide" or not each.wide])
+        print_table(listed, [column for column in columns if output == "wide" or not column.wide])
 
 
 def print_json(value: Any) -> None:
@@ -159,7 +159,7 @@ def format_value(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.1f}"
     if isinstance(value, Mapping):
-        return ", ".join(f"{key}={format_value(each)}" for key, each in value.items()) or "-"
+        return ", ".join(f"{key}={format_value(item)}" for key, item in value.items()) or "-"
     if isinstance(value, list | tuple | set):
         return ", ".join(map(format_value, value)) or "-"
     return printable(str(value))
@@ -169,4 +169,7 @@ def printable(text: str) -> str:
     """Return a text of a server without characters that could control a terminal."""
     if text.isprintable():
         return text
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in text
+    )

@@ -63,9 +63,9 @@ class ProducedMessage:
                 raise InputError(
                     f'property "{name}" contains the character \\x01 or \\x02, which separate properties'
                 )
-        found = dict(self.properties)
-        found[names.UNIQ_CLIENT_MESSAGE_ID_KEYIDX] = unique_key
-        found[names.WAIT_STORE_MSG_OK] = "true"
+        wire_properties = dict(self.properties)
+        wire_properties[names.UNIQ_CLIENT_MESSAGE_ID_KEYIDX] = unique_key
+        wire_properties[names.WAIT_STORE_MSG_OK] = "true"
         optional = {
             names.KEYS: names.KEY_SEPARATOR.join(self.keys),
             names.TAGS: self.tag,
@@ -74,11 +74,11 @@ class ProducedMessage:
             names.TIMER_DELIVER_MS: str(self.deliver_at_ms) if self.deliver_at_ms else "",
             names.SHARDING_KEY: self.sharding_key,
         }
-        return found | {name: text for name, text in optional.items() if text}
+        return wire_properties | {name: text for name, text in optional.items() if text}
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class SentMessage:
     """The place of one stored message."""
 
     topic: str
@@ -107,7 +107,7 @@ class TopicSender:
         self._topic = topic
         self._queues = [
             (data.broker_name, queue)
-            for data in sorted(client.route(topic).queue_datas, key=lambda each: each.broker_name)
+            for data in sorted(client.route(topic).queue_datas, key=lambda queue_data: queue_data.broker_name)
             if data.perm & PERM_WRITE and data.broker_name in client.masters
             for queue in range(data.write_queue_nums)
         ]
@@ -119,12 +119,12 @@ class TopicSender:
         self._keys = itertools.count(secrets.randbelow(0x10000))
         self._process_key = secrets.randbits(32)
 
-    def send(self, messages: Iterable[ProducedMessage]) -> Iterator[Sent]:
+    def send(self, messages: Iterable[ProducedMessage]) -> Iterator[SentMessage]:
         """Send messages in batches and yield the place of each. Raises the error of the first one that is refused."""
         for batch in split_batches(messages):
             yield from self._send_batch(batch)
 
-    def _send_batch(self, batch: list[ProducedMessage]) -> Iterator[Sent]:
+    def _send_batch(self, batch: list[ProducedMessage]) -> Iterator[SentMessage]:
         """Send each queue's messages one after the other, and those of different queues at once.
 
         Official brokers store requests that arrive together in any order.
@@ -139,15 +139,15 @@ class TopicSender:
                 by_broker.setdefault(broker, []).append(requests.popleft())
                 if not requests:
                     del waiting[broker, queue]
-            for broker, asked in by_broker.items():
-                yield from self._send_together(broker, asked)
+            for broker, next_requests in by_broker.items():
+                yield from self._send_together(broker, next_requests)
 
-    def _send_together(self, broker: str, asked: list[tuple[str, SendMessageV2]]) -> Iterator[Sent]:
-        replies = self._client.ask_many(self._client.master(broker), [request for _, request in asked])
-        for (unique_key, _), reply in zip(asked, replies, strict=True):
+    def _send_together(self, broker: str, requests: list[tuple[str, SendMessageV2]]) -> Iterator[SentMessage]:
+        replies = self._client.ask_many(self._client.master(broker), [request for _, request in requests])
+        for (unique_key, _), reply in zip(requests, replies, strict=True):
             if isinstance(reply, Refused):
                 raise reply
-            yield Sent(self._topic, broker, reply, unique_key)
+            yield SentMessage(self._topic, broker, reply, unique_key)
 
     def _choose_queue(self, message: ProducedMessage) -> tuple[str, int]:
         fitting = self._queues
@@ -159,9 +159,9 @@ class TopicSender:
                 and (message.queue is None or queue == message.queue)
             ]
             if not fitting:
-                place = f"queue {message.queue}" if message.queue is not None else "writable queue"
+                queue_text = f"queue {message.queue}" if message.queue is not None else "writable queue"
                 where = f" on {message.broker}" if message.broker else ""
-                raise AdminError(f'topic "{self._topic}" has no {place}{where}')
+                raise AdminError(f'topic "{self._topic}" has no {queue_text}{where}')
         if message.sharding_key:
             return fitting[java_hash(message.sharding_key) % len(fitting)]
         self._turn += 1
@@ -231,8 +231,8 @@ def parse_line(record: bytes, template: ProducedMessage, key_delimiter: bytes | 
     """Return the message of one line, whose key, if any, stands before the key delimiter."""
     if key_delimiter is None:
         return replace(template, value=record)
-    key, found, value = record.partition(key_delimiter)
-    if not found:
+    key, separator, value = record.partition(key_delimiter)
+    if not separator:
         return replace(template, value=record)
     return replace(template, value=value, keys=(*template.keys, *key.decode("utf-8", "replace").split()))
 
@@ -243,47 +243,47 @@ def parse_json_line(record: bytes, template: ProducedMessage, number: int) -> Pr
     Further keys, such as the offset in the output of `consume --json`, are ignored.
     """
     try:
-        given = orjson.loads(record)
-        if not isinstance(given, dict):
+        fields = orjson.loads(record)
+        if not isinstance(fields, dict):
             raise ValueError("expected an object")
-        if not given.keys() & _JSON_KEYS:
+        if not fields.keys() & _JSON_KEYS:
             raise ValueError(f"expected one of the keys {', '.join(sorted(_JSON_KEYS))}")
-        return _from_json(given, template)
+        return _from_json(fields, template)
     except (ValueError, TypeError) as error:
         raise InputError(f"line {number} of the input is no message: {error}") from None
 
 
-def _from_json(given: dict[str, Any], template: ProducedMessage) -> ProducedMessage:
-    keys = given.get("keys", given.get("key"))
+def _from_json(fields: dict[str, Any], template: ProducedMessage) -> ProducedMessage:
+    keys = fields.get("keys", fields.get("key"))
     if isinstance(keys, str):
         keys = [keys]
-    properties = given.get("properties") or {}
+    properties = fields.get("properties") or {}
     for name, kind, value in (
         ("keys", list, keys),
-        ("tag", str, given.get("tag")),
+        ("tag", str, fields.get("tag")),
         ("properties", dict, properties),
-        ("shardingKey", str, given.get("shardingKey")),
-        ("delayMs", int, given.get("delayMs")),
+        ("shardingKey", str, fields.get("shardingKey")),
+        ("delayMs", int, fields.get("delayMs")),
     ):
         if value is not None and not isinstance(value, kind):
             raise TypeError(f'"{name}" must be a {kind.__name__}')
     return replace(
         template,
-        value=_value_of(given),
+        value=_value_of(fields),
         keys=tuple(map(str, keys)) if keys else template.keys,
-        tag=given.get("tag") or template.tag,
+        tag=fields.get("tag") or template.tag,
         properties={**template.properties, **{name: str(text) for name, text in properties.items()}},
-        sharding_key=given.get("shardingKey") or template.sharding_key,
-        delay_ms=given.get("delayMs") or template.delay_ms,
+        sharding_key=fields.get("shardingKey") or template.sharding_key,
+        delay_ms=fields.get("delayMs") or template.delay_ms,
     )
 
 
-def _value_of(given: dict[str, Any]) -> bytes:
-    encoded = given.get("valueBase64")
+def _value_of(fields: dict[str, Any]) -> bytes:
+    encoded = fields.get("valueBase64")
     if encoded is not None:
         try:
             return base64.b64decode(encoded, validate=True)
         except (binascii.Error, TypeError, ValueError):
             raise ValueError('"valueBase64" is not base 64') from None
-    value = given.get("value", "")
+    value = fields.get("value", "")
     return value.encode() if isinstance(value, str) else orjson.dumps(value)

@@ -33,7 +33,7 @@ _LATEST_TIMESTAMP: Final = -1
 class SeekTarget:
     """The place to move to: exactly one of the beginning or end of each queue, a time in ms, and an offset."""
 
-    place: str = ""
+    edge: str = ""
     time_ms: int | None = None
     offset: int | None = None
 
@@ -72,11 +72,11 @@ def plan_seek(
     for data in client.route(topic).queue_datas:
         if not data.perm & PERM_READ:
             continue
-        chosen = [each for each in range(data.read_queue_nums) if not queues or each in queues]
+        chosen = [queue_id for queue_id in range(data.read_queue_nums) if not queues or queue_id in queues]
         moves += _plan_broker(client, group, topic, data.broker_name, chosen, target)
     if not moves:
-        wanted = f"queue {', '.join(map(str, queues))}" if queues else "readable queue"
-        raise AdminError(f'topic "{topic}" has no {wanted}')
+        queue_text = f"queue {', '.join(map(str, queues))}" if queues else "readable queue"
+        raise AdminError(f'topic "{topic}" has no {queue_text}')
     return moves
 
 
@@ -84,22 +84,22 @@ def _plan_broker(
     client: "AdminClient", group: str, topic: str, broker: str, queues: Sequence[int], target: SeekTarget
 ) -> list[QueueMove]:
     address = client.master(broker)
-    lows = [client.ask(address, GetMinOffset(topic=topic, queue_id=each)).offset for each in queues]
-    highs = [client.ask(address, GetMaxOffset(topic=topic, queue_id=each)).offset for each in queues]
+    lows = [client.ask(address, GetMinOffset(topic=topic, queue_id=queue)).offset for queue in queues]
+    highs = [client.ask(address, GetMaxOffset(topic=topic, queue_id=queue)).offset for queue in queues]
     committed = {
-        (queue.topic, queue.queue_id): each.consumer_offset
-        for queue, each in read_progress(client, broker, group, topic).offset_table.items()
+        (queue.topic, queue.queue_id): offsets.consumer_offset
+        for queue, offsets in read_progress(client, broker, group, topic).offset_table.items()
     }
     moves = []
     for queue, low, high in zip(queues, lows, highs, strict=True):
         if target.time_ms is not None:
             request = SearchOffsetByTimestamp(topic=topic, queue_id=queue, timestamp=target.time_ms)
-            wanted = client.ask(address, request).offset
+            destination = client.ask(address, request).offset
         elif target.offset is not None:
-            wanted = target.offset
+            destination = target.offset
         else:
-            wanted = high if target.place == LATEST else low
-        after = min(max(wanted, low), high)
+            destination = high if target.edge == LATEST else low
+        after = min(max(destination, low), high)
         moves.append(QueueMove(topic, broker, queue, committed.get((topic, queue), -1), after, low, high))
     return moves
 
@@ -119,8 +119,8 @@ def apply_seek(
     """Move the offsets: through the members if there are some, else by committing them."""
     if is_online:
         time_ms = target.time_ms if target.time_ms is not None else 0
-        timestamp = _LATEST_TIMESTAMP if target.place == LATEST else time_ms
-        for broker in sorted({each.broker for each in moves}):
+        timestamp = _LATEST_TIMESTAMP if target.edge == LATEST else time_ms
+        for broker in sorted({move.broker for move in moves}):
             client.ask_broker(
                 broker,
                 InvokeBrokerToResetOffset(
@@ -128,10 +128,10 @@ def apply_seek(
                 ),
             )
         return
-    for each in moves:
+    for move in moves:
         client.ask_broker(
-            each.broker,
+            move.broker,
             UpdateConsumerOffset(
-                consumer_group=group, topic=each.topic, queue_id=each.queue, commit_offset=each.after
+                consumer_group=group, topic=move.topic, queue_id=move.queue, commit_offset=move.after
             ),
         )

@@ -36,7 +36,7 @@ def parse_config(body: bytes, address: str) -> dict[str, str]:
         lines = parse_properties(decode_text(body))
     except PropertiesError as error:
         raise AdminError(f"{address} answered with settings that cannot be read: {error}") from error
-    return dict(sorted((each.key, each.value) for each in lines))
+    return dict(sorted((line.key, line.value) for line in lines))
 
 
 def read_broker_config(client: "AdminClient", broker: str) -> dict[str, str]:
@@ -73,7 +73,7 @@ def rows_of_config(server: str, values: Mapping[str, str], pattern: str) -> list
 
 
 def compare_config(
-    server: str, before: Mapping[str, str], after: Mapping[str, str], wanted: Mapping[str, str]
+    server: str, before: Mapping[str, str], after: Mapping[str, str], changes: Mapping[str, str]
 ) -> list[dict[str, Any]]:
     """Return a row for each wanted setting: its value before and now. A server may ignore what it does not know."""
     old, new = mask_secrets(before), mask_secrets(after)
@@ -85,5 +85,5 @@ def compare_config(
             "now": new.get(name),
             "applied": after.get(name) == value,
         }
-        for name, value in wanted.items()
+        for name, value in changes.items()
     ]

@@ -82,7 +82,7 @@ def complete_address(text: str) -> str:
 
 def split_addresses(text: str) -> list[str]:
     """Return the addresses of a text with commas or semicolons between them."""
-    return [each.strip() for each in text.replace(";", ",").split(",") if each.strip()]
+    return [part.strip() for part in text.replace(";", ",").split(",") if part.strip()]
 
 
 def default_profiles_file() -> Path:
@@ -117,11 +117,13 @@ def load_settings(
     flags: Mapping[str, Any], environment: Mapping[str, str] = os.environ
 ) -> ConnectionSettings:
     """Return the settings of one command. ``flags`` without a value are None or empty. Raises SettingsError."""
-    given = {name: value for name, value in flags.items() if value not in (None, (), False)}
-    named = given.pop("profile", None)
-    files = given.pop("profiles", None)
-    if "namesrv" in given:
-        given["namesrv"] = [each for text in given["namesrv"] for each in split_addresses(text)]
+    flag_values = {name: value for name, value in flags.items() if value not in (None, (), False)}
+    named = flag_values.pop("profile", None)
+    files = flag_values.pop("profiles", None)
+    if "namesrv" in flag_values:
+        flag_values["namesrv"] = [
+            address for text in flag_values["namesrv"] for address in split_addresses(text)
+        ]
     file = Path(files or environment.get(PROFILES_VARIABLE) or default_profiles_file())
     is_file_named = bool(files or environment.get(PROFILES_VARIABLE))
     from_environment = _values_of_environment(environment)
@@ -132,7 +134,7 @@ def load_settings(
         _check_profile(table, where)
     layers = [from_environment, table] if named else [table, from_environment]
     merged: dict[str, Any] = {}
-    for layer in (*layers, given):
+    for layer in (*layers, flag_values):
         if "secret_key" in layer or "secret_key_file" in layer:  # one of them replaces the other
             merged.pop("secret_key", None)
             merged.pop("secret_key_file", None)
@@ -155,9 +157,9 @@ def _find_profile(file: Path, name: str | None, is_file_named: bool) -> dict[str
     if not name and not is_file_named and not file.exists():
         return {}
     profiles = read_profiles(file)
-    wanted = name or DEFAULT_PROFILE
-    if wanted in profiles:
-        return dict(profiles[wanted])
+    profile = name or DEFAULT_PROFILE
+    if profile in profiles:
+        return dict(profiles[profile])
     if name:
         raise SettingsError(f'--profile: "{name}" is not in {file}{suggest_name(name, profiles)}')
     return {}

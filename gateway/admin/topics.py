@@ -91,16 +91,16 @@ def _configs_of_brokers(client: "AdminClient") -> dict[str, dict[str, TopicConfi
 
 def _topic_row(name: str, kind: str, held: Mapping[str, TopicConfig]) -> dict[str, Any]:
     configs = list(held.values())
-    attributes = {key: value for each in configs for key, value in attributes_of(each).items()}
+    attributes = {key: value for config in configs for key, value in attributes_of(config).items()}
     return {
         "topic": name,
         "kind": kind,
         "type": attributes.pop(MESSAGE_TYPE, None),
         "brokers": sorted(held),
-        "readQueues": sum(each.read_queue_nums for each in configs),
-        "writeQueues": sum(each.write_queue_nums for each in configs),
-        "permission": "/".join(sorted({permission_text(each.perm) for each in configs})) or None,
-        "ordered": any(each.order for each in configs),
+        "readQueues": sum(config.read_queue_nums for config in configs),
+        "writeQueues": sum(config.write_queue_nums for config in configs),
+        "permission": "/".join(sorted({permission_text(config.perm) for config in configs})) or None,
+        "ordered": any(config.order for config in configs),
         "attributes": attributes,
     }
 
@@ -128,9 +128,12 @@ def read_config(client: "AdminClient", broker: str, topic: str) -> TopicConfig |
 def describe_topic(client: "AdminClient", topic: str) -> dict[str, Any]:
     """Return everything about one topic: settings by broker, queues with their offsets, groups. Raises NotFound."""
     route = client.route(topic)
-    brokers = sorted(each.broker_name for each in route.queue_datas)
-    addresses = {each.broker_name: dict(sorted(each.broker_addrs.items())) for each in route.broker_datas}
-    placed = {each.broker_name: each for each in route.queue_datas}
+    brokers = sorted(queue_data.broker_name for queue_data in route.queue_datas)
+    addresses = {
+        broker_data.broker_name: dict(sorted(broker_data.broker_addrs.items()))
+        for broker_data in route.broker_datas
+    }
+    queues_by_broker = {queue_data.broker_name: queue_data for queue_data in route.queue_datas}
 
     def read(broker: str) -> tuple[TopicConfig | None, dict[int, TopicOffset], list[str]]:
         config = read_config(client, broker, topic)
@@ -138,7 +141,7 @@ def describe_topic(client: "AdminClient", topic: str) -> dict[str, Any]:
             return None, {}, []
         stats = client.ask_broker(broker, GetTopicStatsInfo(topic=topic)).data.offset_table
         groups = client.ask_broker(broker, QueryTopicConsumeByWho(topic=topic)).data.group_list
-        return config, {queue.queue_id: each for queue, each in stats.items()}, groups
+        return config, {queue.queue_id: offsets for queue, offsets in stats.items()}, groups
 
     answers = dict(zip(brokers, client.map_brokers(brokers, read), strict=True))
     attributes: dict[str, str] = {}
@@ -162,15 +165,15 @@ def describe_topic(client: "AdminClient", topic: str) -> dict[str, Any]:
         "type": attributes.pop(MESSAGE_TYPE, None),
         "attributes": attributes,
         "ordered": any(config.order for config, _, _ in answers.values() if config is not None),
-        "messages": sum(each["messages"] for each in queues),
+        "messages": sum(queue["messages"] for queue in queues),
         "groups": sorted({group for _, _, groups in answers.values() for group in groups}),
         "brokers": [
             {
                 "broker": broker,
                 "addresses": {str(number): address for number, address in addresses.get(broker, {}).items()},
-                "readQueues": placed[broker].read_queue_nums,
-                "writeQueues": placed[broker].write_queue_nums,
-                "permission": permission_text(placed[broker].perm),
+                "readQueues": queues_by_broker[broker].read_queue_nums,
+                "writeQueues": queues_by_broker[broker].write_queue_nums,
+                "permission": permission_text(queues_by_broker[broker].perm),
             }
             for broker in brokers
         ],
@@ -181,9 +184,9 @@ def describe_topic(client: "AdminClient", topic: str) -> dict[str, Any]:
 # -- changes ------------------------------------------------------------------------------------------------------
 
 
-def attribute_text(wanted: Mapping[str, str], removed: Sequence[str] = ()) -> str | None:
+def attribute_text(attributes: Mapping[str, str], removed: Sequence[str] = ()) -> str | None:
     """Return attributes in the form that brokers read, ``+key=value,-key``; None without any."""
-    parts = [f"+{key}={value}" for key, value in wanted.items()] + [f"-{key}" for key in removed]
+    parts = [f"+{key}={value}" for key, value in attributes.items()] + [f"-{key}" for key in removed]
     return ",".join(parts) or None
 
 
@@ -204,8 +207,10 @@ def create_topic(
         )
     request = UpdateAndCreateTopic.from_config(config, attribute_text(attributes))
     client.map_brokers(brokers, lambda broker: client.ask_broker(broker, request))
-    for broker, made in brokers_with_topic(client, config.topic_name, brokers if attributes else ()).items():
-        ignored = [key for key, value in attributes.items() if attributes_of(made).get(key) != value]
+    for broker, created in brokers_with_topic(
+        client, config.topic_name, brokers if attributes else ()
+    ).items():
+        ignored = [key for key, value in attributes.items() if attributes_of(created).get(key) != value]
         if ignored:
             raise AdminError(
                 f'topic "{config.topic_name}" was created, but {broker} ignored {", ".join(ignored)}: brokers '
@@ -229,7 +234,7 @@ def alter_topic(
     rows = []
     for broker, config in present.items():
         before = {name: getattr(config, name) for name in changes}
-        known = attributes_of(config)
+        old_attributes = attributes_of(config)
         for name, value in changes.items():
             setattr(config, name, value)
         client.ask_broker(
@@ -242,9 +247,9 @@ def alter_topic(
             if before[name] != value
         ]
         rows += [
-            {"broker": broker, "setting": key, "before": known.get(key), "now": after.get(key)}
+            {"broker": broker, "setting": key, "before": old_attributes.get(key), "now": after.get(key)}
             for key, value in {**attributes, **dict.fromkeys(removed)}.items()
-            if known.get(key) != value
+            if old_attributes.get(key) != value
         ]
     return rows
 
@@ -258,12 +263,14 @@ def delete_topic(client: "AdminClient", topic: str, brokers: Sequence[str]) -> l
     if not present:
         client.route(topic)
     client.map_brokers(present, lambda broker: client.ask_broker(broker, DeleteTopicInBroker(topic=topic)))
-    others = [each for each in client.masters if each not in brokers]
-    keepers = brokers_with_topic(client, topic, others)
+    other_brokers = [broker for broker in client.masters if broker not in brokers]
+    keepers = brokers_with_topic(client, topic, other_brokers)
     for cluster, members in client.cluster.cluster_addr_table.items():
         if set(brokers) & set(members):
             client.ask_namesrvs(DeleteTopicInNamesrv(topic=topic, cluster_name=cluster))
-            _restore_route(client, topic, {each: keepers[each] for each in members if each in keepers})
+            _restore_route(
+                client, topic, {member: keepers[member] for member in members if member in keepers}
+            )
     return list(present)
 
 
@@ -301,7 +308,7 @@ def wait_for_route(client: "AdminClient", topic: str, brokers: Iterable[str], ti
     deadline_s = time.monotonic() + timeout_s
     while True:
         route = client.find_route(topic)
-        if route is not None and {each.broker_name for each in route.queue_datas} >= set(brokers):
+        if route is not None and {queue_data.broker_name for queue_data in route.queue_datas} >= set(brokers):
             return True
         if time.monotonic() > deadline_s:
             return False

@@ -176,9 +176,9 @@ class PolicyTable(SettingsTable):
         """Remove the entry for a resource; without one, all policies of the user. Raises AccountError."""
         if user not in self.policies:
             raise AccountError("The acl is not exist.")
-        left = NO_POLICIES if resource is None else self.policies[user].without_entry(kind, resource)
-        if left.entries:
-            self.put(user, left)
+        remaining = NO_POLICIES if resource is None else self.policies[user].without_entry(kind, resource)
+        if remaining.entries:
+            self.put(user, remaining)
         else:
             self.delete(user)
 
@@ -226,6 +226,6 @@ def _parse_acls(content: bytes) -> dict[str, Policies]:
 
 def _parse_acl(key: object, value: object) -> tuple[str, Policies]:
     entries: dict[PolicyType, tuple[PolicyEntry, ...]] = {}
-    for kind, found in parse_policies(AclInfo.from_value(value)):
-        entries[kind] = (*entries.get(kind, ()), *found)
+    for kind, kind_entries in parse_policies(AclInfo.from_value(value)):
+        entries[kind] = (*entries.get(kind, ()), *kind_entries)
     return parse_name(key), Policies(entries)

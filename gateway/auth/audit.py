@@ -89,10 +89,10 @@ class AuditLog:
 
     def observers(self) -> dict[int, Observe]:
         """Return what is told of requests whose handlers have returned, by request code."""
-        found: dict[int, Observe] = dict.fromkeys(AUDITED, self._begin)
+        observers: dict[int, Observe] = dict.fromkeys(AUDITED, self._begin)
         if self._outside_commits is not None:
-            found[UpdateConsumerOffset.code] = partial(self._begin_commit, self._outside_commits)
-        return found
+            observers[UpdateConsumerOffset.code] = partial(self._begin_commit, self._outside_commits)
+        return observers
 
     def _protect(self, protect: Protect, code: int, handler: Handler) -> Handler:
         checked = protect(code, handler)

@@ -78,8 +78,8 @@ def _request_mode(command: Command) -> Iterator[str]:
 def _user(command: Command) -> Iterator[str]:
     """Yield what is given of a user, of the password only that there is one."""
     data = _parse_body(command)
-    given = {"type": data.user_type, "status": data.user_status, "password": data.password and "given"}
-    yield from (f"{name}={value}" for name, value in given.items() if value)
+    properties = {"type": data.user_type, "status": data.user_status, "password": data.password and "given"}
+    yield from (f"{name}={value}" for name, value in properties.items() if value)
 
 
 def _rules(command: Command) -> Iterator[str]:

@@ -47,10 +47,10 @@ def explain(config_dir: Path, user: str, actions: tuple[str, ...], resource: str
         policies = PolicyTable(ConfigFile(files, str(config_dir / ACLS_FILE)))
     except (OSError, ValueError) as problem:
         raise click.ClickException(str(problem)) from problem
-    found, wanted = parse_resource(resource), [find_named(Action, name) for name in actions]
-    if found is None or found.pattern is not ResourcePattern.LITERAL:
+    target, chosen_actions = parse_resource(resource), [find_named(Action, name) for name in actions]
+    if target is None or target.pattern is not ResourcePattern.LITERAL:
         raise click.UsageError(f"--resource {resource} is none of Topic:NAME, Group:NAME and Cluster:NAME.")
-    if None in wanted:
+    if None in chosen_actions:
         raise click.UsageError("--action is one of All, Pub, Sub, Create, Update, Delete, Get, List.")
     account = users.get(user)
     if account is None:
@@ -63,13 +63,13 @@ def explain(config_dir: Path, user: str, actions: tuple[str, ...], resource: str
     if account.is_super:
         click.echo(f"yes: {user} is a super user.")
         return
-    if found.type.value == "Topic":
-        found = topic_resource(found.name)
-    need = Need([action for action in wanted if action is not None], found)
+    if target.type.value == "Topic":
+        target = topic_resource(target.name)
+    need = Need([action for action in chosen_actions if action is not None], target)
     reason = explain_denial(policies.get(user), need, source)
     if reason is not None:
         click.echo(f"no: {describe_denial(user, need, source, reason)}")
         raise SystemExit(ExitCode.REFUSED)
-    decision = policies.get(user).decide(found, need.actions, source)
+    decision = policies.get(user).decide(target, need.actions, source)
     kind = decision.policy_type.value.lower() if decision.policy_type is not None else ""
     click.echo(f"yes: the {kind} rule says: {decision.entry}")

@@ -91,7 +91,7 @@ class PlainAccounts:
     def is_trusted_address(self, address: str, user: str | None) -> bool:
         """Tell whether the white addresses of the file, or of the account, contain an address."""
         if user is None:
-            return any(matches_address(each, address) for each in self._acl.white_addresses)
+            return any(matches_address(pattern, address) for pattern in self._acl.white_addresses)
         account = self._acl.accounts.get(user)
         return account is not None and matches_address(account.white_remote_address, address)
 
@@ -122,8 +122,8 @@ def load_plain_acl(file: Path) -> PlainAcl:
     except (UnicodeDecodeError, yaml.YAMLError, RecursionError) as problem:
         # Its own text quotes the file, which holds secrets.
         mark = getattr(problem, "problem_mark", None)
-        place = "" if mark is None else f", line {mark.line + 1}, column {mark.column + 1}"
-        raise PlainAclError(f"{file}{place}: this is no YAML") from None
+        position = "" if mark is None else f", line {mark.line + 1}, column {mark.column + 1}"
+        raise PlainAclError(f"{file}{position}: this is no YAML") from None
     if not isinstance(content, dict):
         raise PlainAclError(f"{file}: neither accounts nor globalWhiteRemoteAddresses")
     accounts: dict[str, PlainAccount] = {}
@@ -131,7 +131,7 @@ def load_plain_acl(file: Path) -> PlainAcl:
         account = _parse_account(entry, f"{file}: accounts")
         accounts.setdefault(account.access_key, account)
     addresses = _list(content.get("globalWhiteRemoteAddresses"), f"{file}: globalWhiteRemoteAddresses")
-    return PlainAcl(accounts, tuple(str(each) for each in addresses if each))
+    return PlainAcl(accounts, tuple(str(white_address) for white_address in addresses if white_address))
 
 
 def _list(value: Any, where: str) -> list[Any]:
@@ -171,13 +171,13 @@ def _checked_permission(value: Any, where: str) -> str:
 
 
 def _parse_permissions(value: Any, where: str) -> tuple[tuple[str, str], ...]:
-    found = []
+    permissions = []
     for entry in _list(value, where):
         name, separator, permission = str(entry).partition("=")
         if not separator or not name.strip():
             raise PlainAclError(f"{where}: {entry} is not NAME=PERMISSION")
-        found.append((name.strip(), _checked_permission(permission, where)))
-    return tuple(found)
+        permissions.append((name.strip(), _checked_permission(permission, where)))
+    return tuple(permissions)
 
 
 # -- translation ----------------------------------------------------------------------------------------------------
@@ -243,18 +243,20 @@ def matches_address(pattern: str, address: str) -> bool:
     if pattern in ("*", "*.*.*.*"):
         return True
     if "{" not in pattern and "," in pattern:
-        return any(matches_address(each, address) for each in pattern.split(","))
+        return any(matches_address(single_pattern, address) for single_pattern in pattern.split(","))
     if is_in_range(address, pattern):
         return True
-    wanted, given = _PARTS.findall(pattern), address.split(".")
-    return len(wanted) == len(given) == 4 and all(map(_matches_part, wanted, given))
+    pattern_parts, address_parts = _PARTS.findall(pattern), address.split(".")
+    return len(pattern_parts) == len(address_parts) == 4 and all(
+        map(_matches_part, pattern_parts, address_parts)
+    )
 
 
 def _matches_part(pattern: str, part: str) -> bool:
     if pattern == "*":
         return True
     if pattern.startswith("{") and pattern.endswith("}"):
-        return any(_matches_part(each.strip(), part) for each in pattern[1:-1].split(","))
+        return any(_matches_part(choice.strip(), part) for choice in pattern[1:-1].split(","))
     low, dash, high = pattern.partition("-")
     if dash and low.isdecimal() and high.isdecimal() and part.isdecimal():
         return _number(low) <= _number(part) <= _number(high)
@@ -267,7 +269,7 @@ def _number(digits: str) -> tuple[int, str]:
     return len(digits), digits
 
 
-def accounts_to_migrate(acl: PlainAcl, known: Iterable[str]) -> list[PlainAccount]:
+def accounts_to_migrate(acl: PlainAcl, user_names: Iterable[str]) -> list[PlainAccount]:
     """Return the accounts whose access keys are no users yet."""
-    users = set(known)
+    users = set(user_names)
     return [account for name, account in acl.accounts.items() if name not in users]

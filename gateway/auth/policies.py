@@ -55,10 +55,12 @@ class PolicyEntry:
         """Tell whether the entry is about one of the actions, from this address."""
         if Action.ALL not in self.actions and self.actions.isdisjoint(actions):
             return False
-        return not self.source_ips or any(is_in_range(source_ip, each) for each in self.source_ips)
+        return not self.source_ips or any(
+            is_in_range(source_ip, source_range) for source_range in self.source_ips
+        )
 
     def __str__(self) -> str:
-        actions = ",".join(sorted(each.value for each in self.actions))
+        actions = ",".join(sorted(action.value for action in self.actions))
         sources = f" from {','.join(self.source_ips)}" if self.source_ips else ""
         return f"{'Allow' if self.is_allow else 'Deny'} {actions} on {self.resource}{sources}"
 
@@ -95,7 +97,7 @@ class Policies:
     def __init__(self, entries: dict[PolicyType, tuple[PolicyEntry, ...]]) -> None:
         self.allowed: set[RequestKey] = set()
         self.entries = {kind: entries[kind] for kind in PolicyType if entries.get(kind)}
-        self._indexes = [(kind, _EntryIndex(found)) for kind, found in self.entries.items()]
+        self._indexes = [(kind, _EntryIndex(kind_entries)) for kind, kind_entries in self.entries.items()]
 
     def decide(self, resource: Resource, actions: Sequence[Action], source_ip: str) -> Decision:
         """Decide whether one of the actions is allowed on a single resource."""
@@ -129,8 +131,8 @@ class Policies:
 
     def without_entry(self, kind: PolicyType, resource: Resource) -> "Policies":
         """Return policies without the entry for a resource."""
-        left = tuple(entry for entry in self.entries.get(kind, ()) if entry.resource != resource)
-        return Policies({**self.entries, kind: left})
+        remaining = tuple(entry for entry in self.entries.get(kind, ()) if entry.resource != resource)
+        return Policies({**self.entries, kind: remaining})
 
 
 class _EntryIndex:
@@ -156,9 +158,9 @@ class _EntryIndex:
     def find(self, resource: Resource, actions: Sequence[Action], source_ip: str) -> PolicyEntry | None:
         """Return the most specific entry that matches, one that denies first."""
         for candidates in self._by_specificity(resource):
-            found = [entry for entry in candidates if entry.matches(actions, source_ip)]
-            if found:
-                return next((entry for entry in found if not entry.is_allow), found[0])
+            matching = [entry for entry in candidates if entry.matches(actions, source_ip)]
+            if matching:
+                return next((entry for entry in matching if not entry.is_allow), matching[0])
         return None
 
     def _by_specificity(self, resource: Resource) -> Iterable[list[PolicyEntry]]:
@@ -182,12 +184,12 @@ def parse_policies(info: AclInfo) -> list[tuple[PolicyType, list[PolicyEntry]]]:
 
     Source: AclConverter.convertAcl and AuthorizationMetadataManagerImpl.validate, 5.4.0.
     """
-    policies = [each for each in info.policies if each.entries]
+    policies = [policy for policy in info.policies if policy.entries]
     if not policies:
         raise InvalidPolicy("The policies is empty.")
     return [
-        (parse_policy_type(each.policy_type), [parse_entry(entry) for entry in each.entries])
-        for each in policies
+        (parse_policy_type(policy.policy_type), [parse_entry(entry) for entry in policy.entries])
+        for policy in policies
     ]
 
 
@@ -203,8 +205,8 @@ def parse_entry(info: PolicyEntryInfo) -> PolicyEntry:
         raise InvalidPolicy("The resource is null.")
     if any(name.lower() == "any" for name in info.actions):
         raise InvalidPolicy("The actions can not be Any.")
-    found = (find_named(Action, name) for name in info.actions)
-    actions = frozenset(action for action in found if action is not None)
+    named_actions = (find_named(Action, name) for name in info.actions)
+    actions = frozenset(action for action in named_actions if action is not None)
     if not actions:
         raise InvalidPolicy("The actions is empty.")
     for source_ip in info.source_ips:

@@ -16,7 +16,7 @@ NamedEnum = TypeVar("NamedEnum", bound=Enum)
 
 def find_named(kind: type[NamedEnum], name: str | None) -> NamedEnum | None:
     """Return the member whose value is this name, without case; None for another one, or none."""
-    return next((each for each in kind if name and each.value.lower() == name.lower()), None)
+    return next((member for member in kind if name and member.value.lower() == name.lower()), None)
 
 
 class Action(Enum):
@@ -74,14 +74,14 @@ def parse_resource(key: str | None) -> Resource | None:
     if key == ANYTHING:
         return Resource(ResourceType.ANY, "", ResourcePattern.ANY)
     kind, _, name = key.partition(":")
-    found = find_named(ResourceType, kind)
-    if found is None:
+    resource_type = find_named(ResourceType, kind)
+    if resource_type is None:
         return None
     if name == ANYTHING:
-        return Resource(found, "", ResourcePattern.ANY)
+        return Resource(resource_type, "", ResourcePattern.ANY)
     if name.endswith(ANYTHING):
-        return Resource(found, name.partition(ANYTHING)[0], ResourcePattern.PREFIXED)
-    return Resource(found, name)
+        return Resource(resource_type, name.partition(ANYTHING)[0], ResourcePattern.PREFIXED)
+    return Resource(resource_type, name)
 
 
 def topic_resource(topic: str) -> Resource:

@@ -45,7 +45,7 @@ class AuthConfig:
         "",
         "plain_acl.yml with the accounts of ACL 1.0; read again when it changes",
         path=True,
-        ours=True,
+        unofficial=True,
     )
     migrate_from_v1: bool = key(
         "migrateAuthFromV1Enabled",

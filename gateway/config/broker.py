@@ -63,7 +63,7 @@ class BrokerConfig:
         low=0,
         high=65535,
         live=True,
-        ours=True,
+        unofficial=True,
     )
     ha_listen_port: int = key(
         "haListenPort",

@@ -33,7 +33,7 @@ def reference() -> str:
     """Return every key as Markdown tables."""
     parts = ["# Configuration\n\n" + ORDER]
     for table, title in TITLES.items():
-        rows = [_row(table, each) for each in keys_of(TABLES[table]).values()]
+        rows = [_row(table, key) for key in keys_of(TABLES[table]).values()]
         head = ("key", "default", "range", "environment", "meaning")
         parts.append(f"\n## {title}\n\n{markdown_table(head, rows)}")
     return "".join(parts)
@@ -49,11 +49,11 @@ def example_file(table: str) -> str:
     for name in (table, "listener", "tls", "auth", "process"):
         if name != table:
             lines += [f"# --- {TITLES[name]}", ""]
-        for each in keys_of(TABLES[name]).values():
-            choices = choices_of(each.setting)
+        for key in keys_of(TABLES[name]).values():
+            choices = choices_of(key.setting)
             lines += [
-                f"# {_meaning(each)}{': ' if choices else ''}{choices}",
-                f"#{each.name}={escape_value(plain_value(each.setting.default))}",
+                f"# {_meaning(key)}{': ' if choices else ''}{choices}",
+                f"#{key.name}={escape_value(plain_value(key.setting.default))}",
                 "",
             ]
     return "\n".join(lines)

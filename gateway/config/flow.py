@@ -78,7 +78,7 @@ class FlowSettings:
         "maximum messages per second from producers; 0: no limit",
         low=0,
         live=True,
-        ours=True,
+        unofficial=True,
     )
     send_quota_bytes: int = key(
         "sendQuotaBytes",
@@ -86,7 +86,7 @@ class FlowSettings:
         "maximum bytes of bodies per second from producers; 0: no limit",
         low=0,
         live=True,
-        ours=True,
+        unofficial=True,
     )
     pull_quota_messages: int = key(
         "pullQuotaMessages",
@@ -94,7 +94,7 @@ class FlowSettings:
         "maximum messages per second to consumers; 0: no limit",
         low=0,
         live=True,
-        ours=True,
+        unofficial=True,
     )
     pull_quota_bytes: int = key(
         "pullQuotaBytes",
@@ -102,7 +102,7 @@ class FlowSettings:
         "maximum bytes of bodies per second to consumers; 0: no limit",
         low=0,
         live=True,
-        ours=True,
+        unofficial=True,
     )
     quota_burst_s: int = key(
         "quotaBurstSeconds",
@@ -111,5 +111,5 @@ class FlowSettings:
         low=1,
         high=3_600,
         live=True,
-        ours=True,
+        unofficial=True,
     )

@@ -41,16 +41,16 @@ def key(
     pattern: str = "",
     path: bool = False,
     live: bool = False,
-    ours: bool = False,
+    unofficial: bool = False,
     secret: bool = False,
 ) -> T:
     """Declare a dataclass field that is read from the key `name`.
 
     `pattern` must match a text as a whole; `description` says it to people. `path`: a leading ~ is the home
-    directory. `live`: may be changed while the server runs. `ours`: the official server does not have the key.
+    directory. `live`: may be changed while the server runs. `unofficial`: the official server does not have the key.
     `secret`: never printed.
     """
-    tags = [tag for tag, applies in ((OURS, ours), (LIVE, live)) if applies]
+    tags = [tag for tag, applies in ((OURS, unofficial), (LIVE, live)) if applies]
     field: Any = setting(
         default,
         description,
@@ -95,7 +95,7 @@ _KNOWN_KEYS: dict[type[Any], dict[str, Key]] = {}
 def keys_of(table: type[Any]) -> Mapping[str, Key]:
     """Return the keys of a configuration dataclass and of those it holds, by name, in order of declaration."""
     if table not in _KNOWN_KEYS:
-        _KNOWN_KEYS[table] = {each.name: each for each in _keys_below(table, "")}
+        _KNOWN_KEYS[table] = {key.name: key for key in _keys_below(table, "")}
     return _KNOWN_KEYS[table]
 
 
@@ -116,8 +116,8 @@ def upper_snake(name: str) -> str:
 def values_of(config: Any) -> dict[str, str]:
     """Return every key of a configuration with its present value as text; secrets are redacted."""
     return {
-        name: REDACTED if each.setting.secret else plain_value(attrgetter(each.attribute)(config))
-        for name, each in keys_of(type(config)).items()
+        name: REDACTED if key.setting.secret else plain_value(attrgetter(key.attribute)(config))
+        for name, key in keys_of(type(config)).items()
     }
 
 

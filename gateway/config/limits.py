@@ -16,7 +16,7 @@ _MANY = 100_000_000
 
 def limit(name: str, default: int, description: str, *, low: int = 1, high: int = _MANY) -> int:
     """Declare a limit that may be changed while the server runs."""
-    return key(name, default, description, low=low, high=high, live=True, ours=True)
+    return key(name, default, description, low=low, high=high, live=True, unofficial=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class BrokerLimits:
         "memory for compiled filters of subscriptions; those not used lately are dropped and compiled again",
         low=MIB,
         high=1024 * MIB,
-        ours=True,
+        unofficial=True,
     )
     max_consumer_filter_bytes: int = limit(
         "maxConsumerFilterBytes",
@@ -121,7 +121,7 @@ class BrokerLimits:
         "maximum number of keys of a message that are indexed; the message is stored with all of them",
         low=1,
         high=32_768,
-        ours=True,
+        unofficial=True,
     )
 
 

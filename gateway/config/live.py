@@ -36,11 +36,11 @@ class ConfigUpdate(Generic[C]):
 
 
 def apply_update(
-    config: C, text: str, black_list: Set[str], others: Mapping[str, str] = MappingProxyType({})
+    config: C, text: str, black_list: Set[str], other_values: Mapping[str, str] = MappingProxyType({})
 ) -> ConfigUpdate[C]:
     """Return a configuration with the values of a properties text.
 
-    Keys that keep their value are accepted, too; ``others`` are the values of listed keys that ``config`` lacks.
+    Keys that keep their value are accepted, too; ``other_values`` are the values of listed keys that ``config`` lacks.
 
     Raises ForbiddenKey, PropertiesError, or ValueError for a value that does not fit and for a text that is too long;
     nothing changes then.
@@ -51,7 +51,7 @@ def apply_update(
     for entry in entries:
         if entry.key in black_list:
             raise ForbiddenKey(entry.key)
-    declared, listed = keys_of(type(config)), {**others, **values_of(config)}
+    declared, listed = keys_of(type(config)), {**other_values, **values_of(config)}
     values: dict[str, Value] = {}
     for entry in entries:
         if entry.key in declared and declared[entry.key].is_live:
@@ -77,9 +77,9 @@ def _refusal_of(names: tuple[str, ...], declared: set[str]) -> str:
     return "; ".join(reasons)
 
 
-def list_values(config: Any, others: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Return the properties text of all values of a configuration, sorted by key, with ``others`` in between."""
-    return format_properties({**others, **values_of(config)})
+def list_values(config: Any, other_values: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return the properties text of all values of a configuration, sorted by key, with ``other_values`` in between."""
+    return format_properties({**other_values, **values_of(config)})
 
 
 def official_values(*configs: Any) -> dict[str, str]:

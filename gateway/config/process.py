@@ -119,7 +119,7 @@ class ListenerLimits:
         "maximum size of the header of a frame, in bytes",
         low=256,
         high=16 * MIB,
-        ours=True,
+        unofficial=True,
     )
     json_values: int = key(
         "maxJsonValues",
@@ -127,7 +127,7 @@ class ListenerLimits:
         "maximum number of values in the JSON body of a request; reading 100,000 takes about 0.1 s",
         low=1_000,
         high=100_000_000,
-        ours=True,
+        unofficial=True,
     )
     output_bytes: int = key(
         "outputHighWaterMark",
@@ -135,7 +135,7 @@ class ListenerLimits:
         "bytes of unread answers above which a peer's requests wait",
         low=1024,
         high=1024 * MIB,
-        ours=True,
+        unofficial=True,
     )
     output_limit_bytes: int = key(
         "outputLimit",
@@ -143,7 +143,7 @@ class ListenerLimits:
         "bytes of unread answers above which the connection is closed",
         low=1024,
         high=4096 * MIB,
-        ours=True,
+        unofficial=True,
     )
     outstanding_requests: int = key(
         "outstandingRequests",
@@ -151,7 +151,7 @@ class ListenerLimits:
         "maximum number of requests of one peer in progress",
         low=1,
         high=1_000_000,
-        ours=True,
+        unofficial=True,
     )
     idle_close_s: int = key(
         "serverChannelMaxIdleTimeSeconds",
@@ -173,7 +173,7 @@ class ListenerLimits:
         "maximum number of connections from one address to a namesrv or a broker; 0 means no limit",
         low=0,
         high=1_000_000,
-        ours=True,
+        unofficial=True,
     )
     grpc_streams: int = key(
         "grpcMaxStreams",
@@ -181,7 +181,7 @@ class ListenerLimits:
         "maximum number of RPCs of one gRPC connection in progress",
         low=1,
         high=100_000,
-        ours=True,
+        unofficial=True,
     )
     backlog: int = key(
         "serverSocketBacklog", 1024, "maximum number of connections waiting to be accepted", low=1, high=65535
@@ -213,33 +213,38 @@ class ProcessConfig:
         "publishedPorts",
         False,
         "whether clients on a container's host are told 127.0.0.1 (brokerIP1=auto); true in the container image",
-        ours=True,
+        unofficial=True,
     )
     brokers: int = key(
-        "brokers", 1, "number of brokers of this server; their ports are 10 apart", low=1, high=26, ours=True
+        "brokers",
+        1,
+        "number of brokers of this server; their ports are 10 apart",
+        low=1,
+        high=26,
+        unofficial=True,
     )
     processes: bool = key(
         "brokerProcesses",
         False,
         "whether each broker runs in a process of its own, and so uses a core of its own",
-        ours=True,
+        unofficial=True,
     )
     memory: bool = key(
-        "memoryStore", False, "whether everything stays in memory and is lost at the end", ours=True
+        "memoryStore", False, "whether everything stays in memory and is lost at the end", unofficial=True
     )
     log_level: str = key(
         "logLevel",
         "info",
         "log level",
         choices=("debug", "info", "warning", "error"),
-        ours=True,
+        unofficial=True,
     )
     log_format: str = key(
         "logFormat",
         "text",
         "form of log lines: text, or one JSON object per line",
         choices=("text", "json"),
-        ours=True,
+        unofficial=True,
     )
     http_port: int = key(
         "httpPort",
@@ -247,33 +252,33 @@ class ProcessConfig:
         "port of /healthz, /readyz and /metrics; 0 for a free one, -1 for none",
         low=-1,
         high=65535,
-        ours=True,
+        unofficial=True,
     )
     http_address: str = key(
         "httpAddress",
         "127.0.0.1",
         "address that httpPort listens on; others than loopback addresses need httpToken",
-        ours=True,
+        unofficial=True,
     )
     http_tls: str = key(
         "httpTls",
         "disabled",
         "connections that httpPort accepts: only plain ones, both kinds, or only TLS with the tls.server certificate",
         choices=("disabled", "permissive", "enforcing"),
-        ours=True,
+        unofficial=True,
     )
     http_token: str = key(
         "httpToken",
         "",
         "token that /metrics requires (Authorization: Bearer TOKEN); empty: none",
-        ours=True,
+        unofficial=True,
         secret=True,
     )
     http_hosts: str = key(
         "httpHosts",
         "",
         "host names, separated by commas, under which /metrics may be asked for besides addresses and localhost",
-        ours=True,
+        unofficial=True,
     )
     grpc_port: int = key(
         "grpcServerPort",
@@ -288,23 +293,27 @@ class ProcessConfig:
         "port of the HTTP API for tests (time, faults, reset); 0 for a free one, -1 for none; needs memoryStore",
         low=-1,
         high=65535,
-        ours=True,
+        unofficial=True,
     )
     control_address: str = key(
         "controlAddress",
         "127.0.0.1",
         "address that controlPort listens on; others than loopback addresses need controlToken",
-        ours=True,
+        unofficial=True,
     )
     control_token: str = key(
         "controlToken",
         "",
         "token that the HTTP API for tests requires (Authorization: Bearer TOKEN); empty: none",
-        ours=True,
+        unofficial=True,
         secret=True,
     )
     ready_file: str = key(
-        "readyFile", "", "file to write the ready line to, besides standard output", path=True, ours=True
+        "readyFile",
+        "",
+        "file to write the ready line to, besides standard output",
+        path=True,
+        unofficial=True,
     )
     metrics_export: MetricsExportConfig = field(default_factory=MetricsExportConfig)
 

@@ -58,7 +58,7 @@ class ConfigError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class GivenValue:
+class SourceValue:
     """One value from a source: `origin` names the source in messages; `scope` is namesrv or broker.
 
     `strict`: an unknown key is an error. `from_flags`: it was given on the command line.
@@ -77,7 +77,7 @@ def load_config(
     files: Iterable[str] = (),
     environment: Mapping[str, str] | None = None,
     sets: Iterable[str] = (),
-    flags: Iterable[GivenValue] = (),
+    flags: Iterable[SourceValue] = (),
     *,
     strict: bool = False,
 ) -> ServeConfig:
@@ -86,16 +86,16 @@ def load_config(
     Raises ConfigError.
     """
     scope = "namesrv" if role == "namesrv" else "broker"
-    given: list[GivenValue] = []
+    values: list[SourceValue] = []
     for path in files:
-        given += values_of_file(path, "namesrv" if "namesrv" in os.path.basename(path) else scope, strict)
-    given += values_of_environment(environment or {}, role)
-    given += [_value_of_set(text, scope) for text in sets]
-    given += flags
-    return assemble(role, given)
+        values += values_of_file(path, "namesrv" if "namesrv" in os.path.basename(path) else scope, strict)
+    values += values_of_environment(environment or {}, role)
+    values += [_value_of_set(text, scope) for text in sets]
+    values += flags
+    return assemble(role, values)
 
 
-def values_of_file(path: str, scope: str, strict: bool = False) -> list[GivenValue]:
+def values_of_file(path: str, scope: str, strict: bool = False) -> list[SourceValue]:
     """Read every property of a file in official syntax. Raises ConfigError."""
     try:
         with open(path, "rb") as file:
@@ -106,42 +106,42 @@ def values_of_file(path: str, scope: str, strict: bool = False) -> list[GivenVal
     except PropertiesError as problem:
         raise ConfigError(f"{path}:{problem.line}: {problem.reason}") from problem
     return [
-        GivenValue(each.key, each.value, f"{path}:{each.line}", scope, strict, from_flags=False)
-        for each in entries
+        SourceValue(entry.key, entry.value, f"{path}:{entry.line}", scope, strict, from_flags=False)
+        for entry in entries
     ]
 
 
-def values_of_environment(environment: Mapping[str, str], role: Role) -> list[GivenValue]:
+def values_of_environment(environment: Mapping[str, str], role: Role) -> list[SourceValue]:
     """Read the variables RMQ_GATEWAY_<KEY>; RMQ_GATEWAY_NAMESRV_<KEY> for a namesrv's key that brokers have, too.
 
     A broker on its own also takes the official NAMESRV_ADDR, below RMQ_GATEWAY_NAMESRV_ADDR.
     """
-    names = {each.environment: ("broker", name) for name, each in keys_of(BrokerConfig).items()}
+    names = {key.environment: ("broker", name) for name, key in keys_of(BrokerConfig).items()}
     for table in (ListenerLimits, TlsConfig, AuthConfig, ProcessConfig):
-        names |= {each.environment: ("broker", name) for name, each in keys_of(table).items()}
+        names |= {key.environment: ("broker", name) for name, key in keys_of(table).items()}
     for name in keys_of(NamesrvConfig):
         names[f"{ENVIRONMENT_PREFIX}NAMESRV_{upper_snake(name)}"] = ("namesrv", name)
         names.setdefault(ENVIRONMENT_PREFIX + upper_snake(name), ("namesrv", name))
-    given = []
+    values = []
     if role == "broker" and environment.get("NAMESRV_ADDR"):
         official = environment["NAMESRV_ADDR"]
-        given.append(GivenValue("namesrvAddr", official, "environment NAMESRV_ADDR", from_flags=False))
+        values.append(SourceValue("namesrvAddr", official, "environment NAMESRV_ADDR", from_flags=False))
     for variable, text in sorted(environment.items()):
         if variable.startswith((CLIENT_ENVIRONMENT_PREFIX, CONSOLE_ENVIRONMENT_PREFIX)):
             continue
         if variable.startswith(ENVIRONMENT_PREFIX) and not _KUBERNETES_VARIABLE.fullmatch(variable):
             scope, name = names.get(variable, ("broker", variable))
-            given.append(GivenValue(name, text, f"environment {variable}", scope, from_flags=False))
-    return given
+            values.append(SourceValue(name, text, f"environment {variable}", scope, from_flags=False))
+    return values
 
 
-def _value_of_set(text: str, scope: str) -> GivenValue:
+def _value_of_set(text: str, scope: str) -> SourceValue:
     name, separator, value = text.partition("=")
     if not separator or not name.strip():
         # Of a text without a key only its first word is shown, because the rest may be a secret.
         word = re.split(r"[^\w.]", text)[0]
         raise ConfigError(f"--set {word}: expected key=value")
-    return GivenValue(name.strip(), value, f"--set {name.strip()}", scope)
+    return SourceValue(name.strip(), value, f"--set {name.strip()}", scope)
 
 
 def resolve_key(name: str, scope: str) -> tuple[str, Key] | None:
@@ -156,24 +156,24 @@ def resolve_key(name: str, scope: str) -> tuple[str, Key] | None:
     return None
 
 
-def assemble(role: Role, all_given: Iterable[GivenValue]) -> ServeConfig:
+def assemble(role: Role, source_values: Iterable[SourceValue]) -> ServeConfig:
     """Check the given values, later ones winning, and shape them into one process. Raises ConfigError."""
-    all_given = list(all_given)
+    source_values = list(source_values)
     values: dict[str, dict[str, Value]] = {table: {} for table in TABLES}
     notices: dict[str, None] = {}
-    for given in all_given:
-        found = resolve_key(given.name, given.scope)
-        if found is None:
-            notice = _notice_of_unknown(given)
-            if given.strict and reason_for(given.name) is None:
+    for source_value in source_values:
+        declared = resolve_key(source_value.name, source_value.scope)
+        if declared is None:
+            notice = _notice_of_unknown(source_value)
+            if source_value.strict and reason_for(source_value.name) is None:
                 raise ConfigError(notice)
             notices[notice] = None
         else:
-            table, key = found
-            value = values[table][key.name] = _parse(key, given)
+            table, key = declared
+            value = values[table][key.name] = _parse(key, source_value)
             if key.name in UNUSED and value != key.setting.default_value:
-                notices[f"{given.origin}: {given.name} {UNUSED_REASON}"] = None
-    _check_contradictions(all_given, in_memory=bool(values["process"].get("memoryStore")))
+                notices[f"{source_value.origin}: {source_value.name} {UNUSED_REASON}"] = None
+    _check_contradictions(source_values, in_memory=bool(values["process"].get("memoryStore")))
     broker = with_values(BrokerConfig(), values["broker"])
     process = with_values(ProcessConfig(), values["process"])
     _check_control(role, process)
@@ -195,18 +195,26 @@ def assemble(role: Role, all_given: Iterable[GivenValue]) -> ServeConfig:
     return ServeConfig(process, limits, tls, auth, namesrv, brokers, tuple(notices))
 
 
-def _parse(key: Key, given: GivenValue) -> Value:
-    label = given.origin if given.origin.endswith(key.name) else f"{given.origin}: {key.name}"
+def _parse(key: Key, source_value: SourceValue) -> Value:
+    label = (
+        source_value.origin
+        if source_value.origin.endswith(key.name)
+        else f"{source_value.origin}: {key.name}"
+    )
     try:
-        value: Value = key.setting.parse(given.text, label)
+        value: Value = key.setting.parse(source_value.text, label)
     except SettingsError as problem:
         raise ConfigError(str(problem)) from problem
     return value
 
 
-def _check_contradictions(all_given: Iterable[GivenValue], *, in_memory: bool) -> None:
+def _check_contradictions(source_values: Iterable[SourceValue], *, in_memory: bool) -> None:
     """Refuse flags that cannot both be meant; a file or variable may be overruled by a flag."""
-    flags = {given.name.rpartition(".")[2]: given for given in all_given if given.from_flags}
+    flags = {
+        source_value.name.rpartition(".")[2]: source_value
+        for source_value in source_values
+        if source_value.from_flags
+    }
     for name in _IN_MEMORY_WITHOUT if in_memory and "memoryStore" in flags else ():
         if name in flags:
             raise ConfigError(
@@ -250,21 +258,23 @@ def _check_grpc(role: Role, process: ProcessConfig) -> None:
         )
 
 
-def _notice_of_unknown(given: GivenValue) -> str:
-    reason = reason_for(given.name)
+def _notice_of_unknown(source_value: SourceValue) -> str:
+    reason = reason_for(source_value.name)
     if reason is not None:
-        return f"{given.origin}: {given.name} {reason}"
-    near = nearest_key(given.name)
-    return f"{given.origin}: unknown key {given.name}" + (f"; did you mean {near}?" if near else "")
+        return f"{source_value.origin}: {source_value.name} {reason}"
+    near = nearest_key(source_value.name)
+    return f"{source_value.origin}: unknown key {source_value.name}" + (
+        f"; did you mean {near}?" if near else ""
+    )
 
 
 def nearest_key(name: str) -> str | None:
     """Return the known key, or environment variable, that looks most like `name`."""
-    known = [each for table in TABLES.values() for each in keys_of(table)]
-    known += [official for names in REASONS.values() for official in names.split()]
+    names = [name for table in TABLES.values() for name in keys_of(table)]
+    names += [official for names in REASONS.values() for official in names.split()]
     if name.startswith(ENVIRONMENT_PREFIX):
-        known = [ENVIRONMENT_PREFIX + upper_snake(each) for each in known]
-    return nearest_name(name, known, cutoff=0.7)
+        names = [ENVIRONMENT_PREFIX + upper_snake(name) for name in names]
+    return nearest_name(name, names, cutoff=0.7)
 
 
 def _brokers(first: BrokerConfig, process: ProcessConfig) -> list[BrokerConfig]:
@@ -297,7 +307,7 @@ def _broker_at(first: BrokerConfig, index: int, name: str, root: str) -> BrokerC
 
 
 def _check_ports(namesrv: NamesrvConfig | None, brokers: tuple[BrokerConfig, ...]) -> None:
-    taken: dict[int, str] = {}
+    owners: dict[int, str] = {}
     needed = [("the namesrv", namesrv.listen_port)] if namesrv else []
     for broker in brokers:
         needed.append((broker.broker_name, broker.listen_port))
@@ -305,5 +315,5 @@ def _check_ports(namesrv: NamesrvConfig | None, brokers: tuple[BrokerConfig, ...
     for owner, port in needed:
         if port > 65535:
             raise ConfigError(f"port {port} of {owner} is above 65535")
-        if port and taken.setdefault(port, owner) != owner:
-            raise ConfigError(f"port {port} is configured for both {taken[port]} and {owner}")
+        if port and owners.setdefault(port, owner) != owner:
+            raise ConfigError(f"port {port} is configured for both {owners[port]} and {owner}")

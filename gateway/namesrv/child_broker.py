@@ -51,18 +51,18 @@ class ChildBroker:
         child: ChildBroker | None = connection.state.get(_STATE_KEY)
         return child
 
-    def register(self, given: Registration) -> None:
+    def register(self, registration: Registration) -> None:
         """Add or renew the broker as a local one. Raises RequestError for another broker's name or id."""
-        if (given.broker_name, given.broker_id) != (self._broker_name, self._broker_id):
+        if (registration.broker_name, registration.broker_id) != (self._broker_name, self._broker_id):
             raise refused(f"this channel belongs to {self._broker_name} with broker id {self._broker_id}")
-        missing = self._routes.missing_topics(given.broker_name, given.queues)
+        missing = self._routes.missing_topics(registration.broker_name, registration.queues)
         news = {
             topic: queues
-            for topic, queues in given.queues.items()
+            for topic, queues in registration.queues.items()
             if topic in missing or queues != self._registered.get(topic)
         }
-        self._registered = given.queues
-        self._routes.register_local(replace(given, queues=news, ha_address=""), given.queues)
+        self._registered = registration.queues
+        self._routes.register_local(replace(registration, queues=news, ha_address=""), registration.queues)
         self.registered.set()
 
     def unregister(self) -> None:
@@ -84,11 +84,11 @@ class ChildBrokers:
         child = self._children[broker_name] = ChildBroker(self._routes, broker_name, broker_id)
         return child
 
-    def check_not_reserved(self, given: Registration) -> None:
+    def check_not_reserved(self, registration: Registration) -> None:
         """Raise RequestError for the master of a name whose process is not registered at the moment."""
-        child = self._children.get(given.broker_name)
-        if child is not None and not child.registered.is_set() and given.broker_id == MASTER_ID:
+        child = self._children.get(registration.broker_name)
+        if child is not None and not child.registered.is_set() and registration.broker_id == MASTER_ID:
             raise refused(
-                f"{given.broker_name} is a broker process of this namesrv's server, which is being started; "
-                f"{given.address} needs another brokerName"
+                f"{registration.broker_name} is a broker process of this namesrv's server, which is being started; "
+                f"{registration.address} needs another brokerName"
             )

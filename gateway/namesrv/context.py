@@ -92,7 +92,7 @@ class Namesrv:
     @property
     def files(self) -> list[CoalescedFile]:
         """The files that a task has to write."""
-        return [each for each in (self.kv_file, self.settings_file) if each is not None]
+        return [file for file in (self.kv_file, self.settings_file) if file is not None]
 
 
 def build_namesrv(

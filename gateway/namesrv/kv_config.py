@@ -29,9 +29,9 @@ class KvConfig:
         self._namespaces = _parse(stored)
         self._entry_count = 0
         self._byte_count = 0
-        for namespace, held in self._namespaces.items():
+        for namespace, values in self._namespaces.items():
             self._count(1, _size(namespace))
-            for key, value in held.items():
+            for key, value in values.items():
                 self._count(1, _size(key) + _size(value))
 
     def _count(self, entries: int, size: int) -> None:
@@ -41,12 +41,12 @@ class KvConfig:
     def put(self, namespace: str, key: str, value: str) -> None:
         """Set a value. Raises RequestError at a limit; a value that gets smaller is always set."""
         namespace, key, value = map(_storable, (namespace, key, value))
-        known = self._namespaces.get(namespace)
-        previous = None if known is None else known.get(key)
-        entries = (known is None) + (previous is None)
+        entries_of_namespace = self._namespaces.get(namespace)
+        previous = None if entries_of_namespace is None else entries_of_namespace.get(key)
+        entries = (entries_of_namespace is None) + (previous is None)
         size = _size(value)
         if previous is None:
-            size += _size(key) + (_size(namespace) if known is None else 0)
+            size += _size(key) + (_size(namespace) if entries_of_namespace is None else 0)
         else:
             size -= _size(previous)
         self._check_limits(entries, size)
@@ -78,12 +78,12 @@ class KvConfig:
 
     def namespace_values(self, namespace: str) -> dict[str, str] | None:
         """Return all values of a namespace, None when it never had one."""
-        held = self._namespaces.get(namespace)
-        return None if held is None else dict(held)
+        values = self._namespaces.get(namespace)
+        return None if values is None else dict(values)
 
     def encoder(self) -> Callable[[], bytes]:
         """Return a function that encodes the present content, for a thread."""
-        copied = {namespace: dict(held) for namespace, held in self._namespaces.items()}
+        copied = {namespace: dict(values) for namespace, values in self._namespaces.items()}
         return partial(fastjson.dumps, {"configTable": copied})
 
 
@@ -108,11 +108,11 @@ def _parse(data: bytes | None) -> dict[str, dict[str, str]]:
     if not isinstance(table, dict):
         raise ValueError("kvConfig.json holds no configTable")
     namespaces = {}
-    for name, held in table.items():
-        if not isinstance(held, dict):
+    for name, values in table.items():
+        if not isinstance(values, dict):
             raise ValueError(f"kvConfig.json holds no table for the namespace {quoted(_text(name))}")
         namespaces[_text(name)] = {
-            _text(key): _text(value) for key, value in held.items() if value is not None
+            _text(key): _text(value) for key, value in values.items() if value is not None
         }
     return namespaces
 

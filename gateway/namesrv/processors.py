@@ -36,7 +36,7 @@ from remoting.handler_table import ANSWERS_LATER, AnswersLater, Call, HandlerTab
 from remoting.requests import namesrv as ask
 
 log = logging.getLogger(__name__)
-routes: HandlerTable[Namesrv] = HandlerTable()
+handlers: HandlerTable[Namesrv] = HandlerTable()
 
 QUOTED_KEYS_SINCE = VERSION_NAMES.index("V4_9_4")
 NO_REPLICATION: Final = (
@@ -49,7 +49,7 @@ UNCHANGEABLE_KEYS = {"configBlackList", "configStorePath", "kvConfigPath", "rock
 # -- brokers --
 
 
-@ask.RegisterBroker.on(routes)
+@ask.RegisterBroker.on(handlers)
 def register_broker(
     namesrv: Namesrv, request: ask.RegisterBroker, call: Call
 ) -> ask.RegisterBrokerReply | AnswersLater:
@@ -72,9 +72,9 @@ async def _register_later(namesrv: Namesrv, request: ask.RegisterBroker, call: C
     try:
         with _refusals_logged(namesrv, request, call):
             zone, limits = _zone_of(call.command), namesrv.config.limits
-            given = await namesrv.large_registrations.read(request, zone, limits)
+            registration = await namesrv.large_registrations.read(request, zone, limits)
             if not call.connection.closed:
-                call.reply(_accept(namesrv, given, call))
+                call.reply(_accept(namesrv, registration, call))
     except Exception as error:  # noqa: BLE001 - becomes the answer
         namesrv.observe_registration(call.connection, call.command)(error)
         call.fail(error)
@@ -97,29 +97,33 @@ def _refusals_logged(namesrv: Namesrv, request: ask.RegisterBroker, call: Call) 
         raise
 
 
-def _accept(namesrv: Namesrv, given: Registration, call: Call) -> ask.RegisterBrokerReply:
-    given = replace(given, replicates=call.command.ext.get(REPLICATES_FIELD) != "false")
+def _accept(namesrv: Namesrv, registration: Registration, call: Call) -> ask.RegisterBrokerReply:
+    registration = replace(registration, replicates=call.command.ext.get(REPLICATES_FIELD) != "false")
     child = ChildBroker.behind(call.connection)
     if child is not None:
-        child.register(given)
+        child.register(registration)
         return _registered(namesrv, RegistrationResult())
-    namesrv.child_brokers.check_not_reserved(given)
-    taken = namesrv.routes.register(given, call.connection, _local_host(call))
+    namesrv.child_brokers.check_not_reserved(registration)
+    result = namesrv.routes.register(registration, call.connection, _local_host(call))
     if "namesrv" not in call.connection.state:
         call.connection.state["namesrv"] = namesrv
         call.connection.on_close(namesrv.routes.unregister_owned_by)
-    reply = _registered(namesrv, taken)
-    if taken.is_change:
+    reply = _registered(namesrv, result)
+    if result.is_change:
         namesrv.observe_registration(call.connection, call.command)(reply)
-    if taken.gets_no_data:
-        reply.remark = f"{given.broker_name}: {NO_REPLICATION}"
-        names = {"broker": given.broker_name, "broker_id": given.broker_id, "address": given.address}
+    if result.gets_no_data:
+        reply.remark = f"{registration.broker_name}: {NO_REPLICATION}"
+        names = {
+            "broker": registration.broker_name,
+            "broker_id": registration.broker_id,
+            "address": registration.address,
+        }
         log.warning("a replica gets no data", extra={**names, "reason": NO_REPLICATION})
     return reply
 
 
-def _registered(namesrv: Namesrv, taken: RegistrationResult) -> ask.RegisterBrokerReply:
-    reply = ask.RegisterBrokerReply(ha_server_addr=taken.ha_address, master_addr=taken.master_address)
+def _registered(namesrv: Namesrv, result: RegistrationResult) -> ask.RegisterBrokerReply:
+    reply = ask.RegisterBrokerReply(ha_server_addr=result.ha_address, master_addr=result.master_address)
     if namesrv.config.return_order_topic_config_to_broker:
         reply.body = _namespace_body(namesrv, ORDER_TOPIC_CONFIG) or b""
     return reply
@@ -129,7 +133,7 @@ def _zone_of(command: Command) -> str | None:
     return command.ext.get("__ZONE_NAME")
 
 
-@ask.UnregisterBroker.on(routes)
+@ask.UnregisterBroker.on(handlers)
 def unregister_broker(namesrv: Namesrv, request: ask.UnregisterBroker, call: Call) -> None:
     """Remove a broker. As officially, any peer may do that, but not to a broker of this process."""
     child = ChildBroker.behind(call.connection)
@@ -139,21 +143,21 @@ def unregister_broker(namesrv: Namesrv, request: ask.UnregisterBroker, call: Cal
     namesrv.routes.unregister(request.broker_name, request.broker_addr, _local_host(call))
 
 
-@ask.BrokerHeartbeat.on(routes)
+@ask.BrokerHeartbeat.on(handlers)
 def broker_heartbeat(namesrv: Namesrv, request: ask.BrokerHeartbeat) -> None:
     namesrv.routes.record_heartbeat(request.cluster_name, request.broker_name, request.broker_addr)
 
 
-@ask.QueryDataVersion.on(routes)
+@ask.QueryDataVersion.on(handlers)
 def query_data_version(namesrv: Namesrv, request: ask.QueryDataVersion) -> ask.QueryDataVersionReply:
     """Tell a broker whether it should register again. The request counts as a heartbeat."""
     broker = request.cluster_name, request.broker_name, request.broker_addr
-    known = namesrv.routes.data_version(*broker)
+    version = namesrv.routes.data_version(*broker)
     namesrv.routes.record_heartbeat(*broker)
-    return ask.QueryDataVersionReply(changed=known != request.data, data=known)
+    return ask.QueryDataVersionReply(changed=version != request.data, data=version)
 
 
-@ask.GetBrokerMemberGroup.on(routes)
+@ask.GetBrokerMemberGroup.on(handlers)
 def get_broker_member_group(
     namesrv: Namesrv, request: ask.GetBrokerMemberGroup, call: Call
 ) -> ask.GetBrokerMemberGroupReply:
@@ -161,19 +165,19 @@ def get_broker_member_group(
     return ask.GetBrokerMemberGroupReply(data=GetBrokerMemberGroupResponseBody(broker_member_group=group))
 
 
-@ask.GetBrokerClusterInfo.on(routes)
+@ask.GetBrokerClusterInfo.on(handlers)
 def get_broker_cluster_info(namesrv: Namesrv, request: ask.GetBrokerClusterInfo, call: Call) -> Header:
     host = _local_host(call)
     return _cached(namesrv, ("cluster", host), lambda: namesrv.routes.cluster_info(host).to_json())
 
 
-@ask.WipeWritePermOfBroker.on(routes)
+@ask.WipeWritePermOfBroker.on(handlers)
 def wipe_write_perm(namesrv: Namesrv, request: ask.WipeWritePermOfBroker) -> ask.WipeWritePermOfBrokerReply:
     topics = namesrv.routes.set_writable(request.broker_name, False)
     return ask.WipeWritePermOfBrokerReply(wipe_topic_count=topics)
 
 
-@ask.AddWritePermOfBroker.on(routes)
+@ask.AddWritePermOfBroker.on(handlers)
 def add_write_perm(namesrv: Namesrv, request: ask.AddWritePermOfBroker) -> ask.AddWritePermOfBrokerReply:
     topics = namesrv.routes.set_writable(request.broker_name, True)
     return ask.AddWritePermOfBrokerReply(add_topic_count=topics)
@@ -182,7 +186,7 @@ def add_write_perm(namesrv: Namesrv, request: ask.AddWritePermOfBroker) -> ask.A
 # -- topics --
 
 
-@ask.GetRouteInfoByTopic.on(routes)
+@ask.GetRouteInfoByTopic.on(handlers)
 def get_route(namesrv: Namesrv, request: ask.GetRouteInfoByTopic, call: Call) -> Header:
     """Return a topic's brokers and queues; broker ids are quoted for clients that need standard JSON."""
     config, topic, host = namesrv.config, request.topic, _local_host(call)
@@ -203,36 +207,36 @@ def get_route(namesrv: Namesrv, request: ask.GetRouteInfoByTopic, call: Call) ->
     return _cached(namesrv, ("route", topic, host, standard, orders), encode)
 
 
-@ask.GetAllTopicListFromNameserver.on(routes)
+@ask.GetAllTopicListFromNameserver.on(handlers)
 def get_all_topics(namesrv: Namesrv, request: ask.GetAllTopicListFromNameserver) -> Header:
     _refuse_unless(namesrv.config.enable_all_topic_list)
     return _cached(namesrv, ("topics",), lambda: namesrv.routes.topic_list().to_json())
 
 
-@ask.GetTopicsByCluster.on(routes)
+@ask.GetTopicsByCluster.on(handlers)
 def get_topics_by_cluster(namesrv: Namesrv, request: ask.GetTopicsByCluster) -> Header:
     _refuse_unless(namesrv.config.enable_topic_list)
     cluster = request.cluster
     return _cached(namesrv, ("topics", cluster), lambda: namesrv.routes.topics_of_cluster(cluster).to_json())
 
 
-@ask.GetSystemTopicListFromNs.on(routes)
+@ask.GetSystemTopicListFromNs.on(handlers)
 def get_system_topics(namesrv: Namesrv, request: ask.GetSystemTopicListFromNs, call: Call) -> Header:
     host = _local_host(call)
     return _cached(namesrv, ("system", host), lambda: namesrv.routes.system_topics(host).to_json())
 
 
-@ask.GetUnitTopicList.on(routes)
+@ask.GetUnitTopicList.on(handlers)
 def get_unit_topics(namesrv: Namesrv, request: ask.GetUnitTopicList) -> Header:
     return _unit_topics(namesrv, unit=True)
 
 
-@ask.GetHasUnitSubTopicList.on(routes)
+@ask.GetHasUnitSubTopicList.on(handlers)
 def get_unit_sub_topics(namesrv: Namesrv, request: ask.GetHasUnitSubTopicList) -> Header:
     return _unit_topics(namesrv, unit_sub=True)
 
 
-@ask.GetHasUnitSubUnunitTopicList.on(routes)
+@ask.GetHasUnitSubUnunitTopicList.on(handlers)
 def get_unit_sub_ununit_topics(namesrv: Namesrv, request: ask.GetHasUnitSubUnunitTopicList) -> Header:
     return _unit_topics(namesrv, unit=False, unit_sub=True)
 
@@ -253,24 +257,24 @@ def _cached(namesrv: Namesrv, key: tuple[object, ...], encode: Callable[[], byte
     return reply
 
 
-@ask.DeleteTopicInNamesrv.on(routes)
+@ask.DeleteTopicInNamesrv.on(handlers)
 def delete_topic(namesrv: Namesrv, request: ask.DeleteTopicInNamesrv) -> None:
     namesrv.routes.delete_topic(request.topic, request.cluster_name)
 
 
-@ask.RegisterTopicInNamesrv.on(routes)
+@ask.RegisterTopicInNamesrv.on(handlers)
 def register_topic(namesrv: Namesrv, request: ask.RegisterTopicInNamesrv) -> None:
     """Add a topic's queues. As officially, the answer is success even when none was added."""
     if request.data is not None:
         check_name("topic name", request.topic)
-        queues = [checked_queues(request.topic, each) for each in request.data.queue_datas]
+        queues = [checked_queues(request.topic, queue_data) for queue_data in request.data.queue_datas]
         namesrv.routes.register_topic(request.topic, queues)
 
 
 # -- configuration --
 
 
-@ask.PutKvConfig.on(routes)
+@ask.PutKvConfig.on(handlers)
 def put_kv_config(namesrv: Namesrv, request: ask.PutKvConfig, call: Call) -> AnswersLater | None:
     _check_room(namesrv.kv_file, call)
     namesrv.kv_config.put(request.namespace, request.key, request.value)
@@ -304,7 +308,7 @@ async def _answer_later(write: PendingWrite, call: Call) -> None:
         call.reply(None)
 
 
-@ask.GetKvConfig.on(routes)
+@ask.GetKvConfig.on(handlers)
 def get_kv_config(namesrv: Namesrv, request: ask.GetKvConfig) -> ask.GetKvConfigReply:
     value = namesrv.kv_config.get(request.namespace, request.key)
     if value is None:
@@ -313,14 +317,14 @@ def get_kv_config(namesrv: Namesrv, request: ask.GetKvConfig) -> ask.GetKvConfig
     return ask.GetKvConfigReply(value=value)
 
 
-@ask.DeleteKvConfig.on(routes)
+@ask.DeleteKvConfig.on(handlers)
 def delete_kv_config(namesrv: Namesrv, request: ask.DeleteKvConfig, call: Call) -> AnswersLater | None:
     _check_room(namesrv.kv_file, call)
     namesrv.kv_config.delete(request.namespace, request.key)
     return _answer_when_stored(namesrv.kv_file, call)
 
 
-@ask.GetKvListByNamespace.on(routes)
+@ask.GetKvListByNamespace.on(handlers)
 def get_kv_list(namesrv: Namesrv, request: ask.GetKvListByNamespace) -> Header:
     reply = Header()
     body = _namespace_body(namesrv, request.namespace)
@@ -338,7 +342,7 @@ def _namespace_body(namesrv: Namesrv, namespace: str) -> bytes | None:
     return namesrv.kv_answers.get(namespace, namesrv.kv_config.version, KVTable(table=values).to_json)
 
 
-@ask.UpdateNamesrvConfig.on(routes)
+@ask.UpdateNamesrvConfig.on(handlers)
 def update_config(namesrv: Namesrv, request: ask.UpdateNamesrvConfig, call: Call) -> AnswersLater | None:
     """Change live settings and write all of them to configStorePath.
 
@@ -359,7 +363,7 @@ def update_config(namesrv: Namesrv, request: ask.UpdateNamesrvConfig, call: Call
     return _answer_when_stored(namesrv.settings_file, call)
 
 
-@ask.GetNamesrvConfig.on(routes)
+@ask.GetNamesrvConfig.on(handlers)
 def get_config(namesrv: Namesrv, request: ask.GetNamesrvConfig) -> Header:
     """Return all settings as properties text, official keys that this server does not have with their defaults.
     Source: DefaultRequestProcessor.getConfig, 5.4.0.

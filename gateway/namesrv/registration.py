@@ -153,10 +153,10 @@ def checked_queues(topic: str, queues: QueueData) -> QueueData:
 
 
 def _checked_mappings(
-    given: Mapping[str, TopicQueueMappingInfo],
+    mappings_by_topic: Mapping[str, TopicQueueMappingInfo],
 ) -> dict[str, TopicQueueMappingInfo]:
     mappings = {}
-    for topic, mapping in given.items():
+    for topic, mapping in mappings_by_topic.items():
         check_name("topic name", topic)
         for what, text in (
             ("broker name", mapping.bname),
@@ -172,13 +172,13 @@ def _checked_mappings(
 
 
 def _checked_filter_servers(servers: Iterable[str]) -> list[str]:
-    found = []
+    names = []
     for server in servers:
         check_name("filter server", server)
-        found.append(server)
-    if len(found) > MAX_FILTER_SERVERS:
-        raise refused(f"the registration has {len(found)} filter servers; at most {MAX_FILTER_SERVERS}")
-    return found
+        names.append(server)
+    if len(names) > MAX_FILTER_SERVERS:
+        raise refused(f"the registration has {len(names)} filter servers; at most {MAX_FILTER_SERVERS}")
+    return names
 
 
 def check_name(what: str, text: str) -> None:

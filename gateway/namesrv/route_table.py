@@ -106,44 +106,44 @@ class RouteTable:
     # -- registering ----------------------------------------------------------------------------------------
 
     def register(
-        self, given: Registration, owner: object | None = None, local_host: str = ""
+        self, registration: Registration, owner: object | None = None, local_host: str = ""
     ) -> RegistrationResult:
         """Add or renew a broker that registers by request over a connection that reached ``local_host``.
 
         A registration is ignored if the member of the same id has another address and a newer state. Raises
         RequestError for the name and id of a local member, for a single topic of a new member, and at a limit.
         """
-        broker = self._brokers.get(given.broker_name) or RegisteredBroker(given.broker_name)
-        if self._is_local_broker(broker, given, local_host):
+        broker = self._brokers.get(registration.broker_name) or RegisteredBroker(registration.broker_name)
+        if self._is_local_broker(broker, registration, local_host):
             return RegistrationResult()
-        previous = broker.members.get(given.broker_id)
-        if previous is not None and self._is_outdated(given, previous):
+        previous = broker.members.get(registration.broker_id)
+        if previous is not None and self._is_outdated(registration, previous):
             return RegistrationResult()
-        if previous is None and len(given.queues) == 1:
-            extra = {"broker": given.broker_name, "address": given.address}
+        if previous is None and len(registration.queues) == 1:
+            extra = {"broker": registration.broker_name, "address": registration.address}
             log.warning("single topic of an unregistered broker refused", extra=extra)
             raise refused("register broker failed")
         brings_topics = not broker.has_local_member and (
-            given.broker_id == MASTER_ID or _is_prime_slave(given, broker)
+            registration.broker_id == MASTER_ID or _is_prime_slave(registration, broker)
         )
         try:
-            self._check_limits(given, broker, brings_topics=brings_topics)
+            self._check_limits(registration, broker, brings_topics=brings_topics)
         except Exception:
-            if previous is not None and previous.address == given.address:
+            if previous is not None and previous.address == registration.address:
                 previous.heard_at = self._now()
             raise
-        is_moved = previous is None or previous.address != given.address
-        is_changed = previous is None or is_moved or previous.data_version != given.data_version
-        self._set_member(broker, given, owner, is_local=False)
+        is_moved = previous is None or previous.address != registration.address
+        is_changed = previous is None or is_moved or previous.data_version != registration.data_version
+        self._set_member(broker, registration, owner, is_local=False)
         if brings_topics:
-            self._set_topics(broker, given, replaces_all=is_changed)
+            self._set_topics(broker, registration, replaces_all=is_changed)
         master = broker.members.get(MASTER_ID)
-        if given.broker_id == MASTER_ID or master is None:
+        if registration.broker_id == MASTER_ID or master is None:
             return RegistrationResult(is_change=is_moved)
         gets_no_data = master.is_local or not master.replicates
         return RegistrationResult(master.ha_address, master.address_for(local_host), gets_no_data, is_moved)
 
-    def _is_local_broker(self, broker: RegisteredBroker, given: Registration, local_host: str) -> bool:
+    def _is_local_broker(self, broker: RegisteredBroker, registration: Registration, local_host: str) -> bool:
         """Return True for a broker of this process that also registers over a connection, which changes nothing.
 
         Raises RequestError for any other broker that claims the id or the address of a local member.
@@ -151,34 +151,38 @@ class RouteTable:
         for broker_id, local in broker.members.items():
             if not local.is_local:
                 continue
-            has_address = given.address in (local.address, local.address_for(local_host))
-            if has_address and broker_id == given.broker_id:
+            has_address = registration.address in (local.address, local.address_for(local_host))
+            if has_address and broker_id == registration.broker_id:
                 return True
-            if has_address or broker_id == given.broker_id:
+            if has_address or broker_id == registration.broker_id:
                 self._log_conflict(
-                    "registration of a local broker's name refused", given, local.address_for(local_host)
+                    "registration of a local broker's name refused",
+                    registration,
+                    local.address_for(local_host),
                 )
                 raise refused(
-                    f"{given.broker_name} with broker id {broker_id} is a broker of this namesrv's process, at "
-                    f"{local.address_for(local_host)}; {given.address} needs another brokerName, or another "
+                    f"{registration.broker_name} with broker id {broker_id} is a broker of this namesrv's process, at "
+                    f"{local.address_for(local_host)}; {registration.address} needs another brokerName, or another "
                     "brokerId and its own address"
                 )
         return False
 
-    def _is_outdated(self, given: Registration, previous: Member) -> bool:
-        is_other = previous.address != given.address and previous.cluster == given.cluster
-        if is_other and previous.data_version.state_version > given.data_version.state_version:
-            self._log_conflict("registration of an older state ignored", given, previous.address)
+    def _is_outdated(self, registration: Registration, previous: Member) -> bool:
+        is_other = previous.address != registration.address and previous.cluster == registration.cluster
+        if is_other and previous.data_version.state_version > registration.data_version.state_version:
+            self._log_conflict("registration of an older state ignored", registration, previous.address)
             return True
         return False
 
-    def _log_conflict(self, message: str, given: Registration, other_address: str) -> None:
-        extra = {"broker": given.broker_name, "broker_id": given.broker_id}
-        log.warning(message, extra={**extra, "address": given.address, "other": other_address})
+    def _log_conflict(self, message: str, registration: Registration, other_address: str) -> None:
+        extra = {"broker": registration.broker_name, "broker_id": registration.broker_id}
+        log.warning(message, extra={**extra, "address": registration.address, "other": other_address})
 
-    def _check_limits(self, given: Registration, broker: RegisteredBroker, *, brings_topics: bool) -> None:
+    def _check_limits(
+        self, registration: Registration, broker: RegisteredBroker, *, brings_topics: bool
+    ) -> None:
         limits = self._limits
-        is_new = given.broker_id not in broker.members and not broker.ids_at(given.address)
+        is_new = registration.broker_id not in broker.members and not broker.ids_at(registration.address)
         if is_new and self._address_count >= limits.max_brokers:
             raise refused(
                 f"the namesrv has {self._address_count} broker addresses; maxRegisteredBrokers is "
@@ -186,16 +190,18 @@ class RouteTable:
             )
         if not brings_topics:
             return
-        added = len(given.queues.keys() - broker.queues.keys())
-        if self._drops_missing_topics(given):
-            added -= len(broker.queues.keys() - given.queues.keys())
+        added = len(registration.queues.keys() - broker.queues.keys())
+        if self._drops_missing_topics(registration):
+            added -= len(broker.queues.keys() - registration.queues.keys())
         if added > 0 and len(broker.queues) + added > limits.max_topics_per_broker:
             raise refused(
                 f"{broker.name} would have {len(broker.queues) + added} topics; maxTopicsPerBroker is "
                 f"{limits.max_topics_per_broker}: raise it, or delete topics"
             )
-        added += sum(weight_of(mapping) for mapping in given.mappings.values())
-        added -= sum(weight_of(broker.mappings[name]) for name in given.mappings if name in broker.mappings)
+        added += sum(weight_of(mapping) for mapping in registration.mappings.values())
+        added -= sum(
+            weight_of(broker.mappings[name]) for name in registration.mappings if name in broker.mappings
+        )
         self._check_route_count(added)
 
     def _check_route_count(self, added: int) -> None:
@@ -205,19 +211,19 @@ class RouteTable:
                 f"{self._limits.max_topics}: raise it, or delete topics"
             )
 
-    def register_local(self, given: Registration, all_topics: Collection[str]) -> None:
+    def register_local(self, registration: Registration, all_topics: Collection[str]) -> None:
         """Add or renew a broker of this process and set the queues of the given topics; no limit applies.
 
         Another address under its name and id, or its address under another id, is displaced. At its first registration
         the topics that strangers gave its name before are removed.
         """
-        broker = self._brokers.get(given.broker_name) or RegisteredBroker(given.broker_name)
+        broker = self._brokers.get(registration.broker_name) or RegisteredBroker(registration.broker_name)
         if self._delete_missing_topics or not broker.has_local_member:
             self._drop_topics_except(all_topics, broker)
         if not broker.has_local_member:
             self._drop_mappings(broker)
-        self._set_member(broker, given, None, is_local=True)
-        for topic, queues in given.queues.items():
+        self._set_member(broker, registration, None, is_local=True)
+        for topic, queues in registration.queues.items():
             self._set_queues(topic, broker, queues)
 
     def missing_topics(self, broker_name: str, topics: Mapping[str, object]) -> set[str]:
@@ -226,67 +232,69 @@ class RouteTable:
         return topics.keys() - broker.queues.keys() if broker else set(topics)
 
     def _set_member(
-        self, broker: RegisteredBroker, given: Registration, owner: object | None, *, is_local: bool
+        self, broker: RegisteredBroker, registration: Registration, owner: object | None, *, is_local: bool
     ) -> None:
-        previous = broker.members.get(given.broker_id)
+        previous = broker.members.get(registration.broker_id)
         if previous is None:
-            extra = {"broker": given.broker_name, "address": given.address}
+            extra = {"broker": registration.broker_name, "address": registration.address}
             log.info("broker registered", extra=extra)
-        elif previous.address != given.address:
-            self._log_conflict("broker replaced by another address", given, previous.address)
+        elif previous.address != registration.address:
+            self._log_conflict("broker replaced by another address", registration, previous.address)
         # One address serves one id: a replica that became master must not stay listed as a replica.
-        for broker_id in broker.ids_at(given.address):
-            if broker_id != given.broker_id:
+        for broker_id in broker.ids_at(registration.address):
+            if broker_id != registration.broker_id:
                 del broker.members[broker_id]
                 self._address_count -= 1
                 self.version += 1
-        timeout_ms = DEFAULT_TIMEOUT_MS if given.timeout_ms is None else given.timeout_ms
-        filter_servers = given.filter_servers
+        timeout_ms = DEFAULT_TIMEOUT_MS if registration.timeout_ms is None else registration.timeout_ms
+        filter_servers = registration.filter_servers
         if filter_servers is None:
             filter_servers = previous.filter_servers if previous else []
         member = Member(
-            given.address,
-            given.cluster,
-            given.ha_address,
+            registration.address,
+            registration.cluster,
+            registration.ha_address,
             self._now(),
             timeout_ms,
-            _copy_version(given.data_version),
+            _copy_version(registration.data_version),
             owner,
             is_local,
             filter_servers,
-            given.replicates,
+            registration.replicates,
         )
         before = broker.shown_parts(previous)
-        broker.members[given.broker_id] = member
+        broker.members[registration.broker_id] = member
         self._address_count += previous is None
         if is_local or not broker.has_local_member:
-            broker.enable_acting_master = bool(given.acting_master)
-            broker.zone_name = given.zone
+            broker.enable_acting_master = bool(registration.acting_master)
+            broker.zone_name = registration.zone
         self._brokers[broker.name] = broker
         if broker.shown_parts(member) != before:
             self.version += 1
 
-    def _set_topics(self, broker: RegisteredBroker, given: Registration, *, replaces_all: bool) -> None:
+    def _set_topics(
+        self, broker: RegisteredBroker, registration: Registration, *, replaces_all: bool
+    ) -> None:
         """Set the queues of topics; without ``replaces_all`` only those that are missing."""
-        if self._drops_missing_topics(given):
-            self._drop_topics_except(given.queues, broker)
-        read_only = given.broker_id != MASTER_ID and broker.enable_acting_master
-        for topic, queues in given.queues.items():
+        if self._drops_missing_topics(registration):
+            self._drop_topics_except(registration.queues, broker)
+        read_only = registration.broker_id != MASTER_ID and broker.enable_acting_master
+        for topic, queues in registration.queues.items():
             if replaces_all or topic not in broker.queues:
                 self._set_queues(topic, broker, without_write(queues) if read_only else queues)
-        if replaces_all and given.mappings:
-            self._set_mappings(broker, given.mappings)
+        if replaces_all and registration.mappings:
+            self._set_mappings(broker, registration.mappings)
 
-    def _drops_missing_topics(self, given: Registration) -> bool:
-        return self._delete_missing_topics and not given.mappings
+    def _drops_missing_topics(self, registration: Registration) -> bool:
+        return self._delete_missing_topics and not registration.mappings
 
-    def _drop_topics_except(self, kept: Collection[str], broker: RegisteredBroker) -> None:
-        for topic in [each for each in broker.queues if each not in kept]:
+    def _drop_topics_except(self, kept_topics: Collection[str], broker: RegisteredBroker) -> None:
+        for topic in [topic for topic in broker.queues if topic not in kept_topics]:
             self._drop_queues(topic, broker)
 
     def _set_queues(self, topic: str, broker: RegisteredBroker, queues: QueueData) -> None:
-        known = broker.queues.get(topic)
-        if known is None:
+        present = broker.queues.get(topic)
+        if present is None:
             holders = self._topics.get(topic)
             if holders is None:
                 self._topics[topic] = broker.alone
@@ -295,15 +303,15 @@ class RouteTable:
             else:
                 holders[broker.name] = broker
             self._route_count += 1
-        elif is_same(known, queues):
+        elif is_same(present, queues):
             return
         broker.queues[topic] = queues
         self.version += 1
 
     def _set_mappings(self, broker: RegisteredBroker, mappings: Mapping[str, TopicQueueMappingInfo]) -> None:
         for topic, mapping in mappings.items():
-            known = broker.mappings.get(topic)
-            self._route_count += weight_of(mapping) - (weight_of(known) if known else 0)
+            present = broker.mappings.get(topic)
+            self._route_count += weight_of(mapping) - (weight_of(present) if present else 0)
             broker.mappings[topic] = mapping
         self.version += 1
 
@@ -426,7 +434,7 @@ class RouteTable:
 
         Source: RouteInfoManager.registerTopic, which keeps the queues that precede the unknown one.
         """
-        by_broker = {each.broker_name: each for each in all_queues}
+        by_broker = {queue_data.broker_name: queue_data for queue_data in all_queues}
         if not by_broker.keys() <= self._brokers.keys():
             log.warning("topic of an unknown broker refused", extra={"topic": topic})
             return False
@@ -449,7 +457,7 @@ class RouteTable:
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
         """Delete a topic, or its queues in one cluster; brokers that still have it register it again."""
         for broker in list(self._topics.get(topic, {}).values()):
-            if not cluster or any(each.cluster == cluster for each in broker.members.values()):
+            if not cluster or any(member.cluster == cluster for member in broker.members.values()):
                 self._drop_queues(topic, broker)
 
     def set_writable(self, broker_name: str, writable: bool) -> int:
@@ -523,7 +531,7 @@ class RouteTable:
 
     def system_topics(self, local_host: str) -> TopicList:
         """Return cluster and broker names (which are topics), and the address of one broker to query further."""
-        names = [each for cluster, brokers in self._clusters().items() for each in (cluster, *brokers)]
+        names = [name for cluster, brokers in self._clusters().items() for name in (cluster, *brokers)]
         first = next(iter(self._brokers.values()), None)
         addresses: Iterator[str] = iter(first.addresses_for(local_host).values() if first else ())
         return TopicList(topic_list=names, broker_addr=next(addresses, None))
@@ -531,20 +539,22 @@ class RouteTable:
     def unit_topics(self, *, unit: bool | None = None, unit_sub: bool | None = None) -> TopicList:
         """Return topics whose first queues have the given flags; None matches either value."""
         mask = (UNIT_FLAG if unit is not None else 0) | (UNIT_SUB_FLAG if unit_sub is not None else 0)
-        wanted = (UNIT_FLAG if unit else 0) | (UNIT_SUB_FLAG if unit_sub else 0)
+        flags = (UNIT_FLAG if unit else 0) | (UNIT_SUB_FLAG if unit_sub else 0)
         return TopicList(
             topic_list=[
                 topic
                 for topic, holders in self._topics.items()
-                if next(iter(holders.values())).queues[topic].topic_sys_flag & mask == wanted
+                if next(iter(holders.values())).queues[topic].topic_sys_flag & mask == flags
             ]
         )
 
 
-def _is_prime_slave(given: Registration, broker: RegisteredBroker) -> bool:
+def _is_prime_slave(registration: Registration, broker: RegisteredBroker) -> bool:
     """Tell whether a replica would have the lowest id of its name, and thus bring the topics."""
-    others = broker.members.keys() - set(broker.ids_at(given.address))
-    return given.acting_master is not None and given.broker_id <= min(others, default=given.broker_id)
+    other_ids = broker.members.keys() - set(broker.ids_at(registration.address))
+    return registration.acting_master is not None and registration.broker_id <= min(
+        other_ids, default=registration.broker_id
+    )
 
 
 def _copy_version(version: DataVersion) -> DataVersion:
@@ -559,7 +569,7 @@ def _present_acting_masters(route: TopicRouteData) -> None:
 
     Source: RouteInfoManager.pickupTopicRouteData with supportActingMaster.
     """
-    permissions = {each.broker_name: each.perm for each in route.queue_datas}
+    permissions = {queue_data.broker_name: queue_data.perm for queue_data in route.queue_datas}
     for broker in route.broker_datas:
         addresses = broker.broker_addrs
         headless = bool(addresses) and MASTER_ID not in addresses and broker.enable_acting_master

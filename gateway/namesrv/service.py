@@ -12,7 +12,7 @@ import trio
 
 from gateway.config.process import NamesrvConfig
 from gateway.namesrv.context import build_namesrv, close_silent_brokers, ignore_outcome
-from gateway.namesrv.processors import routes as namesrv_routes
+from gateway.namesrv.processors import handlers as namesrv_handlers
 from gateway.namesrv.route_table import RouteTable
 from gateway.runtime.metrics import Metric
 from gateway.runtime.run_blocking import RunBlocking
@@ -59,7 +59,7 @@ class NamesrvService:
         self.tasks = TaskSupervisor("namesrv")
         self.handlers: dict[int, Handler] = {
             code: guard.protect(code, handler)
-            for code, handler in namesrv_routes.bind(self.namesrv, observed).items()
+            for code, handler in namesrv_handlers.bind(self.namesrv, observed).items()
         }
         self.server = RemotingServer(
             self.handlers,
@@ -96,6 +96,6 @@ class NamesrvService:
 def namesrv_metrics(routes: RouteTable) -> Iterator[Metric]:
     """Yield the number of registered brokers and of topics with a route."""
     names = routes.cluster_info(local_host="").broker_addr_table.values()
-    brokers = sum(len(each.broker_addrs) for each in names)
+    brokers = sum(len(broker_data.broker_addrs) for broker_data in names)
     yield Metric("namesrv_brokers", brokers, "registered brokers, replicas included", "gauge")
     yield Metric("namesrv_topics", len(routes.topic_list().topic_list), "topics with a route", "gauge")

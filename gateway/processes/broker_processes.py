@@ -11,7 +11,7 @@ import trio
 
 from gateway.config.metrics_export import MetricsExportConfig
 from gateway.config.process import BrokerConfig, ServeConfig
-from gateway.namesrv.processors import routes as namesrv_routes
+from gateway.namesrv.processors import handlers as namesrv_handlers
 from gateway.namesrv.service import NamesrvService
 from gateway.processes.broker_process import BrokerJob, BrokerProcess, start_broker_process
 from gateway.processes.supervised_broker import SupervisedBroker
@@ -37,7 +37,7 @@ class BrokerProcesses:
             broker,
             self._start_process,
             write_log,
-            namesrv_routes.bind(namesrv) if namesrv is not None else {},
+            namesrv_handlers.bind(namesrv) if namesrv is not None else {},
             namesrv.child_brokers.add(broker.broker_name, broker.broker_id) if namesrv is not None else None,
             self._config.limits.of_connection(),
             float(self._config.limits.drain_s),

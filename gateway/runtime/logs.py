@@ -115,9 +115,9 @@ def _plain(value: object) -> str:
     ):
         return format_host((value[0], value[1]))
     if isinstance(value, Mapping):
-        return ",".join(f"{_plain(name)}:{_plain(each)}" for name, each in value.items())
+        return ",".join(f"{_plain(name)}:{_plain(item)}" for name, item in value.items())
     if isinstance(value, list | tuple | set | frozenset):
-        return ",".join(_plain(each) for each in value)
+        return ",".join(_plain(item) for item in value)
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value).decode(errors="backslashreplace")
     if isinstance(value, Enum):
@@ -151,12 +151,12 @@ class CountingHandler(logging.StreamHandler[TextIO]):
 
     def emit(self, record: logging.LogRecord) -> None:
         # `logging` calls this with the handler's lock held.
-        if self._repeated.left_s <= 0:
+        if self._repeated.remaining_s <= 0:
             self._write_counts()
         if self._repeated.admit(record):
             super().emit(record)
         elif self._timer is None:
-            self._timer = threading.Timer(max(0.0, self._repeated.left_s), self._end_period)
+            self._timer = threading.Timer(max(0.0, self._repeated.remaining_s), self._end_period)
             self._timer.daemon = True
             self._timer.start()
 

@@ -83,8 +83,8 @@ class LoopWatchdog(trio.abc.Instrument):
             self._not_logged += 1
             return
         sample = self._sample
-        found = sample[1] if sample is not None and sample[0] == began_s else {}
-        facts = {"stalled_ms": round(lasted_s * 1000), **found, "not_logged": self._not_logged}
+        sample_facts = sample[1] if sample is not None and sample[0] == began_s else {}
+        facts = {"stalled_ms": round(lasted_s * 1000), **sample_facts, "not_logged": self._not_logged}
         log.warning("event loop was blocked: all clients waited", extra=facts)
         self._logged_s, self._not_logged = began_s + lasted_s, 0
 
@@ -139,18 +139,18 @@ def describe_stack(frame: FrameType | None, describers: Sequence[DescribeFrame])
 
     Inner functions win; the walk ends at one that knows the peer.
     """
-    found: dict[str, Any] = {}
-    while frame is not None and "remote" not in found:
+    facts: dict[str, Any] = {}
+    while frame is not None and "remote" not in facts:
         path = Path(frame.f_code.co_filename)
-        if "at" not in found and path.is_relative_to(_PROJECT):
-            found["at"] = f"{path.relative_to(_PROJECT)}:{frame.f_lineno}"
+        if "at" not in facts and path.is_relative_to(_PROJECT):
+            facts["at"] = f"{path.relative_to(_PROJECT)}:{frame.f_lineno}"
         for describe in describers:
-            facts = describe(frame)
-            if facts is not None:
-                found = {**facts, **found}
+            request_facts = describe(frame)
+            if request_facts is not None:
+                facts = {**request_facts, **facts}
                 break
         frame = frame.f_back
-    return found
+    return facts
 
 
 def _request_in(frame: FrameType) -> dict[str, Any] | None:

@@ -35,9 +35,9 @@ def counter_metrics(
     counts: "DataclassInstance", prefix: str, meanings: Mapping[str, str], labels: Mapping[str, str]
 ) -> Iterator[Metric]:
     """Yield every field of a dataclass of counts as `<prefix>_<field>_total`."""
-    for each in fields(counts):
-        name = f"{prefix}_{each.name}_total"
-        yield Metric(name, getattr(counts, each.name), meanings[each.name], labels=labels)
+    for counter in fields(counts):
+        name = f"{prefix}_{counter.name}_total"
+        yield Metric(name, getattr(counts, counter.name), meanings[counter.name], labels=labels)
 
 
 # 20 us to 100 s, a quarter of an octave each: a quantile is right to within 10 %.
@@ -89,7 +89,7 @@ class FixedHistogram:
 
     def merge(self, other: "FixedHistogram") -> None:
         """Add the counts of another histogram, which must have the same bounds."""
-        self._counts = [mine + theirs for mine, theirs in zip(self._counts, other._counts, strict=True)]
+        self._counts = [own + added for own, added in zip(self._counts, other._counts, strict=True)]
         self.count += other.count
         self.total += other.total
 
@@ -132,10 +132,10 @@ class LatencyHistogram:
 
     def quantile(self, share: float) -> float:
         """Return the quantile ``share`` (0 to 1) in seconds; NaN when nothing was recorded."""
-        wanted, seen = share * self.count, 0
+        rank, cumulative = share * self.count, 0
         for bucket, count in enumerate(self.counts):
-            seen += count
-            if count and seen >= wanted:
+            cumulative += count
+            if count and cumulative >= rank:
                 return _BOUNDS_S[min(bucket, len(_BOUNDS_S) - 1)]
         return math.nan
 
@@ -149,7 +149,7 @@ class LatencyHistogram:
 
     def merge(self, other: "LatencyHistogram") -> None:
         """Add the counts of another histogram."""
-        self.counts = [mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True)]
+        self.counts = [own + added for own, added in zip(self.counts, other.counts, strict=True)]
         self.count += other.count
         self.total_s += other.total_s
 
@@ -172,10 +172,10 @@ class LatencyHistogram:
 
     def buckets(self) -> Iterator[tuple[float, int]]:
         """Yield upper bounds in seconds with cumulative counts; the last bound is infinite."""
-        seen = 0
+        cumulative = 0
         for bound, count in zip((*_BOUNDS_S, math.inf), self.counts, strict=True):
-            seen += count
-            yield bound, seen
+            cumulative += count
+            yield bound, cumulative
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,28 +221,28 @@ class MetricRegistry:
     def collect(self) -> Iterator[Metric | Distribution]:
         """Yield everything that the local sources return, without a pause."""
         for source in self._sources:
-            yield from (each for each in source() if each is not None)
+            yield from (metric for metric in source() if metric is not None)
 
     async def collect_in_slices(self, leave_out: MetricSource | None = None) -> list[Metric | Distribution]:
         """Return what all local sources but ``leave_out`` return.
 
         Other tasks run after each source, and wherever a source allows it.
         """
-        found: list[Metric | Distribution] = []
+        metrics: list[Metric | Distribution] = []
         for source in self._sources:
             if source == leave_out:
                 continue
-            for each in source():
-                if each is None:
+            for metric in source():
+                if metric is None:
                     await trio.lowlevel.checkpoint()
                 else:
-                    found.append(each)
+                    metrics.append(metric)
             await trio.lowlevel.checkpoint()
-        return found
+        return metrics
 
     async def collect_all(self) -> list[Metric | Distribution]:
         """Return what all sources return, those that ask other processes included."""
-        found = await self.collect_in_slices()
+        metrics = await self.collect_in_slices()
         for source in self._remote_sources:
-            found += await source()
-        return found
+            metrics += await source()
+        return metrics

@@ -67,8 +67,8 @@ def run_process(build: Callable[[], Runnable]) -> int:
 def leaves(problem: BaseException) -> Iterator[BaseException]:
     """Yield the exceptions within nested groups."""
     if isinstance(problem, BaseExceptionGroup):
-        for each in problem.exceptions:
-            yield from leaves(each)
+        for nested in problem.exceptions:
+            yield from leaves(nested)
     else:
         yield problem
 
@@ -101,8 +101,8 @@ def raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def within_file_limit(wanted: int, *, share: int) -> int:
-    """Return ``wanted``, or one of ``share`` equal parts of the limit if that is less."""
+def within_file_limit(count: int, *, share: int) -> int:
+    """Return ``count``, or one of ``share`` equal parts of the limit if that is less."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = MAX_FILES if soft == resource.RLIM_INFINITY else soft
-    return min(wanted, allowed // share)
+    return min(count, allowed // share)

@@ -51,7 +51,7 @@ class RepeatedEvents:
         self.has_suppressed = False
 
     @property
-    def left_s(self) -> float:
+    def remaining_s(self) -> float:
         """Seconds until the period ends; 0 or less when it is over."""
         return self._started_s + PERIOD_S - self._now()
 

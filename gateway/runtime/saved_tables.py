@@ -104,6 +104,6 @@ def _without_unwritable(value: Any) -> Any:
     except JsonError:
         if not isinstance(value, dict):
             return _UNWRITABLE
-        kept = {key: _without_unwritable(item) for key, item in value.items()}
-        return {key: item for key, item in kept.items() if item is not _UNWRITABLE}
+        parts = {key: _without_unwritable(item) for key, item in value.items()}
+        return {key: item for key, item in parts.items() if item is not _UNWRITABLE}
     return value

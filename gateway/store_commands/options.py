@@ -55,10 +55,10 @@ def read_store_config(directory: str, files: tuple[str, ...], sets: tuple[str, .
     if not files and not sets:
         return StoreConfig(root)
     from gateway.broker.store_settings import build_store_config
-    from gateway.config.sources import ConfigError, GivenValue, load_config
+    from gateway.config.sources import ConfigError, SourceValue, load_config
 
     try:
-        config = load_config("broker", files, {}, sets, [GivenValue("storePathRootDir", root, "DIR")])
+        config = load_config("broker", files, {}, sets, [SourceValue("storePathRootDir", root, "DIR")])
     except ConfigError as problem:
         raise ConfigurationError(str(problem)) from problem
     return build_store_config(config.brokers[0], memory=False)

@@ -11,7 +11,7 @@ import trio
 from codec.message import Message
 from gateway.broker.processors.broker import Broker
 from gateway.config.process import ServeConfig
-from gateway.config.sources import GivenValue, load_config
+from gateway.config.sources import SourceValue, load_config
 from gateway.testing import contents
 from gateway.testing.aio import AsyncRocketMQ
 from gateway.testing.contents import DEFAULT_TIMEOUT_S, WaitTimeout
@@ -173,7 +173,7 @@ def _build_config(brokers: int, settings: dict[str, str], host: str) -> ServeCon
         "broker.listenPort": "0",
         "brokerIP1": settings.pop("brokerIP1", "auto"),
     }
-    flags = [GivenValue(key, value, "RocketMQ") for key, value in fixed.items()]
+    flags = [SourceValue(key, value, "RocketMQ") for key, value in fixed.items()]
     return load_config(
         "serve", sets=[*SMALL_FILES, *(f"{key}={value}" for key, value in settings.items())], flags=flags
     )

@@ -21,7 +21,7 @@ from gateway.auth.audited_requests import AUDITED, NOT_AUDITED, describe_request
 from gateway.auth.request_needs import NEEDS, NeedContext, find_needs
 from gateway.auth.resources import Action
 from gateway.broker.processors import all_routes
-from gateway.namesrv.processors import routes as namesrv_routes
+from gateway.namesrv.processors import handlers as namesrv_handlers
 from gateway.runtime.config_file import ConfigFile
 from gateway.runtime.run_blocking import RunBlocking
 from gateway.tests.cluster import Cluster, Node, inline, settle, simulated
@@ -68,7 +68,7 @@ async def add_server(cluster: Cluster, code: int, accounts: StoredAccounts | Non
         authorizes=True,
         unauthenticated_codes=frozenset(NEEDS.keys() - AUDITED.keys()),
     )
-    if code in namesrv_routes.request_codes():
+    if code in namesrv_handlers.request_codes():
         return await cluster.namesrv(guard=AuditLog("namesrv", control.find_signer).guard(control.protect))
     guard = AuditLog("broker-a", control.find_signer).guard(control.protect)
     return await cluster.add_broker(guard=guard, accounts=accounts, **SETTINGS)
@@ -81,7 +81,7 @@ async def audited_commands(cluster: Cluster, node: Node, code: int) -> list[Comm
         return [AuthCreateUser(username="alice", data=data).to_command()]
     if code == AuthUpdateUser.code:
         return [AuthUpdateUser(username="alice", data=data).to_command()]
-    if code not in namesrv_routes.request_codes():
+    if code not in namesrv_handlers.request_codes():
         return await usual_commands(cluster, node, code)
     request = REQUESTS[code]
     body = b"orderMessageEnable=true" if request is UpdateNamesrvConfig else b""
@@ -167,7 +167,7 @@ def test_whatever_needs_create_update_or_delete_is_declared():
             needs = []
         if any(CHANGES.intersection(need.actions) for need in needs):
             assert code in AUDITED or code in NOT_AUDITED, name_of(code)
-    served = all_routes().request_codes() | namesrv_routes.request_codes()
+    served = all_routes().request_codes() | namesrv_handlers.request_codes()
     assert served >= AUDITED.keys() | NOT_AUDITED.keys()
 
 

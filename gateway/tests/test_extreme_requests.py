@@ -19,7 +19,7 @@ from codec.ids import decode_message_id
 from codec.java_numbers import I32
 from codec.message import decode_message
 from gateway.broker.processors import all_routes
-from gateway.namesrv.processors import routes as namesrv_routes
+from gateway.namesrv.processors import handlers as namesrv_handlers
 from gateway.tests.cluster import NAMESRV, Cluster, Node, bodies, message, pull, simulated
 from gateway.tests.extreme_values import (
     CLIENT,
@@ -360,7 +360,7 @@ async def stop_and_describe(node: Node) -> dict[str, Any]:
     return describe(node)
 
 
-@pytest.mark.parametrize("code", sorted(namesrv_routes.request_codes()), ids=name_of)
+@pytest.mark.parametrize("code", sorted(namesrv_handlers.request_codes()), ids=name_of)
 @simulated
 async def test_a_namesrv_answers_and_goes_on(
     cluster: Cluster, code: int, caplog: pytest.LogCaptureFixture

@@ -44,10 +44,10 @@ def ask(opaque, left=1, right=2, flag=0):
     return frame(Sum.code, opaque, flag=flag, ext={"left": str(left), "right": str(right)})
 
 
-async def played(routes, *pieces, context="context"):
-    """The answers of a connection that serves these routes."""
+async def played(handlers, *pieces, context="context"):
+    """The answers of a connection that serves these handlers."""
     async with trio.open_nursery() as nursery:
-        bench = Bench(nursery, routes.bind(context))
+        bench = Bench(nursery, handlers.bind(context))
         answers = await bench.feed(*pieces)
         nursery.cancel_scope.cancel()
     return answers
@@ -55,33 +55,33 @@ async def played(routes, *pieces, context="context"):
 
 @virtual
 async def test_a_typed_handler_answers_with_fields_code_remark_and_body():
-    routes = HandlerTable()
+    handlers = HandlerTable()
 
-    @Sum.on(routes)
+    @Sum.on(handlers)
     def add(context, request):
         reply = SumReply(total=request.left + request.right)
         reply.code, reply.remark, reply.body = 5, context, b"body"
         return reply
 
-    (answer,) = await played(routes, ask(1))
+    (answer,) = await played(handlers, ask(1))
     assert (answer.code, answer.remark, answer.ext, answer.body) == (5, "context", {"total": "3"}, b"body")
 
 
 @virtual
 async def test_a_handler_without_a_reply_answers_success():
-    routes = HandlerTable()
+    handlers = HandlerTable()
     seen = []
-    Note.on(routes)(lambda context, request: seen.append(request.text))
-    (answer,) = await played(routes, frame(Note.code, 3, ext={"text": "hi"}))
+    Note.on(handlers)(lambda context, request: seen.append(request.text))
+    (answer,) = await played(handlers, frame(Note.code, 3, ext={"text": "hi"}))
     assert (answer.opaque, answer.code, answer.ext, answer.body) == (3, 0, {}, b"")
     assert seen == ["hi"]
 
 
 @virtual
 async def test_fields_that_are_missing_or_wrong_are_refused():
-    routes = HandlerTable()
-    Sum.on(routes)(lambda context, request: SumReply(total=0))
-    answers = await played(routes, frame(Sum.code, 1, ext={"left": "1"}), ask(2, left="x"))
+    handlers = HandlerTable()
+    Sum.on(handlers)(lambda context, request: SumReply(total=0))
+    answers = await played(handlers, frame(Sum.code, 1, ext={"left": "1"}), ask(2, left="x"))
     assert [answer.code for answer in answers] == [1, 1]
     assert "<right>" in answers[0].remark
     assert "<left>" in answers[1].remark
@@ -89,7 +89,7 @@ async def test_fields_that_are_missing_or_wrong_are_refused():
 
 @pytest.mark.parametrize("is_async", [False, True])
 def test_json_bodies_are_limited_by_the_connection(is_async):
-    routes = HandlerTable()
+    handlers = HandlerTable()
 
     async def count_later(context, request):
         return SumReply(total=len(request.data.numbers))
@@ -97,11 +97,11 @@ def test_json_bodies_are_limited_by_the_connection(is_async):
     def count(context, request):
         return SumReply(total=len(request.data.numbers))
 
-    Numbers.on(routes)(count_later if is_async else count)
+    Numbers.on(handlers)(count_later if is_async else count)
 
     async def main():
         async with trio.open_nursery() as nursery:
-            bench = Bench(nursery, routes.bind(None), ConnectionLimits(max_json_values=50))
+            bench = Bench(nursery, handlers.bind(None), ConnectionLimits(max_json_values=50))
             bodies = [b'{"numbers":[' + b"0," * count + b"0]}" for count in (40, 60)]
             answers = await bench.feed(*(frame(Numbers.code, 1, body=body) for body in bodies))
             assert [answer.code for answer in answers] == [0, 1]
@@ -140,9 +140,9 @@ def test_replies_of_servers_may_be_larger_than_requests():
 
 @virtual
 async def test_an_asynchronous_handler_answers_in_its_own_time():
-    routes = HandlerTable()
+    handlers = HandlerTable()
 
-    @Sum.on(routes)
+    @Sum.on(handlers)
     async def add(context, request):
         await trio.sleep(request.left)
         if request.right < 0:
@@ -152,7 +152,7 @@ async def test_an_asynchronous_handler_answers_in_its_own_time():
         return SumReply(total=request.left + request.right)
 
     async with trio.open_nursery() as nursery:
-        bench = Bench(nursery, routes.bind(None))
+        bench = Bench(nursery, handlers.bind(None))
         await bench.feed(ask(1, 3) + ask(2, 1) + ask(3, 2, -1) + ask(4, 4, 0) + ask(5, 1, flag=2))
         await trio.sleep(5)
         answers = [(answer.opaque, answer.code, answer.remark) for answer in bench.kernel.commands()]
@@ -167,16 +167,16 @@ async def test_an_asynchronous_handler_answers_in_its_own_time():
 
 @virtual
 async def test_a_handler_that_takes_the_call_may_answer_later():
-    routes = HandlerTable()
+    handlers = HandlerTable()
     calls = []
 
-    @Sum.on(routes)
+    @Sum.on(handlers)
     def add(context, request, call: Call):
         calls.append(call)
         return ANSWERS_LATER
 
     async with trio.open_nursery() as nursery:
-        bench = Bench(nursery, routes.bind(None))
+        bench = Bench(nursery, handlers.bind(None))
         assert not await bench.feed(ask(1) + ask(2) + ask(3, flag=2))
         assert calls[0].connection is bench.connection
         calls[1].reply(SumReply(total=2))
@@ -192,18 +192,18 @@ async def test_a_handler_that_takes_the_call_may_answer_later():
 
 @virtual
 async def test_a_reply_that_cannot_be_encoded_is_answered_and_raises_nowhere():
-    routes = HandlerTable()
+    handlers = HandlerTable()
     unwritable = SumReply(total=1)
     unwritable.remark = "x" * (17 << 20)
     calls = []
 
-    @Sum.on(routes)
+    @Sum.on(handlers)
     def later(context, request, call: Call):
         calls.append(call)
         return ANSWERS_LATER
 
     async with trio.open_nursery() as nursery:
-        bench = Bench(nursery, routes.bind(None))
+        bench = Bench(nursery, handlers.bind(None))
         await bench.feed(ask(1))
         calls[0].reply(unwritable)
         await settle()
@@ -222,28 +222,28 @@ async def test_a_reply_that_cannot_be_encoded_is_answered_and_raises_nowhere():
 
 @virtual
 async def test_an_asynchronous_handler_that_takes_the_call():
-    routes = HandlerTable()
+    handlers = HandlerTable()
 
-    @Sum.on(routes)
+    @Sum.on(handlers)
     async def add(context, request, call):
         await trio.lowlevel.checkpoint()
         call.reply(SumReply(total=request.left))
         return ANSWERS_LATER
 
-    assert [answer.ext for answer in await played(routes, ask(1, 8))] == [{"total": "8"}]
+    assert [answer.ext for answer in await played(handlers, ask(1, 8))] == [{"total": "8"}]
 
 
 @virtual
 async def test_raw_handlers_get_the_command():
-    routes = HandlerTable()
+    handlers = HandlerTable()
 
-    @routes.register_raw(1, 2)
+    @handlers.register_raw(1, 2)
     def raw(context):
         return lambda connection, command: encode_response(
             command.opaque, 0, {"context": context, "code": str(command.code)}
         )
 
-    answers = await played(routes, frame(1, 1) + frame(2, 2), context="c")
+    answers = await played(handlers, frame(1, 1) + frame(2, 2), context="c")
     assert [answer.ext for answer in answers] == [
         {"context": "c", "code": "1"},
         {"context": "c", "code": "2"},
@@ -265,9 +265,9 @@ def test_a_code_has_one_handler():
 
 
 def test_tables_are_bound_apart():
-    routes = HandlerTable()
-    routes.register_raw(1)(lambda context: lambda connection, command: context)
-    here, there = routes.bind(b"here"), routes.bind(b"there")
+    handlers = HandlerTable()
+    handlers.register_raw(1)(lambda context: lambda connection, command: context)
+    here, there = handlers.bind(b"here"), handlers.bind(b"there")
     assert (here[1](None, None), there[1](None, None)) == (b"here", b"there")
 
 

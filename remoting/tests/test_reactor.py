@@ -28,9 +28,9 @@ OPENED: list[trio.SocketStream] = []
 class Served:
     """A server with a reactor on a free port, and plain sockets to it."""
 
-    def __init__(self, nursery, routes, limits=None):
+    def __init__(self, nursery, handlers, limits=None):
         self.reactor = Reactor()
-        self.server = RemotingServer(routes.bind(None), limits, reactor=self.reactor)
+        self.server = RemotingServer(handlers.bind(None), limits, reactor=self.reactor)
         self.listeners = open_listeners("127.0.0.1", 0)
         self.address = self.listeners[0].getsockname()
         nursery.start_soon(self.reactor.run)
@@ -47,16 +47,16 @@ def sockets_of(reactor):
     return len(reactor._readers.keys() - {reactor._trio_fileno})
 
 
-def echo_routes(calls=None):
-    routes = HandlerTable()
+def echo_handlers(calls=None):
+    handlers = HandlerTable()
 
     def echo(connection, command):
         if calls is not None:
             calls.append(command.opaque)
         return encode_command(Command(0, command.opaque, 1, body=command.body))
 
-    routes.register_raw(1)(lambda context: echo)
-    return routes
+    handlers.register_raw(1)(lambda context: echo)
+    return handlers
 
 
 def request(opaque, body=b""):
@@ -87,7 +87,7 @@ def run(test, *args):
 
 def test_many_peers_are_answered_each_in_its_order():
     async def test(nursery):
-        served = Served(nursery, echo_routes())
+        served = Served(nursery, echo_handlers())
         streams = [await served.connect() for _ in range(20)]
         for turn in range(5):
             for number, stream in enumerate(streams):
@@ -101,7 +101,7 @@ def test_many_peers_are_answered_each_in_its_order():
 
 def test_frames_in_pieces_are_put_together():
     async def test(nursery):
-        served = Served(nursery, echo_routes())
+        served = Served(nursery, echo_handlers())
         stream = await served.connect()
         for byte in request(7, b"x" * 50):
             await stream.send_all(bytes([byte]))
@@ -112,7 +112,7 @@ def test_frames_in_pieces_are_put_together():
 
 def test_other_tasks_get_their_turn_while_there_is_traffic():
     async def test(nursery):
-        served = Served(nursery, echo_routes())
+        served = Served(nursery, echo_handlers())
         stop = False
 
         async def talk():
@@ -182,7 +182,7 @@ def test_tasks_of_the_same_pass_do_not_wait_for_a_slice(attempt):
 
 def test_ends_and_resets_close_the_connection_without_leaks():
     async def test(nursery):
-        served = Served(nursery, echo_routes())
+        served = Served(nursery, echo_handlers())
         ending, resetting, staying = [await served.connect() for _ in range(3)]
         for stream in (ending, resetting, staying):
             await stream.send_all(request(1))
@@ -202,7 +202,7 @@ def test_ends_and_resets_close_the_connection_without_leaks():
 
 def test_a_bad_frame_closes_its_connection_only(caplog):
     async def test(nursery):
-        served = Served(nursery, echo_routes())
+        served = Served(nursery, echo_handlers())
         bad, good = await served.connect(), await served.connect()
         await bad.send_all(b"\x7f" * 16)
         with trio.fail_after(5):
@@ -219,7 +219,7 @@ def test_a_peer_that_does_not_read_waits_and_goes_on_when_it_reads():
     async def test(nursery):
         calls = []
         limits = ConnectionLimits(output_high_watermark_bytes=100_000)
-        served = Served(nursery, echo_routes(calls), limits)
+        served = Served(nursery, echo_handlers(calls), limits)
         slow = await served.connect()
         count, body = 400, b"z" * 50_000
 
@@ -243,15 +243,15 @@ def test_a_peer_that_does_not_read_waits_and_goes_on_when_it_reads():
 def test_a_read_full_of_slow_requests_delays_no_other_peer():
     async def test(nursery):
         calls = []
-        routes = echo_routes(calls)
+        handlers = echo_handlers(calls)
 
         def slow(connection, command):
             time.sleep(0.002)
             calls.append(command.opaque)
             return encode_command(Command(0, command.opaque, 1))
 
-        routes.register_raw(2)(lambda context: slow)
-        served = Served(nursery, routes)
+        handlers.register_raw(2)(lambda context: slow)
+        served = Served(nursery, handlers)
         greedy, modest = await served.connect(), await served.connect()
         await modest.send_all(request(7))
         await answers(modest, 1)
@@ -404,7 +404,7 @@ def test_without_a_way_to_find_the_epoll_of_trio_it_does_not_linger(monkeypatch)
     monkeypatch.setattr("remoting.reactor._epoll_that_watches", lambda fileno: -1)
 
     async def test(nursery):
-        served = Served(nursery, echo_routes())
+        served = Served(nursery, echo_handlers())
         for number in range(3):
             stream = await served.connect()
             await stream.send_all(request(number))

@@ -62,7 +62,7 @@ def health(connection: ConnectionFlags, output: str) -> None:
 
     with connection.open() as client:
         checks = check_cluster(client)
-    rows = [each.to_dict() for each in checks]
+    rows = [check.to_dict() for check in checks]
     if output != "json":
         for row in rows:
             row["verdict"] = "ok" if row["passed"] else "FAILED"
@@ -70,8 +70,8 @@ def health(connection: ConnectionFlags, output: str) -> None:
         TableColumn("subject", "subject"),
         TableColumn("check", "check"),
         TableColumn("verdict", "verdict", style=lambda row: "green" if row["passed"] else "bold red"),
-        TableColumn("detail", "detail", wide=all(each.passed for each in checks)),
+        TableColumn("detail", "detail", wide=all(check.passed for check in checks)),
     ]
     print_rows(rows, columns, output)
-    if not all(each.passed for each in checks):
+    if not all(check.passed for check in checks):
         raise SystemExit(ExitCode.REFUSED)

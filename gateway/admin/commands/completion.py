@@ -62,9 +62,9 @@ def completion_script(shell: str) -> str:
     """Return the script of click for this program."""
     from click.shell_completion import get_completion_class
 
-    found = get_completion_class(shell)
-    assert found is not None
-    complete = found(click.Command(PROGRAM), {}, PROGRAM, VARIABLE)
+    completion_class = get_completion_class(shell)
+    assert completion_class is not None
+    complete = completion_class(click.Command(PROGRAM), {}, PROGRAM, VARIABLE)
     script: str = complete.source_template % complete.source_vars()
     return script.strip()
 

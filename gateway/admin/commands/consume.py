@@ -53,7 +53,7 @@ def consume(
     count: int | None,
     format_text: str | None,
     as_json: bool,
-    **given: Any,
+    **read_flags: Any,
 ) -> None:
     """Print messages of TOPIC, up to the end as it is now, or with --follow until Ctrl-C.
 
@@ -71,7 +71,7 @@ def consume(
     from toolkit.progress import show_progress
 
     render = _choose_renderer(format_text, as_json)
-    options = _build_options(given)
+    options = _build_options(read_flags)
     out = sys.stdout.buffer
     printed = 0
     # The bar would be torn apart by messages on the same terminal, and has no end while messages are followed.
@@ -113,10 +113,10 @@ def _choose_renderer(format_text: str | None, as_json: bool) -> "Callable[[Messa
         raise click.UsageError(f"--format: {error}") from None
 
 
-def _build_options(given: dict[str, Any]) -> "ReadOptions":
+def _build_options(flags: dict[str, Any]) -> "ReadOptions":
     from gateway.admin.consuming import ReadOptions
 
-    if given["tags"] != "*" and given["sql"]:
+    if flags["tags"] != "*" and flags["sql"]:
         raise click.UsageError("Pass either --tag or --sql.")
-    place, start_ms = parse_place("--from", given.pop("start"))
-    return ReadOptions(start=place, start_ms=start_ms, start_offset=given.pop("offset"), **given)
+    start, start_ms = parse_place("--from", flags.pop("start"))
+    return ReadOptions(start=start, start_ms=start_ms, start_offset=flags.pop("offset"), **flags)

@@ -30,17 +30,17 @@ def bundle(connection: ConnectionFlags, file: Path | None, metrics: tuple[str, .
 
     path = file or Path(time.strftime("rmq-gateway-debug-%Y%m%d-%H%M%S.tar.gz", time.gmtime()))
     with connection.open() as client:
-        found = collect_bundle(client, metrics)
+        contents = collect_bundle(client, metrics)
     try:
-        size = found.write(path)
+        size = contents.write(path)
     except OSError as error:
         raise click.ClickException(
             f"{path} cannot be written: {error.strerror}. Name another FILE."
         ) from error
     click.echo(f"Wrote {path} ({size:,} bytes):")
     for name, meaning in CONTENTS.items():
-        if name == "errors.json" or any(each.startswith(name) for each in found.files):
+        if name == "errors.json" or any(file_name.startswith(name) for file_name in contents.files):
             click.echo(f"  {name:<15}{meaning}")
-    for name, problem in found.errors.items():
+    for name, problem in contents.errors.items():
         click.echo(f"  {name} is missing: {problem}", err=True)
     click.echo(NOTICE)

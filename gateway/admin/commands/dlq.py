@@ -38,7 +38,7 @@ def list_command(connection: ConnectionFlags, pattern: str, output: str) -> None
     with connection.open() as client:
         rows = list_dead_letters(client, pattern)
     if output != "json":
-        rows = [{**each, "lastStored": format_time(each["lastStoredMs"])} for each in rows]
+        rows = [{**row, "lastStored": format_time(row["lastStoredMs"])} for row in rows]
     columns = [
         TableColumn("group", "group"),
         TableColumn("messages", "dead letters"),
@@ -92,7 +92,8 @@ def peek(
         with open_dead_letters(client, group, options) as reader:
             letters = list(select_dead_letters(reader, ids=ids, count=count))
     rows = [
-        {**to_json_value(each.message, each.broker), "originTopic": each.origin_topic} for each in letters
+        {**to_json_value(letter.message, letter.broker), "originTopic": letter.origin_topic}
+        for letter in letters
     ]
     origin = TableColumn("originTopic", "from topic")
     print_messages(rows, output, empty="No dead letter fits.", extra_columns=(origin,))
@@ -174,10 +175,10 @@ def _send_all(resender: Any, letters: list[Any]) -> int:
                 sent += 1
                 done(1)
     except (AdminError, KeyboardInterrupt) as error:
-        place = letters[sent].message
+        next_message = letters[sent].message
         print(
-            f"{sent:,} of {len(letters):,} were sent; go on with {place.unique_key or place.msg_id} "
-            f"(queue {place.queue_id}, offset {place.queue_offset}).",
+            f"{sent:,} of {len(letters):,} were sent; go on with {next_message.unique_key or next_message.msg_id} "
+            f"(queue {next_message.queue_id}, offset {next_message.queue_offset}).",
             file=sys.stderr,
         )
         if isinstance(error, KeyboardInterrupt):

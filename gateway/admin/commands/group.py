@@ -38,7 +38,7 @@ def list_command(connection: ConnectionFlags, pattern: str, all_kinds: bool, out
             from fnmatch import fnmatchcase
 
             names = group_names(client, all_kinds=all_kinds)
-            rows = [{"group": each} for each in names if fnmatchcase(each, pattern)]
+            rows = [{"group": name} for name in names if fnmatchcase(name, pattern)]
         else:
             rows = list_groups(client, pattern, all_kinds=all_kinds)
     columns = [
@@ -72,37 +72,37 @@ def describe(connection: ConnectionFlags, name: str, output: str) -> None:
     from gateway.admin.output import print_json
 
     with connection.open() as client:
-        found = describe_group(client, name)
+        description = describe_group(client, name)
     if output == "json":
-        print_json(found)
+        print_json(description)
     else:
-        _print_group(found, output)
+        _print_group(description, output)
 
 
-def _print_group(found: dict[str, Any], output: str) -> None:
+def _print_group(description: dict[str, Any], output: str) -> None:
     from gateway.admin.groups import describe_inconsistency
     from gateway.admin.output import TableColumn, print_facts, print_table, print_warning
     from toolkit.times import format_time
 
     print_facts(
         [
-            ("group", found["group"]),
-            ("state", found["state"]),
-            ("consumes", " ".join(filter(None, (found["consumeType"], found["messageModel"])))),
-            ("starts at", found["consumeFrom"]),
-            ("lag", found["lag"]),
-            ("in flight", found["inFlight"]),
-            ("dead letters", found["deadLetters"]),
+            ("group", description["group"]),
+            ("state", description["state"]),
+            ("consumes", " ".join(filter(None, (description["consumeType"], description["messageModel"])))),
+            ("starts at", description["consumeFrom"]),
+            ("lag", description["lag"]),
+            ("in flight", description["inFlight"]),
+            ("dead letters", description["deadLetters"]),
         ]
     )
-    if found["inconsistentSubscriptions"]:
+    if description["inconsistentSubscriptions"]:
         click.echo()
         print_warning(
             "Inconsistent subscriptions: messages are skipped. Give all members the same subscription:"
         )
-        for each in found["inconsistentSubscriptions"]:
-            print_warning(f"  {describe_inconsistency(each)}")
-    if found["members"]:
+        for inconsistency in description["inconsistentSubscriptions"]:
+            print_warning(f"  {describe_inconsistency(inconsistency)}")
+    if description["members"]:
         click.echo()
         columns = [
             TableColumn("client", "member"),
@@ -112,17 +112,20 @@ def _print_group(found: dict[str, Any], output: str) -> None:
             TableColumn("queues", "queues"),
             TableColumn("subscriptions", "subscriptions"),
         ]
-        print_table(found["members"], columns)
-    elif found["subscriptions"]:
+        print_table(description["members"], columns)
+    elif description["subscriptions"]:
         click.echo()
         print_table(
-            found["subscriptions"], [TableColumn("topic", "topic"), TableColumn("expression", "expression")]
+            description["subscriptions"],
+            [TableColumn("topic", "topic"), TableColumn("expression", "expression")],
         )
-    if not found["queues"]:
+    if not description["queues"]:
         click.echo("\nThe group has committed no offset.")
         return
     click.echo()
-    rows = [{**each, "lastConsumed": format_time(each["lastConsumedMs"])} for each in found["queues"]]
+    rows = [
+        {**queue, "lastConsumed": format_time(queue["lastConsumedMs"])} for queue in description["queues"]
+    ]
     columns = [
         TableColumn("topic", "topic"),
         TableColumn("broker", "broker"),
@@ -134,14 +137,17 @@ def _print_group(found: dict[str, Any], output: str) -> None:
         TableColumn("lastConsumed", "last consumed", wide=True),
         TableColumn("client", "member"),
     ]
-    print_table(rows, [each for each in columns if output == "wide" or not each.wide])
+    print_table(rows, [column for column in columns if output == "wide" or not column.wide])
 
 
 @group.command()
 @click.argument("name", metavar="GROUP", shell_complete=complete_names("group"))
 @click.option("-t", "--topic", required=True, metavar="TOPIC", help="Topic whose offsets are moved.")
 @click.option(
-    "--to", "place", metavar="PLACE", help="earliest, latest, a time (2026-01-31T12:00:00Z, ms) or 15m ago."
+    "--to",
+    "destination",
+    metavar="PLACE",
+    help="earliest, latest, a time (2026-01-31T12:00:00Z, ms) or 15m ago.",
 )
 @click.option(
     "--to-offset", type=click.IntRange(0), metavar="N", help="Offset, in each queue or in those of --queue."
@@ -155,7 +161,7 @@ def seek(
     connection: ConnectionFlags,
     name: str,
     topic: str,
-    place: str | None,
+    destination: str | None,
     to_offset: int | None,
     queues: tuple[int, ...],
     dry_run: bool,
@@ -171,9 +177,11 @@ def seek(
     from gateway.admin.output import TableColumn, print_rows
     from gateway.admin.seek import SeekTarget, apply_seek, check_seek, plan_seek
 
-    if (place is None) == (to_offset is None):
+    if (destination is None) == (to_offset is None):
         raise click.UsageError("Pass either --to or --to-offset.")
-    target = SeekTarget(offset=to_offset) if place is None else SeekTarget(*parse_place("--to", place))
+    target = (
+        SeekTarget(offset=to_offset) if destination is None else SeekTarget(*parse_place("--to", destination))
+    )
     with connection.open() as client:
         moves = plan_seek(client, name, topic, target, queues)
         members = online_members(client, name)
@@ -186,7 +194,7 @@ def seek(
             TableColumn("change", "change"),
             TableColumn("lag", "new lag"),
         ]
-        print_rows([each.to_row() for each in moves], columns, output)
+        print_rows([move.to_row() for move in moves], columns, output)
         if dry_run:
             return
         online = f" It has {len(members)} member(s), which are told." if members else ""

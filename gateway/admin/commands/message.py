@@ -53,25 +53,25 @@ def get(
         raise click.UsageError("Pass --queue, too.")
     with connection.open() as client:
         if message_id is not None:
-            found = get_message(client, topic, message_id)
+            messages = get_message(client, topic, message_id)
         else:
             assert offset is not None
             assert queue is not None
-            names = [each.broker_name for each in client.route(topic).queue_datas]
+            names = [queue_data.broker_name for queue_data in client.route(topic).queue_datas]
             if broker is None and len(names) > 1:
                 raise click.UsageError(f"The topic is on {', '.join(sorted(names))}: pass --broker.")
-            found = get_at_offset(client, topic, broker or names[0], queue, offset)
-        groups = [consumption_of(client, each, name) for each, name in found]
-    _print_messages(found, groups, output)
+            messages = get_at_offset(client, topic, broker or names[0], queue, offset)
+        groups = [consumption_of(client, message, name) for message, name in messages]
+    _print_messages(messages, groups, output)
 
 
-def _print_messages(found: "list[Found]", groups: list[list[dict[str, Any]]], output: str) -> None:
+def _print_messages(messages: "list[Found]", groups: list[list[dict[str, Any]]], output: str) -> None:
     from gateway.admin.formats import to_json_value
     from gateway.admin.output import TableColumn, print_facts, print_json, print_table
 
     values = [
-        {**to_json_value(each, name), "groups": rows}
-        for (each, name), rows in zip(found, groups, strict=True)
+        {**to_json_value(message, name), "groups": rows}
+        for (message, name), rows in zip(messages, groups, strict=True)
     ]
     if output == "json":
         print_json(values)
@@ -161,10 +161,10 @@ def find(
     with connection.open() as client:
         if key is not None:
             end = MAX_TIME_MS if end_ms is None else end_ms
-            found = find_by_key(client, topic, key, begin_ms=begin, end_ms=end, count=count)
+            messages = find_by_key(client, topic, key, begin_ms=begin, end_ms=end, count=count)
         else:
-            found = list(find_by_time(client, topic, begin, end_ms, count))
-    rows = [to_json_value(each, name) for each, name in found]
+            messages = list(find_by_time(client, topic, begin, end_ms, count))
+    rows = [to_json_value(message, name) for message, name in messages]
     print_messages(rows, output, empty="No such message in this time.")
     if not rows:
         raise SystemExit(ExitCode.NOTHING)

@@ -110,9 +110,9 @@ def cluster_options(function: Function) -> Function:
     """Add the connection flags; the function receives them as ``connection``."""
 
     @functools.wraps(function)
-    def call(**given: Any) -> Any:
-        flags = {name: given.pop(name) for name in _CONNECTION_NAMES}
-        return function(connection=ConnectionFlags(flags), **given)
+    def call(**arguments: Any) -> Any:
+        flags = {name: arguments.pop(name) for name in _CONNECTION_NAMES}
+        return function(connection=ConnectionFlags(flags), **arguments)
 
     decorated: Function = call
     for names, settings in reversed(_CONNECTION_OPTIONS):
@@ -137,8 +137,8 @@ def output_options(*formats: str) -> Callable[[Function], Function]:
 
     def decorate(function: Function) -> Function:
         @functools.wraps(function)
-        def call(as_json: bool, output: str, **given: Any) -> Any:
-            return function(output="json" if as_json else output, **given)
+        def call(as_json: bool, output: str, **arguments: Any) -> Any:
+            return function(output="json" if as_json else output, **arguments)
 
         decorated: Function = click.option("--json", "as_json", is_flag=True, help="Short for -o json.")(call)
         choices = ("table", "wide", *formats, "json")

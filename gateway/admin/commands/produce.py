@@ -77,7 +77,7 @@ def produce(
     json_lines: bool,
     repeat: int,
     as_json: bool,
-    **given: Any,
+    **message_flags: Any,
 ) -> None:
     """Send messages to TOPIC: each VALUE, or without any the lines of a file or of standard input.
 
@@ -93,8 +93,8 @@ def produce(
         raise click.UsageError("Pass either VALUEs or an input (--file, --whole, --json-lines).")
     if repeat > 1 and not values and file in _STANDARD_INPUT:
         raise click.UsageError("--repeat: standard input can be read once only; pass VALUEs or --file.")
-    template = _build_template(given)
-    delimiters = _parse_delimiters(given["delimiter"], given["key_delimiter"])
+    template = _build_template(message_flags)
+    delimiters = _parse_delimiters(message_flags["delimiter"], message_flags["key_delimiter"])
     sent = 0
     try:
         with connection.open() as client:
@@ -104,10 +104,10 @@ def produce(
                     messages = _of_values(values, template)
                 else:
                     messages = _of_input(file, whole, json_lines, *delimiters, template)
-                for place in sender.send(messages):
+                for sent_message in sender.send(messages):
                     sent += 1
                     if as_json:
-                        print_json_line(place.to_dict())
+                        print_json_line(sent_message.to_dict())
     except KeyboardInterrupt:
         click.echo(f"Interrupted; {sent:,} message(s) were sent to {topic}.", err=True)
         raise SystemExit(ExitCode.INTERRUPTED) from None
@@ -118,23 +118,23 @@ def produce(
     click.echo(f"Sent {sent:,} message(s) to {topic}.", err=True)
 
 
-def _build_template(given: dict[str, Any]) -> "ProducedMessage":
+def _build_template(flags: dict[str, Any]) -> "ProducedMessage":
     """Return a message with what flags say about all messages. Raises UsageError."""
     from gateway.admin.producing import ProducedMessage
 
-    if sum(given[name] is not None for name in ("delay", "delay_level", "deliver_at")) > 1:
+    if sum(flags[name] is not None for name in ("delay", "delay_level", "deliver_at")) > 1:
         raise click.UsageError("Pass only one of --delay, --delay-level and --deliver-at.")
     return ProducedMessage(
         b"",
-        given["keys"],
-        given["tag"],
-        parse_pairs("--property", given["properties"], "NAME=VALUE"),
-        _parse_delay(given["delay"]),
-        given["delay_level"] or 0,
-        given["deliver_at"] or 0,
-        given["sharding_key"],
-        given["queue"],
-        given["broker"],
+        flags["keys"],
+        flags["tag"],
+        parse_pairs("--property", flags["properties"], "NAME=VALUE"),
+        _parse_delay(flags["delay"]),
+        flags["delay_level"] or 0,
+        flags["deliver_at"] or 0,
+        flags["sharding_key"],
+        flags["queue"],
+        flags["broker"],
     )
 
 

@@ -130,13 +130,13 @@ def _change(
     from gateway.admin.output import TableColumn, print_rows
     from gateway.admin.server_config import compare_config
 
-    wanted = parse_pairs("setting", settings)
-    confirm(f"Change {', '.join(wanted)} of {', '.join(servers)}?", yes)
+    changes = parse_pairs("setting", settings)
+    confirm(f"Change {', '.join(changes)} of {', '.join(servers)}?", yes)
     rows: list[dict[str, Any]] = []
     for server in servers:
         before = read(client, server)
-        update(client, server, wanted)
-        rows += compare_config(server, before, read(client, server), wanted)
+        update(client, server, changes)
+        rows += compare_config(server, before, read(client, server), changes)
     columns = [
         TableColumn("server", "server"),
         TableColumn("key", "key"),

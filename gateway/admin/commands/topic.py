@@ -64,24 +64,24 @@ def describe(connection: ConnectionFlags, name: str, output: str) -> None:
     from toolkit.times import format_time
 
     with connection.open() as client:
-        found = describe_topic(client, name)
+        description = describe_topic(client, name)
     if output == "json":
-        print_json(found)
+        print_json(description)
         return
     print_facts(
         [
             ("topic", name),
-            ("kind", found["kind"]),
-            ("type", found["type"]),
-            ("attributes", found["attributes"]),
-            ("ordered", found["ordered"]),
-            ("messages", found["messages"]),
-            ("groups", found["groups"] or "none"),
+            ("kind", description["kind"]),
+            ("type", description["type"]),
+            ("attributes", description["attributes"]),
+            ("ordered", description["ordered"]),
+            ("messages", description["messages"]),
+            ("groups", description["groups"] or "none"),
         ]
     )
     click.echo()
     print_table(
-        found["brokers"],
+        description["brokers"],
         [
             TableColumn("broker", "broker"),
             TableColumn("addresses", "addresses by id"),
@@ -91,7 +91,7 @@ def describe(connection: ConnectionFlags, name: str, output: str) -> None:
         ],
     )
     click.echo()
-    rows = [{**each, "lastStored": format_time(each["lastStoredMs"])} for each in found["queues"]]
+    rows = [{**queue, "lastStored": format_time(queue["lastStoredMs"])} for queue in description["queues"]]
     columns = [
         TableColumn("broker", "broker"),
         TableColumn("queue", "queue"),
@@ -241,13 +241,13 @@ def alter(
     from gateway.admin.output import TableColumn, print_rows
     from gateway.admin.topics import MESSAGE_TYPE, PERMISSIONS, alter_topic
 
-    given = {
+    flags = {
         "read_queue_nums": read_queues or queues,
         "write_queue_nums": write_queues or queues,
         "perm": PERMISSIONS[perm] if perm is not None else None,
         "order": ordered,
     }
-    changes = {key: value for key, value in given.items() if value is not None}
+    changes = {key: value for key, value in flags.items() if value is not None}
     pairs = _split_attributes(attributes)
     if message_type is not None:
         pairs[MESSAGE_TYPE] = message_type

@@ -22,7 +22,7 @@ class Sample:
     on: bool = key("sampleOn", False, "a switch")
     mode: str = key("sampleMode", "FAST", "a mode", choices=("FAST", "SAFE"))
     when: str = key("sampleWhen", "04", "two digits", pattern="[0-9]{2}")
-    where: str = key("sampleWhere", "", "a place", path=True, ours=True)
+    where: str = key("sampleWhere", "", "a place", path=True, unofficial=True)
     home: str = key("sampleHome", "~/sample", "a place", path=True)
     other: int = 3
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gateway.config.process import NamesrvConfig
-from gateway.config.sources import ConfigError, GivenValue, load_config, nearest_key, resolve_key
+from gateway.config.sources import ConfigError, SourceValue, load_config, nearest_key, resolve_key
 
 
 def written(path: Path, text: str) -> str:
@@ -20,7 +20,7 @@ def test_later_sources_win(tmp_path: Path) -> None:
     second = written(tmp_path / "more.conf", "fileReservedTime=2\nbrokerPermission=4\nregionId=b")
     environment = {"RMQ_GATEWAY_BROKER_PERMISSION": "6", "RMQ_GATEWAY_REGION_ID": "c", "HOME": "/"}
     config = load_config(
-        "serve", [first, second], environment, ["regionId=d"], [GivenValue("regionId", "e", "--x")]
+        "serve", [first, second], environment, ["regionId=d"], [SourceValue("regionId", "e", "--x")]
     )
     broker = config.brokers[0]
     assert broker.store.max_message_size_bytes == 1
@@ -202,7 +202,7 @@ def test_variables_of_a_kubernetes_service_are_not_ours() -> None:
 
 @pytest.mark.parametrize("key", ["storePathRootDir", "kvConfigPath", "namesrv.configStorePath"])
 def test_files_of_a_server_in_memory_contradict_it(key: str, tmp_path: Path) -> None:
-    memory = GivenValue("memoryStore", "true", "--memory")
+    memory = SourceValue("memoryStore", "true", "--memory")
     with pytest.raises(ConfigError, match=f"--memory and --set {key} contradict each other"):
         load_config("serve", sets=[f"{key}={tmp_path}"], flags=[memory])
     assert load_config("serve", sets=[f"{key}={tmp_path}", "memoryStore=false"]).notices == ()

@@ -8,7 +8,7 @@ from codec.hashing import crc32
 from gateway.config.process import NamesrvConfig
 from gateway.namesrv.child_broker import ChildBroker
 from gateway.namesrv.context import Namesrv, build_namesrv
-from gateway.namesrv.processors import routes
+from gateway.namesrv.processors import handlers
 from gateway.namesrv.tests.test_processors import Clock, Peer
 from remoting.bodies.queues import DataVersion
 from remoting.bodies.registration import RegisterBrokerBody
@@ -64,7 +64,7 @@ def register(
 def handle(namesrv: Namesrv, peer: Peer, request: Any) -> None:
     """Pass a request to its handler. Raises RequestError for a refusal."""
     command = request.to_command(1)
-    routes.bind(namesrv)[request.code](peer, command)
+    handlers.bind(namesrv)[request.code](peer, command)
 
 
 def seen(namesrv: Namesrv, topic: str = "T") -> tuple[str, int] | None:

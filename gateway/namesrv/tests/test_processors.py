@@ -19,7 +19,7 @@ from gateway.namesrv.context import (
     build_namesrv,
     close_silent_brokers,
 )
-from gateway.namesrv.processors import routes
+from gateway.namesrv.processors import handlers
 from gateway.namesrv.registration import REPLICATES_FIELD, Registration
 from gateway.namesrv.text_file import MAX_WAITING_CHANGES
 from remoting.bodies.queues import DataVersion
@@ -102,7 +102,7 @@ class Asker:
 
     def __init__(self, namesrv: Namesrv) -> None:
         self.namesrv = namesrv
-        self.handlers: dict[int, Any] = routes.bind(namesrv)
+        self.handlers: dict[int, Any] = handlers.bind(namesrv)
 
     def command(self, request: Any, peer: Peer | None = None, version: int = CURRENT_VERSION) -> Command:
         command = request.to_command(7)
