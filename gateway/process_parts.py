@@ -10,7 +10,8 @@ from codec.hosts import format_host
 from gateway.config.live import official_values
 from gateway.config.process import ServeConfig
 from gateway.process_access import ProcessAccess
-from gateway.runtime.process import ListenError, within_file_limit
+from gateway.runtime.file_limit import within_file_limit
+from gateway.runtime.process import ListenError
 from gateway.runtime.published_ports import find_default_gateway, show_loopback_to_host
 from gateway.runtime.run_blocking import RunBlocking
 from gateway.runtime.server_tls import build_acceptor

@@ -50,7 +50,7 @@ def make_signer(credentials: Credentials) -> Callable[[Command], None]:
 
 
 def sign_request(command: Command, credentials: Credentials) -> None:
-    """Add the fields of a signature to a request. Nothing may be added to it afterwards."""
+    """Add the fields of a signature to a request, which must not change afterwards."""
     ext = command.ext
     ext[ACCESS_KEY] = credentials.access_key
     ext.pop(SECURITY_TOKEN, None)
@@ -66,12 +66,12 @@ def compute_signature(command: Command, secret_key: str) -> str:
 
 def is_signed_with(command: Command, credentials: Credentials) -> bool:
     """Return True if a request carries these credentials' access key and the matching signature."""
-    is_theirs = command.ext.get(ACCESS_KEY) == credentials.access_key
-    return is_theirs and has_signature(command, credentials.secret_key)
+    has_access_key = command.ext.get(ACCESS_KEY) == credentials.access_key
+    return has_access_key and has_signature(command, credentials.secret_key)
 
 
 def has_signature(command: Command, secret_key: str) -> bool:
-    """Return True if a request carries the signature that belongs to a secret, whoever signed it."""
+    """Return True if a request carries the signature that a secret makes; its access key is not compared."""
     signature = command.ext.get(SIGNATURE, "").encode("utf-8", "replace")
     return hmac.compare_digest(signature, _encoded_signature(command, secret_key))
 
@@ -86,9 +86,9 @@ def _encoded_signature(command: Command, secret_key: str) -> bytes:
 
 @lru_cache(maxsize=_MAX_CACHED_KEYS)
 def _hmac_states(secret_key: str) -> tuple["hashlib._Hash", "hashlib._Hash"]:
-    """Return the two SHA1 states of HMAC (RFC 2104) after the block of the key, which never changes.
+    """Return the two SHA1 states of HMAC (RFC 2104) after the block of the key, which all requests of a user share.
 
-    Continuing from copies takes less than half of the time of `hmac.digest` for a send of 128 bytes.
+    Going on from copies of them takes less than half of the time of `hmac.digest` for a send of 128 bytes.
     """
     key = secret_key.encode()
     if len(key) > _SHA1_BLOCK_BYTES:
@@ -110,11 +110,11 @@ def _signed_values(names: tuple[str, ...], is_up_to_4_9_3: bool) -> Callable[[di
     """Return a function that returns the values of the signed fields in Java's order of their names.
 
     Clients up to 4.9.3 mark a search for a unique key after they have signed; servers leave that field out.
-    A client sends the same names again and again, and sorting them takes longer than the digest.
+    The result is cached by the names: a client sends the same ones each time, and sorting takes longer than the digest.
     """
     left_out = {SIGNATURE, _UNIQUE_KEY_QUERY} if is_up_to_4_9_3 else {SIGNATURE}
     ordered = sorted(set(names) - left_out, key=_java_order)
-    # Of a single name it returns the value itself, whose letters are joined to the same text.
+    # For a single name `itemgetter` returns the value itself; joining its letters gives the same text.
     return itemgetter(*ordered) if ordered else lambda _: ()
 
 

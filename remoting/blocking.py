@@ -35,7 +35,7 @@ class BlockingClient:
 
     ``timeout_s`` bounds connecting and each wait for an answer, or for one window of answers in `send_commands`. Every
     method that waits raises RemotingTimeout when the time is up and RemotingClosed when the peer closes. While it
-    waits, the client also serves requests that the server sends, with the functions given to `serve_request`. The
+    waits, the client also serves requests that the server sends, with the functions registered by `serve_request`. The
     client numbers its requests itself (opaques). ``sign`` adds credentials to each request. ``tls_name`` is the name
     that the server's certificate must have, if it is not ``host``.
     """
@@ -77,7 +77,7 @@ class BlockingClient:
         self._socket.close()
 
     def abort(self) -> None:
-        """End the connection from another thread: the one that waits on it gets RemotingClosed, and closes it."""
+        """End the connection from another thread: the thread that waits on it gets RemotingClosed, and closes it."""
         with suppress(OSError):  # it has ended already
             self._socket.shutdown(socket.SHUT_RDWR)
 
@@ -96,7 +96,7 @@ class BlockingClient:
     def pipeline(self, requests: Iterable[Request[Reply]], *, timeout_s: float | None = None) -> list[Reply]:
         """Send many requests at once; return the replies in the order of the requests.
 
-        After all requests were answered, raises the RequestError of the first one that was refused.
+        Raises the RequestError of the first refused one, after all have been answered.
         """
         request_list = list(requests)
         answers = self.send_commands(
@@ -144,7 +144,7 @@ class BlockingClient:
         return command.opaque
 
     def receive_answer(self, opaque: int, *, timeout_s: float | None = None) -> Command:
-        """Return the answer to a started command; answers to others that arrive before it are stored."""
+        """Return the answer to a started command; answers to other commands that arrive earlier are stored."""
         deadline = self._deadline(timeout_s)
         while opaque not in self._stored_answers:
             answer = self._dispatch(self._next(deadline))

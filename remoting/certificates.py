@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 MAX_CLOCK_SKEW: Final = datetime.timedelta(days=1)
-"""A certificate is valid from this time before it was made, for peers whose clock is behind."""
+"""A certificate becomes valid this long before it is created, for peers whose clock is slow."""
 
 
 def self_signed_pem() -> bytes:
@@ -36,7 +36,7 @@ class CertificateFiles:
 
 
 class CertificateAuthority:
-    """A certificate authority for development: its own files, and the certificates that it signs, are in one folder."""
+    """A certificate authority for development. The certificates that it signs are stored in its own folder."""
 
     def __init__(self, files: CertificateFiles) -> None:
         """Load an authority. Raises OSError or ValueError for files that cannot be read."""

@@ -2,11 +2,11 @@
 
 Theory of operation
 -------------------
-A connection works the same on the server's and on the client's side: both may
-send requests. Input arrives in one of two ways: the reactor calls `Connection._readable` when the socket has data
-(the fast path, without a task switch), or `Connection._read_loop` waits in a task. Both feed `Connection._feed`,
-which decodes every whole frame and calls the handler of its request code synchronously. A handler returns the
-answer's bytes, or None and answers later with `write`. All answers of one read are joined into one system call.
+A connection works the same on the server's and on the client's side: both may send requests. Input arrives in one of
+two ways: the reactor calls `Connection._readable` when the socket has data (the fast path, without a task switch), or
+`Connection._read_loop` waits in a task. Both feed `Connection._feed`, which decodes every whole frame and calls the
+handler of its request code synchronously. A handler returns the answer's bytes, or None and answers later with `write`.
+All answers of one read are joined into one system call.
 
 Turns. One read may hold thousands of small requests. After ``max_turn_s`` of them the rest stays in ``_input``, the
 socket is not read, and a task (`_continue_feeding`, or the read loop itself) goes on after every other task and peer
@@ -20,8 +20,8 @@ answered later by ``max_outstanding_requests``. `remoting.server` bounds all con
 
 Invariant: bytes in ``_input`` start at a frame boundary between calls; ``_output`` is sent in order, and only one
 task sends. `close` may be called at any time and from any callback: it cancels the tasks of requests, and every
-callback of a sent request is called exactly once, with None. What fails outside of any request (a callback, the end of
-a batch) is logged and never ends a connection, because the fault need not be its peer's.
+callback of a sent request is called exactly once, with None. A failure outside of any request (in a callback, or at the
+end of a batch) is logged and never ends a connection, because its peer need not have caused it.
 
 Handlers are chosen in `remoting.handler_table`; sockets are opened in `remoting.server` and `remoting.client`.
 """
@@ -52,7 +52,7 @@ LARGE_INPUT_BYTES = 256 * 1024
 RESPONSE_FLAG = 1
 ONEWAY_FLAG = 2
 MAX_REMARK_CHARS: Final = 4096
-"""A longer remark of a failure is shortened: it may quote anything that was sent."""
+"""Longer remarks of failures are shortened, because they may quote anything that was sent."""
 
 
 def encode_failure(command: Command, error: Exception) -> bytes:
@@ -71,13 +71,13 @@ def encode_failure(command: Command, error: Exception) -> bytes:
 class Connection:
     """A connection to one peer, on either side.
 
-    Answers leave in the order in which handlers finish. ``state`` is a place for handlers to keep data of the peer.
+    Answers leave in the order in which handlers finish. Handlers store data about the peer in ``state``.
     ``on_batch`` is called after each batch of requests, ``on_large_input`` with the bytes added to a large unfinished
     frame.
     """
 
     _sharing_turns: ClassVar[int] = 0
-    """Connections of this process that have a rest of a read to handle now."""
+    """Number of connections of this process that have the rest of a read to handle now."""
 
     __slots__ = (
         "_close_callbacks",
@@ -144,12 +144,15 @@ class Connection:
         """Serve the peer until either side closes. Never raises for anything a peer did."""
         reason = "closed by peer"
         try:
+            # The reactor calls back where it can: a task that waits for input costs a task switch for each read.
             if self._transport.watch(self._readable):
                 await self._until_read_ends()
             else:
                 await self._read_loop()
         except FrameError as error:
             reason = str(error)
+            # The first bytes of HTTP or TLS look like an impossible frame length. Say so instead: it is mostly a wrong
+            # port or a missing TLS setting.
             foreign = recognise(self._input)
             if foreign is not None:
                 log_foreign(self.remote, self.local, *foreign)
@@ -157,15 +160,17 @@ class Connection:
                 extra = {"remote": self.remote, "port": self.local[1], "reason": reason}
                 log.warning("connection closed: bad frame", extra=extra)
         except OSError as error:
+            # A reset is the usual end of a killed client, and not worth a line in the log.
             reason = str(error)
         except Exception:
+            # Ends this connection only: an exception that left `run` would cancel the nursery of all the others.
             reason = "unexpected error"
             log.exception(
                 "connection closed: unexpected error outside of any request", extra={"remote": self.remote}
             )
         finally:
             self.close(reason)
-            # The connection object may live until the garbage collector runs, which is seldom.
+            # The connection object may live until the garbage collector runs, which it rarely does.
             self._input = bytearray()
 
     async def _read_loop(self) -> None:
@@ -175,6 +180,7 @@ class Connection:
             if not data:
                 return
             self.idle_ticks = 0
+            # Nothing is read before the rest is handled: the kernel's buffer fills up, and TCP slows the peer down.
             if not self._feed(data):
                 await self._feed_rest()
             if len(self._input) > LARGE_INPUT_BYTES:
@@ -189,19 +195,19 @@ class Connection:
                 return
             self.idle_ticks = 0
             if not self._feed(data) and not self.closed:
+                # As in `_read_loop`: nothing is read before the rest is handled.
                 self._transport.unwatch()
                 self._nursery.start_soon(self._continue_feeding)
             if len(self._input) > LARGE_INPUT_BYTES:
                 self._on_large_input(len(data))
         except BlockingIOError:
+            # A part of a TLS record, or a wake-up without data.
             return
         except Exception as error:  # noqa: BLE001 - raised again by `_until_read_ends`
             self._end_reading(error)
 
     def _next_read_bytes(self) -> int:
-        """Return the size of the next read: smaller amid a large frame, because filling fresh memory delays other
-        peers.
-        """
+        """Return the size of the next read, which is smaller within a large frame: filling new memory delays others."""
         limits = self.limits
         return limits.large_read_bytes if len(self._input) > LARGE_INPUT_BYTES else limits.read_bytes
 
@@ -217,7 +223,8 @@ class Connection:
             try:
                 raise failure
             finally:
-                # Its trace leads to this frame and to the connection, whose buffers would wait for the collector.
+                # Its traceback refers to this frame and so to the connection, whose buffers would wait for the garbage
+                # collector.
                 del failure
 
     async def _continue_feeding(self) -> None:
@@ -230,9 +237,11 @@ class Connection:
             self._end_reading(error)
 
     async def _feed_rest(self) -> None:
-        """Handle the rest of what was read, one turn at a time, each when the peer has read its answers."""
+        """Handle the rest of what was read, one turn at a time. Before each, the peer has to read its answers."""
         while not self.closed:
+            # A peer that does not read its answers gets no further ones.
             await self._wait_drained()
+            # Counted while it waits for its turn, so that the others give shorter turns in the meantime.
             Connection._sharing_turns += 1
             try:
                 await trio.lowlevel.checkpoint()
@@ -243,9 +252,8 @@ class Connection:
                 return
 
     def _feed(self, data: bytes) -> bool:
-        """Handle every whole frame; return False when it stopped early: the turn is over, or the peer does not read
-        its answers.
-        """
+        """Handle every whole frame; return False if some are left, because the turn is over or answers are not read."""
+        # Only an unfinished frame of an earlier read is copied together with this one; most reads are decoded in place.
         unfinished = self._input
         if unfinished:
             unfinished += data
@@ -259,6 +267,7 @@ class Connection:
         try:
             while end - position >= 8:
                 stop = position + 4 + int.from_bytes(buffer[position : position + 4], "big")
+                # Checked before the frame is complete: otherwise a peer could announce 2 GiB and have them buffered.
                 if not 8 <= stop - position <= frame_bytes:
                     raise FrameError(
                         f"frame length {stop - position - 4} is not between 4 and {frame_bytes - 4}"
@@ -272,11 +281,13 @@ class Connection:
                 position = stop
                 answer = self._dispatch(command)
                 if self.closed:
+                    # The handler, or an answer that could not be sent, closed it. Drop the rest of its requests.
                     position = end
                     break
                 if answer is not None:
                     answers.append(answer)
                     room -= len(answer)
+                    # Back-pressure: small requests may have large answers, so these are counted one by one.
                     if room < 0:
                         finished = False
                         break
@@ -284,6 +295,7 @@ class Connection:
                     finished = False
                     break
         finally:
+            # After a bad frame, too: the requests before it have been carried out, so their answers leave.
             if unfinished:
                 del unfinished[:position]
             elif position < end:
@@ -297,7 +309,7 @@ class Connection:
     def _end_batch(self, on_batch: Callable[[], None]) -> None:
         try:
             on_batch()
-        except Exception:  # It does work for all peers, so its failure is nothing of this one.
+        except Exception:  # It does work for all peers: this one need not have caused the failure.
             log.exception("the end of a batch of requests failed", extra={"remote": self.remote})
 
     def _dispatch(self, command: Command) -> bytes | None:
@@ -312,6 +324,7 @@ class Connection:
         return None if command.flag & ONEWAY_FLAG else answer
 
     def _match_answer(self, command: Command) -> None:
+        # An answer that comes after the timeout of its request has no entry any more, and is dropped.
         answered = self._pending_requests.pop(command.opaque, None)
         if answered is not None:
             self._call_answered(answered, command)
@@ -323,9 +336,7 @@ class Connection:
             log.exception("an answer could not be handled", extra={"remote": self.remote})
 
     def answer_late(self, command: Command, work: Callable[[], bytes | None]) -> bool:
-        """Write the result of ``work`` as the answer to an earlier request, or its failure; return False when it is
-        None.
-        """
+        """Write what ``work`` returns as the answer to an earlier request, or its exception; return False for None."""
         try:
             answer = work()
         except Exception as error:  # noqa: BLE001 - the same place as in `_dispatch`, for answers that come later
@@ -343,13 +354,13 @@ class Connection:
     # -- writing ------------------------------------------------------------------------------------------------
 
     def write(self, data: Buffer) -> None:
-        """Send bytes in order without waiting; the bytes that the kernel does not take are buffered and sent by a
-        task.
+        """Send bytes in order without waiting: what the kernel does not take is buffered, and a task sends it.
 
         A peer for which more than ``max_output_bytes`` are buffered is disconnected.
         """
         if self.closed:
             return
+        # Directly to the kernel, unless earlier bytes wait, which these must not overtake.
         if not self._output and not self._sending:
             try:
                 sent = self._transport.send_now(data)
@@ -373,10 +384,12 @@ class Connection:
     async def _send_buffered(self) -> None:
         try:
             while self._output and not self.closed:
+                # Everything that was written during the last send goes into one system call.
                 batch = self._output
                 self._output = []
                 size = sum(map(len, batch))
                 await self._transport.send_all(batch[0] if len(batch) == 1 else b"".join(batch))
+                # Not before: bytes that the kernel has not taken count against the limits.
                 self._output_bytes -= size
                 self.idle_ticks = 0  # a peer that reads its answers is not idle
         except OSError as error:
@@ -481,6 +494,7 @@ class Connection:
         command.opaque = self._next_opaque
         if answered is None:
             command.flag |= ONEWAY_FLAG
+        # Encoded first: a request that cannot be encoded leaves no callback that nobody would call.
         frame = encode_command(command)
         if answered is not None:
             self._pending_requests[command.opaque] = answered
@@ -519,14 +533,16 @@ class Connection:
     async def ask(
         self, request: Request[Reply], timeout_s: float = 3.0, sign: Callable[[Command], None] | None = None
     ) -> Reply:
-        """Send a typed request, which ``sign`` signs, and wait for its reply. Raises RequestError for a refusal,
-        RemotingTimeout, RemotingClosed.
+        """Send a typed request, signed by ``sign``, and wait for its reply.
+
+        Raises RequestError for a refusal, RemotingTimeout, RemotingClosed.
         """
         command = request.to_command()
         if sign is not None:
             sign(command)
         answer = await self.ask_command(command, timeout_s)
-        return request.read_reply(answer, self.limits.max_json_values)  # The peer may be any client of ours.
+        # Limited, since the peer may be a client: a server also asks its clients.
+        return request.read_reply(answer, self.limits.max_json_values)
 
     # -- closing ------------------------------------------------------------------------------------------------
 
@@ -541,6 +557,7 @@ class Connection:
         """Close at once: callbacks of sent requests get None, spawned tasks are cancelled. Idempotent."""
         if self.closed:
             return
+        # First, because the callbacks below may call `write` or `close` again.
         self.closed = True
         self._read_ended.set()
         log.debug("connection closed", extra={"remote": self.remote, "reason": reason})
@@ -549,6 +566,7 @@ class Connection:
         self._output_bytes = 0
         for scope in self._scopes:
             scope.cancel()
+        # Taken out before the calls: a callback may change the table.
         pending, self._pending_requests = self._pending_requests, {}
         for answered in pending.values():
             self._call_answered(answered, None)

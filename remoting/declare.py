@@ -236,8 +236,8 @@ class Header(Declared):
     BODY_OPTIONAL: ClassVar[bool] = True
     WIRE_FIELDS: ClassVar[tuple[Field, ...]] = ()
     NULL_TEXTS: ClassVar[Mapping[str, str]] = MappingProxyType({})
-    """Texts that stand for missing fields by wire name, where the official server answers as it does to a name that
-    does not exist: its remark prints the text."""
+    """Texts that stand for missing fields, by wire name. For these fields the official server answers as if a name did
+    not exist, and its remark prints the text."""
 
     def __init_subclass__(cls, *, null_texts: Mapping[str, str] | None = None, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
@@ -344,8 +344,8 @@ class Request(Header, Generic[Reply]):
     def read_reply(self, command: Command, max_json_values: int = MAX_TRUSTED_VALUES) -> Reply:
         """Parse the typed reply of an answer, by default of a server that is trusted with large tables.
 
-        Raises RequestError unless its code is 0 or in ``accept_codes``; RemotingClosed for that of a server that stops,
-        which asks its clients to connect again.
+        Raises RequestError unless its code is 0 or in ``accept_codes``; RemotingClosed for the code of a server that
+        stops, which asks its clients to connect again.
         """
         if command.code == ResponseCode.GO_AWAY:
             raise RemotingClosed(f"the server stops: {command.remark}")
@@ -392,6 +392,6 @@ NOT_SERVED: dict[int, NotServed] = {}
 
 
 def declare_not_served(reason: str, names: Mapping[int, str]) -> None:
-    """Record the reason why official requests, given with their codes, have no declaration."""
+    """Record the reason why official requests have no declaration; ``names`` are their constants by code."""
     for code, name in names.items():
         NOT_SERVED[code] = NotServed(name, reason)

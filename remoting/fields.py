@@ -99,7 +99,7 @@ def _init_of(fields: list[Field]) -> Callable[..., None]:
 
 
 def _late_init(cls: type[Any], fields: list[Field]) -> Callable[..., None]:
-    """Return a constructor that compiles the real one when it is first called: most classes are never instantiated."""
+    """Return a constructor that compiles the real one at its first call: most classes are never instantiated."""
 
     def __init__(self: Any, **values: Any) -> None:
         cls.__init__ = _init_of(fields)

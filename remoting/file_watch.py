@@ -1,4 +1,4 @@
-"""Notices that files were changed or replaced, by looking at them from time to time."""
+"""Detects that files were changed or replaced, by comparing their times, sizes and inodes at each call."""
 
 import os
 from collections.abc import Iterable
@@ -6,14 +6,14 @@ from pathlib import Path
 
 
 class FileWatch:
-    """Watches files from its construction on, which should be before they are read."""
+    """Watches files from its construction on. Construct it before the files are read."""
 
     def __init__(self, files: Iterable[str | Path]) -> None:
         self._files = tuple(files)
         self._states = self._present_states()
 
     def has_changed(self) -> bool:
-        """Return True once after files have changed, appeared or gone, however many did."""
+        """Return True if a file has changed, appeared or disappeared since the last call."""
         before, self._states = self._states, self._present_states()
         return before != self._states
 

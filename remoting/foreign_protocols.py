@@ -1,4 +1,4 @@
-"""Recognises peers that speak another protocol than remoting, so that the log can say what to do about it."""
+"""Recognises peers that speak another protocol than remoting, so that the log can say what to do about them."""
 
 import logging
 from typing import Final
@@ -22,7 +22,7 @@ TLS: Final = (
 
 
 def recognise(data: bytes | bytearray | memoryview) -> tuple[str, str] | None:
-    """Return what protocol the first bytes of a connection belong to, and the remedy; None for an unknown one."""
+    """Return the protocol that a connection's first bytes belong to, and the remedy; None for an unknown protocol."""
     begin = bytes(data[:4])
     if begin == b"PRI ":
         return HTTP_2

@@ -23,12 +23,12 @@ Protect = Callable[[int, Handler], Handler]
 
 
 def leave_unprotected(_: int, handler: Handler) -> Handler:
-    """Return the handler itself: the `Protect` of a server that checks nobody."""
+    """Return the handler itself: the `Protect` of a server without access control."""
     return handler
 
 
 class AnswersLater:
-    """A typed handler returns this when it answers through `Call.reply` afterwards."""
+    """The result of a typed handler that answers through `Call.reply` afterwards."""
 
 
 ANSWERS_LATER: Final = AnswersLater()
@@ -36,15 +36,17 @@ ANSWERS_LATER: Final = AnswersLater()
 Outcome = Header | AnswersLater | BaseException | None
 """The value that a typed handler returned, or the exception that ended an asynchronous one."""
 Finish = Callable[[Outcome], None]
+"""The second half of an observer: called with the outcome of the request."""
 Observe = Callable[[Connection, Command], Finish]
-"""Is called before a typed handler. What it returns is told what came of the request, except for an exception that the
-caller of the bound handler gets.
+"""The first half of an observer: called before a typed handler, it returns the function for the outcome.
+
+That function is not called for an exception of a synchronous handler, which the caller of the bound handler sees.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """Checks before the handlers of a server, and observers behind them, by request code."""
+    """What runs around the handlers of a server: checks before them, and observers of their outcome by request code."""
 
     protect: Protect = leave_unprotected
     observed: Mapping[int, Observe] = field(default_factory=dict)
@@ -63,8 +65,9 @@ class Call:
         self.command = command
 
     def reply(self, reply: Header | None) -> None:
-        """Write the answer, or SYSTEM_ERROR for one that cannot be encoded; never raises, because the caller may be
-        serving another peer. Does nothing for a oneway request or a closed connection.
+        """Write the answer, or SYSTEM_ERROR if it cannot be encoded. Does nothing for a oneway request.
+
+        Never raises, because the caller may be serving another peer.
         """
         self.connection.answer_late(self.command, lambda: encode_reply(self.command, reply))
 
@@ -90,8 +93,9 @@ class HandlerTable(Generic[Context]):
         self._typed: dict[int, tuple[type[Request[Any]], Callable[..., Any]]] = {}
 
     def register_raw(self, *codes: int) -> Callable[[HandlerFactory[Context]], HandlerFactory[Context]]:
-        """Decorate a function that returns, for a context, the handler ``(connection, command) -> bytes | None`` of
-        the codes.
+        """Decorate a function that takes the context and returns the handler of these codes.
+
+        The handler has the form ``(connection, command) -> bytes | None``.
         """
 
         def register(choose: HandlerFactory[Context]) -> HandlerFactory[Context]:
@@ -147,19 +151,19 @@ def _wants_call(function: Callable[..., Any]) -> bool:
 
 
 def _observe_handler(function: Callable[..., Any], observe: Observe) -> Callable[..., Any]:
-    """Return a typed handler that tells ``observe`` what came of each request.
+    """Return the typed handler with an observer around it, which gets the outcome of each request.
 
-    An asynchronous one may be cancelled, because the connection closed meanwhile.
+    An asynchronous handler may be cancelled, because the connection closed meanwhile: that is an outcome, too.
     """
     wants_call = _wants_call(function)
 
-    def handle_and_tell(context: Any, request: Request[Any], call: Call) -> Any:
+    def handle_observed(context: Any, request: Request[Any], call: Call) -> Any:
         finish = observe(call.connection, call.command)
         reply = function(context, request, call) if wants_call else function(context, request)
         finish(reply)
         return reply
 
-    async def work_and_tell(context: Any, request: Request[Any], call: Call) -> Any:
+    async def work_observed(context: Any, request: Request[Any], call: Call) -> Any:
         finish = observe(call.connection, call.command)
         try:
             reply = await (function(context, request, call) if wants_call else function(context, request))
@@ -169,7 +173,7 @@ def _observe_handler(function: Callable[..., Any], observe: Observe) -> Callable
         finish(reply)
         return reply
 
-    return work_and_tell if inspect.iscoroutinefunction(function) else handle_and_tell
+    return work_observed if inspect.iscoroutinefunction(function) else handle_observed
 
 
 def _bind_typed(context: Any, request_type: type[Request[Any]], function: Callable[..., Any]) -> Handler:

@@ -32,11 +32,10 @@ _ZEROS: Final = {Annotated: "0", bool: "False", float: "0.0", list: "[]", dict: 
 class JsonBody(Declared):
     """A JSON object with declared fields.
 
-    Reading is tolerant as fastjson is: unknown keys are ignored, ``null`` and absent mean the default (the
-    Java zero when a number or bool has none), numbers and booleans may come as text. Refused are an absent object or
-    text without default, ``null`` within an array or map unless its type is optional, numbers beyond the declared
-    Java type, and arrays or objects where a number or bool is declared. Writing leaves out None, as fastjson leaves
-    out null.
+    Reading is as tolerant as fastjson: unknown keys are ignored; a ``null`` or absent value means the default, or for a
+    number or bool without one Java's zero; numbers and booleans may come as text. Refused are an absent object or text
+    without default, ``null`` within an array or map unless its type is optional, numbers beyond the declared Java type,
+    and arrays or objects where a number or bool is declared. Writing leaves out None, as fastjson leaves out null.
     """
 
     _PLAN: ClassVar[tuple[tuple[Field, Convert, Convert], ...]] = ()
@@ -44,7 +43,7 @@ class JsonBody(Declared):
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
         cls._PLAN = tuple((item, json_reader(item.type), json_writer(item.type)) for item in cls.FIELDS)
-        # The one of the base class may be compiled already, for the fields of that class.
+        # The base class's reader may be compiled already, for the fields of that class.
         cls.from_value = JsonBody.__dict__["from_value"]  # type: ignore[method-assign]
 
     @classmethod
@@ -206,8 +205,9 @@ def _split(kind: Any) -> tuple[Any, Any, bool]:
 
 
 def json_reader(kind: Any) -> Convert:
-    """Return the function that converts a JSON value to a declared type. It raises ValueError, or RequestError for an
-    object.
+    """Return the function that converts a JSON value to a declared type.
+
+    It raises ValueError for a value that does not fit, and RequestError for one within an object.
     """
     origin, arguments, _ = _split(kind)
     if origin is Annotated:

@@ -9,11 +9,12 @@ from codec.fastjson import MAX_VALUES
 class ConnectionLimits:
     """Bounds of one connection. All are configurable, and no peer can exceed them.
 
-    ``output_high_watermark_bytes``: above it no further request of the peer is read until the peer has read its
-    answers. ``max_output_bytes``: a peer with more unread answers is disconnected. ``read_bytes`` are read from the
-    peer at a time, ``large_read_bytes`` while more than 256 KiB of an unfinished frame are held, so that many such
-    peers do not starve the others. After ``max_turn_s`` of requests of one peer, all others have their turn.
-    ``max_json_values`` bounds the time that a JSON body of a request takes to read: about 1 µs per value.
+    - ``output_high_watermark_bytes``: above it, no request of the peer is read until the peer has read its answers.
+    - ``max_output_bytes``: a peer with more unread answers is disconnected.
+    - ``read_bytes``: size of one read. ``large_read_bytes`` while more than 256 KiB of an unfinished frame are held, so
+      that many such peers do not starve the others.
+    - ``max_turn_s``: time for the requests of one peer, after which all others have their turn.
+    - ``max_json_values``: bounds the time that a JSON body takes to read, about 1 µs per value.
     """
 
     max_frame_bytes: int = 16 * 1024 * 1024

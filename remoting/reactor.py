@@ -2,14 +2,13 @@
 
 Theory of operation
 -------------------
-A trio task that waits for its socket costs a pass through the
-scheduler, and a system call to arm the wait, for each read. A single sender that waits for each answer pays that for
-every message.
+A trio task that waits for its socket costs, for each read, a pass through the scheduler and a system call that arms the
+wait. A single sender that waits for each answer pays that for every message.
 
-Here a socket is registered once with an epoll of the reactor's own (`Reactor.watch`). trio waits only for
-that epoll. When it becomes readable, `Reactor.run_readers` calls the readers of all readable sockets and then, as
-long as there is traffic, waits in its own epoll instead of returning to trio: a client that sends one message after
-the other is answered without the scheduler.
+Here a socket is registered once with an epoll of the reactor's own (`Reactor.watch`), and trio waits only for that
+epoll. When it becomes readable, `Reactor.run_readers` calls the readers of all readable sockets. Then, as long as there
+is traffic, it waits in its own epoll instead of returning to trio: a client that sends one message after the other is
+answered without the scheduler.
 
 Invariant: trio must not starve. While the reactor polls, trio's epoll is registered with the reactor's, so that new
 connections, handshakes and threads end the poll. The poll also ends as soon as a task is ready (`_RunnableTasks`),
@@ -38,9 +37,9 @@ MAX_EVENTS: Final = 64
 DEFAULT_LINGER_S: Final = 0.05
 """Time without traffic, in whole slices, after which the process waits in trio again."""
 DEFAULT_SLICE_S: Final = 0.02
-"""Maximum delay of a deadline that a reader brought forward without making a task ready.
+"""Longest time without a pass through trio, and so the longest delay of a deadline that a reader brought forward.
 
-epoll knows whole milliseconds only.
+epoll waits for whole milliseconds only.
 """
 
 
@@ -61,8 +60,7 @@ class Reactor:
     """Calls functions when sockets are readable. Linux only: see `is_available`.
 
     Use one per event loop: while one reactor waits, the sockets of a second one would be ignored until its slice ends.
-    ``slice_s`` is the maximum time that traffic continues without a pass through trio, which takes as long as half a
-    request.
+    Traffic continues for at most ``slice_s`` without a pass through trio, which takes as long as half a request.
     """
 
     def __init__(self, *, linger_s: float = DEFAULT_LINGER_S, slice_s: float = DEFAULT_SLICE_S) -> None:
@@ -83,9 +81,9 @@ class Reactor:
         return hasattr(select, "epoll")
 
     def watch(self, fileno: int, readable: Callable[[], None]) -> None:
-        """Call ``readable`` whenever the socket has data, and seldom when it has none, until `unwatch`.
+        """Call ``readable`` whenever the socket has data, until `unwatch`. It must not raise.
 
-        It must not raise.
+        It may also be called when there is no data.
         """
         self._epoll.register(fileno, select.EPOLLIN)  # First, because it may fail.
         self._readers[fileno] = readable
@@ -104,11 +102,13 @@ class Reactor:
         fileno = self._epoll.fileno()
         trio.lowlevel.add_instrument(self._ready)
         try:
+            # trio's epoll can only be found after it has begun to watch ours.
             await trio.lowlevel.wait_readable(fileno)
             self._trio_fileno = _epoll_that_watches(fileno)
             while True:
                 with self._watching_trio():
                     while self.run_readers(trio.lowlevel.current_statistics().seconds_to_next_deadline):
+                        # The readers may have made tasks ready, and deadlines may have come: trio's turn.
                         await trio.lowlevel.checkpoint()
                 await trio.lowlevel.wait_readable(fileno)
         finally:
@@ -118,6 +118,7 @@ class Reactor:
     @contextmanager
     def _watching_trio(self) -> Iterator[None]:
         """Add trio's epoll to the watched sockets, and remove ours from trio's."""
+        # The epoll stays open: this only makes trio stop watching it. The next `wait_readable` watches it again.
         trio.lowlevel.notify_closing(self._epoll.fileno())
         if self._trio_fileno >= 0:
             self.watch(self._trio_fileno, self._stop_polling)
@@ -142,18 +143,22 @@ class Reactor:
         while events := self._uncalled_events or poll(
             wait_s if may_wait and not runnable_tasks else 0, MAX_EVENTS
         ):
+            # Left over from the last slice: they were found readable then, as `seconds_since_readable` has to tell.
             if self._uncalled_events:
                 self._uncalled_events = []
             else:
                 self._found_s = clock()
             pending, are_several = iter(events), len(events) > 1
             for fileno, _ in pending:
+                # A reader before it may have closed this socket.
                 reader = readers.get(fileno)
                 if reader is not None:
                     reader()
+                # A single event needs no clock: the loop is left below if it was slow.
                 if are_several and clock() >= slice_end:
                     self._uncalled_events = list(pending)
                     break
+            # A task that became ready, a deadline, or trio's own epoll ends the poll: nothing may starve.
             wait_s = end - clock()
             if runnable_tasks or self._must_stop or wait_s <= 0:
                 break

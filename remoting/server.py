@@ -1,6 +1,6 @@
 """Listens on addresses and runs a `Connection` for every peer; closes idle ones, and drains on shutdown.
 
-It also bounds the memory of all connections together, by closing those that hold the most.
+It also bounds the buffers of all connections together, by closing the connections with the largest ones.
 """
 
 import errno
@@ -27,8 +27,10 @@ AcceptTransport = Callable[[SocketTransport], Awaitable[Transport]]
 log = logging.getLogger(__name__)
 
 SWEEPS_PER_IDLE_TIME = 8
+"""Searches for idle connections within the idle time: a connection is closed at most an eighth of it too late."""
 SHED_INTERVAL_S = 1.0
 SHEDS_PER_LIMIT = 8
+"""The limit on unfinished frames is also checked after each growth by this fraction of it."""
 ACCEPT_PAUSE_S = 0.05
 MAX_ACCEPTS_PER_TURN = 64  # afterwards the other tasks get their turn
 MAX_UNREAD_DRAIN_S = 2.0
@@ -96,10 +98,10 @@ async def _accept_failed(error: OSError) -> None:
 
 
 class RemotingServer:
-    """Serves the remoting protocol on any number of listening sockets with one table of handlers.
+    """Serves the remoting protocol on any number of listening sockets with one handler table.
 
     ``accept_transport`` may wait for the peer; connections count as open meanwhile. Without it all are plain.
-    ``connection_type`` is another one than `Connection` where tests inject faults.
+    ``connection_type`` builds connections; tests pass another one than `Connection` to inject faults.
     """
 
     def __init__(
@@ -157,9 +159,9 @@ class RemotingServer:
 
     async def _serve_counted(self, transport: SocketTransport) -> None:
         """Serve a connection, and count it among those of its address."""
-        address, most = transport.remote[0], self._server_limits.max_connections_per_address
-        if 0 < most <= self._open_by_address[address]:
-            extra = {"remote": address, "limit": most, "setting": "maxConnectionsPerAddress"}
+        address, limit = transport.remote[0], self._server_limits.max_connections_per_address
+        if 0 < limit <= self._open_by_address[address]:
+            extra = {"remote": address, "limit": limit, "setting": "maxConnectionsPerAddress"}
             log.warning("connection refused: too many from this address", extra=extra)
             transport.close()
             return
@@ -195,7 +197,7 @@ class RemotingServer:
             await self.serve_transport(transport)
 
     def _refuse_if_full(self, transport: Transport) -> bool:
-        """Close a new connection and return True if there are as many as allowed, or the server stops."""
+        """Close a new connection and return True if the maximum number is open, or the server stops."""
         count = len(self.connections) + len(self._handshakes)
         if not self._stopped and count < self._server_limits.max_connections:
             return False
@@ -273,7 +275,7 @@ class RemotingServer:
         log.warning("connections closed: memory limit of all connections exceeded", extra=extra)
 
     def _count_large_input(self, size: int) -> None:
-        """Count growth of large unfinished frames, and check the limit before it can be exceeded by much."""
+        """Count the growth of large unfinished frames, and check their limit before they can exceed it by much."""
         self._grown_bytes += size
         if self._grown_bytes > self._server_limits.max_input_bytes // SHEDS_PER_LIMIT:
             self._grown_bytes = 0

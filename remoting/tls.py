@@ -17,7 +17,7 @@ from remoting.transport import Address, Buffer, Opener, Transport
 MAX_HANDSHAKE_S: Final = 10.0
 """Maximum duration of a handshake. Source: SslHandler's default, Netty 4.1."""
 MAX_UNSENT_REPLY_BYTES: Final = 64 * 1024
-"""TLS answers each key update by itself. A peer that reads none of so many answers is disconnected."""
+"""Maximum size of unread answers to key updates, which TLS sends by itself. Above it the peer is disconnected."""
 _READ_BYTES: Final = 64 * 1024
 
 
@@ -142,9 +142,10 @@ class TlsTransport:
             self._in.write_eof()
 
     def _decrypted(self, max_bytes: int) -> bytes | None:
-        """Return everything decrypted, because no event announces the rest again; None when no record is complete.
+        """Return everything that can be decrypted; None when no record is complete.
 
-        Raises OSError for a peer that makes TLS reply without end, and reads none of it.
+        All of it, because no event of the socket would announce the rest. Raises OSError for a peer that requests key
+        updates without end and does not read the replies.
         """
         pieces: list[bytes] = []
         pending_bytes = self._out.pending
@@ -170,7 +171,7 @@ class TlsTransport:
     def watch(self, readable: Callable[[], None]) -> bool:
         watched = self._below.watch(readable)
         if watched and self._in.pending:
-            # These bytes came with the end of the handshake: no socket event will announce them.
+            # These bytes came together with the end of the handshake: no event of the socket will announce them.
             self._readable = readable
             trio.lowlevel.current_trio_token().run_sync_soon(self._call_readable)
         return watched
@@ -193,8 +194,9 @@ class TlsTransport:
         return data
 
     def send_now(self, data: Buffer) -> int:
-        """Send as `Transport.send_now` does; after an exception the same bytes must be offered next, as they may be
-        encrypted.
+        """Send as `Transport.send_now` does.
+
+        After an exception the next call must offer the same bytes, because they may be encrypted already.
         """
         if self._sending or not self._flush():
             raise BlockingIOError

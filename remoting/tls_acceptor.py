@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 MAX_FIRST_BYTE_WAIT_S: Final = 120.0
 """Maximum wait for a peer's first byte. Source: NettyServerConfig.serverChannelMaxIdleTimeSeconds, 5.4.0."""
 RELOAD_INTERVAL_S: Final = 1.0
-"""Time between looks at the certificate's files; the official server looks every 0.5 s."""
+"""Time between two checks of the certificate's files; the official server checks every 0.5 s."""
 _HANDSHAKE_BYTE: Final = b"\x16"
 
 LoadContext = Callable[[], ssl.SSLContext]
@@ -46,10 +46,10 @@ class TlsMode(Enum):
 class TlsAcceptor:
     """Turns accepted sockets into transports.
 
-    ``files`` hold the certificate, its key and the authority of clients. They are loaded here, so that a server with
-    a wrong file does not start (raises what ``load`` raises), and again by `reload_if_changed`, which is to be called
+    ``files`` hold the certificate, its key and the authority of clients. They are loaded at construction, so that a
+    server with a wrong file does not start (it raises what ``load`` raises), and again by `reload_if_changed`: call it
     every RELOAD_INTERVAL_S. Without files the context is built for the first TLS connection, which most servers never
-    see. ``application_protocols`` are chosen from if a client offers any (ALPN), as clients of HTTP/2 do.
+    see. ``application_protocols`` are offered to clients that negotiate one (ALPN), as those of HTTP/2 do.
     """
 
     def __init__(

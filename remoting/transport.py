@@ -58,9 +58,9 @@ Opener = Callable[[str, int], Awaitable[Transport]]
 class SocketTransport:
     """A non-blocking socket driven by trio's readiness calls.
 
-    A trio SocketStream passes through the scheduler for each receive and each send. Here a send that the kernel takes
-    at once costs one system call, and a receive costs one pass, or none with a `Reactor`: `send_now` and
-    `receive_now` are the socket's own methods.
+    A trio SocketStream passes through the scheduler for each receive and each send. Here a send costs one system call
+    if the kernel takes it at once. A receive costs one pass through the scheduler, or none with a `Reactor`. `send_now`
+    and `receive_now` are the socket's own methods.
     """
 
     __slots__ = ("_fileno", "_reactor", "_socket", "local", "receive_now", "remote", "send_now")

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gateway.admin.client import AdminClient
 
 MAX_ASKED_MEMBERS: Final = 200
-"""Members of one group that are asked for their state: each question goes through the broker to the client."""
+"""Maximum number of members of one group that are asked for their state, each through its broker."""
 MEMBER_TIMEOUT_S: Final = 3.0
 _ASKING_THREADS: Final = 16
 _MEMBER_ERRORS: Final = (AdminError, RemotingClosed, RemotingTimeout, RequestError)
@@ -38,9 +38,9 @@ _NO_GROUP_CODES: Final = (ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.SUBSCRI
 
 
 def group_names(client: "AdminClient", *, all_kinds: bool = False) -> dict[str, list[str]]:
-    """Return the brokers that know each group. A group of system or tools counts only with ``all_kinds``.
+    """Return the brokers that know each group; those of the system and its tools only with ``all_kinds``.
 
-    Groups that a broker created by itself, for a consumer of 4.9, show in the names of retry topics.
+    A group that a broker created by itself, for a consumer of 4.9, may only be known by the name of its retry topic.
     """
     brokers = list(client.masters)
 
@@ -62,7 +62,7 @@ def group_names(client: "AdminClient", *, all_kinds: bool = False) -> dict[str, 
 
 
 def is_internal_group(name: str) -> bool:
-    """Tell whether a group belongs to the system, its tools or a stock client's own threads."""
+    """Return True for a group of the system, of its tools, or of a stock client's own threads."""
     return is_system_group(name) or name in TOOL_GROUPS or name == "SELF_TEST_C_GROUP"
 
 
@@ -86,6 +86,7 @@ def list_groups(
     }
     brokers = list(client.masters)
 
+    # Three pipelined batches for each broker, instead of a round trip for each group.
     def read(broker: str) -> tuple[list[Any], list[Any], list[Any]]:
         address = client.master(broker)
         return (
@@ -96,6 +97,7 @@ def list_groups(
 
     for broker, answers in zip(brokers, client.map_brokers(brokers, read), strict=True):
         for name, members, stats, dead in zip(names, *answers, strict=True):
+            # A refusal means that the broker has none: no member, no offset, or no dead letter of the group.
             row = rows[name]
             if not isinstance(members, Refused):
                 row["members"] |= {member.client_id for member in members.data.connection_set}
@@ -117,7 +119,7 @@ def list_groups(
 
 
 def _add_untouched_lag(client: "AdminClient", rows: Mapping[str, dict[str, Any]]) -> None:
-    """Add the lag on brokers where a group has no offset of any of its topics: they do not count it by themselves."""
+    """Add the lag on brokers where a group has no offset: they count it only for a topic that is named."""
 
     def read(broker: str) -> list[tuple[str, int]]:
         pairs = [
@@ -140,7 +142,7 @@ def _add_untouched_lag(client: "AdminClient", rows: Mapping[str, dict[str, Any]]
 
 
 def lag_of(offsets: Any) -> int:
-    """Return the messages of one queue that a group has not committed."""
+    """Return the number of messages of one queue that a group has not committed."""
     return int(max(0, offsets.broker_offset - max(0, offsets.consumer_offset)))
 
 
@@ -149,6 +151,7 @@ def lag_of(offsets: Any) -> int:
 
 def describe_group(client: "AdminClient", group: str) -> dict[str, Any]:
     """Return members, subscriptions, lag by queue and inconsistencies of one group. Raises NotFound."""
+    # Members and offsets are the brokers' own: a group may have members at one broker and offsets at another.
     brokers = list(client.masters)
     connections = dict(
         zip(
@@ -159,19 +162,24 @@ def describe_group(client: "AdminClient", group: str) -> dict[str, Any]:
     )
     progress = read_whole_progress(client, group)
     broker_connections = [connection for connection in connections.values() if connection is not None]
+    # A group without members and offsets may still exist, and a misspelt name looks the same until here.
     if not broker_connections and not any(stats.offset_table for stats in progress.values()):
         check_group_exists(client, group)
+    # A member is connected to every broker of its topics, and counts once.
     members = {
         member.client_id or "": member
         for connection in broker_connections
         for member in connection.connection_set
     }
+    # Only the members themselves know which queues they hold, and what each of them subscribes to: a broker stores one
+    # subscription per topic, that of the latest heartbeat.
     states = _ask_members(client, group, connections)
     owners = {
         _queue_key(queue): client_id
         for client_id, state in states.items()
         for queue in (*state.mq_table, *state.mq_pop_table)
     }
+    # In order of topic, broker and queue, so that two runs can be compared line by line.
     queues = [
         {
             "topic": queue.topic,
@@ -180,6 +188,7 @@ def describe_group(client: "AdminClient", group: str) -> dict[str, Any]:
             "consumerOffset": offsets.consumer_offset,
             "maxOffset": offsets.broker_offset,
             "lag": lag_of(offsets),
+            # Pulled, and not committed yet. After a seek forward the pull offset lies before the committed one.
             "inFlight": max(0, offsets.pull_offset - offsets.consumer_offset),
             "lastConsumedMs": offsets.last_timestamp or None,
             "client": owners.get(_queue_key(queue)),
@@ -192,6 +201,7 @@ def describe_group(client: "AdminClient", group: str) -> dict[str, Any]:
         for connection in broker_connections
         for topic, subscription in connection.subscription_table.items()
     }
+    # All members have one way of consuming: brokers give that of the latest heartbeat. Any broker's answer will do.
     first = broker_connections[0] if broker_connections else ConsumerConnection()
     return {
         "group": group,
@@ -272,14 +282,15 @@ def read_progress(client: "AdminClient", broker: str, group: str, topic: str | N
 def read_whole_progress(client: "AdminClient", group: str) -> dict[str, ConsumeStats]:
     """Return the offsets of a group by broker.
 
-    A broker where the group has no offset of a topic leaves that topic out unless it is named, so topics that the group
-    consumes from one broker are asked for by name at the others.
+    A broker where the group has no offset of a topic leaves that topic out unless the request names it. So the topics
+    that the group consumes from one broker are named in requests to the others.
     """
     brokers = list(client.masters)
     answers = client.map_brokers(brokers, lambda broker: read_progress(client, broker, group))
     parts = dict(zip(brokers, answers, strict=True))
     topics = {queue.topic for part in answers for queue in part.offset_table} - {retry_topic(group)}
     for broker, part in parts.items():
+        # The brokers answered with the topics they have offsets of, so the rest is what some broker left out.
         for topic in sorted(topics - {queue.topic for queue in part.offset_table}):
             part.offset_table |= read_progress(client, broker, group, topic).offset_table
     return parts
@@ -288,7 +299,7 @@ def read_whole_progress(client: "AdminClient", group: str) -> dict[str, ConsumeS
 def _ask_members(
     client: "AdminClient", group: str, connections: dict[str, ConsumerConnection | None]
 ) -> dict[str, ConsumerRunningInfo]:
-    """Return the state of each member that tells it, by client id; clients of some languages never do."""
+    """Return the state of each member that answers, by client id; clients of some languages never do."""
     broker_by_member: dict[str, str] = {}
     for broker, members in connections.items():
         for member in members.connection_set if members is not None else ():
@@ -308,6 +319,7 @@ def _ask_members(
         except _MEMBER_ERRORS:
             return None
 
+    # Each takes up to MEMBER_TIMEOUT_S: without a bound a group of thousands would take minutes.
     chosen = list(broker_by_member.items())[:MAX_ASKED_MEMBERS]
     if not chosen:
         return {}
@@ -394,9 +406,10 @@ def find_inconsistencies(members: Mapping[str, Iterable[SubscriptionData]]) -> l
     for topic in sorted({topic for held in by_client.values() for topic in held}):
         variants: dict[Any, dict[str, Any]] = {}
         for client, by_topic in by_client.items():
-            mine = by_topic.get(topic)
-            key = mine.selection if mine is not None else None
-            text = mine.expression_text if mine is not None else NOT_SUBSCRIBED
+            # Compared by what is selected, not by its text: "a||b" and "b || a" are the same.
+            own = by_topic.get(topic)
+            key = own.selection if own is not None else None
+            text = own.expression_text if own is not None else NOT_SUBSCRIBED
             variants.setdefault(key, {"subscription": text, "clients": []})["clients"].append(client)
         if len(variants) > 1:
             inconsistencies.append({"topic": topic, "subscriptions": list(variants.values())})

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from gateway.config.process import BrokerConfig
-from gateway.runtime.process import within_file_limit
+from gateway.runtime.file_limit import within_file_limit
 from storage.config import StoreConfig, memory_config
 from storage.layout import QUEUE_ENTRY_BYTES
 

@@ -2,16 +2,16 @@
 
 Theory of operation
 -------------------
-A broker process has a control channel to its supervisor, which runs the namesrv. The channel is a socket pair, made
-before the process and inherited by it, so whoever sends a request through it is that process: no secret is needed. The
-supervisor puts a `ChildBroker` into the state of the channel's connection, where the handlers of registrations find it.
+A broker process has a control channel to its supervisor, which runs the namesrv. The channel is a socket pair that the
+process inherits, so its requests can only come from that process: no secret is needed. The supervisor puts a
+`ChildBroker` into the state of the channel's connection, where the handlers of registrations find it.
 
-Like every remote broker it sends its whole topic table each time. Registered anew are only the topics that changed
-since its previous registration and those that the namesrv lacks, as by brokers of the same process; otherwise the write
-permission that an administrator removed in the namesrv would come back with the next registration.
+Like every remote broker, a broker process sends its whole topic table each time. As for brokers in this process, only
+topics that changed since its previous registration, and those that the namesrv lacks, are registered again. Otherwise
+the next registration would bring back the write permission that an administrator removed in the namesrv.
 
-While a process runs, the route table protects its name as that of any local broker. While it is started again, nobody
-is registered, so that clients use other brokers, and `ChildBrokers` keeps others from taking the name.
+While a process runs, the route table protects its name like that of any local broker. While it restarts, it is not
+registered, so that clients use other brokers; `ChildBrokers` reserves its name meanwhile.
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ _STATE_KEY: Final = "child broker"
 
 
 class ChildBroker:
-    """The registration of one broker process, which comes by one connection and ends with it."""
+    """The registration of one broker process, made over one connection and removed when that closes."""
 
     def __init__(self, routes: RouteTable, broker_name: str, broker_id: int) -> None:
         self._routes = routes
@@ -38,16 +38,16 @@ class ChildBroker:
         self._broker_id = broker_id
         self._registered: Mapping[str, QueueData] = {}
         self.registered = trio.Event()
-        """Set while it is registered; replaced when it no longer is."""
+        """Set while the broker is registered; replaced by a new event when it no longer is."""
 
     def attach(self, connection: Connection) -> None:
-        """Treat the registrations of this connection as those of the broker, which is removed when it closes."""
+        """Take the registrations of this connection for the broker's; remove the broker when the connection closes."""
         connection.state[_STATE_KEY] = self
         connection.on_close(lambda _: self.unregister())
 
     @staticmethod
-    def behind(connection: Connection) -> "ChildBroker | None":
-        """Return the broker process behind a connection; None for every connection from elsewhere."""
+    def of_connection(connection: Connection) -> "ChildBroker | None":
+        """Return the broker process at the other end of a connection; None for any other peer."""
         child: ChildBroker | None = connection.state.get(_STATE_KEY)
         return child
 
@@ -73,7 +73,7 @@ class ChildBroker:
 
 
 class ChildBrokers:
-    """All broker processes of the namesrv's server, registered or not."""
+    """All broker processes of the namesrv's server, including those that are not registered now."""
 
     def __init__(self, routes: RouteTable) -> None:
         self._routes = routes
@@ -85,7 +85,7 @@ class ChildBrokers:
         return child
 
     def check_not_reserved(self, registration: Registration) -> None:
-        """Raise RequestError for the master of a name whose process is not registered at the moment."""
+        """Raise RequestError if the name belongs to a broker process that is restarting, and a master claims it."""
         child = self._children.get(registration.broker_name)
         if child is not None and not child.registered.is_set() and registration.broker_id == MASTER_ID:
             raise refused(

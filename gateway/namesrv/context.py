@@ -70,7 +70,7 @@ def ignore_outcome(connection: Connection, command: Command) -> Finish:
 class Namesrv:
     """The parts of a namesrv. ``config`` is replaced when a request changes it.
 
-    Without files changes are lost at the end.
+    Without files, changes of settings and of the KV configuration are lost when the process ends.
     """
 
     config: NamesrvConfig
@@ -83,7 +83,7 @@ class Namesrv:
     large_registrations: LargeRegistrations
     started_at: float
     observe_registration: Observe
-    """Is told of registrations that add or move a broker, and of those that fail."""
+    """Observes registrations that add or move a broker, and those that fail."""
     kv_file: CoalescedFile | None = None
     settings_file: CoalescedFile | None = None
     process_values: Mapping[str, str] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class Namesrv:
 
     @property
     def files(self) -> list[CoalescedFile]:
-        """The files that a task has to write."""
+        """The files that need a task that writes them."""
         return [file for file in (self.kv_file, self.settings_file) if file is not None]
 
 
@@ -159,7 +159,7 @@ def apply_config(namesrv: Namesrv, config: NamesrvConfig) -> None:
 
 
 def close_silent_brokers(namesrv: Namesrv) -> None:
-    """Remove silent brokers and close their connections; run it every ``scanNotActiveBrokerInterval``."""
+    """Remove silent brokers and close their connections. Call it every ``scanNotActiveBrokerInterval``."""
     for owner in namesrv.routes.expire_silent_brokers():
         close = getattr(owner, "close", None)
         if close is not None:

@@ -18,7 +18,7 @@ ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
 
 
 class KvConfig:
-    """All namespaces, from the content of a file if there is one. Raises ValueError when that cannot be parsed.
+    """All namespaces, loaded from ``stored`` if given. Raises ValueError if that cannot be parsed.
 
     ``version`` changes with every change of a value.
     """
@@ -39,7 +39,7 @@ class KvConfig:
         self._byte_count += size
 
     def put(self, namespace: str, key: str, value: str) -> None:
-        """Set a value. Raises RequestError at a limit; a value that gets smaller is always set."""
+        """Set a value. Raises RequestError at a limit, but never for a value that gets smaller."""
         namespace, key, value = map(_storable, (namespace, key, value))
         entries_of_namespace = self._namespaces.get(namespace)
         previous = None if entries_of_namespace is None else entries_of_namespace.get(key)
@@ -92,14 +92,14 @@ def _size(text: str) -> int:
 
 
 def _storable(text: str) -> str:
-    """Return the text with characters that no file can hold replaced, as Java does: ``?`` for half a surrogate pair."""
+    """Return the text as a file can store it: as in Java, ``?`` replaces half a surrogate pair."""
     return text.encode(errors="replace").decode()
 
 
 def _parse(data: bytes | None) -> dict[str, dict[str, str]]:
-    """Parse a stored table. Raises ValueError for any other file, because the next change would overwrite it.
+    """Parse a stored table. Raises ValueError for any other content, which the next change would overwrite.
 
-    Values that are not text, which no namesrv writes, are taken as their JSON text; nulls are left out.
+    Values that are not text become their JSON text, although no namesrv writes such values; nulls are left out.
     """
     if not data:
         return {}

@@ -99,7 +99,7 @@ def _refusals_logged(namesrv: Namesrv, request: ask.RegisterBroker, call: Call) 
 
 def _accept(namesrv: Namesrv, registration: Registration, call: Call) -> ask.RegisterBrokerReply:
     registration = replace(registration, replicates=call.command.ext.get(REPLICATES_FIELD) != "false")
-    child = ChildBroker.behind(call.connection)
+    child = ChildBroker.of_connection(call.connection)
     if child is not None:
         child.register(registration)
         return _registered(namesrv, RegistrationResult())
@@ -135,8 +135,8 @@ def _zone_of(command: Command) -> str | None:
 
 @ask.UnregisterBroker.on(handlers)
 def unregister_broker(namesrv: Namesrv, request: ask.UnregisterBroker, call: Call) -> None:
-    """Remove a broker. As officially, any peer may do that, but not to a broker of this process."""
-    child = ChildBroker.behind(call.connection)
+    """Remove a broker. Any peer may do that, as in the official namesrv, but not to a broker of this process."""
+    child = ChildBroker.of_connection(call.connection)
     if child is not None:
         child.unregister()
         return
@@ -150,7 +150,7 @@ def broker_heartbeat(namesrv: Namesrv, request: ask.BrokerHeartbeat) -> None:
 
 @ask.QueryDataVersion.on(handlers)
 def query_data_version(namesrv: Namesrv, request: ask.QueryDataVersion) -> ask.QueryDataVersionReply:
-    """Tell a broker whether it should register again. The request counts as a heartbeat."""
+    """Answer if the broker has to register again. The request counts as a heartbeat."""
     broker = request.cluster_name, request.broker_name, request.broker_addr
     version = namesrv.routes.data_version(*broker)
     namesrv.routes.record_heartbeat(*broker)
@@ -264,7 +264,7 @@ def delete_topic(namesrv: Namesrv, request: ask.DeleteTopicInNamesrv) -> None:
 
 @ask.RegisterTopicInNamesrv.on(handlers)
 def register_topic(namesrv: Namesrv, request: ask.RegisterTopicInNamesrv) -> None:
-    """Add a topic's queues. As officially, the answer is success even when none was added."""
+    """Add a topic's queues. The answer is success even if none was added, as in the official namesrv."""
     if request.data is not None:
         check_name("topic name", request.topic)
         queues = [checked_queues(request.topic, queue_data) for queue_data in request.data.queue_datas]
@@ -282,7 +282,7 @@ def put_kv_config(namesrv: Namesrv, request: ask.PutKvConfig, call: Call) -> Ans
 
 
 def _check_room(file: CoalescedFile | None, call: Call) -> None:
-    """Raise RequestError(SYSTEM_BUSY) before a change if too many wait for the disk."""
+    """Raise RequestError(SYSTEM_BUSY) for a change if too many wait for the disk already."""
     call.connection.check_outstanding_limit()
     if file is not None and file.is_full:
         raise RequestError(ResponseCode.SYSTEM_BUSY, "[OVERLOAD]too many changes wait for the disk")
@@ -293,7 +293,7 @@ def _answer_when_stored(file: CoalescedFile | None, call: Call) -> AnswersLater 
     if file is None:
         return None
     command = call.command
-    # A command of its own, so that requests that wait do not hold their header fields and bodies.
+    # A bare command: otherwise every waiting request would hold its header fields and body in memory.
     waiting = Call(call.connection, Command(command.code, command.opaque, command.flag))
     call.connection.spawn(_answer_later, file.request_write(), waiting)
     return ANSWERS_LATER
@@ -365,7 +365,8 @@ def update_config(namesrv: Namesrv, request: ask.UpdateNamesrvConfig, call: Call
 
 @ask.GetNamesrvConfig.on(handlers)
 def get_config(namesrv: Namesrv, request: ask.GetNamesrvConfig) -> Header:
-    """Return all settings as properties text, official keys that this server does not have with their defaults.
+    """Return all settings as properties text; official keys that this server lacks have their official defaults.
+
     Source: DefaultRequestProcessor.getConfig, 5.4.0.
     """
     reply = Header()
@@ -374,7 +375,7 @@ def get_config(namesrv: Namesrv, request: ask.GetNamesrvConfig) -> Header:
 
 
 def _listed_besides(namesrv: Namesrv) -> dict[str, str]:
-    """Return the values of official keys that are none of `NamesrvConfig`."""
+    """Return the values of official keys that `NamesrvConfig` does not have."""
     home = {"rocketmqHome": official_defaults.rocketmq_home()}
     return {**official_defaults.NAMESRV, **namesrv.process_values, **home}
 

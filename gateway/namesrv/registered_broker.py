@@ -44,7 +44,7 @@ class RegisteredBroker:
     zone_name: str | None = None
     enable_acting_master: bool = False
     alone: dict[str, "RegisteredBroker"] = field(init=False)
-    """This broker by its name: the holders of a topic that no other broker has. Shared, so nobody changes it."""
+    """This broker by its name: the shared, never changed holders of every topic that no other broker has."""
 
     def __post_init__(self) -> None:
         self.alone = {self.name: self}
@@ -76,7 +76,7 @@ class RegisteredBroker:
 
     def replace_queues(self, change: Callable[[QueueData], QueueData]) -> None:
         """Replace the queues of every topic; topics that shared an object do so afterwards."""
-        changed: dict[int, QueueData] = {}  # by the id of the present object, which no other present one has
+        changed: dict[int, QueueData] = {}  # by `id` of the present object
         for topic, queues in self.queues.items():
             replacement = changed.get(id(queues))
             if replacement is None:
@@ -88,7 +88,7 @@ class RegisteredBroker:
         return [broker_id for broker_id, member in self.members.items() if member.address == address]
 
     def shown_parts(self, member: Member | None) -> object:
-        """Return the parts of a member and of its name that answers show."""
+        """Return what answers show of a member and of its broker name, for comparison."""
         if member is None:
             return None
         return (
@@ -102,7 +102,7 @@ class RegisteredBroker:
 
 
 def weight_of(mapping: TopicQueueMappingInfo) -> int:
-    """Return how much a static topic counts towards the limit of topics: one, and one for each of its queues."""
+    """Return the weight of a static topic in the limit of topics: one, and one for each of its queues."""
     return 1 + len(mapping.curr_id_map)
 
 

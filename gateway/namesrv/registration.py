@@ -1,8 +1,8 @@
 """Registrations of brokers: decoded from a request and checked as a whole before the route table sees them.
 
-A registration that is refused leaves nothing behind, so every check that does not depend on the table is made here.
-The official namesrv checks nothing: it catches the exception in the middle of its changes and keeps the half of them.
-Values that no official broker sends but that do no harm are accepted, such as a topic without queues.
+A refused registration must not change the table, so every check that does not depend on the table is made here. The
+official namesrv checks nothing: an exception ends its changes in the middle, and the first half of them stays. Values
+that no official broker sends but that do no harm are accepted, such as a topic without queues.
 """
 
 import re
@@ -26,7 +26,7 @@ from remoting.errors import RequestError
 from remoting.requests.namesrv import RegisterBroker
 
 MAX_NAME_CHARS: Final = 300
-"""Bound on each name and address. Topics have at most 255 characters, system topics of a broker's name some more."""
+"""Maximum length of a name or address. Topics have at most 255 characters, system topics with a broker's name more."""
 MAX_QUEUES: Final = 65_536
 MAX_PERM: Final = 15
 MAX_FILTER_SERVERS: Final = 16
@@ -111,7 +111,7 @@ def _read_body(request: RegisterBroker, limits: NamesrvLimits) -> RegisterBroker
 
 
 def _checked_topics(broker_name: str, topics: Mapping[str, TopicConfig]) -> dict[str, QueueData]:
-    """Return the queues that topics give a broker; topics that are alike share an object, which nobody changes.
+    """Return a broker's queues by topic. Topics with equal queues share one object, which is never changed.
 
     Raises RequestError for topics that no route can have.
     """
@@ -182,7 +182,7 @@ def _checked_filter_servers(servers: Iterable[str]) -> list[str]:
 
 
 def check_name(what: str, text: str) -> None:
-    """Raise RequestError unless the text is a possible name: some printable characters."""
+    """Raise RequestError unless the text can be a name: printable, not blank, and not too long."""
     if not text.strip():
         raise refused(f"the {what} is blank")
     if len(text) > MAX_NAME_CHARS:

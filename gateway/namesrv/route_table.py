@@ -2,11 +2,11 @@
 
 Theory of operation
 -------------------
-A broker name has members: one address for each broker id. A member is what one registration left: its address, the
-time of its last sign of life, the connection it came by. There is no second table of living brokers that could
-disagree with the addresses; an address is in an answer if, and only if, its member is in the table. A member leaves
-when it unregisters, when its connection closes, when it is silent for longer than its timeout, when another address
-registers under its name and id, or when its address registers under another id of the name.
+A broker name has members: one address for each broker id. A member is the record of one registration: its address, the
+time of its last sign of life, the connection it came by. There is no second table of living brokers that could disagree
+with the addresses: an address is in an answer if, and only if, its member is in the table. A member is removed when it
+unregisters, when its connection closes, when it is silent for longer than its timeout, when another address registers
+under its name and id, or when its address registers under another id of the name.
 
 Invariants, which hold between any two calls and which `tests/test_route_table.py` checks after random ones:
 
@@ -18,11 +18,12 @@ Invariants, which hold between any two calls and which `tests/test_route_table.p
    No request can remove it, renew it, or give it another address, and its topics have the queues that it registered.
    A broker process of this server is a local member while it runs (`child_broker.py`).
 
-Requests can still delete a local broker's topics and its write permission, as officially. The deleted topics come back
-with its next registration, which asks `missing_topics`; the permission comes back by request or when a topic changes.
+As in the official namesrv, requests can still delete a local broker's topics and its write permission. The deleted
+topics come back with its next registration, which asks `missing_topics`; the permission comes back by request or when a
+topic changes.
 
-A registration that is refused changes nothing but the time of the sign of life: a broker that registers one topic too
-many keeps the routes it has.
+A refused registration changes nothing but the time of the last sign of life: a broker that registers one topic too many
+keeps the routes it has.
 
 Source: RouteInfoManager, 5.4.0. Deviations: brokers are not told that the lowest broker id of their name changed
 (notifyMinBrokerIdChanged); members of one name with different clusters are listed in both clusters while they live, not
@@ -67,8 +68,8 @@ MEMBER_TOPIC_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
 class RegistrationResult:
     """The answer to a registration: the addresses of the broker's master, unless it is the master itself.
 
-    ``gets_no_data`` tells a replica that its master, a broker of this server, does not replicate. ``is_change``: the
-    broker is new, or its address is.
+    ``gets_no_data``: the broker is a replica whose master, a broker of this server, does not replicate. ``is_change``:
+    the broker is new, or its address is.
     """
 
     ha_address: str | None = None
@@ -144,7 +145,7 @@ class RouteTable:
         return RegistrationResult(master.ha_address, master.address_for(local_host), gets_no_data, is_moved)
 
     def _is_local_broker(self, broker: RegisteredBroker, registration: Registration, local_host: str) -> bool:
-        """Return True for a broker of this process that also registers over a connection, which changes nothing.
+        """Return True for a broker of this process that also registers by request; that registration changes nothing.
 
         Raises RequestError for any other broker that claims the id or the address of a local member.
         """
@@ -214,8 +215,8 @@ class RouteTable:
     def register_local(self, registration: Registration, all_topics: Collection[str]) -> None:
         """Add or renew a broker of this process and set the queues of the given topics; no limit applies.
 
-        Another address under its name and id, or its address under another id, is displaced. At its first registration
-        the topics that strangers gave its name before are removed.
+        Another address under its name and id, or its address under another id, is displaced. Its first registration
+        removes the topics that others had registered under its name.
         """
         broker = self._brokers.get(registration.broker_name) or RegisteredBroker(registration.broker_name)
         if self._delete_missing_topics or not broker.has_local_member:
@@ -338,9 +339,9 @@ class RouteTable:
     # -- removing -------------------------------------------------------------------------------------------
 
     def unregister(self, broker_name: str, address: str, local_host: str = "") -> None:
-        """Remove a broker's address by request. With the last address of its name, its routes go.
+        """Remove a broker's address by request, and with the last address of a broker name its routes.
 
-        Raises RequestError for a broker of this process, which is the only one to know that it stops.
+        Raises RequestError for a broker of this process: only that broker itself knows when it stops.
         """
         broker = self._brokers.get(broker_name)
         if broker is None:
@@ -428,9 +429,9 @@ class RouteTable:
     # -- topics by request ----------------------------------------------------------------------------------
 
     def register_topic(self, topic: str, all_queues: Iterable[QueueData]) -> bool:
-        """Add a topic's queues without a registration; return False when one names an unknown broker.
+        """Add a topic's queues without a registration; return False if a queue names an unknown broker.
 
-        Raises RequestError for a broker of this process, whose topics come from it alone, and at a limit.
+        Raises RequestError at a limit, and for a broker of this process: its topics come only from itself.
 
         Source: RouteInfoManager.registerTopic, which keeps the queues that precede the unknown one.
         """
@@ -550,7 +551,7 @@ class RouteTable:
 
 
 def _is_prime_slave(registration: Registration, broker: RegisteredBroker) -> bool:
-    """Tell whether a replica would have the lowest id of its name, and thus bring the topics."""
+    """Return True if a replica would have the lowest id of its broker name, and so bring the topics."""
     other_ids = broker.members.keys() - set(broker.ids_at(registration.address))
     return registration.acting_master is not None and registration.broker_id <= min(
         other_ids, default=registration.broker_id

@@ -46,7 +46,8 @@ class NamesrvService:
         guard: Guard = NO_GUARD,
         connection_type: ConnectionType = Connection,
     ) -> None:
-        # A broker registers twice a minute: the handler tells the observer of registrations that change something.
+        # A broker registers twice a minute, so not every registration is observed: the handler chooses the ones that
+        # change something.
         observed = dict(guard.observed)
         self.namesrv = build_namesrv(
             config,

@@ -24,7 +24,7 @@ from gateway.runtime.run_blocking import RunBlocking
 log = logging.getLogger(__name__)
 
 MAX_WAITING_CHANGES: Final = 5_000
-"""Requests that may wait for one write; only a disk that hangs lets more come."""
+"""Maximum number of requests that wait for one write. Only a disk that hangs makes so many wait."""
 
 
 class TextFile(Protocol):
@@ -42,8 +42,9 @@ class TextFile(Protocol):
 
 
 class AtomicTextFile:
-    """A file that is replaced as a whole. Source: MixAll.string2File, 5.4.0, with a flush to disk before the new
-    content takes the name.
+    """A file that is replaced as a whole.
+
+    Source: MixAll.string2File, 5.4.0; here the new content is flushed to the disk before it gets the file's name.
     """
 
     def __init__(self, path: str) -> None:
@@ -72,7 +73,7 @@ class AtomicTextFile:
                 file.flush()
                 os.fsync(file.fileno())
         except OSError:
-            # It would take room of a full disk, and the next try needs a file of which no page has failed.
+            # On a full disk it would take room, and a file of which a page could not be written must not be used again.
             with suppress(OSError):
                 os.unlink(unfinished)
             raise
@@ -148,7 +149,7 @@ class CoalescedFile:
         return os.path.basename(self._file.path)
 
     async def run(self) -> None:
-        """Write after each request until cancelled, and then what is left."""
+        """Write after each request until cancelled, and then the changes that are not written yet."""
         try:
             while True:
                 await self._changed.wait()
@@ -164,7 +165,7 @@ class CoalescedFile:
         failure: Exception | None = None
         try:
             await self._run_blocking(lambda: file.write(encode()))
-        except Exception as error:  # noqa: BLE001 - whatever it is, the requests that wait are told
+        except Exception as error:  # noqa: BLE001 - whatever it is, the waiting requests get it as their answer
             failure = error
             if not self._is_failing:
                 log.error("file cannot be written", extra={"path": file.path, "reason": str(error)})

@@ -26,7 +26,7 @@ TRIM_INTERVAL_S: Final = 5.0
 
 
 def give_back_large_blocks() -> bool:
-    """Allocate large blocks as separate mappings, which freeing returns to the system; return whether that worked.
+    """Allocate large blocks as mappings of their own, which freeing returns to the system; return True on success.
 
     By default glibc raises its threshold to the size of any freed block, up to 32 MiB: large frames then come from
     the heap, fragment it, and a burst of them stays resident for good.
@@ -40,9 +40,9 @@ def give_back_large_blocks() -> bool:
 
 
 def give_back_free_memory() -> bool:
-    """Return free pages of the heap to the system; return whether any were. Takes about 0.1 ms per MiB: call it rarely.
+    """Return free pages of the heap to the system; return True if there were any. Call it rarely: 0.1 ms per MiB.
 
-    Blocks below LARGE_BLOCK_BYTES come from the heap, which keeps what a burst of them took.
+    Blocks below LARGE_BLOCK_BYTES come from the heap, which does not shrink by itself after a burst of them.
     """
     try:
         return bool(ctypes.CDLL(None).malloc_trim(0))
@@ -71,7 +71,7 @@ class _Mallinfo2(ctypes.Structure):
 
 
 def measure_free_heap_bytes() -> int:
-    """Return the bytes that the heap holds although nothing uses them; 0 with another C library than glibc 2.33+."""
+    """Return the size of the heap's free blocks in bytes; 0 with another C library than glibc 2.33 or later."""
     try:
         mallinfo2 = ctypes.CDLL(None).mallinfo2
     except (OSError, AttributeError):
@@ -92,8 +92,8 @@ def measure_anonymous_bytes() -> int:
 class HeapTrimmer:
     """Gives free memory of the heap back when the process has grown and enough is free to be worth the time.
 
-    A free page that was given back still counts as free, so growth is judged by resident memory: since the last trim,
-    or since the process was smallest after it.
+    The allocator still counts a page that was given back as free, so growth is measured by resident memory: since the
+    last trim, or since the smallest size after it.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """A JSON file of the broker's configuration directory: read with the official fallback, written atomically.
 
-Each table knows the format of its own file. A table that changes is not written at once: it notes that it changed, and
-`ChangingTable.save_changes` writes it, however many changes there were. Encoding a large table takes a second, so it is
-done in slices between which other tasks run; a thread writes the bytes.
+Each table knows the format of its own file. A table that changes is not written at once: the change marks it as dirty,
+and `ChangingTable.save_changes` writes all changes together. Encoding a large table takes a second, so it is done in
+slices between which other tasks run; a thread writes the bytes.
 """
 
 import logging
@@ -51,9 +51,10 @@ class ConfigFile:
 
     ``.bak`` is the previous content or, while content is being written to the disk, the last one that is safe from a
     power failure. ``is_expected``: the store was used before, so that a missing file is worth a line in the log.
-    ``flush_store``, for a file that says how far messages are done with, blocks until the messages stored meanwhile are
-    on the disk. Each save calls it first: otherwise a power failure could leave the progress and take the messages that
-    were written in return, such as the copy of a half message or the retry of a popped one.
+
+    ``flush_store`` is for a file of progress through messages: it blocks until the messages stored so far are on the
+    disk, and each save calls it first. Otherwise a power failure could leave the progress and lose the messages written
+    because of it, such as the copy of a half message or the retry of a popped one.
     """
 
     def __init__(
@@ -83,9 +84,9 @@ class ConfigFile:
     def load(self, parse: Callable[[bytes], T]) -> T | None:
         """Return the parsed content, or the backup's if the file is missing, empty or unreadable; None without either.
 
-        Anything but the file itself is logged in one line. Deviation: a file that is empty or cannot be parsed stays,
-        while the official broker deletes it. Without a backup that can be parsed ValueError is raised then, instead of
-        starting with an empty table. A file that is missing is written at the next save.
+        Reading anything but the file itself is logged in one line. A missing file is written at the next save.
+        Deviation: the official broker deletes a file that is empty or cannot be parsed, and starts with an empty table.
+        Here the file stays, and without a readable backup ValueError is raised.
         """
         present = self._files.read_small(self.path)
         if present is None:
@@ -131,7 +132,7 @@ class ConfigFile:
         self.is_missing = False
 
     def replace(self, data: bytes) -> None:
-        """Replace the content without waiting for the disk, if there is content to fall back to.
+        """Replace the content without waiting for the disk, if a power failure leaves other content to read.
 
         After a power failure the content is the new one or, until `mark_flushed`, the one on the disk before.
         """
@@ -173,8 +174,8 @@ class ConfigFile:
     def try_save(self, data: bytes) -> None:
         """Call `save`; a failure is logged once and sets `is_behind`.
 
-        For tables whose changes take effect all the same: a full disk must not stop work that needs no space.
-        Source: ConfigManager.persist, 5.4.0, which logs the failure.
+        For tables whose changes take effect even if they cannot be written: a full disk must not stop work that needs
+        no space. Source: ConfigManager.persist, 5.4.0, which logs the failure.
         """
         self._try(lambda: self.save(data))
 
@@ -195,7 +196,7 @@ class ConfigFile:
 
 
 class ChangingTable:
-    """Base of tables that change all the time: written at intervals and when the broker stops.
+    """Base of tables that change continually: written at intervals and when the broker stops.
 
     A subclass sets ``_dirty`` when it changes, and implements `to_json` or, if it may grow large, `encode_slices`.
     """
@@ -220,7 +221,7 @@ class ChangingTable:
         yield self.to_json()
 
     def prepare_save(self) -> None:
-        """Remove what need not be saved."""
+        """Remove entries that need not be saved."""
 
     def persist(self) -> None:
         """Write the file if something changed since the last write. Raises StoreFull, OSError.
@@ -273,8 +274,9 @@ class ChangingTable:
 class SettingsTable(ChangingTable):
     """Base of tables of settings, such as topics: written soon after a change, and before an administrator's answer.
 
-    The file survives a killed process at once, a power failure after the next `settle`. A failure to write is logged,
-    and the change takes effect all the same; the next save tries again. Source: ConfigManager.persist, 5.4.0.
+    Once written, the file survives a killed process; after the next `settle` also a power failure. A failure to write
+    is logged, the change takes effect nevertheless, and the next save tries again. Source: ConfigManager.persist,
+    5.4.0.
     """
 
     def __init__(self, file: ConfigFile) -> None:

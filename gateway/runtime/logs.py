@@ -17,7 +17,7 @@ from codec.hosts import format_host
 from gateway.runtime.repeated_events import ALWAYS_WRITTEN, RepeatedEvents
 
 MAX_VALUE_CHARS: Final = 500
-"""Longer values are shortened: many of them are texts of clients, who could fill the disk with log lines."""
+"""Longer values are shortened: many come from clients, which could otherwise fill the disk with log lines."""
 _STANDARD = frozenset(vars(logging.LogRecord("", 0, "", 0, "", (), None))) | {
     "message",
     "asctime",
@@ -57,8 +57,8 @@ class KeyValueFormatter(logging.Formatter):
 class JsonFormatter(logging.Formatter):
     """Formats a record as one JSON object with `time`, `level`, `logger`, `event`, its data and its `traceback`.
 
-    Numbers and truth values stay what they are, all other data is text. Data whose name is one of the fields above gets
-    a `_` behind its name. ``broker_name`` is added as in `KeyValueFormatter`.
+    Numbers and booleans keep their type; all other data is text. A `_` is appended to the name of data that has the
+    name of one of the fields above. ``broker_name`` is added as in `KeyValueFormatter`.
     """
 
     def __init__(self, broker_name: str = "") -> None:
@@ -96,7 +96,7 @@ def _data_of(record: logging.LogRecord, broker_name: str) -> Iterator[tuple[str,
 
 
 def _as_text(value: object) -> str:
-    """Return a value as text, as a person would write it; of at most MAX_VALUE_CHARS characters, but for `WholeText`.
+    """Return a value as a person would write it, shortened to MAX_VALUE_CHARS characters unless it is `WholeText`.
 
     Addresses become ``host:port``, other collections their items with commas in between.
     """
@@ -138,10 +138,10 @@ def _line(text: str) -> str:
 
 
 class CountingHandler(logging.StreamHandler[TextIO]):
-    """Writes records to a stream, but counts those that `RepeatedEvents` holds back.
+    """Writes records to a stream, except those that `RepeatedEvents` holds back and counts.
 
-    ``now`` returns seconds of a monotonic clock. The counts are written when a period ends, by a timer's thread if no
-    record comes, and when the handler is closed, which `logging` does at the end of the process.
+    ``now`` returns seconds of a monotonic clock. The counts are written when a period ends (by a timer's thread if no
+    record comes), and when the handler is closed, which `logging` does at the end of the process.
     """
 
     def __init__(self, stream: TextIO, now: Callable[[], float] = time.monotonic) -> None:
@@ -189,7 +189,7 @@ def set_up_logging(
 ) -> None:
     """Send the records of all loggers from ``level`` (debug … error) up to ``stream`` (standard error).
 
-    ``log_format`` is text or json. A process that runs one broker only gives its name, which is then in every line.
+    ``log_format`` is text or json. ``broker_name`` is for a process that runs a single broker: it is in every line.
     """
     handler = CountingHandler(stream or sys.stderr)
     handler.setFormatter((JsonFormatter if log_format == "json" else KeyValueFormatter)(broker_name))

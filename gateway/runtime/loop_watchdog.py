@@ -1,18 +1,16 @@
-"""Notices when the event loop is blocked, and says by which request.
+"""Detects that the event loop is blocked, and logs by which request.
 
-Every request, timer and answer of a process runs on one event loop. Work that takes long delays everybody, and nothing
-in the delayed requests tells who caused it.
+Every request, timer and answer of a process runs on one event loop. Work that takes long delays all of them, and
+nothing in the delayed requests shows the cause.
 
-Theory of operation
--------------------
-trio reports when it begins and ends to wait for input; the time between is a *pass*. `LoopWatchdog` is told of both
-(two calls of a Python function per pass, about 0.3 us together), and measures passes exactly. A thread looks every
-`SAMPLE_INTERVAL_S`: if the pass has lasted for `SUSPICIOUS_S`, it reads the stack of the loop's thread and remembers
-the request that is being handled and the line of code. When a pass of at least `STALL_S` ends, the loop logs it with
-that sample. A pass that does not end is logged by the thread, at 1 s, 2 s, 4 s...
+Theory of operation ------------------- The time between two waits for input is a *pass* of the event loop. trio calls
+`LoopWatchdog` when a wait begins and when it ends (about 0.3 us for both calls), so passes are measured exactly. A
+thread checks every `SAMPLE_INTERVAL_S`: if the pass has lasted for `SUSPICIOUS_S`, it reads the stack of the loop's
+thread and remembers the request that is being handled and the line of code. When a pass of at least `STALL_S` ends, the
+loop logs it with that sample. A pass that does not end is logged by the thread, at 1 s, 2 s, 4 s...
 
-Reading the stack from another thread is safe because it happens while that thread does not hold the interpreter's lock.
-Nothing is added to the path of a request.
+Reading the stack of the loop's thread is safe: the reading thread holds the interpreter's lock meanwhile. The path of a
+request has no additional code.
 """
 
 import logging
@@ -41,7 +39,7 @@ MIN_HANG_S: Final = 1.0
 LOG_INTERVAL_S: Final = 1.0
 """At most one stall is logged in this time; the others are counted."""
 DescribeFrame = Callable[[FrameType], dict[str, Any] | None]
-"""Returns what a function on the stack knows about the request that is handled; None for nothing."""
+"""Returns facts about the request that a function on the stack handles; None if it handles none."""
 _PROJECT: Final = Path(__file__).parents[2]
 _DISPATCHERS: Final[frozenset[CodeType]] = frozenset(
     (Connection._dispatch.__code__, Connection.answer_late.__code__)
@@ -49,9 +47,9 @@ _DISPATCHERS: Final[frozenset[CodeType]] = frozenset(
 
 
 class LoopWatchdog(trio.abc.Instrument):
-    """Measures the passes of the event loop that it is run in, and logs those that block it.
+    """Measures the passes of the event loop that it runs in, and logs long ones.
 
-    ``describers`` know requests that other classes than `remoting.connection.Connection` handle.
+    ``describers`` describe requests that other classes than `remoting.connection.Connection` handle.
     """
 
     def __init__(self, describers: Sequence[DescribeFrame] = ()) -> None:
@@ -137,7 +135,7 @@ class LoopWatchdog(trio.abc.Instrument):
 def describe_stack(frame: FrameType | None, describers: Sequence[DescribeFrame]) -> dict[str, Any]:
     """Return the innermost line of this project, and code, name and peer of the request that is handled, if any.
 
-    Inner functions win; the walk ends at one that knows the peer.
+    Facts of inner functions win; the walk ends at the function that knows the peer.
     """
     facts: dict[str, Any] = {}
     while frame is not None and "remote" not in facts:

@@ -19,8 +19,8 @@ MetricKind = Literal["counter", "gauge"]
 class Metric:
     """One sample of a counter or gauge.
 
-    `name` is snake case with its unit last (`_total` for counters), without the common prefix; a name of the official
-    server, which begins with `rocketmq_`, is whole, and its unit, if it has one, is in `unit`.
+    `name` is snake case with its unit last (`_total` for counters), without the common prefix. A metric of the official
+    server has its whole name, which begins with `rocketmq_`, and its unit, if any, in `unit`.
     """
 
     name: str
@@ -46,7 +46,7 @@ SHOWN_BUCKET_STEP: Final = 4
 
 
 class Histogram(Protocol):
-    """Numbers of values in buckets, as metrics show them."""
+    """The number of values in each bucket, as scrapers see it."""
 
     count: int
 
@@ -198,9 +198,9 @@ def prefixed_name(name: str, prefix: str) -> str:
 
 
 MetricSource = Callable[[], Iterable[Metric | Distribution | None]]
-"""Yields metrics, and None wherever other tasks may run in between."""
+"""Yields metrics, and None at points where other tasks may run."""
 RemoteMetricSource = Callable[[], Awaitable[Iterable[Metric | Distribution]]]
-"""Asks other processes for their metrics. It must end soon, whatever they do."""
+"""Asks other processes for their metrics. It has to bound its waiting itself."""
 
 
 class MetricRegistry:
@@ -219,12 +219,12 @@ class MetricRegistry:
         self._remote_sources.append(source)
 
     def collect(self) -> Iterator[Metric | Distribution]:
-        """Yield everything that the local sources return, without a pause."""
+        """Yield the metrics of all local sources, without letting other tasks run."""
         for source in self._sources:
             yield from (metric for metric in source() if metric is not None)
 
     async def collect_in_slices(self, leave_out: MetricSource | None = None) -> list[Metric | Distribution]:
-        """Return what all local sources but ``leave_out`` return.
+        """Return the metrics of all local sources except ``leave_out``.
 
         Other tasks run after each source, and wherever a source allows it.
         """
@@ -241,7 +241,7 @@ class MetricRegistry:
         return metrics
 
     async def collect_all(self) -> list[Metric | Distribution]:
-        """Return what all sources return, those that ask other processes included."""
+        """Return the metrics of all sources, including those of other processes."""
         metrics = await self.collect_in_slices()
         for source in self._remote_sources:
             metrics += await source()

@@ -11,9 +11,9 @@ Item = TypeVar("Item")
 async def process_in_parallel(
     items: Collection[Item], work: Callable[[Item], Awaitable[None]], max_tasks: int
 ) -> None:
-    """Call ``work`` with each item in their order, with at most ``max_tasks`` items at a time.
+    """Call ``work`` with each item, in order, with at most ``max_tasks`` calls at a time.
 
-    A hundred thousand items take no more tasks than that. An exception of ``work`` ends all of them.
+    The tasks share the items, so that a hundred thousand items need no more tasks. An exception of ``work`` ends all.
     """
     waiting = iter(items)
 

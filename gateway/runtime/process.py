@@ -1,11 +1,10 @@
-"""The common frame of every server process: file limit, garbage collector, ready line, and errors at the start."""
+"""The common frame of every server process: limits, garbage collector, ready line, and errors at the start."""
 
 import errno
 import faulthandler
 import gc
 import json
 import os
-import resource
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ import trio
 
 from codec.hosts import format_host
 from gateway.runtime.allocator import give_back_large_blocks
+from gateway.runtime.file_limit import raise_file_limit
 from storage.errors import StoreError
 from toolkit.exit_codes import ExitCode
 from toolkit.settings import SettingsError
@@ -45,9 +45,9 @@ class ListenError(OSError):
 def run_process(build: Callable[[], Runnable]) -> int:
     """Build the servers, run them, and return the process's exit status.
 
-    What prevents the start or ends the servers is printed as one line for each cause, without a trace.
+    Each error that prevents the start or ends the servers is printed as one line, without a traceback.
     """
-    # A disk that cannot read a page of a mapped file ends the process: print where, instead of ending without a word.
+    # A page of a mapped file that the disk cannot read ends the process: print the place in the code before.
     faulthandler.enable()
     raise_file_limit()
     give_back_large_blocks()
@@ -89,20 +89,3 @@ def announce_ready(facts: dict[str, Any], ready_file: str) -> None:
         partial.write_text(line + "\n")
         partial.replace(target)
     print(line, flush=True)
-
-
-MAX_FILES = 1 << 20
-
-
-def raise_file_limit() -> None:
-    """Raise the soft limit to the hard one: each connection and each mapped file takes one or two files."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def within_file_limit(count: int, *, share: int) -> int:
-    """Return ``count``, or one of ``share`` equal parts of the limit if that is less."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    allowed = MAX_FILES if soft == resource.RLIM_INFINITY else soft
-    return min(count, allowed // share)

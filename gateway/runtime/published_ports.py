@@ -1,9 +1,10 @@
-"""Clients that reach a container through its published ports: which they are, and the address to show them.
+"""Recognises clients that reach a container through its published ports, and gives them the address they can dial.
 
-A container cannot see which address its host's clients dial. What it sees is where they come from: the engine passes
-connections to a published port on from its own end of the container's network, which is the container's default gateway
-(rootless engines: from the container's own address). Such a client runs on the host, as tests and developers do, and
-reaches the port at 127.0.0.1. All others, such as containers in the same network, dial the container's own address.
+A container cannot see which address a client on its host dials, only the address that the connection comes from. The
+engine forwards connections to a published port from its own end of the container's network, which is the container's
+default gateway (rootless engines: from the container's own address). Such a client, for example a test or a developer's
+program, runs on the host and reaches the port at 127.0.0.1. All others, such as containers in the same network, dial
+the container's own address.
 """
 
 import logging
@@ -22,7 +23,7 @@ HOST_OF_PUBLISHED_PORTS: Final = "127.0.0.1"
 
 
 def find_default_gateway(routes: Path = ROUTES) -> str | None:
-    """Return the IPv4 address of the default gateway; None if there is none, or the system does not tell."""
+    """Return the IPv4 address of the default gateway; None if there is none, or if it cannot be read."""
     try:
         lines = routes.read_text().splitlines()[1:]
     except OSError:
@@ -35,7 +36,7 @@ def find_default_gateway(routes: Path = ROUTES) -> str | None:
 
 
 def show_loopback_to_host(gateway: str | None, build: ConnectionType = Connection) -> ConnectionType:
-    """Return a type of connections that takes 127.0.0.1 for the address which clients on the host dialled."""
+    """Return a type of connections in which 127.0.0.1 is the local address for clients on the host."""
 
     def build_connection(transport: Transport, *parts: Any) -> Connection:
         host, port = transport.local

@@ -7,8 +7,8 @@ that registers in a loop. Without a bound they fill the disk and hide everything
 - at most MAX_PER_HOST warnings and errors of one event are written for one ``remote`` host;
 - at most MAX_PER_EVENT records of one event are written, whatever their data and level.
 
-At the end of the period, one record for each kind says how many more there were: ``more=312 within_s=60``. Nothing is
-lost silently. Records of level debug are always written, and so are those with ALWAYS_WRITTEN among their data.
+At the end of the period, one record for each kind says how many more there were (``more=312 within_s=60``), so that
+nothing is lost silently. Records of level debug and records with ALWAYS_WRITTEN among their data are always written.
 
 The event is the message of a record, which is constant; its data is passed as `extra`.
 """
@@ -22,10 +22,10 @@ PERIOD_S: Final = 60.0
 MAX_PER_HOST: Final = 20
 MAX_PER_EVENT: Final = 100
 MAX_KINDS: Final = 10_000
-"""Kinds of records that are told apart in one period; those beyond are written without a count."""
+"""Maximum number of kinds of records that are counted in one period; further kinds are always written."""
 
 ALWAYS_WRITTEN: Final = "always_written"
-"""Name of a record's attribute: True for a record that must not be left out, as in an audit. It is not shown."""
+"""Attribute of a record that must not be left out, such as one of the audit log: True. It is not written."""
 
 Kind = tuple[str, ...]
 ShowData = Callable[[logging.LogRecord], dict[str, str]]
@@ -84,7 +84,7 @@ class RepeatedEvents:
         return True
 
     def end_period(self) -> Iterator[logging.LogRecord]:
-        """Begin a new period, and yield a record for each kind of which some were not written in the last one."""
+        """Begin a new period; yield a record for each kind that had suppressed records in the last one."""
         elapsed_s = min(self._now() - self._started_s, PERIOD_S)
         tallies, self._tallies, self.has_suppressed = self._tallies, {}, False
         self._started_s = self._now()
@@ -104,7 +104,7 @@ def _host_of(data: dict[str, str]) -> str:
 
 
 def _place_of_exception(record: logging.LogRecord) -> tuple[str, ...]:
-    """Return type and place of a record's exception, because different defects must not hide each other."""
+    """Return type and line of a record's exception, because one defect must not hide another."""
     if not record.exc_info or record.exc_info[0] is None:
         return ()
     trace, line = record.exc_info[2], 0
@@ -120,7 +120,7 @@ def _without_data(record: logging.LogRecord, **extra: object) -> logging.LogReco
 
 
 def _counting(template: logging.LogRecord, count: int, elapsed_s: float) -> logging.LogRecord:
-    """Return a record of now with the data of another one, and the number of those that were not written."""
+    """Return a copy of the template with the present time and the number of suppressed records."""
     counting = logging.LogRecord(template.name, template.levelno, "", 0, template.getMessage(), (), None)
     created = {name: vars(counting)[name] for name in ("created", "msecs", "relativeCreated")}
     vars(counting).update({**vars(template), **created, "exc_info": None, "exc_text": None})

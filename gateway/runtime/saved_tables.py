@@ -1,8 +1,8 @@
-"""Reading and writing the content of table files so that one bad entry costs that entry only.
+"""Reads and writes the content of table files so that a bad entry costs only that entry.
 
-A whole file that is not JSON is refused by `ConfigFile.load`, which names it. Within a readable file, an entry that
+A file that is not JSON at all is refused by `ConfigFile.load`, which names it. Within a readable file, an entry that
 cannot be parsed is logged and left out, and all others load. When a table is written, a value that JSON cannot hold is
-logged and left out as well; it would otherwise keep the whole table from being saved, for ever.
+logged and left out as well: otherwise the whole table could never be saved again.
 """
 
 import logging
@@ -22,16 +22,16 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 MAX_LOGGED_ENTRIES: Final = 20
-"""Entries of one table that are logged one by one; of the others, their number."""
+"""Maximum number of refused entries of a table that are logged one by one; the rest is logged as a number."""
 ENTRY_ERRORS: Final = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RequestError)
 _HUGE_NUMBER: Final = re.compile(rb"(?<=[:,\[{])\s*+-?(?:\d{65,}+[\d.eE+-]*+|\d[\d.]*+[eE]\+?\d{3,}+)")
 _UNWRITABLE: Final = object()
 
 
 def load_table(content: bytes) -> dict[str, Any]:
-    """Parse a table file. Raises ValueError when it is no JSON object.
+    """Parse a table file. Raises ValueError when it is not a JSON object.
 
-    A number too large for the parser becomes a text, which is then refused where it stands: as a part of its entry.
+    A number too large for the parser becomes a text, so that only its own entry is refused.
     """
     try:
         value = fastjson.loads(content, fastjson.MAX_TRUSTED_VALUES)
@@ -41,19 +41,19 @@ def load_table(content: bytes) -> dict[str, Any]:
             raise
         value = fastjson.loads(without, fastjson.MAX_TRUSTED_VALUES)
     if not isinstance(value, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     return value
 
 
 def parse_entries(table: str, saved: object, parse: Callable[[Any, Any], tuple[K, V]]) -> dict[K, V]:
     """Return the parsed entries of a saved map, without those for which ``parse(key, value)`` raises.
 
-    ``table`` names the map in the log. Raises ValueError when ``saved`` is no map; null is an empty one.
+    ``table`` names the map in the log. Raises ValueError when ``saved`` is not a map; null is an empty one.
     """
     if saved is None:
         return {}
     if not isinstance(saved, dict):
-        raise ValueError(f"{table} is no JSON object")
+        raise ValueError(f"{table} is not a JSON object")
     entries: dict[K, V] = {}
     left_out = 0
     for key, value in saved.items():
@@ -72,9 +72,9 @@ def parse_entries(table: str, saved: object, parse: Callable[[Any, Any], tuple[K
 
 
 def parse_name(key: object) -> str:
-    """Return a key that is a name. Raises ValueError for another one, such as a number."""
+    """Return a key that is a name. Raises ValueError for any other key, such as a number."""
     if not isinstance(key, str) or not key:
-        raise ValueError("its key is no name")
+        raise ValueError("its key is not a name")
     return key
 
 

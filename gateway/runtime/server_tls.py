@@ -1,4 +1,4 @@
-"""Builds TLS of the server's listeners and of its brokers' connections to namesrvs from the configured keys."""
+"""Builds TLS from the configured keys: for the server's listeners, and for its brokers' connections to namesrvs."""
 
 from pathlib import Path
 from typing import Final
@@ -10,7 +10,7 @@ from remoting.transport import Opener
 from toolkit.settings import SettingsError
 
 APPLICATION_PROTOCOLS: Final = ("h2",)
-"""Offered for the gRPC port, whose clients insist on it. Clients of the ports that share its acceptor do not ask."""
+"""Offered for the gRPC port, whose clients require it. Clients of the other ports negotiate no protocol."""
 HTTP_PROTOCOLS: Final = ("http/1.1",)
 """Offered by the HTTP port. Clients that prefer HTTP/2 do without it."""
 
@@ -20,7 +20,7 @@ class TlsError(SettingsError):
 
 
 def build_acceptor(config: TlsConfig, max_first_byte_wait_s: float) -> TlsAcceptor | None:
-    """Return what chooses between TLS and plain connections on the ports; None if all are plain. Raises TlsError."""
+    """Return the acceptor of TLS and plain connections for the ports; None if all are plain. Raises TlsError."""
     if config.mode == "disabled":
         return None
     return _build_acceptor(
@@ -33,7 +33,7 @@ def build_acceptor(config: TlsConfig, max_first_byte_wait_s: float) -> TlsAccept
 
 
 def build_http_acceptor(config: TlsConfig, mode: str) -> TlsAcceptor:
-    """Return the same for the HTTP port, in a mode of its own and with the certificate of the other ports.
+    """Return the acceptor of the HTTP port, with a mode of its own and the certificate of the other ports.
 
     It asks no client for a certificate, because probes and Prometheus seldom have one. Raises TlsError.
     """
@@ -81,7 +81,7 @@ def _build_acceptor(
 
 
 def build_opener(config: TlsConfig, open_plain: Opener) -> Opener:
-    """Return what connects brokers to namesrvs: ``open_plain``, with TLS over it if configured. Raises TlsError."""
+    """Return the opener of brokers' connections to namesrvs, with TLS if configured. Raises TlsError."""
     if not config.use_client_tls:
         return open_plain
     authority, certificate = config.server_authority, config.client_certificate
@@ -100,7 +100,7 @@ def build_opener(config: TlsConfig, open_plain: Opener) -> Opener:
 
 
 def _describe(problem: Exception, files: list[Path]) -> str:
-    """Return what is wrong, with the files: OpenSSL names none of them."""
+    """Describe the problem together with the files, because OpenSSL does not name them."""
     if isinstance(problem, OSError) and problem.filename is not None:
         return str(problem)
     return f"{problem} (files: {', '.join(map(str, files))})"

@@ -23,7 +23,7 @@ def absolute_path(path: str) -> str:
 
 
 class StateFile:
-    """A state file; `what` names its content in errors. Without a path nothing is read or written."""
+    """A state file. `what` names its content in error messages. Without a path nothing is read or written."""
 
     def __init__(
         self, files: SmallFiles, path: str, what: str, run_blocking: RunBlocking = trio.to_thread.run_sync
@@ -50,7 +50,8 @@ class StateFile:
     async def write(self, **content: Any) -> None:
         """Replace the file: after a crash it holds the old content or the new. Raises OSError, StoreFull.
 
-        A cancelled call has still written the file. Make one call at a time, so that the last content is written last.
+        A cancelled call may still write the file. Make only one call at a time, so that the newest content is written
+        last.
         """
         if self.path:
             data = json.dumps({"format": FORMAT, **content}, indent=1).encode()

@@ -17,10 +17,10 @@ STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 class StopSignals:
     """The first signal asks for an orderly stop, the second for one that does not wait for peers; more do nothing.
 
-    A broker process does not count: its supervisor does, and a Ctrl-C reaches both. There ``counts_signals`` is False,
-    and only `request_stop` ends the waiting for peers.
+    A broker process does not count signals (``counts_signals`` is False), because a Ctrl-C reaches both it and its
+    supervisor. The supervisor counts, and ends the waiting for peers through `request_stop`.
 
-    The handlers stay for the rest of the process's life, so that no signal interrupts the closing of a store.
+    The handlers stay installed until the process ends, so that no signal interrupts the closing of a store.
     """
 
     def __init__(self, *, counts_signals: bool = True) -> None:
@@ -35,7 +35,7 @@ class StopSignals:
         self._token = trio.lowlevel.current_trio_token()
         for number in STOP_SIGNALS:
             signal.signal(number, self._handle)
-        # A supervisor blocks them in its broker processes until somebody handles them.
+        # A supervisor starts its broker processes with these signals blocked, until this handler exists.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
     def _handle(self, number: int, _: FrameType | None) -> None:
@@ -49,9 +49,9 @@ class StopSignals:
         self.request_stop(signal.Signals(number).name, at_once=self._counts_signals and self.first.is_set())
 
     def request_stop(self, reason: str, *, at_once: bool) -> None:
-        """Act as the first signal or, with ``at_once``, as two of them, unless those came before.
+        """Have the effect of one signal or, with ``at_once``, of two; repeating it changes nothing.
 
-        ``reason`` stands for the signal in the log.
+        The log shows ``reason`` in place of the signal's name.
         """
         for event in (self.first, self.second) if at_once else (self.first,):
             if not event.is_set():

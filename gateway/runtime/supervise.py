@@ -1,7 +1,7 @@
 """Background tasks that survive failures: restarted with back-off, repeated at an interval, or run once.
 
-An exception of a task is logged with its trace and ends here, so that a defect in a mirror or in housekeeping never
-ends the process. Expected failures, such as an unreachable target, are handled by the tasks themselves.
+An exception of a task is logged with its traceback and goes no further, so that a defect in a mirror or in housekeeping
+never ends the process. Expected failures, such as an unreachable target, are handled by the tasks themselves.
 
 `TaskSupervisor` also remembers how each task is doing, for `/readyz` and `/metrics`. A task that fails again and again
 is logged at its 1st, 2nd, 4th, 8th... failure in a row, so that it does not fill the log.
@@ -35,7 +35,7 @@ class TaskHealth:
     failures_in_a_row: int = 0
     last_error: str = ""
     settled_at_s: float = -math.inf
-    """From this time on the task counts as healthy again, unless it fails before."""
+    """Time from which the task counts as healthy again, unless it fails before."""
 
     def is_failing(self, now_s: float) -> bool:
         """Return True from a failure until the task succeeded, or ran for `MAX_BACKOFF_S` after its restart."""
@@ -88,7 +88,7 @@ class TaskSupervisor:
             await self.attempt(name, work)
 
     async def attempt(self, name: str, work: Callable[[], Awaitable[None] | None]) -> bool:
-        """Run ``work`` once and return whether it succeeded; a failure is recorded and logged."""
+        """Run ``work`` once and return True if it succeeded; a failure is recorded and logged."""
         health = self._health_of(name)
         try:
             result = work()

@@ -10,10 +10,11 @@ import trio
 
 from codec.hosts import format_host
 from gateway.runtime.allocator import TRIM_INTERVAL_S, HeapTrimmer
+from gateway.runtime.file_limit import within_file_limit
 from gateway.runtime.listener_tls import listener_acceptor
 from gateway.runtime.loop_watchdog import LoopWatchdog
 from gateway.runtime.metrics import Metric, MetricRegistry
-from gateway.runtime.process import announce_ready, run_process, tune_garbage_collector, within_file_limit
+from gateway.runtime.process import announce_ready, run_process, tune_garbage_collector
 from gateway.runtime.stop_signals import StopSignals
 from gateway.runtime.supervise import TaskSupervisor
 from gateway.shadow.capture.build import build_capture

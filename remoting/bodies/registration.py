@@ -26,8 +26,9 @@ _LENGTH = struct.Struct(">i")
 
 
 class RegistrationTooLarge(ValueError):
-    """A registration with more than a limit of something: ``what`` is "bytes", "topics", "static topics", or "values",
-    which are counted as a multiple of the topics.
+    """A registration above a limit. ``what`` names what there is too much of: bytes, topics, static topics or values.
+
+    Values are those of JSON; their limit is a multiple of the limit of topics.
     """
 
     def __init__(self, what: str, limit: int) -> None:

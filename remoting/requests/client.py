@@ -13,7 +13,7 @@ from remoting.declare import Header, Request, RpcRequest, TopicRequest, field, i
 
 
 class HeartbeatReply(Header):
-    """Tells whether the broker keeps subscriptions by fingerprint, and whether it needs them again."""
+    """Says if the broker remembers subscriptions by their fingerprint, and if it needs them again."""
 
     is_support_heart_beat_v2: bool | None = field(wire="IS_SUPPORT_HEART_BEAT_V2", default=None)
     is_sub_change: bool | None = field(wire="IS_SUB_CHANGE", default=None)
@@ -109,7 +109,7 @@ class ConsumeMessageDirectlyReply(Header):
 
 
 class ConsumeMessageDirectly(TopicRequest[ConsumeMessageDirectlyReply], code=309):
-    """Have one client consume one message now; the broker passes the request on, with the stored message as body.
+    """Have one client consume one message now: the broker passes the request on, with the stored message as body.
 
     Source: AdminBrokerProcessor.consumeMessageDirectly.
     """

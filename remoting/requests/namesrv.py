@@ -235,7 +235,7 @@ class QueryDataVersionReply(Header):
 
 
 class QueryDataVersion(Request[QueryDataVersionReply], code=322):
-    """Ask if the namesrv has the broker's topics at this version.
+    """Compare the version of the broker's topics with the one that the namesrv has.
 
     Source: DefaultRequestProcessor.queryBrokerTopicConfig.
     """

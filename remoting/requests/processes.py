@@ -11,14 +11,14 @@ from remoting.json_body import JsonBody
 class BrokerProcessReady(Request[None], code=770_005):
     """Report that the broker listens; ``address`` is its host:port for the ready line.
 
-    The answer comes when the broker is registered, too, if the supervisor has a namesrv.
+    If the supervisor has a namesrv, the answer comes when the broker is registered there, too.
     """
 
     address: str
 
 
 class StopBrokerProcess(Request[None], code=770_006):
-    """Stop in order; with ``at_once`` without waiting for requests in progress. Repeating it changes nothing."""
+    """Stop cleanly; with ``at_once`` without waiting for requests in progress. Repeating it changes nothing."""
 
     at_once: bool
 
@@ -35,7 +35,7 @@ class MetricSample(JsonBody):
 
 
 class HistogramSample(JsonBody):
-    """One histogram of a broker process: ``counts`` has one number a bucket, and one for what is beyond all bounds."""
+    """One histogram of a broker process: ``counts`` has one number per bucket, and one for values above all bounds."""
 
     name: str
     bounds: list[float]

@@ -4,7 +4,7 @@ from remoting.declare import Header, RpcRequest, TopicRequest, field, i32, i64
 
 
 class SendMessageReply(Header):
-    """The place of the stored message. Codes 10, 11 and 12 mean that it was stored, but not as durably as requested."""
+    """The queue and offset of the stored message. Codes 10 to 12: it was stored, but not as durably as requested."""
 
     msg_id: str
     queue_id: i32

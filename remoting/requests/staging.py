@@ -59,8 +59,8 @@ class PublishStagedReply(Header):
 class PublishStaged(Request[PublishStagedReply], code=770_004):
     """Append the messages of these stages to their queues exactly once, however often the request is repeated.
 
-    A ``stream`` writer may return at any time, so its last published batch is remembered forever. A writer's batch
-    numbers rise; stages of the batch that are not named are deleted.
+    A ``stream`` writer may return at any time, so the number of its last batch is stored for ever. The batch numbers of
+    a writer must rise. Stages of the batch that the request does not name are deleted.
     """
 
     writer: str

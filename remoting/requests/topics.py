@@ -35,7 +35,7 @@ class UpdateAndCreateTopic(TopicRequest[None], code=17):
 
     @classmethod
     def from_config(cls, config: TopicConfig, attributes: str | None) -> Self:
-        """Return the request that gives a topic these settings; those of its attributes are given apart."""
+        """Return the request that gives a topic these settings and, as ``attributes``, these changes of attributes."""
         return cls(
             topic=config.topic_name,
             default_topic=DEFAULT_TOPIC,

@@ -132,7 +132,7 @@ def test_a_file_that_is_no_table_is_named(name: str, content: bytes) -> None:
 
 @pytest.mark.parametrize("name", TABLES)
 def test_a_member_that_is_no_map_is_named(name: str) -> None:
-    with pytest.raises(ValueError, match="is no JSON object"):
+    with pytest.raises(ValueError, match="is not a JSON object"):
         load(name, {TABLES[name][1]: [1]})
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from gateway.broker.store_settings import build_store_config
 from gateway.config.process import BrokerConfig
-from gateway.runtime.process import within_file_limit
+from gateway.runtime.file_limit import within_file_limit
 
 
 @pytest.mark.parametrize(("soft", "left"), [(1024, 512), (100_000, 20_000), (resource.RLIM_INFINITY, 20_000)])
