@@ -183,13 +183,13 @@ class BlockBuilder:
         self._topics.add(record.topic)
 
     def _text_number(self, text: str) -> int:
-        known = self._texts.get(text)
-        if known is None:
-            known = self._texts[text] = len(self._texts)
+        number = self._texts.get(text)
+        if number is None:
+            number = self._texts[text] = len(self._texts)
             packed = _encode_text(text)
             self._packed_texts.append(_SHORT.pack(len(packed)) + packed)
             self.size_bytes += 2 + len(packed)
-        return known
+        return number
 
     def build(self, position: int, level: int = 1) -> tuple[bytes, CaptureBlock]:
         """Return the bytes of the block at this position of the file, and its index entry.
@@ -209,26 +209,28 @@ def encode_index(position: int, blocks: Iterable[CaptureBlock], level: int = 1) 
     """Return the end of a file: the index of its blocks, for this position, and the trailer that points to it."""
     topics: dict[str, int] = {}
     entries: list[bytes] = []
-    known = list(blocks)
-    for block in known:
+    indexed_blocks = list(blocks)
+    for block in indexed_blocks:
         numbers = None
         if block.topics is not None:
             numbers = [topics.setdefault(topic, len(topics)) for topic in block.topics]
         entries.append(INDEX_ENTRY.pack(*block[:5], _ANY_TOPIC if numbers is None else len(numbers)))
         entries.append(b"".join(map(_WORD.pack, numbers or ())))
     payload = b"".join((_encode_topics(topics), *entries))
-    low = min((block.min_ms for block in known), default=0)
-    high = max((block.max_ms for block in known), default=0)
-    head = CaptureBlock(position, 0, len(known), low, high, frozenset())
-    place = position.to_bytes(8)
-    return _encode_block(_INDEX, head, payload, level) + TRAILER.pack(position, _crc(place), END_MAGIC)
+    low = min((block.min_ms for block in indexed_blocks), default=0)
+    high = max((block.max_ms for block in indexed_blocks), default=0)
+    head = CaptureBlock(position, 0, len(indexed_blocks), low, high, frozenset())
+    position_bytes = position.to_bytes(8)
+    return _encode_block(_INDEX, head, payload, level) + TRAILER.pack(
+        position, _crc(position_bytes), END_MAGIC
+    )
 
 
 def _encode_topics(topics: Collection[str] | None) -> bytes:
     if topics is None:
         return _WORD.pack(_ANY_TOPIC)
     packed = map(_encode_text, topics)
-    return _WORD.pack(len(topics)) + b"".join(_SHORT.pack(len(each)) + each for each in packed)
+    return _WORD.pack(len(topics)) + b"".join(_SHORT.pack(len(name)) + name for name in packed)
 
 
 def _encode_block(kind: int, block: CaptureBlock, payload: bytes, level: int) -> bytes:
@@ -441,8 +443,8 @@ def decode_records(data: Buffer, block: CaptureBlock) -> list[CaptureRecord]:
 
 def verified_payload(data: Buffer, block: CaptureBlock) -> bytes:
     """Verify a block of records and return its decompressed payload. Raises CaptureError where it is damaged."""
-    found, kind = _parse_block(data, 0, len(data), block.position)
-    if kind != _RECORDS or found != block:
+    stored_block, kind = _parse_block(data, 0, len(data), block.position)
+    if kind != _RECORDS or stored_block != block:
         raise CaptureError(block.position, "the block does not match its index entry")
     return decompress_payload(data, block)
 
@@ -504,7 +506,10 @@ def scan_records(
 
 
 def _parse_block(buffer: Buffer, at: int, end: int, base: int = 0) -> tuple[CaptureBlock, int]:
-    """Verify the block at a place and return it with its kind. ``base``: the position of the buffer in its file."""
+    """Verify the block at ``at`` in a buffer and return it with its kind.
+
+    ``base`` is the position of the buffer in its file.
+    """
     position = base + at
     size = block_size(buffer[at : min(at + BLOCK_HEAD.size, end)], position)
     _, crc, _, _, kind, _, _, count, _, low, high, topic_count = BLOCK_HEAD.unpack_from(buffer, at)
@@ -541,7 +546,7 @@ def _decompress(data: bytes, plain_bytes: int, position: int) -> bytes:
 
 def _parse_index(payload: bytes, count: int) -> list[CaptureBlock]:
     names, at = decode_payload_texts(payload, count * MAX_BLOCK_TOPICS)
-    found = []
+    blocks = []
     try:
         for _ in range(count):
             position, size, records, low, high, topic_count = INDEX_ENTRY.unpack_from(payload, at)
@@ -553,10 +558,10 @@ def _parse_index(payload: bytes, count: int) -> list[CaptureBlock]:
                 numbers = Struct(f">{topic_count}I").unpack_from(payload, at)
                 topics = frozenset([names[number] for number in numbers])
                 at += 4 * topic_count
-            found.append(CaptureBlock(position, size, records, low, high, topics))
+            blocks.append(CaptureBlock(position, size, records, low, high, topics))
     except (StructError, IndexError) as error:
         raise CaptureError(0, f"the index is malformed: {error}") from error
-    return found
+    return blocks
 
 
 def _iter_records(payload: bytes, count: int) -> Iterator[CaptureRecord]:
@@ -596,5 +601,7 @@ def _iter_records(payload: bytes, count: int) -> Iterator[CaptureRecord]:
 
 
 def _is_trailer(buffer: Buffer, position: int) -> bool:
-    place, crc, magic = TRAILER.unpack_from(buffer, position)
-    return bool(magic == END_MAGIC and crc == _crc(buffer[position : position + 8]) and place < position)
+    index_position, crc, magic = TRAILER.unpack_from(buffer, position)
+    return bool(
+        magic == END_MAGIC and crc == _crc(buffer[position : position + 8]) and index_position < position
+    )

@@ -56,12 +56,12 @@ EXPECTED_PROPERTY_DIFFERENCES: Final = {
 """Properties of stored messages that are not compared, the targets this applies to, and the reason."""
 
 EXPECTED_PROPERTY_NAMES: Final = {
-    kept: frozenset(
+    offset_preserving: frozenset(
         name
-        for name, (when, _) in EXPECTED_PROPERTY_DIFFERENCES.items()
-        if not kept or when is DifferenceScope.ALWAYS
+        for name, (scope, _) in EXPECTED_PROPERTY_DIFFERENCES.items()
+        if not offset_preserving or scope is DifferenceScope.ALWAYS
     )
-    for kept in (True, False)
+    for offset_preserving in (True, False)
 }
 """The names of these properties, by whether the target keeps the primary's queue offsets."""
 

@@ -53,14 +53,14 @@ class HeaderLayoutCache:
     """The layouts seen often, by the length of the fields; bounded by MAX_LAYOUTS."""
 
     def __init__(self) -> None:
-        self._known: dict[int, list[HeaderLayout]] = {}
-        self._seen: dict[int, int] = {}
-        self._count = 0
+        self._layouts: dict[int, list[HeaderLayout]] = {}
+        self._headers_read: dict[int, int] = {}
+        self._layout_count = 0
 
     def read_fields(self, fields: bytes) -> dict[str, str] | None:
         """Return the fields of a header whose layout is known; None sends the caller down the careful path."""
-        for shape in self._known.get(len(fields), ()):
-            ext = shape.read_fields(fields)
+        for layout in self._layouts.get(len(fields), ()):
+            ext = layout.read_fields(fields)
             if ext is not None:
                 return ext
         return None
@@ -70,15 +70,15 @@ class HeaderLayoutCache:
         length = len(fields)
         if length > MAX_FIELDS_BYTES or len(ext) < 2 or not "".join(ext).isascii():
             return
-        seen = self._seen[length] = self._seen.get(length, 0) + 1
-        if seen % HEADERS_BEFORE_LEARNING:
+        headers_read = self._headers_read[length] = self._headers_read.get(length, 0) + 1
+        if headers_read % HEADERS_BEFORE_LEARNING:
             return
-        if self._count >= MAX_LAYOUTS:
-            self._known.clear()
-            self._count = 0
-        known = self._known.setdefault(length, [])
-        if len(known) >= MAX_LAYOUTS_PER_LENGTH:
-            known.pop(0)
-            self._count -= 1
-        known.append(HeaderLayout(fields))
-        self._count += 1
+        if self._layout_count >= MAX_LAYOUTS:
+            self._layouts.clear()
+            self._layout_count = 0
+        layouts = self._layouts.setdefault(length, [])
+        if len(layouts) >= MAX_LAYOUTS_PER_LENGTH:
+            layouts.pop(0)
+            self._layout_count -= 1
+        layouts.append(HeaderLayout(fields))
+        self._layout_count += 1

@@ -85,8 +85,8 @@ class _CountingWalk:
         if not isinstance(value, dict | list):
             return 1, 0
         number = id(value)
-        known = self._sizes.get(number)
-        if known is None:
+        size_and_height = self._sizes.get(number)
+        if size_and_height is None:
             if number in self._open:
                 raise JsonError("a reference to its own ancestors")
             self._open.add(number)
@@ -101,9 +101,9 @@ class _CountingWalk:
                 else:
                     total += 1
             self._open.discard(number)
-            known = self._sizes[number] = total, height
-        if known[0] > self._max_values:
+            size_and_height = self._sizes[number] = total, height
+        if size_and_height[0] > self._max_values:
             raise JsonSizeError(f"more than {self._max_values} values once its references are replaced")
-        if depth + known[1] > MAX_DEPTH:
+        if depth + size_and_height[1] > MAX_DEPTH:
             raise JsonError("nested too deeply once its references are replaced")
-        return known
+        return size_and_height

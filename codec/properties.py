@@ -163,12 +163,12 @@ def decode_properties(properties: str | bytes | bytearray | memoryview) -> dict[
     UTF-8 become U+FFFD, as in Java.
     """
     text = properties if isinstance(properties, str) else str(properties, "utf-8", "replace")
-    found: dict[str, str] = {}
+    pairs: dict[str, str] = {}
     for pair in text.split("\x02"):
         name, _, value = pair.partition("\x01")
         if value and name:
-            found[name] = value
-    return found
+            pairs[name] = value
+    return pairs
 
 
 def find_property(properties: bytes, name: bytes) -> bytes | None:

@@ -140,25 +140,25 @@ def append_many(
     common = _common_part(sys_flag, born_timestamp, born_host, now_ms, store_host, reconsume_times, 0)
     # Encode the batch as if it began at the current end of the log. Only if its file turns out to be too short is the
     # batch encoded again for the beginning of the next file; its size does not depend on where it begins.
-    blob, places, entries = encode_batch(log, queue, batch, common, properties_suffix)
+    blob, physical_offsets, entries = encode_batch(log, queue, batch, common, properties_suffix)
     size = len(blob)
     if log.position + size > log.limit:
         before = log.base
         log.make_room(size)
         if log.base != before:
-            blob, places, entries = encode_batch(log, queue, batch, common, properties_suffix)
+            blob, physical_offsets, entries = encode_batch(log, queue, batch, common, properties_suffix)
     if queue.position + len(entries) > queue.limit:
         queue.make_room_for(len(entries))
     position, buffer = log.position, log.buffer
-    # The first size and magic are written last, for the same reason as the header of a single message. Without them
-    # recovery takes the rest for what it is, and not for whole messages behind a damaged one.
+    # The first size and magic are written last, for the same reason as the header of a single message: zeros there end
+    # the log. Any other bytes would count as damage, and recovery would keep the whole messages that follow.
     buffer[position + 8 : position + size] = memoryview(blob)[8:]
     buffer[position : position + 8] = blob[:8]
     log.position = position + size
     first = queue.next_offset
     queue.append_entries(entries)
     log.queued_until = log.base + log.position
-    return first, places, now_ms
+    return first, physical_offsets, now_ms
 
 
 def encode_batch(log: CommitLog, queue: ConsumeQueue, batch: bytes, common: bytes, suffix: bytes) -> Encoded:
@@ -173,12 +173,14 @@ def encode_batch(log: CommitLog, queue: ConsumeQueue, batch: bytes, common: byte
     tails = _Tails(queue.topic_part)
     fixed = 40 + len(common) + len(queue.topic_part)
     offset, physical_offset = queue.next_offset, log.base + log.position
-    tagged = TAGS in batch
+    tagged = TAGS in batch  # most batches have no tags, and then no message is searched for them
     pieces: list[bytes] = []
     entries: list[int] = []
     end, position = len(batch), 0
     try:
         while position < end:
+            # The message's parts in the batch body. A length that lies ends in an IndexError, a struct error, or a
+            # position past the end, all of which refuse the batch as a whole.
             flag, body_bytes = unpack(batch, position)
             start = position + _HEAD_BYTES
             body_end = start + body_bytes
@@ -190,6 +192,7 @@ def encode_batch(log: CommitLog, queue: ConsumeQueue, batch: bytes, common: byte
                 properties += suffix if not properties or properties[-1] == 2 else b"\x02" + suffix
             if b"\0" in properties:
                 check_no_lost_sector(properties)
+            # The stored message in four pieces, and its queue entry. All messages are joined only once, at the end.
             properties_bytes = len(properties)
             size = fixed + 2 + body_bytes + properties_bytes
             crc = crc32(body) & 0x7FFFFFFF
@@ -264,7 +267,7 @@ def _common_part(
     reconsume_times: int,
     prepared_transaction_offset: int,
 ) -> bytes:
-    """Return the header from the system flag to the prepared transaction offset, for hosts of either length."""
+    """Return the header from the system flag to the prepared transaction offset, for IPv4 and IPv6 hosts."""
     flags = sys_flag & _PLAIN
     flags |= BORN_HOST_V6 if len(born_host) == 20 else 0
     flags |= STORE_HOST_V6 if len(store_host) == 20 else 0

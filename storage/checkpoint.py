@@ -1,4 +1,4 @@
-"""The checkpoint file: the time up to which everything has been flushed."""
+"""The checkpoint file: the time and the physical offset up to which everything has been flushed."""
 
 import struct
 
@@ -21,12 +21,12 @@ class StoreCheckpoint:
     """Numbers at the start of a 4 KiB file: five official ones, and one of ours. Source: StoreCheckpoint, 5.4.0.
 
     ``log_timestamp`` and ``queues_timestamp``: messages stored up to this time, in ms, are on the disk, and an official
-    broker that recovers the store need not index them. ``confirm_offset`` is used here for the physical offset below
-    which queue entries are on the disk.
+    broker that recovers the store need not index them. ``confirm_offset``: messages below this physical offset are on
+    the disk together with their queue entries; 0 if that is not known.
 
     ``index_timestamp`` is the end time of the index files, whether they are on the disk or not: after a crash an
     official broker deletes each file that ends later. ``index_flushed_until`` is ours: the time up to which they are on
-    the disk. An official broker knows nothing of it, so after one it is too low, which is harmless.
+    the disk. An official broker does not raise it, so after one it is too low, which is harmless.
     """
 
     __slots__ = (
@@ -65,7 +65,7 @@ class StoreCheckpoint:
     def announce_index_end(self, end_ms: int) -> None:
         """Raise ``index_timestamp`` before an index file says that it ends at this time, without waiting for the disk.
 
-        It is the only field that the thread which indexes writes.
+        The thread that builds the index writes this field and no other.
         """
         if end_ms > self.index_timestamp:
             self.index_timestamp = end_ms

@@ -45,9 +45,9 @@ class CommitLog:
 
     ``base`` is the physical offset of the written file's first byte, ``position`` the end of the messages in it, and
     ``first_base`` the physical offset of the oldest file. ``buffer`` is the written file's memory. Up to ``limit``
-    disk space is reserved and a blank marker still fits behind; up to ``durable_offset`` the log is on the disk.
+    disk space is reserved, and a blank marker fits after it. Up to ``durable_offset`` the log is on the disk.
     Messages below ``queued_until`` have their queue entries: a checkpoint in another thread must not cover one whose
-    entry is still being written.
+    entry is still being written, so it takes this for its confirm offset.
     ``after_roll`` is called each time writing moves to a new file; the store removes old files there when it
     keeps a bounded number of bytes.
     """
@@ -166,7 +166,7 @@ class CommitLog:
         """
         base = self.base + self.file_bytes
         mapped = self.mapped_file(base)
-        # First, because it may fail. After an opening no room for the marker is reserved, either.
+        # First, because it may fail. Right after opening, no space for the marker is reserved yet.
         self.mapped_file(self.base).reserve(self.position, self.position + BLANK_BYTES)
         self._reserve(mapped, 0, size)
         START.pack_into(self.buffer, self.position, self.file_bytes - self.position, MAGIC_BLANK)
@@ -179,7 +179,7 @@ class CommitLog:
         self._after_roll()
 
     def select(self, physical_offset: int, size: int) -> memoryview | None:
-        """Return ``size`` bytes from a physical offset on, not copied; None when the log does not hold all of them."""
+        """Return ``size`` bytes from a physical offset on, without copying; None if the log does not hold them all."""
         if physical_offset < self.first_base or physical_offset + size > self.base + self.position:
             return None
         position = (physical_offset - self.first_base) % self.file_bytes
@@ -215,7 +215,7 @@ class CommitLog:
     def first_store_timestamp(self, physical_offset: int) -> int | None:
         """Return the store timestamp, in ms, of the first message from a message's offset on; None without one.
 
-        What fills the place of damaged messages (`damage.py`) has no time.
+        Fillers, which stand for damaged messages (`damage.py`), have no time and are skipped.
         """
         while physical_offset < self.max_offset:
             message = self.message_at(physical_offset)
@@ -237,7 +237,7 @@ class CommitLog:
 
         May run in one thread while another thread appends.
         """
-        # One field, and not base and position, between whose reading another thread may start a new file.
+        # One field instead of base and position: another thread could start a new file between reading the two.
         target = self.queued_until
         start = max(self.durable_offset, self.first_base)
         base = self.base_of(start)

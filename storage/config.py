@@ -38,7 +38,7 @@ LIVE_SETTINGS = (
 
 @dataclass(frozen=True, slots=True)
 class StoreConfig:
-    """Settings of one store. The comment behind each names the official broker.conf key.
+    """Settings of one store. The comment after each names its official broker.conf key.
 
     Source: MessageStoreConfig, 5.4.0 (names and defaults).
     """
@@ -115,7 +115,7 @@ class StoreConfig:
 def memory_config(
     retained_bytes: int = 64 << 20, *, root: str = "/memory", file_bytes: int = 0
 ) -> StoreConfig:
-    """Build the settings of a store that lives in memory and keeps about ``retained_bytes`` of messages.
+    """Build the settings of a store in memory that keeps the last ``retained_bytes`` of messages or so.
 
     Index files are small and the commit log rolls often, so that old messages make room early.
     """

@@ -135,7 +135,9 @@ class ConsumeQueue:
         self.position = 0
         self.limit = 0
         self.buffer: Buffer = b""  # type: ignore[assignment]
-        self.write_base = -1  # of the file behind `buffer`; -1 while none is open
+        self.write_base = (
+            -1
+        )  # number of the first entry of the file that `buffer` maps; -1 while none is open
         self.recently_used = False
         self._reserve_bytes = reserve_bytes
         self._pool = pool
@@ -187,7 +189,7 @@ class ConsumeQueue:
         """Return the end of the disk space to get for ``size`` bytes of entries at ``position`` and for later ones.
 
         The space for later ones grows with the queue: at 64 KiB each, 40,000 queues of a few messages took 2.6 GB. It
-        holds whole entries, so that no entry begins within it and ends behind it.
+        holds whole entries, so that no entry begins within it and ends outside.
         """
         ahead = min(self._reserve_bytes, max(MIN_RESERVE_BYTES, position))
         entries = max(1, ahead // QUEUE_ENTRY_BYTES)
@@ -223,7 +225,7 @@ class ConsumeQueue:
     def truncate_at(self, count: int) -> list[str]:
         """Drop all entries from number ``count`` on; the next entry gets that number. Return the deleted files.
 
-        In the file that keeps entries, those behind them must have been erased.
+        In the file that keeps some entries, the caller must have erased the others (`erase_from`).
         """
         deleted = []
         keep = count - count % self.file_entries
@@ -239,9 +241,9 @@ class ConsumeQueue:
         return deleted
 
     def erase_from(self, count: int, *, all_of_file: bool) -> None:
-        """Turn entry number ``count`` and those behind it in its file into zeros, up to the first that is empty.
+        """Turn entry number ``count`` and the following ones into zeros, up to the first that is empty.
 
-        With ``all_of_file`` to the end of the file.
+        With ``all_of_file`` up to the end of the file, since a power cut may leave entries after empty ones.
         """
         base = count - count % self.file_entries
         if base not in self.bases:
@@ -260,8 +262,8 @@ class ConsumeQueue:
         low, high = self.bases[0] if self.bases else self.next_offset, self.next_offset
         while low < high:
             middle = (low + high) // 2
-            place, size, _ = self.read_entry(middle)
-            if place < physical_offset or (size == QUEUE_BLANK_SIZE and place == 0):
+            entry_offset, size, _ = self.read_entry(middle)
+            if entry_offset < physical_offset or (size == QUEUE_BLANK_SIZE and entry_offset == 0):
                 low = middle + 1
             else:
                 high = middle
@@ -271,18 +273,18 @@ class ConsumeQueue:
         """Return True if a file before the last one begins or ends with an entry that no message can have."""
         for base in self.bases[:-1]:
             for number in (base, base + self.file_entries - 1):
-                place, size, _ = self.read_entry(number)
-                if size <= 0 or not 0 <= place <= log_end:
+                physical_offset, size, _ = self.read_entry(number)
+                if size <= 0 or not 0 <= physical_offset <= log_end:
                     return True
         return False
 
-    def make_holes(self, start: int, end: int, known_until: int) -> range:
+    def make_holes(self, start: int, end: int, trusted_until: int) -> range:
         """Turn the entries of messages in [start, end) of the log into holes, which reads skip; return their numbers.
 
-        Only recovery may call this, before it has found next_offset. Entries of messages below ``known_until`` are in
-        the file, whatever lies behind them.
+        Only recovery may call this, before it has found next_offset. Entries of messages below ``trusted_until`` are in
+        the file, whatever follows them.
         """
-        self.next_offset = self._count_before(known_until)
+        self.next_offset = self._count_before(trusted_until)
         number = first = self.first_entry_from(start)
         while number < self.next_offset and self.read_entry(number)[0] < end:
             base = number - number % self.file_entries
@@ -294,24 +296,26 @@ class ConsumeQueue:
         return range(first, number)
 
     def _count_before(self, physical_offset: int) -> int:
-        """Return the number of the first entry that is empty or points to ``physical_offset`` or behind it."""
+        """Return the number of the first entry that is empty or points to ``physical_offset`` or higher."""
         low, high = self.bases[0], self.bases[-1] + self.file_entries
         while low < high:
             middle = (low + high) // 2
-            place, size, _ = self.read_entry(middle)
-            if size > 0 and place < physical_offset:
+            entry_offset, size, _ = self.read_entry(middle)
+            if size > 0 and entry_offset < physical_offset:
                 low = middle + 1
             else:
                 high = middle
         return low
 
-    def first_place(self) -> int | None:
-        """Return the physical offset in the first entry of the queue's files, or hole; None if they have neither."""
-        place: int
+    def first_physical_offset(self) -> int | None:
+        """Return the physical offset in the queue's first entry, which may be a hole; None if it has no entry."""
+        physical_offset: int
         for base in self.bases:
-            for place, size, _ in QUEUE_ENTRY.iter_unpack(self.read_entries(base, self.file_entries)):
+            for physical_offset, size, _ in QUEUE_ENTRY.iter_unpack(
+                self.read_entries(base, self.file_entries)
+            ):
                 if size > 0 and size != QUEUE_BLANK_SIZE:
-                    return place
+                    return physical_offset
         return None
 
     def append_holes(self, count: int, physical_offset: int) -> None:

@@ -2,7 +2,7 @@
 
 Tests open a store on `CrashFiles`, append to it, call `CrashFiles.crash`, and open the result as a store again. The
 store cannot tell it from `DiskFiles`; recovery is tested with every mixture of old and new sectors that a disk could
-leave behind.
+have after a power cut.
 """
 
 import random
@@ -15,7 +15,7 @@ from storage.layout import SECTOR_BYTES
 
 
 class ProcessKilled(BaseException):
-    """The process ends here, in the middle of what it does; see `CrashFiles.operations_left`."""
+    """The simulated end of the process in the middle of its work; see `CrashFiles.operations_left`."""
 
 
 class CrashMapping:
@@ -89,12 +89,12 @@ class CrashMapping:
         if self.dropped is None:
             return after
         content, dropped = [], []
-        for new, known, old in zip(
+        for new, dropped_sector, old in zip(
             _sectors(bytes(self.buffer)), _sectors(self.dropped), _sectors(self.on_disk()), strict=True
         ):
-            found = old if new == known and randomness.random() < 0.5 else new
-            content.append(found)
-            dropped.append(found if new == known else known)
+            sector = old if new == dropped_sector and randomness.random() < 0.5 else new
+            content.append(sector)
+            dropped.append(sector if new == dropped_sector else dropped_sector)
         after.buffer[:] = b"".join(content)
         after.dropped = b"".join(dropped)
         return after
@@ -165,6 +165,7 @@ class CrashFiles:
         for path in sorted(self.unflushed_small):
             after.small[path] = self.small[path][: rng.randint(0, len(self.small[path]))]
         mapped = dict(self.mapped)
+        # Undo the last creations and deletions, the newest first.
         for path, deleted in reversed(self._pending[rng.randint(0, len(self._pending)) :]):
             if deleted is None:
                 mapped.pop(path, None)
@@ -262,9 +263,9 @@ class CrashFiles:
 
     def delete(self, path: str) -> None:
         self._begin_operation()
-        for found in (self.mapped.pop(path, None), self.small.pop(path, None)):
-            if found is not None:
-                self._pending.append((path, found))
+        for deleted in (self.mapped.pop(path, None), self.small.pop(path, None)):
+            if deleted is not None:
+                self._pending.append((path, deleted))
         self.unflushed_small.discard(path)
         self._reserved.pop(path, None)
 

@@ -1,11 +1,11 @@
 """Damage in the middle of the commit log: set aside, and replaced so that the log stays readable across it.
 
-A flipped bit makes one message invalid; whatever lies behind it is whole. Cutting the log there, as is right for a torn
-end, would lose all of it. `recovery.py` decides which of the two it is.
+A flipped bit makes one message invalid; the messages after it are whole. Cutting the log there, as is right for a torn
+end, would lose them all. `recovery.py` decides which of the two it is.
 
 1. `find_next_message` finds where the log is whole again.
 2. Entries of consume queues that point there become *holes* (`ConsumeQueue.make_holes`): they keep their queue offsets,
-   so that the messages behind them keep theirs, and reads skip them.
+   so that later messages keep theirs, and reads skip them.
 3. `set_aside` copies the damaged bytes durably to ``damaged/<first>-<end>`` in the store's folder, for examination.
 4. `write_filler` replaces them by fillers: valid messages without a queue entry, or the marker that ends a file. Any
    broker can read across them.
@@ -29,7 +29,7 @@ from storage.log_scan import ScannedMessage, check_message
 log = logging.getLogger(__name__)
 
 FILLER_TOPIC = b"!"
-"""As short as the shortest topic, so that a filler fits into the bytes of any message; no topic may be named so."""
+"""As short as the shortest topic, so that a filler fits into the bytes of any message. No topic can have this name."""
 _TOPIC_PART = bytes((len(FILLER_TOPIC),)) + FILLER_TOPIC
 FILLER_FRAME_BYTES: Final = HEADER.size + len(_TOPIC_PART) + 2
 MAX_FILLER_BYTES: Final = 1 << 20
@@ -45,7 +45,7 @@ def is_filler(message: ScannedMessage) -> bool:
 
 
 def find_next_message(log_files: CommitLog, damaged_from: int, end: int, sectors_lost: bool) -> int | None:
-    """Return where the first whole message behind ``damaged_from`` starts, below ``end``; None if there is none.
+    """Return where the first whole message after ``damaged_from`` starts, below ``end``; None if there is none.
 
     A message is recognised by its magic number, by naming its own physical offset, and by its CRC.
     """
@@ -56,8 +56,8 @@ def find_next_message(log_files: CommitLog, damaged_from: int, end: int, sectors
         limit = min(end - base, log_files.file_bytes, mapped.readable_until(position))
         for magic in MESSAGE_MAGIC.finditer(mapped.buffer, position + MAGIC_AT, limit):
             start = magic.start() - MAGIC_AT
-            found = check_message(mapped.view, start, base + start, True, sectors_lost)
-            if isinstance(found, ScannedMessage):
+            message = check_message(mapped.view, start, base + start, True, sectors_lost)
+            if isinstance(message, ScannedMessage):
                 return base + start
         base, position = base + log_files.file_bytes, 0
     return None
@@ -73,7 +73,7 @@ def set_aside(files: Files, root: str, log_files: CommitLog, start: int, end: in
         parts.append(bytes(mapped.view[first:last]))
     files.write_small(path, b"".join(parts))
     log.error(
-        "commit log is damaged: the bytes were set aside, and what lies behind them stays readable",
+        "commit log is damaged: the bytes were set aside, and the messages after them stay readable",
         extra={"physical_offset": start, "bytes": end - start, "reason": reason, "copy": path},
     )
 

@@ -1,13 +1,14 @@
-"""The file that says where in the log, and when, topics were deleted: their messages stay deleted after a crash.
+"""The file of deleted topics, which keeps their messages deleted after a crash.
 
 The messages of a deleted topic stay in the commit log until they expire, and a power cut may bring back queue files
 that were just deleted. Recovery would take both for messages of a topic of that name. So the file is written durably
 before the queues of a topic are deleted, which makes the deletion happen at once: what a crash leaves of the topic is
 all or nothing. An official broker ignores the file, and brings such messages back.
 
-A message belongs to the deleted topic if it lies before the end of the log at that time and was not stored later. The
-time counts where the log lost that end to a power cut, and an official broker went on from there: it is taken with a
-margin, since clocks are set back by a little, and a machine takes longer to start.
+For each topic the file holds the end of the log at the deletion, and the time. A message belongs to the deleted topic
+if it lies before that end and was not stored after that time. The time decides where a power cut took the end of the
+log, and an official broker went on from there. It is compared with a margin: clocks are set back by a little, and a
+machine takes longer than that to start.
 """
 
 import logging
@@ -43,10 +44,10 @@ class DeletedTopics:
         self._deletions = self._read()
 
     def add(self, topic: str, log_end: int, time_ms: int) -> None:
-        """Note durably that a topic is deleted. Raises OSError, and then it is not deleted. Thread safe.
+        """Record durably that a topic is deleted. Raises OSError, and then it is not deleted. Thread safe.
 
-        The ends of queues are forgotten first; as they are in the same folder, the note makes that durable, too. On a
-        full disk the deletion goes on without a note, because it may be what makes room.
+        The file of queue ends is deleted first; it is in the same folder, so writing this file makes that durable as
+        well. On a full disk the deletion goes on without a record, because it may be what frees space.
         """
         with self._lock:
             delete_queue_ends(self._files, self._root)
@@ -59,18 +60,24 @@ class DeletedTopics:
             self._deletions = deletions
 
     def has_message(self, message: ScannedMessage) -> bool:
-        """Tell whether a stored message is of a deleted topic, not of a later one of the same name."""
+        """Return True for a message of a deleted topic, False for one of a later topic of the same name."""
         return self._has(message.topic, message.physical_offset, message.store_timestamp)
 
     def has_queue(self, queue: ConsumeQueue, commit_log: CommitLog) -> bool:
-        """Tell whether a crash has left the files of a queue of a deleted topic, as its first entry shows."""
+        """Return True if a queue's files belong to a deleted topic and were left by a crash; its first entry tells."""
         topic = queue.topic.encode()
-        place = queue.first_place() if topic in self._deletions else None
+        physical_offset = queue.first_physical_offset() if topic in self._deletions else None
         # Holes that stand for messages of before the queue point to the last byte of the log.
-        if place is None or place >= self._deletions[topic][0] - 1:
+        if physical_offset is None or physical_offset >= self._deletions[topic][0] - 1:
             return False
-        message = check_message_at(commit_log, place) if place >= commit_log.first_base else None
-        return self._has(topic, place, message.store_timestamp if isinstance(message, ScannedMessage) else 0)
+        message = (
+            check_message_at(commit_log, physical_offset)
+            if physical_offset >= commit_log.first_base
+            else None
+        )
+        return self._has(
+            topic, physical_offset, message.store_timestamp if isinstance(message, ScannedMessage) else 0
+        )
 
     def _has(self, topic: bytes, physical_offset: int, store_timestamp: int) -> bool:
         deletion = self._deletions.get(topic)
@@ -79,18 +86,18 @@ class DeletedTopics:
         return store_timestamp <= deletion[1] + CLOCK_MARGIN_MS
 
     def settle(self, log_start: int, log_end: int) -> None:
-        """Forget the deletions whose messages have all expired, and limit the others to what is left of the log.
+        """Forget the deletions whose messages have all expired, and limit the others to the present end of the log.
 
         Called after recovery: what the log lost to a power cut will be written again, with other messages.
         """
-        left = {
+        remaining = {
             topic: (min(end, log_end), time_ms)
             for topic, (end, time_ms) in self._deletions.items()
             if min(end, log_end) > log_start
         }
-        if left != self._deletions:
-            self._write(left)
-            self._deletions = left
+        if remaining != self._deletions:
+            self._write(remaining)
+            self._deletions = remaining
 
     def _write(self, deletions: dict[bytes, Deletion]) -> None:
         topics = {topic.decode(): deletion for topic, deletion in deletions.items()}

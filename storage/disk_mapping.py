@@ -2,12 +2,12 @@
 
 Theory of operation
 -------------------
-A mapped file is sparse: it has its full size from the beginning, and disk space only where it was written. The system
-ends a process with SIGBUS that touches a page of the map for which there is no room. Nothing can be caught then, so the
-room is obtained before:
+A mapped file is sparse: it has its full size from the beginning, and disk space only where it was written. When a
+process touches a page of the map for which there is no space, the system ends it with SIGBUS, which cannot be caught.
+So the space is obtained before:
 
-- Before bytes are written, `DiskMapping.reserve` allocates them, and all that the system may write with them
-  (`MAX_FOLIO_BYTES`). A full disk is then `StoreFull`.
+- Before bytes are written, `DiskMapping.reserve` allocates space for them, and for all that the system may write
+  together with them (`MAX_FOLIO_BYTES`). A full disk is then `StoreFull`.
 - Reading a page that was never written yields zeros and takes no room on a disk. In a file system in memory (tmpfs) it
   does take a page. Readers of bytes that may never have been written, which are those that open a store, first ask
   `DiskMapping.readable_until`.
@@ -57,8 +57,8 @@ def _is_device_in_memory(device: int) -> bool:
     try:
         with open("/proc/self/mountinfo") as mounts:
             for line in mounts:
-                place, _, file_system = line.partition(" - ")
-                if place.split()[2] == number:
+                mount, _, file_system = line.partition(" - ")
+                if mount.split()[2] == number:
                     return file_system.split()[0] in _IN_MEMORY
     except OSError:  # another system than Linux, or a sandbox
         pass

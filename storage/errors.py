@@ -12,7 +12,7 @@ class StoreFull(StoreError):
 class FlushFailed(StoreFull):
     """Bytes could not be written to the disk: what the flush covered may be lost, though a later one would succeed.
 
-    The store takes no more messages then, as if the disk were full, until it is opened again. See `MessageStore`.
+    The store takes no more messages then, as if the disk were full, until it is opened again. See `FlushGuard`.
     """
 
 
@@ -25,10 +25,10 @@ class MessageIllegal(StoreError):
 
 
 class OffsetGap(StoreError):
-    """An offset-preserving append begins behind ``expected``, the queue's next offset: messages between are missing."""
+    """An offset-preserving append begins after ``expected``, the queue's next offset: messages between are missing."""
 
-    def __init__(self, expected: int, given: int) -> None:
-        super().__init__(f"the first message has offset {given}, the queue expects {expected}")
+    def __init__(self, expected: int, offset: int) -> None:
+        super().__init__(f"the first message has offset {offset}, the queue expects {expected}")
         self.expected = expected
 
 

@@ -39,10 +39,10 @@ class MappedFile(Protocol):
         ...
 
     def readable_until(self, start: int) -> int:
-        """Return the end of the bytes from ``start`` on that may be read; those behind it were never written.
+        """Return the end of the bytes from ``start`` on that may be read; later ones were never written.
 
-        This is the end of the file, except on disks where reading takes room: there a read behind it can end the
-        process. It must be asked for before bytes are read of which it is not known that they were written.
+        This is the end of the file, except in file systems where even reading takes space: there, reading past it can
+        end the process. Ask before reading bytes that may never have been written.
         """
         ...
 
@@ -60,7 +60,7 @@ class MappedFile(Protocol):
 
 
 def read_written(mapped: MappedFile, start: int, end: int) -> bytes:
-    """Return bytes of which it is not known that they were written; zeros if they, or some of them, were not."""
+    """Return bytes that may never have been written; only zeros if some of them were not."""
     return bytes(end - start if mapped.readable_until(start) < end else mapped.view[start:end])
 
 
@@ -77,8 +77,8 @@ class Files(Protocol):
     def flush(self, path: str) -> None:
         """Block until everything written to ``path`` is on the disk, or its deletion. Thread safe.
 
-        Raises FlushFailed when the disk refused a part. The system may have dropped it, so that a later call succeeds
-        without having written it: there is no second try.
+        Raises FlushFailed when the disk refused a part. The system may have dropped that part, and a later call would
+        succeed without having written it, so a flush is never tried again.
         """
         ...
 
@@ -103,11 +103,11 @@ class Files(Protocol):
         ...
 
     def delete(self, path: str) -> None:
-        """Delete a file; a missing one is no error."""
+        """Delete a file, if it exists."""
         ...
 
     def delete_tree(self, directory: str) -> None:
-        """Delete a directory with everything in it; a missing one is no error."""
+        """Delete a directory with everything in it, if it exists."""
         ...
 
     def read_small(self, path: str) -> bytes | None:
@@ -132,7 +132,7 @@ class Files(Protocol):
         ...
 
     def flush_small(self, path: str) -> None:
-        """Block until a replaced file is on the disk; a missing file is no error. Thread safe.
+        """Block until a replaced file, if it exists, is on the disk. Thread safe.
 
         Raises FlushFailed, OSError; then the file must be replaced again, for the same reason as with `flush`.
         """
@@ -147,7 +147,7 @@ class Files(Protocol):
         ...
 
     def boot_id(self) -> str:
-        """Return a text that differs from one boot of the machine to the next; empty if it is not known."""
+        """Return a text that identifies the present boot of the machine; empty if it is not known."""
         ...
 
     def disk_used_ratio(self, path: str) -> float:
@@ -193,7 +193,7 @@ def _folders_of(path: str) -> list[str]:
 
 
 def _link_backup(path: str, backup: str) -> None:
-    """Give a file a second name, which replaces an older backup in one step. Empty files are no backup."""
+    """Give a file a second name, which replaces an older backup in one step. Empty files are not backed up."""
     with contextlib.suppress(OSError):  # the first write, or a file system without hard links
         if os.stat(path).st_size:
             os.link(path, backup + NEW_SUFFIX)
@@ -221,8 +221,8 @@ def fsync_path(path: str) -> None:
 class DiskFiles:
     """Files on the machine's file systems.
 
-    ``small_file_mode`` are the permissions of new small files. If others may not read them, a directory that is created
-    for one is its owner's alone, too.
+    ``small_file_mode`` are the permissions of new small files. If other users may not read them, a directory that is
+    created for one is private to its owner as well.
     """
 
     __slots__ = ("_directories_lock", "_new_directories", "_small_directory_mode", "_small_file_mode")
@@ -237,13 +237,13 @@ class DiskFiles:
         with store_full_errors(path):
             fd = self._open(path)
             try:
-                found = os.fstat(fd).st_size
-                if found == 0:
+                size = os.fstat(fd).st_size
+                if size == 0:
                     os.ftruncate(fd, size_bytes)
                     parent = os.path.dirname(path)
                     self._new_directories |= {parent, os.path.dirname(parent)}
-                elif found != size_bytes:
-                    raise CorruptionError(path, found, f"the file has {found} bytes, expected {size_bytes}")
+                elif size != size_bytes:
+                    raise CorruptionError(path, size, f"the file has {size} bytes, expected {size_bytes}")
                 return DiskMapping(path, mmap.mmap(fd, size_bytes), size_bytes, is_in_memory(fd))
             finally:
                 os.close(fd)
@@ -458,17 +458,17 @@ class MemoryFiles:
         self._small: dict[str, bytes] = {}
 
     def open_mapped(self, path: str, size_bytes: int) -> "MemoryMapping":
-        known = self._mapped.get(path)
-        if known is None:
+        mapped = self._mapped.get(path)
+        if mapped is None:
             # The system merges private maps; a process may have only 65,530 shared ones.
             buffer = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             buffer.madvise(mmap.MADV_NOHUGEPAGE)
-            known = self._mapped[path] = _InMemoryFile(path, buffer, size_bytes)
-        if known.size_bytes != size_bytes:
+            mapped = self._mapped[path] = _InMemoryFile(path, buffer, size_bytes)
+        if mapped.size_bytes != size_bytes:
             raise CorruptionError(
-                path, known.size_bytes, f"the file has {known.size_bytes} bytes, expected {size_bytes}"
+                path, mapped.size_bytes, f"the file has {mapped.size_bytes} bytes, expected {size_bytes}"
             )
-        return known
+        return mapped
 
     def flush(self, path: str) -> None:
         pass

@@ -1,4 +1,4 @@
-"""Makes a flush that failed final.
+"""Ends all flushing of a store after the first flush that failed.
 
 Theory of operation
 -------------------
@@ -12,9 +12,9 @@ as durable that the failed one covered.
 
 **Steps.**
 
-1. `FlushGuard.stop` keeps the reason. Every later flush raises FlushFailed, the checkpoint stays as it is, and the
+1. `FlushGuard.stop` remembers the reason. Every later flush raises FlushFailed, the checkpoint stays as it is, and the
    commit log refuses appends. Reads go on.
-2. It writes to the abort file that a flush failed. The store stays marked as not closed in order.
+2. It writes to the abort file that a flush failed. The store stays marked as not cleanly closed.
 3. The next opening makes the system forget what it caches of the store's files (`forget_cached_files`), so that they
    are read from the disk, and recovers as after a power cut. It fails while the disk still refuses to be written.
 
@@ -55,7 +55,8 @@ def forget_cached_files(config: StoreConfig, files: Files) -> None:
 class FlushGuard:
     """Runs the flushes of one store, until one fails.
 
-    ``failure`` is that one, None before. ``refuse_appends`` is called with its reason. Thread safe.
+    ``failure`` is the error of the flush that failed, None before. ``refuse_appends`` is called with its text. Thread
+    safe.
     """
 
     def __init__(self, config: StoreConfig, files: Files, refuse_appends: Callable[[str], None]) -> None:
@@ -76,14 +77,14 @@ class FlushGuard:
             raise
 
     def check(self) -> None:
-        """Raise FlushFailed if a flush has failed. May wait for the disk then."""
+        """Raise FlushFailed if a flush has failed. It may wait for the disk then, to record the failure."""
         if self.failure is not None:
             with self._lock:
                 self._note_for_next_opening()
             raise FlushFailed(str(self.failure))
 
     def stop(self, error: FlushFailed) -> None:
-        """Let no other flush succeed."""
+        """Make all later flushes fail, because of this error."""
         with self._lock:
             if self.failure is not None:
                 return
@@ -104,8 +105,8 @@ class FlushGuard:
         path = self._config.abort_path
         if self._noted:
             return
-        known = self._files.read_small(path) or b""
-        mark = REBUILDING + b", " + FLUSH_FAILED if known.startswith(REBUILDING) else FLUSH_FAILED
+        abort_mark = self._files.read_small(path) or b""
+        mark = REBUILDING + b", " + FLUSH_FAILED if abort_mark.startswith(REBUILDING) else FLUSH_FAILED
         with suppress(StoreFull, OSError):
             self._files.write_small(path, mark)
             self._noted = True

@@ -4,19 +4,19 @@ Theory of operation
 -------------------
 Appending a message does not index it, because indexing costs more than storing and only queries need it.
 `MessageIndex` remembers up to where the log is indexed (``next_offset``) and follows in small steps
-(`gateway.broker.index_builder`), at once when the broker is idle and at an orderly close. Queries search what is not
-indexed yet by its bytes (`storage.unindexed_search`). Most messages have the layout that stock clients produce; these
-are parsed by `index_keys.parse_common_message`, which takes a fraction of the time of `log_scan`. Any other message,
-and the end of a log file, take the general path.
+(`gateway.broker.index_builder`), at once when the broker is idle and at a clean close. Messages that are not indexed
+yet are searched by their bytes (`storage.unindexed_search`). Most messages have the layout that stock clients produce;
+these are parsed by `index_keys.parse_common_message`, which takes a fraction of the time of `log_scan`. Any other
+message, and the end of a log file, take the general path.
 
-A file's header is written after each call of `MessageIndex.index_messages`. A process killed before that leaves slots
-that lead to entries which the header does not count, and the older entries of these slots could no longer be found.
-Such files are deleted and built again from the log (`MessageIndex.load`); so are, after a power cut, files that may
-have changed since the checkpoint.
+A file's header is written at the end of each call of `MessageIndex.index_messages`. A process killed before that
+leaves slots that lead to entries which the header does not count, and the older entries of these slots could no longer
+be found. Such files are deleted and built again from the log (`MessageIndex.load`). After a power cut, so are files
+that may have changed since the checkpoint.
 
 An official broker that opens the store after a crash deletes index files that end after the checkpoint's index time,
-and indexes only messages behind the checkpoint's other times. So that time is raised before a file's header is written
-(``announce_end``), and `MessageStore.write_checkpoint` keeps the other times within ``indexed_until_ms``.
+and indexes only messages stored after the checkpoint's other times. So the index time is raised before a file's header
+is written (``announce_end``), and `MessageStore.write_checkpoint` keeps the other times within ``indexed_until_ms``.
 """
 
 import struct
@@ -45,7 +45,7 @@ _SLOT = struct.Struct(">i")
 HEADER_BYTES, SLOT_BYTES, ENTRY_BYTES = HEADER.size, _SLOT.size, ENTRY.size
 _RESERVE_ENTRIES = 65_536
 MAX_EXAMINED_ENTRIES = 1_000_000
-"""Entries of a hash chain that one search looks at: about half a second. All messages may have the same key."""
+"""Maximum number of entries that one search looks at, which takes half a second: all messages may have one key."""
 EXAMINED_PER_SLICE = 2000
 _MAX_SECONDS = 0x7FFFFFFF
 
@@ -164,7 +164,7 @@ class IndexFile:
         return self.next_entry - number
 
     def write_header(self) -> None:
-        """Make the added keys visible to later readers of the file."""
+        """Make the added keys visible to whoever opens the file later."""
         HEADER.pack_into(
             self._mapped.buffer,
             0,
@@ -177,7 +177,7 @@ class IndexFile:
         )
 
     def continue_from(self, other: "IndexFile") -> None:
-        """Set the header of a new file behind a full one. Source: IndexFile constructor, 5.4.0."""
+        """Set the header of a new file that follows a full one. Source: IndexFile constructor, 5.4.0."""
         self.begin_offset = self.end_offset = other.end_offset
         self.begin_time = self.end_time = other.end_time
 
@@ -194,10 +194,10 @@ class IndexFile:
         buffer = self._mapped.buffer
         (number,) = _SLOT.unpack_from(buffer, HEADER_BYTES + hashed % self._slots * SLOT_BYTES)
         while 0 < number < self.next_entry:
-            found, physical_offset, seconds, previous = ENTRY.unpack_from(buffer, self._entry_at(number))
+            entry_hash, physical_offset, seconds, previous = ENTRY.unpack_from(buffer, self._entry_at(number))
             time_ms = self.begin_time + seconds * 1000
             # Entries hold whole seconds: the message may be up to a second younger than its entry says.
-            if found == hashed and begin_ms - 1000 < time_ms <= end_ms:
+            if entry_hash == hashed and begin_ms - 1000 < time_ms <= end_ms:
                 yield physical_offset
             if previous >= number or seconds < 0:
                 return  # an entry can only point back
@@ -286,7 +286,7 @@ class MessageIndex:
         self._note_indexed_time()
 
     def _note_indexed_time(self) -> None:
-        """Set ``indexed_until_ms``; it stays as it was where the next message cannot be read, as at a file's end."""
+        """Set ``indexed_until_ms``, unless the next message cannot be read, as at the end of a log file."""
         if self.next_offset >= self._log.max_offset:
             self.indexed_until_ms = self._clock.now_ms() - 1
             return
@@ -302,8 +302,10 @@ class MessageIndex:
         return crashed and file.is_unfinished
 
     def _end_of_message(self, physical_offset: int) -> int:
-        """Return where the message behind an indexed one starts, or its own start if not all of its keys are indexed:
-        the file that held the others may have been deleted.
+        """Return where indexing continues after a message of which the files have at least one key.
+
+        That is the end of the message, or its start if not all of its keys are indexed: the file that held the others
+        may have been deleted.
         """
         item = next(scan_log(self._log, physical_offset, self._log.max_offset, check_crc=False))
         if isinstance(item, ScanEnd) or self._missing_keys(item):
@@ -381,10 +383,10 @@ class MessageIndex:
         view = log.mapped_file(base).view
         position, indexed = offset - base, 0
         while indexed < limit:
-            found = parse_common_message(view, position, offset, end - position)
-            if found is None:
+            message = parse_common_message(view, position, offset, end - position)
+            if message is None:
                 return indexed
-            size, sys_flag, stored, topic, properties = found
+            size, sys_flag, stored, topic, properties = message
             if sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK:
                 hashes = key_hashes(topic, properties, self._max_keys)
                 self._add_keys(hashes, offset, stored, touched)
@@ -431,8 +433,8 @@ class MessageIndex:
 
     def _add_file(self) -> None:
         now_ms = self._clock.now_ms()
-        taken = {file.path for file in self.files}
-        while (path := f"{self._directory}/{_time_name(now_ms)}") in taken:
+        used_paths = {file.path for file in self.files}
+        while (path := f"{self._directory}/{_time_name(now_ms)}") in used_paths:
             now_ms += 1  # two full files within a millisecond
         mapped = self._map_file(path)
         try:
@@ -451,8 +453,8 @@ class MessageIndex:
         self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int, key_type: str = ""
     ) -> list[int]:
         """Return physical offsets of messages that may carry the key, newest first; hashes can collide."""
-        found = self.find_offsets_in_slices(topic, key, limit, begin_ms, end_ms, key_type)
-        return [offset for offset in found if offset is not None]
+        offsets = self.find_offsets_in_slices(topic, key, limit, begin_ms, end_ms, key_type)
+        return [offset for offset in offsets if offset is not None]
 
     def find_offsets_in_slices(
         self,
@@ -470,7 +472,7 @@ class MessageIndex:
         Source: IndexService.queryOffset, 5.4.0. Deviation: after MAX_EXAMINED_ENTRIES entries the search ends.
         """
         hashed = index_hash(f"{topic}#{key_type}#{key}" if key_type else f"{topic}#{key}")
-        found = slices = 0
+        count = slices = 0
         if limit <= 0:
             return
         for file in reversed(list(self.files)):
@@ -484,9 +486,9 @@ class MessageIndex:
                             return
                         yield None
                     elif self._log.first_base <= physical_offset < before:
-                        found += 1
+                        count += 1
                         yield physical_offset
-                        if found == limit:
+                        if count == limit:
                             return
             if file.next_entry > 1 and file.begin_time < begin_ms:
                 return

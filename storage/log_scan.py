@@ -1,4 +1,8 @@
-"""Walks through stored messages one after another and reports where they stop being valid."""
+"""Walks through stored messages one after another and reports where they stop being valid.
+
+Recovery, the index and the tools all ask `check_message` whether bytes are a message. It must not accept what a crash
+left half written, which would invent a message, nor refuse a whole message, which would cut the log there.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -55,19 +59,23 @@ def check_message(
     Source: CommitLog.checkMessageAndReturnSize, 5.4.0. Deviation: the message must also name ``physical_offset`` as
     its own, so that remains of an earlier, truncated life of the file are not taken for new messages.
     """
-    room = len(view) - position
-    if room < 8:
+    # Size and magic are written last, so zeros here mean that no message was finished.
+    available = len(view) - position
+    if available < 8:
         return "no room for a message"
     size, magic = START.unpack_from(view, position)
     if magic == MAGIC_BLANK:
-        return None if size == room else f"a blank marker of {size} bytes where {room} are left"
+        return None if size == available else f"a blank marker of {size} bytes where {available} are left"
     if magic != MAGIC_V1 and magic != MAGIC_V2:
         return f"magic number {magic:#010x}" if size or magic else ""
-    if not MIN_MESSAGE_BYTES <= size <= room:
-        return f"a message of {size} bytes where {room} are left"
+    if not MIN_MESSAGE_BYTES <= size <= available:
+        return f"a message of {size} bytes where {available} are left"
+    # A whole message from an earlier life of the file passes all other checks, but names the offset that it had then.
     (_, _, body_crc, queue_id, _, queue_offset, own_offset, sys_flag, *_) = HEADER.unpack_from(view, position)
     if own_offset != physical_offset:
         return f"the message belongs at physical offset {own_offset}"
+    # Walk over the parts of variable length. A torn or damaged message can hold any length, so each part must end
+    # within the message before the next one is read.
     at = position + 48 + (20 if sys_flag & BORN_HOST_V6 else 8)
     (store_timestamp,) = LONG.unpack_from(view, at)
     at += 8 + (20 if sys_flag & STORE_HOST_V6 else 8)
@@ -83,6 +91,8 @@ def check_message(
     topic_end = topic_at + (view[at] if magic == MAGIC_V1 else SHORT.unpack_from(view, at)[0])
     if topic_end + 2 > end or topic_end + 2 + SHORT.unpack_from(view, topic_end)[0] != end:
         return "its parts do not add up to its size"
+    # The CRC covers only the body. A sector that a power cut took from the properties shows as zeros, which our broker
+    # never stores there. The official one may, so without a power cut such properties are accepted.
     if check_crc and body_bytes and crc32(view[body:at]) & 0x7FFFFFFF != body_crc:
         return "the body does not match its CRC"
     topic, properties = bytes(view[topic_at:topic_end]), bytes(view[topic_end + 2 : end])
@@ -116,10 +126,11 @@ def _has_lost_sector(properties: bytes, position: int) -> bool:
 
 
 def _describe_unwritten(view: memoryview, position: int, readable: int) -> str | None:
-    """Return the reason why a message of which a part was never written is none, None if all of it was written.
+    """Return the reason why a message of which a part was never written is invalid; None if all of it was written.
 
     The reason is the empty string where nothing was written. ``readable`` is the end of the bytes that may be read.
     """
+    # Reading past ``readable`` can end the process (`MappedFile.readable_until`), so this comes before any check.
     if position + START.size > readable:
         return ""
     size, magic = START.unpack_from(view, position)
@@ -140,23 +151,23 @@ def scan_log(
         base = log.base_of(offset)
         mapped = log.mapped_file(base)
         view = mapped.view
-        room = min(log.file_bytes, end - base)
+        scan_end = min(log.file_bytes, end - base)
         position = offset - base
         readable = mapped.readable_until(position)
-        while position < room:
+        while position < scan_end:
             if readable < log.file_bytes:
                 unwritten = _describe_unwritten(view, position, readable)
                 if unwritten is not None:
                     yield ScanEnd(base + position, unwritten, not unwritten)
                     return
-            found = check_message(view, position, base + position, check_crc, sectors_lost)
-            if found is None:
-                position = log.file_bytes
-            elif isinstance(found, str):
-                yield ScanEnd(base + position, found, not found)
+            message = check_message(view, position, base + position, check_crc, sectors_lost)
+            if message is None:
+                position = log.file_bytes  # a blank marker: the next message begins with the next file
+            elif isinstance(message, str):
+                yield ScanEnd(base + position, message, not message)
                 return
             else:
-                yield found
-                position += found.size
+                yield message
+                position += message.size
         offset = base + position
     yield ScanEnd(offset, "", True)

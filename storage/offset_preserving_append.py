@@ -3,14 +3,14 @@
 Theory of operation
 -------------------
 A mirror whose target is this server copies the primary's queues so that consumers can move without translating their
-offsets: message n of a queue at the primary is message n at the target. `MessageStore.append_preserving_offsets`
+offsets: the message at offset n of a queue has offset n at both servers. `MessageStore.append_preserving_offsets`
 receives whole stored messages, as a pull answer carries them, and
 
 1. parses and checks all of them before it writes anything (`parse_stored_messages`): all belong to one queue, their
    offsets have no gap, their CRCs are valid, and none is a half message;
 2. skips messages that the queue already has, after comparing them with the stored ones (`check_not_diverged`), so that
    a request may be repeated after a lost answer;
-3. refuses a gap, unless the caller knows that the messages in between no longer exist at the source (``reset``);
+3. refuses a gap, unless the caller says that the messages in between no longer exist at the source (``reset``);
 4. writes each message with a new physical offset, store host and perhaps store timestamp; everything else is copied
    (`append_preserving_offset`).
 
@@ -50,32 +50,32 @@ class OffsetPreservingResult:
 def parse_stored_messages(
     body: memoryview, topic: str, queue_id: int, first_offset: int
 ) -> list[ScannedMessage]:
-    """Parse the stored messages in ``body`` and check them as step 1 above says. Raises MessageIllegal.
+    """Parse the stored messages in ``body`` and check them (step 1 above). Raises MessageIllegal.
 
-    The ``physical_offset`` of each is its position in ``body``.
+    In the result, ``physical_offset`` is a message's position in ``body``.
     """
-    found: list[ScannedMessage] = []
+    messages: list[ScannedMessage] = []
     position, encoded = 0, topic.encode()
     while position < len(body):
         message = _checked(body, position)
-        expected = encoded, queue_id, first_offset + len(found)
+        expected = encoded, queue_id, first_offset + len(messages)
         if (message.topic, message.queue_id, message.queue_offset) != expected:
-            place = f"queue {message.queue_id} of {message.topic!r} at offset {message.queue_offset}"
-            raise MessageIllegal(f"message {len(found)} belongs to {place}")
+            owner = f"queue {message.queue_id} of {message.topic!r} at offset {message.queue_offset}"
+            raise MessageIllegal(f"message {len(messages)} belongs to {owner}")
         if not message.has_queue_entry:
             raise MessageIllegal(
-                f"message {len(found)} is a half or rolled back message, which no queue holds"
+                f"message {len(messages)} is a half or rolled back message, which no queue holds"
             )
-        found.append(message)
+        messages.append(message)
         position += message.size
-    return found
+    return messages
 
 
 def _checked(body: memoryview, position: int) -> ScannedMessage:
     if len(body) - position < PHYSICAL_OFFSET_AT + 8:
         raise MessageIllegal(f"a message ends early at byte {position}")
-    (place,) = LONG.unpack_from(body, position + PHYSICAL_OFFSET_AT)
-    message = check_message(body, position, place, True)
+    (physical_offset,) = LONG.unpack_from(body, position + PHYSICAL_OFFSET_AT)
+    message = check_message(body, position, physical_offset, True)
     if not isinstance(message, ScannedMessage):
         raise MessageIllegal(f"no message at byte {position}: {message or 'zeros'}")
     message.physical_offset = position
@@ -88,11 +88,11 @@ def check_not_diverged(
     """Raise QueueDiverged when the queue holds a different message at this one's offset; ignore expired messages."""
     if message.queue_offset < queue.min_offset:
         return
-    place, size, _ = queue.read_entry(message.queue_offset)
-    known = log.select(place, size)
-    if known is None:
+    physical_offset, size, _ = queue.read_entry(message.queue_offset)
+    queued = log.select(physical_offset, size)
+    if queued is None:
         return
-    if _CRC.unpack_from(known) != _CRC.unpack_from(stored) or _BORN.unpack_from(known) != _BORN.unpack_from(
+    if _CRC.unpack_from(queued) != _CRC.unpack_from(stored) or _BORN.unpack_from(queued) != _BORN.unpack_from(
         stored
     ):
         raise QueueDiverged(
@@ -104,9 +104,9 @@ def last_store_timestamp(log: CommitLog, queue: ConsumeQueue) -> int:
     """Return the store timestamp of a queue's last message; 0 when none is left."""
     if queue.next_offset <= queue.min_offset:
         return 0
-    place, size, _ = queue.read_entry(queue.next_offset - 1)
-    known = log.select(place, size)
-    return 0 if known is None else store_timestamp_of(known)
+    physical_offset, size, _ = queue.read_entry(queue.next_offset - 1)
+    queued = log.select(physical_offset, size)
+    return 0 if queued is None else store_timestamp_of(queued)
 
 
 def append_preserving_offset(
@@ -138,7 +138,7 @@ def append_preserving_offset(
     flag = message.sys_flag & ~STORE_HOST_V6 | (STORE_HOST_V6 if len(store_host) > 8 else 0)
     INT.pack_into(head, SYS_FLAG_AT, flag & 0xFFFFFFFF)
     blob = b"".join((head, LONG.pack(time_ms), store_host, stored[rest_at:]))
-    # The start is written last: a process killed in between leaves a size of zero, which ends the log.
+    # Size and magic are written last: a process killed in between leaves a size of zero, which ends the log.
     buffer[position + 8 : position + size] = blob[8:]
     START.pack_into(buffer, position, size, START.unpack_from(stored)[1])
     log.position = position + size

@@ -1,10 +1,10 @@
-"""The file that says where the queues began and ended when the store was closed: missing queue files are noticed.
+"""The file of queue ends: where the queues began and ended at the last clean close. By it recovery notices lost files.
 
-Recovery finds the queues by their folders. A queue whose folder is gone would begin anew, at offsets that were given
-out before, and one whose last file is gone would go back to the end of the file before. The file is written at each
-orderly close and deleted when a topic is deleted, so that a queue is never at an earlier offset than it says; behind a
-crash it holds the ends of the close before. Official brokers ignore it; what one did since makes it invalid, which
-shows in the checkpoint. Without the file nothing is compared.
+Recovery finds the queues by their folders. A queue whose folder is lost would begin anew, at offsets that were given
+out before, and one whose last file is lost would go back to the end of the file before. The file of ends is written at
+each clean close and deleted when a topic is deleted, so that a queue is never at an earlier offset than it says. After
+a crash it holds the ends of the last clean close. Official brokers do not write it. If one has used the store since,
+the file is invalid, which shows in the checkpoint's time. Without the file nothing is compared.
 """
 
 import logging
@@ -56,10 +56,10 @@ def delete_queue_ends(files: Files, root: str) -> None:
 
 
 def read_queue_ends(files: Files, root: str, checkpoint_ms: int | None) -> QueueRanges:
-    """Return what the last orderly close wrote; nothing if there is no file, or it cannot be read, which is logged.
+    """Return what the last clean close wrote; nothing if there is no file, or it cannot be read, which is logged.
 
-    ``checkpoint_ms`` is the time in the checkpoint if the last run ended in order, else None. Another time than that in
-    the file means that an official broker wrote to the store since.
+    ``checkpoint_ms`` is the time in the checkpoint if the last run closed the store cleanly, else None. If the file
+    has another time, an official broker has written to the store since.
     """
     path = f"{root}/{FILE_NAME}"
     data = files.read_small(path)

@@ -1,7 +1,7 @@
 """Reads messages of a queue: follows its entries into the commit log, applies filters, and stops at the limits.
 
 `read_queue` tries the common case first, a run of recent messages without a filter (`_read_run`), and falls back to
-`_FilteredRead`. In this module ``places`` are the physical offsets of messages and ``sizes`` their sizes, both taken
+`_FilteredRead`. In this module ``offsets`` are the physical offsets of messages and ``sizes`` their sizes, both taken
 from queue entries. Long polling and the meaning of filters live in `gateway/broker`.
 """
 
@@ -33,24 +33,24 @@ class BatchPredicate(Protocol):
     is_fast: bool
     max_batch_messages: int
 
-    def select(self, stored: bytes, ends: Sequence[int], wanted: int, /) -> Sequence[int]:
-        """Return the numbers (from 0, ascending) of the first ``wanted`` messages that match.
+    def select(self, stored: bytes, ends: Sequence[int], max_matches: int, /) -> Sequence[int]:
+        """Return the numbers (from 0, ascending) of the first ``max_matches`` messages that match.
 
         ``stored`` holds the messages end to end, and ``ends`` the end of each within it.
         Raises IndexError, ValueError or struct.error for bytes that are not messages.
         """
 
-    def estimate_scan_count(self, wanted: int, /) -> int:
-        """Estimate how many messages, at least one, must be scanned to find ``wanted`` matches."""
+    def estimate_scan_count(self, max_matches: int, /) -> int:
+        """Estimate how many messages, at least one, must be scanned to find ``max_matches`` matches."""
 
 
 MAX_READ_BYTES = 128 << 20  # Source: DefaultMessageStore.MAX_PULL_MSG_SIZE, 5.4.0
 _MIN_READ_BYTES = 100
 _MAX_SCANNED_MESSAGES = 4096
-# Tests of messages end after this time, because the broker serves nobody meanwhile; one test takes up to 1 ms.
+# No message is tested after this time, because the broker serves no other request meanwhile; one test takes up to 1 ms.
 _MAX_SCAN_S = 0.005
-# A batch has at most as many messages as fit a processor's first-level cache. Below that it has as many as the result
-# is expected to need, because scanning messages beyond a full result is wasted work.
+# A batch has at most as many messages as fit a processor's first-level cache. Within that limit it has as many as the
+# result is expected to need, because scanning messages beyond a full result is wasted work.
 _MAX_BATCH_MESSAGES = 96
 _MIN_BATCH_MESSAGES = 8
 _MAX_BATCH_BYTES = 256 << 10
@@ -109,12 +109,13 @@ _entries_structs: dict[int, Struct] = {}
 
 
 def _entries_struct(count: int) -> Struct:
-    known = _entries_structs.get(count)
-    if known is None:
-        known = Struct(">" + "qiq" * count)
+    """Return the struct of ``count`` queue entries in a row."""
+    struct = _entries_structs.get(count)
+    if struct is None:
+        struct = Struct(">" + "qiq" * count)
         if count <= 1024:
-            _entries_structs[count] = known
-    return known
+            _entries_structs[count] = struct
+    return struct
 
 
 def read_queue(
@@ -144,10 +145,10 @@ def read_queue(
             and _read_run(log, config, queue, result, max_messages, max_bytes)
         ):
             return result
-        walk = _FilteredRead(
+        filtered = _FilteredRead(
             log, config, queue, result, max_messages, max_bytes, tags_match, message_match, monotonic
         )
-        walk.run(batch_match)
+        filtered.run(batch_match)
         return result
     if end == 0:
         return ReadResult(ReadStatus.NO_MESSAGE_IN_QUEUE, 0, first, end)
@@ -170,6 +171,7 @@ def _read_run(
 
     Return False, with the result unchanged, in any other case.
     """
+    # The entries, decoded by one call of a struct as long as all of them.
     offset = result.next_offset
     count = min(max_messages, config.max_transfer_count_in_memory, result.max_offset - offset)
     if count <= 0:
@@ -177,8 +179,10 @@ def _read_run(
     encoded = queue.read_entries(offset, count)
     count = len(encoded) // QUEUE_ENTRY_BYTES
     fields = _entries_struct(count).unpack(encoded)
-    places, sizes = fields[0::3], fields[1::3]
-    start, end, size = places[0], places[-1] + sizes[-1], sum(sizes)
+    offsets, sizes = fields[0::3], fields[1::3]
+    start, end, size = offsets[0], offsets[-1] + sizes[-1], sum(sizes)
+    # Anything unusual is left to `_FilteredRead`: a result that must be cut off at a limit, an empty entry (size 0), a
+    # hole (larger than any file), messages that are deleted, in two files, or old enough for the smaller limits.
     if size > config.max_transfer_bytes_in_memory or size > max_bytes or min(sizes) <= 0:
         return False
     log_end = log.base + log.position
@@ -193,7 +197,7 @@ def _read_run(
         check_start(log, view, start - base, start, sizes[0])
         result.chunks.append(view[start - base : end - base])
     else:
-        _slice_runs(log, view, base, places, sizes, result.chunks)
+        _slice_runs(log, view, base, offsets, sizes, result.chunks)
     result.status = ReadStatus.FOUND
     result.next_offset = offset + count
     result.count = count
@@ -205,27 +209,27 @@ def _slice_runs(
     log: CommitLog,
     view: memoryview,
     base: int,
-    places: Sequence[int],
+    offsets: Sequence[int],
     sizes: Sequence[int],
     chunks: list[memoryview],
 ) -> None:
     """Slice messages out of the file at ``base``, adjacent ones together."""
-    for first, chunk in _runs(view, base, places, sizes):
-        check_start(log, view, places[first] - base, places[first], sizes[first])
+    for first, chunk in _runs(view, base, offsets, sizes):
+        check_start(log, view, offsets[first] - base, offsets[first], sizes[first])
         chunks.append(chunk)
 
 
 def _runs(
-    view: memoryview, base: int, places: Sequence[int], sizes: Sequence[int]
+    view: memoryview, base: int, offsets: Sequence[int], sizes: Sequence[int]
 ) -> Iterator[tuple[int, memoryview]]:
     """Yield the number of the first message of each run of adjacent messages, and the bytes of the run."""
-    first, end = 0, places[0]
-    for number, place in enumerate(places):
-        if place != end:
-            yield first, view[places[first] - base : end - base]
+    first, end = 0, offsets[0]
+    for number, offset in enumerate(offsets):
+        if offset != end:
+            yield first, view[offsets[first] - base : end - base]
             first = number
-        end = place + sizes[number]
-    yield first, view[places[first] - base : end - base]
+        end = offset + sizes[number]
+    yield first, view[offsets[first] - base : end - base]
 
 
 def check_start(log: CommitLog, view: memoryview, position: int, physical_offset: int, size: int) -> None:
@@ -234,14 +238,14 @@ def check_start(log: CommitLog, view: memoryview, position: int, physical_offset
     A read checks nothing else; consumers check the CRC of each body.
     """
     try:
-        found, magic, own_offset = _unpack_start(view, position)
+        stored_size, magic, own_offset = _unpack_start(view, position)
     except StructError as error:
         raise log.corruption_error(physical_offset, "no message can start here") from error
     if magic != MAGIC_V1 and magic != MAGIC_V2:
         raise log.corruption_error(physical_offset, f"no message starts here, magic number {magic:#010x}")
-    if found != size:
+    if stored_size != size:
         raise log.corruption_error(
-            physical_offset, f"the message has {found} bytes, its queue entry says {size}"
+            physical_offset, f"the message has {stored_size} bytes, its queue entry says {size}"
         )
     if own_offset != physical_offset:
         raise log.corruption_error(physical_offset, "the message belongs at another physical offset")
@@ -251,8 +255,8 @@ class _FilteredRead:
     """One read with filters, or beyond the limits of `_read_run`; it tests entries one by one or in batches.
 
     ``_memory_start`` is the physical offset from which on messages count as being in memory, ``_last`` the physical
-    offset of the entry tested last, ``_room`` the largest result in bytes, and ``_end_s`` the monotonic time at which
-    tests of messages end.
+    offset of the entry tested last, ``_max_bytes`` the largest size of the result, and ``_end_s`` the monotonic time
+    at which tests of messages end.
     """
 
     __slots__ = (
@@ -261,6 +265,7 @@ class _FilteredRead:
         "_end_s",
         "_last",
         "_log",
+        "_max_bytes",
         "_max_messages",
         "_max_scanned",
         "_memory_start",
@@ -268,7 +273,6 @@ class _FilteredRead:
         "_monotonic",
         "_queue",
         "_result",
-        "_room",
         "_tags_match",
     )  # fmt: skip
 
@@ -288,7 +292,7 @@ class _FilteredRead:
         self._log, self._config, self._queue, self._result = log, config, queue, result
         self._tags_match, self._message_match = tags_match, message_match
         self._max_messages = max_messages
-        self._room = min(max(max_bytes, _MIN_READ_BYTES), MAX_READ_BYTES)
+        self._max_bytes = min(max(max_bytes, _MIN_READ_BYTES), MAX_READ_BYTES)
         self._memory_start = self._last = log.max_offset - config.access_in_memory_bytes
         self._collector = _Collector(log, result)
         max_scanned = min(max_messages, _MAX_SCANNED_MESSAGES)
@@ -310,13 +314,14 @@ class _FilteredRead:
         self._result.suggest_slave = self._last < self._memory_start
         self._collector.finish()
 
-    def _test_in_batches(self, batch_match: BatchPredicate, left: int) -> None:
+    def _test_in_batches(self, batch_match: BatchPredicate, max_entries: int) -> None:
+        """Test at most ``max_entries`` entries in batches, until the result is full or the time is over."""
         has_room = True
-        while has_room and left > 0:
+        while has_room and max_entries > 0:
             missing = max(0, self._max_messages - self._result.count)
-            wanted = max(batch_match.estimate_scan_count(missing), _MIN_BATCH_MESSAGES)
-            count = min(wanted, _MAX_BATCH_MESSAGES, batch_match.max_batch_messages, left)
-            left -= count
+            scan_count = max(batch_match.estimate_scan_count(missing), _MIN_BATCH_MESSAGES)
+            count = min(scan_count, _MAX_BATCH_MESSAGES, batch_match.max_batch_messages, max_entries)
+            max_entries -= count
             has_room = self._test_batch(count, batch_match) and self._monotonic() < self._end_s
 
     def _limits(self, physical_offset: int) -> tuple[int, int]:
@@ -335,63 +340,80 @@ class _FilteredRead:
                 config.max_transfer_count_on_disk,
                 config.max_transfer_bytes_on_disk,
             )
-        return min(self._max_messages, max_result_messages), min(self._room, max_result_bytes)
+        return min(self._max_messages, max_result_messages), min(self._max_bytes, max_result_bytes)
 
     def _test_one_by_one(self, max_entries: int) -> bool:
         """Test the next entries one by one; return False when the result is full or the time is over."""
+        # Locals, because the loop may look at thousands of entries.
         log, queue, result, collector = self._log, self._queue, self._result, self._collector
         tags_match, message_match = self._tags_match, self._message_match
-        offset, has_room, skip_to, near = result.next_offset, True, -1, self._memory_start
-        view, base, end, last = memoryview(b""), 0, 0, self._last
-        is_near, max_address = False, MAX_EXTENSION_ADDRESS
-        max_result_messages, max_result_bytes = self._limits(near - 1)
+        memory_start, max_address = self._memory_start, MAX_EXTENSION_ADDRESS
+        offset = result.next_offset
+        last_offset = self._last
+        has_room = True
+        # Messages below this physical offset are skipped without a look, because one of them was missing.
+        skip_until = -1
+        # The log file with the message tested last, its first physical offset and the end of its messages.
+        view, base, end = memoryview(b""), 0, 0
+        # The limits for messages on the disk, until the first one comes that counts as being in memory.
+        is_in_memory = False
+        max_result_messages, max_result_bytes = self._limits(memory_start - 1)
         for physical_offset, size, tags_code in QUEUE_ENTRY.iter_unpack(
             queue.read_entries(offset, max_entries)
         ):
+            # Entries up to next_offset were written before it was raised, so an empty one is damage.
             if size <= 0 or physical_offset < 0:
                 raise queue.corruption_error(offset, "an empty entry below the end of the queue")
-            if physical_offset >= near and not is_near:
-                is_near = True
+            # Stop before a message that does not fit, so that the next read begins with it. The first one is read
+            # whatever its size, or a consumer could never get past it.
+            if physical_offset >= memory_start and not is_in_memory:
+                is_in_memory = True
                 max_result_messages, max_result_bytes = self._limits(physical_offset)
             count = result.count
             if count and (count >= max_result_messages or result.size_bytes + size > max_result_bytes):
                 has_room = False
                 break
-            offset, last = offset + 1, physical_offset
+            # From here on the entry counts as read, whether its message matches or not.
+            offset, last_offset = offset + 1, physical_offset
             if size >= QUEUE_HOLE_SIZE:
-                continue
-            if physical_offset < skip_to or (
+                continue  # a hole, or a blank entry at the beginning of a queue: no message belongs to it
+            # The tags code first: it is in the entry, so most messages that do not match are never touched. An address
+            # of an extension file, which an official broker has put in its place, says nothing of the tags.
+            if physical_offset < skip_until or (
                 tags_match is not None
                 and not tags_match(tags_code)
                 and (tags_code > max_address or not self._has_matching_tags(physical_offset, size))
             ):
                 continue
+            # The log does not hold the message if retention has deleted its file, or if its entry points past the end.
             if not base <= physical_offset <= end - size:
-                whole = log.select(physical_offset, size)
-                if whole is None:
+                if log.select(physical_offset, size) is None:
                     if not count:
                         result.status = ReadStatus.MESSAGE_WAS_REMOVING
-                    skip_to = log.first_base if physical_offset < log.first_base else log.max_offset
+                    skip_until = log.first_base if physical_offset < log.first_base else log.max_offset
                     continue
                 view, base, end = log.file_containing(physical_offset)
+            # The comparison of `check_start`, in place; calling it only names the damage.
             position = physical_offset - base
-            found, magic, own_offset = _unpack_start(view, position)
-            if found != size or own_offset != physical_offset or magic not in _MAGICS:
+            stored_size, magic, own_offset = _unpack_start(view, position)
+            if stored_size != size or own_offset != physical_offset or magic not in _MAGICS:
                 check_start(log, view, position, physical_offset, size)
             if message_match is None:
                 collector.add_message(physical_offset, size)
                 continue
             if message_match(view[position : position + size]):
                 collector.add_message(physical_offset, size)
+            # Only tests of whole messages are slow enough for the clock; at least one has been done.
             if self._monotonic() >= self._end_s:
                 has_room = False
                 break
-        result.next_offset, self._last = offset, last
+        result.next_offset, self._last = offset, last_offset
         return has_room
 
     def _has_matching_tags(self, physical_offset: int, size: int) -> bool:
-        """Tell whether a message passes the test of tags, by its own tags. What cannot be read passes, as officially:
-        the client tests the tags again.
+        """Return True if a message passes the test of tags by its own tags, or cannot be read.
+
+        The official broker lets the latter pass as well: the client tests the tags again.
         """
         assert self._tags_match is not None
         message = self._log.select(physical_offset, size)
@@ -403,59 +425,65 @@ class _FilteredRead:
         log, result = self._log, self._result
         encoded = self._queue.read_entries(result.next_offset, max_entries)
         fields = _entries_struct(len(encoded) // QUEUE_ENTRY_BYTES).unpack(encoded)
-        places, sizes = fields[0::3], fields[1::3]
-        first, last = places[0], places[-1]
+        offsets, sizes = fields[0::3], fields[1::3]
+        first, last = offsets[0], offsets[-1]
         base = first - (first - log.first_base) % log.file_bytes
         end = min(log.max_offset, base + log.file_bytes)
         # A batch that spans two files, or is damaged, is tested one by one, which also reports where the damage is.
         if min(sizes) <= 0 or first < log.first_base or last + sizes[-1] > end:
             return self._test_one_by_one(max_entries)
+        # One limit must hold for the whole batch, and its copy must not take long.
         if first < self._memory_start <= last or sum(sizes) > _MAX_BATCH_BYTES:
             return self._test_one_by_one(max_entries)
         max_result_messages, max_result_bytes = self._limits(first)
-        wanted = max_result_messages - result.count if result.count else max(1, max_result_messages)
-        if wanted <= 0:
+        # The first message is read whatever the limits are, as when entries are tested one by one.
+        max_matches = max_result_messages - result.count if result.count else max(1, max_result_messages)
+        if max_matches <= 0:
             return False
         view = log.mapped_file(base).view
         try:
-            numbers = batch_match.select(_joined(view, base, places, sizes), list(accumulate(sizes)), wanted)
+            numbers = batch_match.select(
+                _joined(view, base, offsets, sizes), list(accumulate(sizes)), max_matches
+            )
         except (IndexError, ValueError, StructError):
-            return self._test_one_by_one(max_entries)
-        taken = self._add_matches(
-            view, base, [places[n] for n in numbers], [sizes[n] for n in numbers], max_result_bytes
+            return self._test_one_by_one(max_entries)  # bytes that are not messages: it says which
+        added = self._add_matches(
+            view, base, [offsets[n] for n in numbers], [sizes[n] for n in numbers], max_result_bytes
         )
-        scanned = len(places)
-        if taken < len(numbers):
-            scanned = numbers[taken]
-        elif taken == wanted:
+        # The next read begins with the first match that did not fit, or after the last one of a full result. Messages
+        # after that were not asked about: `select` stops at ``max_matches``.
+        scanned = len(offsets)
+        if added < len(numbers):
+            scanned = numbers[added]
+        elif added == max_matches:
             scanned = numbers[-1] + 1
-        result.next_offset, self._last = result.next_offset + scanned, places[max(0, scanned - 1)]
-        return scanned == len(places)
+        result.next_offset, self._last = result.next_offset + scanned, offsets[max(0, scanned - 1)]
+        return scanned == len(offsets)
 
     def _add_matches(
-        self, view: memoryview, base: int, places: list[int], sizes: list[int], max_result_bytes: int
+        self, view: memoryview, base: int, offsets: list[int], sizes: list[int], max_result_bytes: int
     ) -> int:
         """Add messages of the file at ``base`` to the result while they fit; return how many were added."""
         result = self._result
-        room = max_result_bytes - result.size_bytes
-        while sizes and sum(sizes) > room and (result.count or len(sizes) > 1):
-            places.pop()
+        max_bytes = max_result_bytes - result.size_bytes
+        while sizes and sum(sizes) > max_bytes and (result.count or len(sizes) > 1):
+            offsets.pop()
             sizes.pop()
-        if places:
+        if offsets:
             self._collector.finish()
-            _slice_runs(self._log, view, base, places, sizes, result.chunks)
+            _slice_runs(self._log, view, base, offsets, sizes, result.chunks)
             result.status = ReadStatus.FOUND
-            result.count += len(places)
+            result.count += len(offsets)
             result.size_bytes += sum(sizes)
-        return len(places)
+        return len(offsets)
 
 
-def _joined(view: memoryview, base: int, places: Sequence[int], sizes: Sequence[int]) -> bytes:
+def _joined(view: memoryview, base: int, offsets: Sequence[int], sizes: Sequence[int]) -> bytes:
     """Return the messages' bytes, joined end to end."""
-    start, size = places[0] - base, sum(sizes)
-    if places[-1] + sizes[-1] - places[0] == size:
+    start, size = offsets[0] - base, sum(sizes)
+    if offsets[-1] + sizes[-1] - offsets[0] == size:
         return bytes(view[start : start + size])
-    return b"".join([chunk for _, chunk in _runs(view, base, places, sizes)])
+    return b"".join([chunk for _, chunk in _runs(view, base, offsets, sizes)])
 
 
 class _Collector:

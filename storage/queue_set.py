@@ -85,7 +85,8 @@ class QueueSet:
         files. Closing the iterator between them deletes the rest at once.
         """
         keys = [(topic, queue_id) for queue_id in self._ids.pop(topic, ())]
-        # First, for a checkpoint in another thread: it lists the queues before these paths.
+        # Note the paths before the queues leave ``by_key``: a checkpoint in another thread lists the queues first and
+        # the paths second, so that it finds each file in one of the two.
         self._deleted_paths += [path for key in keys for path in self.by_key[key].unflushed_paths()]
         queues = [self.by_key.pop(key) for key in keys]
         if not queues:
@@ -103,15 +104,15 @@ class QueueSet:
             self._ids[topic] = {queue.queue_id for queue in queues}
             self._being_deleted.discard(topic)
             raise
-        left = list(queues)
+        remaining = list(queues)
         try:
             yield
-            while left:
-                left.pop().delete_files()
-                if len(left) % QUEUES_PER_SLICE == 0:
+            while remaining:
+                remaining.pop().delete_files()
+                if len(remaining) % QUEUES_PER_SLICE == 0:
                     yield
         finally:
-            for queue in left:
+            for queue in remaining:
                 queue.delete_files()
             self._files.delete_tree(f"{self._config.consume_queue_path}/{topic}")
             self._being_deleted.discard(topic)
@@ -130,8 +131,8 @@ class QueueSet:
     def deleted_paths(self) -> list[str]:
         """Return the files of deleted topics with entries that no flush has covered, until `forget_deleted_paths`.
 
-        A power cut can bring a deleted file back. Once the checkpoint covers the entries in it, it must be whole, or
-        its deletion durable.
+        A power cut can bring a deleted file back. Once the checkpoint covers the entries in it, the file must be whole,
+        or its deletion durable.
         """
         return list(self._deleted_paths)
 

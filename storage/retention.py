@@ -46,8 +46,7 @@ class Retention:
         ``disk_clean_forcibly_percent`` the oldest files are removed whatever their age. The written file always
         stays. At most ``max_files`` are removed; None means ``delete_files_max``.
         Deviation: a file's age counts from the first message of the next file, or from the file's modification time
-        if that is later;
-        the official broker goes by the modification time alone.
+        if that is later; the official broker goes by the modification time alone.
         """
         config = self.config
         forced = config.clean_forcibly_enable and used_percent > min(config.disk_clean_forcibly_percent, 85)

@@ -34,7 +34,7 @@ class RocksDBStore(StoreError):
 
 def refuse_rocksdb(files: Files, root: str) -> None:
     """Raise RocksDBStore if a store has a RocksDB database where this broker expects queues or tables."""
-    places = [*_QUEUE_FOLDERS, *_TABLE_FOLDERS]
-    found = [place for place in places if DATABASE_FILE in files.list(f"{root}/{place}")]
-    if found:
-        raise RocksDBStore(root, found)
+    folders = [*_QUEUE_FOLDERS, *_TABLE_FOLDERS]
+    databases = [folder for folder in folders if DATABASE_FILE in files.list(f"{root}/{folder}")]
+    if databases:
+        raise RocksDBStore(root, databases)

@@ -53,7 +53,7 @@ class StagedPart:
 class PublishIntent:
     """A batch whose publishing has begun. ``stages`` are the names and part counts of its stages, in order.
 
-    ``floors`` hold, by topic and queue id, the end of each queue at that time: the batch's messages lie behind it.
+    ``floors`` hold, by topic and queue id, the end of each queue at that time: the batch's messages come after it.
     """
 
     batch: int
@@ -118,11 +118,11 @@ class StagedFiles:
         return self._read_json(f"{self._root}/{writer}/{MARK}", lambda values: PublishedMark(**values))
 
     def _read_json(self, path: str, parse: Callable[[Any], T]) -> T | None:
-        found = self._files.read_small(path)
-        if found is None:
+        data = self._files.read_small(path)
+        if data is None:
             return None
         try:
-            return parse(json.loads(found))
+            return parse(json.loads(data))
         except (ValueError, TypeError, KeyError) as error:
             raise CorruptionError(path, 0, f"it cannot be parsed: {error}") from error
 
@@ -160,10 +160,10 @@ class StagedFiles:
     def _clean_mark(self, writer: str, before_ms: int) -> None:
         directory = f"{self._root}/{writer}"
         mark = self.read_mark(writer)
-        gone = mark is None or (
+        is_expired = mark is None or (
             not mark.stream and self._files.modified_ms(f"{directory}/{MARK}") < before_ms
         )
-        if gone and not self._files.list(f"{directory}/{_PARTS_FOLDER}"):
+        if is_expired and not self._files.list(f"{directory}/{_PARTS_FOLDER}"):
             self._files.delete_tree(directory)
 
     def _path(self, writer: str, batch: int, stage: str, number: int) -> str:
@@ -172,11 +172,11 @@ class StagedFiles:
     def _list_parts(self, writer: str) -> list[tuple[str, int]]:
         """Return path and batch number of all parts, including files that a killed process left half written."""
         directory = f"{self._root}/{writer}/{_PARTS_FOLDER}"
-        found = [
+        parts = [
             (f"{directory}/{name}", parse_integer_or(name.split(".")[0], -1))
             for name in self._files.list(directory)
         ]
-        return [(path, batch) for path, batch in found if batch >= 0]
+        return [(path, batch) for path, batch in parts if batch >= 0]
 
 
 def _parse_intent(values: dict[str, Any]) -> PublishIntent:

@@ -2,16 +2,16 @@
 
 Theory of operation
 -------------------
-`MessageStore` joins the parts that have modules of their own: `commit_log` (all messages), `queue_set` (consume
-queues), `index` (keys), `checkpoint`, `recovery` and `retention`.
+`MessageStore` joins the parts of a store: `commit_log` (all messages), `queue_set` (consume queues), `index` (keys),
+`checkpoint`, `recovery` and `retention`.
 
 Appending writes the message into the commit log first and its 20-byte entry into the consume queue second, both into
 memory maps. A message is readable as soon as its entry is written. Appending does not wait for the disk: `flush`
 makes the log durable (group commit and the flush interval live in `gateway/broker`), and `write_checkpoint` makes log,
 queues and index durable and then records up to where they are. The index is built later, in the
-background (`build_index`); queries search what it lacks (`unindexed_search`).
+background (`build_index`); queries search the messages that it lacks (`unindexed_search`).
 
-A crash at each step leaves behind:
+What a crash at each step leaves, and what recovery makes of it:
 
 - a message whose size is still zero: the log ends before it;
 - a message without its queue entry: recovery appends the entry;
@@ -78,9 +78,9 @@ class MessageStore:
     """Commit log, consume queues, index and checkpoint of one broker, in the official file formats.
 
     Create one with `open`; the constructor alone does not recover. ``store_host`` is the packed address that stored
-    messages name as their broker. ``crashed``: the last run did not end in order, so that messages which were read but
-    not yet flushed may be gone. ``flushes`` runs all flushes, until one fails. ``disk_full`` is set by
-    `delete_expired`; while it is True the broker refuses messages.
+    messages name as their broker. ``crashed``: the last run did not close the store cleanly, so that messages which
+    consumers have read may be lost, if they had not been flushed. ``flushes`` runs all flushes, until one fails.
+    ``disk_full`` is set by `delete_expired`; while it is True the broker refuses messages.
     """
 
     def __init__(self, config: StoreConfig, files: Files, clock: Clock) -> None:
@@ -118,7 +118,7 @@ class MessageStore:
 
     @classmethod
     def open(cls, config: StoreConfig, files: Files | None = None, clock: Clock | None = None) -> Self:
-        """Open or create the store in ``config.root``, and recover it if it was not closed in order.
+        """Open or create the store in ``config.root``, and recover it if it was not closed cleanly.
 
         Raises StoreInUse while another process has it open, CorruptionError when durable messages are damaged,
         RocksDBStore for queues or tables in RocksDB, FlushFailed when the disk cannot be written.
@@ -134,6 +134,8 @@ class MessageStore:
         return store
 
     def _recover(self) -> None:
+        # The abort file names the boot in which the store was last opened. After another boot, or an unknown one, what
+        # was not flushed may be lost; so it may be where a failed flush or a rebuild has replaced that name.
         last_boot = self.files.read_small(self.config.abort_path)
         self.crashed = crashed = last_boot is not None
         boot = self.files.boot_id().encode()
@@ -141,22 +143,24 @@ class MessageStore:
         if crashed:
             log.warning("store was not closed cleanly, recovering", extra={"root": self.config.root})
         checkpoint = self._checkpoint
-        known = DurableState(
+        durable = DurableState(
             crashed,
             power_cut,
             checkpoint.safe_timestamp,
             checkpoint.confirm_offset,
             rebuilding=(last_boot or b"").startswith(REBUILDING),
-            queue_ends=self._read_queue_ends(last_boot),
+            queue_ranges=self._read_queue_ends(last_boot),
         )
         recovery = Recovery(
-            self.config, self.files, self.commit_log, self._queue_set, known, self._deleted_topics
+            self.config, self.files, self.commit_log, self._queue_set, durable, self._deleted_topics
         )
         recovery.run()
+        # Only now is it known where the log ends: what was cut off will be written again, with other messages.
         self._deleted_topics.settle(self.min_physical_offset, self.max_physical_offset)
         if self.config.message_index_enable:
             unchanged_before_ms = checkpoint.index_flushed_until if power_cut else None
             self.index.load(crashed=crashed, unchanged_before_ms=unchanged_before_ms)
+        # The checkpoint before the abort file, which says until then that the checkpoint's word on queues is not true.
         if crashed or recovery.rebuilt:
             self.write_checkpoint()
         self._mark_open()
@@ -164,8 +168,8 @@ class MessageStore:
         log.info("store opened", extra=data)
 
     def _read_queue_ends(self, last_boot: bytes | None) -> QueueRanges:
-        """Return what is known of the queues' ends; nothing after a crash of an official broker."""
-        if last_boot == b"":
+        """Return the ends that the queues had at the last clean close; nothing after a crash of an official broker."""
+        if last_boot == b"":  # an official broker leaves the abort file empty
             return QueueRanges()
         checkpoint_ms = self._checkpoint.log_timestamp if last_boot is None else None
         return read_queue_ends(self.files, self.config.root, checkpoint_ms)
@@ -351,7 +355,7 @@ class MessageStore:
         return self.commit_log.message_at(physical_offset)
 
     def has_queue(self, topic: str, queue_id: int) -> bool:
-        """Tell whether a queue was ever written to."""
+        """Return True if a queue was ever written to."""
         return (topic, queue_id) in self._queues
 
     def queue_keys(self) -> Iterable[tuple[str, int]]:
@@ -381,7 +385,7 @@ class MessageStore:
         return self.store_timestamp_at(topic, queue_id, self.min_offset(topic, queue_id))
 
     def physical_offset_at(self, topic: str, queue_id: int, offset: int) -> int:
-        """Return the physical offset of the message at a queue offset; 0 when there is none, as officially."""
+        """Return the physical offset of the message at a queue offset; like the official broker, 0 if there is none."""
         queue = self._find_queue(topic, queue_id)
         if queue is None or not queue.min_offset <= offset < queue.next_offset:
             return 0
@@ -394,15 +398,15 @@ class MessageStore:
     def query_in_slices(
         self, topic: str, key: str, max_messages: int, begin_ms: int, end_ms: int, key_type: str = ""
     ) -> Iterator[int | None]:
-        """Yield what `query_by_key` returns, and None where other tasks may run.
+        """Yield the physical offsets that `query_by_key` returns, and None where other tasks may run.
 
-        It does not wait for the index: messages that are not indexed yet are searched by `find_unindexed`.
+        This does not wait for the index: messages that are not indexed yet are searched by `find_unindexed`.
         """
         limit = min(max_messages, self.config.max_query_messages)
         if not self.config.message_index_enable or limit <= 0:
             return
-        indexed_until, found = self.index.next_offset, 0
-        for place in find_unindexed(
+        indexed_until, count = self.index.next_offset, 0
+        for physical_offset in find_unindexed(
             self.commit_log,
             indexed_until,
             topic,
@@ -412,13 +416,13 @@ class MessageStore:
             end_ms,
             self.config.max_keys_per_message,
         ):
-            yield place
-            if place is not None:
-                found += 1
-                if found == limit:
+            yield physical_offset
+            if physical_offset is not None:
+                count += 1
+                if count == limit:
                     return
         yield from self.index.find_offsets_in_slices(
-            topic, key, limit - found, begin_ms, end_ms, key_type, before=indexed_until
+            topic, key, limit - count, begin_ms, end_ms, key_type, before=indexed_until
         )
 
     def query_by_key(
@@ -442,7 +446,7 @@ class MessageStore:
         return self.index.find_offsets(topic, key, limit, begin_ms, end_ms, key_type)
 
     def skip_offsets(self, topic: str, queue_id: int, next_offset: int) -> None:
-        """Give the next message of a queue at least this offset; holes stand for the messages before that are lost.
+        """Give the next message of a queue at least this offset; holes stand for the lost messages before it.
 
         Raises StoreFull.
         """
@@ -509,7 +513,7 @@ class MessageStore:
     def flush(self) -> int:
         """Block until every message appended before the call is durable; return the physical offset at their end.
 
-        Thread safe; another thread may append at the same time. Raises FlushFailed, after a first time always.
+        Thread safe; another thread may append at the same time. Raises FlushFailed, and then every later call does.
         """
         with self._flush_lock:
             return self.flushes.run(self.commit_log.flush)
@@ -525,9 +529,9 @@ class MessageStore:
     def _write_checkpoint(self) -> None:
         # Read the time first: every message appended from here on has a later timestamp.
         until_ms = self._now_ms() - 1
-        queued = self.commit_log.queued_until
-        if not queued:
-            # An offset of 0 means that it is not known, and would not limit what the time vouches for.
+        confirm_offset = self.commit_log.queued_until
+        if not confirm_offset:
+            # A confirm offset of 0 means that it is unknown, and would not limit what the time vouches for.
             until_ms = 0
         ends = [(queue, queue.next_offset) for queue in self._queue_set.queues()]
         deleted = self._queue_set.deleted_paths()
@@ -536,18 +540,20 @@ class MessageStore:
         self._queue_set.forget_deleted_paths(len(deleted))
         checkpoint = self._checkpoint
         checkpoint.index_flushed_until = self.index.flush()
-        checkpoint.log_timestamp = checkpoint.queues_timestamp = self._limit_to_indexed(until_ms, queued)
-        checkpoint.confirm_offset = queued
+        safe_ms = self._limit_to_indexed(until_ms, confirm_offset)
+        checkpoint.log_timestamp = checkpoint.queues_timestamp = safe_ms
+        checkpoint.confirm_offset = confirm_offset
         checkpoint.write()
 
-    def _limit_to_indexed(self, until_ms: int, queued: int) -> int:
-        """Return the time up to which all messages below a physical offset are indexed, or ``until_ms`` if it is less.
+    def _limit_to_indexed(self, until_ms: int, confirm_offset: int) -> int:
+        """Return the time up to which all messages below a physical offset are indexed, at most ``until_ms``.
 
-        An official broker that recovers the store indexes only what the checkpoint does not cover. More than
-        MAX_COVERED_BACKLOG_BYTES are not waited for, as recovery would have to read them.
+        An official broker that recovers the store indexes only messages stored after the checkpoint's time, so the time
+        does not run ahead of the index. But recovery reads the log from that time on, so the time is not held back for
+        an index that lags by more than MAX_COVERED_BACKLOG_BYTES.
         """
         index = self.index
-        backlog_bytes = queued - index.next_offset if self.config.message_index_enable else 0
+        backlog_bytes = confirm_offset - index.next_offset if self.config.message_index_enable else 0
         if 0 < backlog_bytes <= MAX_COVERED_BACKLOG_BYTES:
             return min(until_ms, index.indexed_until_ms)
         return until_ms
@@ -561,8 +567,8 @@ class MessageStore:
         """Close the store. With ``clean`` everything is flushed first and the next opening need not recover.
 
         An official broker that opens the store next does not index messages that it did not write itself, so the index
-        is brought up to date here, by at most ``index_messages``. After a flush that failed nothing is flushed, and the
-        next opening recovers.
+        is brought up to date here, by at most ``index_messages``. After a failed flush nothing is flushed any more, and
+        the next opening recovers.
         """
         if self._closed:
             return

@@ -1,8 +1,8 @@
 """Computes the tags code of a message: the hash of its tags, which its queue entry holds for filtering.
 
 A delayed message's queue entry holds its delivery time instead; see `delay_levels.py`. With ``enableConsumeQueueExt``
-an official broker keeps the tags code in a file of its own, and the entry holds an address in it. This broker does not
-read that file: the message has its tags as well.
+an official broker keeps the tags code in an extension file, and the entry holds an address in that. This broker does
+not read the file, since the message itself has its tags.
 """
 
 from struct import error as StructError

@@ -7,7 +7,7 @@ from storage.consume_queue import ConsumeQueue
 
 
 class Boundary(Enum):
-    """Which message to find when none, or several, were stored at the given time. Source: BoundaryType, 5.4.0."""
+    """The message to find when none, or several, were stored at a time. Source: BoundaryType, 5.4.0."""
 
     LOWER = "lower"  # the first one stored at the time or later
     UPPER = "upper"  # the last one stored at the time or earlier
@@ -18,8 +18,8 @@ def store_timestamp_at(log: CommitLog, queue: ConsumeQueue, offset: int) -> int:
 
     Source: CommitLog.pickupStoreTimestamp, 5.4.0.
     """
-    place, size, _ = queue.read_entry(offset)
-    message = log.select(place, size)
+    physical_offset, size, _ = queue.read_entry(offset)
+    message = log.select(physical_offset, size)
     return -1 if message is None else store_timestamp_of(message)
 
 
@@ -29,7 +29,7 @@ def first_offset_after(log: CommitLog, queue: ConsumeQueue, timestamp_ms: int, i
     while low < high:
         middle = probe = (low + high) // 2
         time_ms = store_timestamp_at(log, queue, probe)
-        while time_ms < 0 and probe + 1 < high:  # a hole: the message behind it tells the time
+        while time_ms < 0 and probe + 1 < high:  # a hole: the message after it tells the time
             probe += 1
             time_ms = store_timestamp_at(log, queue, probe)
         if time_ms < 0 or time_ms > timestamp_ms or (inclusive and time_ms == timestamp_ms):

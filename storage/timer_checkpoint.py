@@ -72,7 +72,7 @@ class TimerCheckpoint:
         self._path = path
         self._is_reserved = False
         self._file = files.open_mapped(path, _FILE_BYTES)
-        # Early, so that a disk that fills up later has room for the first progress. A store on a full disk opens, too.
+        # Early, so that the first progress can be saved even if the disk fills up. A store on a full disk still opens.
         with suppress(StoreFull):
             self._reserve()
         self.position = TimerPosition(*POSITION_FIELDS.unpack(self._read(0, POSITION_FIELDS.size)))
@@ -97,8 +97,8 @@ class TimerCheckpoint:
         """Save the fields of a TimerProgress so that they survive a killed process, but not a power cut.
 
         A process may be killed between any two fields. A new time with an old position would count messages of that
-        time as delivered that are not, so the position is written before the time. The queue offset comes before the
-        end of the timer log, so that no message is chained twice. Raises StoreFull.
+        time as delivered that are not, so the position is written before the time. The queue offset is written before
+        the end of the timer log, so that no message is chained twice. Raises StoreFull.
         """
         self._reserve()
         packed = PROGRESS.pack(*progress)

@@ -26,7 +26,7 @@ _RESERVE_BYTES: Final = 1 << 18
 
 
 class TimerRecord(NamedTuple):
-    """One record; ``position`` is its place in the log.
+    """One record; ``position`` says where it begins in the log.
 
     ``due_ms`` is 0 in records of the official broker, where the field is reserved.
     """
@@ -107,7 +107,7 @@ class TimerLog:
     def _roll(self, base: int) -> int:
         """End the written file and return where the next begins."""
         following = base + self._file_bytes
-        # First, because it may fail. After an opening no room for the blank record is reserved, either.
+        # First, because it may fail. Right after opening, no space for the blank record is reserved yet.
         self._file(base).reserve(self.end - base, self.end - base + _BLANK.size)
         self._reserve(following, RECORD.size)
         _BLANK.pack_into(self._file(base).buffer, self.end - base, following - self.end, 0, BLANK_MAGIC)
@@ -145,7 +145,7 @@ class TimerLog:
     # -- opening -------------------------------------------------------------------------------------------
 
     def recover(self, start: int, durable_until: int, is_whole: Callable[[TimerRecord], bool]) -> None:
-        """Find the last valid record from ``start`` on, set ``end`` behind it, and zero everything after it.
+        """Find the last valid record from ``start`` on, set ``end`` to its end, and zero everything after it.
 
         Records from ``durable_until`` on may be torn, or name messages that the commit log lost with them in a power
         cut; ``is_whole`` tells. Source: TimerMessageStore.recoverAndRevise, 5.4.0.
@@ -161,7 +161,7 @@ class TimerLog:
         base = self.end // self._file_bytes * self._file_bytes
         if base in self._bases:
             file = self._file(base)
-            # Records behind lost ones would be taken for new ones as soon as the log reaches up to them. The zeros are
+            # Records after lost ones would be taken for new ones as soon as the log reaches up to them. The zeros are
             # flushed, because a power cut could bring these records back.
             file.zero_from(self.end - base)
             self._files.flush(self._path(base))

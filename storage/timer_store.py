@@ -5,8 +5,8 @@
 
 Chaining a message takes two steps: append its record to the timer log, then let the wheel's slot point to the record.
 The broker calls `save_progress` after each message, so a killed process loses and repeats nothing. After a power cut
-the wheel is repaired from the log (`_repair_wheel`), and ``already_chained`` holds the messages behind the checkpoint
-that the log already has, so that reading the timer topic again does not chain them twice.
+the wheel is repaired from the log (`_repair_wheel`), and ``already_chained`` holds the messages after the checkpoint's
+queue offset that the log already has, so that reading the timer topic again does not chain them twice.
 """
 
 import logging
@@ -32,7 +32,7 @@ _NOT_DELIVERED: Final = (0, -1)
 
 @dataclass(frozen=True, slots=True)
 class TimerStoreConfig:
-    """Paths and sizes of the files. Only tests change ``wheel_slots``, which is fixed officially."""
+    """Paths and sizes of the files. Only tests change ``wheel_slots``, which the official broker has fixed."""
 
     root: str
     config_path: str
@@ -88,14 +88,15 @@ class TimerStore:
     def _recover(self) -> None:
         """Read the checkpoint and make wheel and log agree. Source: TimerMessageStore.recover, 5.4.0.
 
-        Deviation: ``already_chained`` receives the messages behind the checkpoint's queue offset that the log already
+        Deviation: ``already_chained`` receives the messages after the checkpoint's queue offset that the log already
         has, so that they are not chained twice.
         """
         position, progress = self._checkpoint.position, self._checkpoint.load_progress()
-        ours = progress is not None
-        start = position.log_position - (0 if ours else self._config.log_file_bytes)
+        has_progress = progress is not None
+        start = position.log_position - (0 if has_progress else self._config.log_file_bytes)
         self._log.recover(start, position.log_position, self._is_message_stored)
         self._check_files(position)
+        # Progress is saved without a flush of the logs, so a power cut can leave it ahead of them.
         if progress is not None and not self._logs_reach(progress):
             log.warning("timer progress lost, some timer messages may be delivered twice")
             progress = None
@@ -105,6 +106,8 @@ class TimerStore:
             start = 0
         self._repair_wheel(start)
         self._restore_progress(position, progress)
+        # Keep ``read_ms`` within one span of now, which is as far as the ring can tell slots apart: the broker may have
+        # been off for longer, or the clock may have been set back.
         now_ms = self._store.clock.now_ms()
         oldest = self.slot_start_ms(now_ms) - self.wheel_span_ms + _BLANK_SLOTS * self.precision_ms
         if self.read_ms < oldest:
@@ -118,7 +121,7 @@ class TimerStore:
     def _is_message_stored(self, record: TimerRecord) -> bool:
         """Return False for a torn record, and for one of a message that the commit log lost.
 
-        The message's place would be another message's later, which would count as chained already.
+        Another message will be stored at the lost one's physical offset, and would count as chained already.
         """
         end = record.physical_offset + record.size
         if (

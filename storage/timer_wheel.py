@@ -52,16 +52,16 @@ class TimerWheel:
         return self._files.open_mapped(self._path, self._slots * SLOT.size)
 
     def find_slot(self, time_ms: int) -> WheelSlot | None:
-        """Return the slot of a time; None when its place in the ring is empty or holds another time."""
+        """Return the slot of a time; None if its position in the ring is empty or holds another time."""
         if self._file is None:
             return None
         number = time_ms // self._precision_ms
         at = number % self._slots * SLOT.size
-        found, first, last, count, _ = SLOT.unpack(read_written(self._file, at, at + SLOT.size))
-        return WheelSlot(number * self._precision_ms, first, last, count) if found == number else None
+        slot_number, first, last, count, _ = SLOT.unpack(read_written(self._file, at, at + SLOT.size))
+        return WheelSlot(number * self._precision_ms, first, last, count) if slot_number == number else None
 
     def write_slot(self, slot: WheelSlot) -> None:
-        """Replace the slot at its place in the ring. Raises StoreFull; then nothing has changed."""
+        """Replace the slot at its position in the ring. Raises StoreFull; then nothing has changed."""
         file = self.make_room(slot.time_ms)
         number = slot.time_ms // self._precision_ms
         at = number % self._slots * SLOT.size
@@ -83,16 +83,16 @@ class TimerWheel:
             return
         size, blank, at = self._file.size_bytes, bytes(_CHUNK_BYTES), 0
         while at < size:
-            # A page that was never written must not be read on some disks; it holds a whole number of slots.
+            # In a file system in memory a page that was never written must not be read. It is skipped as a whole.
             end = min(at + _CHUNK_BYTES, size, self._file.readable_until(at))
             if end <= at:
                 at += _PAGE_BYTES
                 continue
             chunk = bytes(self._file.view[at:end])
-            place, at = at // SLOT.size, end
+            first_index, at = at // SLOT.size, end
             if chunk == blank[: len(chunk)]:
                 continue
-            for index, (number, first, last, count, _) in enumerate(SLOT.iter_unpack(chunk), place):
+            for index, (number, first, last, count, _) in enumerate(SLOT.iter_unpack(chunk), first_index):
                 if number and number % self._slots != index:
                     self.has_misplaced_slots = True
                 elif number:

@@ -30,8 +30,8 @@ CHUNK_BYTES = 128 << 10
 PARSED_PER_SLICE = 50
 _BEFORE_KEY = b"\x01 "
 """The bytes before a key: a property's separator, or the space between two keys."""
-_BEHIND_KEY = b"\x02 \0"
-"""The same behind it; the next message's size begins with a zero."""
+_AFTER_KEY = b"\x02 \0"
+"""The bytes after a key: the same two, or the zero with which the next message's size begins."""
 
 _Chunk = tuple[int, int]
 """Physical offsets of the first byte of a chunk's first message and of the end of its last one."""
@@ -111,14 +111,14 @@ def _containing(log: CommitLog, start: int, end: int, needle: bytes) -> Iterator
     data = bytes(view[start - base : end - base])
     starts: list[int] = []
     until = len(data)
-    while (found := data.rfind(needle, 0, until)) >= 0:
-        behind = found + len(needle)
-        if data[found - 1] not in _BEFORE_KEY or (behind < len(data) and data[behind] not in _BEHIND_KEY):
-            until = behind - 1  # a part of another key, or of a body
+    while (at := data.rfind(needle, 0, until)) >= 0:
+        end = at + len(needle)
+        if data[at - 1] not in _BEFORE_KEY or (end < len(data) and data[end] not in _AFTER_KEY):
+            until = end - 1  # a part of another key, or of a body
             continue
         if not starts:
             starts = _message_starts(data)
-        until = starts[bisect_right(starts, found) - 1]
+        until = starts[bisect_right(starts, at) - 1]
         yield start + until
 
 
@@ -131,7 +131,7 @@ def _message_starts(data: bytes) -> list[int]:
 
 
 def _message_at(log: CommitLog, physical_offset: int) -> ScannedMessage | None:
-    """Return a message that has keys to be found; None for one that was rolled back, which the index leaves out."""
+    """Return a message that has keys to be at; None for one that was rolled back, which the index leaves out."""
     message = check_message_at(log, physical_offset)
     if not isinstance(message, ScannedMessage):
         return None

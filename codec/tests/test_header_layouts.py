@@ -53,7 +53,7 @@ def test_learns_only_frequent_layouts_and_keeps_a_bounded_number() -> None:
         assert shapes.read_fields(fields_of(ext)) is None
         shapes.learn(fields_of(ext), ext)
         assert shapes.read_fields(fields_of(ext)) == ext
-    assert shapes._count <= MAX_LAYOUTS
+    assert shapes._layout_count <= MAX_LAYOUTS
 
 
 def test_keeps_a_few_layouts_of_one_length() -> None:

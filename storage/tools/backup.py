@@ -126,8 +126,8 @@ def check_space(reader: StoreReader, partial: str) -> None:
     """Raise StoreFull if the copy does not fit; a file system with reflinks needs no room for it."""
     if reader.bases and _can_reflink(reader.log.path(reader.bases[-1]), f"{partial}/reflink"):
         return
-    needed, found = allocated_bytes(reader), os.statvfs(partial)
-    free = found.f_bavail * found.f_frsize
+    needed, disk = allocated_bytes(reader), os.statvfs(partial)
+    free = disk.f_bavail * disk.f_frsize
     if needed > free:
         raise StoreFull(
             f"the copy needs {needed:,} bytes, but {os.path.dirname(partial)} has only {free:,} free"
@@ -195,8 +195,8 @@ class Backup:
             TimerCopy(self._files, self._copier, root, self._partial, timer_end).copy()
         needs_recovery = self._mark_if_incomplete(max(covered, first))
         if self._checkpoint.file_bytes:
-            confirmed = min(self._checkpoint.confirmed_until, covered if needs_recovery else self._end)
-            self._copier.write(f"{self._partial}/checkpoint", self._checkpoint.encode(max(confirmed, 0)))
+            confirm_offset = min(self._checkpoint.confirm_offset, covered if needs_recovery else self._end)
+            self._copier.write(f"{self._partial}/checkpoint", self._checkpoint.encode(max(confirm_offset, 0)))
         left_out = [name for name in self._files.list(root) if name not in COPIED | _NOT_WORTH_A_WORD]
         return BackupResult(target, first, self._end, self._bytes, needs_recovery, left_out)
 
@@ -299,11 +299,11 @@ class Backup:
     def _is_log_end(self, stop: ScanEnd) -> bool:
         """Return False if messages end because of damage."""
         log, base = self._reader.log, self._reader.bases[-1]
-        if stop.physical_offset < self._checkpoint.confirmed_until:
+        if stop.physical_offset < self._checkpoint.confirm_offset:
             return False
         if stop.zeros or stop.physical_offset == base + log.file_bytes:
             return True
-        behind = self._reader.find_message_behind(stop.physical_offset)
+        behind = self._reader.find_message_after(stop.physical_offset)
         return behind is None and not self._reader.state.is_end_settled
 
     def _copy_log(self) -> int:
@@ -408,10 +408,10 @@ def _file_marks(folder: str) -> dict[str, tuple[int, int, int]]:
         for name in names:
             path = f"{directory}/{name}"
             try:
-                found = os.stat(path)
+                status = os.stat(path)
             except FileNotFoundError:
                 continue
-            marks[path] = (found.st_ino, found.st_size, found.st_mtime_ns)
+            marks[path] = (status.st_ino, status.st_size, status.st_mtime_ns)
     return marks
 
 
@@ -429,7 +429,7 @@ def settle_index_copy(path: str, slots: int, log_end: int) -> bool:
         size = os.fstat(file.fileno()).st_size
         with mmap.mmap(file.fileno(), size) as buffer, memoryview(buffer) as view:
             index = IndexView(view, slots)
-            end = min(index.header.next_entry, index.first_entry_behind(log_end))
+            end = min(index.header.next_entry, index.first_entry_from(log_end))
             if end <= 1:
                 return False
             values = index.slot_values()

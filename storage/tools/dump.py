@@ -50,24 +50,24 @@ class DumpFilter:
         )
 
 
-def dump_messages(reader: StoreReader, wanted: DumpFilter) -> Iterator[Message | StoreFinding]:
-    """Yield the messages that match, and a finding for each place that cannot be read."""
-    if wanted.topic:
+def dump_messages(reader: StoreReader, conditions: DumpFilter) -> Iterator[Message | StoreFinding]:
+    """Yield the messages that match, and a finding for each message that cannot be read."""
+    if conditions.topic:
         for topic, queue_id, _ in list(list_queue_files(reader.files, reader.config.consume_queue_path)):
-            if topic == wanted.topic and wanted.queue_id in (None, queue_id):
+            if topic == conditions.topic and conditions.queue_id in (None, queue_id):
                 queue = reader.queue(topic, queue_id)
                 if queue is not None:
-                    yield from _dump_queue(reader, queue, wanted)
+                    yield from _dump_queue(reader, queue, conditions)
         return
     for base in reader.log.bases() if reader.bases else ():
         if base in reader.missing:
             yield damage(Part.LOG, reader.log.path(base), 0, "the file is missing")
         else:
-            yield from _dump_file(reader, base, wanted)
+            yield from _dump_file(reader, base, conditions)
 
 
 def _dump_queue(
-    reader: StoreReader, queue: ConsumeQueue, wanted: DumpFilter
+    reader: StoreReader, queue: ConsumeQueue, conditions: DumpFilter
 ) -> Iterator[Message | StoreFinding]:
     try:
         reader.find_ends(queue)
@@ -76,34 +76,38 @@ def _dump_queue(
             Part.QUEUE, error.file, error.offset, error.reason, topic=queue.topic, queue_id=queue.queue_id
         )
         return
-    number = max(queue.min_offset, wanted.from_offset)
-    end = queue.next_offset if wanted.until_offset is None else min(queue.next_offset, wanted.until_offset)
+    number = max(queue.min_offset, conditions.from_offset)
+    end = (
+        queue.next_offset
+        if conditions.until_offset is None
+        else min(queue.next_offset, conditions.until_offset)
+    )
     while number < end:
         data = queue.read_entries(number, min(_ENTRIES_PER_READ, end - number))
-        for place, size, _ in QUEUE_ENTRY.iter_unpack(data):
+        for physical_offset, size, _ in QUEUE_ENTRY.iter_unpack(data):
             if size not in QUEUE_HOLE_SIZES:
-                yield from _dump_entry(reader, queue, number, place, wanted)
+                yield from _dump_entry(reader, queue, number, physical_offset, conditions)
             number += 1
 
 
 def _dump_entry(
-    reader: StoreReader, queue: ConsumeQueue, number: int, place: int, wanted: DumpFilter
+    reader: StoreReader, queue: ConsumeQueue, number: int, physical_offset: int, conditions: DumpFilter
 ) -> Iterator[Message | StoreFinding]:
     details: dict[str, Any] = {"topic": queue.topic, "queue_id": queue.queue_id, "queue_offset": number}
     try:
-        stored = reader.message_at(place)
+        stored = reader.message_at(physical_offset)
         if stored is None:
             raise MessageFormatError("no message starts where the queue entry points")
         message = decode_message(stored)
     except (CorruptionError, MessageFormatError, FileNotFoundError) as error:
-        base = reader.log.base_of(place)
-        yield damage(Part.LOG, reader.log.path(base), place - base, str(error), **details)
+        base = reader.log.base_of(physical_offset)
+        yield damage(Part.LOG, reader.log.path(base), physical_offset - base, str(error), **details)
         return
-    if wanted.matches(message):
+    if conditions.matches(message):
         yield message
 
 
-def _dump_file(reader: StoreReader, base: int, wanted: DumpFilter) -> Iterator[Message | StoreFinding]:
+def _dump_file(reader: StoreReader, base: int, conditions: DumpFilter) -> Iterator[Message | StoreFinding]:
     log, path = reader.log, reader.log.path(base)
     end = base + log.file_bytes
     offset = base
@@ -115,11 +119,11 @@ def _dump_file(reader: StoreReader, base: int, wanted: DumpFilter) -> Iterator[M
                 break
             stored = log.mapped_file(base).view[item.physical_offset - base :][: item.size]
             message = decode_message(stored, check_crc=False)
-            if wanted.matches(message):
+            if conditions.matches(message):
                 yield message
         if stop.physical_offset >= end:
             return
-        behind = reader.find_message_behind(stop.physical_offset)
+        behind = reader.find_message_after(stop.physical_offset)
         if behind is None and base == reader.bases[-1]:
             return  # the end of the log
         yield damage(Part.LOG, path, stop.physical_offset - base, stop.reason or "zeros")
@@ -152,7 +156,7 @@ def message_value(message: Message, body: str) -> dict[str, Any]:
     return value
 
 
-def _body_value(message: Message, wanted: str) -> dict[str, Any]:
+def _body_value(message: Message, form: str) -> dict[str, Any]:
     content, is_stored_form = message.body, False
     if message.sys_flag & COMPRESSED:
         try:
@@ -160,7 +164,7 @@ def _body_value(message: Message, wanted: str) -> dict[str, Any]:
         except MessageFormatError:
             is_stored_form = True
     value: dict[str, Any] = {"body_compressed": True} if is_stored_form else {}
-    if wanted == "text" and not is_stored_form:
+    if form == "text" and not is_stored_form:
         try:
             return value | {"body": content.decode(), "body_encoding": "text"}
         except UnicodeDecodeError:

@@ -25,7 +25,7 @@ class IndexCheck:
         self._log_check = log_check
         self._progress = progress
         self._slots = reader.config.index_slots
-        self._place = (
+        self._loaded_offset = (
             -1
         )  # of the message whose hashes are in `_hashes`: entries of one message follow one another
         self._hashes: frozenset[int] = frozenset()
@@ -43,9 +43,9 @@ class IndexCheck:
     def _limit_findings(self, path: str) -> Iterator[StoreFinding]:
         """Yield the first findings of a file and the number of the others: one wrong slot spoils many entries."""
         left_out = 0
-        for count, found in enumerate(self._check_file(path)):
+        for count, finding in enumerate(self._check_file(path)):
             if count < _MAX_REPORTED_PER_FILE:
-                yield found
+                yield finding
             else:
                 left_out += 1
         if left_out:
@@ -95,9 +95,11 @@ class IndexCheck:
         for start in range(1, end, _ENTRIES_PER_READ):
             stop = min(end, start + _ENTRIES_PER_READ)
             data = index.view[index.entry_position(start) : index.entry_position(stop)]
-            for number, (hashed, place, seconds, previous) in enumerate(ENTRY.iter_unpack(data), start):
-                reason = self._check_entry(hashed, place)
-                if not reason and number > 1 and place == self._place:
+            for number, (hashed, physical_offset, seconds, previous) in enumerate(
+                ENTRY.iter_unpack(data), start
+            ):
+                reason = self._check_entry(hashed, physical_offset)
+                if not reason and number > 1 and physical_offset == self._loaded_offset:
                     reason = self._check_seconds(index.header.begin_ms, seconds)
                 if not reason and previous != heads[hashed % index.slots]:
                     expected = heads[hashed % index.slots]
@@ -121,24 +123,24 @@ class IndexCheck:
         for slot, (value, expected) in enumerate(zip(values, heads, strict=True)):
             if value == expected or (value >= end and not self._reader.state.is_end_settled):
                 continue  # an entry that the header does not count yet
-            place = HEADER_BYTES + slot * SLOT_BYTES
+            position = HEADER_BYTES + slot * SLOT_BYTES
             reason = f"slot {slot} leads to entry {value}, its newest entry is {expected}"
-            yield damage(Part.INDEX, path, place, reason, bytes=SLOT_BYTES)
+            yield damage(Part.INDEX, path, position, reason, bytes=SLOT_BYTES)
 
-    def _check_entry(self, hashed: int, place: int) -> str:
+    def _check_entry(self, hashed: int, physical_offset: int) -> str:
         """Return why an entry is wrong; an empty text if it is right, or its message is gone."""
         log = self._reader.log
         if hashed < 0:
             return f"its hash is negative: {hashed}"
-        if 0 <= place < log.first_base or self._log_check.is_lost(place):
+        if 0 <= physical_offset < log.first_base or self._log_check.is_lost(physical_offset):
             return ""
-        if place >= self._log_check.end and not self._reader.state.is_end_settled:
+        if physical_offset >= self._log_check.end and not self._reader.state.is_end_settled:
             return ""  # stored since the log was read, or cut off at the next start together with this file
-        if place != self._place:
-            self._load_message(place)
+        if physical_offset != self._loaded_offset:
+            self._load_message(physical_offset)
         if self._problem:
             return self._problem
-        return "" if hashed in self._hashes else f"the message at {place} has no key with this hash"
+        return "" if hashed in self._hashes else f"the message at {physical_offset} has no key with this hash"
 
     def _check_seconds(self, begin_ms: int, seconds: int) -> str:
         """Return why an entry's time is wrong; an empty text if it is that of its message."""
@@ -146,15 +148,15 @@ class IndexCheck:
         expected = min(max(expected, 0), I32.high)
         return "" if seconds == expected else f"its time is {seconds} s after the first, not {expected} s"
 
-    def _load_message(self, place: int) -> None:
+    def _load_message(self, physical_offset: int) -> None:
         """Take the hashes of a message's keys; ``_problem`` says why there are none."""
-        self._place, self._problem, self._hashes = place, "", frozenset()
-        if not 0 <= place < self._log_check.end:
-            self._problem = f"it points to {place}, which is not in the log"
+        self._loaded_offset, self._problem, self._hashes = physical_offset, "", frozenset()
+        if not 0 <= physical_offset < self._log_check.end:
+            self._problem = f"it points to {physical_offset}, which is not in the log"
             return
-        message = check_message_at(self._reader.log, place)
+        message = check_message_at(self._reader.log, physical_offset)
         if isinstance(message, ScannedMessage):
             self._store_ms = message.store_timestamp
             self._hashes = frozenset(key_hashes(message.topic, message.properties, _ALL_KEYS))
         else:
-            self._problem = f"no message starts at {place}: {message or 'nothing is there'}"
+            self._problem = f"no message starts at {physical_offset}: {message or 'nothing is there'}"

@@ -49,10 +49,10 @@ class LogCheck:
     no message, as a crash leaves them.
     """
 
-    def __init__(self, reader: StoreReader, confirmed_until: int, progress: Progress) -> None:
+    def __init__(self, reader: StoreReader, confirm_offset: int, progress: Progress) -> None:
         self._reader = reader
         self._log = reader.log
-        self._confirmed_until = confirmed_until
+        self._confirm_offset = confirm_offset
         self._progress = progress
         self._lost_starts: list[
             int
@@ -76,10 +76,10 @@ class LogCheck:
                 yield self._add_damage(DamagedRange(base, self.end, "the file is missing", is_missing=True))
             else:
                 yield from self._check_file(base, is_last=base == bases[-1])
-        if self.end < self._confirmed_until:
-            reason = f"the log ends here, but the checkpoint covers it up to {self._confirmed_until}"
+        if self.end < self._confirm_offset:
+            reason = f"the log ends here, but the checkpoint covers it up to {self._confirm_offset}"
             is_missing = self.end == (bases[-1] + self._log.file_bytes if bases else 0)
-            yield self._add_damage(DamagedRange(self.end, self._confirmed_until, reason, is_missing))
+            yield self._add_damage(DamagedRange(self.end, self._confirm_offset, reason, is_missing))
 
     def is_lost(self, physical_offset: int) -> bool:
         """Return True if a physical offset lies in damaged bytes, or in those that replaced damaged ones."""
@@ -98,7 +98,7 @@ class LogCheck:
             self.end = stop.physical_offset
             if stop.physical_offset >= file_end:
                 return
-            behind = self._reader.find_message_behind(stop.physical_offset)
+            behind = self._reader.find_message_after(stop.physical_offset)
             if behind is None and is_last:
                 yield from self._check_tail(stop, path, base)
                 return
@@ -142,21 +142,21 @@ class LogCheck:
             return  # zeros, or a message that is being written this moment
         end = max(base + end_of_data(path, stop.physical_offset - base), stop.physical_offset + 1)
         self.torn_end = DamagedRange(stop.physical_offset, end, stop.reason)
-        if stop.physical_offset < self._confirmed_until:
+        if stop.physical_offset < self._confirm_offset:
             return  # `run` reports it
-        place, size = stop.physical_offset - base, end - stop.physical_offset
+        position, size = stop.physical_offset - base, end - stop.physical_offset
         if self._reader.state.is_end_settled:
-            yield damage(Part.LOG, path, place, stop.reason, bytes=size)
+            yield damage(Part.LOG, path, position, stop.reason, bytes=size)
         else:
             reason = f"the log ends in a torn message, which the next start cuts off: {stop.reason}"
-            yield note(Part.LOG, path, place, reason, bytes=size)
+            yield note(Part.LOG, path, position, reason, bytes=size)
 
-    def _add_damage(self, found: DamagedRange) -> StoreFinding:
-        self.damaged.append(found)
-        self._add_lost(found.start, found.end)
-        base = self._log.base_of(found.start)
-        size = found.end - found.start
-        return damage(Part.LOG, self._log.path(base), found.start - base, found.reason, bytes=size)
+    def _add_damage(self, damaged: DamagedRange) -> StoreFinding:
+        self.damaged.append(damaged)
+        self._add_lost(damaged.start, damaged.end)
+        base = self._log.base_of(damaged.start)
+        size = damaged.end - damaged.start
+        return damage(Part.LOG, self._log.path(base), damaged.start - base, damaged.reason, bytes=size)
 
     def _add_lost(self, start: int, end: int) -> None:
         self._lost_starts.append(start)

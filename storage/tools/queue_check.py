@@ -58,18 +58,18 @@ class QueueCheck:
 
     def run(self) -> Iterator[StoreFinding]:
         """Check all queues; yield findings queue by queue."""
-        seen = set()
+        queue_keys = set()
         for queue in self._reader.queues():
             self.queues += 1
-            seen.add((queue.topic.encode(), queue.queue_id))
+            queue_keys.add((queue.topic.encode(), queue.queue_id))
             is_whole = True
-            for found in self._check_or_skip(queue):
-                is_whole &= not found.is_damage
-                yield found
+            for finding in self._check_or_skip(queue):
+                is_whole &= not finding.is_damage
+                yield finding
             if is_whole:
                 self.ends[queue.topic, queue.queue_id] = queue.next_offset
-        self.topics = frozenset(topic.decode() for topic, _ in seen)
-        yield from self._check_missing(seen)
+        self.topics = frozenset(topic.decode() for topic, _ in queue_keys)
+        yield from self._check_missing(queue_keys)
 
     def _check_or_skip(self, queue: ConsumeQueue) -> Iterator[StoreFinding]:
         """Check a queue, unless the broker deletes it meanwhile."""
@@ -82,12 +82,12 @@ class QueueCheck:
             if not self._reader.state.may_change:
                 raise
 
-    def _check_missing(self, seen: set[tuple[bytes, int]]) -> Iterator[StoreFinding]:
+    def _check_missing(self, queue_keys: set[tuple[bytes, int]]) -> Iterator[StoreFinding]:
         """Report queues of which the log has messages, but which have no files."""
         batch_topics = set(self._reader.files.list(f"{self._reader.config.root}/batchconsumequeue"))
         for (topic, queue_id), run in self._log_check.queues.items():
             name = topic.decode(errors="replace")
-            if (topic, queue_id) in seen or name in batch_topics:
+            if (topic, queue_id) in queue_keys or name in batch_topics:
                 continue
             path = f"{self._reader.config.consume_queue_path}/{name}/{queue_id}"
             details = {"topic": name, "queue_id": queue_id}
@@ -104,17 +104,17 @@ class QueueCheck:
         bad: BadEntries | None = None
         extension = f"{self._reader.config.root}/consumequeue_ext/{queue.topic}/{queue.queue_id}"
         lowest_code = _MIN_TAGS_CODE if self._reader.files.list(extension) else I64.low
-        last_place, holes, first = -1, 0, queue.next_offset
-        for number, place, size, code in self._read_entries(queue):
-            if size in QUEUE_HOLE_SIZES and not self._is_whole_message(queue, number, place):
-                holes += place > 0 or last_place >= 0
+        last_offset, holes, first = -1, 0, queue.next_offset
+        for number, physical_offset, size, code in self._read_entries(queue):
+            if size in QUEUE_HOLE_SIZES and not self._is_whole_message(queue, number, physical_offset):
+                holes += physical_offset > 0 or last_offset >= 0
                 continue
-            if place >= self._log_check.end and self._reader.state.may_change:
+            if physical_offset >= self._log_check.end and self._reader.state.may_change:
                 break  # stored since the log was read
             first = min(first, number)
             self.entries += 1
-            reason = self._check_entry(queue, number, (place, size, code), last_place, lowest_code)
-            last_place = max(last_place, place)
+            reason = self._check_entry(queue, number, (physical_offset, size, code), last_offset, lowest_code)
+            last_offset = max(last_offset, physical_offset)
             if reason and bad and bad.end == number:
                 bad.end += 1
             elif reason:
@@ -135,8 +135,8 @@ class QueueCheck:
         while number < queue.next_offset:
             count = min(_ENTRIES_PER_READ, queue.next_offset - number)
             data = queue.read_entries(number, count)
-            for place, size, code in QUEUE_ENTRY.iter_unpack(data):
-                yield number, place, size, code
+            for physical_offset, size, code in QUEUE_ENTRY.iter_unpack(data):
+                yield number, physical_offset, size, code
                 number += 1
             self._progress(len(data))
 
@@ -145,36 +145,38 @@ class QueueCheck:
         queue: ConsumeQueue,
         number: int,
         entry: tuple[int, int, int],
-        last_place: int,
+        last_offset: int,
         lowest_code: int,
     ) -> str:
         """Return why an entry is wrong; an empty text if it is right, or cannot be told.
 
         A tags code below ``lowest_code`` is not compared.
         """
-        place, size, code = entry
-        if size <= 0 or place < 0:
+        physical_offset, size, code = entry
+        if size <= 0 or physical_offset < 0:
             return "the entry is empty, but others follow"
-        if place < self._log.first_base:
+        if physical_offset < self._log.first_base:
             return ""  # its message has expired
-        if self._log_check.is_lost(place):
+        if self._log_check.is_lost(physical_offset):
             self.unreadable += 1
             return ""
-        if place >= self._log_check.end:
+        if physical_offset >= self._log_check.end:
             settled = self._reader.state.is_end_settled
-            return f"it points to {place}, behind the end of the log" if settled else ""
-        if place <= last_place:
-            return f"it points to {place}, before the message of an earlier entry"
-        message = check_message_at(self._log, place)
+            return f"it points to {physical_offset}, behind the end of the log" if settled else ""
+        if physical_offset <= last_offset:
+            return f"it points to {physical_offset}, before the message of an earlier entry"
+        message = check_message_at(self._log, physical_offset)
         if not isinstance(message, ScannedMessage):
-            return f"no message starts at {place}: {message or 'nothing is there'}"
+            return f"no message starts at {physical_offset}: {message or 'nothing is there'}"
         return _compare(queue, number, size, code if code >= lowest_code else None, message)
 
-    def _is_whole_message(self, queue: ConsumeQueue, number: int, place: int) -> bool:
+    def _is_whole_message(self, queue: ConsumeQueue, number: int, physical_offset: int) -> bool:
         """Return True if a hole stands where a message of this queue and offset is: then its size is damaged."""
-        if not self._log.first_base <= place < self._log_check.end or self._log_check.is_lost(place):
+        if not self._log.first_base <= physical_offset < self._log_check.end or self._log_check.is_lost(
+            physical_offset
+        ):
             return False
-        message = check_message_at(self._log, place)
+        message = check_message_at(self._log, physical_offset)
         return (
             isinstance(message, ScannedMessage)
             and (message.topic, message.queue_id) == (queue.topic.encode(), queue.queue_id)
@@ -190,13 +192,13 @@ class QueueCheck:
             number = queue.next_offset
             reason = f"entries end at {number}, but the log holds messages up to offset {run.end}"
             base = number - number % queue.file_entries
-            place = (number - base) * QUEUE_ENTRY_BYTES
+            position = (number - base) * QUEUE_ENTRY_BYTES
             details = _named(queue) | {"queue_offset": number}
             if self._reader.state.is_end_settled:
-                yield damage(Part.QUEUE, queue.path(base), place, reason, **details)
+                yield damage(Part.QUEUE, queue.path(base), position, reason, **details)
             elif not self._reader.state.may_change:
                 reason += "; the next start adds them"
-                yield note(Part.QUEUE, queue.path(base), place, reason, **details)
+                yield note(Part.QUEUE, queue.path(base), position, reason, **details)
         if run.first < first and run.end > run.first and run.first < queue.next_offset:
             reason = f"entries begin at {first}, but the log holds messages from offset {run.first} on"
             details = _named(queue) | {"queue_offset": run.first}

@@ -17,7 +17,7 @@ kept below ``damaged/`` in the store.
    Queues of topics that had been deleted, which come back when all are built again, are deleted.
 
 A crash in between leaves a store that a later repair, or the next start of a broker, completes: moved folders are
-built again, and damage that is still there is found again.
+built again, and damage that is still there is damaged again.
 """
 
 import os
@@ -78,12 +78,12 @@ class RepairPlan:
         """Yield what the repair will do, one sentence for each step."""
         for base in self.short:
             yield f"log, file {base:020d}: give it the size of the others"
-        for found in self.ranges:
-            size = found.end - found.start
-            kept = "" if found.is_missing else "keep a copy in damaged/ and "
+        for damaged in self.ranges:
+            size = damaged.end - damaged.start
+            copy_step = "" if damaged.is_missing else "keep a copy in damaged/ and "
             yield (
-                f"log, {size:,} bytes from physical offset {found.start:,} ({found.reason}): {kept}replace them by "
-                "fillers, which readers skip"
+                f"log, {size:,} bytes from physical offset {damaged.start:,} ({damaged.reason}): {copy_step}replace "
+                "them by fillers, which readers skip"
             )
         if self.torn:
             size = self.torn.end - self.torn.start
@@ -114,9 +114,9 @@ def plan_repair(
     opened_ns = _last_opened_ns(reader.config.root)
     verification = Verification(reader, progress)
     findings = []
-    for found in verification.run():
-        report(found)
-        findings.append(found)
+    for finding in verification.run():
+        report(finding)
+        findings.append(finding)
     plan = _make_plan(reader, verification, findings, index_sizes_known)
     return replace(plan, opened_ns=opened_ns)
 
@@ -125,7 +125,10 @@ def _make_plan(
     reader: StoreReader, verification: Verification, findings: list[StoreFinding], index_sizes_known: bool
 ) -> RepairPlan:
     config = reader.config
-    broken = {part: [each.file for each in findings if each.is_damage and each.part is part] for part in Part}
+    broken = {
+        part: [finding.file for finding in findings if finding.is_damage and finding.part is part]
+        for part in Part
+    }
     short = [
         base for base in reader.bases if reader.files.size(reader.log.path(base)) != reader.log.file_bytes
     ]
@@ -165,19 +168,19 @@ def _damaged_ranges(
     if torn is not None:
         base = reader.log.base_of(torn.start)
         is_cut_at_end = torn.start - base >= (reader.files.size(reader.log.path(base)) or 0)
-        if is_cut_at_end or any(found.start == torn.start for found in ranges):
+        if is_cut_at_end or any(damaged.start == torn.start for damaged in ranges):
             torn = None
         elif reader.state.is_end_settled:
             ranges.append(torn)  # not torn by a crash, so it was whole
             torn = None
-    return [_with_room_for_filler(reader, found) for found in ranges], torn
+    return [_with_room_for_filler(reader, damaged) for damaged in ranges], torn
 
 
-def _with_room_for_filler(reader: StoreReader, found: DamagedRange) -> DamagedRange:
+def _with_room_for_filler(reader: StoreReader, damaged: DamagedRange) -> DamagedRange:
     """Return a range into which a filler fits: only at the end of the log can it be too short."""
-    file_end = reader.log.base_of(found.start) + reader.log.file_bytes
-    end = max(found.end, found.start + FILLER_FRAME_BYTES)
-    return replace(found, end=file_end if found.end <= file_end < end else end)
+    file_end = reader.log.base_of(damaged.start) + reader.log.file_bytes
+    end = max(damaged.end, damaged.start + FILLER_FRAME_BYTES)
+    return replace(damaged, end=file_end if damaged.end <= file_end < end else end)
 
 
 def _index_fits(reader: StoreReader, paths: list[str]) -> bool:
@@ -243,14 +246,14 @@ def _mend_log(plan: RepairPlan, files: DiskFiles) -> None:
     try:
         for base in plan.short:
             os.truncate(log.path(base), log.file_bytes)
-        for found in [*plan.ranges, *([plan.torn] if plan.torn else [])]:
-            for base in range(log.base_of(found.start), found.end, log.file_bytes):
-                first, last = max(0, found.start - base), min(log.file_bytes, found.end - base)
+        for damaged in [*plan.ranges, *([plan.torn] if plan.torn else [])]:
+            for base in range(log.base_of(damaged.start), damaged.end, log.file_bytes):
+                first, last = max(0, damaged.start - base), min(log.file_bytes, damaged.end - base)
                 log.mapped_file(base).reserve(first, last)  # creates a missing file
-            if not found.is_missing:
-                set_aside(files, config.root, log, found.start, found.end, found.reason)
-            if found is not plan.torn:
-                write_filler(files, log, found.start, found.end)
+            if not damaged.is_missing:
+                set_aside(files, config.root, log, damaged.start, damaged.end, damaged.reason)
+            if damaged is not plan.torn:
+                write_filler(files, log, damaged.start, damaged.end)
     finally:
         log.close()
 
@@ -263,9 +266,9 @@ def _move_aside(plan: RepairPlan) -> None:
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     target = f"{root}/damaged/repair-{stamp}"
     for path in plan.moved:
-        place = f"{target}/{os.path.relpath(path, root)}"
-        os.makedirs(os.path.dirname(place), exist_ok=True)
-        os.rename(path, place)
+        moved_path = f"{target}/{os.path.relpath(path, root)}"
+        os.makedirs(os.path.dirname(moved_path), exist_ok=True)
+        os.rename(path, moved_path)
 
 
 def _delete_forgotten_topics(plan: RepairPlan, store: MessageStore) -> None:

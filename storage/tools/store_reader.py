@@ -92,8 +92,8 @@ def find_open_state(root: str) -> OpenState:
 
 def _lock_holder(fd: int) -> int | None:
     """Return the process that holds byte 0 of a lock file, 0 for one that is not visible; None without one."""
-    wanted = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
-    kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, wanted))
+    query = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+    kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, query))
     return None if kind == fcntl.F_UNLCK else max(0, pid)
 
 
@@ -210,8 +210,8 @@ class StoreReader:
             self.log.position = file_bytes  # all of the last file may be read
             # Listing a folder may leave out files that are created meanwhile, and yet name later ones.
             exists = {base: self.files.size(self.log.path(base)) is not None for base in self.log.bases()}
-            self.missing = [base for base, found in exists.items() if not found]
-            self.bases = [base for base, found in exists.items() if found]
+            self.missing = [base for base, is_there in exists.items() if not is_there]
+            self.bases = [base for base, is_there in exists.items() if is_there]
             while len(self.bases) > 1 and self._is_empty(self.bases[-1]):
                 self.spare.insert(0, self.bases.pop())
             self.log.base = self.bases[-1]
@@ -229,7 +229,7 @@ class StoreReader:
         try:
             if any(self.log.mapped_file(base).view[:8]):
                 return False
-            return self.find_message_behind(base) is None
+            return self.find_message_after(base) is None
         except FileNotFoundError:
             return True
 
@@ -326,14 +326,14 @@ class StoreReader:
         """
         if queue.next_offset <= queue.min_offset:
             return -1
-        place, size, _ = queue.read_entry(queue.next_offset - 1)
+        physical_offset, size, _ = queue.read_entry(queue.next_offset - 1)
         if size in QUEUE_HOLE_SIZES:
             return -1
-        message = self.message_at(place)
-        return place + size if message is not None and len(message) == size else -1
+        message = self.message_at(physical_offset)
+        return physical_offset + size if message is not None and len(message) == size else -1
 
-    def find_message_behind(self, physical_offset: int) -> int | None:
-        """Return where whole messages continue, behind a place that is none, in the same file of the log."""
+    def find_message_after(self, physical_offset: int) -> int | None:
+        """Return where the next whole message after a physical offset starts, in the same file of the log."""
         base = self.log.base_of(physical_offset)
         written = base + end_of_data(self.log.path(base), physical_offset - base)
         limit = min(written, base + self.log.file_bytes)
@@ -359,9 +359,9 @@ class StoreReader:
 
 
 def _is_end(entry: tuple[int, int, int], before: int | None) -> bool:
-    place, size, _ = entry
+    physical_offset, size, _ = entry
     if size <= 0:
         return True
-    if before is None or (size == QUEUE_BLANK_SIZE and place == 0):
+    if before is None or (size == QUEUE_BLANK_SIZE and physical_offset == 0):
         return False
-    return place >= before
+    return physical_offset >= before

@@ -132,14 +132,14 @@ def summarize_store(reader: StoreReader) -> StoreSummary:
             "log_ms": checkpoint.log_ms,
             "queues_ms": checkpoint.queues_ms,
             "index_ms": checkpoint.index_ms,
-            "confirmed_until": checkpoint.confirmed_until,
+            "confirmed_until": checkpoint.confirm_offset,
         },
     )
 
 
 def _summarize_queues(reader: StoreReader) -> tuple[list[QueueSummary], int]:
     """Return the queues, and the end of the last message that one of them points to."""
-    found, known_until = [], -1
+    summaries, known_until = [], -1
     for queue in reader.queues():
         problem = ""
         try:
@@ -151,8 +151,10 @@ def _summarize_queues(reader: StoreReader) -> tuple[list[QueueSummary], int]:
             continue  # deleted by the broker meanwhile
         with suppress(CorruptionError, FileNotFoundError):
             known_until = max(known_until, reader.end_of_last_message(queue))
-        found.append(QueueSummary(queue.topic, queue.queue_id, queue.min_offset, queue.next_offset, problem))
-    return found, known_until
+        summaries.append(
+            QueueSummary(queue.topic, queue.queue_id, queue.min_offset, queue.next_offset, problem)
+        )
+    return summaries, known_until
 
 
 def _summarize_groups(reader: StoreReader, ends: dict[tuple[str, int], int]) -> Iterator[GroupSummary]:
@@ -198,8 +200,8 @@ def _last_message(path: str, view: memoryview, base: int, end: int) -> ScannedMe
     while stop > 0:
         start = max(0, stop - _SEARCH_BYTES)
         # A magic number may lie across the border of two parts.
-        for found in reversed(list(MESSAGE_MAGIC.finditer(view[start : stop + MAGIC_AT - 1]))):
-            position = start + found.start() - MAGIC_AT
+        for magic in reversed(list(MESSAGE_MAGIC.finditer(view[start : stop + MAGIC_AT - 1]))):
+            position = start + magic.start() - MAGIC_AT
             message = check_message(view, position, base + position, False) if position >= 0 else None
             if isinstance(message, ScannedMessage) and base + position + message.size <= end:
                 return message
@@ -234,7 +236,7 @@ def _summarize_timer(reader: StoreReader) -> dict[str, int]:
         return {}
     fields = POSITION_FIELDS.unpack_from(content)
     metrics = load_table(reader.files, reader.config.config_path, "timermetrics").get("timingCount")
-    counts = [each.get("count") for each in (metrics or {}).values() if isinstance(each, dict)]
+    counts = [slot.get("count") for slot in (metrics or {}).values() if isinstance(slot, dict)]
     timer_log = f"{reader.config.root}/timerlog"
     log_bytes = sum(reader.files.size(f"{timer_log}/{name}") or 0 for name in reader.files.list(timer_log))
     return dict(zip(_TIMER_FIELDS, fields, strict=False)) | {

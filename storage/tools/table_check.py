@@ -56,13 +56,13 @@ class Checkpoint:
         self.file_bytes = len(content)
         whole = len(content) >= CHECKPOINT_FIELDS.size
         fields = CHECKPOINT_FIELDS.unpack_from(content) if whole else (0, 0, 0, 0, 0)
-        self.log_ms, self.queues_ms, self.index_ms, self.master_offset, self.confirmed_until = fields
+        self.log_ms, self.queues_ms, self.index_ms, self.master_offset, self.confirm_offset = fields
 
-    def encode(self, confirmed_until: int) -> bytes:
+    def encode(self, confirm_offset: int) -> bytes:
         """Return the content of the file with another confirmed offset."""
         return (
             self._content[:CONFIRM_OFFSET_AT]
-            + LONG.pack(confirmed_until)
+            + LONG.pack(confirm_offset)
             + self._content[CHECKPOINT_FIELDS.size :]
         )
 
@@ -76,8 +76,8 @@ class Checkpoint:
         for at, value in enumerate((self.log_ms, self.queues_ms, self.index_ms)):
             if value < 0:
                 yield damage(Part.CHECKPOINT, self.path, 8 * at, f"a time is negative: {value} ms")
-        if self.confirmed_until < 0:
-            reason = f"the confirmed offset is negative: {self.confirmed_until}"
+        if self.confirm_offset < 0:
+            reason = f"the confirm offset is negative: {self.confirm_offset}"
             yield damage(Part.CHECKPOINT, self.path, CONFIRM_OFFSET_AT, reason)
 
 

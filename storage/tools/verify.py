@@ -32,7 +32,7 @@ class Verification:
         self.known_topics = frozenset(topics) if isinstance(topics, dict) else frozenset()
         self._reader = reader
         self.checkpoint = Checkpoint(reader.files, config.checkpoint_path)
-        self.log_check = LogCheck(reader, self.checkpoint.confirmed_until, progress)
+        self.log_check = LogCheck(reader, self.checkpoint.confirm_offset, progress)
         self.queue_check = QueueCheck(reader, self.log_check, self.known_topics, progress)
         self.index_check = IndexCheck(reader, self.log_check, progress)
         self.damage_count = 0
@@ -40,12 +40,12 @@ class Verification:
 
     def run(self) -> Iterator[StoreFinding]:
         """Read everything; yield findings as they are made."""
-        for found in self._run_parts():
-            if found.is_damage:
+        for finding in self._run_parts():
+            if finding.is_damage:
                 self.damage_count += 1
             else:
                 self.note_count += 1
-            yield found
+            yield finding
 
     def _run_parts(self) -> Iterator[StoreFinding]:
         config = self._reader.config

@@ -26,7 +26,7 @@ _REST: Final = (
     "    buffer[rest : rest + rest_bytes] = "
     'b"".join((body, topic_part, SHORT.pack(properties_bytes), properties))\n'
 )
-_CONFIRMED: Final = "        checkpoint.confirm_offset = queued\n"
+_CONFIRMED: Final = "        checkpoint.confirm_offset = confirm_offset\n"
 _FLUSH_LOG: Final = "        self.flush()\n        self._flush_queues("
 _FLUSH_QUEUES: Final = (
     "        self._flush_queues([(queue, end) for queue, end in ends if queue.flushed_offset < end], "
@@ -84,7 +84,11 @@ LOG_DEFECTS: Final = (
     Defect(
         "confirm-offset-read-late",
         Law.ACKNOWLEDGED,
-        change(STORE, _CONFIRMED, _CONFIRMED.replace("queued\n", "self.commit_log.queued_until\n")),
+        change(
+            STORE,
+            _CONFIRMED,
+            _CONFIRMED.replace("= confirm_offset\n", "= self.commit_log.queued_until\n"),
+        ),
         (INTERLEAVED,),
     ),
     Defect(
@@ -103,8 +107,8 @@ LOG_DEFECTS: Final = (
         Law.ACKNOWLEDGED,
         change(
             STORE,
-            "self._limit_to_indexed(until_ms, queued)\n",
-            "self._limit_to_indexed(self._now_ms() - 1, queued)\n",
+            "self._limit_to_indexed(until_ms, confirm_offset)\n",
+            "self._limit_to_indexed(self._now_ms() - 1, confirm_offset)\n",
         ),
         (TIME_PASSES,),
     ),

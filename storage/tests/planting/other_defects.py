@@ -240,7 +240,7 @@ OTHER_DEFECTS: Final = (
         Law.TIME_SEARCH,
         change(
             "storage/time_search.py",
-            "        while time_ms < 0 and probe + 1 < high:  # a hole: the message behind it tells the time\n",
+            "        while time_ms < 0 and probe + 1 < high:  # a hole: the message after it tells the time\n",
             "        while False:\n",
         ),
         (TEST_RECOVERY,),

@@ -39,8 +39,8 @@ RECOVERY_DEFECTS: Final = (
         Law.ACKNOWLEDGED,
         change(
             SEARCH,
-            "        trusted = self.queued_until if self._crashed else NO_LIMIT\n",
-            "        trusted = self.queued_until if self._crashed else 0\n",
+            "        trusted = self.trusted_until if self._crashed else NO_LIMIT\n",
+            "        trusted = self.trusted_until if self._crashed else 0\n",
         ),
         (TEST_CLOSING,),
     ),
@@ -49,7 +49,7 @@ RECOVERY_DEFECTS: Final = (
         Law.ACKNOWLEDGED,
         change(
             SEARCH,
-            "        trusted = self.queued_until if self._crashed else NO_LIMIT\n",
+            "        trusted = self.trusted_until if self._crashed else NO_LIMIT\n",
             "        trusted = 0 if self._crashed else NO_LIMIT\n",
         ),
         (TEST_RECOVERY,),
@@ -123,13 +123,13 @@ RECOVERY_DEFECTS: Final = (
         (
             Edit(
                 RECOVERY,
-                "        confirmed = end.physical_offset < self._confirmed_until\n",
-                "        return None\n        confirmed = end.physical_offset < self._confirmed_until\n",
+                "        confirmed = end.physical_offset < self._confirm_offset\n",
+                "        return None\n        confirmed = end.physical_offset < self._confirm_offset\n",
             ),
             Edit(
                 RECOVERY,
-                "        while offset < self._search.queued_until:\n",
-                "        if offset < self._search.queued_until:\n",
+                "        while offset < self._search.trusted_until:\n",
+                "        if offset < self._search.trusted_until:\n",
             ),
         ),
         (TEST_RECOVERY,),
@@ -139,8 +139,9 @@ RECOVERY_DEFECTS: Final = (
         Law.ACKNOWLEDGED,
         change(
             RECOVERY,
-            "                    behind = self._find_message_behind(item)\n                    if behind is None:\n",
-            "                    behind = None\n                    if behind is None:\n",
+            "                    next_message = self._find_message_after(item)\n"
+            "                    if next_message is None:\n",
+            "                    next_message = None\n                    if next_message is None:\n",
         ),
         (TEST_RECOVERY,),
     ),
@@ -159,13 +160,13 @@ RECOVERY_DEFECTS: Final = (
     Defect(
         "queue-goes-on-before-its-known-end",
         Law.DENSE_OFFSETS,
-        change(RECOVERY, "        self._keep_queue_ends(end.physical_offset)\n", ""),
+        change(RECOVERY, "        self._restore_queue_ends(log_end.physical_offset)\n", ""),
         (TEST_ENDS,),
     ),
     Defect(
         "ends-of-a-deleted-topic-trusted-after-a-power-cut",
         Law.DENSE_OFFSETS,
-        change(RECOVERY, "            self._begun_anew.add(queue)\n", ""),
+        change(RECOVERY, "            self._restarted_queues.add(queue)\n", ""),
         (TEST_ENDS,),
     ),
     Defect(
@@ -251,13 +252,17 @@ RECOVERY_DEFECTS: Final = (
     Defect(
         "damage-taken-for-missing-files",
         Law.DENSE_OFFSETS,
-        change(RECOVERY, "found.entries >= end or found.is_doubtful", "found.entries >= end"),
+        change(
+            RECOVERY,
+            "queue_end.entries >= end_offset or queue_end.is_doubtful",
+            "queue_end.entries >= end_offset",
+        ),
         (TEST_ENDS,),
     ),
     Defect(
         "damaged-messages-leave-no-hole",
         Law.DENSE_OFFSETS,
-        change(RECOVERY, "                self._make_holes(offset, behind)\n", ""),
+        change(RECOVERY, "                self._make_holes(offset, next_message)\n", ""),
         (TEST_RECOVERY,),
     ),
     Defect(
@@ -426,8 +431,8 @@ RECOVERY_DEFECTS: Final = (
         Law.KEYS,
         change(
             STORE,
-            "        indexed_until, found = self.index.next_offset, 0\n",
-            "        indexed_until, found = self.commit_log.max_offset, 0\n",
+            "        indexed_until, count = self.index.next_offset, 0\n",
+            "        indexed_until, count = self.commit_log.max_offset, 0\n",
         ),
         (TEST_UNINDEXED,),
     ),
@@ -436,8 +441,8 @@ RECOVERY_DEFECTS: Final = (
         Law.NOTHING_INVENTED,
         change(
             STORE,
-            "            topic, key, limit - found, begin_ms, end_ms, key_type, before=indexed_until\n",
-            "            topic, key, limit - found, begin_ms, end_ms, key_type\n",
+            "            topic, key, limit - count, begin_ms, end_ms, key_type, before=indexed_until\n",
+            "            topic, key, limit - count, begin_ms, end_ms, key_type\n",
         ),
         (TEST_UNINDEXED,),
     ),
