@@ -19,7 +19,7 @@ LINK = re.compile(r"(?<!\\)\[(?:[^\[\]]|\[[^\]]*\])*\]\(([^)\s]+)(?:\s+\"[^\"]*\
 FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`[^`\n]*`")
 SOURCE_PATH = re.compile(
-    r"`((?:codec|remoting|storage|toolkit|gateway|compat_tests|spark|conf|docs|scripts)/[\w/.-]+)`"
+    r"`((?:codec|remoting|storage|toolkit|gateway|compat_tests|acceptance|tools|spark|conf|deploy|docs|recipes|scripts)/[\w/.-]+)`"
 )
 HEADING = re.compile(r"^#{1,6}\s+(.*?)\s*#*$", re.MULTILINE)
 
