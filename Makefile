@@ -76,7 +76,7 @@ fuzz: $(VENV)/dev
 # The laws of the store in long: docs/explanation/store-laws.md
 laws: $(VENV)/dev
 	LAWS_SEEDS=$(SEEDS) $(BIN)/python -m pytest storage/tests/test_store_model.py storage/tests/test_store_interleaving.py \
-	  gateway/broker/assembly/tests/test_build_stories.py gateway/broker/tests/test_transactions_stories.py \
+	  gateway/broker/assembly/tests/test_build_stories.py gateway/broker/transactions/tests/test_transactions_stories.py \
 	  gateway/broker/pop/tests/test_reviver_stories.py $(ARGS)
 
 planted: $(VENV)/dev

@@ -1,6 +1,6 @@
 """Names of topics and groups: reserved ones, retry and dead-letter names, permission bits, allowed characters.
 
-Refusal texts for invalid names live in `gateway/broker/name_validation.py`.
+Refusal texts for invalid names live in `gateway/broker/topics/name_validation.py`.
 """
 
 import re

@@ -1,6 +1,6 @@
 """Settings of one store: its paths and the sizes of its parts.
 
-`gateway/broker/store_settings.py` fills them from broker.conf.
+`gateway/broker/messages/store_settings.py` fills them from broker.conf.
 """
 
 import os

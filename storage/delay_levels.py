@@ -1,6 +1,6 @@
 """Delay levels: the delay of each level, and the delivery time that a delayed message's queue entry holds.
 
-Delivery lives in `gateway/broker/delay_service.py`.
+Delivery lives in `gateway/broker/delayed/delay_service.py`.
 """
 
 from codec.java_numbers import I32, parse_integer_or, quoted

@@ -4,10 +4,10 @@ Theory of operation
 -------------------
 Appending a message does not index it, because indexing costs more than storing and only queries need it.
 `MessageIndex` remembers up to where the log is indexed (``next_offset``) and follows in small steps
-(`gateway.broker.index_builder`), at once when the broker is idle and at a clean close. Messages that are not indexed
-yet are searched by their bytes (`storage.unindexed_search`). Most messages have the layout that stock clients produce;
-these are parsed by `index_keys.parse_common_message`, which takes a fraction of the time of `log_scan`. Any other
-message, and the end of a log file, take the general path.
+(`gateway.broker.messages.index_builder`), at once when the broker is idle and at a clean close. Messages that are not
+indexed yet are searched by their bytes (`storage.unindexed_search`). Most messages have the layout that stock clients
+produce; these are parsed by `index_keys.parse_common_message`, which takes a fraction of the time of `log_scan`. Any
+other message, and the end of a log file, take the general path.
 
 A file's header is written at the end of each call of `MessageIndex.index_messages`. A process killed before that
 leaves slots that lead to entries which the header does not count, and the older entries of these slots could no longer

@@ -2,7 +2,7 @@
 
 The folder ``<store>/staged/<writer>/`` holds one file per part of a batch, the *intent* while a batch is being
 published, and the *mark* of the batch published last. Every file is written atomically. Publishing lives in
-`gateway/broker/staged_batches.py`.
+`gateway/broker/requests/staged_batches.py`.
 """
 
 import json

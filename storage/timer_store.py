@@ -1,6 +1,7 @@
 """Waiting timer messages on the disk: timer wheel, timer log and checkpoint behind one interface.
 
-`gateway/broker/timer_delivery.py` decides when messages are chained and delivered. One thread chains and delivers;
+`gateway/broker/delayed/timer_delivery.py` decides when messages are chained and delivered. One thread chains and
+delivers;
 `flush` may run in another at the same time.
 
 Chaining a message takes two steps: append its record to the timer log, then let the wheel's slot point to the record.

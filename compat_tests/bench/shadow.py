@@ -84,7 +84,7 @@ def start_gateway(
     """
     keys = {"primary.namesrv": [primary.namesrv], "listen.host": "127.0.0.1", "console.port": 0}
     keys |= {"listen.namesrv_port": 0, "listen.broker_port": 0, **tables}
-    command = [sys.executable, "-m", "gateway.cli", "shadow", "--log-level", "warning"]
+    command = [sys.executable, "-m", "gateway.commands.cli", "shadow", "--log-level", "warning"]
     for setting in [*(f"{key}={json.dumps(value)}" for key, value in keys.items()), *sets]:
         command += ["--set", setting]
     log = directory / f"{name.replace(' ', '-')}.log"

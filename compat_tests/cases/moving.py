@@ -95,7 +95,7 @@ class ShadowProcess:
 
     def run_command(self, *words: str, code: int = 0) -> str:
         """Run `rmq-gateway shadow …`, assert its exit code, and return its output."""
-        line = [sys.executable, "-m", "gateway.cli", "shadow", "-c", str(self.file), *words]
+        line = [sys.executable, "-m", "gateway.commands.cli", "shadow", "-c", str(self.file), *words]
         if words[0] not in ("backfill", "parity"):  # these two commands talk to the clusters themselves
             assert self.process is not None
             line += ["--console", self.process.ready["console"]]

@@ -56,7 +56,14 @@ class Gateway:
         begin = self.log.stat().st_size if self.log.exists() else 0
         self._begin = begin
         started = time.monotonic()
-        line = [*prefix, sys.executable, "-m", "gateway.cli", command, *_with_ports(command, arguments)]
+        line = [
+            *prefix,
+            sys.executable,
+            "-m",
+            "gateway.commands.cli",
+            command,
+            *_with_ports(command, arguments),
+        ]
         self.child = ChildProcess(command, line, self.log, environment(directory, env))
         self.ready = self._wait_ready()
         self.start_s = time.monotonic() - started

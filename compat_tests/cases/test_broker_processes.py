@@ -132,7 +132,7 @@ def test_a_sigterm_during_the_start_is_obeyed(tmp_path: Path) -> None:
     """The stop does not wait until the brokers are ready."""
     log = tmp_path / "serve.log"
     words = ["serve", "--brokers", "2", "--processes", "--memory", "--port", "0", "--broker-port", "0"]
-    command = [sys.executable, "-m", "gateway.cli", *words]
+    command = [sys.executable, "-m", "gateway.commands.cli", *words]
     child = ChildProcess("serve", command, log, environment(tmp_path))
     try:
         eventually(lambda: "broker process started broker=broker-b" in log.read_text(), 30)

@@ -225,7 +225,7 @@ def test_control_api_is_reached_with_its_token(image: str) -> None:
         )
         with urllib.request.urlopen(request, timeout=30) as answer:
             assert answer.status == 200
-        health = ("exec", container.name, "python3", "-m", "gateway.health_probe")
+        health = ("exec", container.name, "python3", "-m", "gateway.process.health_probe")
         docker(*health)
 
 
@@ -283,5 +283,5 @@ def test_kubernetes_file_is_valid_and_runs_the_image_without_rights() -> None:
     (container,) = pod["containers"]
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
-    assert container["readinessProbe"]["exec"]["command"] == ["python3", "-m", "gateway.health_probe"]
+    assert container["readinessProbe"]["exec"]["command"] == ["python3", "-m", "gateway.process.health_probe"]
     assert container["volumeMounts"] == [{"name": "data", "mountPath": "/data"}]

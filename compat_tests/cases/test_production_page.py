@@ -44,7 +44,7 @@ def block(language: str) -> str:
 def run_command(
     directory: Path, *words: str, given: str = "", **more: str
 ) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-m", "gateway.cli", *words]
+    line = [sys.executable, "-m", "gateway.commands.cli", *words]
     env = {**os.environ, **environment(directory, more)}
     return subprocess.run(line, input=given, env=env, capture_output=True, text=True, timeout=60, check=False)
 

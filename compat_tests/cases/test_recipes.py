@@ -83,7 +83,7 @@ def test_node(tmp_path: Path) -> None:
     npm = find_tool("npm")
     folder = copy_recipe("node", tmp_path)
     run(folder, npm, "install", "--no-audit", "--no-fund", "--silent")
-    server = json.dumps([sys.executable, "-m", "gateway.cli"])
+    server = json.dumps([sys.executable, "-m", "gateway.commands.cli"])
     output = run(folder, npm, "test", ROCKETMQ_SERVER=server, **python_path())
     assert "# pass 2" in output
     assert "# fail 0" in output

@@ -59,7 +59,7 @@ class Clusters:
         command = [
             sys.executable,
             "-m",
-            "gateway.cli",
+            "gateway.commands.cli",
             "shadow",
             "-c",
             str(self.file),

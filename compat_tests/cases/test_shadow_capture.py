@@ -69,7 +69,7 @@ def content(where: str, topic: str) -> list[list[tuple[bytes, str | None, str | 
 
 def command(*arguments: str, directory: Path) -> tuple[int, str]:
     """Run an `rmq-gateway` command and return its exit code and standard output."""
-    line = [sys.executable, "-m", "gateway.cli", *arguments]
+    line = [sys.executable, "-m", "gateway.commands.cli", *arguments]
     variables = {**os.environ, **environment(directory)}
     done = subprocess.run(line, env=variables, capture_output=True, text=True, timeout=300, check=False)
     assert "Traceback" not in done.stderr, done.stderr

@@ -70,7 +70,7 @@ class Clusters:
 
     def parity(self, *arguments: str) -> tuple[int, dict[str, Any]]:
         """Run the command and return its exit code and result."""
-        command = [sys.executable, "-m", "gateway.cli", "shadow", "-c", str(self.config), "parity"]
+        command = [sys.executable, "-m", "gateway.commands.cli", "shadow", "-c", str(self.config), "parity"]
         done = subprocess.run(
             [*command, "--json", "--quiet", *arguments], capture_output=True, text=True, cwd=ROOT, timeout=180
         )

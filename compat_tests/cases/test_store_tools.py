@@ -56,7 +56,7 @@ class Acknowledged:
 
 def run_store(home: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
     home.mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "gateway.cli", "store", *map(str, arguments)]
+    command = [sys.executable, "-m", "gateway.commands.cli", "store", *map(str, arguments)]
     return subprocess.run(
         command, env=environment(home), capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False
     )

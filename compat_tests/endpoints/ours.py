@@ -47,7 +47,7 @@ class OursEndpoint(LocalEndpoint):
         return f"127.0.0.1:{self._grpc_port}" if self._grpc_port is not None else None
 
     def start_children(self) -> None:
-        command = [sys.executable, "-m", "gateway.cli", "serve", "--port", str(self.namesrv_port)]
+        command = [sys.executable, "-m", "gateway.commands.cli", "serve", "--port", str(self.namesrv_port)]
         command += ["--broker-port", str(self.broker_port), "--store", str(self.store)]
         for key, value in {**BROKER_SETTINGS, **self.settings}.items():
             command += ["--set", f"{key}={value}"]

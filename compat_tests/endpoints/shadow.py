@@ -78,7 +78,7 @@ class ShadowEndpoint(ServesOnPorts):
             "listen.vip": "true",
             "console.port": "0",
         }
-        command = [sys.executable, "-m", "gateway.cli", "shadow"]
+        command = [sys.executable, "-m", "gateway.commands.cli", "shadow"]
         for key, value in tables.items():
             command += ["--set", f"{key}={value}"]
         log = self.primary.directory / "shadow.log"

@@ -86,7 +86,7 @@ def test_cluster_wide_requests_are_sent_only_if_allowed(ours: OursEndpoint, is_a
 @pytest.mark.parametrize("workers", [1, 2])
 def test_nothing_stays_after_ctrl_c(ours: OursEndpoint, workers: int, tmp_path: Path) -> None:
     before = list_all(ours)
-    command = [sys.executable, "-m", "gateway.cli", "compat", "--namesrv", ours.namesrv]
+    command = [sys.executable, "-m", "gateway.commands.cli", "compat", "--namesrv", ours.namesrv]
     command += ["--area", "pull", "--area", "offsets", "--workers", str(workers), "--against", "ours"]
     with (tmp_path / "output").open("wb") as output:
         run = subprocess.Popen(

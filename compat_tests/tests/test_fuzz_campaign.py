@@ -12,7 +12,7 @@ from compat_tests.fuzz.findings import Recording
 
 def kill_server() -> None:
     for pid in descendants(os.getpid()):
-        if b"gateway.cli" in Path(f"/proc/{pid}/cmdline").read_bytes():
+        if b"gateway.commands.cli" in Path(f"/proc/{pid}/cmdline").read_bytes():
             os.kill(pid, signal.SIGKILL)
 
 

@@ -81,7 +81,7 @@ def test_the_command_names_a_planted_deviation(tmp_path: Path, monkeypatch: pyte
     feature = "only the holder can unlock"
     result = {"id": case, "area": deviation.law, "feature": feature, "outcome": "passed", "reason": ""}
     write_snapshot(MARKED_VERSION, {case: result}, "2026-11-25")
-    command = [sys.executable, "-m", "gateway.cli", "compat", "--ours", "--snapshot", MARKED_VERSION]
+    command = [sys.executable, "-m", "gateway.commands.cli", "compat", "--ours", "--snapshot", MARKED_VERSION]
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
     run = subprocess.run(
         [*command, "--area", deviation.law, "-k", case.rpartition("::")[2]],

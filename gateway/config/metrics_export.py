@@ -1,6 +1,6 @@
 """Keys of the metrics that a server pushes to a receiver of OpenTelemetry, or writes to its log.
 
-`gateway/metrics_export` does both.
+`gateway/process/metrics_export` does both.
 """
 
 from dataclasses import dataclass

@@ -7,7 +7,7 @@ import re
 from typing import Final
 
 from codec.topics import SYSTEM_PREFIX, SYSTEM_TOPICS, is_system_group
-from gateway.broker.name_validation import group_name_error, topic_name_error
+from gateway.broker.topics.name_validation import group_name_error, topic_name_error
 from gateway.grpc_front import messages
 from gateway.grpc_front.statuses import StatusError
 

@@ -13,11 +13,10 @@ import trio
 from codec import properties as keys
 from codec.constants import ResponseCode
 from codec.message import Message, iter_messages
-from gateway.broker.message_filter import TAG
+from gateway.broker.filters.message_filter import TAG
 from gateway.grpc_front import messages
 from gateway.grpc_front.broker_link import BrokerLink
 from gateway.grpc_front.conversion import to_grpc_message
-from gateway.grpc_front.local_brokers import LocalBroker, LocalCluster
 from gateway.grpc_front.names import (
     MIN_RECEIVE_INVISIBLE_MS,
     check_group,
@@ -27,6 +26,7 @@ from gateway.grpc_front.names import (
 from gateway.grpc_front.receipts import MessageReceipt, PopReceipts
 from gateway.grpc_front.renewals import RENEWED_INVISIBLE_MS, HeldMessage, Renewals
 from gateway.grpc_front.rpc import Method, Rpc, unary
+from gateway.grpc_front.served_brokers import LocalBroker, LocalCluster
 from gateway.grpc_front.statuses import OK, StatusError, make_status, overall_status, status_of
 from gateway.grpc_front.subscriptions import subscription_to
 from gateway.grpc_front.times import set_ms, to_ms

@@ -14,8 +14,8 @@ import trio
 
 from gateway.grpc_front.access import RpcSender
 from gateway.grpc_front.clients import Clients
-from gateway.grpc_front.local_brokers import LocalCluster
 from gateway.grpc_front.receipts import MessageReceipt
+from gateway.grpc_front.served_brokers import LocalCluster
 from remoting.connection import Connection
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
 from remoting.requests.pop import ChangeMessageInvisibletime

@@ -10,9 +10,9 @@ from typing import Final
 
 from codec.topics import PERM_READ, PERM_WRITE
 from gateway.grpc_front import messages
-from gateway.grpc_front.local_brokers import LocalBroker, LocalCluster, type_of_topic
 from gateway.grpc_front.names import check_group, check_topic
 from gateway.grpc_front.rpc import Method, Rpc, unary
+from gateway.grpc_front.served_brokers import LocalBroker, LocalCluster, type_of_topic
 from gateway.grpc_front.statuses import OK, StatusError
 from remoting.bodies.topics import TopicConfig
 from remoting.requests.namesrv import GetRouteInfoByTopic

@@ -17,7 +17,6 @@ from codec.sysflag import COMPRESSED, TRANSACTION_PREPARED
 from codec.topics import DEFAULT_TOPIC, DLQ_PREFIX, RETRY_PREFIX
 from gateway.grpc_front import messages
 from gateway.grpc_front.consistent_hash import consistent_hash
-from gateway.grpc_front.local_brokers import LocalBroker, LocalCluster, type_of_topic
 from gateway.grpc_front.names import (
     check_message_type,
     check_tag,
@@ -26,6 +25,7 @@ from gateway.grpc_front.names import (
     has_control_character,
 )
 from gateway.grpc_front.rpc import Method, Rpc, unary
+from gateway.grpc_front.served_brokers import LocalBroker, LocalCluster, type_of_topic
 from gateway.grpc_front.statuses import OK, StatusError, make_status, overall_status
 from gateway.grpc_front.times import to_ms
 from gateway.grpc_front.transactions import OpenTransaction, OpenTransactions

@@ -16,12 +16,12 @@ from gateway.grpc_front.broker_link import ServedHandlers
 from gateway.grpc_front.clients import Clients
 from gateway.grpc_front.framing import GrpcError, GrpcStatus, encode_status_text
 from gateway.grpc_front.http2_connection import Headers, Http2Connection, StreamHandler
-from gateway.grpc_front.local_brokers import LocalBroker, LocalCluster
 from gateway.grpc_front.receiving import ReceiveMethods
 from gateway.grpc_front.renewals import Renewals
 from gateway.grpc_front.routes import RouteMethods
 from gateway.grpc_front.rpc import Method, Rpc
 from gateway.grpc_front.sending import SendMethods
+from gateway.grpc_front.served_brokers import LocalBroker, LocalCluster
 from gateway.grpc_front.telemetry import ClientMethods
 from gateway.grpc_front.transactions import OpenTransactions, TransactionMethods
 from remoting.limits import ConnectionLimits

@@ -1,7 +1,7 @@
 """Subscriptions of 5.x clients as brokers know them. Source: FilterAPI.build, GrpcConverter, 5.4.0."""
 
 from codec.hashing import java_hash
-from gateway.broker.message_filter import SQL92, SUBSCRIBE_ALL, TAG, split_tags
+from gateway.broker.filters.message_filter import SQL92, SUBSCRIBE_ALL, TAG, split_tags
 from gateway.grpc_front import messages
 from gateway.grpc_front.statuses import StatusError
 from remoting.bodies.heartbeat import SubscriptionData

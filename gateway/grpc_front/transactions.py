@@ -12,9 +12,9 @@ from typing import Final
 
 from codec.sysflag import TRANSACTION_COMMIT, TRANSACTION_NONE, TRANSACTION_ROLLBACK
 from gateway.grpc_front import messages
-from gateway.grpc_front.local_brokers import LocalCluster
 from gateway.grpc_front.names import check_topic
 from gateway.grpc_front.rpc import Method, Rpc, unary
+from gateway.grpc_front.served_brokers import LocalCluster
 from gateway.grpc_front.statuses import OK, StatusError
 from remoting.requests.transaction import EndTransaction
 

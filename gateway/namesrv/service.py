@@ -1,6 +1,6 @@
 """Runs one namesrv: its connections, the scan for silent brokers, and its shutdown.
 
-`gateway.server` opens ports; `gateway.namesrv.processors` answers requests.
+`gateway.process.server` opens ports; `gateway.namesrv.processors` answers requests.
 """
 
 import logging

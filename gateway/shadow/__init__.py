@@ -4,7 +4,7 @@
 |---|---|
 | `traffic` | exchanges (a request and its answer), the hub that publishes them, the policy of each request code |
 | `clusters` | connections to the two clusters, typed requests, copying of metadata and offsets |
-| `console` | the client with which commands reach a running gateway; the console itself is `gateway/console` |
+| `console` | the client with which commands reach a running gateway; the console itself is `gateway/http_server` |
 | `proxy` | listeners, client sessions, addresses in answers, TLS |
 | `mirror` | rules and modes, mirror streams and their backlogs, resending to the target, offsets of the target |
 | `replication` | copying queues to a target of ours under the primary's offsets |

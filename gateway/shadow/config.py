@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from gateway.console.settings import ConsoleSettings
+from gateway.http_server.settings import ConsoleSettings
 from gateway.shadow.capture.settings import CaptureSettings
 from gateway.shadow.clusters.cluster import split_address
 from gateway.shadow.clusters.endpoints import PrimarySettings, TargetSettings

@@ -54,7 +54,7 @@ def read_store_config(directory: str, files: tuple[str, ...], sets: tuple[str, .
     root = os.path.abspath(directory)
     if not files and not sets:
         return StoreConfig(root)
-    from gateway.broker.store_settings import build_store_config
+    from gateway.broker.messages.store_settings import build_store_config
     from gateway.config.sources import ConfigError, SourceValue, load_config
 
     try:

@@ -10,7 +10,7 @@ from codec.errors import MessageFormatError
 from codec.message import Message, iter_messages
 from codec.sysflag import COMPRESSED
 from codec.topics import READ_WRITE
-from gateway.broker.processors.broker import Broker
+from gateway.broker.broker import Broker
 from remoting.bodies.topics import TopicConfig
 from storage.queue_read import ReadStatus
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from codec.message import Message
-from gateway.console.errors import ConsoleError
+from gateway.http_server.errors import ConsoleError
 from gateway.testing import contents
 from gateway.testing.contents import DEFAULT_TIMEOUT_S
 from gateway.testing.faults import REQUESTS, FaultAction

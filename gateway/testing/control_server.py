@@ -8,9 +8,9 @@ import trio
 
 from codec.hosts import format_host
 from gateway.config.process import ProcessConfig, ServeConfig
-from gateway.console.server import Console
-from gateway.console.settings import ConsoleSettings, is_loopback
-from gateway.http_endpoint import METRIC_PREFIX, Readiness, build_http_endpoint
+from gateway.http_server.server import Console
+from gateway.http_server.settings import ConsoleSettings, is_loopback
+from gateway.process.http_endpoint import METRIC_PREFIX, Readiness, build_http_endpoint
 from gateway.runtime.metrics import MetricRegistry
 from gateway.runtime.process import announce_ready, run_process, tune_garbage_collector
 from gateway.runtime.stop_signals import StopSignals

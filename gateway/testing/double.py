@@ -9,7 +9,7 @@ from typing import Any, Final, Self, TypeVar
 import trio
 
 from codec.message import Message
-from gateway.broker.processors.broker import Broker
+from gateway.broker.broker import Broker
 from gateway.config.process import ServeConfig
 from gateway.config.sources import SourceValue, load_config
 from gateway.testing import contents

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from codec.command import Command
 from codec.constants import ResponseCode
-from gateway.broker.flow_control import long_wait_remark
+from gateway.broker.limits.flow_control import long_wait_remark
 from remoting.requests.client import HeartBeat
 from remoting.requests.namesrv import GetRouteInfoByTopic
 from remoting.requests.offsets import QueryConsumerOffset, UpdateConsumerOffset

@@ -12,11 +12,11 @@ from typing import Any
 import trio
 
 from gateway.broker.assembly.service import BrokerService
-from gateway.broker.processors.broker import Broker
+from gateway.broker.broker import Broker
 from gateway.config.process import BrokerConfig, ServeConfig
-from gateway.local_brokers import LocalBrokers
 from gateway.namesrv.service import NamesrvService
-from gateway.process_parts import ProcessParts, format_address
+from gateway.process.local_brokers import LocalBrokers
+from gateway.process.parts import ProcessParts, format_address
 from gateway.testing.clock import AdvancingClock
 from gateway.testing.connection import FaultyConnection
 from gateway.testing.faults import FaultTable

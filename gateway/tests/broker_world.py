@@ -9,7 +9,7 @@ import trio
 from codec.command import Command, decode_frame
 from codec.message import Message, decode_message
 from gateway.broker.assembly.build import build_broker
-from gateway.broker.message_writer import NewMessage
+from gateway.broker.messages.message_writer import NewMessage
 from gateway.broker.processors import all_routes
 from gateway.tests.broker_fakes import FakeClock, FakeConnection, run_inline
 from gateway.tests.configs import broker_config

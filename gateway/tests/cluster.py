@@ -20,7 +20,7 @@ from gateway.auth.access_control import Accounts
 from gateway.broker.assembly.build import build_broker
 from gateway.broker.assembly.registration import Registrar
 from gateway.broker.assembly.service import BrokerService
-from gateway.broker.processors.broker import Broker
+from gateway.broker.broker import Broker
 from gateway.config.process import NamesrvConfig
 from gateway.namesrv.service import NamesrvService
 from gateway.tests.configs import broker_config

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from gateway import cli
+from gateway.commands import cli
 from toolkit.exit_codes import ExitCode
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import trio
 
+from gateway.process.tests.test_http_endpoint import fetch
+from gateway.process.tests.test_server import address, served
 from gateway.tests.cluster import message, pull
-from gateway.tests.test_http_endpoint import fetch
-from gateway.tests.test_server import address, served
 from remoting.client import open_client
 from remoting.requests.offsets import UpdateConsumerOffset
 

@@ -13,6 +13,7 @@ import pytest
 import trio
 
 from gateway.auth.audit import AuditLog
+from gateway.process.tests.test_server import address, served
 from gateway.runtime.logs import CountingHandler, JsonFormatter, KeyValueFormatter
 from gateway.tests.cluster import Cluster, Node, simulated
 from gateway.tests.test_extreme_requests import (
@@ -22,7 +23,6 @@ from gateway.tests.test_extreme_requests import (
     commands_of,
     usual_commands,
 )
-from gateway.tests.test_server import address, served
 from remoting.declare import REQUESTS
 from remoting.errors import RemotingClosed, RemotingTimeout
 

@@ -27,59 +27,133 @@ PACKAGES: Mapping[str, set[str]] = {
 MEASURING_ROOMS: Mapping[str, set[str]] = {"spark.bench": {"compat_tests"}}
 """Rooms that may also import these packages, because they start servers to measure reading from them."""
 
-BROKER_ROOMS = {"gateway.broker", "gateway.broker.pop"}
+BROKER_TABLES = {"gateway.broker.filters", "gateway.broker.topics", "gateway.broker.waiting"}
+BROKER_PATHS = BROKER_TABLES | {
+    "gateway.broker.consumers",
+    "gateway.broker.delayed",
+    "gateway.broker.limits",
+    "gateway.broker.messages",
+    "gateway.broker.pop",
+    "gateway.broker.requests",
+    "gateway.broker.statistics",
+    "gateway.broker.transactions",
+}
+"""The rooms of a broker below the class that holds its parts."""
 TRAFFIC_TO_MIRROR = {
     "gateway.shadow.traffic",
     "gateway.shadow.clusters",
-    "gateway.console",
+    "gateway.http_server",
     "gateway.shadow.mirror",
 }
 ROOMS: Mapping[str, set[str]] = {
     # The server.
+    "gateway": set(),
     "gateway.config": set(),
     "gateway.runtime": {"gateway.config"},
     "gateway.auth": {"gateway.config", "gateway.runtime"},
-    "gateway.console": {"gateway.runtime"},
+    "gateway.http_server": {"gateway.runtime"},
     "gateway.namesrv": {"gateway.config", "gateway.runtime"},
-    "gateway.broker.sql92": set(),
-    "gateway.broker": {"gateway.config", "gateway.runtime", "gateway.broker.sql92"},
-    "gateway.broker.pop": {"gateway.config", "gateway.runtime", "gateway.broker"},
-    "gateway.broker.processors": BROKER_ROOMS
-    | {"gateway.auth", "gateway.config", "gateway.namesrv", "gateway.broker.sql92"},
-    "gateway.broker.assembly": BROKER_ROOMS
-    | {"gateway.auth", "gateway.config", "gateway.runtime", "gateway.namesrv", "gateway.broker.processors"},
-    # The gRPC protocol in front of brokers: it uses their handlers, tables and rules about names.
-    "gateway.grpc_front": {"gateway.auth", "gateway.broker", "gateway.broker.pop"},
-    "gateway.processes": {"gateway.config", "gateway.runtime", "gateway.namesrv"},
-    "gateway": {
-        "gateway.auth",
+    # A broker, from the rooms that know no other up to the one that builds it.
+    "gateway.broker.waiting": set(),
+    "gateway.broker.topics": {"gateway.config", "gateway.runtime"},
+    "gateway.broker.statistics": {"gateway.runtime"},
+    "gateway.broker.filters.sql92": set(),
+    "gateway.broker.filters": {"gateway.broker.filters.sql92", "gateway.config", "gateway.runtime"},
+    "gateway.broker.messages": {
+        "gateway.broker.statistics",
+        "gateway.broker.topics",
+        "gateway.broker.waiting",
         "gateway.config",
-        "gateway.console",
-        "gateway.grpc_front",
-        "gateway.processes",
         "gateway.runtime",
+    },
+    "gateway.broker.consumers": BROKER_TABLES | {"gateway.config", "gateway.runtime"},
+    "gateway.broker.limits": {"gateway.broker.messages", "gateway.broker.topics", "gateway.config"},
+    "gateway.broker.delayed": {
+        "gateway.broker.messages",
+        "gateway.broker.statistics",
+        "gateway.broker.topics",
+        "gateway.broker.waiting",
+        "gateway.config",
+        "gateway.runtime",
+    },
+    "gateway.broker.transactions": {
+        "gateway.broker.consumers",
+        "gateway.broker.messages",
+        "gateway.broker.statistics",
+        "gateway.broker.topics",
+        "gateway.config",
+    },
+    "gateway.broker.pop": BROKER_TABLES
+    | {
+        "gateway.broker.consumers",
+        "gateway.broker.limits",
+        "gateway.broker.messages",
+        "gateway.config",
+        "gateway.runtime",
+    },
+    "gateway.broker.requests": BROKER_TABLES
+    | {
+        "gateway.broker.consumers",
+        "gateway.broker.delayed",
+        "gateway.broker.limits",
+        "gateway.broker.messages",
+        "gateway.broker.statistics",
+        "gateway.broker.transactions",
+        "gateway.config",
+        "gateway.runtime",
+    },
+    "gateway.broker": BROKER_PATHS | {"gateway.auth", "gateway.config"},
+    "gateway.broker.processors": BROKER_PATHS
+    | {"gateway.auth", "gateway.broker", "gateway.broker.filters.sql92", "gateway.config", "gateway.namesrv"},
+    "gateway.broker.assembly": BROKER_PATHS
+    | {
+        "gateway.auth",
+        "gateway.broker",
+        "gateway.broker.processors",
+        "gateway.config",
         "gateway.namesrv",
+        "gateway.runtime",
+    },
+    # The gRPC protocol in front of brokers: it uses their handlers, tables and rules about names.
+    "gateway.grpc_front": {
+        "gateway.auth",
+        "gateway.broker.consumers",
+        "gateway.broker.filters",
+        "gateway.broker.pop",
+        "gateway.broker.topics",
+    },
+    # The process that serves, and the command line.
+    "gateway.process.supervision": {"gateway.config", "gateway.runtime", "gateway.namesrv"},
+    "gateway.process": {
+        "gateway.auth",
+        "gateway.broker.assembly",
+        "gateway.broker.messages",
+        "gateway.config",
+        "gateway.grpc_front",
+        "gateway.http_server",
+        "gateway.namesrv",
+        "gateway.process.supervision",
+        "gateway.runtime",
+    },
+    "gateway.commands": {"gateway.config", "gateway.runtime"},
+    "gateway.testing": {
         "gateway.broker",
         "gateway.broker.assembly",
-    },
-    "gateway.testing": BROKER_ROOMS
-    | {
-        "gateway",
+        "gateway.broker.limits",
         "gateway.config",
-        "gateway.console",
-        "gateway.runtime",
+        "gateway.http_server",
         "gateway.namesrv",
-        "gateway.broker.assembly",
-        "gateway.broker.processors",
+        "gateway.process",
+        "gateway.runtime",
     },
-    "gateway.store_commands": {"gateway.config", "gateway.runtime", "gateway.broker"},
+    "gateway.store_commands": {"gateway.broker.messages", "gateway.config", "gateway.runtime"},
     # Commands that ask the servers of a cluster.
     "gateway.admin": {"gateway.config"},
     "gateway.admin.commands": {"gateway.admin"},
     # The shadow gateway, from the traffic it sees up to its commands.
     "gateway.shadow.traffic": {"gateway.runtime"},
     "gateway.shadow.clusters": {"gateway.config", "gateway.shadow.traffic"},
-    "gateway.shadow.console": {"gateway.config", "gateway.console", "gateway.shadow.clusters"},
+    "gateway.shadow.console": {"gateway.config", "gateway.http_server", "gateway.shadow.clusters"},
     "gateway.shadow.proxy": {
         "gateway.config",
         "gateway.runtime",
@@ -91,7 +165,7 @@ ROOMS: Mapping[str, set[str]] = {
         "gateway.runtime",
         "gateway.shadow.traffic",
         "gateway.shadow.clusters",
-        "gateway.console",
+        "gateway.http_server",
     },
     "gateway.shadow.replication": TRAFFIC_TO_MIRROR | {"gateway.config", "gateway.runtime"},
     "gateway.shadow.compare": {
@@ -99,7 +173,7 @@ ROOMS: Mapping[str, set[str]] = {
         "gateway.runtime",
         "gateway.shadow.traffic",
         "gateway.shadow.clusters",
-        "gateway.console",
+        "gateway.http_server",
     },
     "gateway.shadow.capture": TRAFFIC_TO_MIRROR | {"gateway.config", "gateway.runtime"},
     "gateway.shadow.cutover": TRAFFIC_TO_MIRROR
@@ -123,7 +197,7 @@ ROOMS: Mapping[str, set[str]] = {
         "gateway.shadow.report",
     },
     "gateway.shadow.commands": {
-        "gateway.console",
+        "gateway.http_server",
         "gateway.config",
         "gateway.runtime",
         "gateway.shadow",

@@ -5,7 +5,7 @@ import trio
 
 from codec.message import iter_messages
 from codec.topics import dlq_topic
-from gateway.broker.client_registry import NOTIFY_DELAY_S
+from gateway.broker.consumers.client_registry import NOTIFY_DELAY_S
 from gateway.tests.cluster import (
     EPOCH_MS,
     NAMESRV,

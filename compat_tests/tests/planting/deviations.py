@@ -9,8 +9,8 @@ from storage.tests.planting.defect import Defect, Edit
 
 CASES: Final = "compat_tests/cases"
 BROKER: Final = "gateway/broker"
-SEND_HANDLER: Final = f"{BROKER}/send_handler.py"
-PULL_HANDLER: Final = f"{BROKER}/pull_handler.py"
+SEND_HANDLER: Final = f"{BROKER}/requests/send_handler.py"
+PULL_HANDLER: Final = f"{BROKER}/requests/pull_handler.py"
 PROCESSORS: Final = f"{BROKER}/processors"
 ACCESS: Final = "access"
 """Access control, whose cases start servers of their own and have no row in the table of the suite."""
@@ -121,7 +121,7 @@ _DEVIATIONS: Final = (
         "retry",
         "first-retry-at-level-1",
         "test_retry.py::test_levels",
-        f"{BROKER}/retry_rules.py",
+        f"{BROKER}/requests/retry_rules.py",
         "FIRST_RETRY_LEVEL: Final = 3",
         "FIRST_RETRY_LEVEL: Final = 1",
     ),
@@ -129,7 +129,7 @@ _DEVIATIONS: Final = (
         "retry",
         "one-retry-too-many",
         "test_retry.py::test_default_limit",
-        f"{BROKER}/retry_rules.py",
+        f"{BROKER}/requests/retry_rules.py",
         "if message.reconsume_times >= limit or",
         "if message.reconsume_times > limit or",
     ),
@@ -137,7 +137,7 @@ _DEVIATIONS: Final = (
         "transactions",
         "half-message-ended-by-any-group",
         "test_transactions.py::test_refusals",
-        f"{BROKER}/transactions.py",
+        f"{BROKER}/transactions/end_transaction.py",
         'if find_property(half.properties, b"PGROUP") != group.encode():',
         "if False:",
     ),
@@ -145,7 +145,7 @@ _DEVIATIONS: Final = (
         "transactions",
         "late-decision-accepted",
         "test_transactions.py::test_late",
-        f"{BROKER}/transactions.py",
+        f"{BROKER}/transactions/end_transaction.py",
         "if self._clock.now_ms() - half.born_timestamp > immunity_ms:",
         "if False:",
     ),
@@ -153,7 +153,7 @@ _DEVIATIONS: Final = (
         "delay",
         "delays-half-as-long",
         "test_send.py::test_delay",
-        f"{BROKER}/delay_service.py",
+        f"{BROKER}/delayed/delay_service.py",
         "self._delays = parse_levels(levels)",
         "self._delays = [delay // 2 for delay in parse_levels(levels)]",
     ),
@@ -161,7 +161,7 @@ _DEVIATIONS: Final = (
         "timer",
         "recalled-message-delivered",
         "test_timer.py::test_recall",
-        f"{BROKER}/timer_delivery.py",
+        f"{BROKER}/delayed/timer_delivery.py",
         "elif not (slot.recalls and self._is_recalled(slot, stored)):",
         "else:",
     ),
@@ -169,7 +169,7 @@ _DEVIATIONS: Final = (
         "filter",
         "tags-not-trimmed",
         "test_pull.py::test_tags",
-        f"{BROKER}/message_filter.py",
+        f"{BROKER}/filters/message_filter.py",
         '(part.strip() for part in expression.split("||"))',
         'expression.split("||")',
     ),
@@ -241,7 +241,7 @@ _DEVIATIONS: Final = (
         "client",
         "members-not-notified",
         "test_heartbeat.py::test_ids_changed",
-        f"{BROKER}/client_registry.py",
+        f"{BROKER}/consumers/client_registry.py",
         "                connection.send_oneway(notice)\n",
         "",
     ),
@@ -257,7 +257,7 @@ _DEVIATIONS: Final = (
         "ordered",
         "lock-released-by-anybody",
         "test_locks.py::test_unlock_by_other",
-        f"{BROKER}/queue_locks.py",
+        f"{BROKER}/consumers/queue_locks.py",
         "if lease is not None and lease.client_id == client_id:",
         "if lease is not None:",
     ),

@@ -13,10 +13,10 @@ import pytest
 import trio
 from click.testing import CliRunner, Result
 
-from gateway import cli
+from gateway.commands import cli
 from gateway.config.process import ListenerLimits, NamesrvConfig, ProcessConfig, ServeConfig
+from gateway.process.server import Server
 from gateway.runtime.stop_signals import StopSignals
-from gateway.server import Server
 from gateway.tests.configs import broker_config
 from remoting.blocking import BlockingClient
 

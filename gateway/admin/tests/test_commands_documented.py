@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from gateway import cli
 from gateway.admin.commands import options
 from gateway.admin.formats import PARTS
 from gateway.admin.settings import ConnectionSettings
 from gateway.admin.tests.local_server import LocalServer
+from gateway.commands import cli
 from toolkit.settings import settings_of
 
 ROOT = Path(__file__).resolve().parents[3]

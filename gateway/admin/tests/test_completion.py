@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from gateway import cli
 from gateway.admin.commands.completion import SHELLS, VARIABLE, script_file
 from gateway.admin.tests.local_server import LocalServer
+from gateway.commands import cli
 
 
 def run(*arguments: str, code: int = 0, **environment: str) -> str:
@@ -54,7 +54,7 @@ def complete(words: str, **environment: str) -> list[str]:
         "COMP_CWORD": str(len(words.split(" ")) - 1),
     }
     done = subprocess.run(
-        [sys.executable, "-c", "from gateway.cli import main; main(prog_name='rmq-gateway')"],
+        [sys.executable, "-c", "from gateway.commands.cli import main; main(prog_name='rmq-gateway')"],
         env=given,
         capture_output=True,
         text=True,

@@ -7,8 +7,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from gateway import cli
 from gateway.admin.commands.options import ClusterCommand
+from gateway.commands import cli
 from toolkit.exit_codes import ExitCode
 
 ROOMS = ("topic", "group", "cluster", "produce", "consume", "message", "dlq", "debug")

@@ -142,7 +142,16 @@ def test_a_delayed_message_comes_later(server: LocalServer, topic: str) -> None:
 
 @contextmanager
 def following(server: LocalServer, topic: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "gateway.cli", "consume", topic, "--follow", "--namesrv", server.namesrv]
+    command = [
+        sys.executable,
+        "-m",
+        "gateway.commands.cli",
+        "consume",
+        topic,
+        "--follow",
+        "--namesrv",
+        server.namesrv,
+    ]
     process = subprocess.Popen(
         [*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ}
     )

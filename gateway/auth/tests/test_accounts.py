@@ -8,7 +8,7 @@ from gateway.auth.resources import Action, parse_resource
 from gateway.config.auth import AuthConfig
 from gateway.config.process import BrokerConfig, ProcessConfig, ServeConfig
 from gateway.config.sources import load_config
-from gateway.process_access import ProcessAccess
+from gateway.process.access import ProcessAccess
 from gateway.runtime.config_file import ConfigFile
 from storage.files import MemoryFiles
 

@@ -2,7 +2,7 @@ import pytest
 from click.testing import CliRunner
 
 from gateway.auth.account_table import PolicyTable, User, UserTable, UserType
-from gateway.cli import main
+from gateway.commands.cli import main
 from gateway.runtime.config_file import ConfigFile
 from remoting.bodies.auth import AclInfo, PolicyEntryInfo, PolicyInfo
 from storage.files import DiskFiles

@@ -6,41 +6,42 @@ from types import MappingProxyType
 
 from codec.topics import TIMER_TOPIC
 from gateway.auth.access_control import Accounts
-from gateway.broker.advertised_hosts import AdvertisedHosts
-from gateway.broker.broadcast_offsets import BroadcastOffsets
-from gateway.broker.client_registry import ClientRegistry
-from gateway.broker.consumer_filters import ConsumerFilterTable
-from gateway.broker.consumer_offsets import ConsumerOffsets
-from gateway.broker.damaged_records import DamagedRecords
-from gateway.broker.delay_service import DelayService
-from gateway.broker.filter_cache import FilterCache
-from gateway.broker.flow_control import FlowControl
-from gateway.broker.group_commit import GroupCommit
-from gateway.broker.group_table import GroupTable
-from gateway.broker.long_poll import LongPolls
-from gateway.broker.message_writer import MessageAppender, MessageWriter
+from gateway.broker.broker import Broker
+from gateway.broker.consumers.broadcast_offsets import BroadcastOffsets
+from gateway.broker.consumers.broker_tables import BrokerTables
+from gateway.broker.consumers.client_registry import ClientRegistry
+from gateway.broker.consumers.consumer_offsets import ConsumerOffsets
+from gateway.broker.consumers.group_table import GroupTable
+from gateway.broker.consumers.queue_locks import QueueLocks
+from gateway.broker.delayed.delay_service import DelayService
+from gateway.broker.delayed.timer_delivery import TimerDelivery
+from gateway.broker.delayed.timer_metrics import TimerMetrics
+from gateway.broker.delayed.timer_scheduler import TimerScheduler
+from gateway.broker.filters.consumer_filters import ConsumerFilterTable
+from gateway.broker.filters.filter_cache import FilterCache
+from gateway.broker.limits.flow_control import FlowControl
+from gateway.broker.limits.quotas import Quotas
+from gateway.broker.messages.advertised_hosts import AdvertisedHosts
+from gateway.broker.messages.damaged_records import DamagedRecords
+from gateway.broker.messages.group_commit import GroupCommit
+from gateway.broker.messages.message_services import MessageServices
+from gateway.broker.messages.message_writer import MessageAppender, MessageWriter
+from gateway.broker.messages.store_settings import build_store_config
+from gateway.broker.messages.unique_keys import UniqueKeyGenerator
 from gateway.broker.pop.receipts import REVIVE_GROUP
 from gateway.broker.pop.service import build_pop
-from gateway.broker.processors.broker import Broker
-from gateway.broker.pull_handler import PullHandler
-from gateway.broker.queue_locks import QueueLocks
-from gateway.broker.quotas import Quotas
-from gateway.broker.retry_rules import RetryRules
-from gateway.broker.send_handler import SendHandler
-from gateway.broker.shared_parts import BrokerTables, MessageServices
-from gateway.broker.staged_batches import StagedBatches
-from gateway.broker.store_settings import build_store_config
-from gateway.broker.timer_delivery import TimerDelivery
-from gateway.broker.timer_metrics import TimerMetrics
-from gateway.broker.timer_scheduler import TimerScheduler
-from gateway.broker.topic_recovery import restore_topics
-from gateway.broker.topic_table import TopicDefaults, TopicTable
-from gateway.broker.traffic_rates import TrafficRates
-from gateway.broker.traffic_stats import BrokerStats
-from gateway.broker.transaction_checks import TransactionChecks
-from gateway.broker.transactions import EndTransactionHandler
-from gateway.broker.unique_keys import UniqueKeyGenerator
-from gateway.broker.wake_signal import WakeSignal
+from gateway.broker.requests.pull_handler import PullHandler
+from gateway.broker.requests.retry_rules import RetryRules
+from gateway.broker.requests.send_handler import SendHandler
+from gateway.broker.requests.staged_batches import StagedBatches
+from gateway.broker.statistics.traffic_rates import TrafficRates
+from gateway.broker.statistics.traffic_stats import BrokerStats
+from gateway.broker.topics.topic_recovery import restore_topics
+from gateway.broker.topics.topic_table import TopicDefaults, TopicTable
+from gateway.broker.transactions.end_transaction import EndTransactionHandler
+from gateway.broker.transactions.transaction_checks import TransactionChecks
+from gateway.broker.waiting.long_poll import LongPolls
+from gateway.broker.waiting.wake_signal import WakeSignal
 from gateway.config.process import BrokerConfig
 from gateway.runtime.config_file import ConfigFile
 from gateway.runtime.run_blocking import RunBlocking

@@ -8,17 +8,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from codec.topics import RETRY_PREFIX, is_system_group, is_system_topic
-from gateway.broker.client_registry import ClientRegistry
-from gateway.broker.consumer_offsets import ConsumerOffsets
-from gateway.broker.official_metrics import (
+from gateway.broker.assembly.official_metrics import (
     ITEMS_PER_SLICE,
     MILLISECONDS,
     OTHER,
     Labels,
     yes_or_no,
 )
+from gateway.broker.consumers.client_registry import ClientRegistry
+from gateway.broker.consumers.consumer_offsets import ConsumerOffsets
 from gateway.broker.pop.reviver import Reviver
-from gateway.broker.topic_table import TopicTable
+from gateway.broker.topics.topic_table import TopicTable
 from gateway.runtime.metrics import Metric
 from storage.store import MessageStore
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from gateway.broker.assembly.consumer_lag import ConsumerLags
-from gateway.broker.official_metrics import (
+from gateway.broker.assembly.official_metrics import (
     MILLISECONDS,
     Labels,
     connection_count_metrics,
@@ -16,9 +16,9 @@ from gateway.broker.official_metrics import (
     traffic_metrics,
     transaction_metrics,
 )
+from gateway.broker.assembly.store_metrics import store_metrics
+from gateway.broker.broker import Broker
 from gateway.broker.pop.reviver import Reviver
-from gateway.broker.processors.broker import Broker
-from gateway.broker.store_metrics import store_metrics
 from gateway.runtime.metrics import Distribution, Metric
 
 Sample = Metric | Distribution | None

@@ -19,9 +19,9 @@ from codec.constants import ResponseCode
 from codec.hashing import crc32
 from codec.java_numbers import parse_integer_or
 from codec.topics import READ_WRITE
-from gateway.broker.advertised_hosts import AUTO
-from gateway.broker.processors.broker import Broker
-from gateway.broker.topic_table import TopicChange
+from gateway.broker.broker import Broker
+from gateway.broker.messages.advertised_hosts import AUTO
+from gateway.broker.topics.topic_table import TopicChange
 from gateway.namesrv.addresses import join_address
 from gateway.namesrv.registration import MAX_PORT, REPLICATES_FIELD, Registration, queue_data
 from gateway.namesrv.route_table import RouteTable

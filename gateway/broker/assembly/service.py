@@ -9,15 +9,15 @@ from math import inf
 
 import trio
 
-from gateway.broker.broadcast_offsets import SCAN_INTERVAL_S
-from gateway.broker.go_away import GoAway
-from gateway.broker.index_builder import IndexBuilder
+from gateway.broker.broker import Broker
+from gateway.broker.consumers.broadcast_offsets import SCAN_INTERVAL_S
+from gateway.broker.delayed.timer_task import TimerTask, save_timers
+from gateway.broker.limits.go_away import GoAway
+from gateway.broker.messages.index_builder import IndexBuilder
 from gateway.broker.processors import all_routes
-from gateway.broker.processors.broker import Broker
 from gateway.broker.processors.turns import run_in_slices
-from gateway.broker.timer_task import TimerTask, save_timers
-from gateway.broker.topic_table import SAVE_INTERVAL_S
-from gateway.broker.traffic_rates import SAMPLE_INTERVAL_S
+from gateway.broker.statistics.traffic_rates import SAMPLE_INTERVAL_S
+from gateway.broker.topics.topic_table import SAVE_INTERVAL_S
 from gateway.runtime.config_file import ChangingTable, SettingsTable
 from gateway.runtime.run_blocking import RunBlocking
 from gateway.runtime.supervise import TaskSupervisor

@@ -9,11 +9,12 @@ from typing import Final
 
 from codec.bit_set import decode_bit_set
 from codec.constants import ResponseCode
+from gateway.broker.consumers.broker_tables import BrokerTables
+from gateway.broker.messages.message_services import MessageServices
 from gateway.broker.pop.checkpoint import MAX_POP_MESSAGES, AckRecord, PopCheckpoint, PopKey
 from gateway.broker.pop.ordered_pops import NOT_POPPED
 from gateway.broker.pop.receipts import ORDER_REVIVE_QUEUE, ReceiptHandle, original_topic, topic_of_kind
 from gateway.broker.pop.state import PopState
-from gateway.broker.shared_parts import BrokerTables, MessageServices
 from remoting.bodies.pop import BatchAck, BatchAckMessageRequestBody
 from remoting.connection import Connection
 from remoting.errors import RequestError

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Final
 
-from gateway.broker.wake_signal import WakeSignal
+from gateway.broker.waiting.wake_signal import WakeSignal
 
 MAX_CANCELLED_KEPT: Final = 1024
 """Cancelled deadlines are removed from the heap when there are more than this, and more than half of the heap."""

@@ -16,15 +16,16 @@ from codec.command import Command, encode_response
 from codec.constants import ResponseCode
 from codec.errors import MessageFormatError
 from codec.message import encode_message, iter_messages
-from gateway.broker.damaged_records import RecordKind, RecordPlace
-from gateway.broker.message_filter import MessageFilter
+from gateway.broker.consumers.broker_tables import BrokerTables
+from gateway.broker.filters.message_filter import MessageFilter
+from gateway.broker.limits.quotas import PULL, Quotas
+from gateway.broker.messages.damaged_records import RecordKind, RecordPlace
+from gateway.broker.messages.message_services import MessageServices
 from gateway.broker.pop.checkpoint import PopCheckpoint, PopKey
 from gateway.broker.pop.receipts import ORDER_REVIVE_QUEUE, pop_retry_topic, retry_kind
 from gateway.broker.pop.state import PopState
 from gateway.broker.pop.waiting_pops import WaitingPop
-from gateway.broker.quotas import PULL, Quotas
-from gateway.broker.shared_parts import BrokerTables, MessageServices
-from gateway.broker.waiting_request import ANSWERED, NOTHING, UNFINISHED, WaitOutcome, keep_header
+from gateway.broker.waiting.waiting_request import ANSWERED, NOTHING, UNFINISHED, WaitOutcome, keep_header
 from gateway.config.process import BrokerConfig
 from remoting.bodies.topics import TopicConfig
 from remoting.connection import Connection

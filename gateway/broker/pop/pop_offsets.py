@@ -3,7 +3,7 @@
 from typing import Final
 
 from codec.topics import RETRY_PREFIX
-from gateway.broker.consumer_offsets import ConsumerOffsets
+from gateway.broker.consumers.consumer_offsets import ConsumerOffsets
 from gateway.broker.pop.deadlines import Deadline, Deadlines
 from gateway.broker.pop.ordered_pops import OrderedPopTable
 from gateway.broker.pop.receipts import original_topic

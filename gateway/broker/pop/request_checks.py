@@ -3,11 +3,12 @@
 from codec.constants import FAQ, ResponseCode
 from codec.java_numbers import I64, parse_integer_or
 from codec.topics import PERM_READ
-from gateway.broker.filter_cache import subscription_refusal
-from gateway.broker.message_filter import MessageFilter, is_tag_type
-from gateway.broker.name_validation import check_group_name, check_may_commit
+from gateway.broker.consumers.broker_tables import BrokerTables
+from gateway.broker.filters.filter_cache import subscription_refusal
+from gateway.broker.filters.message_filter import MessageFilter, is_tag_type
+from gateway.broker.messages.message_services import MessageServices
 from gateway.broker.pop.checkpoint import MAX_POP_MESSAGES
-from gateway.broker.shared_parts import BrokerTables, MessageServices
+from gateway.broker.topics.name_validation import check_group_name, check_may_commit
 from gateway.config.process import BrokerConfig
 from remoting.bodies.groups import SubscriptionGroupConfig
 from remoting.bodies.topics import TopicConfig

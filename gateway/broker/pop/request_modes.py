@@ -1,7 +1,7 @@
 """Request modes of consumer groups, pull or pop by topic, stored in messageRequestMode.json."""
 
 from codec.java_numbers import quoted
-from gateway.broker.limit_errors import limit_error
+from gateway.broker.topics.limit_errors import limit_error
 from gateway.config.limits import BrokerLimits
 from gateway.runtime.config_file import ConfigFile, SettingsTable
 from gateway.runtime.saved_tables import load_table, parse_entries

@@ -14,11 +14,11 @@ import orjson
 from codec import properties as keys
 from codec.hosts import pack_host
 from codec.message import Message
-from gateway.broker.damaged_records import DamagedRecords, RecordKind, RecordPlace
-from gateway.broker.message_writer import MessageWriter, NewMessage
+from gateway.broker.messages.damaged_records import DamagedRecords, RecordKind, RecordPlace
+from gateway.broker.messages.message_services import MessageServices
+from gateway.broker.messages.message_writer import MessageWriter, NewMessage
 from gateway.broker.pop.checkpoint import ACK_TAG, BATCH_ACK_TAG, CK_TAG, AckRecord, PopCheckpoint
 from gateway.broker.pop.receipts import revive_topic
-from gateway.broker.shared_parts import MessageServices
 from gateway.config.process import BrokerConfig
 
 MESSAGES_PER_READ: Final = 32

@@ -34,14 +34,15 @@ from codec.errors import MessageFormatError
 from codec.hosts import pack_host
 from codec.message import Message, decode_message
 from codec.topics import RETRY_PREFIX
-from gateway.broker.damaged_records import RecordKind, RecordPlace
-from gateway.broker.long_poll import LongPolls
-from gateway.broker.message_writer import MessageAppender, MessageWriter, NewMessage, count_attempt
+from gateway.broker.consumers.broker_tables import BrokerTables
+from gateway.broker.messages.damaged_records import RecordKind, RecordPlace
+from gateway.broker.messages.message_services import MessageServices
+from gateway.broker.messages.message_writer import MessageAppender, MessageWriter, NewMessage, count_attempt
 from gateway.broker.pop.checkpoint import AckRecord, PopCheckpoint, PopKey
 from gateway.broker.pop.deadlines import Deadline, Deadlines
 from gateway.broker.pop.receipts import REVIVE_GROUP, SEEN_GROUP, original_topic, pop_retry_topic
 from gateway.broker.pop.revive_log import ReviveLog, ReviveRecord
-from gateway.broker.shared_parts import BrokerTables, MessageServices
+from gateway.broker.waiting.long_poll import LongPolls
 from gateway.config.process import BrokerConfig
 from remoting.bodies.topics import TopicConfig
 from remoting.errors import RequestError

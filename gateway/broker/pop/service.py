@@ -8,7 +8,10 @@ from typing import Final
 import trio
 import trio.lowlevel
 
-from gateway.broker.message_writer import MessageWriter
+from gateway.broker.consumers.broker_tables import BrokerTables
+from gateway.broker.limits.quotas import Quotas
+from gateway.broker.messages.message_services import MessageServices
+from gateway.broker.messages.message_writer import MessageWriter
 from gateway.broker.pop.ack_handler import AckHandler
 from gateway.broker.pop.deadlines import Deadlines
 from gateway.broker.pop.ordered_pops import OrderedPopTable
@@ -20,9 +23,7 @@ from gateway.broker.pop.request_modes import RequestModes
 from gateway.broker.pop.reviver import Reviver
 from gateway.broker.pop.state import PopState
 from gateway.broker.pop.waiting_pops import WaitingPops
-from gateway.broker.quotas import Quotas
-from gateway.broker.shared_parts import BrokerTables, MessageServices
-from gateway.broker.wake_signal import WakeSignal
+from gateway.broker.waiting.wake_signal import WakeSignal
 from gateway.config.process import BrokerConfig
 from gateway.runtime.config_file import ConfigFile
 from gateway.runtime.supervise import TaskSupervisor

@@ -1,5 +1,6 @@
 """Request handlers of a broker: one module per area, combined by `all_routes`."""
 
+from gateway.broker.broker import Broker
 from gateway.broker.processors import (
     accounts,
     admin,
@@ -23,7 +24,6 @@ from gateway.broker.processors import (
     topics,
     transactions,
 )
-from gateway.broker.processors.broker import Broker
 from remoting.handler_table import HandlerTable
 
 

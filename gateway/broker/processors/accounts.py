@@ -14,7 +14,7 @@ from gateway.auth.account_table import SUBJECT_PREFIX, AccountError, User, user_
 from gateway.auth.accounts import StoredAccounts
 from gateway.auth.policies import describe_policies, parse_policy_type
 from gateway.auth.resources import parse_resource
-from gateway.broker.processors.broker import Broker
+from gateway.broker.broker import Broker
 from remoting.acl import ACCESS_KEY
 from remoting.bodies.auth import UserInfo
 from remoting.declare import Header

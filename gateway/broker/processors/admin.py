@@ -8,12 +8,12 @@ from functools import partial
 from typing import Final
 
 from codec.constants import CURRENT_VERSION, ResponseCode, version_name
-from gateway.broker.advertised_hosts import resolve_numeric
-from gateway.broker.processors.broker import Broker
+from gateway.broker.broker import Broker
+from gateway.broker.messages.advertised_hosts import resolve_numeric
+from gateway.broker.messages.stored_messages import earliest_log_timestamp
 from gateway.broker.processors.live_config import apply_broker_config
 from gateway.broker.processors.turns import run_in_slices
-from gateway.broker.stored_messages import earliest_log_timestamp
-from gateway.broker.traffic_rates import (
+from gateway.broker.statistics.traffic_rates import (
     BROKER,
     DAY_S,
     GROUP_GET,
@@ -23,7 +23,7 @@ from gateway.broker.traffic_rates import (
     TOPIC_PUT,
     WindowCount,
 )
-from gateway.broker.traffic_stats import ACK, GET, PUT
+from gateway.broker.statistics.traffic_stats import ACK, GET, PUT
 from gateway.config import official_defaults
 from gateway.config.live import MAX_UPDATE_CHARS, ForbiddenKey, PropertiesError, apply_update, list_values
 from gateway.config.process import BrokerConfig

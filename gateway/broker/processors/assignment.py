@@ -8,8 +8,8 @@ import logging
 from codec.constants import ResponseCode
 from codec.java_numbers import quoted
 from codec.topics import PERM_READ, RETRY_PREFIX
+from gateway.broker.broker import Broker
 from gateway.broker.pop.queue_assignment import STRATEGIES, assign_for_pop, assign_queues
-from gateway.broker.processors.broker import Broker
 from gateway.broker.processors.turns import check_listed_queues, end_turn
 from gateway.config.pop import POP, PULL
 from remoting.bodies.pop import (

@@ -7,11 +7,11 @@ from codec.command import Command
 from codec.constants import VERSION_NAMES, ResponseCode, version_name
 from codec.errors import MessageFormatError
 from codec.ids import decode_message_id
-from gateway.broker.client_registry import GroupMember
-from gateway.broker.encoded_entries import fill_empty
-from gateway.broker.processors.broker import Broker
+from gateway.broker.broker import Broker
+from gateway.broker.consumers.client_registry import GroupMember
+from gateway.broker.messages.stored_messages import find_stored
 from gateway.broker.processors.turns import end_turn
-from gateway.broker.stored_messages import find_stored
+from gateway.broker.topics.encoded_entries import fill_empty
 from remoting.bodies.groups import (
     ConnectedClient,
     ConsumerConnection,

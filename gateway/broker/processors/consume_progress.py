@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from codec import fastjson
 from codec.constants import ResponseCode
 from codec.java_numbers import I64
-from gateway.broker.encoded_entries import encode_member, fill_empty
-from gateway.broker.name_validation import check_group_name, check_may_commit
-from gateway.broker.processors.broker import Broker
+from gateway.broker.broker import Broker
 from gateway.broker.processors.turns import check_listed_queues, end_turn
-from gateway.broker.traffic_rates import GROUP_GET
+from gateway.broker.statistics.traffic_rates import GROUP_GET
+from gateway.broker.topics.encoded_entries import encode_member, fill_empty
+from gateway.broker.topics.name_validation import check_group_name, check_may_commit
 from remoting.bodies.progress import (
     ConsumeStats,
     ConsumeStatsList,

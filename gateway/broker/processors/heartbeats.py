@@ -7,15 +7,15 @@ from codec.command import Command
 from codec.constants import ResponseCode
 from codec.java_numbers import quoted
 from codec.topics import retry_topic
-from gateway.broker.client_registry import GroupMember
-from gateway.broker.filter_cache import ExpressionTooLong
-from gateway.broker.limit_errors import limit_error
-from gateway.broker.message_filter import is_tag_type
-from gateway.broker.name_validation import check_client_id
-from gateway.broker.processors.broker import Broker
+from gateway.broker.broker import Broker
+from gateway.broker.consumers.client_registry import GroupMember
+from gateway.broker.filters.filter_cache import ExpressionTooLong
+from gateway.broker.filters.message_filter import is_tag_type
+from gateway.broker.filters.sql92 import SqlError
 from gateway.broker.processors.turns import end_turn
-from gateway.broker.sql92 import SqlError
-from gateway.broker.topic_table import unit_flags
+from gateway.broker.topics.limit_errors import limit_error
+from gateway.broker.topics.name_validation import check_client_id
+from gateway.broker.topics.topic_table import unit_flags
 from remoting.bodies.groups import GetConsumerListByGroupResponseBody
 from remoting.bodies.heartbeat import ConsumerData, ProducerData, ReceivedHeartbeat, SubscriptionData
 from remoting.connection import Connection, Handler

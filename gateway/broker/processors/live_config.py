@@ -1,8 +1,8 @@
 """Application of changed settings to a running broker. `gateway/config/live.py` decides which settings may change."""
 
-from gateway.broker.advertised_hosts import resolve_numeric
-from gateway.broker.processors.broker import Broker
-from gateway.broker.store_settings import changed_store_config
+from gateway.broker.broker import Broker
+from gateway.broker.messages.advertised_hosts import resolve_numeric
+from gateway.broker.messages.store_settings import changed_store_config
 from gateway.config.process import BrokerConfig
 
 

@@ -8,10 +8,10 @@ from typing import Final
 from codec.constants import FAQ, ResponseCode
 from codec.java_numbers import I64
 from codec.topics import SYSTEM_PREFIX, SYSTEM_TOPICS
-from gateway.broker.message_writer import store_refusal
-from gateway.broker.name_validation import closed_topic_refusal
-from gateway.broker.processors.broker import Broker
-from gateway.broker.stored_counts import MessageType
+from gateway.broker.broker import Broker
+from gateway.broker.messages.message_writer import store_refusal
+from gateway.broker.statistics.stored_counts import MessageType
+from gateway.broker.topics.name_validation import closed_topic_refusal
 from remoting.errors import RequestError
 from remoting.handler_table import ANSWERS_LATER, AnswersLater, Call, HandlerTable, encode_reply
 from remoting.requests.replication import UNEXPECTED_OFFSET, PutMessagesAtOffsets, PutMessagesAtOffsetsReply

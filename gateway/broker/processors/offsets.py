@@ -3,9 +3,9 @@
 from typing import Final
 
 from codec.constants import ResponseCode
-from gateway.broker.broadcast_offsets import is_first_message_in_memory
-from gateway.broker.name_validation import check_may_commit
-from gateway.broker.processors.broker import Broker
+from gateway.broker.broker import Broker
+from gateway.broker.consumers.broadcast_offsets import is_first_message_in_memory
+from gateway.broker.topics.name_validation import check_may_commit
 from remoting.bodies.progress import ConsumerOffsetSerializeWrapper
 from remoting.declare import Header
 from remoting.errors import RequestError

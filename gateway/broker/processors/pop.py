@@ -1,6 +1,6 @@
 """Requests of pop consumption. The work is done in `gateway/broker/pop/`."""
 
-from gateway.broker.processors.broker import Broker
+from gateway.broker.broker import Broker
 from remoting.connection import Handler
 from remoting.handler_table import AnswersLater, Call, HandlerTable
 from remoting.requests.pop import (

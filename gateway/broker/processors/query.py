@@ -6,9 +6,9 @@ import trio
 
 from codec.constants import ResponseCode
 from codec.message import decode_message
-from gateway.broker.processors.broker import Broker
+from gateway.broker.broker import Broker
+from gateway.broker.messages.stored_messages import find_stored
 from gateway.broker.processors.turns import end_turn
-from gateway.broker.stored_messages import find_stored
 from remoting.bodies.progress import ConsumeQueueData, QueryConsumeQueueResponseBody
 from remoting.declare import Header
 from remoting.errors import RequestError

@@ -1,7 +1,7 @@
 """Requests to lock and unlock queues for orderly consumption."""
 
-from gateway.broker.name_validation import check_client_id, check_group_name
-from gateway.broker.processors.broker import Broker
+from gateway.broker.broker import Broker
+from gateway.broker.topics.name_validation import check_client_id, check_group_name
 from remoting.bodies.locks import LockBatchResponseBody
 from remoting.bodies.queues import MessageQueue
 from remoting.handler_table import HandlerTable

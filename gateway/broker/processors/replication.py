@@ -9,7 +9,7 @@ import logging
 from typing import Final
 
 from codec.constants import ResponseCode
-from gateway.broker.processors.broker import Broker
+from gateway.broker.broker import Broker
 from remoting.connection import Connection
 from remoting.errors import RequestError
 from remoting.handler_table import Call, HandlerTable

@@ -7,8 +7,8 @@ import logging
 
 from codec.constants import ResponseCode
 from codec.properties import MESSAGE_REPLY_TO_CLIENT, PUSH_REPLY_TIME, decode_properties, properties_text
-from gateway.broker.processors.broker import Broker
-from gateway.broker.send_handler import SendHeader
+from gateway.broker.broker import Broker
+from gateway.broker.requests.send_handler import SendHeader
 from gateway.namesrv.addresses import join_address
 from remoting.connection import Connection
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError

@@ -1,6 +1,6 @@
 """Raw handlers of sends and pulls: no typed header is built, because they are the hot path."""
 
-from gateway.broker.processors.broker import Broker
+from gateway.broker.broker import Broker
 from remoting.connection import Handler
 from remoting.handler_table import HandlerTable
 

@@ -2,8 +2,8 @@
 
 from codec.constants import ResponseCode
 from codec.topics import PERM_WRITE
-from gateway.broker.processors.broker import Broker
-from gateway.broker.stored_messages import find_message
+from gateway.broker.broker import Broker
+from gateway.broker.messages.stored_messages import find_message
 from remoting.errors import RequestError
 from remoting.handler_table import Call, HandlerTable
 from remoting.requests.send import ConsumerSendMsgBack

@@ -1,6 +1,7 @@
 """Requests that stage messages and publish them as one batch (private codes, enabled by ``stagedPublish``).
 
-Only plain messages of plain topics can be staged. The batches themselves live in `gateway/broker/staged_batches.py`.
+Only plain messages of plain topics can be staged. The batches themselves live in
+`gateway/broker/requests/staged_batches.py`.
 """
 
 import re
@@ -24,11 +25,11 @@ from codec.topics import (
     SYSTEM_PREFIX,
     SYSTEM_TOPICS,
 )
-from gateway.broker.message_writer import store_refusal
-from gateway.broker.name_validation import closed_topic_refusal
-from gateway.broker.processors.broker import Broker
-from gateway.broker.send_handler import MAX_BATCH_TOPIC_LENGTH
-from gateway.broker.staged_batches import UNIQUE_KEY, BatchIncomplete, StagedBatches
+from gateway.broker.broker import Broker
+from gateway.broker.messages.message_writer import store_refusal
+from gateway.broker.requests.send_handler import MAX_BATCH_TOPIC_LENGTH
+from gateway.broker.requests.staged_batches import UNIQUE_KEY, BatchIncomplete, StagedBatches
+from gateway.broker.topics.name_validation import closed_topic_refusal
 from remoting.errors import RequestError
 from remoting.handler_table import Call, HandlerTable
 from remoting.requests.staging import (

@@ -8,7 +8,7 @@ import json
 from typing import Final
 
 from codec.constants import ResponseCode
-from gateway.broker.processors.broker import Broker
+from gateway.broker.broker import Broker
 from gateway.broker.processors.live_config import apply_broker_config
 from gateway.config.keys import with_values
 from remoting.declare import Header

@@ -8,10 +8,10 @@ from codec.errors import MessageFormatError
 from codec.java_numbers import parse_integer_or
 from codec.recall_handle import RecallHandle
 from codec.topics import PERM_WRITE
-from gateway.broker.message_writer import NewMessage
-from gateway.broker.processors.broker import Broker
-from gateway.broker.stored_counts import MessageType
-from gateway.broker.timer_delivery import TimerDelivery
+from gateway.broker.broker import Broker
+from gateway.broker.delayed.timer_delivery import TimerDelivery
+from gateway.broker.messages.message_writer import NewMessage
+from gateway.broker.statistics.stored_counts import MessageType
 from remoting.declare import Header
 from remoting.errors import RequestError
 from remoting.handler_table import Call, HandlerTable

@@ -6,9 +6,9 @@ from codec.errors import MessageFormatError
 from codec.ids import decode_message_id
 from codec.message import Message
 from codec.topics import TRANS_CHECK_MAX_TOPIC, TRANS_HALF_TOPIC
-from gateway.broker.message_writer import NewMessage
-from gateway.broker.processors.broker import Broker
-from gateway.broker.stored_messages import find_in_queue, find_message
+from gateway.broker.broker import Broker
+from gateway.broker.messages.message_writer import NewMessage
+from gateway.broker.messages.stored_messages import find_in_queue, find_message
 from remoting.connection import Handler
 from remoting.errors import RequestError
 from remoting.handler_table import HandlerTable

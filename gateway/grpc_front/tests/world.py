@@ -19,7 +19,7 @@ from trio.testing import memory_stream_pair
 from gateway.grpc_front import messages as m
 from gateway.grpc_front.broker_link import ServedHandlers
 from gateway.grpc_front.framing import MessageReader, frame_message
-from gateway.grpc_front.local_brokers import LocalBroker
+from gateway.grpc_front.served_brokers import LocalBroker
 from gateway.grpc_front.service import SERVICE, GrpcService
 from gateway.tests.cluster import Cluster, Node, settle
 from remoting.limits import ConnectionLimits

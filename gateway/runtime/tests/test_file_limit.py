@@ -2,7 +2,7 @@ import resource
 
 import pytest
 
-from gateway.broker.store_settings import build_store_config
+from gateway.broker.messages.store_settings import build_store_config
 from gateway.config.process import BrokerConfig
 from gateway.runtime.file_limit import within_file_limit
 

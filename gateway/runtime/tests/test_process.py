@@ -14,7 +14,9 @@ def test_the_collector_works_from_the_end_of_a_start_on():
 
 def test_the_command_line_is_there_without_what_only_help_needs():
     found = subprocess.run(
-        [sys.executable, "-c", "import sys, gateway.cli; print(*sys.modules)"], capture_output=True, text=True
+        [sys.executable, "-c", "import sys, gateway.commands.cli; print(*sys.modules)"],
+        capture_output=True,
+        text=True,
     )
-    assert {"trio", "importlib.metadata", "gateway.server"}.isdisjoint(found.stdout.split())
-    assert "gateway.cli" in found.stdout.split()
+    assert {"trio", "importlib.metadata", "gateway.process.server"}.isdisjoint(found.stdout.split())
+    assert "gateway.commands.cli" in found.stdout.split()

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from codec import fastjson
-from gateway.broker.consumer_filters import ConsumerFilterTable
-from gateway.broker.consumer_offsets import ConsumerOffsets
-from gateway.broker.filter_cache import FilterCache
-from gateway.broker.group_table import GroupTable
+from gateway.broker.consumers.consumer_offsets import ConsumerOffsets
+from gateway.broker.consumers.group_table import GroupTable
+from gateway.broker.delayed.timer_metrics import TimerMetrics
+from gateway.broker.filters.consumer_filters import ConsumerFilterTable
+from gateway.broker.filters.filter_cache import FilterCache
 from gateway.broker.pop.request_modes import RequestModes
-from gateway.broker.timer_metrics import TimerMetrics
-from gateway.broker.topic_table import TopicDefaults, TopicTable
+from gateway.broker.topics.topic_table import TopicDefaults, TopicTable
 from gateway.config.limits import BrokerLimits
 from gateway.runtime.config_file import ChangingTable
 from gateway.runtime.saved_tables import (

@@ -140,7 +140,7 @@ class EmbeddedTarget:
         """Return the command line, with all settings that are no secret."""
         settings, secrets = self._settings, _secret_keys()
         keys = {**settings.settings, "mirrorTarget": "true"}
-        command = [sys.executable, "-m", "gateway.cli", "serve", "--host", "127.0.0.1"]
+        command = [sys.executable, "-m", "gateway.commands.cli", "serve", "--host", "127.0.0.1"]
         command += ["--port", str(settings.namesrv_port), "--broker-port", str(settings.broker_port)]
         command += ["--brokers", str(settings.brokers), "--store", settings.store]
         command += ["--advertise", "127.0.0.1", "--ready-file", str(self._ready), "--log-level", "warning"]

@@ -4,8 +4,8 @@ import sys
 
 import click
 
-from gateway.console.password_hash import MIN_PASSWORD_CHARS, PasswordHash
-from gateway.console.settings import OPERATOR, VIEWER, ConsoleUser
+from gateway.http_server.password_hash import MIN_PASSWORD_CHARS, PasswordHash
+from gateway.http_server.settings import OPERATOR, VIEWER, ConsoleUser
 from toolkit.toml_tables import load_table
 
 

@@ -13,7 +13,7 @@ import trio
 
 from codec.constants import ResponseCode
 from codec.java_numbers import I64, JavaInteger
-from gateway.console.errors import HTTP_BAD_GATEWAY, ConsoleError
+from gateway.http_server.errors import HTTP_BAD_GATEWAY, ConsoleError
 from gateway.runtime.metrics import Distribution, Metric
 from gateway.runtime.supervise import TaskSupervisor
 from gateway.shadow.clusters.broker_pairs import find_counterpart

@@ -18,7 +18,7 @@ import click
 import orjson
 
 from gateway.config.keys import CONSOLE_ENVIRONMENT_PREFIX
-from gateway.console.settings import ConsoleSettings, is_loopback
+from gateway.http_server.settings import ConsoleSettings, is_loopback
 from gateway.shadow.clusters.cluster import split_address
 from toolkit.exit_codes import ConfigurationError
 from toolkit.toml_tables import load_table

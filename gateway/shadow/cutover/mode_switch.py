@@ -4,7 +4,7 @@ Usually sends go to the primary and are mirrored to the target. In mode target-p
 copied back to the primary, where consumers stay. The mirror copies them back; `mover` moves consumers.
 """
 
-from gateway.console.errors import OperationRefused
+from gateway.http_server.errors import OperationRefused
 from gateway.shadow.cutover.checks import MoveCheck
 from gateway.shadow.cutover.director import MoveDirector
 from gateway.shadow.cutover.mover import Mover, all_hold

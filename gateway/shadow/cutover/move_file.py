@@ -8,7 +8,7 @@ from typing import Any
 
 import trio
 
-from gateway.console.errors import OperationRefused
+from gateway.http_server.errors import OperationRefused
 from gateway.runtime.config_file import SmallFiles
 from gateway.runtime.run_blocking import RunBlocking
 from gateway.runtime.state_file import StateFile

@@ -24,7 +24,7 @@ from typing import Any, Final
 import trio
 
 from codec.topics import dlq_topic
-from gateway.console.errors import OperationRefused
+from gateway.http_server.errors import OperationRefused
 from gateway.runtime.metrics import Metric
 from gateway.shadow.clusters.cluster_pair import LOOKUP_ERRORS
 from gateway.shadow.cutover.bypass_watch import BypassWatch

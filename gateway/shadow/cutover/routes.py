@@ -4,8 +4,8 @@ import math
 from functools import partial
 from typing import Any, Final
 
-from gateway.console.errors import HTTP_BAD_GATEWAY, HTTP_CONFLICT, ConsoleError, OperationRefused
-from gateway.console.server import RouteRegistry
+from gateway.http_server.errors import HTTP_BAD_GATEWAY, HTTP_CONFLICT, ConsoleError, OperationRefused
+from gateway.http_server.server import RouteRegistry
 from gateway.shadow.clusters.cluster import CLUSTER_ERRORS
 from gateway.shadow.clusters.full_sync import FullSync
 from gateway.shadow.cutover.mover import ALLOWANCES, ConfirmationNeeded, Mover, StepReport

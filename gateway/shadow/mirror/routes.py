@@ -3,8 +3,8 @@
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from gateway.console.errors import HTTP_BAD_GATEWAY, HTTP_CONFLICT, ConsoleError, OperationRefused
-from gateway.console.server import RouteRegistry
+from gateway.http_server.errors import HTTP_BAD_GATEWAY, HTTP_CONFLICT, ConsoleError, OperationRefused
+from gateway.http_server.server import RouteRegistry
 from gateway.shadow.clusters.cluster import CLUSTER_ERRORS
 from gateway.shadow.mirror.mirror import Mirror
 

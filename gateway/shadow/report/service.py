@@ -12,8 +12,8 @@ from typing import Any, Final
 import orjson
 import trio
 
-from gateway.console.server import Console
-from gateway.console.settings import ConsoleSettings
+from gateway.http_server.server import Console
+from gateway.http_server.settings import ConsoleSettings
 from gateway.runtime.metrics import MetricRegistry
 from gateway.runtime.supervise import TaskSupervisor
 from gateway.shadow.compare.service import ComparisonService

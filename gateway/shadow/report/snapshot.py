@@ -11,8 +11,8 @@ from typing import Any, Final
 import orjson
 import trio
 
-from gateway.console.http_connection import Page
-from gateway.console.server import JSON, Console
+from gateway.http_server.http_connection import Page
+from gateway.http_server.server import JSON, Console
 from gateway.runtime.metrics import Metric, MetricRegistry
 from gateway.shadow.report.traffic_series import TrafficSeries
 from toolkit.settings import settings_of

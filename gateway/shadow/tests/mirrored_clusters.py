@@ -12,7 +12,7 @@ import trio
 
 from codec.command import encode_command
 from codec.message import Message, iter_messages
-from gateway.broker.processors.broker import Broker
+from gateway.broker.broker import Broker
 from gateway.shadow.mirror.diverged_queues import DivergedQueues
 from gateway.shadow.mirror.mirror import Mirror
 from gateway.shadow.mirror.mirror_factory import MirrorFactory, make_directions

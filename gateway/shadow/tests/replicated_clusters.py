@@ -5,7 +5,7 @@ from typing import Any
 import trio
 
 from codec.message import Message, iter_messages
-from gateway.broker.processors.broker import Broker
+from gateway.broker.broker import Broker
 from gateway.shadow.replication.feed_set import FeedSet
 from gateway.shadow.replication.settings import ReplicationSettings
 from gateway.shadow.tests.two_clusters import ClusterView

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 import trio
 
 from gateway.config.process import ListenerLimits, NamesrvConfig, ProcessConfig, ServeConfig
+from gateway.process.server import Server
 from gateway.runtime.process import leaves
 from gateway.runtime.stop_signals import StopSignals
-from gateway.server import Server
 from gateway.shadow.config import ShadowConfig, load_config
 from gateway.shadow.server import ShadowServer
 from gateway.tests.cluster import message

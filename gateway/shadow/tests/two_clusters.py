@@ -10,7 +10,7 @@ from typing import Any
 import trio
 from trio.testing import memory_stream_pair
 
-from gateway.broker.processors.broker import Broker
+from gateway.broker.broker import Broker
 from gateway.shadow.clusters.cluster import Cluster
 from gateway.tests import cluster as simulation
 from remoting.tests.virtual import AsyncTest, set_signature

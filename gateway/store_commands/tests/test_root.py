@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from gateway import cli
+from gateway.commands import cli
 from storage.tools.tests.stores import (
     COUNT,
     flip_bit,
@@ -181,7 +181,7 @@ def test_the_commit_log_may_be_elsewhere(root: Path, tmp_path: Path) -> None:
 def test_commands_start_quickly(root: Path) -> None:
     """In processor time: others may use the machine."""
     before = processor_time_of_children_s()
-    subprocess.run([sys.executable, "-m", "gateway.cli", "store", "inspect", str(root)], check=True)
+    subprocess.run([sys.executable, "-m", "gateway.commands.cli", "store", "inspect", str(root)], check=True)
     assert processor_time_of_children_s() - before < MAX_START_S
 
 
@@ -192,7 +192,7 @@ def processor_time_of_children_s() -> float:
 
 def test_no_store_command_imports_the_servers(root: Path) -> None:
     program = (
-        "import sys\nfrom gateway.cli import main\n"
+        "import sys\nfrom gateway.commands.cli import main\n"
         f"try: main(['store', 'verify', {str(root)!r}, *{SIZES!r}])\nexcept SystemExit: pass\n"
         "print([name for name in sys.modules if name.split('.')[0] in ('trio', 'rich', 'construct')])"
     )
@@ -224,7 +224,7 @@ def test_a_backup_is_restored_by_a_plain_copy(root: Path, tmp_path: Path) -> Non
 
 
 def test_a_progress_bar_on_a_terminal_only(root: Path) -> None:
-    command = [sys.executable, "-m", "gateway.cli", "store", "verify", str(root), *SIZES]
+    command = [sys.executable, "-m", "gateway.commands.cli", "store", "verify", str(root), *SIZES]
     assert subprocess.run(command, capture_output=True, check=True).stderr == b""
     screen, terminal = os.openpty()
     try:

@@ -85,7 +85,7 @@ def test_fixtures_serve_all_scopes_and_event_loops(run_pytest):
 def test_unused_plugin_imports_no_server(run_pytest):
     status, output = run_pytest(
         "import sys\n\ndef test_nothing():\n"
-        "    heavy = {'trio', 'orjson', 'gateway.local_brokers', 'gateway.testing.double'}\n"
+        "    heavy = {'trio', 'orjson', 'gateway.process.local_brokers', 'gateway.testing.double'}\n"
         "    assert heavy & sys.modules.keys() == set()\n"
         "    assert 'gateway.testing.pytest_plugin' in sys.modules\n"
     )

@@ -10,7 +10,7 @@ COMMIT_LOG: Final = "storage/commit_log.py"
 FILES: Final = "storage/files.py"
 FLUSH_GUARD: Final = "storage/flush_guard.py"
 TEST_FLUSH_GUARD: Final = "storage/tests/test_flush_guard.py"
-GROUP_COMMIT: Final = "gateway/broker/group_commit.py"
+GROUP_COMMIT: Final = "gateway/broker/messages/group_commit.py"
 _INTERLEAVING: Final = "storage/tests/test_store_interleaving.py::"
 INTERLEAVED: Final = _INTERLEAVING + "test_a_checkpoint_and_a_change_at_the_same_time"
 KILLED_APPEND: Final = _INTERLEAVING + "test_a_process_killed_in_the_middle_of_an_append"
@@ -19,7 +19,7 @@ TEST_FILES: Final = "storage/tests/test_files.py"
 TEST_INDEX: Final = "storage/tests/test_index_recovery.py"
 TEST_RECOVERY: Final = "storage/tests/test_recovery.py"
 TEST_CLOSING: Final = "storage/tests/test_store_closing.py"
-TEST_GROUP_COMMIT: Final = "gateway/broker/tests/test_group_commit.py"
+TEST_GROUP_COMMIT: Final = "gateway/broker/messages/tests/test_group_commit.py"
 
 
 _REST: Final = (

@@ -6,11 +6,11 @@ from storage.tests.planting.defect import Defect, Law, change
 from storage.tests.planting.log_defects import TEST_RECOVERY
 
 STAGED: Final = "storage/staged_files.py"
-BATCHES: Final = "gateway/broker/staged_batches.py"
+BATCHES: Final = "gateway/broker/requests/staged_batches.py"
 RETENTION: Final = "storage/retention.py"
 CONFIG_FILE: Final = "gateway/runtime/config_file.py"
 TEST_STAGED: Final = "storage/tests/test_staged_files.py"
-TEST_BATCHES: Final = "gateway/broker/tests/test_staged_batches.py"
+TEST_BATCHES: Final = "gateway/broker/requests/tests/test_staged_batches.py"
 TEST_RETENTION: Final = "storage/tests/test_retention.py"
 TEST_STORE: Final = "storage/tests/test_store.py"
 TEST_TABLES: Final = "gateway/runtime/tests/test_config_file.py"
@@ -127,31 +127,31 @@ OTHER_DEFECTS: Final = (
         "copies-of-a-half-message-not-connected-after-a-crash",
         Law.HALF_MESSAGES,
         change(
-            "gateway/broker/transaction_checks.py",
+            "gateway/broker/transactions/transaction_checks.py",
             "            yield from self._find_copies_before_start(queue_id, first)\n",
             "            pass\n",
         ),
-        ("gateway/broker/tests/test_transaction_checks.py",),
+        ("gateway/broker/transactions/tests/test_transaction_checks.py",),
     ),
     Defect(
         "decision-about-a-place-before-the-start-forgotten",
         Law.HALF_MESSAGES,
         change(
-            "gateway/broker/transaction_checks.py",
+            "gateway/broker/transactions/transaction_checks.py",
             "copies.first_offset(message.queue_offset) < self._opened",
             "message.queue_offset < self._opened",
         ),
-        ("gateway/broker/tests/test_transaction_checks.py",),
+        ("gateway/broker/transactions/tests/test_transaction_checks.py",),
     ),
     Defect(
         "half-message-committed-twice",
         Law.HALF_MESSAGES,
         change(
-            "gateway/broker/transaction_checks.py",
+            "gateway/broker/transactions/transaction_checks.py",
             "        if copies.is_ended(before) or self._is_committed(message, copies):\n",
             "        if copies.is_ended(before):\n",
         ),
-        ("gateway/broker/tests/test_transaction_checks.py",),
+        ("gateway/broker/transactions/tests/test_transaction_checks.py",),
     ),
     Defect(
         "pops-forgotten-by-a-crash",

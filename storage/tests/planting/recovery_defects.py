@@ -295,7 +295,7 @@ RECOVERY_DEFECTS: Final = (
         "group-offset-beyond-the-end-after-a-crash",
         Law.COMMITTED_OFFSETS,
         change(
-            "gateway/broker/consumer_offsets.py",
+            "gateway/broker/consumers/consumer_offsets.py",
             "                if offset > end:\n",
             "                if False:\n",
         ),
@@ -450,16 +450,16 @@ RECOVERY_DEFECTS: Final = (
         "offset-of-delays-corrected-in-memory-only",
         Law.COMMITTED_OFFSETS,
         change(
-            "gateway/broker/delay_service.py",
+            "gateway/broker/delayed/delay_service.py",
             "                self._dirty = True\n            if right < high",
             "            if right < high",
         ),
-        ("gateway/broker/tests/test_delay_service.py",),
+        ("gateway/broker/delayed/tests/test_delay_service.py",),
     ),
     Defect(
         "revive-offset-limited-to-the-next-record",
         Law.POPS,
-        change("gateway/broker/consumer_offsets.py", " - (group == last_done_group)\n", "\n"),
+        change("gateway/broker/consumers/consumer_offsets.py", " - (group == last_done_group)\n", "\n"),
         ("gateway/broker/pop/tests/test_reviver.py",),
     ),
 )

@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from gateway.broker.assembly.build import build_broker
-from gateway.broker.processors.broker import Broker
+from gateway.broker.broker import Broker
 from gateway.runtime.config_file import SettingsTable
 from gateway.tests.broker_fakes import FakeClock, run_inline
 from gateway.tests.cluster import SMALL

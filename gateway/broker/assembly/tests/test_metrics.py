@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from gateway.broker.assembly.metrics import broker_metrics
-from gateway.broker.client_registry import GroupMember
-from gateway.broker.stored_counts import MessageType
-from gateway.broker.traffic_stats import BrokerStats
+from gateway.broker.consumers.client_registry import GroupMember
+from gateway.broker.statistics.stored_counts import MessageType
+from gateway.broker.statistics.traffic_stats import BrokerStats
 from gateway.runtime.metrics import Distribution, Metric
 from gateway.tests.broker_fakes import FakeConnection
 from gateway.tests.broker_world import World

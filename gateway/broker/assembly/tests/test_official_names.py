@@ -9,8 +9,8 @@ import trio
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.broker.assembly.metrics import broker_metrics
-from gateway.broker.stored_counts import MessageType
-from gateway.console.exposition import render_exposition
+from gateway.broker.statistics.stored_counts import MessageType
+from gateway.http_server.exposition import render_exposition
 from gateway.runtime.metrics import MetricRegistry
 from gateway.tests.broker_fakes import FakeConnection
 from gateway.tests.broker_world import World

@@ -3,19 +3,19 @@ import contextlib
 import pytest
 import trio
 
-from gateway.broker.broadcast_offsets import BroadcastOffsets
-from gateway.broker.client_registry import ClientRegistry
-from gateway.broker.consumer_offsets import ConsumerOffsets
-from gateway.broker.delay_service import DelayService
-from gateway.broker.group_commit import GroupCommit
-from gateway.broker.long_poll import LongPolls
-from gateway.broker.message_writer import NewMessage
+from gateway.broker.consumers.broadcast_offsets import BroadcastOffsets
+from gateway.broker.consumers.client_registry import ClientRegistry
+from gateway.broker.consumers.consumer_offsets import ConsumerOffsets
+from gateway.broker.delayed.delay_service import DelayService
+from gateway.broker.delayed.timer_delivery import TimerDelivery
+from gateway.broker.messages.group_commit import GroupCommit
+from gateway.broker.messages.message_writer import NewMessage
 from gateway.broker.pop.deadlines import Deadlines
-from gateway.broker.timer_delivery import TimerDelivery
-from gateway.broker.topic_table import SAVE_INTERVAL_S
-from gateway.broker.traffic_rates import TrafficRates
-from gateway.broker.transaction_checks import TransactionChecks
-from gateway.broker.transactions import OpMessageWriter
+from gateway.broker.statistics.traffic_rates import TrafficRates
+from gateway.broker.topics.topic_table import SAVE_INTERVAL_S
+from gateway.broker.transactions.end_transaction import OpMessageWriter
+from gateway.broker.transactions.transaction_checks import TransactionChecks
+from gateway.broker.waiting.long_poll import LongPolls
 from gateway.tests.cluster import EPOCH_MS, bodies, message, pull, settle, simulated
 from remoting.bodies.heartbeat import ConsumerData, HeartbeatData
 from remoting.bodies.pop import SetMessageRequestModeRequestBody

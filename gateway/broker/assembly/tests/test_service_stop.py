@@ -8,7 +8,7 @@ import trio
 
 from codec.command import Command
 from codec.constants import VERSION_NAMES, ResponseCode
-from gateway.broker.go_away import MAX_LINGER_S, QUIET_S
+from gateway.broker.limits.go_away import MAX_LINGER_S, QUIET_S
 from gateway.tests.cluster import message, pull, settle, simulated
 from gateway.tests.popping import notification, pop_request
 from remoting.declare import Request

@@ -1,7 +1,7 @@
 from functools import partial
 
 from gateway.broker.pop.deadlines import MAX_CANCELLED_KEPT, Deadlines
-from gateway.broker.wake_signal import WakeSignal
+from gateway.broker.waiting.wake_signal import WakeSignal
 
 
 def test_what_is_due_is_done_in_order_and_no_more_than_asked_for():

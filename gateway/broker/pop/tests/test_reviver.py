@@ -4,8 +4,8 @@ import pytest
 import trio
 
 from codec.message import decode_message
-from gateway.broker.damaged_records import RecordKind
-from gateway.broker.message_writer import NewMessage
+from gateway.broker.messages.damaged_records import RecordKind
+from gateway.broker.messages.message_writer import NewMessage
 from gateway.broker.pop import reviver as reviver_module
 from gateway.broker.pop.receipts import REVIVE_GROUP, SEEN_GROUP
 from gateway.tests.cluster import EPOCH_MS, settle, simulated

@@ -2,10 +2,10 @@ import contextlib
 
 import trio
 
-from gateway.broker.long_poll import LongPolls
-from gateway.broker.message_writer import NewMessage
+from gateway.broker.messages.message_writer import NewMessage
 from gateway.broker.pop.pop_handler import PopHandler
-from gateway.broker.waiting_request import MAX_WAITING_HEADER_CHARS
+from gateway.broker.waiting.long_poll import LongPolls
+from gateway.broker.waiting.waiting_request import MAX_WAITING_HEADER_CHARS
 from gateway.tests.cluster import settle, simulated
 from gateway.tests.popping import REVIVE, Client, bodies, notification, now, pop_request
 from remoting.errors import RemotingClosed

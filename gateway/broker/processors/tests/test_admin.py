@@ -1,6 +1,6 @@
 import pytest
 
-from gateway.broker.stored_counts import MessageType
+from gateway.broker.statistics.stored_counts import MessageType
 from gateway.config.properties_file import parse_properties
 from gateway.tests.broker_world import World
 from remoting.errors import RequestError

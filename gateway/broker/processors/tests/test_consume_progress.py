@@ -1,7 +1,7 @@
 import pytest
 
 from codec.command import Command
-from gateway.broker.traffic_rates import GROUP_GET
+from gateway.broker.statistics.traffic_rates import GROUP_GET
 from gateway.tests.broker_fakes import FakeConnection
 from gateway.tests.broker_world import World
 from gateway.tests.cluster import pull

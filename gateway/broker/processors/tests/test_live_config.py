@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from gateway.broker.quotas import ALL_TOPICS, BYTES, MESSAGES, PULL, SEND, QuotaKey
-from gateway.broker.store_settings import build_store_config
+from gateway.broker.limits.quotas import ALL_TOPICS, BYTES, MESSAGES, PULL, SEND, QuotaKey
+from gateway.broker.messages.store_settings import build_store_config
 from gateway.config.keys import Key, keys_of, with_values
 from gateway.config.process import BrokerConfig
 from gateway.tests.broker_world import World
@@ -32,13 +32,13 @@ HOLDERS = {
     "assembly/metrics.py": "config",
     "assembly/registration.py": "config",
     "assembly/service.py": "config",
-    "broadcast_offsets.py": "broadcasts._config",
-    "client_registry.py": "clients.limits",
-    "consumer_filters.py": "consumer_filters.limits",
-    "consumer_offsets.py": "offsets.limits",
-    "filter_cache.py": "filter_cache.limits",
-    "flow_control.py": "flow_control._config",
-    "group_table.py": "groups.limits",
+    "consumers/broadcast_offsets.py": "broadcasts._config",
+    "consumers/client_registry.py": "clients.limits",
+    "filters/consumer_filters.py": "consumer_filters.limits",
+    "consumers/consumer_offsets.py": "offsets.limits",
+    "filters/filter_cache.py": "filter_cache.limits",
+    "limits/flow_control.py": "flow_control._config",
+    "consumers/group_table.py": "groups.limits",
     "pop/pop_handler.py": "pop.pop_handler.config",
     "pop/pop_offsets.py": "pop.state.pop_offsets.config",
     "pop/queries.py": "pop.queries.config",
@@ -46,20 +46,25 @@ HOLDERS = {
     "pop/request_modes.py": "pop.request_modes.limits",
     "pop/reviver.py": "pop.state.reviver.config",
     "pop/waiting_pops.py": "pop.state.waiting_pops.config",
-    "pull_handler.py": "pull_handler._config",
-    "queue_locks.py": "queue_locks.limits",
-    "send_handler.py": "send_handler._config",
-    "timer_delivery.py": "timer_delivery._config",
-    "timer_scheduler.py": "timer_delivery.scheduler._config",
-    "topic_table.py": "topics.limits",
-    "transaction_checks.py": "transaction_checks._config",
-    "transactions.py": "transactions._config",
+    "requests/pull_handler.py": "pull_handler._config",
+    "consumers/queue_locks.py": "queue_locks.limits",
+    "requests/send_handler.py": "send_handler._config",
+    "delayed/timer_delivery.py": "timer_delivery._config",
+    "delayed/timer_scheduler.py": "timer_delivery.scheduler._config",
+    "topics/topic_table.py": "topics.limits",
+    "transactions/transaction_checks.py": "transaction_checks._config",
+    "transactions/end_transaction.py": "transactions._config",
 }
 """The place where a running broker holds the configuration that a module reads.
 
 Request processors read the broker's own.
 """
-START_ONLY = {"assembly/build.py", "store_settings.py", "quotas.py", "topic_recovery.py"}
+START_ONLY = {
+    "assembly/build.py",
+    "messages/store_settings.py",
+    "limits/quotas.py",
+    "topics/topic_recovery.py",
+}
 """Modules that copy values; `COPIES` names where to."""
 COPIES = {
     "autoCreateTopicEnable": "topics.auto_create",

@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from codec.capture import BlockBuilder, encode_header, encode_index, walk_blocks
-from gateway.cli import main
+from gateway.commands.cli import main
 from gateway.shadow.capture.tests.test_replay_plan import record, send
 from gateway.shadow.tests.capture_fakes import EPOCH_MS
 

@@ -2,7 +2,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from gateway.cli import main
+from gateway.commands.cli import main
 from gateway.shadow.commands import cutover as commands
 from gateway.shadow.commands.cutover import render_table
 from gateway.shadow.console.client import ConsoleRefused, ConsoleUnreachable

@@ -9,14 +9,14 @@ from contextlib import contextmanager
 import pytest
 from click.testing import CliRunner
 
-from gateway.cli import main
+from gateway.commands.cli import main
 from gateway.shadow.config_docs import example_file
 from remoting.blocking import BlockingClient
 from remoting.requests.namesrv import GetBrokerClusterInfo
 
 
 def test_servers_start_without_the_gateway():
-    code = "import sys, gateway.cli, gateway.server; print([m for m in sys.modules if 'shadow' in m])"
+    code = "import sys, gateway.commands.cli, gateway.process.server; print([m for m in sys.modules if 'shadow' in m])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
@@ -48,7 +48,7 @@ def test_mistakes_are_reported(arguments, reason):
 @contextmanager
 def start_gateway(*arguments):
     """Start a process of this project; yield it and the content of its ready line."""
-    command = [sys.executable, "-m", "gateway.cli", *arguments]
+    command = [sys.executable, "-m", "gateway.commands.cli", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             yield process, json.loads(process.stdout.readline())

@@ -5,7 +5,7 @@ import pytest
 import trio
 
 from codec.command import encode_command
-from gateway.console.errors import ConsoleError
+from gateway.http_server.errors import ConsoleError
 from gateway.shadow.compare.answer_diff import ComparisonTerms
 from gateway.shadow.compare.parity import ParityRange
 from gateway.shadow.compare.service import ComparisonService, match_topics

@@ -6,9 +6,9 @@ import trio
 from click import ClickException
 from click.testing import CliRunner
 
-from gateway.console.errors import ConsoleError
-from gateway.console.server import Console
-from gateway.console.settings import ConsoleSettings
+from gateway.http_server.errors import ConsoleError
+from gateway.http_server.server import Console
+from gateway.http_server.settings import ConsoleSettings
 from gateway.runtime.metrics import MetricRegistry
 from gateway.shadow.commands.root import shadow
 from gateway.shadow.console.client import (

@@ -4,7 +4,7 @@ import pytest
 import trio
 import trio.lowlevel
 
-from gateway.console.errors import OperationRefused
+from gateway.http_server.errors import OperationRefused
 from gateway.shadow.cutover.move_file import MoveFile
 from gateway.shadow.cutover.moves import Move, MoveState, QueueEnds
 from storage.files import DiskFiles, MemoryFiles

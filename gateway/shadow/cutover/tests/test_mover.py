@@ -3,7 +3,7 @@ import contextlib
 import pytest
 import trio
 
-from gateway.console.errors import OperationRefused
+from gateway.http_server.errors import OperationRefused
 from gateway.shadow.clusters.metadata_sync import copy_topic
 from gateway.shadow.cutover.moves import MoveState
 from gateway.shadow.cutover.settings import CutoverSettings

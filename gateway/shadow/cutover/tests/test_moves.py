@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from gateway.console.errors import OperationRefused
+from gateway.http_server.errors import OperationRefused
 from gateway.shadow.cutover.moves import Move, MoveState, MoveStep, QueueEnds
 from gateway.shadow.traffic.exchange import Side
 

@@ -2,7 +2,7 @@ import contextlib
 
 import pytest
 
-from gateway.console.errors import ConsoleError
+from gateway.http_server.errors import ConsoleError
 from gateway.shadow.clusters.full_sync import FullSync
 from gateway.shadow.cutover.routes import CutoverRoutes
 from gateway.shadow.cutover.tests.test_mover import broker, load, world

@@ -5,7 +5,7 @@ import contextlib
 import pytest
 import trio
 
-from gateway.console.errors import ConsoleError, OperationRefused
+from gateway.http_server.errors import ConsoleError, OperationRefused
 from gateway.shadow.cutover.tests.test_bypass_watch import send_past_the_gateway
 from gateway.shadow.cutover.tests.test_mover import C, M, P, broker, load, refusal_reason, take_step, world
 from gateway.shadow.cutover.tests.test_routes import serve_routes

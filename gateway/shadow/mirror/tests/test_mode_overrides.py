@@ -4,8 +4,8 @@ import pytest
 import trio
 from click.testing import CliRunner
 
-from gateway.console.server import Console
-from gateway.console.settings import ConsoleSettings
+from gateway.http_server.server import Console
+from gateway.http_server.settings import ConsoleSettings
 from gateway.runtime.metrics import MetricRegistry
 from gateway.shadow.commands.root import shadow
 from gateway.shadow.cutover.mode_switch import ModeSwitch

@@ -8,7 +8,7 @@ import trio
 from click import ClickException
 from click.testing import CliRunner
 
-from gateway.console.settings import ConsoleSettings
+from gateway.http_server.settings import ConsoleSettings
 from gateway.runtime.metrics import MetricRegistry
 from gateway.shadow.commands.root import shadow
 from gateway.shadow.report.optional_packages import import_optional
@@ -109,10 +109,10 @@ def test_servers_need_none_of_the_libraries():
     code = (
         "import sys\n"
         "for name in ('h11', 'prometheus_client', 'rich', 'matplotlib'): sys.modules[name] = None\n"
-        "from gateway.cli import main\n"
+        "from gateway.commands.cli import main\n"
         "main(['serve', '--help'], standalone_mode=False)\n"
         "assert 'gateway.shadow' not in sys.modules\n"
-        "import gateway.server\n"
+        "import gateway.process.server\n"
         "assert 'gateway.shadow' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)
@@ -122,7 +122,7 @@ def test_a_gateway_without_the_extra_says_so():
     code = (
         "import sys\n"
         "sys.modules['matplotlib'] = None\n"
-        "from gateway.cli import main\n"
+        "from gateway.commands.cli import main\n"
         "main(['shadow', '--set', 'primary.namesrv=[\"127.0.0.1:1\"]', '--set', 'report.file=report.html'])\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

@@ -1,0 +1,1 @@
+"""Consumers: the registry of clients, groups, consumer offsets, queue locks and conflicting subscriptions."""

@@ -1,0 +1,1 @@
+"""Consumers' filters: tags and SQL92 expressions, compiled, cached, and kept for their groups."""

@@ -1,0 +1,1 @@
+"""Refusing and delaying requests under load: flow control, quotas, and the farewell of a stopping broker."""

@@ -1,0 +1,311 @@
+"""Flow control: refuse or delay requests before their handlers run, when the broker is overloaded, the disk stalls or a
+quota is exhausted.
+
+The official broker has a thread pool and a queue for each kind of request, and limits the queues. This broker has
+neither. It limits the time from the moment the reactor finds a socket readable until the request's turn comes, and
+with SYNC_FLUSH the number of sends that wait for the disk. While the disk stalls it refuses new sends
+([REJECTREQUEST]), so it never has to refuse waiting ones: the official remarks [PCBUSY_CLEAN_QUEUE] and
+[PC_SYNCHRONIZED] do not occur.
+
+A request code without a limit costs nothing: when settings or topics change, `FlowControl.refresh_guards` wraps the
+handlers that need guards and unwraps all others. The limits of one connection live in `remoting/limits.py`, the
+counting of quotas in `quotas.py`.
+"""
+
+from collections.abc import Callable, MutableMapping
+from math import floor
+from typing import Any, Final
+
+import trio
+
+from codec.batch import ENTRY_HEAD
+from codec.command import Command, encode_response
+from codec.constants import MASTER_ID, ResponseCode
+from codec.java_numbers import parse_integer_or
+from gateway.broker.limits.go_away import GoAway
+from gateway.broker.limits.quotas import PULL, SEND, Quotas
+from gateway.broker.messages.group_commit import GroupCommit
+from gateway.config.process import BrokerConfig
+from remoting.connection import Connection, Handler
+from remoting.declare import Request
+from remoting.errors import RequestError
+from remoting.handler_table import Protect, leave_unprotected
+from remoting.requests.client import CheckClientConfig, GetConsumerListByGroup, HeartBeat, UnregisterClient
+from remoting.requests.offsets import QueryConsumerOffset, UpdateConsumerOffset
+from remoting.requests.pop import (
+    AckMessage,
+    BatchAckMessage,
+    ChangeMessageInvisibletime,
+    Notification,
+    PeekMessage,
+    PollingInfo,
+    PopMessage,
+    QueryAssignment,
+    SetMessageRequestMode,
+)
+from remoting.requests.pull import LitePullMessage, PullMessage
+from remoting.requests.query import QueryMessage, ViewMessageById
+from remoting.requests.send import (
+    ConsumerSendMsgBack,
+    RecallMessage,
+    SendBatchMessage,
+    SendMessage,
+    SendMessageV2,
+    SendReplyMessage,
+    SendReplyMessageV2,
+)
+from remoting.requests.transaction import EndTransaction
+from storage.store import MessageStore
+
+START_TEXT: Final = "start flow control for a while"
+
+
+def long_wait_remark(waited_ms: int, queue_size: int) -> str:
+    """Return the official remark for a request that waited too long before it was handled."""
+    period = f"period in queue: {waited_ms}ms, size of queue: {queue_size}"
+    return f"[TIMEOUT_CLEAN_QUEUE]broker busy, {START_TEXT}, {period}"
+
+
+def _codes(*requests: type[Request[Any]]) -> frozenset[int]:
+    return frozenset(request.code for request in requests)
+
+
+SENDS: Final = _codes(SendMessage, SendMessageV2, SendBatchMessage)
+PULLS: Final = _codes(PullMessage, LitePullMessage, PopMessage)
+STALLED_BY_DISK: Final = SENDS | _codes(ConsumerSendMsgBack)
+"""Codes that SendMessageProcessor serves."""
+SEND_QUEUE: Final = STALLED_BY_DISK | _codes(RecallMessage)
+PULL_QUEUE: Final = _codes(PullMessage, PopMessage, PeekMessage, Notification, PollingInfo)
+LITE_PULL_QUEUE: Final = _codes(LitePullMessage)
+HEARTBEAT_QUEUE: Final = _codes(HeartBeat)
+TRANSACTION_QUEUE: Final = _codes(EndTransaction)
+ACK_QUEUE: Final = _codes(AckMessage, BatchAckMessage, ChangeMessageInvisibletime)
+UNLIMITED: Final = _codes(
+    QueryMessage, ViewMessageById, UnregisterClient, CheckClientConfig, GetConsumerListByGroup, QueryConsumerOffset,
+    UpdateConsumerOffset, SendReplyMessage, SendReplyMessageV2, QueryAssignment, SetMessageRequestMode,
+)  # fmt: skip
+"""Codes whose official queues have no limit. Codes in none of these sets belong to the queue of the admin tools."""
+MAX_HOLD_S: Final = 15.0
+BRIEF_HOLD_S: Final = 1.0
+"""Longest hold of a pull or pop that does not ask to be held, as for cold data in the official broker."""
+DEFAULT_MAX_PULL_BYTES: Final = 256 * 1024
+SUSPEND: Final = 2
+
+
+class FlowControl:
+    """Guards for handlers. Source: BrokerFastFailure, NettyRemotingAbstract.processRequestCommand, 5.4.0."""
+
+    def __init__(
+        self, config: BrokerConfig, store: MessageStore, commit: GroupCommit, quotas: Quotas
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._commit = commit
+        self.quotas = quotas
+        self._waited_s: Callable[[], float] = lambda: 0.0
+        self._protect: Protect = leave_unprotected
+        self._handlers: MutableMapping[int, Handler] = {}
+        self._unguarded: dict[int, Handler] = {}
+        self._guarded_quotas = (False, False)
+        self._go_away: GoAway | None = None
+
+    def guard_handlers(
+        self,
+        handlers: MutableMapping[int, Handler],
+        waited_s: Callable[[], float],
+        protect: Protect = leave_unprotected,
+    ) -> None:
+        """Guard these handlers from now on. ``waited_s`` returns how long the current request has waited.
+
+        ``protect`` wraps each guarded handler once more: a request that access control refuses must not use up a quota.
+        """
+        self._handlers, self._unguarded, self._waited_s = handlers, dict(handlers), waited_s
+        self._protect = protect
+        self.refresh_guards()
+
+    def begin_stop(self, go_away: GoAway) -> None:
+        """Send clients away from now on, because the broker stops."""
+        self._go_away = go_away
+        self.refresh_guards()
+
+    def reconfigure(self, config: BrokerConfig) -> None:
+        """Apply changed settings."""
+        self._config = config
+        self.quotas.reconfigure(config)
+        self.refresh_guards()
+
+    def refresh_quota_guards(self) -> None:
+        """Install the guards that current topics need; cheap when a topic changed none of them."""
+        if self._guarded_quotas != (self.quotas.sending, self.quotas.pulling):
+            self.refresh_guards()
+
+    def refresh_guards(self) -> None:
+        """Install the guards that current settings and topics need, and remove all others."""
+        self._guarded_quotas = (self.quotas.sending, self.quotas.pulling)
+        for code, handler in self._unguarded.items():
+            self._handlers[code] = self._protect(code, self._wrap_in_guards(code, handler))
+
+    def _wrap_in_guards(self, code: int, handler: Handler) -> Handler:
+        """Wrap a handler in its guards, from the innermost: quotas, waiting for the disk, waiting time, stop."""
+        if code in SENDS and self.quotas.sending:
+            handler = self._within_send_quota(handler)
+        if code in PULLS and self.quotas.pulling:
+            handler = self._within_pull_quota(handler)
+        if code in SENDS and self._commit.synchronous:
+            handler = self._within_capacity(handler)
+        if self._config.flow.broker_fast_failure_enable and code not in UNLIMITED:
+            handler = self._within_wait_limit(code, handler)
+        if self._go_away is not None:
+            handler = self._go_away.guard(code, handler)
+        return handler
+
+    # -- overload -----------------------------------------------------------------------------------------------
+
+    def _within_wait_limit(self, code: int, handler: Handler) -> Handler:
+        limit_ms = max_wait_ms(self._config, code)
+        stall_s = self._config.flow.page_cache_busy_timeout_ms / 1000
+        stalls = code in STALLED_BY_DISK
+
+        def handle(connection: Connection, command: Command) -> bytes | None:
+            if stalls and self._commit.flushing_s > stall_s:
+                raise busy_refusal(f"[REJECTREQUEST]system busy, {START_TEXT}")
+            waited_ms = floor(self._waited_s() * 1000)
+            if waited_ms >= limit_ms:
+                raise busy_refusal(long_wait_remark(waited_ms, self._commit.held_count))
+            return handler(connection, command)
+
+        return handle
+
+    def _within_capacity(self, handler: Handler) -> Handler:
+        capacity = self._config.flow.send_queue_capacity
+
+        def handle(connection: Connection, command: Command) -> bytes | None:
+            if self._commit.held_count >= capacity:
+                raise busy_refusal(f"[OVERLOAD]system busy, {START_TEXT}")
+            return handler(connection, command)
+
+        return handle
+
+    # -- quotas -------------------------------------------------------------------------------------------------
+
+    def _within_send_quota(self, handler: Handler) -> Handler:
+        quotas = self.quotas
+
+        def handle(connection: Connection, command: Command) -> bytes | None:
+            topic = command.ext.get("topic" if command.code == SendMessage.code else "b", "")
+            exhausted = quotas.describe_exhausted(SEND, topic)
+            if exhausted is not None:
+                raise busy_refusal(f"[REJECTREQUEST]system busy, {START_TEXT}, {exhausted}")
+            answer = handler(connection, command)  # A send that the handler refuses does not count.
+            quotas.consume(SEND, topic, _count_messages(command), len(command.body))
+            return answer
+
+        return handle
+
+    def _within_pull_quota(self, handler: Handler) -> Handler:
+        def handle(connection: Connection, command: Command) -> bytes | None:
+            topic = command.ext.get("topic", "")
+            wait_s = self.quotas.wait_s(PULL, topic)
+            if wait_s > 0:
+                connection.spawn(self._hold_until_allowed, handler, connection, command, wait_s)
+                return None
+            return self._serve_within_quota(handler, connection, command)
+
+        return handle
+
+    def _serve_within_quota(self, handler: Handler, connection: Connection, command: Command) -> bytes | None:
+        """Serve a pull with no more messages and bytes than its quotas have left."""
+        ext = command.ext
+        asked = (
+            parse_integer_or(ext.get("maxMsgNums"), 0),
+            parse_integer_or(ext.get("maxMsgBytes"), DEFAULT_MAX_PULL_BYTES),
+        )
+        room = self.quotas.limit_to_tokens(PULL, ext.get("topic", ""), *asked)
+        for name, wanted, left in zip(("maxMsgNums", "maxMsgBytes"), asked, room, strict=True):
+            if left < wanted:
+                ext[name] = str(left)
+        return handler(connection, command)
+
+    async def _hold_until_allowed(
+        self, handler: Handler, connection: Connection, command: Command, wait_s: float
+    ) -> None:
+        """Answer a pull when its quotas allow it; at the end of its hold, tell the client to pull again.
+        Deviation: the official broker, which only knows such a limit for cold data, refuses push consumers
+        (SYSTEM_BUSY), which then log an error and pause for 3 s. Source: PullMessageProcessor, 5.4.0.
+        """
+        end = trio.current_time() + _hold_s(command)
+        while wait_s > 0 and trio.current_time() < end:
+            await trio.sleep(min(wait_s, end - trio.current_time()))
+            wait_s = self.quotas.wait_s(PULL, command.ext.get("topic", ""))
+        if wait_s > 0:
+            connection.write(self._encode_retry(command))
+        else:
+            connection.answer_late(command, lambda: self._serve_within_quota(handler, connection, command))
+
+    def _encode_retry(self, command: Command) -> bytes:
+        if command.code == PopMessage.code:
+            return self._encode_pop_retry(command)
+        topic, queue_id = command.ext.get("topic", ""), parse_integer_or(command.ext.get("queueId"), 0)
+        ext = {
+            "suggestWhichBrokerId": str(MASTER_ID),
+            "nextBeginOffset": str(parse_integer_or(command.ext.get("queueOffset"), 0)),
+            "minOffset": str(self._store.min_offset(topic, queue_id)),
+            "maxOffset": str(self._store.max_offset(topic, queue_id)),
+        }
+        code = ResponseCode.PULL_RETRY_IMMEDIATELY
+        return encode_response(command.opaque, code, ext, b"", self._pull_remark(topic))
+
+    def _encode_pop_retry(self, command: Command) -> bytes:
+        """Encode the answer of a pop whose wait ended without messages."""
+        invisible_time = parse_integer_or(command.ext.get("invisibleTime"), 0)
+        ext = {"popTime": "0", "invisibleTime": str(invisible_time), "reviveQid": "0", "restNum": "0"}
+        remark = self._pull_remark(command.ext.get("topic", ""))
+        return encode_response(command.opaque, ResponseCode.POLLING_TIMEOUT, ext, b"", remark)
+
+    def _pull_remark(self, topic: str) -> str:
+        return f"{self.quotas.describe_exhausted(PULL, topic) or 'pull quota'}, try again"
+
+
+def max_wait_ms(config: BrokerConfig, code: int) -> int:
+    """Return the wait limit of a code. Source: BrokerFastFailure, BrokerController.registerProcessor, 5.4.0."""
+    for codes, limit_ms in (
+        (SEND_QUEUE, config.flow.wait_time_send_ms),
+        (PULL_QUEUE, config.flow.wait_time_pull_ms),
+        (LITE_PULL_QUEUE, config.flow.wait_time_lite_pull_ms),
+        (HEARTBEAT_QUEUE, config.flow.wait_time_heartbeat_ms),
+        (TRANSACTION_QUEUE, config.flow.wait_time_transaction_ms),
+        (ACK_QUEUE, config.flow.wait_time_ack_ms),
+    ):
+        if code in codes:
+            return limit_ms
+    return config.flow.wait_time_admin_ms
+
+
+def busy_refusal(remark: str) -> RequestError:
+    """Return a refusal that makes stock producers try another broker.
+
+    Source: DefaultMQProducer.retryResponseCodes, 5.4.0.
+    """
+    return RequestError(ResponseCode.SYSTEM_BUSY, remark)
+
+
+def _hold_s(command: Command) -> float:
+    if command.code == PopMessage.code:
+        return (
+            min(MAX_HOLD_S, max(0, parse_integer_or(command.ext.get("pollTime"), 0)) / 1000) or BRIEF_HOLD_S
+        )
+    if not parse_integer_or(command.ext.get("sysFlag"), 0) & SUSPEND:
+        return BRIEF_HOLD_S
+    return min(MAX_HOLD_S, max(0, parse_integer_or(command.ext.get("suspendTimeoutMillis"), 0)) / 1000)
+
+
+def _count_messages(command: Command) -> int:
+    """Return the number of messages in an accepted send."""
+    flag = command.ext.get("batch" if command.code == SendMessage.code else "m", "")
+    if command.code != SendBatchMessage.code and flag.lower() != "true":
+        return 1
+    count, position, body = 0, 0, bytes(command.body)
+    while position < len(body):
+        position += max(ENTRY_HEAD.size, int.from_bytes(body[position : position + 4], "big"))
+        count += 1
+    return count

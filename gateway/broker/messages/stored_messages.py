@@ -1,0 +1,74 @@
+"""Looks up stored messages by a physical offset that a client names.
+
+Such an offset may point into the body of a message, and a body can hold bytes that look like a message, or like its
+start. Nobody can tell such bytes from a message without the queue that should contain it.
+"""
+
+import logging
+
+from codec.errors import MessageFormatError
+from codec.message import Message, decode_message
+from codec.properties import find_property
+from gateway.broker.messages.waiting_message import CLOSED_REAL_TOPICS, WaitingMessage
+from storage.errors import CorruptionError
+from storage.store import MessageStore
+
+log = logging.getLogger(__name__)
+
+
+def find_stored(store: MessageStore, physical_offset: int) -> memoryview | None:
+    """Return the bytes of the message at a physical offset; None when no whole message starts there."""
+    try:
+        return store.message_at(physical_offset)
+    except CorruptionError as error:
+        log.warning("no message at an offset of a request", extra={"reason": str(error)})
+        return None
+
+
+def earliest_log_timestamp(store: MessageStore) -> int:
+    """Return the store timestamp in ms of the first message of the log; -1 when the log is empty."""
+    found = store.commit_log.first_store_timestamp(store.min_physical_offset)
+    return -1 if found is None else found
+
+
+def find_message(store: MessageStore, physical_offset: int) -> Message | None:
+    """Return the decoded message at a physical offset; None when no whole message starts there."""
+    found = find_stored(store, physical_offset)
+    try:
+        return None if found is None else decode_message(found)
+    except MessageFormatError as error:
+        log.warning("no message at an offset of a request", extra={"reason": str(error)})
+        return None
+
+
+def find_in_queue(store: MessageStore, physical_offset: int) -> WaitingMessage | None:
+    """Return the message at a physical offset if its queue has an entry for it; None for any other."""
+    message = _find_waiting(store, physical_offset)
+    if message is None:
+        return None
+    topic = str(message.topic, "utf-8", "replace")
+    place = store.physical_offset_at(topic, message.queue_id, message.queue_offset)
+    return message if place == physical_offset else None
+
+
+def find_topic(store: MessageStore, physical_offset: int) -> str | None:
+    """Return the topic of the message at a physical offset; for one that waits in a system topic, the one it is for.
+
+    Return None when no whole message starts there.
+    """
+    message = _find_waiting(store, physical_offset)
+    if message is None:
+        return None
+    topic = str(message.topic, "utf-8", "replace")
+    if topic in CLOSED_REAL_TOPICS and (real := find_property(message.properties, b"REAL_TOPIC")) is not None:
+        return real.decode("utf-8", "replace")
+    return topic
+
+
+def _find_waiting(store: MessageStore, physical_offset: int) -> WaitingMessage | None:
+    """Return the message at a physical offset, undecoded; None when no whole message starts there."""
+    found = find_stored(store, physical_offset)
+    try:
+        return None if found is None else WaitingMessage.parse(found)
+    except MessageFormatError:
+        return None

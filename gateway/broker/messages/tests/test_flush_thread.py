@@ -1,0 +1,223 @@
+"""Group commit with a thread of its own and a real reactor, on the machine's clock but without waiting for it."""
+
+import socket
+import threading
+import time
+from collections.abc import Awaitable, Callable
+
+import pytest
+import trio
+
+from gateway.broker.messages import group_commit
+from gateway.broker.messages.flush_thread import FlushThread
+from gateway.broker.messages.group_commit import GroupCommit
+from gateway.tests.cluster import inline
+from remoting.reactor import Reactor
+
+pytestmark = pytest.mark.skipif(not Reactor.is_available(), reason="needs epoll")
+
+
+class Unbroken:
+    """The guard of a store of which no flush failed for good."""
+
+    def check(self) -> None:
+        pass
+
+
+class Store:
+    """The part of a store that a flush needs; a flush lasts until `go` is set."""
+
+    durable_offset = max_physical_offset = 0
+
+    def __init__(self) -> None:
+        self.started = threading.Semaphore(0)
+        self.go = threading.Event()
+        self.go.set()
+        self.flush_count = 0
+        self.flushes = Unbroken()
+        self.errors: list[Exception] = []
+
+    def flush(self) -> None:
+        self.flush_count += 1
+        self.started.release()
+        self.go.wait()
+        if self.errors:
+            raise self.errors.pop()
+
+
+class Peer:
+    """A connection of which only what group commit does to it matters."""
+
+    remote = ("peer", 1)
+    outstanding_requests = 0
+
+    def __init__(self, sock: socket.socket | None = None) -> None:
+        self.written: list[bytes] = []
+        self._socket = sock
+
+    def write(self, data: bytes) -> None:
+        self.written.append(data)
+        if self._socket is not None:
+            self._socket.send(data)
+
+
+def with_commit(test: Callable[..., Awaitable[None]]) -> Callable[[], None]:
+    """Run a test with a store, a reactor and a group commit that uses both."""
+
+    async def main() -> None:
+        reactor, store = Reactor(), Store()
+        commit = GroupCommit(
+            store, synchronous=True, interval_ms=500, timeout_ms=60_000, run_blocking=inline, reactor=reactor
+        )
+        with trio.fail_after(30):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(reactor.run)
+                nursery.start_soon(commit.run)
+                try:
+                    await test(commit, store)
+                finally:
+                    store.go.set()
+                    commit.close()
+                    nursery.cancel_scope.cancel()
+
+    def run() -> None:
+        trio.run(main)
+
+    run.__name__ = test.__name__
+    return run
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await trio.sleep(0.001)
+
+
+async def flush_started(store: Store) -> None:
+    await trio.to_thread.run_sync(store.started.acquire)
+
+
+@with_commit
+async def test_answers_queued_during_a_flush_wait_for_the_next_one(commit, store):
+    store.go.clear()
+    one, two = Peer(), Peer()
+    commit.hold_answer(one, b"a")
+    await flush_started(store)
+    for answer in (b"b", b"c"):
+        commit.hold_answer(one, answer)
+    commit.hold_answer(two, b"d")
+    assert commit.flushing_s > 0
+    assert not one.written
+    store.go.set()
+    await until(lambda: commit.held_count == 0)
+    assert one.written == [b"a", b"bc"], "all answers of a connection leave in one write"
+    assert two.written == [b"d"]
+    assert store.flush_count == 2
+    assert one.outstanding_requests == two.outstanding_requests == 0
+    await until(lambda: commit.flushing_s == 0)
+
+
+@with_commit
+async def test_only_what_was_queued_before_a_flush_is_covered_by_it(commit, store):
+    peer = Peer()
+    flush = store.flush
+
+    def flush_and_append() -> None:
+        if store.flush_count == 0:  # a message that is stored while the disk is busy with those before it
+            trio.from_thread.run_sync(commit.hold_answer, peer, b"late", trio_token=token)
+        flush()
+        covered.append(commit._covered)
+
+    token, covered = trio.lowlevel.current_trio_token(), []
+    store.flush = flush_and_append
+    commit.hold_answer(peer, b"early")
+    await until(lambda: commit.held_count == 0)
+    assert (covered, peer.written) == ([1, 2], [b"early", b"late"])
+
+
+@with_commit
+async def test_a_failed_flush_is_repeated_before_anything_is_answered(commit, store):
+    store.errors = [OSError("disk")]
+    peer = Peer()
+    commit.hold_answer(peer, b"a")
+    await until(lambda: store.flush_count == 1 and commit.flushing_s == 0)
+    commit.hold_answer(peer, b"b")
+    assert not peer.written
+    assert store.flush_count == 1, "there is a pause before the next attempt"
+    await until(lambda: commit.held_count == 0)
+    assert (peer.written, store.flush_count) == ([b"ab"], 2)
+
+
+@with_commit
+async def test_a_flush_that_nobody_waits_for(commit, store):
+    commit.hold_answer(Peer(), None)
+    await flush_started(store)
+    await until(lambda: commit.flushing_s == 0)
+    assert store.flush_count == 1
+
+
+@pytest.fixture(autouse=True)
+def short_pause(monkeypatch):
+    monkeypatch.setattr(group_commit, "FLUSH_RETRY_S", 0.05)
+
+
+def test_closing_waits_for_the_flush_that_runs_and_drops_its_outcome():
+    reactor, store, ended = Reactor(), Store(), []
+    before = threading.active_count()
+    thread = FlushThread(store.flush, ended.append, reactor)
+    store.go.clear()
+    thread.start()
+    store.started.acquire()
+    closing = threading.Thread(target=thread.close)
+    closing.start()
+    assert closing.is_alive()
+    store.go.set()
+    closing.join()
+    thread.close()
+    assert threading.active_count() == before
+    reactor.run_readers()
+    assert not ended
+
+
+def test_a_send_that_waits_for_its_flush_does_not_pass_through_the_scheduler():
+    """Counted: steps of trio tasks while a client sends one message after the other."""
+    rounds = 200
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    took_s = []
+
+    def client() -> None:
+        started_s = time.monotonic()
+        for _ in range(rounds):
+            theirs.sendall(b"?")
+            theirs.recv(1)
+        took_s.append(time.monotonic() - started_s)
+
+    async def main() -> int:
+        reactor, store = Reactor(slice_s=1.0, linger_s=5.0), Store()
+        commit = GroupCommit(
+            store, synchronous=True, interval_ms=500, timeout_ms=60_000, run_blocking=inline, reactor=reactor
+        )
+        peer = Peer(ours)
+        reactor.watch(ours.fileno(), lambda: commit.hold_answer(peer, ours.recv(1)))
+        steps = StepCounter()
+        async with trio.open_nursery() as nursery:
+            for work in (reactor.run, commit.run, commit.watch_deadlines):
+                nursery.start_soon(work)
+            trio.lowlevel.add_instrument(steps)
+            await trio.to_thread.run_sync(client)
+            trio.lowlevel.remove_instrument(steps)
+            commit.close()
+            nursery.cancel_scope.cancel()
+        assert store.flush_count >= rounds
+        return steps.count
+
+    with ours, theirs:
+        steps = trio.run(main)
+    assert steps < rounds / 4 + 10 * took_s[0], "a few at the start, and one or two per slice of a second"
+
+
+class StepCounter(trio.abc.Instrument):
+    count = 0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.count += 1

@@ -1,0 +1,468 @@
+"""SEND_MESSAGE in its three forms (codes 10, 310, 320).
+
+Plain messages, half messages and batches take a fast path that never parses their properties. Retry topics, delays,
+timers and messages without a unique key take the special path through `message_writer.py`.
+Source: SendMessageProcessor and AbstractSendMessageProcessor, 5.4.0.
+"""
+
+import random
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from codec.command import Command, ResponseTemplate, encode_response, json_text
+from codec.constants import FAQ, ResponseCode
+from codec.properties import decode_properties
+from codec.sysflag import INNER_BATCH, MULTI_TAGS, TRANSACTION_MASK
+from codec.topics import (
+    PERM_WRITE,
+    RETRY_PREFIX,
+    TRANS_HALF_TOPIC,
+    permission_text,
+)
+from gateway.broker.delayed.timer_scheduler import encode_recall_handle
+from gateway.broker.messages.advertised_hosts import HostView
+from gateway.broker.messages.message_services import MessageServices
+from gateway.broker.messages.message_writer import MessageWriter, NewMessage, read_delay_level, store_refusal
+from gateway.broker.messages.unique_keys import UniqueKeyGenerator
+from gateway.broker.requests.retry_rules import RetryRules
+from gateway.broker.statistics.stored_counts import MessageType, message_type_of
+from gateway.broker.topics.name_validation import check_topic_name, closed_topic_refusal
+from gateway.broker.topics.topic_table import TopicTable, unit_flags
+from gateway.broker.transactions.end_transaction import as_half, half_suffix, is_plain_half
+from gateway.config.process import BrokerConfig
+from remoting.bodies.topics import TopicConfig
+from remoting.connection import Connection
+from remoting.errors import RequestError
+from remoting.header_reader import compile_header_reader
+from remoting.requests.send import SendMessage, SendMessageV2
+from storage.errors import MessageIllegal, StoreFull
+
+_FIELDS_READ: Final = (
+    "topic", "queue_id", "sys_flag", "born_timestamp", "flag", "properties", "reconsume_times",
+    "max_reconsume_times", "batch",
+)  # fmt: skip
+_read_v1 = compile_header_reader(SendMessage, *_FIELDS_READ)
+_read_v2 = compile_header_reader(SendMessageV2, *_FIELDS_READ)
+SEND_V1, SEND_REPLY_V1, SEND_BATCH = 10, 324, 320
+UNIQUE_KEY: Final = "UNIQ_KEY\x01"
+SHARDING_KEY: Final = "__SHARDINGKEY\x01"
+ANSWER_FIELDS: Final[dict[str, type[int] | type[str]]] = {
+    "msgId": str,
+    "queueId": int,
+    "queueOffset": int,
+    "transactionId": str,
+    "MSG_REGION": str,
+    "TRACE_ON": str,
+}
+WAIT: Final = "WAIT\x01"
+MAX_BATCH_TOPIC_LENGTH: Final = 127
+INNER_NUMBER: Final = "INNER_NUM"
+
+
+def _needs_special_path(properties: str) -> bool:
+    """Tell whether a property may need the special path. It searches for text, so it may be True without need.
+
+    Messages of stock clients rarely contain MSG, so that one search stands for three.
+    """
+    return (
+        "DELAY" in properties
+        or "TIMER_" in properties
+        or "POP_CK" in properties
+        or INNER_NUMBER in properties
+        or ("MSG" in properties and _has_special_msg_name(properties))
+    )
+
+
+def _has_special_msg_name(properties: str) -> bool:
+    return "TRAN_MSG" in properties or "MSG_REGION" in properties or "_SYS_MSG_PRIORITY_" in properties
+
+
+def _unit_flags_of(topic: str, unit_mode: bool | None) -> int:
+    """Return the sys flag for a topic that this request creates.
+
+    Unit mode marks topics and retry topics differently.
+    """
+    if not unit_mode:
+        return 0
+    is_retry = topic.startswith(RETRY_PREFIX)
+    return unit_flags(unit=not is_retry, subscribed=is_retry)
+
+
+def format_topic(config: TopicConfig) -> str:
+    """Format a topic as refusals show it. Source: TopicConfig.toString, 5.4.0."""
+    attributes = ", ".join(f"{name}={value}" for name, value in config.attributes.items())
+    return (
+        f"TopicConfig [topicName={config.topic_name}, readQueueNums={config.read_queue_nums}, "
+        f"writeQueueNums={config.write_queue_nums}, perm={permission_text(config.perm)}, "
+        f"topicFilterType={config.topic_filter_type}, topicSysFlag={config.topic_sys_flag}, "
+        f"order={str(config.order).lower()}, attributes={{{attributes}}}]"
+    )
+
+
+class SendHeader(NamedTuple):
+    """The header of a send after it was checked, with the fields' wire types."""
+
+    topic: str
+    queue_id: int
+    sys_flag: int
+    born_timestamp: int
+    flag: int
+    properties: str
+    reconsume_times: int
+    view: HostView
+    max_reconsume_times: int | None
+    batch: bool | None
+
+    def new_message(self, body: bytes | memoryview, properties: dict[str, str]) -> NewMessage:
+        """Return the message to be stored by the special path."""
+        return NewMessage(
+            self.topic,
+            self.queue_id,
+            body,
+            properties,
+            self.flag,
+            self.sys_flag,
+            self.born_timestamp,
+            self.view.born_host,
+            self.view.store_host,
+            self.reconsume_times,
+        )
+
+
+def _refuse_inner_batch(header: SendHeader) -> None:
+    """Refuse a batch that is stored as one message, because topics with batch queues are not supported.
+    Source: HookUtils.checkInnerBatch, 5.4.0.
+    """
+    properties = header.properties
+    counts = INNER_NUMBER in properties and INNER_NUMBER in decode_properties(properties)
+    if counts or header.sys_flag & INNER_BATCH:
+        raise MessageIllegal("no topic of batch queues")
+
+
+def _read_fields(command: Command) -> tuple[Any, ...]:
+    """Return the values of a send's header. Raises RequestError for one that cannot be read."""
+    read = _read_v1 if command.code in (SEND_V1, SEND_REPLY_V1) else _read_v2
+    return read(command.ext)
+
+
+class SendHandler:
+    """Stores the messages that producers send, and answers them."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        topics: TopicTable,
+        services: MessageServices,
+        writer: MessageWriter,
+        retry_rules: RetryRules,
+        unique_keys: UniqueKeyGenerator,
+    ) -> None:
+        self._topics = topics
+        self._store = services.store
+        self._long_polls = services.long_polls
+        self._group_commit = services.group_commit
+        self._hosts = services.hosts
+        self._put_stats = services.stats.put
+        self._writer = writer
+        self._retry_rules = retry_rules
+        self._unique_keys = unique_keys
+        self._quick_answer = ResponseTemplate(ANSWER_FIELDS)
+        self.reconfigure(config)
+
+    def reconfigure(self, config: BrokerConfig) -> None:
+        """Apply changed settings."""
+        self._config = config
+        self._own_properties = {
+            "MSG_REGION": config.region_id,
+            "TRACE_ON": "true" if config.trace_on else "false",
+            "CLUSTER": config.broker_cluster_name,
+        }
+        self._suffix = "".join(f"{name}\x01{value}\x02" for name, value in self._own_properties.items())
+        self.own_properties_bytes = self._suffix.encode()
+        self._common_answer_fields = {name: self._own_properties[name] for name in ("MSG_REGION", "TRACE_ON")}
+        self._region, self._trace = (json_text(value) for value in self._common_answer_fields.values())
+
+    def send(self, connection: Connection, command: Command) -> bytes | None:
+        """Store one message or batch. Return the answer, or None when it waits for the disk.
+
+        Raises RequestError, with the header of every answer to a producer if the request could be read.
+        """
+        fields = _read_fields(command)
+        try:
+            header = self._check_header(connection, command, fields)
+            if self._store.disk_full:
+                raise StoreFull("nearly full")
+            if self._group_commit.synchronous:
+                connection.check_outstanding_limit()
+            if command.code == SEND_BATCH or header.batch:
+                return self._send_batch(connection, command, header)
+            return self._send_one(connection, command, header)
+        except RequestError as error:
+            error.fields = self._common_answer_fields
+            raise
+        except (MessageIllegal, StoreFull) as error:
+            raise self._store_refusal(error) from error
+
+    def _store_refusal(self, error: Exception) -> RequestError:
+        # Made here, because a variable of the frame that raises it would make a cycle: each refused message would stay
+        # in memory until a garbage collection.
+        refusal = store_refusal(error, self._config.store.max_message_size_bytes)
+        refusal.fields = self._common_answer_fields
+        return refusal
+
+    # -- reading and checking -------------------------------------------------------------------------------------
+
+    def read_header(self, connection: Connection, command: Command) -> SendHeader:
+        """Return the checked header of a send, whose topic is created if that is allowed. Raises RequestError."""
+        return self._check_header(connection, command, _read_fields(command))
+
+    @property
+    def common_answer_fields(self) -> dict[str, str]:
+        """The header fields of every answer to a producer, refusals included."""
+        return self._common_answer_fields
+
+    def _check_header(self, connection: Connection, command: Command, fields: tuple[Any, ...]) -> SendHeader:
+        topic, queue_id, sys_flag, born, flag, properties, times, max_times, batch = fields
+        if self._config.start_accept_send_timestamp_ms:
+            self._refuse_before_start()
+        config = self._topics.get(topic)
+        closed = topic in self._topics.closed_to_producers
+        if config is None or closed or not self._config.broker_permission & PERM_WRITE:
+            config = self._resolve_topic(connection, command, topic)
+        if queue_id >= config.write_queue_nums and queue_id >= config.read_queue_nums:
+            self._refuse_queue(connection, config, queue_id)
+        if queue_id < 0:
+            if config.write_queue_nums < 1:
+                self._refuse_queue(connection, config, queue_id)
+            queue_id = random.randrange(config.write_queue_nums)
+        if config.topic_filter_type == "MULTI_TAG":
+            sys_flag |= MULTI_TAGS
+        view = connection.state.get("hosts") or self._hosts.view_of(connection)
+        return SendHeader(
+            topic, queue_id, sys_flag, born, flag, properties or "", times or 0, view, max_times, batch
+        )
+
+    def _refuse_before_start(self) -> None:
+        start_ms = self._config.start_accept_send_timestamp_ms
+        if self._store.clock.now_ms() < start_ms:
+            start = datetime.fromtimestamp(start_ms // 1000)
+            text = f"{start:%Y-%m-%d %H:%M:%S},{start_ms % 1000:03d}"
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {text}")
+
+    def _resolve_topic(self, connection: Connection, command: Command, topic: str) -> TopicConfig:
+        """Return the topic of a send that the fast checks did not accept; create it if that is allowed.
+
+        Raises RequestError.
+        """
+        if not self._config.broker_permission & PERM_WRITE and self._topics.is_ordered(topic):
+            host = self._hosts.address_for(connection)[0]
+            raise RequestError(ResponseCode.NO_PERMISSION, f"the broker[{host}] sending message is forbidden")
+        check_topic_name(topic)
+        if self._topics.is_closed_to_producers(topic):
+            raise closed_topic_refusal(topic)
+        is_v1 = command.code in (SEND_V1, SEND_REPLY_V1)
+        request = (SendMessage if is_v1 else SendMessageV2).from_ext(command.ext)
+        flags = _unit_flags_of(topic, request.unit_mode)
+        config = self._topics.get(topic) or self._topics.create_for_send(
+            topic, request.default_topic, request.default_topic_queue_nums, flags
+        )
+        if config is None and topic.startswith(RETRY_PREFIX):
+            config = self._topics.create_for_send_back(topic, 1, sys_flag=flags)
+        if config is None:
+            raise RequestError(
+                ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!{FAQ}"
+            )
+        return config
+
+    @staticmethod
+    def _refuse_queue(connection: Connection, config: TopicConfig, queue_id: int) -> None:
+        host, port = connection.remote
+        raise RequestError(
+            ResponseCode.INVALID_PARAMETER,
+            f"request queueId[{queue_id}] is illegal, {format_topic(config)} Producer: {host}:{port}",
+        )
+
+    # -- storing --------------------------------------------------------------------------------------------------
+
+    def _send_one(self, connection: Connection, command: Command, header: SendHeader) -> bytes | None:
+        topic, queue_id, sys_flag, born, flag, properties, reconsume_times, view, _, _ = header
+        if properties[-1:] != "\x02":
+            properties += "\x02"
+        start = properties.find(UNIQUE_KEY)
+        unique_key = properties[start + 9 : properties.find("\x02", start)]
+        if (
+            start < 0
+            or (start and properties[start - 1] != "\x02")
+            or topic[0] == "%"
+            or not unique_key
+            or not command.body
+            or sys_flag & INNER_BATCH
+            or _needs_special_path(properties)
+        ):
+            return self._send_special(connection, command, header)
+        offset, physical_offset, size, _ = self._store.append(
+            topic,
+            queue_id,
+            command.body,
+            (properties + self._suffix).encode(),
+            flag=flag,
+            sys_flag=sys_flag,
+            born_timestamp=born,
+            born_host=view.born_host,
+            store_host=view.store_host,
+            reconsume_times=reconsume_times,
+        )
+        self._long_polls.mark_grown(topic, queue_id)
+        if SHARDING_KEY in properties:
+            self._put_stats[topic].count_fifo(size)
+        else:
+            self._put_stats[topic].count_message(size)
+        answer = self._encode_answer(command, view.message_id(physical_offset), queue_id, offset, unique_key)
+        return self._answer_when_durable(connection, command, answer, properties)
+
+    def _send_special(self, connection: Connection, command: Command, header: SendHeader) -> bytes | None:
+        """Store a message that needs its properties parsed: retry topics, delays, timers, no unique key."""
+        if not command.body:  # A frame cannot tell an absent body from an empty one.
+            raise MessageIllegal("no body")
+        _refuse_inner_batch(header)
+        if is_plain_half(header.properties) and header.topic[0] != "%":
+            return self._send_half(connection, command, header)
+        properties = decode_properties(header.properties)
+        kind = message_type_of(properties)
+        properties.pop("POP_CK", None)
+        properties.update(self._own_properties)
+        unique_key = properties.setdefault("UNIQ_KEY", "") or self._unique_keys.next_key()
+        properties["UNIQ_KEY"] = unique_key
+        is_half = self._check_is_half(connection, properties, header)
+        message = header.new_message(command.body, properties)
+        if header.topic.startswith(RETRY_PREFIX):
+            message = self._retry_rules.redirect_to_dead_letters(
+                message, command.version, header.max_reconsume_times
+            )
+        message = as_half(message) if is_half else self._writer.apply_schedule(message)
+        offset, physical_offset, size, _ = self._writer.append(message)
+        # A message that waits counts for the topic in which it waits, and for its real topic once it is delivered.
+        self._put_stats[message.topic].count_request(kind, size)
+        message_id = header.view.message_id(physical_offset)
+        recall = encode_recall_handle(message.properties, self._config.broker_name)
+        answer = self._encode_answer(command, message_id, header.queue_id, offset, unique_key, recall)
+        return self._answer_when_durable(connection, command, answer, header.properties)
+
+    def _send_half(self, connection: Connection, command: Command, header: SendHeader) -> bytes | None:
+        """Store a plain half message in the form that `as_half` gives it, without parsing its properties."""
+        topic, queue_id, sys_flag, born, flag, properties, reconsume_times, view, _, _ = header
+        self._refuse_half(connection)
+        if properties[-1:] != "\x02":
+            properties += "\x02"
+        start = properties.find(UNIQUE_KEY) + 9
+        unique_key = properties[start : properties.find("\x02", start)]
+        offset, physical_offset, size, _ = self._store.append(
+            TRANS_HALF_TOPIC,
+            0,
+            command.body,
+            (properties + self._suffix + half_suffix(unique_key, topic, queue_id)).encode(),
+            flag=flag,
+            sys_flag=sys_flag & ~TRANSACTION_MASK,
+            born_timestamp=born,
+            born_host=view.born_host,
+            store_host=view.store_host,
+            reconsume_times=reconsume_times,
+        )
+        self._long_polls.mark_grown(TRANS_HALF_TOPIC, 0)
+        self._put_stats[TRANS_HALF_TOPIC].count_request(MessageType.TRANSACTION, size)
+        answer = self._encode_answer(command, view.message_id(physical_offset), queue_id, offset, unique_key)
+        return self._answer_when_durable(connection, command, answer, properties)
+
+    def _check_is_half(self, connection: Connection, properties: dict[str, str], header: SendHeader) -> bool:
+        """Tell whether a message is a half message. Delayed redeliveries of clients before 4.6.1 only look like one."""
+        if properties.get("TRAN_MSG", "").lower() != "true":
+            return False
+        if read_delay_level(properties) > 0 and header.reconsume_times > 0:
+            return False
+        self._refuse_half(connection)
+        return True
+
+    def _refuse_half(self, connection: Connection) -> None:
+        if self._config.reject_transaction_message:
+            host = self._hosts.address_for(connection)[0]
+            remark = f"the broker[{host}] sending transaction message is forbidden"
+            raise RequestError(ResponseCode.NO_PERMISSION, remark)
+
+    def _send_batch(self, connection: Connection, command: Command, header: SendHeader) -> bytes | None:
+        topic, queue_id, sys_flag, born, _, properties, reconsume_times, view, _, _ = header
+        own_properties = self._check_batch(header)
+        offset, physical_offsets, _ = self._store.append_batch(
+            topic,
+            queue_id,
+            bytes(command.body),
+            sys_flag=sys_flag,
+            born_timestamp=born,
+            born_host=view.born_host,
+            store_host=view.store_host,
+            reconsume_times=reconsume_times,
+            properties_suffix=self.own_properties_bytes,
+        )
+        self._long_polls.mark_grown(topic, queue_id)
+        size = self._store.max_physical_offset - physical_offsets[0]
+        self._put_stats[topic].count_request(message_type_of(own_properties), size, len(physical_offsets))
+        message_ids = view.message_ids(physical_offsets)
+        unique_key = own_properties.get("UNIQ_KEY")
+        answer = self._encode_answer(command, message_ids, queue_id, offset, unique_key)
+        return self._answer_when_durable(connection, command, answer, properties)
+
+    @staticmethod
+    def _check_batch(header: SendHeader) -> dict[str, str]:
+        """Refuse messages that cannot be sent in a batch. Return the properties of the batch itself."""
+        topic = header.topic
+        if len(topic) > MAX_BATCH_TOPIC_LENGTH:
+            remark = f"message topic length too long {len(topic)}"
+            raise RequestError(ResponseCode.MESSAGE_ILLEGAL, remark)
+        if topic.startswith(RETRY_PREFIX):
+            remark = f"batch request does not support retry group {topic}"
+            raise RequestError(ResponseCode.MESSAGE_ILLEGAL, remark)
+        _refuse_inner_batch(header)
+        properties = decode_properties(header.properties) if header.properties else {}
+        if read_delay_level(properties) > 0 or header.sys_flag & TRANSACTION_MASK:
+            raise MessageIllegal("a batch can be neither delayed nor transactional")
+        return properties
+
+    # -- answering ------------------------------------------------------------------------------------------------
+
+    def _encode_answer(
+        self,
+        command: Command,
+        message_id: str,
+        queue_id: int,
+        queue_offset: int,
+        unique_key: str | None,
+        recall: str | None = None,
+    ) -> bytes:
+        if unique_key is not None and unique_key.isalnum() and recall is None:
+            return self._quick_answer(
+                command.opaque,
+                f'"{message_id}"'.encode(),
+                queue_id,
+                queue_offset,
+                f'"{unique_key}"'.encode(),
+                self._region,
+                self._trace,
+            )
+        ext = {"msgId": message_id, "queueId": str(queue_id), "queueOffset": str(queue_offset)}
+        if unique_key is not None:
+            ext["transactionId"] = unique_key
+        if recall is not None:
+            ext["recallHandle"] = recall
+        ext.update(self._common_answer_fields)
+        return encode_response(command.opaque, 0, ext, b"", None)
+
+    def _answer_when_durable(
+        self, connection: Connection, command: Command, answer: bytes, properties: str
+    ) -> bytes | None:
+        """Return the answer, or None when group commit sends it after the flush that makes the message durable."""
+        if not self._group_commit.synchronous:
+            return answer
+        if WAIT in properties and decode_properties(properties).get("WAIT", "true").lower() != "true":
+            self._group_commit.hold_answer(connection, None)
+            return answer
+        self._group_commit.hold_answer(connection, None if command.is_oneway else answer)
+        return None

@@ -1,0 +1,1 @@
+"""Counts of what a broker stored and served: by topic and group, and as rates."""

@@ -1,0 +1,50 @@
+"""Restores topics whose creation was not written before the process was killed.
+
+A topic that a send creates is written a moment later (see `topic_table.py`), but its messages are in the commit log at
+once. A topic is taken for such a one if it is missing in topics.json and its newest message is not older than the
+last change in that file. A topic that was deleted has no message after its deletion, so it stays deleted, even if
+recovery finds some of its messages in the log.
+"""
+
+import logging
+
+from codec.topics import DEFAULT_TOPIC, DLQ_PREFIX, RETRY_PREFIX
+from gateway.broker.topics.topic_table import TopicTable
+from remoting.bodies.topics import TopicConfig
+from remoting.errors import RequestError
+from storage.store import MessageStore
+
+log = logging.getLogger(__name__)
+
+
+def restore_topics(topics: TopicTable, store: MessageStore) -> None:
+    """Create the missing topics, with as many queues as have messages or as the default topic has."""
+    missing: dict[str, list[int]] = {}
+    for topic, queue_id in store.queue_keys():
+        if topic not in topics and not topics.is_system(topic):
+            missing.setdefault(topic, []).append(queue_id)
+    for topic, queue_ids in missing.items():
+        newest_ms = max(_newest_ms(store, topic, queue_id) for queue_id in queue_ids)
+        if newest_ms >= topics.saved_ms:
+            _restore_topic(topics, topic, max(queue_ids) + 1)
+
+
+def _newest_ms(store: MessageStore, topic: str, queue_id: int) -> int:
+    return store.store_timestamp_at(topic, queue_id, store.max_offset(topic, queue_id) - 1)
+
+
+def _restore_topic(topics: TopicTable, topic: str, used_queues: int) -> None:
+    default = topics.get(DEFAULT_TOPIC)
+    queues = used_queues
+    if default is not None and not topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+        queues = max(queues, default.write_queue_nums)
+    queues = min(queues, topics.limits.max_queues_per_topic)
+    config = TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues)
+    try:
+        topics.create_if_absent(config)
+    except RequestError as error:
+        log.warning("topic with messages not restored", extra={"topic": topic, "reason": error.remark})
+    else:
+        # A missing table has been reported already.
+        level = logging.INFO if topics.file.is_missing else logging.WARNING
+        log.log(level, "topic restored from its messages", extra={"topic": topic, "queues": queues})

@@ -1,0 +1,1 @@
+"""Transactional messages: ending half messages, and asking producers about those that stay open."""

@@ -1,0 +1,124 @@
+"""The waiting pulls of one queue, found by the tags of new messages.
+
+Most waiting pulls want a few tags, or everything. A new message concerns those that want its tag and those that must
+look at every message: pulls without tags, with an SQL92 expression, or with more tags than `MAX_INDEXED_TAGS`. The
+others are not touched, however many they are.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from heapq import merge
+from itertools import count, groupby
+from operator import attrgetter
+from typing import Final
+
+from gateway.broker.waiting.waiting_request import WaitingRequest, WaitOutcome
+from remoting.connection import Connection
+
+MAX_INDEXED_TAGS: Final = 16
+"""Largest number of tags of a pull that is found by its tags; each takes an entry per waiting pull."""
+
+FEW_PULLS: Final = 4
+"""Largest number of pulls that are tried at every message: reading in vain costs less than an index."""
+
+_serials = count()
+_serial_of = attrgetter("serial")
+
+
+class WaitingPull(WaitingRequest):
+    """A pull that found no message yet. ``tag_codes`` are the hashes of the tags that it wants, None for any message.
+
+    ``serial`` is higher for a pull that came later.
+    """
+
+    __slots__ = ("serial", "tag_codes")
+
+    def __init__(self, connection: Connection, tag_codes: frozenset[int] | None) -> None:
+        super().__init__(connection)
+        self.serial = next(_serials)
+        self.tag_codes = tag_codes
+
+    def try_answer(self, start: int) -> WaitOutcome:
+        """Answer the pull if there are messages for it; there are none before queue offset ``start``."""
+        raise NotImplementedError
+
+
+class QueuePulls:
+    """The waiting pulls of one queue. For none of them is there a message before queue offset ``seen``.
+
+    ``forget`` is called when the last one is removed. The index is made when there are more than `FEW_PULLS`.
+    """
+
+    __slots__ = ("_by_code", "_forget", "_pulls", "_unindexed", "seen")
+
+    def __init__(self, seen: int, forget: Callable[[], object]) -> None:
+        self.seen = seen
+        self._forget = forget
+        self._pulls: dict[WaitingPull, None] = {}
+        self._unindexed: dict[WaitingPull, None] = {}
+        self._by_code: dict[int, dict[WaitingPull, None]] | None = None
+
+    def __len__(self) -> int:
+        return len(self._pulls)
+
+    def add(self, pull: WaitingRequest) -> None:
+        """Add a pull that comes after all others."""
+        assert isinstance(pull, WaitingPull)
+        self._pulls[pull] = None
+        if self._by_code is not None:
+            self._index(pull, self._by_code)
+        elif len(self._pulls) > FEW_PULLS:
+            self._by_code = {}
+            for each in self._pulls:
+                self._index(each, self._by_code)
+
+    def _index(self, pull: WaitingPull, by_code: dict[int, dict[WaitingPull, None]]) -> None:
+        codes = _indexed_codes(pull)
+        if codes is None:
+            self._unindexed[pull] = None
+            return
+        for code in codes:
+            by_code.setdefault(code, {})[pull] = None
+
+    def discard(self, pull: WaitingRequest) -> None:
+        """Remove a pull."""
+        assert isinstance(pull, WaitingPull)
+        del self._pulls[pull]
+        if not self._pulls:
+            self._forget()
+        by_code = self._by_code
+        if by_code is None:
+            return
+        codes = _indexed_codes(pull)
+        if codes is None:
+            del self._unindexed[pull]
+            return
+        for code in codes:
+            pulls = by_code[code]
+            del pulls[pull]
+            if not pulls:
+                del by_code[code]
+
+    @property
+    def has_indexed(self) -> bool:
+        """True if a pull is found by its tags."""
+        return bool(self._by_code)
+
+    def concerned(self, codes: Iterable[int]) -> Iterator[WaitingPull]:
+        """Return the pulls that messages with these tag hashes concern, oldest first, as they are now."""
+        by_code = self._by_code
+        if by_code is None:
+            return self.everyone()
+        lists = [list(by_code[code]) for code in set(codes) if code in by_code]
+        if not lists:
+            return iter(list(self._unindexed))
+        # A pull that wants two of the tags comes twice, one right after the other.
+        return (pull for pull, _ in groupby(merge(list(self._unindexed), *lists, key=_serial_of)))
+
+    def everyone(self) -> Iterator[WaitingPull]:
+        """Return all pulls, oldest first, as they are now."""
+        return iter(list(self._pulls))
+
+
+def _indexed_codes(pull: WaitingPull) -> frozenset[int] | None:
+    codes = pull.tag_codes
+    return None if codes is None or len(codes) > MAX_INDEXED_TAGS else codes

@@ -1,0 +1,1 @@
+"""The command line: the root command, and the small commands that ask no server."""

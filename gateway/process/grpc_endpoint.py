@@ -1,0 +1,91 @@
+"""The gRPC port of 5.x clients (``grpcServerPort``), in front of the brokers of this process.
+
+The modules of `gateway.grpc_front` and their libraries are imported only when the port is open: without it a start is
+0.1 s faster and 4 MiB smaller.
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import trio
+
+from gateway.config.process import ServeConfig
+from gateway.namesrv.service import NamesrvService
+from gateway.process.parts import ProcessParts, format_address
+from remoting.server import RemotingServer
+
+if TYPE_CHECKING:
+    from gateway.broker.assembly.service import BrokerService
+    from gateway.grpc_front.served_brokers import LocalBroker
+
+NO_PORT = -1
+GRPC_PORT_SETTING = "grpcServerPort"
+
+
+class GrpcEndpoint:
+    """The gRPC server of a process, once its brokers run."""
+
+    def __init__(self, config: ServeConfig, parts: ProcessParts) -> None:
+        from gateway.grpc_front.service import GrpcService
+
+        self._port = config.process.grpc_port
+        self._parts = parts
+        self._services: list[BrokerService] = []
+        self._service: GrpcService = GrpcService(
+            parts.limits,
+            parts.server_limits,
+            parts.clock,
+            max_streams=config.limits.grpc_streams,
+            reactor=parts.reactor,
+            accept_transport=parts.accept_transport,
+        )
+
+    def start(
+        self, nursery: trio.Nursery, services: "Iterable[BrokerService]", namesrv: NamesrvService | None
+    ) -> str:
+        """Open the port, and return its address. Raises ListenError."""
+        from gateway.grpc_front.broker_link import ServedHandlers
+
+        self._services = list(services)
+        listeners = self._parts.listen(self._port, GRPC_PORT_SETTING)
+        served = None
+        if namesrv is not None:
+            served = ServedHandlers(namesrv.handlers, self._parts.access.accounts_of_namesrv())
+        nursery.start_soon(
+            self._service.run, listeners, [_local_broker(service) for service in self._services], served
+        )
+        return format_address(listeners[0])
+
+    @property
+    def server(self) -> RemotingServer:
+        """The server of the port's connections."""
+        return self._service.server
+
+    async def stop(self) -> None:
+        """Send clients away, and let RPCs end."""
+        await self._service.stop(self._answer_waiting)
+
+    def _answer_waiting(self) -> None:
+        for service in self._services:
+            service.broker.long_polls.answer_all()
+
+
+def build_grpc_endpoint(config: ServeConfig, parts: ProcessParts) -> GrpcEndpoint | None:
+    """Return the endpoint; None when ``grpcServerPort`` is -1."""
+    return None if config.process.grpc_port == NO_PORT else GrpcEndpoint(config, parts)
+
+
+def _local_broker(service: "BrokerService") -> "LocalBroker":
+    from gateway.grpc_front.broker_link import ServedHandlers
+    from gateway.grpc_front.served_brokers import LocalBroker
+
+    broker = service.broker
+    return LocalBroker(
+        name=broker.config.broker_name,
+        served=ServedHandlers(
+            service.handlers, broker.accounts, broker.long_polls.answer_marked, service.handle_open
+        ),
+        topics=broker.topics,
+        groups=broker.groups,
+        max_message_bytes=lambda: broker.config.store.max_message_size_bytes,
+    )

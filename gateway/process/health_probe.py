@@ -1,0 +1,61 @@
+"""The health check of containers: ask the server's own HTTP port whether clients may be sent to it.
+
+    python3 -m gateway.process.health_probe     # exit status 0 while `/readyz` answers with status 200
+
+The port is that of the environment, `RMQ_GATEWAY_HTTP_PORT`, as the container image sets it. It is asked with TLS if
+`RMQ_GATEWAY_HTTP_TLS=enforcing`, or if it refuses plain HTTP, because a file may set `httpTls` as well. The certificate
+is not verified: the probe stays on the loopback address and sends no secret.
+"""
+
+import http.client
+import os
+import ssl
+import sys
+from typing import Final
+
+TIMEOUT_S: Final = 4.0
+
+
+def probe(port: int, *, is_tls_only: bool = False) -> str:
+    """Return what is wrong, "" if nothing is."""
+    try:
+        try:
+            return _probe_once("https" if is_tls_only else "http", port)
+        except (http.client.RemoteDisconnected, ConnectionResetError):
+            return _probe_once("https", port)
+    except (OSError, http.client.HTTPException) as error:
+        return f"127.0.0.1:{port} (httpPort) cannot be reached: {error}"
+
+
+def _probe_once(scheme: str, port: int) -> str:
+    if scheme == "https":
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        connection: http.client.HTTPConnection = http.client.HTTPSConnection(
+            "127.0.0.1", port, timeout=TIMEOUT_S, context=context
+        )
+    else:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
+    try:
+        connection.request("GET", "/readyz")
+        answer = connection.getresponse()
+        return "" if answer.status == 200 else answer.read().decode("utf-8", "replace")
+    finally:
+        connection.close()
+
+
+def main() -> int:
+    """Print what is wrong, and return the exit status."""
+    port = os.environ.get("RMQ_GATEWAY_HTTP_PORT", "")
+    if not port.isdecimal():
+        problem = f"RMQ_GATEWAY_HTTP_PORT={port} is no port to ask: set it to that of the server"
+    else:
+        problem = probe(int(port), is_tls_only=os.environ.get("RMQ_GATEWAY_HTTP_TLS") == "enforcing")
+    if problem:
+        print(problem)
+    return int(bool(problem))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,131 @@
+"""The brokers that run in this process: started, registered, stopped together."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+
+import trio
+
+from gateway.auth.request_needs import NeedContext
+from gateway.broker.assembly.build import build_broker
+from gateway.broker.assembly.metrics import broker_metrics
+from gateway.broker.assembly.registration import OpenConnection, Registrar
+from gateway.broker.assembly.service import BrokerService
+from gateway.broker.messages.stored_messages import find_topic
+from gateway.config.process import BrokerConfig, ServeConfig
+from gateway.namesrv.route_table import RouteTable
+from gateway.process.connection_metrics import connection_metrics
+from gateway.process.parts import ProcessParts, format_address
+from gateway.runtime.metrics import Distribution, Metric
+from gateway.runtime.server_tls import build_opener
+from gateway.runtime.supervise import TaskSupervisor
+from remoting.client import open_client
+from remoting.transport import connect
+
+
+class LocalBrokers:
+    """Any number of brokers on the event loop of this process.
+
+    They register in ``routes``, the table of this process's namesrv, or over the connection that ``open_supervisor``
+    opens, and with the namesrvs of their configuration.
+    """
+
+    def __init__(
+        self,
+        config: ServeConfig,
+        parts: ProcessParts,
+        routes: RouteTable | None,
+        open_supervisor: OpenConnection | None = None,
+    ) -> None:
+        self._config = config
+        self._parts = parts
+        self._routes = routes
+        self._open_supervisor = open_supervisor
+        self._dial_namesrv = partial(open_client, opener=build_opener(config.tls, connect))
+        self.services: list[BrokerService] = []
+        self._registrars: list[Registrar] = []
+
+    async def start(self, nursery: trio.Nursery) -> dict[str, str]:
+        """Open the ports and the stores, and return the address of each broker. Raises OSError, StoreError."""
+        return {broker.broker_name: self._start_broker(nursery, broker) for broker in self._config.brokers}
+
+    def _start_broker(self, nursery: trio.Nursery, config: BrokerConfig) -> str:
+        parts = self._parts
+        accounts = parts.access.accounts_of_broker(config)
+        listeners = parts.listen(config.listen_port, "listenPort")
+        port = listeners[0].getsockname()[1]
+        listeners += parts.listen_vip(port)
+        config = replace(config, listen_port=port)  # which may be 0 for a free one
+        with ExitStack() as opened:
+            for listener in listeners:
+                opened.enter_context(listener)
+            broker = build_broker(
+                config,
+                memory=self._config.memory,
+                clock=parts.clock,
+                run_blocking=parts.run_blocking,
+                port=lambda: port,
+                files=parts.files,
+                reactor=parts.reactor,
+                process_values=parts.process_values,
+                accounts=accounts,
+            )
+            opened.pop_all()
+        context = NeedContext(
+            config.broker_cluster_name,
+            partial(find_topic, broker.store),
+            lambda name: broker.groups.get(name) is not None,
+            parts.limits.max_json_values,
+        )
+        service = BrokerService(
+            broker,
+            parts.limits,
+            parts.server_limits,
+            parts.run_blocking,
+            parts.reactor,
+            parts.accept_transport,
+            parts.access.guard(config.broker_name, accounts, context, broker.clients.is_member),
+            parts.connection_type,
+        )
+        registrar = Registrar(
+            broker, port, self._routes, self._dial_namesrv, self._open_supervisor, parts.access.sign
+        )
+        registrar.register_locally()
+        nursery.start_soon(service.run, listeners)
+        nursery.start_soon(service.tasks.keep_running, "registration", registrar.run)
+        self.services.append(service)
+        self._registrars.append(registrar)
+        return format_address(listeners[0])
+
+    async def unregister(self) -> None:
+        """Take all brokers out of the routes of their namesrvs."""
+        async with trio.open_nursery() as nursery:
+            for registrar in self._registrars:
+                nursery.start_soon(registrar.unregister_all)
+
+    async def stop(self) -> None:
+        """Unregister all brokers first, so that clients still learn of it from the namesrv, then end them."""
+        await self.unregister()
+        async with trio.open_nursery() as nursery:
+            for service in self.services:
+                nursery.start_soon(service.stop)
+
+    def supervisors(self) -> Iterator[TaskSupervisor]:
+        """Yield the background tasks of each broker."""
+        for service in self.services:
+            yield service.tasks
+
+    def metrics(self) -> Iterator[Metric | Distribution | None]:
+        """Yield the metrics of each broker; None wherever other tasks may run in between."""
+        for service in self.services:
+            yield from connection_metrics(service.tasks.part, service.server)
+            yield from broker_metrics(service.tasks.part, service.broker)
+
+    async def remote_metrics(self) -> list[Metric | Distribution]:
+        """Return nothing: all brokers are in this process."""
+        return []
+
+    async def find_troubles(self) -> list[str]:
+        """Return nothing: failing background tasks are all that can be wrong."""
+        return []

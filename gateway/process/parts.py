@@ -1,0 +1,113 @@
+"""The parts that all services of one process share, and the ports that it opens."""
+
+import logging
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from codec.hosts import format_host
+from gateway.config.live import official_values
+from gateway.config.process import ServeConfig
+from gateway.process.access import ProcessAccess
+from gateway.runtime.file_limit import within_file_limit
+from gateway.runtime.process import ListenError
+from gateway.runtime.published_ports import find_default_gateway, show_loopback_to_host
+from gateway.runtime.run_blocking import RunBlocking
+from gateway.runtime.server_tls import build_acceptor
+from remoting.connection import Connection
+from remoting.limits import ConnectionLimits
+from remoting.reactor import Reactor
+from remoting.server import AcceptTransport, ConnectionType, ServerLimits, open_listeners
+from remoting.tls_acceptor import TlsAcceptor
+from storage.clock import Clock, SystemClock
+from storage.files import Files
+
+log = logging.getLogger(__name__)
+
+MAX_CONNECTIONS = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessParts:
+    """The clock, the reactor (None where there is no epoll), the thread runner, TLS and the limits of one process."""
+
+    host: str
+    clock: Clock
+    reactor: Reactor | None
+    run_blocking: RunBlocking
+    limits: ConnectionLimits
+    server_limits: ServerLimits
+    acceptor: TlsAcceptor | None
+    access: ProcessAccess
+    process_values: Mapping[str, str]
+    """Settings of the process under their official keys, which brokers and namesrv list among theirs."""
+    connection_type: ConnectionType = Connection
+    """The type of connections to clients: another one where tests inject faults."""
+    opens_vip_port: bool = True
+    files: Files | None = None
+    """The files of all brokers; None for those on disk, or new ones in memory, as the configuration says."""
+
+    @classmethod
+    def build(
+        cls,
+        config: ServeConfig,
+        run_blocking: RunBlocking,
+        *,
+        clock: Clock | None = None,
+        connection_type: ConnectionType = Connection,
+        files: Files | None = None,
+        opens_vip_port: bool = True,
+    ) -> "ProcessParts":
+        if config.process.published_ports:
+            connection_type = show_loopback_to_host(find_default_gateway(), connection_type)
+        return cls(
+            host=config.host,
+            clock=clock or SystemClock(),
+            reactor=Reactor() if Reactor.is_available() else None,
+            run_blocking=run_blocking,
+            limits=config.limits.of_connection(),
+            server_limits=ServerLimits(
+                max_connections=within_file_limit(MAX_CONNECTIONS, share=2),
+                max_connections_per_address=config.limits.connections_per_address,
+                backlog=config.limits.backlog,
+                max_drain_s=float(config.limits.drain_s),
+            ),
+            access=ProcessAccess(config, run_blocking),
+            acceptor=build_acceptor(config.tls, float(config.limits.idle_close_s)),
+            process_values=official_values(config.limits, config.auth, config.process),
+            connection_type=connection_type,
+            files=files,
+            opens_vip_port=opens_vip_port,
+        )
+
+    @property
+    def accept_transport(self) -> AcceptTransport | None:
+        """The function that adds TLS to accepted connections, if configured."""
+        return None if self.acceptor is None else self.acceptor.accept
+
+    def listen(self, port: int, setting: str) -> list[socket.socket]:
+        """Open a port. Raises ListenError, which names the setting."""
+        try:
+            return open_listeners(self.host, port, self.server_limits.backlog)
+        except (OSError, OverflowError) as error:
+            raise ListenError(self.host, port, setting, error) from error
+
+    def listen_vip(self, port: int) -> list[socket.socket]:
+        """Open the second port that some clients use; without it the broker serves all others."""
+        if not self.opens_vip_port:
+            return []
+        try:
+            return open_listeners(self.host, port - 2, self.server_limits.backlog)
+        except (OSError, OverflowError) as error:
+            # The text of the error itself has the address as Python writes it.
+            reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
+            log.warning("cannot open the VIP port", extra={"port": port - 2, "reason": reason})
+            return []
+
+
+def format_address(listener: socket.socket) -> str:
+    """Return the host:port of a listener for the ready line; a listener on all addresses is shown as loopback."""
+    host, port = listener.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "127.0.0.1"}.get(host, host)
+    return format_host((host, port))

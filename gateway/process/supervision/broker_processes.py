@@ -1,0 +1,105 @@
+"""All broker processes of one supervisor, in the place that brokers of the same process have otherwise."""
+
+import os
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from typing import TypeVar
+
+import trio
+
+from gateway.config.metrics_export import MetricsExportConfig
+from gateway.config.process import BrokerConfig, ServeConfig
+from gateway.namesrv.processors import handlers as namesrv_handlers
+from gateway.namesrv.service import NamesrvService
+from gateway.process.supervision.broker_process import BrokerJob, BrokerProcess, start_broker_process
+from gateway.process.supervision.supervised_broker import SupervisedBroker
+from gateway.runtime.metrics import Distribution, Metric
+from gateway.runtime.supervise import TaskSupervisor
+from remoting.reactor import Reactor
+
+Fact = TypeVar("Fact")
+
+
+class BrokerProcesses:
+    """Starts one process for each configured broker. ``namesrv`` is the one of this process, if there is one."""
+
+    def __init__(self, config: ServeConfig, namesrv: NamesrvService | None, reactor: Reactor | None) -> None:
+        self._config = config
+        self._has_namesrv = namesrv is not None
+        self._reactor = reactor
+        self._brokers = [self._supervise(each, namesrv) for each in config.brokers]
+
+    def _supervise(self, broker: BrokerConfig, service: NamesrvService | None) -> SupervisedBroker:
+        namesrv = service.namesrv if service is not None else None
+        return SupervisedBroker(
+            broker,
+            self._start_process,
+            write_log,
+            namesrv_handlers.bind(namesrv) if namesrv is not None else {},
+            namesrv.child_brokers.add(broker.broker_name, broker.broker_id) if namesrv is not None else None,
+            self._config.limits.of_connection(),
+            float(self._config.limits.drain_s),
+        )
+
+    def _start_process(self, broker: BrokerConfig) -> BrokerProcess:
+        process = replace(
+            self._config.process,
+            brokers=1,
+            processes=False,
+            http_port=-1,
+            ready_file="",
+            metrics_export=MetricsExportConfig(),  # the supervisor exports the metrics of all
+        )
+        config = replace(self._config, process=process, namesrv=None, brokers=(broker,), notices=())
+        return start_broker_process(BrokerJob(config, os.getpid(), self._has_namesrv), self._reactor)
+
+    async def start(self, nursery: trio.Nursery) -> dict[str, str]:
+        """Start all processes at the same time and return the address of each broker when all listen."""
+        for broker in self._brokers:
+            nursery.start_soon(broker.run)
+        for broker in self._brokers:
+            await broker.ready.wait()
+        return {broker.name: broker.address for broker in self._brokers}
+
+    async def stop(self) -> None:
+        """Let all processes end in order."""
+        async with trio.open_nursery() as nursery:
+            for broker in self._brokers:
+                nursery.start_soon(broker.stop)
+
+    def supervisors(self) -> Iterator[TaskSupervisor]:
+        """Yield nothing: the background tasks of the brokers are in their processes."""
+        yield from ()
+
+    def metrics(self) -> Iterator[Metric | None]:
+        """Yield nothing: see `remote_metrics`."""
+        yield from ()
+
+    async def remote_metrics(self) -> list[Metric | Distribution]:
+        """Ask all processes for their metrics; one that does not answer in time is left out."""
+        return await self._ask_all(SupervisedBroker.collect_metrics)
+
+    async def find_troubles(self) -> list[str]:
+        """Return why clients should not be sent to some of the brokers; empty when all are well."""
+        return sorted(await self._ask_all(SupervisedBroker.find_troubles))
+
+    async def _ask_all(self, ask: Callable[[SupervisedBroker], Awaitable[list[Fact]]]) -> list[Fact]:
+        """Return what all brokers answer, each as soon as it can."""
+        found: list[Fact] = []
+
+        async def collect(broker: SupervisedBroker) -> None:
+            found.extend(await ask(broker))
+
+        async with trio.open_nursery() as nursery:
+            for broker in self._brokers:
+                nursery.start_soon(collect, broker)
+        return found
+
+
+def write_log(text: str) -> None:
+    """Write lines of a broker process to standard error; where nobody reads it they are lost, as all log lines."""
+    with suppress(OSError, ValueError):
+        sys.stderr.write(text)
+        sys.stderr.flush()

@@ -1,0 +1,56 @@
+"""People read at start where the server listens, what it keeps and who may use it."""
+
+import io
+import logging
+
+import pytest
+
+from gateway.config.auth import AuthConfig
+from gateway.config.process import NamesrvConfig, ProcessConfig, ServeConfig
+from gateway.config.tls import TlsConfig
+from gateway.process.start_summary import describe_access, describe_tls, log_start
+from gateway.runtime.logs import KeyValueFormatter
+from gateway.tests.configs import broker_config
+
+
+@pytest.fixture
+def lines():
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(KeyValueFormatter())
+    logger = logging.getLogger("gateway.process.start_summary")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    yield lambda: stream.getvalue().splitlines()
+    logger.removeHandler(handler)
+    logger.setLevel(logging.NOTSET)
+
+
+def test_a_server_on_disk(lines):
+    broker = broker_config(broker_name="broker-a", store_path_root_dir="/data", flush_disk_type="SYNC_FLUSH")
+    config = ServeConfig(brokers=(broker,), namesrv=NamesrvConfig())
+    log_start(config, "127.0.0.1:9876", {"broker-a": "127.0.0.1:10911"}, "127.0.0.1:9881")
+    ready, store, security, next_step = lines()
+    assert ready.endswith(" ready namesrv=127.0.0.1:9876 broker-a=127.0.0.1:10911 http=127.0.0.1:9881")
+    assert store.endswith(" store broker=broker-a directory=/data durability=SYNC_FLUSH")
+    assert ' security tls="possible, not required; self-signed certificate" ' in security
+    assert security.endswith('access_control="off: whoever reaches the ports may do everything"')
+    assert next_step.endswith(' next step do="give clients the namesrv address 127.0.0.1:9876"')
+
+
+def test_a_server_in_memory_and_a_broker_without_a_namesrv(lines):
+    config = ServeConfig(process=ProcessConfig(memory=True), namesrv=None, brokers=(broker_config(),))
+    log_start(config, None, {"broker-a": "127.0.0.1:10911"}, None)
+    text = "\n".join(lines())
+    assert 'directory=memory durability="lost at the end of the process"' in text
+    assert 'do="set namesrvAddr: without it no client finds this broker"' in text
+    assert "http=" not in text
+
+
+def test_security_in_words():
+    assert describe_tls(TlsConfig(mode="disabled")) == "off"
+    assert describe_tls(TlsConfig(mode="enforcing", certificate="/c.pem")) == "required; own certificate"
+    assert describe_access(AuthConfig(acl_enable=True)) == "ACL 1.0"
+    assert describe_access(AuthConfig(authentication_enabled=True)) == "ACL 2.0: users, no policies"
+    users = AuthConfig(authentication_enabled=True, authorization_enabled=True)
+    assert describe_access(users) == "ACL 2.0: users and policies"
