@@ -1,10 +1,12 @@
 """The composition root of a shadow gateway: builds its parts from a `ShadowConfig` and runs them until a signal."""
 
 import logging
+import os
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import trio
 
@@ -15,6 +17,7 @@ from gateway.runtime.listener_tls import listener_acceptor
 from gateway.runtime.loop_watchdog import LoopWatchdog
 from gateway.runtime.metrics import Metric, MetricRegistry
 from gateway.runtime.process import announce_ready, run_process, tune_garbage_collector
+from gateway.runtime.state_file import absolute_path
 from gateway.runtime.stop_signals import StopSignals
 from gateway.runtime.supervise import TaskSupervisor
 from gateway.shadow.capture.build import build_capture
@@ -24,32 +27,34 @@ from gateway.shadow.clusters.endpoints import (
     PrimarySettings,
     TargetSettings,
     make_cluster,
+    make_signer,
     make_upstream_dialer,
 )
 from gateway.shadow.clusters.loop_guard import LoopGuard
-from gateway.shadow.clusters.security import make_signer
 from gateway.shadow.clusters.target_check import TargetCheck
 from gateway.shadow.compare.build import build_comparison
 from gateway.shadow.compare.service import ComparisonService
 from gateway.shadow.config import ShadowConfig
 from gateway.shadow.cutover.assembly import Cutover
-from gateway.shadow.mirror.routes import MirrorRoutes
-from gateway.shadow.mirror.service import MirrorService
+from gateway.shadow.mirror.service import MirrorRoutes, MirrorService
 from gateway.shadow.proxy.broker_check import BrokerCheck
 from gateway.shadow.proxy.forwarder import Forwarder
-from gateway.shadow.proxy.listener_context import TargetDialer
-from gateway.shadow.proxy.stall_description import describe_session_frame
-from gateway.shadow.proxy.target_dialer import make_target_dialer
+from gateway.shadow.proxy.listener_context import TargetDialer, make_target_dialer
+from gateway.shadow.proxy.session_driver import describe_session_frame
 from gateway.shadow.replication.service import ReplicationService
 from gateway.shadow.report.problems import mirror_problems, queue_problems, task_problems
 from gateway.shadow.report.service import ReportService
 from gateway.shadow.traffic.exchange import Hub, Side
-from gateway.shadow.writable_paths import check_writable_paths
 from remoting.connection import Handler
 from remoting.reactor import Reactor
 from storage.clock import SystemClock
+from toolkit.private_files import make_private_directories
+from toolkit.settings import SettingsError
 
 log = logging.getLogger(__name__)
+
+_PROBE_PREFIX: Final = ".rmq-gateway-probe-"
+_HOLD_MESSAGES: Final = frozenset({"capture.directory", "mirroring.spill_dir"})
 
 
 def run(config: ShadowConfig, ready_file: str = "") -> int:
@@ -100,8 +105,8 @@ class ShadowServer:
             acceptor=listener_acceptor(listen.tls),
             dial_target=self._make_target_dialer(),
         )
-        self.metrics.register(self.forwarder.figures)
-        self.metrics.register(self.hub.figures)
+        self.metrics.register(self.forwarder.metrics)
+        self.metrics.register(self.hub.metrics)
         self.capture = build_capture(config.capture, has_mirror=bool(config.target.namesrv))
         if self.capture is not None:
             self.hub.add_observer(self.capture)
@@ -164,7 +169,7 @@ class ShadowServer:
             f"{config.target.kind} {' '.join(sorted(config.target.namesrv))}",
         )
         service.attach_to(self.hub)
-        self.metrics.register(service.mirror.figures)
+        self.metrics.register(service.mirror.metrics)
         if service.replication is not None:
             self.metrics.register(service.replication.figures)
             self.report.add_section("replication", service.replication.status)
@@ -302,3 +307,61 @@ class ShadowServer:
         if self.mirror is not None:
             await self.mirror.drain()
         await self.report.write_files()
+
+
+# -- files and directories -------------------------------------------------------------------------------------------
+
+
+def check_writable_paths(config: ShadowConfig, ready_file: str = "") -> None:
+    """Create missing directories and write a probe into each. Raises SettingsError, which names all that fail.
+
+    Checked at start: otherwise a wrong path would be noticed when the first message flows.
+    """
+    problems = [
+        f"{setting}: cannot write to {path}: {reason}"
+        for setting, path, is_directory in _configured_paths(config, ready_file)
+        if path and (reason := _why_not_writable(setting, absolute_path(path), is_directory=is_directory))
+    ]
+    if problems:
+        raise SettingsError(f"{'; '.join(problems)}. Name another path, or change its permissions")
+
+
+def _configured_paths(config: ShadowConfig, ready_file: str) -> Iterator[tuple[str, str, bool]]:
+    """Yield the setting, the path, and whether it is a directory."""
+    yield "capture.directory", config.capture.directory, True
+    if config.mirroring.spill == "disk":
+        yield "mirroring.spill_dir", config.mirroring.spill_dir, True
+    yield "target.embedded.store", config.target.embedded.store, True
+    yield "mirroring.state_file", config.mirroring.state_file, False
+    yield "cutover.state_file", config.cutover.state_file, False
+    yield "listen.ports_file", config.listen.ports_file, False
+    yield "compare.noise_file", config.compare.noise_file, False
+    yield "report.file", config.report.file, False
+    yield "report.json_file", config.report.json_file, False
+    yield "--ready-file", ready_file, False
+
+
+def _why_not_writable(setting: str, path: str, *, is_directory: bool) -> str:
+    """Return why files cannot be written in a directory, or a file cannot be replaced; "" if they can.
+
+    A missing directory is created. A directory for messages is its owner's alone.
+    """
+    directory = path if is_directory else os.path.dirname(path)
+    if not is_directory and os.path.isdir(path):
+        return "it is a directory"
+    try:
+        if setting in _HOLD_MESSAGES:
+            make_private_directories(directory)
+        else:
+            os.makedirs(directory, exist_ok=True)
+        with tempfile.NamedTemporaryFile(prefix=_PROBE_PREFIX, dir=directory) as probe:
+            probe.write(b"\0")
+            probe.flush()
+        if os.path.exists(path) and not is_directory:
+            with open(path, "ab"):
+                pass
+    except (FileExistsError, NotADirectoryError):
+        return "a part of the path is a file, not a directory"
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
+    return ""

@@ -1,6 +1,6 @@
 """The primary and the target as a pair that is asked the same questions: queue ranges, messages, consumers, offsets."""
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,6 +17,16 @@ from remoting.requests.topics import GetTopicStatsInfo, QueryTopicConsumeByWho
 LOOKUP_ERRORS: Final = (*CLUSTER_ERRORS, MessageFormatError, LookupError)
 """Exceptions of a request that fail because of a cluster; LookupError: the broker is not there."""
 _MAX_PULL_MESSAGES: Final = 256
+
+
+def find_counterpart(broker: str, known: Mapping[str, object], declared: Mapping[str, str]) -> str:
+    """Return the declared broker name, else the same name, else the only broker; raise LookupError otherwise."""
+    name = declared.get(broker, broker)
+    if name in known:
+        return name
+    if broker not in declared and len(known) == 1:
+        return next(iter(known))
+    raise LookupError(f"the target has no broker {name!r}; it has {', '.join(sorted(known)) or 'none'}")
 
 
 def queue_name(broker: str, queue_id: int) -> str:

@@ -1,12 +1,50 @@
-"""All of `shadow sync`: topics, groups, offsets and orders of every broker, in the order of their dependencies."""
+"""All of `shadow sync`: topics, groups, offsets and orders of every broker, in the order of their dependencies.
 
-from collections.abc import Collection
+Topics, groups and orders are planned by `metadata_sync`, consumer offsets here: unchanged if the target preserves the
+primary's offsets, and translated otherwise. An offset is never ahead of what the group consumed, never beyond the end
+of the target's queue, and never overwrites that of a group that is active on the target. Offsets of topics that are
+being moved are left to the mover.
+"""
 
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import trio
+
+from codec.topics import TOOL_GROUPS, is_system_group
 from gateway.shadow.clusters.cluster import CLUSTER_ERRORS
-from gateway.shadow.clusters.cluster_pair import ClusterPair
-from gateway.shadow.clusters.metadata_sync import NameFilter, plan_groups, plan_orders, plan_topics
-from gateway.shadow.clusters.offset_sync import OffsetFilter, TranslateOffset, plan_offsets
+from gateway.shadow.clusters.cluster_pair import ClusterPair, QueueRange
+from gateway.shadow.clusters.metadata_sync import (
+    NAMES_PER_TURN,
+    NameFilter,
+    is_system_topic,
+    plan_groups,
+    plan_orders,
+    plan_topics,
+)
 from gateway.shadow.clusters.sync_steps import SyncAction, SyncStep, apply_steps
+from gateway.shadow.traffic.exchange import Side
+from remoting.requests.offsets import GetAllConsumerOffset, UpdateConsumerOffset
+
+TranslateOffset = Callable[[str, str, int, int], int | None]
+"""Returns the target's offset for (the primary's broker, topic, queue id, offset), not ahead of it; None if unknown."""
+QueueOffsets = dict[int, int]
+
+UNKNOWN_OFFSETS: Final = "the target uses other offsets, and none is known for these"
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetFilter:
+    """Selects the offsets to copy: of these topics and groups (None: all), except for topics that are being moved."""
+
+    topics: NameFilter = None
+    groups: NameFilter = None
+    moving: Collection[str] = ()
+
+    def includes_pair(self, topic: str, group: str) -> bool:
+        """Tell whether the offsets of a topic and group are selected."""
+        return (self.topics is None or topic in self.topics) and (self.groups is None or group in self.groups)
 
 
 class FullSync:
@@ -55,3 +93,95 @@ class FullSync:
         if not dry_run:
             await apply_steps(self._sides.target, steps)
         return steps
+
+
+# -- consumer offsets ----------------------------------------------------------------------------------------------
+
+
+async def plan_offsets(
+    sides: ClusterPair, broker: str, wanted: OffsetFilter, translate: TranslateOffset | None = None
+) -> list[SyncStep]:
+    """Return one step for each topic and group with offsets at the primary's ``broker``."""
+    ours = await _all_offsets(sides, Side.PRIMARY, broker)
+    theirs = await _all_offsets(sides, Side.TARGET, broker)
+    ranges: dict[str, dict[int, QueueRange]] = {}
+    active: dict[str, bool] = {}
+    steps = []
+    for number, ((topic, group), offsets) in enumerate(sorted(ours.items())):
+        if not number % NAMES_PER_TURN:
+            await trio.lowlevel.checkpoint()
+        if not wanted.includes_pair(topic, group):
+            continue
+        reason = _exclusion_reason(topic, group, wanted)
+        if not reason and topic not in ranges:
+            ranges[topic] = await sides.queue_ranges(Side.TARGET, broker, topic)
+        if not reason and group not in active:
+            active[group] = bool(await sides.group_members(Side.TARGET, broker, group))
+        if not reason and active[group]:
+            reason = "the group is active on the target"
+        name = f"{topic}@{group}"
+        target = sides.counterpart(broker)
+        if reason:
+            steps.append(SyncStep("offset", name, SyncAction.LEFT_OUT, reason, target))
+            continue
+        there = _translate_offsets(sides, broker, topic, offsets, translate)
+        steps.append(_offset_step(topic, group, target, there, theirs.get((topic, group), {}), ranges[topic]))
+    return steps
+
+
+def _exclusion_reason(topic: str, group: str, wanted: OffsetFilter) -> str:
+    if "@" in group:
+        return "offsets of broadcasting clients are their own"
+    if is_system_topic(topic) or group in TOOL_GROUPS or is_system_group(group):
+        return "the system's own"
+    return "the topic is being moved" if topic in wanted.moving else ""
+
+
+async def _all_offsets(sides: ClusterPair, side: Side, broker: str) -> dict[tuple[str, str], QueueOffsets]:
+    cluster, name = sides.locate_broker(side, broker)
+    table = (await cluster.ask_broker(name, GetAllConsumerOffset())).data.offset_table
+    found = {}
+    for key, offsets in table.items():
+        topic, _, group = key.partition("@")
+        found[topic, group] = offsets
+    return found
+
+
+def _translate_offsets(
+    sides: ClusterPair, broker: str, topic: str, offsets: QueueOffsets, translate: TranslateOffset | None
+) -> dict[int, int | None]:
+    if sides.preserves_offsets:
+        return dict(offsets)
+    if translate is None:
+        return dict.fromkeys(offsets)
+    return {queue: translate(broker, topic, queue, offset) for queue, offset in offsets.items()}
+
+
+def _offset_step(
+    topic: str,
+    group: str,
+    broker: str,
+    wanted: Mapping[int, int | None],
+    present: QueueOffsets,
+    ranges: Mapping[int, QueueRange],
+) -> SyncStep:
+    """Return the step for one topic and group; offsets beyond the end of the target's queue become that end."""
+    name = f"{topic}@{group}"
+    known = {queue: offset for queue, offset in wanted.items() if offset is not None}
+    if not known and wanted:
+        return SyncStep("offset", name, SyncAction.LEFT_OUT, UNKNOWN_OFFSETS, broker)
+    if not ranges:
+        return SyncStep("offset", name, SyncAction.LEFT_OUT, "the target has no such topic", broker)
+    there = {queue: min(offset, ranges[queue].high) for queue, offset in known.items() if queue in ranges}
+    changes = {queue: offset for queue, offset in there.items() if present.get(queue) != offset}
+    behind = sum(known[queue] - offset for queue, offset in there.items())
+    late = f"{behind} messages are not at the target yet" if behind else ""
+    if not changes:
+        return SyncStep("offset", name, SyncAction.SAME, late, broker)
+    text = ", ".join(f"{queue}: {present.get(queue, '-')} -> {offset}" for queue, offset in changes.items())
+    requests = tuple(
+        UpdateConsumerOffset(consumer_group=group, topic=topic, queue_id=queue, commit_offset=offset)
+        for queue, offset in changes.items()
+    )
+    action = SyncAction.CHANGE if present else SyncAction.CREATE
+    return SyncStep("offset", name, action, f"{text}; {late}" if late else text, broker, requests)

@@ -1,6 +1,6 @@
 """Plans the copy of topics, groups and topic orders from the primary to the target as steps for `apply_steps`.
 
-Repeating the copy changes nothing. Consumer offsets are copied by `offset_sync`, messages by `cutover/backfill`.
+Repeating the copy changes nothing. Consumer offsets are copied by `full_sync`, messages by `cutover/backfill`.
 """
 
 from collections.abc import Collection, Iterable, Mapping

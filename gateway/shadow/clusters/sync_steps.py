@@ -1,6 +1,6 @@
 """The steps of a copy of metadata from one cluster to the other; they are planned and shown before they are taken.
 
-`metadata_sync` and `offset_sync` plan the steps.
+`metadata_sync` and `full_sync` plan the steps.
 """
 
 from collections.abc import Iterable, Iterator

@@ -72,9 +72,9 @@ async def _run_backfill(config: Any, topics: set[str], limits: dict[str, Any], q
     """Copy the topics; return the reasons for incomplete queues. Raises the errors of `Backfill` in groups."""
     import trio
 
-    from gateway.shadow.clusters.broker_pairs import find_counterpart
+    from gateway.shadow.clusters.cluster_pair import find_counterpart
     from gateway.shadow.clusters.endpoints import make_cluster
-    from gateway.shadow.clusters.same_cluster import refuse_same_cluster
+    from gateway.shadow.clusters.target_check import refuse_same_cluster
     from gateway.shadow.cutover.backfill import Backfill
     from gateway.shadow.replication.queue_copier import PullOptions
 

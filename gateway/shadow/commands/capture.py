@@ -274,7 +274,7 @@ async def _prepare_replay(
 
 
 def _make_signer(given: dict[str, Any]) -> "Sign | None":
-    from gateway.shadow.clusters.security import CredentialSettings, make_signer
+    from gateway.shadow.clusters.endpoints import CredentialSettings, make_signer
 
     settings = CredentialSettings(access_key=given["access_key"], secret_key_file=given["secret_key_file"])
     return make_signer(settings, "--access-key")
@@ -282,7 +282,7 @@ def _make_signer(given: dict[str, Any]) -> "Sign | None":
 
 async def _pair_brokers(target: "Cluster", plan: "ReplayPlan", given: tuple[str, ...]) -> dict[str, str]:
     """Return the target's broker for each captured one. Raises LookupError, ValueError."""
-    from gateway.shadow.clusters.broker_pairs import find_counterpart
+    from gateway.shadow.clusters.cluster_pair import find_counterpart
 
     wrong = [each for each in given if "=" not in each]
     if wrong:

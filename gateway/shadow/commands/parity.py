@@ -115,7 +115,7 @@ async def _compare_clusters(
 ) -> Any:
     import trio
 
-    from gateway.shadow.clusters.same_cluster import refuse_same_cluster
+    from gateway.shadow.clusters.target_check import refuse_same_cluster
     from gateway.shadow.compare.build import build_comparison
     from gateway.shadow.compare.parity import ParityRange
 

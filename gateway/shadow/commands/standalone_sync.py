@@ -7,8 +7,8 @@ import trio
 
 from gateway.shadow.clusters.endpoints import make_cluster
 from gateway.shadow.clusters.full_sync import FullSync
-from gateway.shadow.clusters.same_cluster import refuse_same_cluster
 from gateway.shadow.clusters.sync_steps import SyncStep
+from gateway.shadow.clusters.target_check import refuse_same_cluster
 from gateway.shadow.commands.read_config import read_config
 from gateway.shadow.commands.run_async import run_async
 from gateway.shadow.config import ShadowConfig

@@ -16,8 +16,8 @@ from codec.java_numbers import I64, JavaInteger
 from gateway.http_server.errors import HTTP_BAD_GATEWAY, ConsoleError
 from gateway.runtime.metrics import Distribution, Metric
 from gateway.runtime.supervise import TaskSupervisor
-from gateway.shadow.clusters.broker_pairs import find_counterpart
 from gateway.shadow.clusters.cluster import CLUSTER_ERRORS, Cluster
+from gateway.shadow.clusters.cluster_pair import find_counterpart
 from gateway.shadow.clusters.metadata_sync import is_system_topic
 from gateway.shadow.compare.answer_diff import ComparisonTerms
 from gateway.shadow.compare.comparison_counts import ComparisonCounts

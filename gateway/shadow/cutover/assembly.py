@@ -5,9 +5,8 @@ from typing import Final
 
 from gateway.runtime.metrics import MetricRegistry
 from gateway.runtime.state_file import absolute_path
-from gateway.shadow.clusters.broker_pairs import find_counterpart
 from gateway.shadow.clusters.cluster import Cluster
-from gateway.shadow.clusters.cluster_pair import ClusterPair
+from gateway.shadow.clusters.cluster_pair import ClusterPair, find_counterpart
 from gateway.shadow.clusters.full_sync import FullSync
 from gateway.shadow.compare.parity import (
     ComparedClusters,

@@ -9,7 +9,7 @@ from gateway.shadow.cutover.checks import MoveCheck
 from gateway.shadow.cutover.director import MoveDirector
 from gateway.shadow.cutover.mover import Mover, all_hold
 from gateway.shadow.mirror.mirror import Mirror
-from gateway.shadow.mirror.mode_overrides import ModeOverrides
+from gateway.shadow.mirror.rules import ModeOverrides
 from gateway.shadow.mirror.settings import MODES
 from gateway.shadow.traffic.exchange import Side
 from storage.errors import StoreFull

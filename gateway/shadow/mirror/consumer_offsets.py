@@ -1,7 +1,7 @@
 """Writes consumer offsets that clients commit at the primary to the target, translated to the target's offsets.
 
 A group with consumers at the target commits its own offsets there, and is left alone. A cut-over copies all offsets at
-once (`clusters/offset_sync.py`).
+once (`clusters/full_sync.py`).
 """
 
 from typing import Final, Protocol

@@ -426,11 +426,11 @@ class Mirror:
             ],
         }
 
-    def figures(self) -> Iterator[Metric | Distribution]:
+    def metrics(self) -> Iterator[Metric | Distribution]:
         """Yield the metrics of all streams."""
-        yield from self.unmatched.figures(stream="none")
+        yield from self.unmatched.metrics(stream="none")
         for stream in self._streams.values():
-            yield from stream.counts.figures(stream=stream.name)
+            yield from stream.counts.metrics(stream=stream.name)
             yield from _stream_gauges(stream)
         yield Metric(
             "mirror_diverged_queues",

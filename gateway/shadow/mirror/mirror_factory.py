@@ -1,26 +1,22 @@
-"""Makes the parts of mirror streams, for both directions: target writers, backlogs, and the state they share.
+"""Makes the parts of mirror streams, for both directions: target writers and backlogs.
 
-A mirror usually sends what the primary answered to the target. While the target leads a topic (mode target-primary), it
-sends what the target answered back to the primary. So there are two `MirrorDirection`s, each with its own offset map,
-half messages and check-back producer, and a writer needs both: an offset that was learned on the way there is
-translated on the way back.
+A writer needs both `MirrorDirection`s: an offset that was learned on the way to the target is translated on the way
+back.
 """
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import trio
 
 from codec.sysflag import TRANSACTION_NONE
 from gateway.runtime.run_blocking import RunBlocking
-from gateway.runtime.supervise import TaskSupervisor
-from gateway.shadow.clusters.broker_pairs import PairedWriter, find_counterpart
+from gateway.shadow.clusters.cluster import Cluster
+from gateway.shadow.clusters.cluster_pair import find_counterpart
 from gateway.shadow.mirror.backlog import Backlog, BacklogListener
-from gateway.shadow.mirror.check_back_producer import CheckBackProducer, MakeCluster
-from gateway.shadow.mirror.half_messages import HalfMessages
-from gateway.shadow.mirror.mirror_state import MirrorState
+from gateway.shadow.mirror.mirror_direction import MirrorDirection
 from gateway.shadow.mirror.mirror_stream import ProbedWriter
-from gateway.shadow.mirror.offset_map import OffsetMap
 from gateway.shadow.mirror.resend_writer import ResendWriter
 from gateway.shadow.mirror.rules import MirrorRules
 from gateway.shadow.mirror.settings import MirrorRule, MirrorSettings
@@ -28,55 +24,13 @@ from gateway.shadow.mirror.spill_backlog import SpillBacklog
 from gateway.shadow.mirror.spill_directory import SetAsideDirectory, SpillDirectory, StreamKey
 from gateway.shadow.mirror.stream_account import StreamCounts
 from gateway.shadow.traffic.exchange import Exchange, Side
-from gateway.shadow.traffic.outcome import TargetWriter
+from gateway.shadow.traffic.outcome import Outcome, TargetWriter
 from gateway.shadow.traffic.subject import Subject
+from remoting.errors import RequestError
+from remoting.requests.admin import GetBrokerRuntimeInfo
 
 MakeWriter = Callable[[str, str], TargetWriter]
 """Makes a writer for a broker of the primary and its counterpart at the target."""
-
-
-class MirrorDirection:
-    """The cluster that one side's exchanges are written to, with the state and the producer for it.
-
-    ``suffix`` is appended to the name of the state file, which the constructor reads.
-    """
-
-    def __init__(
-        self,
-        settings: MirrorSettings,
-        client_id: str,
-        suffix: str,
-        make_destination: MakeCluster,
-        run_blocking: RunBlocking = trio.to_thread.run_sync,
-    ) -> None:
-        path = settings.state_file and settings.state_file + suffix
-        halves = HalfMessages(settings.half_messages)
-        interval_s = settings.state_interval_ms / 1000
-        self.state = MirrorState(OffsetMap(settings.offset_runs), halves, path, interval_s, run_blocking)
-        self.producer = CheckBackProducer(client_id, halves, make_destination)
-        self.destination = self.producer.target
-        self.tasks = TaskSupervisor("mirror back" if suffix else "mirror forth")
-        self.state.load_file()
-
-    async def run(self) -> None:
-        """Write the state file and send the producer's heartbeats, until cancelled."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self.tasks.keep_running, "save the mirror state", self.state.run)
-            nursery.start_soon(self.tasks.keep_running, "heartbeats as a producer", self.producer.run)
-
-
-def make_directions(
-    settings: MirrorSettings,
-    client_id: str,
-    make_primary: MakeCluster,
-    make_target: MakeCluster,
-    run_blocking: RunBlocking = trio.to_thread.run_sync,
-) -> dict[Side, MirrorDirection]:
-    """Return both directions, keyed by the side whose exchanges are written to the other side."""
-    return {
-        Side.PRIMARY: MirrorDirection(settings, client_id, "", make_target, run_blocking),
-        Side.TARGET: MirrorDirection(settings, client_id, ".back", make_primary, run_blocking),
-    }
 
 
 class MirrorFactory:
@@ -175,3 +129,40 @@ class MirrorFactory:
         halves = self.directions[exchange.side].state.halves
         half = halves.find_half(exchange.broker, subject.unique_key)
         return half.topic if half is not None else ""
+
+
+class PairedWriter:
+    """A `TargetWriter` that is created when its cluster first answers; until then writing fails."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        broker: str,
+        declared: Mapping[str, str],
+        make: Callable[[str], TargetWriter],
+    ) -> None:
+        self._cluster = cluster
+        self._broker = broker
+        self._declared = declared
+        self._make = make
+        self._writer: TargetWriter | None = None
+        self._name = ""
+
+    async def write(self, exchanges: Sequence[Exchange]) -> list[Outcome]:
+        """See `TargetWriter`."""
+        if self._writer is None:
+            self._writer = self._make(await self._find_broker())
+        return await self._writer.write(exchanges)
+
+    async def probe(self) -> None:
+        """Send a request that changes nothing to the counterpart. Raises CLUSTER_ERRORS, LookupError."""
+        await self._cluster.refresh()
+        name = self._name or await self._find_broker()
+        with contextlib.suppress(RequestError):  # a broker that refuses is reachable
+            await self._cluster.ask_broker(name, GetBrokerRuntimeInfo())
+
+    async def _find_broker(self) -> str:
+        if not self._cluster.brokers:
+            await self._cluster.refresh()
+        self._name = find_counterpart(self._broker, self._cluster.brokers, self._declared)
+        return self._name

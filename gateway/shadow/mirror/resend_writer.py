@@ -11,9 +11,8 @@ side. The end of a transaction joins the lane of its half message. Consumer offs
 
 Doubt. Before a request is sent, its exchange is marked as in doubt; the answer clears the mark. When the stream offers
 an exchange that is in doubt (the deadline passed, the connection broke, or an earlier process left it on disk), the
-writer first searches the target for it, by its unique key among the last messages of its queue
-(`duplicate_check.py`), and sends it only if it is not there. A request that the target carries out after that search
-still makes a duplicate.
+writer first searches the target for it, by its unique key among the last messages of its queue (`find_message`), and
+sends it only if it is not there. A request that the target carries out after that search still makes a duplicate.
 
 Retries. `write` raises when the target fails; the stream calls it again with the same exchanges. Outcomes reached
 before the failure are kept in `_finished`, so that nothing that succeeded is repeated.
@@ -31,24 +30,24 @@ from typing import Final
 
 import trio
 
+from codec import properties as keys
 from codec.command import Command
 from codec.constants import STORED_CODES, ResponseCode
+from codec.errors import MessageFormatError
 from codec.ids import decode_message_id
-from codec.java_numbers import parse_integer_or, parse_java_integer
+from codec.java_numbers import I32, parse_integer_or, parse_java_integer
+from codec.message import Message, iter_messages
+from codec.properties import decode_properties
 from codec.sysflag import TRANSACTION_COMMIT
+from codec.topics import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC
 from gateway.runtime.parallel import process_in_parallel
 from gateway.shadow.clusters.cluster import CLUSTER_ERRORS, MAX_QUEUES_PER_TOPIC, Cluster
 from gateway.shadow.clusters.metadata_sync import copy_topic
 from gateway.shadow.clusters.sync_steps import SyncAction
 from gateway.shadow.mirror.check_back_producer import CheckBackProducer, build_end_request
 from gateway.shadow.mirror.consumer_offsets import ConsumerOffsetWriter
-from gateway.shadow.mirror.duplicate_check import (
-    DEFAULT_SEARCH_MESSAGES,
-    find_message,
-    storage_queue_of,
-)
 from gateway.shadow.mirror.half_messages import FINAL_DECISIONS, HalfMessage
-from gateway.shadow.mirror.mirror_state import MirrorState
+from gateway.shadow.mirror.mirror_direction import MirrorState
 from gateway.shadow.mirror.offset_map import OffsetMap
 from gateway.shadow.mirror.stream_account import StreamCounts
 from gateway.shadow.traffic.exchange import Exchange
@@ -67,9 +66,13 @@ from gateway.shadow.traffic.resend import (
     repeat_command,
     send_to_queue,
 )
-from gateway.shadow.traffic.subject import Subject, subject_of
+from gateway.shadow.traffic.subject import Subject, header_field_name, subject_of
 from remoting.errors import RequestError
+from remoting.requests.offsets import GetMaxOffset
+from remoting.requests.pull import read_only_pull
 
+DEFAULT_SEARCH_MESSAGES: Final = 32
+_PULL_FOUND: Final = 0
 MAX_PARALLEL_LANES: Final = 32
 """Queues of the target that are written to at the same time."""
 _MAX_RECALL_HANDLES: Final = 10_000
@@ -414,3 +417,52 @@ def _split_at_admin_requests(exchanges: Sequence[Exchange]) -> Iterator[list[Exc
         segment = []
     if segment:
         yield segment
+
+
+async def find_message(
+    target: Cluster,
+    broker: str,
+    topic: str,
+    queue_id: int,
+    unique_key: str,
+    after: int = -1,
+    depth: int = DEFAULT_SEARCH_MESSAGES,
+) -> Message | None:
+    """Search the last ``depth`` messages of a queue, beyond offset ``after``; return None without a match.
+
+    A refusal counts as not found. Raises the other errors of CLUSTER_ERRORS of `cluster`.
+    """
+    try:
+        end = (await target.ask_broker(broker, GetMaxOffset(topic=topic, queue_id=queue_id))).offset
+        begin = max(after + 1, end - depth, 0)
+        while begin < end:
+            reply = await target.ask_broker(
+                broker, read_only_pull(topic, queue_id, begin, DEFAULT_SEARCH_MESSAGES)
+            )
+            for message in _decode_messages(reply.code, reply.body):
+                if message.properties.get(keys.UNIQ_CLIENT_MESSAGE_ID_KEYIDX) == unique_key:
+                    return message
+            if reply.next_begin_offset <= begin:
+                break
+            begin = reply.next_begin_offset
+    except (RequestError, MessageFormatError):
+        return None
+    return None
+
+
+def _decode_messages(code: int, body: bytes) -> Iterator[Message]:
+    return iter_messages(body) if code == _PULL_FOUND and body else iter(())
+
+
+def storage_queue_of(exchange: Exchange, subject: Subject) -> tuple[str, int]:
+    """Return the topic and queue that a sent message is first stored in, which may be of a system topic."""
+    if subject.half:
+        return TRANS_HALF_TOPIC, 0
+    if subject.delayed:
+        found = decode_properties(
+            exchange.request_command.ext.get(header_field_name(exchange.code, "properties")) or ""
+        )
+        level = found.get(keys.DELAY_TIME_LEVEL, "")
+        number = parse_integer_or(level, 0, I32)
+        return (SCHEDULE_TOPIC, number - 1) if number > 0 else (TIMER_TOPIC, 0)
+    return subject.queue

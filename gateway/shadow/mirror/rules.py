@@ -1,13 +1,18 @@
 """Finds the mirror rule of an exchange, tells whether it is in the rule's sample, and holds the mode of each topic.
 
 The first rule that matches applies, even if its sample then leaves the exchange out. Operators and moves override modes
-at run time; `mirror.py` and `answer_holder.py` act on the modes.
+at run time; `mirror.py` and `answer_holder.py` act on the modes. `ModeOverrides` is the file of the operators' modes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Final
+from typing import Any, Final
 
+import trio
+
+from gateway.runtime.config_file import SmallFiles
+from gateway.runtime.run_blocking import RunBlocking
+from gateway.runtime.state_file import StateFile
 from gateway.shadow.mirror.settings import MODES, TARGET_PRIMARY, MirrorRule
 from gateway.shadow.traffic.request_policy import SEND_CODES, UPDATE_CONSUMER_OFFSET, Treatment, policy_of
 from gateway.shadow.traffic.subject import Subject, stable_share
@@ -160,3 +165,39 @@ def _resolve_codes(rule: MirrorRule, index: int) -> frozenset[int]:
                 f"mirror[{index}].codes: {name} is never mirrored: {policy_of(known[name]).reason}"
             )
     return frozenset(mirrored[name] for name in rule.codes or mirrored)
+
+
+class ModeOverrides:
+    """The modes of topics that an operator set at run time, in a file, so that they survive a restart.
+
+    An override in `modes` takes precedence over the mode of the topic's rule until it is cleared. Without a path they
+    are in memory only. Moves have their own file (`cutover/move_file.py`).
+
+    Raises SettingsError for a file that cannot be read.
+    """
+
+    def __init__(
+        self, files: SmallFiles, path: str, run_blocking: RunBlocking = trio.to_thread.run_sync
+    ) -> None:
+        self._file = StateFile(files, path, "the modes of topics", run_blocking)
+        self.modes: Mapping[str, str] = self._file.read(_parse_modes) or {}
+
+    async def save_mode(self, topic: str, mode: str) -> None:
+        """Save the mode of a topic; "" removes its override. One call at a time.
+
+        Raises OSError or StoreFull, and then nothing has changed.
+        """
+        after = {**self.modes, topic: mode}
+        if not mode:
+            del after[topic]
+        await self._file.write(modes=after)
+        self.modes = after
+
+
+def _parse_modes(value: Any) -> dict[str, str]:
+    """Return the modes in a file's content. Raises ValueError, TypeError or KeyError when they are malformed."""
+    modes = {str(topic): str(mode) for topic, mode in value["modes"].items()}
+    unknown = [mode for mode in modes.values() if mode not in MODES]
+    if unknown:
+        raise ValueError(f"unknown mode {unknown[0]!r}")
+    return modes

@@ -9,21 +9,23 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any, Final, Protocol
 
 import trio
 
+from gateway.http_server.errors import HTTP_BAD_GATEWAY, HTTP_CONFLICT, ConsoleError, OperationRefused
+from gateway.http_server.server import RouteRegistry
 from gateway.runtime.metrics import Metric
 from gateway.runtime.state_file import absolute_path
 from gateway.runtime.supervise import TaskSupervisor
-from gateway.shadow.clusters.cluster import Cluster
+from gateway.shadow.clusters.cluster import CLUSTER_ERRORS, Cluster
 from gateway.shadow.mirror.check_back_producer import MakeCluster
 from gateway.shadow.mirror.diverged_queues import DivergedQueues
 from gateway.shadow.mirror.mirror import Mirror
-from gateway.shadow.mirror.mirror_factory import MirrorFactory, make_directions
-from gateway.shadow.mirror.mode_overrides import ModeOverrides
-from gateway.shadow.mirror.rules import MirrorRules
+from gateway.shadow.mirror.mirror_direction import make_directions
+from gateway.shadow.mirror.mirror_factory import MirrorFactory
+from gateway.shadow.mirror.rules import MirrorRules, ModeOverrides
 from gateway.shadow.mirror.settings import MirrorRule, MirrorSettings
 from gateway.shadow.traffic.exchange import Hub, Side
 from gateway.shadow.traffic.outcome import TargetWriter
@@ -53,6 +55,12 @@ class ForwardReplication(Protocol):
         """Yield the names of a bounded number of queues that are not copied, and why; asked every second."""
 
 
+MAX_NAME_CHARS: Final = 255
+SwitchMode = Callable[[str, str], Awaitable[None]]
+"""Sets the mode of a topic; the mode "" clears the override, so that the rule's mode applies again.
+
+Raises ValueError, OperationRefused, CLUSTER_ERRORS of `cluster`, LookupError.
+"""
 MakeReplication = Callable[[Cluster, Cluster, MirrorRules, DivergedQueues], ForwardReplication]
 """Makes the replication from primary (first) to target, which obeys the rules and clears marks of completed queues."""
 
@@ -138,3 +146,34 @@ class MirrorService:
 
     def _count_queued(self) -> int:
         return sum(stream.queued for stream in self.mirror.streams())
+
+
+class MirrorRoutes:
+    """`GET /mirror` shows streams, modes and diverged queues. `POST /mirror/mode` sets the `mode` of a `topic`.
+
+    Without a mode, the override of the topic is cleared.
+    """
+
+    def __init__(self, mirror: Mirror, switch: SwitchMode) -> None:
+        self._mirror = mirror
+        self._switch_mode = switch
+
+    def register(self, console: RouteRegistry) -> None:
+        """Register both routes."""
+        console.get("/mirror", lambda _: self._mirror.status())
+        console.post("/mirror/mode", self.switch_mode)
+
+    async def switch_mode(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Switch the mode of a topic from now on. Raises ConsoleError for an unknown mode and for a refused switch."""
+        topic, mode = given.get("topic"), given.get("mode") or ""
+        if not isinstance(topic, str) or not 0 < len(topic) <= MAX_NAME_CHARS or not isinstance(mode, str):
+            raise ConsoleError("topic must be a topic name, and mode a mode name or empty")
+        try:
+            await self._switch_mode(topic, mode)
+        except OperationRefused as refused:
+            raise ConsoleError(str(refused), HTTP_CONFLICT) from refused
+        except CLUSTER_ERRORS as problem:
+            raise ConsoleError(f"{type(problem).__name__}: {problem}", HTTP_BAD_GATEWAY) from problem
+        except (ValueError, LookupError) as error:
+            raise ConsoleError(str(error)) from error
+        return {"modes": self._mirror.rules.mode_overrides()}

@@ -36,21 +36,24 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from itertools import chain
+from struct import Struct
 from typing import Final
 
 import trio
 
 from gateway.runtime.run_blocking import RunBlocking
 from gateway.shadow.mirror.backlog import BACKLOG_FULL, Backlog, BacklogEntry, BacklogListener
-from gateway.shadow.mirror.exchange_codec import decode_exchange, encode_exchange
 from gateway.shadow.mirror.settings import MirrorSettings
 from gateway.shadow.mirror.spill_queue import SpillQueue, SpillRecovery
+from gateway.shadow.traffic.exchange import Exchange, Side
 from gateway.shadow.traffic.subject import subject_of
-
-log = logging.getLogger(__name__)
 
 MAX_READ_BYTES: Final = 1024 * 1024
 MAX_WRITE_MESSAGES: Final = 5_000
+_HEAD: Final = Struct(">iqqdddBIIHHH")
+"""Code, connection, wall clock (ms), times of request, forwarding and answer (s), flags, sizes of the two frames and
+of the three texts."""
+_HAS_ANSWER, _REVERSE, _BY_TARGET = 1, 2, 4
 MAX_IN_DOUBT_MESSAGES: Final = 1_024
 """Maximum number of messages per stream that a killed process may have delivered without having recorded it."""
 
@@ -385,3 +388,61 @@ class SpillBacklog(Backlog):
                 "waiting exchanges not written to disk at the end",
                 extra={"count": len(waiting), "reason": str(problem)},
             )
+
+
+# -- exchanges as payloads of spill records ------------------------------------------------------------------------
+
+
+def encode_exchange(exchange: Exchange) -> bytes:
+    """Return an exchange as bytes, numbers big-endian.
+
+    The format has no version or checksum of its own: `spill_queue.py` stores both.
+    """
+    texts = [text.encode() for text in (exchange.client, exchange.upstream, exchange.broker)]
+    answer = exchange.answer or b""
+    flags = (
+        (_HAS_ANSWER if exchange.answer is not None else 0)
+        | (_REVERSE if exchange.reverse else 0)
+        | (_BY_TARGET if exchange.side is Side.TARGET else 0)
+    )
+    head = _HEAD.pack(
+        exchange.code,
+        exchange.connection,
+        exchange.wall_ms,
+        exchange.asked_s,
+        exchange.forwarded_s,
+        exchange.answered_s,
+        flags,
+        len(exchange.request),
+        len(answer),
+        *map(len, texts),
+    )
+    return b"".join((head, exchange.request, answer, *texts))
+
+
+def decode_exchange(payload: bytes) -> Exchange:
+    """Return the exchange of bytes made by `encode_exchange`. The bytes have passed their checksum and are trusted."""
+    code, connection, wall_ms, asked_s, forwarded_s, answered_s, flags, *sizes = _HEAD.unpack_from(payload)
+    parts, at = [], _HEAD.size
+    for size in sizes:
+        parts.append(payload[at : at + size])
+        at += size
+    request, answer, client, upstream, broker = parts
+    return Exchange(
+        code,
+        request,
+        answer if flags & _HAS_ANSWER else None,
+        connection=connection,
+        client=client.decode(),
+        upstream=upstream.decode(),
+        broker=broker.decode(),
+        wall_ms=wall_ms,
+        asked_s=asked_s,
+        forwarded_s=forwarded_s,
+        answered_s=answered_s,
+        reverse=bool(flags & _REVERSE),
+        side=Side.TARGET if flags & _BY_TARGET else Side.PRIMARY,
+    )
+
+
+log = logging.getLogger(__name__)

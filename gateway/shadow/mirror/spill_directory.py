@@ -17,9 +17,9 @@ import orjson
 
 from codec.java_numbers import parse_integer_or
 from gateway.runtime.run_blocking import RunBlocking
-from gateway.shadow.mirror.exchange_codec import decode_exchange
 from gateway.shadow.mirror.rules import MirrorRules
 from gateway.shadow.mirror.settings import MirrorRule, MirrorSettings
+from gateway.shadow.mirror.spill_backlog import decode_exchange
 from gateway.shadow.mirror.spill_queue import (
     ASIDE_MARKER,
     holds_records,

@@ -64,7 +64,7 @@ class StreamCounts:
         """Exchanges whose outcome is known."""
         return self.mirrored + self.skipped + self.refused + self.dropped
 
-    def figures(self, **labels: str) -> Iterator[Metric]:
+    def metrics(self, **labels: str) -> Iterator[Metric]:
         """Yield every count as a counter metric."""
         return counter_metrics(self, "mirror", _MEANINGS, labels)
 

@@ -454,7 +454,7 @@ class BrokerListeners:
         """Tell whether one of these listeners has a port."""
         return any(port in (each.port, each.port - VIP_PORT_OFFSET) for each in self._known.values())
 
-    def figures(self) -> Iterator[Metric]:
+    def metrics(self) -> Iterator[Metric]:
         """Yield the number of addresses by state, and of those without a listener."""
         states = Counter(each.state for each in self._known.values())
         for state in PortState:

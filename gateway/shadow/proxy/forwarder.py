@@ -18,8 +18,12 @@ from gateway.shadow.clusters.endpoints import UpstreamDialer
 from gateway.shadow.proxy.broker_check import BrokerCheck, is_local_host
 from gateway.shadow.proxy.broker_listeners import BrokerListeners
 from gateway.shadow.proxy.client_listener import ClientListener, ConnectionCount, DialUpstream
-from gateway.shadow.proxy.listener_context import ListenerContext, TargetDialer, UpstreamAddress
-from gateway.shadow.proxy.listener_counters import ListenerCounters
+from gateway.shadow.proxy.listener_context import (
+    ListenerContext,
+    ListenerCounters,
+    TargetDialer,
+    UpstreamAddress,
+)
 from gateway.shadow.proxy.listener_ports import ListenerPorts
 from gateway.shadow.proxy.memory_guard import MemoryGuard
 from gateway.shadow.proxy.settings import ListenSettings
@@ -210,10 +214,10 @@ class Forwarder:
     async def _limit_memory(self) -> None:
         await self._memory.sweep(self.listeners)
 
-    def figures(self) -> Iterator[Metric]:
+    def metrics(self) -> Iterator[Metric]:
         """Yield counters, open connections and buffered bytes by listener; the bytes are as of the last sweep."""
-        yield from self._memory.figures()
-        yield from self.broker_listeners.figures()
+        yield from self._memory.metrics()
+        yield from self.broker_listeners.metrics()
         yield Metric(
             "forward_refused_connections_total",
             self._connections.refused_total,
@@ -222,7 +226,7 @@ class Forwarder:
         for listener in self.listeners:
             upstream = listener.context.upstream
             labels = {"broker": upstream.broker or "namesrv", "upstream": listener.addresses[0]}
-            yield from listener.context.counters.figures(labels)
+            yield from listener.context.counters.metrics(labels)
             yield Metric("forward_connections", listener.session_count, "Clients connected.", "gauge", labels)
             yield Metric(
                 "forward_buffered_bytes", listener.buffered_bytes, "Bytes buffered for them.", "gauge", labels

@@ -1,22 +1,66 @@
-"""Everything that the sessions of one listener share."""
+"""Everything that the sessions of one listener share: upstream, settings, counters, and the way to the target."""
 
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+from gateway.runtime.metrics import Metric, counter_metrics
+from gateway.shadow.clusters.cluster import CLUSTER_ERRORS, Cluster
+from gateway.shadow.clusters.cluster_pair import find_counterpart
 from gateway.shadow.proxy.address_book import AddressBook
-from gateway.shadow.proxy.listener_counters import ListenerCounters
 from gateway.shadow.proxy.memory_guard import MemoryGuard
 from gateway.shadow.proxy.settings import ListenSettings
 from gateway.shadow.traffic.exchange import Hub
 from remoting.transport import Transport
 from storage.clock import Clock
 
-TargetDialer = Callable[[str], Awaitable[tuple[str, str, Transport]]]
+MEANINGS = {
+    "connections": "Client connections accepted.",
+    "unreachable": "Client connections closed because the primary could not be reached.",
+    "requests": "Frames received from clients.",
+    "answers": "Frames received from the primary, and from the target in its place.",
+    "request_bytes": "Bytes of complete frames received from clients.",
+    "answer_bytes": "Bytes of complete frames received from the primary.",
+    "given_up": "Remembered requests given up without an answer, because of a limit on number, bytes or time.",
+    "bad_frames": "Connections closed because of bytes that are not a frame.",
+    "directed": "Requests sent to the target instead of the primary.",
+    "target_unreachable": "Client connections closed because the target could not be reached.",
+}
+
+
+@dataclass(slots=True)
+class ListenerCounters:
+    """Counters since the listener was opened. The field names are part of metric names."""
+
+    connections: int = 0
+    unreachable: int = 0
+    requests: int = 0
+    answers: int = 0
+    request_bytes: int = 0
+    answer_bytes: int = 0
+    given_up: int = 0
+    bad_frames: int = 0
+    directed: int = 0
+    target_unreachable: int = 0
+
+    def metrics(self, labels: dict[str, str]) -> Iterator[Metric]:
+        """Yield a metric per counter, with these labels."""
+        return counter_metrics(self, "forward", MEANINGS, labels)
+
+
+class TargetConnection(NamedTuple):
+    """A connection to a broker of the target, with the broker's own name and its address."""
+
+    broker_name: str
+    address: str
+    transport: Transport
+
+
+TargetDialer = Callable[[str], Awaitable[TargetConnection]]
 """Connects to the target's broker that stands for one of the primary's brokers, given by name.
 
-Returns the target broker's own name, its address, and the connection. Raises OSError, and LookupError if the target
-has no such broker.
+Raises OSError, and LookupError if the target has no such broker.
 """
 
 
@@ -45,3 +89,31 @@ class ListenerContext:
     dial_target: TargetDialer | None = None
     memory: MemoryGuard = field(default_factory=lambda: MemoryGuard(math.inf, math.inf))
     target_reachable: bool = True
+
+
+def make_target_dialer(
+    target: Cluster, broker_pairs: Mapping[str, str], dial: Callable[[str], Awaitable[Transport]]
+) -> TargetDialer:
+    """Return a function that connects to masters of a running target.
+
+    ``broker_pairs`` maps names of the primary's brokers to names of the target's. A broker that is unknown, or does not
+    accept connections at its last known address, is looked up again. ``dial`` connects to an address.
+    """
+
+    async def dial_target(broker: str) -> TargetConnection:
+        try:
+            return await connect_to_master(broker)
+        except (OSError, LookupError):
+            # The broker may be new, or its address may have changed since the last look-up.
+            try:
+                await target.refresh()
+            except CLUSTER_ERRORS as error:
+                raise OSError(f"the target's namesrv does not answer: {error}") from error
+            return await connect_to_master(broker)
+
+    async def connect_to_master(broker: str) -> TargetConnection:
+        name = find_counterpart(broker, target.brokers, broker_pairs)
+        address = target.master(name)
+        return TargetConnection(name, address, await dial(address))
+
+    return dial_target

@@ -144,7 +144,7 @@ class MemoryGuard:
             extra = {"setting": setting, "bytes": total, "limit": limit, "closed_total": self.closed_total}
             log.warning("largest sessions closed: buffers of all clients exceed a limit", extra=extra)
 
-    def figures(self) -> Iterator[Metric]:
+    def metrics(self) -> Iterator[Metric]:
         """Yield the number of closed sessions."""
         yield Metric(
             "forward_closed_for_memory_total",

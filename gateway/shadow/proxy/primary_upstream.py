@@ -11,11 +11,10 @@ from codec.constants import FLAG_RESPONSE
 from codec.errors import FrameError
 from gateway.shadow.proxy.address_book import AddressView
 from gateway.shadow.proxy.address_rewrite import REWRITTEN_ANSWER_CODES, patch_answers, rewrite_answer
-from gateway.shadow.proxy.exchange_tracker import ExchangeTracker
+from gateway.shadow.proxy.exchange_tracker import ExchangeTracker, PendingRequest
 from gateway.shadow.proxy.frame_peek import FrameHead, peek_code, peek_head
 from gateway.shadow.proxy.frame_splitter import ALL_FRAMES, RawFrameSplitter, ignore_growth
 from gateway.shadow.proxy.listener_context import ListenerContext
-from gateway.shadow.proxy.pending_requests import PendingRequest
 from remoting.requests.namesrv import GetRouteInfoByTopic
 from remoting.transport import Buffer
 

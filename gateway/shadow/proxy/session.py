@@ -7,7 +7,7 @@ matches answers to requests, and applies back-pressure.
 1. The driver passes received bytes to `receive_from_client`, `receive_from_primary` or `receive_from_target`. Each
    returns the bytes for the opposite end (the primary, or the client), which the driver writes. Nearly always nothing
    else has to be done.
-2. Anything else that follows is an action (`session_actions.py`). The session then sets `has_followup`; the driver
+2. Anything else that follows is an `Action`. The session then sets `has_followup`; the driver
    takes the actions, performs them in order, and calls `complete_writes`, which publishes finished exchanges. So the
    client has its answer before observers are told.
 3. Every other event (an output above its high watermark, a connection that ended, a decision of the director, …) has a
@@ -30,6 +30,8 @@ nobody needs to see without splitting it. It is the only place where a frame ski
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
 from functools import partial
 from struct import Struct
 from typing import Final
@@ -43,7 +45,12 @@ from gateway.shadow.proxy.address_rewrite import (
     REWRITTEN_REQUEST_CODES,
     restore_message_ids,
 )
-from gateway.shadow.proxy.exchange_tracker import ClientIdentity, ExchangeTracker, FinishedExchanges
+from gateway.shadow.proxy.exchange_tracker import (
+    ClientIdentity,
+    ExchangeTracker,
+    FinishedExchanges,
+    PendingRequest,
+)
 from gateway.shadow.proxy.frame_peek import (
     HEADER_AT,
     HEADER_LENGTH_MASK,
@@ -56,26 +63,92 @@ from gateway.shadow.proxy.frame_peek import (
 )
 from gateway.shadow.proxy.frame_splitter import ALL_FRAMES, RawFrameSplitter
 from gateway.shadow.proxy.listener_context import ListenerContext, UpstreamAddress
-from gateway.shadow.proxy.pending_requests import PendingRequest
 from gateway.shadow.proxy.primary_upstream import PrimaryUpstream
-from gateway.shadow.proxy.session_actions import (
-    Action,
-    AwaitDecision,
-    CloseTarget,
-    ContinueLater,
-    DialTarget,
-    EndSession,
-    PauseReading,
-    Peer,
-    ResumeReading,
-    Send,
-    StartStallTimer,
-    StopStallTimer,
-)
 from gateway.shadow.proxy.target_upstream import INTRODUCTION_CODES, TargetConversation, TargetUpstream
 from gateway.shadow.traffic.exchange import Side
 from remoting.requests.namesrv import GetRouteInfoByTopic, RegisterBroker
 from remoting.transport import Buffer
+
+
+class Peer(Enum):
+    """One of the three connections of a session."""
+
+    CLIENT = "client"
+    PRIMARY = "primary"
+    TARGET = "target"
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Write bytes to a peer, in the order of these actions."""
+
+    peer: Peer
+    data: Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class PauseReading:
+    """Read nothing more from a peer until `ResumeReading`."""
+
+    peer: Peer
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeReading:
+    """Read from a peer again; nothing happens if it is read from already."""
+
+    peer: Peer
+
+
+@dataclass(frozen=True, slots=True)
+class DialTarget:
+    """Connect to the target, then call `Session.target_connected` or `Session.target_unreachable`."""
+
+
+@dataclass(frozen=True, slots=True)
+class CloseTarget:
+    """Close the connection to the target."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartStallTimer:
+    """Call `Session.stall_timed_out` after the configured time, unless `StopStallTimer` comes first."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopStallTimer:
+    """Stop the stall timer."""
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitDecision:
+    """Call `Session.decision_made` after the director's next decision."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContinueLater:
+    """Call `Session.continue_turn` with this peer after all other tasks had their turn."""
+
+    peer: Peer
+
+
+@dataclass(frozen=True, slots=True)
+class EndSession:
+    """Deliver what was received for each end, then close all connections."""
+
+
+Action = (
+    Send
+    | PauseReading
+    | ResumeReading
+    | DialTarget
+    | CloseTarget
+    | StartStallTimer
+    | StopStallTimer
+    | AwaitDecision
+    | ContinueLater
+    | EndSession
+)
 
 log = logging.getLogger(__name__)
 

@@ -1,16 +1,22 @@
-"""The I/O of one session: connects its `Session` (the protocol logic) with the transports, tasks and timers."""
+"""The I/O of one session: connects its `Session` (the protocol logic) with the transports, tasks and timers.
+
+`describe_session_frame` tells from the driver's functions on a stack which client's request blocks the event loop.
+"""
 
 import logging
 from functools import partial
+from types import CodeType, FrameType
+from typing import Any, Final
 
 import trio
 
+from codec.constants import FLAG_RESPONSE
 from codec.hosts import format_host
-from gateway.shadow.proxy.exchange_tracker import ClientIdentity
+from gateway.shadow.proxy.exchange_tracker import ClientIdentity, PendingRequest
+from gateway.shadow.proxy.frame_peek import HEADER_AT, UNKNOWN, FrameHead, peek_code
 from gateway.shadow.proxy.listener_context import ListenerContext
 from gateway.shadow.proxy.peer_connection import DEFECT, ConnectionEvents, PeerConnection
-from gateway.shadow.proxy.session import Session
-from gateway.shadow.proxy.session_actions import (
+from gateway.shadow.proxy.session import (
     Action,
     AwaitDecision,
     CloseTarget,
@@ -21,9 +27,12 @@ from gateway.shadow.proxy.session_actions import (
     Peer,
     ResumeReading,
     Send,
+    Session,
     StartStallTimer,
     StopStallTimer,
 )
+from gateway.shadow.traffic.exchange import Exchange
+from remoting.declare import REQUESTS
 from remoting.transport import Buffer, Transport
 
 log = logging.getLogger(__name__)
@@ -267,15 +276,15 @@ class SessionDriver:
         assert context.dial_target is not None
         try:
             with trio.fail_after(context.settings.connect_s):
-                broker_name, address, transport = await context.dial_target(context.upstream.broker)
+                connection = await context.dial_target(context.upstream.broker)
         except (OSError, LookupError, trio.TooSlowError) as error:
             self._report_target_reachable(False, str(error) or "no answer in time")
             self._session.target_unreachable()
             self._follow_up()
             return
         self._report_target_reachable(True)
-        target = self.target = self._make_connection(transport, Peer.TARGET)
-        self._session.target_connected(broker_name, address)
+        target = self.target = self._make_connection(connection.transport, Peer.TARGET)
+        self._session.target_connected(connection.broker_name, connection.address)
         self._follow_up()
         target.start_reading()
 
@@ -293,3 +302,68 @@ class SessionDriver:
                 "target cannot be reached: sessions with requests for it are closed",
                 extra={"broker": broker, "reason": reason},
             )
+
+
+_FROM_CLIENT: Final[CodeType] = SessionDriver._on_client_data.__code__
+_FROM_UPSTREAM: Final[frozenset[CodeType]] = frozenset(
+    (SessionDriver._on_primary_data.__code__, SessionDriver._on_target_data.__code__)
+)
+_SESSION: Final[frozenset[CodeType]] = frozenset(
+    function.__code__
+    for function in (
+        SessionDriver._follow_up,
+        SessionDriver._continue_turn,
+        SessionDriver._on_decision,
+        SessionDriver._on_end,
+        SessionDriver.abort,
+    )
+)
+
+
+def describe_session_frame(frame: FrameType) -> dict[str, Any] | None:
+    """Return what a function on the stack knows about a request: code, name, bytes, client; None for nothing.
+
+    `LoopWatchdog` reads the stack only when the loop is blocked, so nothing is added to the path of a request. Each
+    function contributes what its variables say: an exchange that is observed or mirrored, a frame that is forwarded, an
+    answer that is matched, and the session itself, which knows the client. So the variables `exchange`, `head`, `frame`
+    and `request` must have these names in every function of the proxy and of its observers.
+    """
+    code, names = frame.f_code, frame.f_code.co_varnames
+    if code is _FROM_CLIENT:
+        values = frame.f_locals
+        return {**_describe_received(values["data"]), "remote": values["self"].client.remote}
+    if code in _FROM_UPSTREAM:
+        values = frame.f_locals
+        return {"answer_bytes": len(values["data"]), "remote": values["self"].client.remote}
+    if code in _SESSION:
+        return {"remote": frame.f_locals["self"].client.remote}
+    if "exchange" in names:
+        exchange = frame.f_locals.get("exchange")
+        if isinstance(exchange, Exchange):
+            return {**_describe(exchange.code, len(exchange.request)), "remote": exchange.client}
+    elif "head" in names and "frame" in names:
+        return _describe_forwarded(frame.f_locals)
+    return None
+
+
+def _describe_forwarded(values: dict[str, Any]) -> dict[str, Any] | None:
+    """Describe a frame that is being forwarded, or the request that it answers."""
+    head, frame, request = values.get("head"), values.get("frame"), values.get("request")
+    if isinstance(request, PendingRequest):
+        return _describe(request.code, len(request.frame))
+    if isinstance(head, FrameHead) and isinstance(frame, bytes) and not head.flag & FLAG_RESPONSE:
+        return _describe(head.code, len(frame))
+    return None
+
+
+def _describe_received(data: bytes) -> dict[str, Any]:
+    """Describe the first request of what a client sent, and the size of it all."""
+    code = peek_code(data, 0, len(data)) if len(data) > HEADER_AT else UNKNOWN
+    facts = {} if code == UNKNOWN else _describe(code, None)
+    return {**facts, "received_bytes": len(data)}
+
+
+def _describe(code: int, size_bytes: int | None) -> dict[str, Any]:
+    request = REQUESTS.get(code)
+    facts: dict[str, Any] = {"code": code, "request": request.NAME if request is not None else ""}
+    return facts if size_bytes is None else {**facts, "request_bytes": size_bytes}

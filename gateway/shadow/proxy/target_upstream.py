@@ -2,8 +2,11 @@
 
 The connection is opened for the first such request; requests queue up while it is being dialed. The target then gets
 the client's last heartbeat, so that it knows the client, and each later one as well. Both clusters answer heartbeats;
-the client gets only the primary's answers. Bytes are passed on unchanged, including signatures. The only exception is
-the broker name in receipt handles, if the two brokers have different names.
+the client gets only the primary's answers.
+
+Bytes are passed on unchanged, including signatures, with two exceptions. The opaque of the target's own requests to the
+client is replaced, because the primary may use the same one. The broker name in receipt handles is replaced if the two
+brokers have different names: clients know the primary's broker, the target knows itself.
 
 If the target cannot be reached, or disconnects while it owes answers, the session ends: to the client it looks like a
 dead broker. Nothing here does I/O. The director decides which requests go to the target.
@@ -12,20 +15,34 @@ dead broker. Nothing here does I/O. The director decides which requests go to th
 import re
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Final
+from struct import Struct
+from typing import Any, Final
 
-from codec.constants import FLAG_ONEWAY, FLAG_RESPONSE
+from codec import fastjson
+from codec.command import Command, decode_frame, encode_command
+from codec.constants import FLAG_ONEWAY, FLAG_RESPONSE, SERIALIZE_BINARY
 from codec.errors import FrameError
-from gateway.shadow.proxy.exchange_tracker import ExchangeTracker
-from gateway.shadow.proxy.frame_peek import FrameHead, peek_head
+from gateway.shadow.proxy.exchange_tracker import ExchangeTracker, PendingRequest
+from gateway.shadow.proxy.frame_peek import HEADER_AT, OPAQUE_PATTERN, FrameHead, find_header_end, peek_head
 from gateway.shadow.proxy.frame_splitter import ALL_FRAMES, RawFrameSplitter, ignore_growth
 from gateway.shadow.proxy.listener_context import ListenerContext
-from gateway.shadow.proxy.opaque_rewrite import replace_opaque
-from gateway.shadow.proxy.pending_requests import PendingRequest
-from gateway.shadow.proxy.receipt_handles import HANDLE_CODES, replace_broker_name
 from remoting.requests.client import HeartBeat, UnregisterClient
+from remoting.requests.pop import AckMessage, BatchAckMessage, ChangeMessageInvisibletime
 from remoting.transport import Buffer
 
+HANDLE_CODES: Final = frozenset({AckMessage.code, ChangeMessageInvisibletime.code, BatchAckMessage.code})
+"""Requests that carry a receipt handle, or the broker's name from one."""
+MAX_BATCH_BODY_BYTES: Final = 256 * 1024
+"""Largest body of a batch acknowledgement that is decoded; a larger one is passed on as it is."""
+_NAME_INDEX: Final = 5
+"""Index of the broker's name in a receipt handle.
+
+Its parts are offset, pop time, invisible time, revive queue, kind of topic, broker, queue and queue offset."""
+
+
+_BINARY_OPAQUE_AT: Final = HEADER_AT + 5
+_INT = Struct(">i")
+_FIRST_WORDS = Struct(">II")
 INTRODUCTION_CODES: Final = frozenset({HeartBeat.code, UnregisterClient.code})
 """Requests that tell a broker which client it talks to."""
 _FIRST_OPAQUE: Final = -(1 << 31)
@@ -219,3 +236,56 @@ class TargetUpstream:
 
 def _drop_answer(data: Buffer) -> None:
     """Drop an answer that was released after its conversation had ended."""
+
+
+def replace_broker_name(frame: bytes, name: str) -> bytes:
+    """Return a frame of one of `HANDLE_CODES` with another broker name; one that cannot be read is returned as is.
+
+    A broker matches an acknowledgement with its pop checkpoint by the broker name in both. If the names differ, the
+    acknowledgement has no effect, and the message is delivered again.
+    Source: AckMessageProcessor, ChangeInvisibleTimeProcessor, PopCheckPoint, 5.4.0.
+    """
+    try:
+        command = decode_frame(frame, 4, len(frame))
+        is_batch = command.code == BatchAckMessage.code
+        changed = _rename_in_body(command, name) if is_batch else _rename_in_handle(command, name)
+    except (FrameError, ValueError):
+        return frame
+    return encode_command(command) if changed else frame
+
+
+def _rename_in_handle(command: Command, name: str) -> bool:
+    parts = command.ext.get("extraInfo", "").split(" ")
+    if len(parts) <= _NAME_INDEX or parts[_NAME_INDEX] == name:
+        return False
+    command.ext["extraInfo"] = " ".join([*parts[:_NAME_INDEX], name, *parts[_NAME_INDEX + 1 :]])
+    return True
+
+
+def _rename_in_body(command: Command, name: str) -> bool:
+    if len(command.body) > MAX_BATCH_BODY_BYTES:
+        return False
+    value: Any = fastjson.loads(bytes(command.body))
+    if not isinstance(value, dict) or value.get("brokerName") == name:
+        return False
+    command.body = fastjson.dumps({**value, "brokerName": name})
+    return True
+
+
+def replace_opaque(frame: bytes, opaque: int) -> bytes:
+    """Return a frame with another opaque, and nothing else changed. Raises FrameError if it is not a command."""
+    if frame[4] == SERIALIZE_BINARY:
+        return frame[:_BINARY_OPAQUE_AT] + _INT.pack(opaque) + frame[_BINARY_OPAQUE_AT + 4 :]
+    end = find_header_end(frame, 0)
+    match = OPAQUE_PATTERN.search(frame, HEADER_AT, end)
+    if match is None or frame.rfind(b'"opaque"', HEADER_AT, end) != match.start():
+        return _reencode(frame, opaque)
+    header = b"%b%d%b" % (frame[HEADER_AT : match.start(1)], opaque, frame[match.end(1) : end])
+    return _FIRST_WORDS.pack(len(frame) - end + len(header) + 4, len(header)) + header + frame[end:]
+
+
+def _reencode(frame: bytes, opaque: int) -> bytes:
+    """Decode and encode a frame whose header has an unusual form, or a header field named "opaque"."""
+    command = decode_frame(frame, 4, len(frame))
+    command.opaque = opaque
+    return encode_command(command)

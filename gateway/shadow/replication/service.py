@@ -15,8 +15,8 @@ import trio
 
 from gateway.runtime.metrics import Metric
 from gateway.runtime.supervise import TaskSupervisor
-from gateway.shadow.clusters.broker_pairs import find_counterpart
 from gateway.shadow.clusters.cluster import CLUSTER_ERRORS, Cluster
+from gateway.shadow.clusters.cluster_pair import find_counterpart
 from gateway.shadow.mirror.diverged_queues import DivergedQueues
 from gateway.shadow.mirror.rules import MirrorRules
 from gateway.shadow.replication.consumer_offset_sync import ConsumerOffsetSync

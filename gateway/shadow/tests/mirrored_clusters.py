@@ -15,7 +15,8 @@ from codec.message import Message, iter_messages
 from gateway.broker.broker import Broker
 from gateway.shadow.mirror.diverged_queues import DivergedQueues
 from gateway.shadow.mirror.mirror import Mirror
-from gateway.shadow.mirror.mirror_factory import MirrorFactory, make_directions
+from gateway.shadow.mirror.mirror_direction import make_directions
+from gateway.shadow.mirror.mirror_factory import MirrorFactory
 from gateway.shadow.mirror.rules import MirrorRules
 from gateway.shadow.mirror.settings import MirrorRule, MirrorSettings
 from gateway.shadow.mirror.stream_account import StreamCounts

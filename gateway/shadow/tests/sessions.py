@@ -9,8 +9,12 @@ from trio.testing import MockClock
 from codec.command import Command, encode_command
 from codec.frames import FrameSplitter
 from gateway.shadow.proxy.address_book import AddressBook
-from gateway.shadow.proxy.listener_context import ListenerContext, TargetDialer, UpstreamAddress
-from gateway.shadow.proxy.listener_counters import ListenerCounters
+from gateway.shadow.proxy.listener_context import (
+    ListenerContext,
+    ListenerCounters,
+    TargetDialer,
+    UpstreamAddress,
+)
 from gateway.shadow.proxy.session_driver import SessionDriver
 from gateway.shadow.proxy.settings import ListenSettings
 from gateway.shadow.traffic.exchange import ALL_CODES, Codes, Exchange, Hub

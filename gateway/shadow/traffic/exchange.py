@@ -335,7 +335,7 @@ class Hub:
             extra = {"observer": observer, "failures": self.observer_failures[observer]}
             log.exception("observer failed", extra=extra)
 
-    def figures(self) -> Iterator[Metric]:
+    def metrics(self) -> Iterator[Metric]:
         """Yield the failures of observers."""
         for observer, count in self.observer_failures.items():
             labels = {"observer": observer}

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from gateway.shadow.clusters import same_cluster
+from gateway.shadow.clusters import target_check
 from gateway.shadow.commands.root import shadow
 from gateway.shadow.compare import build
 from gateway.shadow.compare.parity import ParityRange, compare_topics
@@ -54,7 +54,7 @@ def queues(monkeypatch):
     async def are_different(*_sides):
         pass
 
-    monkeypatch.setattr(same_cluster, "refuse_same_cluster", are_different)
+    monkeypatch.setattr(target_check, "refuse_same_cluster", are_different)
     return *sides, seen
 
 

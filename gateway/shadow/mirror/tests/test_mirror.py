@@ -240,7 +240,7 @@ async def test_each_rule_has_its_own_stream_and_metrics(world):
     await world.wait_until_idle()
     mirrored_by = {
         each.labels["stream"]: each.value
-        for each in world.mirror.figures()
+        for each in world.mirror.metrics()
         if each.name == "mirror_mirrored_total"
     }
     assert mirrored_by == {"none": 0, f"primary-{BROKER}-0": 1, f"primary-{BROKER}-1": 1}

@@ -9,9 +9,8 @@ import pytest
 import trio
 
 from gateway.shadow.mirror import spill_backlog
-from gateway.shadow.mirror.exchange_codec import decode_exchange
 from gateway.shadow.mirror.settings import MirrorSettings
-from gateway.shadow.mirror.spill_backlog import SpillBacklog
+from gateway.shadow.mirror.spill_backlog import SpillBacklog, decode_exchange
 from gateway.shadow.mirror.tests.test_mirror_stream import Bench, Target, message, offsets
 from gateway.shadow.traffic.subject import subject_of
 from gateway.tests.cluster import inline, settle

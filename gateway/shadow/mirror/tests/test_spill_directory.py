@@ -4,9 +4,9 @@ import os
 import pytest
 import trio
 
-from gateway.shadow.mirror.exchange_codec import encode_exchange
 from gateway.shadow.mirror.rules import MirrorRules
 from gateway.shadow.mirror.settings import MirrorRule, MirrorSettings
+from gateway.shadow.mirror.spill_backlog import encode_exchange
 from gateway.shadow.mirror.spill_directory import SpillDirectory
 from gateway.shadow.mirror.spill_queue import SpillQueue
 from gateway.shadow.tests.exchanges import make_send_exchange

@@ -142,11 +142,11 @@ def test_brokers_move_fail_over_and_appear(reactor, caplog):
                 for _ in range(2):
                     assert await ask_max_offset(before[0]) is None
                 assert caplog.text.count("upstream cannot be reached") == 1
-                figures = {
-                    (each.name, each.labels.get("upstream")): each.value for each in forwarder.figures()
+                metrics = {
+                    (each.name, each.labels.get("upstream")): each.value for each in forwarder.metrics()
                 }
-                assert figures["forward_unreachable_total", first.address] == 2
-                assert figures["forward_requests_total", third.address] == 1
+                assert metrics["forward_unreachable_total", first.address] == 2
+                assert metrics["forward_requests_total", third.address] == 1
             nursery.cancel_scope.cancel()
 
     caplog.set_level(logging.INFO)
@@ -346,7 +346,7 @@ def test_connections_beyond_a_limit_are_closed_and_logged_with_the_setting(react
                             )
                         await stream.aclose()
                     assert [await ask_over(client) for client in clients] == [5, 5, 5]
-                    metrics = {each.name: each.value for each in forwarder.figures()}
+                    metrics = {each.name: each.value for each in forwarder.metrics()}
                     assert metrics["forward_refused_connections_total"] == 2
                 await wait_until_all_left(forwarder)
                 assert await ask_max_offset(f"{host}:{port}") == 5

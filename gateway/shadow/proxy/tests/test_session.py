@@ -3,8 +3,7 @@
 from codec.command import Command, encode_command
 from gateway.shadow.proxy.address_book import AddressBook
 from gateway.shadow.proxy.exchange_tracker import ClientIdentity
-from gateway.shadow.proxy.session import Session
-from gateway.shadow.proxy.session_actions import (
+from gateway.shadow.proxy.session import (
     AwaitDecision,
     CloseTarget,
     DialTarget,
@@ -13,6 +12,7 @@ from gateway.shadow.proxy.session_actions import (
     Peer,
     ResumeReading,
     Send,
+    Session,
     StartStallTimer,
     StopStallTimer,
 )

@@ -4,6 +4,7 @@ import pytest
 import trio
 
 from codec.command import Command, decode_frame, encode_command
+from gateway.shadow.proxy.listener_context import TargetConnection
 from gateway.shadow.proxy.target_upstream import INTRODUCTION_CODES
 from gateway.shadow.tests.sessions import (
     HoldingHolder,
@@ -53,7 +54,7 @@ class TargetBench(SessionBench):
         if self.dial_error:
             raise self.dial_error
         self.targets.append(ScriptedPeer(self.client.reactive, room=self.target_room))
-        return self.name, TARGET, self.targets[-1]
+        return TargetConnection(self.name, TARGET, self.targets[-1])
 
     def direct_topic(self, topic, side):
         self.director.sides[topic] = side

@@ -165,4 +165,4 @@ def test_failures_of_an_observer_do_not_fill_the_log(caplog):
     for _ in range(1000):
         hub.publish_exchange(make_send_exchange("t"))
     assert len(caplog.records) == 10
-    assert [(each.labels["observer"], each.value) for each in hub.figures()] == [("FakeObserver", 1000)]
+    assert [(each.labels["observer"], each.value) for each in hub.metrics()] == [("FakeObserver", 1000)]

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from codec.command import Command, decode_frame, encode_command
-from gateway.shadow.proxy.receipt_handles import replace_broker_name
+from gateway.shadow.proxy.target_upstream import replace_broker_name
 
 HANDLE = "7 1700000000000 60000 3 0 {} 2 9"
 

@@ -3,7 +3,7 @@ import os
 import trio
 
 from gateway.shadow.mirror.half_messages import HalfMessage, HalfMessages
-from gateway.shadow.mirror.mirror_state import MirrorState
+from gateway.shadow.mirror.mirror_direction import MirrorState
 from gateway.shadow.mirror.offset_map import OffsetMap
 from gateway.tests.cluster import inline
 from remoting.tests.virtual import virtual

@@ -1,8 +1,8 @@
 import pytest
 
 from gateway.shadow.clusters.cluster_pair import ClusterPair
+from gateway.shadow.clusters.full_sync import OffsetFilter, plan_offsets
 from gateway.shadow.clusters.metadata_sync import copy_topic
-from gateway.shadow.clusters.offset_sync import OffsetFilter, plan_offsets
 from gateway.shadow.clusters.sync_steps import SyncAction, apply_steps
 from gateway.shadow.tests.two_clusters import two_clusters
 from gateway.tests.cluster import message

@@ -11,9 +11,8 @@ from gateway.shadow.commands.root import shadow
 from gateway.shadow.cutover.mode_switch import ModeSwitch
 from gateway.shadow.mirror.diverged_queues import DivergedQueues
 from gateway.shadow.mirror.mirror import Mirror
-from gateway.shadow.mirror.mode_overrides import ModeOverrides
-from gateway.shadow.mirror.routes import MirrorRoutes
-from gateway.shadow.mirror.rules import MirrorRules
+from gateway.shadow.mirror.rules import MirrorRules, ModeOverrides
+from gateway.shadow.mirror.service import MirrorRoutes
 from gateway.shadow.mirror.settings import MirrorRule, MirrorSettings
 from storage.files import MemoryFiles
 from toolkit.settings import SettingsError

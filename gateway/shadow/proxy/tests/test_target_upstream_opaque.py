@@ -3,7 +3,7 @@
 import pytest
 
 from codec.command import Command, decode_frame, encode_command
-from gateway.shadow.proxy.opaque_rewrite import replace_opaque
+from gateway.shadow.proxy.target_upstream import replace_opaque
 
 
 @pytest.mark.parametrize("binary", [False, True])

@@ -1,6 +1,10 @@
-"""The state file of one mirror direction: offset map and half messages, which must survive the process.
+"""One direction of mirroring: its destination, check-back producer, and the state that must survive the process.
 
-The file is one line with the CRC-32 of the rest in hexadecimal, then JSON. It is replaced as a whole.
+A mirror usually sends what the primary answered to the target. While the target leads a topic (mode target-primary), it
+sends what the target answered back to the primary. So there are two directions, each with an offset map, half messages
+and a producer of its own.
+
+The state file is one line with the CRC-32 of the rest in hexadecimal, then JSON. It is replaced as a whole.
 """
 
 import logging
@@ -12,8 +16,12 @@ import orjson
 import trio
 
 from gateway.runtime.run_blocking import RunBlocking
+from gateway.runtime.supervise import TaskSupervisor
+from gateway.shadow.mirror.check_back_producer import CheckBackProducer, MakeCluster
 from gateway.shadow.mirror.half_messages import HalfMessages
 from gateway.shadow.mirror.offset_map import OffsetMap
+from gateway.shadow.mirror.settings import MirrorSettings
+from gateway.shadow.traffic.exchange import Side
 
 log = logging.getLogger(__name__)
 
@@ -102,3 +110,47 @@ def _replace_file(path: str, data: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(path + ".new", path)
+
+
+class MirrorDirection:
+    """The cluster that one side's exchanges are written to, with the state and the producer for it.
+
+    ``suffix`` is appended to the name of the state file, which the constructor reads.
+    """
+
+    def __init__(
+        self,
+        settings: MirrorSettings,
+        client_id: str,
+        suffix: str,
+        make_destination: MakeCluster,
+        run_blocking: RunBlocking = trio.to_thread.run_sync,
+    ) -> None:
+        path = settings.state_file and settings.state_file + suffix
+        halves = HalfMessages(settings.half_messages)
+        interval_s = settings.state_interval_ms / 1000
+        self.state = MirrorState(OffsetMap(settings.offset_runs), halves, path, interval_s, run_blocking)
+        self.producer = CheckBackProducer(client_id, halves, make_destination)
+        self.destination = self.producer.target
+        self.tasks = TaskSupervisor("mirror back" if suffix else "mirror forth")
+        self.state.load_file()
+
+    async def run(self) -> None:
+        """Write the state file and send the producer's heartbeats, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.tasks.keep_running, "save the mirror state", self.state.run)
+            nursery.start_soon(self.tasks.keep_running, "heartbeats as a producer", self.producer.run)
+
+
+def make_directions(
+    settings: MirrorSettings,
+    client_id: str,
+    make_primary: MakeCluster,
+    make_target: MakeCluster,
+    run_blocking: RunBlocking = trio.to_thread.run_sync,
+) -> dict[Side, MirrorDirection]:
+    """Return both directions, keyed by the side whose exchanges are written to the other side."""
+    return {
+        Side.PRIMARY: MirrorDirection(settings, client_id, "", make_target, run_blocking),
+        Side.TARGET: MirrorDirection(settings, client_id, ".back", make_primary, run_blocking),
+    }

@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.shadow.clusters.cluster import Cluster
-from gateway.shadow.proxy.target_dialer import make_target_dialer
+from gateway.shadow.proxy.listener_context import make_target_dialer
 from remoting.errors import RemotingTimeout
 from remoting.tests.virtual import virtual
 

@@ -1,6 +1,6 @@
 import pytest
 
-from gateway.shadow.mirror.exchange_codec import decode_exchange, encode_exchange
+from gateway.shadow.mirror.spill_backlog import decode_exchange, encode_exchange
 from gateway.shadow.tests.exchanges import make_exchange, make_send_exchange
 from gateway.shadow.traffic.exchange import Side
 

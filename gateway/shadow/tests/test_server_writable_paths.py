@@ -8,9 +8,8 @@ import pytest
 
 from gateway.runtime import process
 from gateway.shadow.config import load_config
-from gateway.shadow.server import run
+from gateway.shadow.server import check_writable_paths, run
 from gateway.shadow.tests.served_gateway import without_signals
-from gateway.shadow.writable_paths import check_writable_paths
 from toolkit.settings import SettingsError
 
 FILES = (

@@ -8,7 +8,7 @@ import trio
 from codec.command import Command, encode_command
 from gateway.runtime import loop_watchdog
 from gateway.runtime.loop_watchdog import LoopWatchdog, describe_stack
-from gateway.shadow.proxy.stall_description import describe_session_frame
+from gateway.shadow.proxy.session_driver import describe_session_frame
 from gateway.shadow.tests.sessions import RecordingObserver, SessionBench
 from gateway.shadow.traffic.exchange import Hub, Side
 from remoting.requests.namesrv import GetRouteInfoByTopic
@@ -52,7 +52,7 @@ async def test_the_exchange_that_is_observed():
     assert (found["code"], found["request"]) == (GET_ROUTE, GetRouteInfoByTopic.NAME)
     assert found["request_bytes"] == len(ASKED)
     assert found["remote"]
-    assert found["at"].startswith("gateway/shadow/proxy/tests/test_stall_description.py:")
+    assert found["at"].startswith("gateway/shadow/proxy/tests/test_session_driver_stalls.py:")
 
 
 @virtual

@@ -2,7 +2,7 @@ import pytest
 import trio
 
 from gateway.runtime.listener_tls import ListenTls, listener_acceptor
-from gateway.shadow.clusters.security import (
+from gateway.shadow.clusters.endpoints import (
     CredentialSettings,
     UpstreamTls,
     load_credentials,
