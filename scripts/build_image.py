@@ -4,9 +4,9 @@
     python scripts/build_image.py --tag registry.example/rmq:1.0
     python scripts/build_image.py --base my/debian --offline        # no package index within the build
 
-The wheel is built from a copy of the checkout and is all that the build gets. With ``--offline`` the wheels of all
-dependencies are collected here, by a Python of the same version as that of the base image (3.11 in Debian 12); a base
-image that has pip needs no network at all then.
+The Docker build gets only the wheel, which is built from a copy of the checkout. With ``--offline``, the wheels of all
+dependencies are collected here first, so a base image that has pip needs no network. The Python that runs this script
+must then have the version of the base image's Python (3.11 in Debian 12).
 """
 
 import argparse
@@ -22,11 +22,11 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 CONTAINER: Final = Path("deploy/container")
 TAG: Final = "rocketmq-gateway"
 PIP: Final = (sys.executable, "-m", "pip", "--disable-pip-version-check")
-"""The words that begin a command of pip; ``--python`` after them names an environment that has no pip of its own."""
+"""First words of a pip command. ``--python`` after them names an environment that has no pip of its own."""
 
 
 def copy_sources(target: Path) -> None:
-    """Copy the files of the checkout, with changes that are not committed yet; setuptools builds inside its sources."""
+    """Copy the files of the checkout, uncommitted changes included, because setuptools builds inside its sources."""
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(listed, cwd=ROOT, capture_output=True, check=True).stdout.decode()
     for name in filter(None, names.split("\0")):

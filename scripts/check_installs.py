@@ -1,11 +1,12 @@
-"""Install the project as users do, once with each extra alone, and use what the extra is for.
+"""Install the project as users do, once with each extra alone, and use the features that the extra is for.
 
     python scripts/check_installs.py             # every extra, several at a time
     python scripts/check_installs.py spark       # one of them; "none" is the project without extras
 
-The project is built as a wheel and installed into environments below `.build/installs`, which are kept: a later run
+The project is built as a wheel and installed into environments below `.build/installs`. They stay there: a later run
 only replaces the wheel, unless the dependencies in pyproject.toml have changed. The commands run in an empty folder, so
-nothing is imported from the checkout. Exit status 1 when an extra lacks something, with the output of its commands.
+nothing is imported from the checkout. If an extra lacks something, the output
+of its commands is shown and the exit status is 1.
 """
 
 import hashlib
@@ -51,7 +52,7 @@ class Environment:
 
     def run(self, *command: str, code: int = 0) -> str:
         """Run a program of the environment and return its output. Raises CheckFailed for another exit code."""
-        done = subprocess.run(
+        completed = subprocess.run(
             [str(self.bin / command[0]), *command[1:]],
             cwd=self.folder,
             env=_clean_environment(),
@@ -62,11 +63,11 @@ class Environment:
             timeout=COMMAND_TIMEOUT_S,
             check=False,
         )
-        if done.returncode != code:
+        if completed.returncode != code:
             raise CheckFailed(
-                f"$ {' '.join(command)}\n{done.stdout[-4000:]}\nexit code {done.returncode}, not {code}"
+                f"$ {' '.join(command)}\n{completed.stdout[-4000:]}\nexit code {completed.returncode}, not {code}"
             )
-        return done.stdout
+        return completed.stdout
 
     def python(self, program: str) -> str:
         """Run a Python program."""
@@ -95,12 +96,12 @@ class Environment:
 
 
 def _clean_environment() -> dict[str, str]:
-    """Return the environment without what would bring in the checkout or another Python."""
+    """Return the environment without variables that would bring in the checkout or another Python."""
     left_out = ("PYTHON", "VIRTUAL_ENV", "RMQ_GATEWAY_", "PYSPARK_", "SPARK_HOME")
     return {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
 
 
-# -- what each extra is for -----------------------------------------------------------------------------------------
+# -- checks of the extras -----------------------------------------------------------------------------------------
 
 MEMORY_SERVER: Final = ("serve", "--memory", "--port", "0", "--broker-port", "0", "--host", "127.0.0.1")
 PRODUCE: Final = """
@@ -252,7 +253,7 @@ def check_compat(environment: Environment) -> None:
 
 
 def importing(*modules: str) -> Callable[[Environment], None]:
-    """Return the check of an extra that only brings libraries."""
+    """Return the check of an extra that only installs libraries."""
 
     def check(environment: Environment) -> None:
         environment.python("; ".join(f"import {name}" for name in modules))
@@ -291,15 +292,15 @@ def build_wheel(folder: Path) -> Path:
 
 
 def install(folder: Path, extras: Sequence[str], wheel: Path) -> None:
-    """Make an environment with a wheel and extras; dependencies are installed again only when they have changed."""
-    wanted = _dependencies_digest()
+    """Make an environment with a wheel and extras. Dependencies are installed again only if they have changed."""
+    digest = _dependencies_digest()
     stamp = folder / "dependencies"
     pip = [*PIP, "--python", str(folder / "bin" / "python"), "install", "--quiet", *PATIENT]
-    if not stamp.exists() or stamp.read_text() != wanted:
+    if not stamp.exists() or stamp.read_text() != digest:
         shutil.rmtree(folder, ignore_errors=True)
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
         subprocess.run([*pip, f"{wheel}[{','.join(extras)}]" if extras else str(wheel)], check=True)
-        stamp.write_text(wanted)
+        stamp.write_text(digest)
     else:
         subprocess.run([*pip, "--no-deps", "--force-reinstall", str(wheel)], check=True)
 
@@ -316,13 +317,13 @@ def _dependencies_digest() -> str:
 
 
 def check_extra(extra: str, wheel: Path) -> str:
-    """Install and check one extra; return what is wrong, "" if nothing is."""
+    """Install and check one extra; return the problem as text, "" if there is none."""
     started_s = time.monotonic()
-    place = INSTALLS / extra
+    environment_folder = INSTALLS / extra
     try:
-        install(place, () if extra == PLAIN else (extra,), wheel)
+        install(environment_folder, () if extra == PLAIN else (extra,), wheel)
         with tempfile.TemporaryDirectory() as folder:
-            CHECKS[extra](Environment(place / "bin", Path(folder)))
+            CHECKS[extra](Environment(environment_folder / "bin", Path(folder)))
     except (CheckFailed, subprocess.SubprocessError) as problem:
         output = getattr(problem, "output", None)  # of a command that took too long
         text = output.decode(errors="replace") if isinstance(output, bytes) else output or ""
@@ -345,7 +346,9 @@ def main(names: Sequence[str]) -> int:
     INSTALLS.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(JOBS) as pool:
         wheel = build_wheel(Path(folder))
-        problems = [each for each in pool.map(lambda extra: check_extra(extra, wheel), chosen) if each]
+        problems = [
+            problem for problem in pool.map(lambda extra: check_extra(extra, wheel), chosen) if problem
+        ]
     for problem in problems:
         print(problem, file=sys.stderr)
     return int(bool(problems))

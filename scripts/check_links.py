@@ -2,9 +2,9 @@
 
 A path of the source in backticks, such as `storage/store.py`, must exist as well.
 
-    python scripts/check_links.py       # prints dead links; exit status 1 when there is one
+    python scripts/check_links.py       # prints dead links; exit status 1 if there are any
 
-Links to other hosts are not followed. `make docs` checks the pages under docs/ again, as the site shows them.
+Links to other hosts are not followed. `make docs` checks the pages under docs/ once more, as the site shows them.
 """
 
 import re
@@ -26,18 +26,18 @@ HEADING = re.compile(r"^#{1,6}\s+(.*?)\s*#*$", re.MULTILINE)
 
 def documents() -> list[Path]:
     """Return every Markdown file of the repository, except those in hidden, built or installed folders."""
-    found = []
+    paths = []
     for path in sorted(ROOT.rglob("*.md")):
         folders = path.relative_to(ROOT).parts[:-1]
         if not any(
             part in SKIPPED_FOLDERS or (part.startswith(".") and part != ".github") for part in folders
         ):
-            found.append(path)
-    return found
+            paths.append(path)
+    return paths
 
 
 def anchors_of(text: str) -> set[str]:
-    """Return the anchors that headings of a document get, as the usual hosts and mkdocs make them."""
+    """Return the anchors of a document's headings, as GitHub-like hosts and mkdocs derive them."""
     anchors: set[str] = set()
     for title in HEADING.findall(FENCE.sub("", text)):
         plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title).replace("`", "")
@@ -58,10 +58,14 @@ def dead_links(path: Path) -> Iterator[str]:
         if re.match(r"[a-z][a-z+.-]*:", target):
             continue
         name, _, anchor = unquote(target).partition("#")
-        place = (path.parent / name).resolve() if name else path
-        if not place.exists():
+        target_path = (path.parent / name).resolve() if name else path
+        if not target_path.exists():
             yield f"{path.relative_to(ROOT)}: {target}: no such file"
-        elif anchor and place.suffix == ".md" and anchor not in anchors_of(place.read_text("utf-8")):
+        elif (
+            anchor
+            and target_path.suffix == ".md"
+            and anchor not in anchors_of(target_path.read_text("utf-8"))
+        ):
             yield f"{path.relative_to(ROOT)}: {target}: no such heading"
 
 

@@ -1,4 +1,4 @@
-"""Make `messages.py` and `messages.pyi` of `gateway/grpc_front/messages.proto`. Needs grpcio-tools.
+"""Generate `messages.py` and `messages.pyi` from `gateway/grpc_front/messages.proto`. Needs grpcio-tools.
 
 python scripts/generate_grpc_messages.py
 """
@@ -28,7 +28,7 @@ LINE_CHARS = 110
 
 
 def generate(target: Path) -> None:
-    """Write both files into a folder."""
+    """Write both files to a folder."""
     from google.protobuf import descriptor_pb2
     from grpc_tools import protoc
 
@@ -63,8 +63,8 @@ def main() -> None:
     target: Path = parser.parse_args().target
     with tempfile.TemporaryDirectory(dir=target) as temporary:
         generate(Path(temporary))
-        for made in Path(temporary).iterdir():
-            made.rename(target / made.name)
+        for generated in Path(temporary).iterdir():
+            generated.rename(target / generated.name)
 
 
 if __name__ == "__main__":

@@ -79,14 +79,14 @@ class Finding(NamedTuple):
     """One place that a reader would stumble over."""
 
     kind: str
-    place: str
+    location: str
     text: str
 
 
 def source_files() -> list[Path]:
     """Return every Python file of the packages, tests included."""
-    found = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
-    return [*found, *sorted(ROOT.glob("*.py"))]
+    paths = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+    return [*paths, *sorted(ROOT.glob("*.py"))]
 
 
 def is_test(path: Path) -> bool:
@@ -131,15 +131,15 @@ def folder_of(path: Path) -> str:
 
 def shared_class_names(trees: dict[Path, ast.Module]) -> Iterator[Finding]:
     """Yield public and private class names that two modules define, tests left out."""
-    places: defaultdict[str, list[str]] = defaultdict(list)
+    locations_by_name: defaultdict[str, list[str]] = defaultdict(list)
     for path, tree in trees.items():
         if not is_test(path):
             for node in ast.walk(tree):
                 if isinstance(node, ast.ClassDef):
-                    places[node.name].append(f"{path.relative_to(ROOT)}:{node.lineno}")
-    for name, found in sorted(places.items()):
-        if len(found) > 1 and name not in SHARED_CLASS_NAMES:
-            yield Finding("shared class names", found[0], f"{name}: also {', '.join(found[1:])}")
+                    locations_by_name[node.name].append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    for name, locations in sorted(locations_by_name.items()):
+        if len(locations) > 1 and name not in SHARED_CLASS_NAMES:
+            yield Finding("shared class names", locations[0], f"{name}: also {', '.join(locations[1:])}")
 
 
 def bound_names(tree: ast.AST) -> Iterator[tuple[str, int]]:
@@ -180,7 +180,7 @@ def comments_per_100_lines(path: Path) -> float:
 def collect_findings() -> tuple[list[Finding], dict[str, tuple[int, int]]]:
     """Return all findings, and per limited folder how many of its function names are one word, and of how many."""
     trees = {path: ast.parse(path.read_text("utf-8")) for path in source_files()}
-    findings = [each for path, tree in trees.items() for each in docstring_findings(path, tree)]
+    findings = [finding for path, tree in trees.items() for finding in docstring_findings(path, tree)]
     findings += shared_class_names(trees)
     for path, tree in trees.items():
         if not is_test(path):
@@ -205,7 +205,7 @@ def main() -> int:
     findings, words = collect_findings()
     failed = False
     for kind in ("question openings", "not responsible for", "shared class names"):
-        count = sum(each.kind == kind for each in findings)
+        count = sum(finding.kind == kind for finding in findings)
         failed |= count > 0
         print(f"{kind}: {count} (limit 0)")
     for folder, (single, total) in words.items():
@@ -221,9 +221,9 @@ def main() -> int:
         failed |= density < MIN_COMMENTS_PER_100_LINES
         print(f"comments in {name}: {density:.1f} per 100 lines (at least {MIN_COMMENTS_PER_100_LINES})")
     if arguments.verbose is not None:
-        for each in findings:
-            if not arguments.verbose or each.place.startswith(tuple(arguments.verbose)):
-                print(f"{each.place}: {each.kind}: {each.text}")
+        for finding in findings:
+            if not arguments.verbose or finding.location.startswith(tuple(arguments.verbose)):
+                print(f"{finding.location}: {finding.kind}: {finding.text}")
     return int(failed)
 
 

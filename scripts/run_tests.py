@@ -5,11 +5,11 @@
     python scripts/run_tests.py unit lint          # chosen runs
     python scripts/run_tests.py compat-ours -- -k pull    # further arguments go to pytest
 
-Most runs wait as much as they compute, so several go at a time, each with servers of its own. The output of a run
-is printed in one piece when the run ends. A unit, conformance or Spark run that fails is repeated once with the cases
-that failed, on a new server: JVMs on a busy machine are late at times. So are installations. Both outputs are shown,
-and a case that needs its second try is a defect to look into. The ends of the outputs of failed runs stand once more
-above the summary that closes the whole. The exit status is 1 when a run failed twice.
+Most runs wait as much as they compute, so several run at a time, each with servers of its own. The output of a run is
+printed in one piece when the run ends. A unit, conformance or Spark run that fails is repeated once with the failed
+cases, on a new server, because JVMs on a busy machine are late at times. Failed installations are repeated, too. Both
+outputs are shown, and a case that needs its second try is a defect to look into. The last lines of failed runs are
+printed again above the final summary. The exit status is 1 if a run failed twice.
 """
 
 import argparse
@@ -95,23 +95,23 @@ def _pytest(*arguments: str) -> list[str]:
 
 def _cases(name: str, text: str, endpoint: str, selection: Sequence[str], files: Sequence[str] = ()) -> Run:
     """Return a run of conformance cases on one endpoint, with its second try."""
-    places = [f"compat_tests/cases/test_{file}.py" for file in files] or ["compat_tests/cases"]
+    paths = [f"compat_tests/cases/test_{file}.py" for file in files] or ["compat_tests/cases"]
     common = ["-o", f"cache_dir=.pytest_cache/{name}", "--endpoint", endpoint]
     return Run(
         name,
         text,
-        _pytest(*places, *common, *selection),
-        _pytest(*places, *common, "--last-failed", "--last-failed-no-failures=none"),
+        _pytest(*paths, *common, *selection),
+        _pytest(*paths, *common, "--last-failed", "--last-failed-no-failures=none"),
     )
 
 
-def _spark(name: str, text: str, endpoint: str, places: Sequence[str]) -> Run:
+def _spark(name: str, text: str, endpoint: str, paths: Sequence[str]) -> Run:
     """Return a run of Spark's cases on one endpoint, with its second try."""
     common = ["-o", f"cache_dir=.pytest_cache/{name}", "--endpoint", endpoint]
     return Run(
         name,
         text,
-        _pytest(*places, *common),
+        _pytest(*paths, *common),
         _pytest(SPARK_CASES, *common, "--last-failed", "--last-failed-no-failures=none"),
     )
 
@@ -123,10 +123,10 @@ def _without_kills() -> list[str]:
 def _official_jars() -> dict[str, str]:
     """Return the environment of the interchange run: the folder of the official server's jars, fetched if need be."""
     program = "from compat_tests.jars import fetch_jars; print(fetch_jars('server-5.4'))"
-    found = subprocess.run(
+    fetched = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
     )
-    return {"ROCKETMQ_OFFICIAL_LIB": found.stdout.strip()} if found.returncode == 0 else {}
+    return {"ROCKETMQ_OFFICIAL_LIB": fetched.stdout.strip()} if fetched.returncode == 0 else {}
 
 
 def _runs() -> list[Run]:
@@ -289,16 +289,16 @@ def _list_runs(runs: Sequence[Run]) -> None:
 
 def _chosen(names: Sequence[str], runs: Sequence[Run], left_out: Sequence[str]) -> list[Run]:
     """Return the named runs in their order of start. Raises SystemExit for a name that is no run."""
-    known = {run.name for run in runs}
-    wanted = set(names)
-    if "check" in wanted:
-        wanted = wanted - {"check"} | {"format", "lint", "types", "readability", "links", "unit"}
-    if "all" in wanted:
-        wanted = wanted - {"all"} | known
-    unknown = (wanted | set(left_out)) - known
+    all_names = {run.name for run in runs}
+    selected = set(names)
+    if "check" in selected:
+        selected = selected - {"check"} | {"format", "lint", "types", "readability", "links", "unit"}
+    if "all" in selected:
+        selected = selected - {"all"} | all_names
+    unknown = (selected | set(left_out)) - all_names
     if unknown:
         sys.exit(f"unknown run: {', '.join(sorted(unknown))}; run without arguments to list them")
-    return [run for run in runs if run.name in wanted and run.name not in left_out]
+    return [run for run in runs if run.name in selected and run.name not in left_out]
 
 
 def main() -> int:

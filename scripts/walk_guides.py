@@ -6,8 +6,8 @@
     python scripts/walk_guides.py --list                      # all guides, and why some are not walked
 
 `scripts/walks/__init__.py` explains the marks in the guides; `scripts/walks/unwalked.toml` names the guides that are
-not walked. Each walk has a fresh folder, home and network, and an environment with the extras that its guide names and
-no other; environments are kept below `.build/walks`. Exit status 1 when a walk stops, with the place and the output.
+not walked. Each walk has a fresh folder, home and network, and an environment with exactly the extras that its guide
+names. Environments stay below `.build/walks`. The exit status is 1 if a walk stops, with the line and the output.
 """
 
 import argparse
@@ -58,12 +58,12 @@ def name_of(path: Path) -> str:
 
 def read_unwalked() -> dict[str, str]:
     """Return the reason by guide for those that are not walked."""
-    found: dict[str, str] = tomllib.loads(UNWALKED.read_text())["guides"]
-    return found
+    reasons: dict[str, str] = tomllib.loads(UNWALKED.read_text())["guides"]
+    return reasons
 
 
 def find_disagreements(guides: Iterable[Guide], unwalked: dict[str, str]) -> list[str]:
-    """Return a sentence for each guide that is neither walked nor listed, or both, and for each that is gone."""
+    """Return the contradictions between the guides and the list of guides that are not walked, as sentences."""
     walked = {name_of(guide.path): guide.is_walked for guide in guides}
     problems = [
         f"{name} is not walked: mark its commands, or give the reason in {name_of(UNWALKED)}"
@@ -74,7 +74,7 @@ def find_disagreements(guides: Iterable[Guide], unwalked: dict[str, str]) -> lis
         f"{name_of(UNWALKED)} lists {name}, which is walked" for name in unwalked if walked.get(name)
     ]
     problems += [
-        f"{name_of(UNWALKED)} lists {name}, which is no guide" for name in unwalked if name not in walked
+        f"{name_of(UNWALKED)} lists {name}, which is not a guide" for name in unwalked if name not in walked
     ]
     problems += [f"{name_of(UNWALKED)} has no reason for {name}" for name, why in unwalked.items() if not why]
     return problems
@@ -108,7 +108,7 @@ def environment_of(extras: Sequence[str]) -> Path:
 
 
 def _walk_one(guide: Guide, isolated: list[str], scale: float) -> bool:
-    """Walk one guide in a process of its own; print its report in one piece; return whether it came through."""
+    """Walk one guide in a process of its own, print its report in one piece, and return whether it succeeded."""
     name = name_of(guide.path)
     if missing := sandbox.find_missing_programs(guide.needed_programs):
         print(f"\n=== {name}: left out, {', '.join(missing)} is not installed", flush=True)
@@ -148,7 +148,7 @@ def _client_jars() -> str:
 
 
 def _prepare_checkout(folder: Path) -> None:
-    """Make a checkout, and install what its `make serve` installs: the walk itself has no network."""
+    """Make a checkout, and install beforehand what `make serve` installs, as the walk itself has no network."""
     copy_sources(folder)
     environment = sandbox.make_environment(folder.parent / "home", folder.parent / "programs", None)
     command = ["make", "-s", ".venv/serve", f"PYTHON={sys.executable}"]
@@ -161,8 +161,8 @@ def walk_inside(path: Path, folder: Path, programs: Path, scale: float) -> int:
     if sandbox.isolation() and not _reaches_itself():
         sandbox.raise_loopback()
     guide = read_guide(path)
-    for each in ("work", "home", "logs"):
-        (folder / each).mkdir(exist_ok=True)
+    for name in ("work", "home", "logs"):
+        (folder / name).mkdir(exist_ok=True)
     sandbox.write_programs(folder / "programs", programs / "python")
     in_checkout = guide.in_checkout
     environment = sandbox.make_environment(
@@ -178,7 +178,7 @@ def walk_inside(path: Path, folder: Path, programs: Path, scale: float) -> int:
 
 
 def _reaches_itself() -> bool:
-    """Tell whether the loopback interface works already."""
+    """Tell whether the loopback interface is up."""
     with socket.socket() as probe:
         try:
             probe.bind(("127.0.0.1", 0))
@@ -190,7 +190,7 @@ def _reaches_itself() -> bool:
 
 
 def list_guides(guides: Iterable[Guide], unwalked: dict[str, str]) -> None:
-    """Print every guide with what is typed of it, or why it is not walked."""
+    """Print every guide with the number of its marks, or the reason why it is not walked."""
     for guide in guides:
         name = name_of(guide.path)
         if guide.is_walked:
@@ -201,7 +201,7 @@ def list_guides(guides: Iterable[Guide], unwalked: dict[str, str]) -> None:
 
 
 def main() -> int:
-    """Do what the command line says; return the exit status."""
+    """Walk or list guides as the command line says; return the exit status."""
     if sys.argv[1:2] == ["--inside"]:
         path, folder, programs, scale = sys.argv[2:6]
         return walk_inside(Path(path), Path(folder), Path(programs), float(scale))
@@ -226,11 +226,13 @@ def main() -> int:
         arguments.guides = STOPPED.read_text().split() if STOPPED.exists() else []
     if not arguments.guides and (problems := find_disagreements(guides, unwalked)):
         sys.exit("\n".join(problems))
-    wanted = [name_of(Path(name)) for name in arguments.guides]
-    chosen = [guide for guide in guides if guide.is_walked and (not wanted or name_of(guide.path) in wanted)]
-    if unknown := set(wanted) - {name_of(guide.path) for guide in chosen}:
+    requested = [name_of(Path(name)) for name in arguments.guides]
+    chosen = [
+        guide for guide in guides if guide.is_walked and (not requested or name_of(guide.path) in requested)
+    ]
+    if unknown := set(requested) - {name_of(guide.path) for guide in chosen}:
         sys.exit(f"not walked: {', '.join(sorted(unknown))}; --list shows why")
-    # Spark's take longest.
+    # Guides with Spark take longest, so they start first.
     chosen.sort(key=lambda guide: "spark" not in guide.extras)
     return walk_all(chosen, arguments.jobs, arguments.scale)
 

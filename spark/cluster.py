@@ -1,6 +1,7 @@
-"""Queries about a cluster that the driver needs: topics, queues, their offsets, and consumer groups.
+"""The driver's queries about a cluster: topics, queues, their offsets, and consumer groups.
 
-Nothing here reads messages or registers as a consumer, except that message sizes may be sampled by a pull.
+Nothing here registers as a consumer. Messages are pulled only to sample their sizes, where a broker does not report
+them.
 """
 
 import difflib
@@ -73,9 +74,9 @@ class ClusterClient:
 
     def list_topics(self) -> list[str]:
         """Return the user topics, retry and dead-letter topics included, sorted. Raises EndpointError."""
-        every = set(self._connections.request_name_server(GetAllTopicListFromNameserver()).data.topic_list)
-        every -= set(self._connections.request_name_server(GetSystemTopicListFromNs()).data.topic_list)
-        return sorted(name for name in every if not _is_system(name))
+        names = set(self._connections.request_name_server(GetAllTopicListFromNameserver()).data.topic_list)
+        names -= set(self._connections.request_name_server(GetSystemTopicListFromNs()).data.topic_list)
+        return sorted(name for name in names if not _is_system(name))
 
     def find_queues(self, topics: Sequence[str]) -> dict[Queue, Address]:
         """Return the readable queues of topics with the broker to pull from. Unknown topics have none.
@@ -85,12 +86,12 @@ class ClusterClient:
         requests = [GetRouteInfoByTopic(topic=topic) for topic in topics]
 
         def request_routes(client: BlockingClient) -> dict[Queue, Address]:
-            answers = client.send_commands([each.to_command() for each in requests])
-            found: dict[Queue, Address] = {}
-            for topic, asked, answer in zip(topics, requests, answers, strict=True):
+            answers = client.send_commands([request.to_command() for request in requests])
+            queues: dict[Queue, Address] = {}
+            for topic, request, answer in zip(topics, requests, answers, strict=True):
                 if answer.code != ResponseCode.TOPIC_NOT_EXIST:
-                    found |= _queues_in_route(topic, asked.read_reply(answer).data)
-            return found
+                    queues |= _queues_in_route(topic, request.read_reply(answer).data)
+            return queues
 
         try:
             return self._connections.run_at_name_server(request_routes, "routes")
@@ -117,18 +118,18 @@ class ClusterClient:
         """Return the offset of the first message stored at or after a time in ms, or the queue's end. Raises
         EndpointError.
         """
-        asked = {queue: address for queue, address in queues.items() if queue in times_ms}
-        found = self._request_each(
-            asked,
+        timed_queues = {queue: address for queue, address in queues.items() if queue in times_ms}
+        replies = self._request_each(
+            timed_queues,
             lambda queue: SearchOffsetByTimestamp(
                 topic=queue.topic, queue_id=queue.queue_id, timestamp=times_ms[queue]
             ),
         )
-        return {queue: reply.offset for queue, reply in found.items()}
+        return {queue: reply.offset for queue, reply in replies.items()}
 
     def fetch_committed(self, group: str, queues: QueueAddresses) -> dict[Queue, int]:
         """Return a group's committed offsets, for the queues that have one. Raises EndpointError."""
-        found = self._request_each(
+        replies = self._request_each(
             queues,
             lambda queue: QueryConsumerOffset(
                 consumer_group=group,
@@ -138,20 +139,23 @@ class ClusterClient:
             ),
             absent=ResponseCode.QUERY_NOT_FOUND,
         )
-        return {queue: reply.offset for queue, reply in found.items()}
+        return {queue: reply.offset for queue, reply in replies.items()}
 
     def commit_offsets(self, group: str, queues: QueueAddresses, offsets: Mapping[Queue, int]) -> None:
         """Commit offsets for a group. Raises EndpointError, also if the broker refuses to create the group.
 
-        One queue of each topic is committed first: if a group's very first commits arrive concurrently, the official
-        broker loses some of them. Source: ConsumerOffsetManager.commitOffset, 5.4.0.
+        One queue of each topic is committed first: if the very first commits of a group arrive concurrently, the
+        official broker loses some of them. Source: ConsumerOffsetManager.commitOffset, 5.4.0.
         """
-        asked = {queue: address for queue, address in queues.items() if queue in offsets}
-        first = dict({(queue.topic, address): (queue, address) for queue, address in asked.items()}.values())
-        rest = {queue: address for queue, address in asked.items() if queue not in first}
-        for part in (first, rest):
+        addresses = {queue: address for queue, address in queues.items() if queue in offsets}
+        # A dictionary keeps one queue per topic and broker: the group is created by the first commit it gets there.
+        first_queues = dict(
+            {(queue.topic, address): (queue, address) for queue, address in addresses.items()}.values()
+        )
+        other_queues = {queue: address for queue, address in addresses.items() if queue not in first_queues}
+        for targets in (first_queues, other_queues):
             self._request_each(
-                part,
+                targets,
                 lambda queue: UpdateConsumerOffset(
                     consumer_group=group,
                     topic=queue.topic,
@@ -162,30 +166,30 @@ class ClusterClient:
 
     def has_live_consumers(self, group: str, queues: QueueAddresses) -> bool:
         """Tell whether a consumer of this group is connected to one of the brokers. Raises EndpointError."""
-        asked = GetConsumerListByGroup(consumer_group=group)
+        request = GetConsumerListByGroup(consumer_group=group)
         for address in sorted(set(queues.values())):
             answer = self._connections.run_at(
-                address, lambda client: client.send_command(asked.to_command()), f"consumers of {group}"
+                address, lambda client: client.send_command(request.to_command()), f"consumers of {group}"
             )
             # The broker answers for a group without consumers with an error code.
-            if answer.code == ResponseCode.SUCCESS and asked.read_reply(answer).data.consumer_id_list:
+            if answer.code == ResponseCode.SUCCESS and request.read_reply(answer).data.consumer_id_list:
                 return True
         return False
 
     def sample_sizes(
         self, queues: QueueAddresses, samples: Mapping[Queue, Sequence[tuple[int, int]]]
     ) -> dict[Queue, list[list[int]]]:
-        """Return stored message sizes in bytes, for each sample (first offset, count) the messages that exist.
+        """Return the stored sizes in bytes of each sample's messages. A sample is (first offset, count).
 
         Reads consume queue entries where the broker allows it, otherwise pulls some messages. Raises EndpointError.
         """
-        asked = [(queue, *spot) for queue in samples for spot in samples[queue]]
-        found: dict[Queue, list[list[int]]] = {queue: [] for queue in samples}
+        spots = [(queue, *sample) for queue in samples for sample in samples[queue]]
+        sizes_by_queue: dict[Queue, list[list[int]]] = {queue: [] for queue in samples}
         for address in sorted({queues[queue] for queue in samples}):
-            there = [each for each in asked if queues[each[0]] == address]
-            for (queue, _, _), sizes in zip(there, self._sizes_at(address, there), strict=True):
-                found[queue].append(sizes)
-        return found
+            local_spots = [spot for spot in spots if queues[spot[0]] == address]
+            for (queue, _, _), sizes in zip(local_spots, self._sizes_at(address, local_spots), strict=True):
+                sizes_by_queue[queue].append(sizes)
+        return sizes_by_queue
 
     def check_expression(self, topic: str, address: Address, expression: str) -> None:
         """Raise EndpointError if the broker refuses an SQL92 filter, because it is wrong or because filtering is
@@ -198,9 +202,9 @@ class ClusterClient:
         body = CheckClientRequestBody(
             client_id=TOOLS_GROUP, group=TOOLS_GROUP, subscription_data=subscription
         )
-        asked = CheckClientConfig(data=body).to_command()
+        command = CheckClientConfig(data=body).to_command()
         answer = self._connections.run_at(
-            address, lambda client: client.send_command(asked), "check of the filter"
+            address, lambda client: client.send_command(command), "check of the filter"
         )
         if answer.code != ResponseCode.SUCCESS:
             raise EndpointError(f"the broker refuses SQL92 {expression!r}: {answer.remark}")
@@ -231,30 +235,30 @@ class ClusterClient:
         return [_stored_sizes(reply.body) for reply in replies]
 
     def _request_each(
-        self, queues: QueueAddresses, request: Callable[[Queue], Request[Any]], absent: int | None = None
+        self, queues: QueueAddresses, make_request: Callable[[Queue], Request[Any]], absent: int | None = None
     ) -> dict[Queue, Any]:
         """Send one request per queue, pipelined to each broker; leave out queues answered with code `absent`."""
-        found: dict[Queue, Any] = {}
+        replies: dict[Queue, Any] = {}
         for address in sorted(set(queues.values())):
-            there = [queue for queue, where in queues.items() if where == address]
-            found |= self._request_from(address, there, request, absent)
-        return found
+            local_queues = [queue for queue, where in queues.items() if where == address]
+            replies |= self._request_from(address, local_queues, make_request, absent)
+        return replies
 
     def _request_from(
         self,
         address: Address,
         queues: Sequence[Queue],
-        request: Callable[[Queue], Request[Any]],
+        make_request: Callable[[Queue], Request[Any]],
         absent: int | None,
     ) -> dict[Queue, Any]:
-        requests = [request(queue) for queue in queues]
+        requests = [make_request(queue) for queue in queues]
         what = f"{type(requests[0]).__name__} of {address[0]}:{address[1]}"
 
         def request_all(client: BlockingClient) -> dict[Queue, Any]:
-            answers = client.send_commands([each.to_command() for each in requests])
+            answers = client.send_commands([request.to_command() for request in requests])
             return {
-                queue: asked.read_reply(answer)
-                for queue, asked, answer in zip(queues, requests, answers, strict=True)
+                queue: request.read_reply(answer)
+                for queue, request, answer in zip(queues, requests, answers, strict=True)
                 if answer.code != absent
             }
 
@@ -270,7 +274,7 @@ def _queues_in_route(topic: str, route: TopicRouteData) -> dict[Queue, Address]:
         raise EndpointError(
             f"{topic} is a static topic: its queues move between brokers, which is not supported"
         )
-    found: dict[Queue, Address] = {}
+    queues: dict[Queue, Address] = {}
     addresses = {broker.broker_name: broker.broker_addrs for broker in route.broker_datas}
     for data in route.queue_datas:
         by_id = addresses.get(data.broker_name)
@@ -278,8 +282,8 @@ def _queues_in_route(topic: str, route: TopicRouteData) -> dict[Queue, Address]:
             continue
         host, _, port = by_id[min(by_id)].rpartition(":")
         for queue_id in range(data.read_queue_nums):
-            found[Queue(topic, data.broker_name, queue_id)] = (host.strip("[]"), int(port))
-    return dict(sorted(found.items()))
+            queues[Queue(topic, data.broker_name, queue_id)] = (host.strip("[]"), int(port))
+    return dict(sorted(queues.items()))
 
 
 def _is_system(topic: str) -> bool:

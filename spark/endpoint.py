@@ -105,7 +105,8 @@ class ClusterEndpoint:
     def run_with_retries(self, action: Callable[[], T], what: str) -> T:
         """Return the result of `action`, retrying transient failures with doubling pauses.
 
-        Raises EndpointError naming `what` after the last attempt, and RequestError at once for a permanent refusal.
+        Raises EndpointError after the last attempt, with a text that begins with `what`. Raises RequestError at once
+        for a permanent refusal.
         """
         pause_s = self.retry_interval_s
         for attempt in range(self.retries + 1):

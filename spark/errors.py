@@ -1,11 +1,11 @@
-"""Exceptions of this package. Their texts address whoever wrote the query.
+"""Exceptions of this package. Their texts address the author of the query.
 
 `spark.pipelines.commands` recognises these classes by the path of this module, so they have to stay here.
 """
 
 
 class SparkRocketmqError(Exception):
-    """Base class of everything this package reports. The text never holds a secret."""
+    """Base class of all errors that this package reports. The text never contains a secret."""
 
 
 class OptionError(SparkRocketmqError, ValueError):

@@ -1,7 +1,7 @@
 """Options of data sources and sinks: settings declared with `toolkit.settings`, read regardless of case.
 
-Spark passes options on with names in lower case, so case cannot matter. Each source declares its own options; parsing,
-errors that suggest the nearest name, and the tables of the documentation follow from the declarations.
+Spark passes on option names in lower case, so case cannot matter. Each source declares its own options. Parsing, errors
+that suggest the nearest name, and the tables of the documentation are derived from the declarations.
 """
 
 from collections.abc import Iterable, Mapping
@@ -53,24 +53,26 @@ def choice(*words: str) -> Choice:
 
 
 def read_options(raw: Mapping[str, str], declared: Iterable[Option], source: str) -> dict[str, Any]:
-    """Return the value of every declared option by its name. `source` is the data source's name, for errors.
+    """Return the value of every declared option by name. Error texts begin with `source`, the data source's name.
 
-    Raises OptionError for a name that is not declared, a value that cannot be read, or one given under two names.
+    Raises OptionError for an undeclared name, a value that cannot be parsed, and an option set under two of its names.
     """
     table = list(declared)
     by_name = {name.lower(): option for option in table for name in option.names}
     values = {option.name: option.default for option in table}
-    given: dict[str, str] = {}
+    spellings: dict[str, str] = {}
     for name, value in raw.items():
         option = by_name.get(name.lower())
         if option is None:
             if name.lower() in SPARK_OWN:
                 continue
-            near = suggest_name(name, (each for option in table for each in option.names), list_all=False)
+            near = suggest_name(
+                name, (spelling for option in table for spelling in option.names), list_all=False
+            )
             raise OptionError(f'{source}: unknown option "{name}"{near}')
-        if given.setdefault(option.name, name) != name:
+        if spellings.setdefault(option.name, name) != name:
             raise OptionError(
-                f"{source}: {given[option.name]} and {name} are the same option, give only one of them"
+                f"{source}: {spellings[option.name]} and {name} are the same option: set only one of them"
             )
         values[option.name] = _parse(option, value, source)
     return values

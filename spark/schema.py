@@ -25,7 +25,7 @@ COLUMNS: Final = (
     Column("topic", pa.string(), "string", "The topic."),
     Column("brokerName", pa.string(), "string", "Broker name, as in the topic route."),
     Column("queueId", pa.int32(), "int", "Queue of the topic at that broker."),
-    Column("queueOffset", pa.int64(), "bigint", "Place in the queue."),
+    Column("queueOffset", pa.int64(), "bigint", "Offset in the queue."),
     Column(
         "msgId",
         pa.string(),
@@ -33,18 +33,23 @@ COLUMNS: Final = (
         "Message id set by the producer (UNIQ_KEY), or the offset message id if there is none.",
     ),
     Column("tags", pa.string(), "string", "The tag; null without one."),
-    Column("keys", pa.string(), "string", "The keys, between blanks; null without any."),
-    Column("body", pa.binary(), "binary", "The body as the producer gave it, decompressed."),
+    Column("keys", pa.string(), "string", "The keys, separated by blanks; null without any."),
+    Column("body", pa.binary(), "binary", "The body that the producer sent, decompressed."),
     Column("properties", _TEXTS, "map<string,string>", "All properties, TAGS, KEYS and UNIQ_KEY included."),
-    Column("bornTimestamp", _TIME, "timestamp", "When the producer made it, to the ms."),
-    Column("storeTimestamp", _TIME, "timestamp", "When the broker stored it, to the ms."),
+    Column("bornTimestamp", _TIME, "timestamp", "Time when the producer created the message, to the ms."),
+    Column("storeTimestamp", _TIME, "timestamp", "Time when the broker stored the message, to the ms."),
     Column("bornHost", pa.string(), "string", "The producer, `host:port`; an IPv6 host in brackets."),
     Column("storeHost", pa.string(), "string", "The broker, `host:port`."),
-    Column("sysFlag", pa.int32(), "int", "Flags of the system, as stored (compression, transaction, IPv6)."),
+    Column("sysFlag", pa.int32(), "int", "System flag as stored (compression, transaction, IPv6)."),
     Column("flag", pa.int32(), "int", "The producer's flag."),
-    Column("reconsumeTimes", pa.int32(), "int", "How often it was sent back."),
-    Column("preparedTransactionOffset", pa.int64(), "bigint", "Place of its half message; 0 without one."),
-    Column("commitLogOffset", pa.int64(), "bigint", "Place in the broker's log, bytes."),
+    Column("reconsumeTimes", pa.int32(), "int", "Number of times a consumer sent it back."),
+    Column(
+        "preparedTransactionOffset",
+        pa.int64(),
+        "bigint",
+        "Physical offset of its half message; 0 without one.",
+    ),
+    Column("commitLogOffset", pa.int64(), "bigint", "Physical offset in the broker's commit log, bytes."),
 )
 
 _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -56,22 +61,22 @@ KAFKA_COLUMNS: Final = (
     Column("partition", pa.int32(), "int", "queueId"),
     Column("offset", pa.int64(), "bigint", "queueOffset"),
     Column("timestamp", _TIME, "timestamp", "storeTimestamp"),
-    Column("timestampType", pa.int32(), "int", "1: the time of the broker's log, always."),
+    Column("timestampType", pa.int32(), "int", "Always 1: the time is that of the broker's log."),
     Column(
-        "headers", _HEADERS, "array<struct<key:string,value:binary>>", "properties, where they are included."
+        "headers", _HEADERS, "array<struct<key:string,value:binary>>", "properties, if they are included."
     ),
 )
 
 RANGE_COLUMNS: Final = (
     Column("topic", pa.string(), "string", "The topic."),
-    Column("brokerName", pa.string(), "string", "The broker's name, as the route says it."),
-    Column("host", pa.string(), "string", "Where that broker is."),
-    Column("port", pa.int32(), "int", "The port there."),
+    Column("brokerName", pa.string(), "string", "Broker name, as in the topic route."),
+    Column("host", pa.string(), "string", "Host of that broker."),
+    Column("port", pa.int32(), "int", "Port of that broker."),
     Column("queueId", pa.int32(), "int", "Queue of the topic at that broker."),
-    Column("startOffset", pa.int64(), "bigint", "The first message's place in the queue."),
-    Column("endOffset", pa.int64(), "bigint", "The place behind the last message."),
+    Column("startOffset", pa.int64(), "bigint", "Queue offset of the first message."),
+    Column("endOffset", pa.int64(), "bigint", "Queue offset after the last message."),
 )
-"""Of `schema=ranges`: where messages are, for tasks that fetch them by themselves."""
+"""Columns of `schema=ranges`: the positions of messages, for tasks that fetch the messages themselves."""
 
 
 def arrow_schema(columns: tuple[Column, ...]) -> pa.Schema:

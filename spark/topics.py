@@ -1,4 +1,4 @@
-"""Create a topic without `mqadmin`. An existing topic is given the requested number of queues."""
+"""Create a topic without `mqadmin`. An existing topic gets the requested number of queues."""
 
 import time
 from typing import Final

@@ -7,9 +7,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def run_threads(targets: Iterable[Callable[[threading.Event], None]]) -> Iterator[None]:
-    """Run functions in threads of their own; at the end of the block, wait until they return.
+    """Run each function in a thread of its own; at the end of the block, set an event and wait until all return.
 
-    Each function is given the event that is set then. The threads end with the process, if one never returns.
+    The functions get the event as their argument. They are daemon threads: if one never returns, it ends with the
+    process.
     """
     stopped = threading.Event()
     threads = [threading.Thread(target=target, args=(stopped,), daemon=True) for target in targets]

@@ -1,12 +1,12 @@
 """Conditions on metrics that make a command fail: `diff_rate>0.001`, `late/primary>0.001`, `changed[Orders]>=1`.
 
-The grammar is one metric, or the ratio of two, for everything or for one scope (a topic, a client), then a comparison
-and a number:
+A condition compares one metric, or the ratio of two, with a number. It applies to everything or to one scope (a topic,
+a client):
 
     condition  = metric ["/" metric] ["[" scope "]"] comparison number
     comparison = ">=" | "<=" | "==" | "!=" | ">" | "<"
 
-Callers look the metrics up and decide about the exit code.
+Callers look up the metrics and choose the exit code.
 """
 
 import operator
@@ -36,7 +36,7 @@ Lookup = Callable[[str, str | None], float]
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One parsed condition; `text` is as the user wrote it, `divisor` the second metric of a ratio."""
+    """One parsed condition. `text` is the user's own; `divisor` is the second metric of a ratio."""
 
     text: str
     metric: str
@@ -55,7 +55,7 @@ class Condition:
         return f"{ratio}[{self.scope}]" if self.scope else ratio
 
     def value(self, lookup: Lookup) -> float:
-        """Return the metric, or the ratio of the two; a ratio with the divisor 0 is 0."""
+        """Return the metric, or the ratio of two; the ratio is 0 if the divisor is 0."""
         value = lookup(self.metric, self.scope)
         if self.divisor is None:
             return value
@@ -66,9 +66,9 @@ class Condition:
         """Tell whether the comparison is true of a value."""
         return _COMPARISONS[self.comparison](value, self.limit)
 
-    def check_names(self, known: Iterable[str]) -> None:
-        """Raise ValueError for a metric that is not among the known ones, with the nearest of them."""
-        names = list(known)
+    def check_names(self, known_names: Iterable[str]) -> None:
+        """Raise ValueError for an unknown metric. The text suggests the nearest known name."""
+        names = list(known_names)
         for metric in filter(None, (self.metric, self.divisor)):
             if metric not in names:
                 raise ValueError(f'unknown metric "{metric}"{suggest_name(metric, names)}')

@@ -10,7 +10,7 @@ class ExitCode(IntEnum):
 
     DONE = 0
     FAILED = 1
-    """The work could not be done: a cluster, gateway, file, port or directory cannot be used."""
+    """The work could not be done: a cluster, gateway, file, port or directory is unavailable."""
     USAGE = 2
     """The command line, the environment or the configuration is wrong; nothing was started."""
     REFUSED = 3
@@ -18,7 +18,7 @@ class ExitCode(IntEnum):
     NOTHING = 4
     """There was nothing to judge, so there is no verdict."""
     INTERRUPTED = 5
-    """The command ended early, and the rest can be done by another run."""
+    """The command ended early; another run can complete the work."""
 
 
 class ConfigurationError(click.ClickException):
@@ -28,6 +28,6 @@ class ConfigurationError(click.ClickException):
 
 
 class EndedEarly(click.ClickException):
-    """Work that ended before it was done, and that another run can do."""
+    """Work that ended early; another run can complete it."""
 
     exit_code = ExitCode.INTERRUPTED

@@ -1,4 +1,4 @@
-"""Tables as HTML. Everything is escaped here."""
+"""Tables as HTML. All texts are escaped here."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -8,12 +8,12 @@ from typing import Any, Final
 NO_VALUE: Final = "\u2013"
 """Stands for no value: an en dash."""
 MIN_LONG_CHARS: Final = 48
-"""Longer text may break anywhere in its cell."""
+"""Number of characters above which text may break anywhere in its cell."""
 MAX_ROWS: Final = 500
 MAX_CELL_CHARS: Final = 600
 """Longer text (values of differing fields) is truncated."""
 MANY_COLUMNS: Final = 9
-"""A table with more columns is set smaller, so that it fits the page."""
+"""Number of columns above which a table has a smaller font, so that it fits the page."""
 
 
 def format_number(value: float | None) -> str:
@@ -38,8 +38,8 @@ def render_table(
 ) -> str:
     """Return a table whose first column heads its rows. Cells are plain values, as `render_cell` takes them.
 
-    Columns of which each cell is numeric are aligned to the right; `is_numeric` replaces the test of cells. Rows that
-    `bad_rows` says are bad are red. On a narrow screen each row becomes a list of its cells with their headings.
+    A column is aligned to the right if all its cells are numeric; `is_numeric` replaces the test of a cell. `bad_rows`
+    marks the rows to be shown in red. On a narrow screen each row becomes a list of its cells with their headings.
     """
     test = is_numeric or _is_number
     all_rows = list(rows)
@@ -71,7 +71,7 @@ def render_cell(value: Any) -> str:
         return "yes" if value else "no"
     if value is None or isinstance(value, int | float):
         return format_number(value)
-    if isinstance(value, list | tuple) and all(isinstance(each, str | int | float) for each in value):
+    if isinstance(value, list | tuple) and all(isinstance(element, str | int | float) for element in value):
         return escape(_truncate(", ".join(map(str, value)))) or NO_VALUE
     if isinstance(value, Mapping | list | tuple) and value:
         return escape(_truncate(_in_words(value)))
@@ -81,7 +81,9 @@ def render_cell(value: Any) -> str:
 def _in_words(value: Any) -> str:
     """Return a nested value as text for people: `name value, name value; …`."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{str(name).replace('_', ' ')} {_in_words(each)}" for name, each in value.items())
+        return ", ".join(
+            f"{str(name).replace('_', ' ')} {_in_words(element)}" for name, element in value.items()
+        )
     if isinstance(value, list | tuple):
         return "; ".join(map(_in_words, value))
     if isinstance(value, bool):
@@ -91,11 +93,11 @@ def _in_words(value: Any) -> str:
 
 def _render_row(row: Sequence[Any], numeric: Sequence[bool], headings: Sequence[str], is_bad: bool) -> str:
     first = f'<th scope="row"{_long_class(row[0])}>{render_cell(row[0])}</th>'
-    rest = "".join(
-        _open_tag("td", right, _long_class(each), heading) + f"{render_cell(each)}</td>"
-        for each, right, heading in zip(row[1:], numeric[1:], headings[1:], strict=True)
+    cells = "".join(
+        _open_tag("td", right, _long_class(cell), heading) + f"{render_cell(cell)}</td>"
+        for cell, right, heading in zip(row[1:], numeric[1:], headings[1:], strict=True)
     )
-    return f'<tr class="bad">{first}{rest}</tr>' if is_bad else f"<tr>{first}{rest}</tr>"
+    return f'<tr class="bad">{first}{cells}</tr>' if is_bad else f"<tr>{first}{cells}</tr>"
 
 
 def _open_tag(tag: str, right: bool, more: str = "", heading: str = "") -> str:
@@ -103,16 +105,16 @@ def _open_tag(tag: str, right: bool, more: str = "", heading: str = "") -> str:
     return f'<{tag} class="n"{more}{label}>' if right else f"<{tag}{more}{label}>"
 
 
-def _long_class(given: Any) -> str:
+def _long_class(value: Any) -> str:
     """Return the class of long text, which may break anywhere so that it does not push other columns away."""
     return (
-        ' class="long"' if isinstance(given, str | dict | list) and len(str(given)) > MIN_LONG_CHARS else ""
+        ' class="long"' if isinstance(value, str | dict | list) and len(str(value)) > MIN_LONG_CHARS else ""
     )
 
 
 def _is_numeric_column(column: Iterable[Any], is_numeric: Callable[[Any], bool]) -> bool:
-    there = [each for each in column if each is not None]
-    return bool(there) and all(map(is_numeric, there))
+    cells = [cell for cell in column if cell is not None]
+    return bool(cells) and all(map(is_numeric, cells))
 
 
 def _is_number(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""The command that installs an extra of this distribution, as it works where the distribution is installed."""
+"""The pip command that installs an extra, for messages: it fits the way this distribution was installed."""
 
 import json
 from importlib.metadata import Distribution, PackageNotFoundError
@@ -11,9 +11,9 @@ _CHECKOUT: Final = Path(__file__).resolve().parent.parent
 
 
 def install_command(extra: str) -> str:
-    """Return a pip command for an extra: from the checkout or wheel that the installation came from.
+    """Return a pip command for an extra, from the same checkout, wheel or package index as the installed distribution.
 
-    pip notes the origin in `direct_url.json` (PEP 610). A distribution without one came from a package index.
+    pip records the origin in `direct_url.json` (PEP 610). A distribution without this file came from a package index.
     """
     try:
         text = Distribution.from_name(DISTRIBUTION).read_text("direct_url.json")
@@ -23,6 +23,6 @@ def install_command(extra: str) -> str:
         return f"pip install '{DISTRIBUTION}[{extra}]'"
     origin: dict[str, Any] = json.loads(text)
     parts = urlsplit(origin["url"])
-    place = unquote(parts.path) if parts.scheme == "file" else origin["url"]
+    source = unquote(parts.path) if parts.scheme == "file" else origin["url"]
     editable = "-e " if origin.get("dir_info", {}).get("editable") else ""
-    return f"pip install {editable}'{place}[{extra}]'"
+    return f"pip install {editable}'{source}[{extra}]'"

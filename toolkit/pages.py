@@ -1,7 +1,7 @@
-"""Frame of the HTML pages that reports and profiles are: one style sheet, one document, cards and sections.
+"""Frame of the HTML pages of reports and profiles: the style sheet, the document, and cards.
 
-A page is one file that loads nothing from elsewhere; it is shown in light and dark, on screens and on paper. Plots are
-drawn by `plots.py` and tables by `html_tables.py`.
+A page is a single file that loads nothing from elsewhere. It suits light and dark themes, narrow screens, and paper.
+Plots are drawn by `plots.py`, tables by `html_tables.py`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -106,7 +106,7 @@ def render_document(title: str, body: Sequence[str], footer: str) -> str:
 
 
 def render_cards(cards: Iterable[tuple[str, str, Mood]]) -> str:
-    """Return a row of cards, each with a number, its meaning, and whether that is good or bad."""
+    """Return a row of cards, each with a number, its meaning, and a mood, which colours its border."""
     shown = "".join(
         f'<div class="{f"card {mood}".strip()}"><b>{escape(number)}</b><span>{escape(meaning)}</span></div>'
         for number, meaning, mood in cards

@@ -1,7 +1,7 @@
 """Plots as inline SVG, drawn by matplotlib in the colours of the page they stand in (light or dark).
 
-Each plot has a title and a description for screen readers, and the same numbers always give the same SVG. matplotlib is
-imported when something is drawn; ImportError says that it is missing.
+Each plot has a title and a description for screen readers. The same numbers always give the same SVG. matplotlib is
+imported when a plot is drawn; if it is missing, drawing raises ImportError.
 """
 
 import io
@@ -16,16 +16,18 @@ from typing import Any, Final
 
 Values = Sequence[float | None]
 MAX_POINTS: Final = 240
-"""Maximum number of points of a line; more are merged: the mean of rates, the highest of quantiles and backlogs."""
+"""Maximum number of points of a line. More points are merged: rates to their mean, quantiles and backlogs to their
+maximum.
+"""
 WIDE_IN, NARROW_IN, HALF_IN = 10.6, 7.2, 5.2
 """Widths that make text equally large below a table, beside one, and beside another plot, in inches."""
 MARK_CHAR_IN: Final = 0.06
 """Width of a character of a mark's label (7 pt), in inches."""
 AXIS_MARGIN_IN: Final = 0.6
-"""Part of a panel's width that is beside its time axis, in inches."""
+"""Width of a panel that its time axis does not cover, in inches."""
 LEGEND_CHARS_PER_IN: Final = 12
 MAX_LABEL_CHARS: Final = 30
-"""Longer names are truncated in plots; tables show them whole."""
+"""Longer names are truncated in plots; tables show the whole names."""
 DAY_S: Final = 86_400
 ROUND_S: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
 """Steps in seconds that are easily read: between two ticks of an axis, or the width of a point."""
@@ -71,7 +73,7 @@ PLOT_STYLE: Final[Mapping[str, Any]] = {
     "ytick.minor.size": 0,
     "svg.hashsalt": "page",
 }
-"""Settings of matplotlib; ids within a plot are made from `svg.hashsalt`."""
+"""Settings of matplotlib. `svg.hashsalt` makes the ids within a plot the same each time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,7 @@ class Panel:
 class Plot:
     """Panels that share their time axis: side by side (then also `wide`), or one below the other.
 
-    `marks` are times (ms) by number, `spans` are shaded times (ms); a `wide` plot has its table below.
+    `marks` are numbered times (ms), `spans` are shaded intervals (ms). A `wide` plot has its table below.
     """
 
     name: str
@@ -150,13 +152,13 @@ def draw_bars(bars: Bars) -> str:
 
 def _draw_horizontal(axes: Any, bars: Bars) -> None:
     ticker = import_module("matplotlib.ticker")
-    places, values = range(len(bars.values)), list(bars.values.values())
-    axes.barh(places, values, color=HUES[0], height=0.62)
-    axes.set_yticks(places, [_truncate(name) for name in bars.values])
+    positions, values = range(len(bars.values)), list(bars.values.values())
+    axes.barh(positions, values, color=HUES[0], height=0.62)
+    axes.set_yticks(positions, [_truncate(name) for name in bars.values])
     axes.invert_yaxis()
-    for place, value in zip(places, values, strict=True):
+    for position, value in zip(positions, values, strict=True):
         offset = {"textcoords": "offset points", "va": "center", "fontsize": 8}
-        axes.annotate(short_number(value), (value, place), (3, 0), **offset)
+        axes.annotate(short_number(value), (value, position), (3, 0), **offset)
     axes.set_xlim(0, (max(values, default=0) or 1) * 1.16)
     axes.xaxis.set_major_locator(ticker.MaxNLocator(4))
     axes.xaxis.set_major_formatter(ticker.FuncFormatter(short_number))
@@ -166,10 +168,10 @@ def _draw_horizontal(axes: Any, bars: Bars) -> None:
 
 def _draw_upright(axes: Any, bars: Bars) -> None:
     ticker = import_module("matplotlib.ticker")
-    places = list(range(len(bars.values)))
-    axes.bar(places, list(bars.values.values()), color=HUES[2], width=0.8)
-    label_every = -(-len(places) // 8)
-    axes.set_xticks(places[::label_every], list(bars.values)[::label_every])
+    positions = list(range(len(bars.values)))
+    axes.bar(positions, list(bars.values.values()), color=HUES[2], width=0.8)
+    label_every = -(-len(positions) // 8)
+    axes.set_xticks(positions[::label_every], list(bars.values)[::label_every])
     axes.yaxis.set_major_locator(ticker.MaxNLocator(4))
     axes.yaxis.set_major_formatter(ticker.FuncFormatter(short_number))
 
@@ -187,13 +189,17 @@ def draw_plot(plot: Plot) -> str:
         group = points_per_group(plot)
         times = [_moment(at) for at in plot.times_ms[group - 1 :: group]]
         letters = int(LEGEND_CHARS_PER_IN * figure.get_size_inches()[0] / columns)
-        drawn = [
-            _draw_panel(one, panel, times, group, letters)
-            for panel, one in zip(plot.panels, axes.flat, strict=True)
+        heights_by_panel = [
+            _draw_panel(panel_axes, panel, times, group, letters)
+            for panel, panel_axes in zip(plot.panels, axes.flat, strict=True)
         ]
-        for panel, one, values in zip(plot.panels, axes.flat, drawn, strict=True):
-            _value_axis(one, panel, [value for each in drawn for value in each] if plot.beside else values)
-            _mark(one, plot, times)
+        for panel, panel_axes, values in zip(plot.panels, axes.flat, heights_by_panel, strict=True):
+            _value_axis(
+                panel_axes,
+                panel,
+                [value for heights in heights_by_panel for value in heights] if plot.beside else values,
+            )
+            _mark(panel_axes, plot, times)
         _time_axis(axes.flat[-1], plot, 4 if plot.beside else 7)
         svg = _svg_of(figure)
     return _for_page(svg, plot)
@@ -206,23 +212,23 @@ def points_per_group(plot: Plot) -> int:
 
 def thin_values(values: Values, group: int, *, highest: bool) -> list[float]:
     """Merge each ``group`` values into one; NaN where none of them is a number."""
-    put_together: Callable[[list[float]], float] = max if highest else lambda some: sum(some) / len(some)
+    merge: Callable[[list[float]], float] = max if highest else lambda numbers: sum(numbers) / len(numbers)
     groups = (values[start : start + group] for start in range(0, len(values) - len(values) % group, group))
-    there = ([each for each in some if each is not None] for some in groups)
-    return [put_together(some) if some else float("nan") for some in there]
+    numbers_by_group = ([value for value in values if value is not None] for values in groups)
+    return [merge(numbers) if numbers else float("nan") for numbers in numbers_by_group]
 
 
 def _draw_panel(axes: Any, panel: Panel, times: list[datetime], group: int, letters: int) -> list[float]:
     """Draw a panel and return all heights in it."""
     series = [thin_values(line.values, group, highest=line.highest) for line in panel.lines]
-    # A last group that is not complete is left out.
-    series = [each[: len(times)] for each in series]
+    # An incomplete last group is left out.
+    series = [values[: len(times)] for values in series]
     if panel.stacked and len(times) == 1:
         _draw_column(axes, panel, series)
     elif panel.stacked:
-        known = [[0.0 if value != value else value for value in each] for each in series]
+        heights = [[0.0 if value != value else value for value in values] for values in series]
         labels, hues = [line.label for line in panel.lines], [HUES[line.hue] for line in panel.lines]
-        axes.stackplot(times, known, labels=labels, colors=hues, alpha=0.85, linewidth=0)
+        axes.stackplot(times, heights, labels=labels, colors=hues, alpha=0.85, linewidth=0)
     else:
         for line, values in zip(panel.lines, series, strict=True):
             _draw_line(axes, line, values, times)
@@ -230,11 +236,11 @@ def _draw_panel(axes: Any, panel: Panel, times: list[datetime], group: int, lett
     axes.set_title(f"{panel.title}, {panel.unit}" if panel.unit else panel.title, pad=6 + 13 * rows)
     if panel.stacked:
         return [sum(value for value in column if value == value) for column in zip(*series, strict=True)]
-    return [value for each in series for value in each if value == value]
+    return [value for values in series for value in values if value == value]
 
 
 def _draw_column(axes: Any, panel: Panel, series: Sequence[Sequence[float]]) -> None:
-    """Draw a single point in time as a column: an area would have no width."""
+    """Draw a single point in time as a column, since an area would have no width."""
     bottom = 0.0
     for line, values in zip(panel.lines, series, strict=True):
         height = values[0] if values and values[0] == values[0] else 0.0
@@ -268,7 +274,7 @@ def _draw_line(axes: Any, line: PlotLine, values: list[float], times: list[datet
     style = (0, (4, 2)) if line.dashed else "solid"
     axes.plot(times, values, color=HUES[line.hue], label=line.label, linestyle=style, clip_on=False)
     gaps = [True, *(value != value for value in values), True]
-    # A number between two gaps has no line to be seen by.
+    # A value between two gaps has no line, so it is drawn as a dot.
     alone = [at for at, value in enumerate(values) if value == value and gaps[at] and gaps[at + 2]]
     if alone:
         dots = [values[at] for at in alone]
@@ -298,11 +304,11 @@ def _value_axis(axes: Any, panel: Panel, values: list[float]) -> None:
     axes.yaxis.set_major_formatter(ticker.FuncFormatter(short_number))
 
 
-def _time_axis(axes: Any, plot: Plot, most: int) -> None:
+def _time_axis(axes: Any, plot: Plot, max_ticks: int) -> None:
     dates = import_module("matplotlib.dates")
     if len(plot.times_ms) == 1 and any(panel.stacked for panel in plot.panels):
         return
-    ticks_ms = round_ticks(plot.times_ms, most)
+    ticks_ms = round_ticks(plot.times_ms, max_ticks)
     lasted_s = (plot.times_ms[-1] - plot.times_ms[0]) / 1000 if plot.times_ms else 0
     axes.set_xticks([_moment(at_ms) for at_ms in ticks_ms])
     axes.xaxis.set_major_formatter(dates.DateFormatter(_time_format(lasted_s), tz=UTC))
@@ -319,7 +325,7 @@ def round_ticks(times_ms: Sequence[float], max_ticks: int) -> list[float]:
         count = int((last_ms - at_ms) // (step_s * 1000)) + 1
         if count <= max_ticks:
             break
-    return [at_ms + each * step_s * 1000 for each in range(min(count, max_ticks))]
+    return [at_ms + tick * step_s * 1000 for tick in range(min(count, max_ticks))]
 
 
 def _moment(at_ms: float) -> datetime:
@@ -343,11 +349,11 @@ def _mark(axes: Any, plot: Plot, times: list[datetime]) -> None:
     for at_ms, label in mark_labels(plot, _label_chars(plot)).items():
         at = _moment(at_ms)
         if times and times[0] <= at <= times[-1]:
-            place = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
+            anchor = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
             # A label at the end would leave the plot.
             room = (plot.times_ms[-1] - at_ms) / span_ms * _label_chars(plot) if span_ms else len(label)
             side, offset = ("left", 2) if room >= len(label) else ("right", -2)
-            axes.annotate(label, (at, 1), (offset, -1), **place, color=FAINT, va="top", ha=side, fontsize=7)
+            axes.annotate(label, (at, 1), (offset, -1), **anchor, color=FAINT, va="top", ha=side, fontsize=7)
 
 
 def _label_chars(plot: Plot) -> int:
@@ -357,16 +363,16 @@ def _label_chars(plot: Plot) -> int:
 
 
 def mark_labels(plot: Plot, chars: int) -> dict[float, str]:
-    """Return the labels of marks by position, of which none overlaps the next; ``chars`` fit the whole axis.
+    """Return labels of marks by position so that none overlaps the next; ``chars`` characters fit the whole axis.
 
-    Marks too close to be read apart share the position of the first one, as a range of numbers.
+    Marks that are too close to each other share the position of the first one, as a range of numbers.
     """
     span_ms = plot.times_ms[-1] - plot.times_ms[0] if plot.times_ms else 0
     char_ms = span_ms / chars
     groups: list[tuple[float, list[int]]] = []
     for number, at_ms in sorted(plot.marks.items(), key=lambda mark: mark[1]):
         groups.append((at_ms, [number]))
-        # A longer label may reach the next one, so the groups before are looked at again.
+        # A range has a longer label, which may reach the next group; so check the last two groups again.
         while (
             len(groups) > 1
             and groups[-2][0] + (len(_range_label(groups[-2][1])) + 1) * char_ms > groups[-1][0]
@@ -382,15 +388,15 @@ def _range_label(numbers: Sequence[int]) -> str:
 
 def _for_page(svg: str, plot: Plot) -> str:
     names = f"{plot.name}-title {plot.name}-about"
-    said = (
+    description = (
         f'<title id="{plot.name}-title">{escape(plot.title)}</title>'
         f'<desc id="{plot.name}-about">{escape(plot.description)}</desc>'
     )
-    return _inline(svg, plot.name, f'aria-labelledby="{names}"', said)
+    return _inline(svg, plot.name, f'aria-labelledby="{names}"', description)
 
 
 def short_number(value: float, _position: Any = None) -> str:
-    """Return a number as axes show it: 0.05, 12, 3.5k, 2M. matplotlib passes the position of a tick, too."""
+    """Return a number as axes show it: 0.05, 12, 3.5k, 2M. matplotlib also passes the position of the tick."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
             return f"{value / size:.3g}{letter}"

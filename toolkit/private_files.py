@@ -1,7 +1,7 @@
 """Creates files and directories that other accounts of the machine cannot read, whatever the umask is.
 
-For files that hold messages outside a store: spill queues and captures. What exists already keeps its mode, so an
-operator who wants to share a directory creates it.
+For files that hold messages outside a store: spill queues and captures. Existing files and directories keep their mode,
+so an operator who wants to share a directory creates it beforehand.
 """
 
 import os
@@ -12,19 +12,19 @@ PRIVATE_DIRECTORY: Final = 0o700
 
 
 def open_private(path: str, flags: int) -> int:
-    """Open a file and return its descriptor; one that is created is its owner's alone. An opener for `open`."""
+    """Open a file and return its descriptor; a new file is readable by its owner only. An opener for `open`."""
     return os.open(path, flags, PRIVATE_FILE)
 
 
 def make_private_directories(path: str) -> None:
-    """Create a directory and the missing ones above it, each its owner's alone. Raises OSError."""
-    missing = []
+    """Create a directory and its missing parents, all accessible to their owner only. Raises OSError."""
+    missing_directories = []
     while path and not os.path.isdir(path):
-        missing.append(path)
+        missing_directories.append(path)
         path = os.path.dirname(path.rstrip(os.sep))
-    for each in reversed(missing):
+    for directory in reversed(missing_directories):
         try:
-            os.mkdir(each, PRIVATE_DIRECTORY)
+            os.mkdir(directory, PRIVATE_DIRECTORY)
         except FileExistsError:
-            if not os.path.isdir(each):
+            if not os.path.isdir(directory):
                 raise

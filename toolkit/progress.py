@@ -1,18 +1,18 @@
-"""A progress bar on standard error: on a terminal only."""
+"""A progress bar on standard error, shown on a terminal only."""
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 _UPDATES = 200
-"""The bar is drawn at most this many times."""
+"""Maximum number of times that the bar is drawn."""
 
 
 @contextmanager
 def show_progress(label: str, total: Callable[[], int]) -> Iterator[Callable[[int], None]]:
-    """Show a bar until the block ends; its value is called with the amount done since the last call.
+    """Show a bar until the block ends, and yield a function that takes the amount done since its last call.
 
-    ``total`` returns the whole amount, in bytes or pieces, and is called only if a bar is shown.
+    ``total`` returns the whole amount in the same unit. It is called only if a bar is shown.
     """
     if not sys.stderr.isatty():
         yield _ignore

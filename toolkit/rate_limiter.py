@@ -3,10 +3,10 @@
 The core (`RateLimiter`) computes delays from an injected clock and never waits; `TrioRateLimiter` and
 `BlockingRateLimiter` wait for these delays.
 
-The one burst rule: every acquisition costs the time that its messages or bytes take at the rate, whichever is longer.
-Costs add up in a schedule that advances past the present, and the caller waits until its own cost is paid. Unused time
-is forgotten except for the last `burst_s` seconds: with 0, rest is not followed by a burst; with 1, up to one second's
-worth passes at once after a pause.
+Every acquisition costs the time that its messages or its bytes take at the rate, whichever is longer. The costs add up
+to a schedule that runs ahead of the clock, and the caller waits until its own cost is paid. Unused time is forgotten,
+except for the last `burst_s` seconds: with 0, no burst follows a pause; with 1, up to one second's worth passes at
+once after a pause.
 """
 
 import math
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Final
 
 SHARE_S: Final = 0.1
-"""A caller that works in batches takes at most this many seconds' worth at a time."""
+"""Maximum length of one batch at the rate, in seconds."""
 
 
 class RateLimiter:
@@ -36,7 +36,7 @@ class RateLimiter:
         self._paid_until_s = -math.inf
 
     def reserve(self, messages: int, size_bytes: int = 0) -> float:
-        """Account for an amount and return the seconds to wait until it may pass, or has been paid for."""
+        """Account for an amount, and return the seconds to wait until it is paid for."""
         cost_s = self._cost_s(messages, size_bytes)
         if cost_s <= 0:
             return 0.0

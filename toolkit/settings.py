@@ -2,8 +2,8 @@
 
 A `Setting` has a name, a value type (`toolkit.values`) with its range or choices, a default and a description.
 Parsing, error messages, suggestions, redaction, example files and reference tables (`toolkit.settings_docs`) are
-derived from it. Where the values come from (properties files, TOML tables, Spark options), which source wins and
-which keys exist is up to the adapters: `gateway/config/keys.py`, `toolkit/toml_tables.py`, `spark/options.py`.
+derived from it. Adapters decide where values come from (properties files, TOML tables, Spark options), which source
+takes precedence, and which keys exist: `gateway/config/keys.py`, `toolkit/toml_tables.py`, `spark/options.py`.
 """
 
 import dataclasses
@@ -35,11 +35,11 @@ class _Required:
 
 
 REQUIRED: Final = _Required()
-"""The default of a setting that must be given."""
+"""The default of a setting that the user must set."""
 
 
 class SettingsError(ValueError):
-    """A configuration that cannot be used. The text names the setting, the value and what is expected."""
+    """A configuration that cannot be used. The text names the setting, its value, and the expected values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,8 @@ class Setting:
     """One declared setting.
 
     `default` is a value, not a text. `aliases` are other names of the same setting. A `secret` is never printed.
-    `example` is what an example file shows where the default says too little. `tags` are notes that documentation
-    puts in brackets behind the description; adapters give them a meaning.
+    `example` is shown by example files where the default says too little. `tags` are notes that documentation puts in
+    brackets after the description; adapters give them a meaning.
     """
 
     name: str
@@ -101,7 +101,7 @@ def quote_value(value: Any) -> str:
 
 def redact(texts: Mapping[str, str], declared: Iterable[Setting]) -> dict[str, str]:
     """Return texts by setting name, in any case, with those of secrets replaced."""
-    secrets = {name.lower() for each in declared if each.secret for name in each.names}
+    secrets = {name.lower() for declaration in declared if declaration.secret for name in declaration.names}
     return {name: REDACTED if name.lower() in secrets else text for name, text in texts.items()}
 
 
@@ -112,7 +112,7 @@ _METADATA: Final = "setting"
 
 @dataclass(frozen=True, slots=True)
 class _Declaration:
-    """The part of a field's setting that the field's name and type hint do not say."""
+    """The arguments of `setting`, until the field's name and type hint complete them."""
 
     name: str
     default: Any
@@ -207,5 +207,5 @@ def _value_type(field: str, hint: Any, declared: _Declaration) -> ValueType:
 def without_none(hint: Any) -> Any:
     """Return `X` for the type hint `X | None`, and any other hint as it is."""
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
-        return next(each for each in typing.get_args(hint) if each is not types.NoneType)
+        return next(argument for argument in typing.get_args(hint) if argument is not types.NoneType)
     return hint

@@ -28,10 +28,10 @@ def code_cell(text: str) -> str:
 
 def description_of(setting: Setting) -> str:
     """Return the description with the setting's aliases and tags."""
-    said = setting.description
+    text = setting.description
     if setting.aliases:
-        said += f" Also: {', '.join(map(code_cell, setting.aliases))}."
-    return f"{said} ({', '.join(setting.tags)})" if setting.tags else said
+        text += f" Also: {', '.join(map(code_cell, setting.aliases))}."
+    return f"{text} ({', '.join(setting.tags)})" if setting.tags else text
 
 
 def choices_of(setting: Setting) -> str:
@@ -50,7 +50,7 @@ def range_of(setting: Setting) -> str:
 def toml_value(value: Any) -> str:
     """Return a value as TOML has it, on one line."""
     if isinstance(value, Mapping):
-        pairs = ", ".join(f"{toml_value(str(key))} = {toml_value(each)}" for key, each in value.items())
+        pairs = ", ".join(f"{toml_value(str(key))} = {toml_value(item)}" for key, item in value.items())
         return f"{{ {pairs} }}" if pairs else "{}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(toml_value, value))}]"

@@ -1,8 +1,8 @@
 """Longest ascending and longest common subsequences: which elements of two orders agree, and which have moved.
 
-Both are one algorithm (Hunt and Szymanski): each element of the first sequence has candidate places in the second, and
-the longest chain of elements whose places ascend is searched with binary search. It takes O(n log n) time for n
-candidates in all, so it is fast where few elements repeat, and about 24 bytes per candidate.
+Both are one algorithm (Hunt and Szymanski): each element of the first sequence has candidate positions in the second,
+and binary search finds the longest chain of elements whose positions ascend. For n candidates it takes O(n log n) time
+and about 24 bytes each, so it is fast where few elements repeat.
 """
 
 from bisect import bisect_left
@@ -10,40 +10,40 @@ from collections.abc import Iterable, Iterator, Sequence
 
 
 def longest_chain_from_end(candidates: Iterable[Iterable[int]]) -> Iterator[tuple[int, int]]:
-    """Yield the longest chain of (index, place) with ascending indices and places, from its end to its start.
+    """Yield the longest chain of (index, position) with ascending indices and positions, from its end to its start.
 
-    `candidates` holds for each index the places it may be matched with, in descending order. Of several longest chains
-    the one with the smallest places, seen from its end, is found.
+    `candidates` holds for each index the positions it may be matched with, in descending order. Among several longest
+    chains, the one with the smallest positions, compared from the end, is yielded.
     """
-    ends: list[int] = []  # the smallest place that ends a chain of each length
-    last: list[int] = []  # the link at that place
+    ends: list[int] = []  # the smallest position that ends a chain of each length
+    last: list[int] = []  # the link at that position
     indices: list[int] = []
-    places: list[int] = []
+    positions: list[int] = []
     before: list[int] = []
-    for index, candidate_places in enumerate(candidates):
-        for place in candidate_places:
-            length = bisect_left(ends, place)
+    for index, candidate_positions in enumerate(candidates):
+        for position in candidate_positions:
+            length = bisect_left(ends, position)
             indices.append(index)
-            places.append(place)
+            positions.append(position)
             before.append(last[length - 1] if length else -1)
             if length == len(ends):
-                ends.append(place)
+                ends.append(position)
                 last.append(len(indices) - 1)
             else:
-                ends[length], last[length] = place, len(indices) - 1
+                ends[length], last[length] = position, len(indices) - 1
     link = last[-1] if last else -1
     while link >= 0:
-        yield indices[link], places[link]
+        yield indices[link], positions[link]
         link = before[link]
 
 
-def find_moved(places: Sequence[int]) -> list[bool]:
+def find_moved(positions: Sequence[int]) -> list[bool]:
     """Tell for each element whether it has to move to sort the sequence with the fewest moves.
 
-    `places` are distinct, and ascend where nothing is wrong. All elements but those of a longest ascending subsequence
-    have to move; of two swapped neighbours the one that comes too late is named.
+    `positions` are distinct, and ascend where nothing has moved. All elements except those of a longest ascending
+    subsequence have to move; of two swapped neighbours, the one that comes too late is marked.
     """
-    moved = [True] * len(places)
-    for index, _ in longest_chain_from_end((place,) for place in places):
+    moved = [True] * len(positions)
+    for index, _ in longest_chain_from_end((position,) for position in positions):
         moved[index] = False
     return moved

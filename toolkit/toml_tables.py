@@ -29,16 +29,16 @@ def load_table(kind: type[Settings], table: Mapping[str, Any], path: str = "") -
     declared = settings_of(kind)
     for key in table:
         if key not in declared:
-            place = f"[{path}]: " if path else ""
-            raise SettingsError(f'{place}unknown setting "{key}"{suggest_name(key, declared)}')
+            prefix = f"[{path}]: " if path else ""
+            raise SettingsError(f'{prefix}unknown setting "{key}"{suggest_name(key, declared)}')
     hints = typing.get_type_hints(kind)
     values = {}
-    for name, each in declared.items():
+    for name, declaration in declared.items():
         label = f"{path}.{name}" if path else name
         if name in table:
-            values[name] = _value(each, without_none(hints[name]), table[name], label)
-        elif each.default is REQUIRED:
-            raise SettingsError(f"{label} must be given: {each.description}")
+            values[name] = _value(declaration, without_none(hints[name]), table[name], label)
+        elif declaration.default is REQUIRED:
+            raise SettingsError(f"{label} must be given: {declaration.description}")
     return kind(**values)
 
 
@@ -88,34 +88,38 @@ def _find_table(tables: dict[str, Any], path: str, *, create: bool = False) -> d
     return cast(dict[str, Any], table)
 
 
-def _value(declared: Setting, hint: Any, given: Any, label: str) -> Any:
+def _value(declared: Setting, hint: Any, value: Any, label: str) -> Any:
     if isinstance(declared.value_type, Structure):
-        return _structure(declared, hint, given, label)
-    return declared.check(given, label)
+        return _structure(declared, hint, value, label)
+    return declared.check(value, label)
 
 
-def _structure(declared: Setting, hint: Any, given: Any, label: str) -> Any:
+def _structure(declared: Setting, hint: Any, value: Any, label: str) -> Any:
     """Check a table, a list or a map, element by element."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if dataclasses.is_dataclass(hint):
-        if not isinstance(given, Mapping):
-            raise SettingsError(f"{label} must be a table, not {quote_value(given)}")
-        return load_table(cast(type[Any], hint), given, label)
+        if not isinstance(value, Mapping):
+            raise SettingsError(f"{label} must be a table, not {quote_value(value)}")
+        return load_table(cast(type[Any], hint), value, label)
     if origin is list:
-        if not isinstance(given, list):
+        if not isinstance(value, list):
             raise SettingsError(f"{label} must be a list{_example(declared)}")
         return [
-            _element(declared, arguments[0], each, f"{label}[{index}]") for index, each in enumerate(given)
+            _element(declared, arguments[0], element, f"{label}[{index}]")
+            for index, element in enumerate(value)
         ]
-    if not isinstance(given, Mapping):
+    if not isinstance(value, Mapping):
         raise SettingsError(f"{label} must be a table{_example(declared)}")
-    return {str(key): _element(declared, arguments[1], each, f"{label}.{key}") for key, each in given.items()}
+    return {
+        str(key): _element(declared, arguments[1], element, f"{label}.{key}")
+        for key, element in value.items()
+    }
 
 
-def _element(declared: Setting, hint: Any, given: Any, label: str) -> Any:
+def _element(declared: Setting, hint: Any, value: Any, label: str) -> Any:
     if hint in _PLAIN:
-        return Setting(label, _PLAIN[hint], None, "").check(given, label)
-    return _structure(declared, hint, given, label)
+        return Setting(label, _PLAIN[hint], None, "").check(value, label)
+    return _structure(declared, hint, value, label)
 
 
 def _example(declared: Setting) -> str:

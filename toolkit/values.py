@@ -1,8 +1,8 @@
 """Value types of settings: each parses text, checks values that are typed already, and describes itself.
 
 Text comes from properties files, the environment, command lines and Spark options; typed values come from TOML.
-Text is read leniently (surrounding blanks and the case of choices do not matter), typed values are not converted.
-A refused value raises ValueError, whose text is a phrase for the brackets of an error message, such as
+Text is parsed leniently (surrounding blanks and the case of choices do not matter), typed values are not converted.
+A refused value raises ValueError. Its text is a phrase that error messages put in brackets, such as
 `expected a whole number from 1 to 10`.
 """
 
@@ -49,7 +49,7 @@ class ValueType:
 
 
 class Boolean(ValueType):
-    """`true` or `false`; nothing else counts as false."""
+    """`true` or `false`; any other text is refused."""
 
     def __call__(self, text: str) -> bool:
         folded = text.strip().lower()
@@ -221,7 +221,7 @@ class Names(ValueType):
         if (
             not value
             or not isinstance(value, list | tuple)
-            or not all(isinstance(each, str) for each in value)
+            or not all(isinstance(name, str) for name in value)
         ):
             raise self._refuse()
         return tuple(value)
@@ -260,7 +260,7 @@ class Addresses(ValueType):
 
 
 class Structure(ValueType):
-    """A table or list whose elements the loader of the file checks one by one; it has no text form."""
+    """A table or list. It has no text form; the loader of the file checks its elements one by one."""
 
     def __call__(self, text: str) -> Any:
         raise self._refuse()
@@ -309,5 +309,5 @@ def plain_value(value: Any) -> str:
     if isinstance(value, float):
         return format_number(value)
     if isinstance(value, Iterable) and not isinstance(value, str | bytes):
-        return ",".join(plain_value(each) for each in value)
+        return ",".join(plain_value(element) for element in value)
     return str(value)

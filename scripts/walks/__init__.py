@@ -3,7 +3,7 @@
 A guide is a Markdown document. Comments that readers do not see say what to do with the block that follows:
 
     <!-- walk: run -->                    type the block into a shell; every command must succeed
-    <!-- walk: start | until "namesrv" -->  start each line as a process that goes on, and wait for its output
+    <!-- walk: start | until "namesrv" -->  start each line as a background process, and wait for its output
     <!-- walk: file shadow.toml -->       write the block to a file
     <!-- walk: python -->                 type the block into the guide's Python session
     <!-- walk: install -->                not typed: it names the extras that the guide's environment has
@@ -12,16 +12,16 @@ A guide is a Markdown document. Comments that readers do not see say what to do 
 and without a block:
 
     <!-- walk: type COMMAND -->           do what the text asks for where it has no command to copy
-    <!-- walk: start COMMAND -->          the same as a process that goes on
+    <!-- walk: start COMMAND -->          the same as a background process
     <!-- walk: python CODE -->            the same in the Python session
     <!-- walk: stop COMMAND -->           press Ctrl-C in the terminal of the process that begins with COMMAND
     <!-- walk: checkout -->               the reader is in a checkout of the project, not in an empty folder
-    <!-- walk: needs PROGRAM -->          without this program the guide is left out; with CI=true that is a failure
+    <!-- walk: needs PROGRAM -->          without this program the guide is skipped; with CI=true that is a failure
 
-`run`, `start`, `python`, `type` and `stop` take conditions after `|`: `exit 3` (another exit code of the last command
-than 0), `shows TEXT` (its output contains TEXT), `lacks TEXT` (it does not), `until TEXT` (of `start`), `types TEXT`
-(the answer to a question), `within SECONDS` (instead of 60). Every block of a walked
-guide needs a mark, diagrams excepted.
+`run`, `start`, `python`, `type` and `stop` take conditions after `|`: `exit 3` (the last command's exit code is 3, not
+0), `shows TEXT` (the output contains TEXT), `lacks TEXT` (it does not), `until TEXT` (only for `start`), `types TEXT`
+(the answer to a question), `within SECONDS` (instead of 60). Every block of a walked guide except diagrams needs a
+mark.
 
 Guides are README, and every page below docs that has a block with a command or a program; tutorials and how-tos are
 guides in any case. Those that are not walked are in `unwalked.toml`, each with its reason.

@@ -14,7 +14,7 @@ DIAGRAMS: Final = frozenset({"mermaid"})
 VERBS_WITH_BLOCK: Final = frozenset({"run", "start", "file", "python", "install", "no"})
 VERBS_WITHOUT_BLOCK: Final = frozenset({"type", "stop", "checkout", "needs"})
 VERBS_OF_BOTH_KINDS: Final = frozenset({"start", "python", "install"})
-"""They take a block, or an argument in its place."""
+"""Verbs that take a block, or an argument instead of it."""
 PROGRAMMING_LANGUAGES: Final = frozenset(
     {"bash", "console", "go", "java", "js", "python", "sh", "shell", "ts", "typescript"}
 )
@@ -27,7 +27,7 @@ COMMAND: Final = re.compile(
 
 
 class GuideError(Exception):
-    """A guide's marks cannot be used; the text names the place."""
+    """A guide's marks cannot be used. The text names file and line."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Guide:
 
     @property
     def has_commands(self) -> bool:
-        """True if a block is a program, or has a command for a shell."""
+        """True if a block is a program or contains a shell command."""
         return any(
             block.language in PROGRAMMING_LANGUAGES
             or (not block.language and any(map(COMMAND.match, block.text.splitlines())))
@@ -74,24 +74,24 @@ class Guide:
 
     @property
     def is_walked(self) -> bool:
-        """True if anything is typed."""
+        """True if the walk types anything."""
         return any(step.verb in ("run", "start", "python", "type") for step in self.steps)
 
     @property
     def extras(self) -> tuple[str, ...]:
         """The extras that the guide tells its readers to install."""
-        found = {
+        names = {
             name
             for step in self.steps
             if step.verb == "install"
             for match in EXTRAS.finditer(step.text)
             for name in match[1].split(",")
         }
-        return tuple(sorted(found))
+        return tuple(sorted(names))
 
     @property
     def in_checkout(self) -> bool:
-        """True if its readers type in a checkout."""
+        """True if readers of the guide are in a checkout."""
         return any(step.verb == "checkout" for step in self.steps)
 
     @property
@@ -107,6 +107,7 @@ def read_guide(path: Path) -> Guide:
     marks = list(_find_marks(path, lines))
     blocks = {block.line: block for block in guide.blocks}
     marked: set[int] = set()
+    # Each mark applies to the block that follows it, unless its verb takes none or has an argument instead.
     for line, after, text in marks:
         verb, _, argument = text.split("|")[0].strip().partition(" ")
         verb = verb.rstrip(",")
@@ -121,8 +122,8 @@ def read_guide(path: Path) -> Guide:
         guide.steps.append(_read_step(path, line, verb, argument.strip(), text, block))
     unmarked = [block.line for block in blocks.values() if block.line not in marked]
     if guide.is_walked and unmarked:
-        places = ", ".join(str(line) for line in unmarked)
-        raise GuideError(f"{path}: the blocks at lines {places} have no walk mark")
+        line_numbers = ", ".join(str(line) for line in unmarked)
+        raise GuideError(f"{path}: the blocks at lines {line_numbers} have no walk mark")
     return guide
 
 
@@ -143,7 +144,7 @@ def _next_written_line(lines: list[str], index: int) -> int:
 
 
 def _find_blocks(lines: list[str]) -> Iterator[Block]:
-    """Yield fenced blocks, and blocks that are indented by four spaces behind an empty line; no diagrams."""
+    """Yield fenced blocks, and blocks that are indented by four spaces after an empty line; diagrams are left out."""
     index, was_empty, in_list = 0, True, False
     while index < len(lines):
         line = lines[index]
@@ -155,13 +156,16 @@ def _find_blocks(lines: list[str]) -> Iterator[Block]:
                 index += 1
             if fence[3] not in DIAGRAMS:
                 indent = len(fence[1])
-                text = "\n".join(each[indent:] for each in lines[begin + 1 : index])
+                text = "\n".join(source_line[indent:] for source_line in lines[begin + 1 : index])
                 yield Block(begin + 1, fence[3], text)
+        # In a list, four spaces continue an item and are not code.
         elif line.startswith(INDENT) and was_empty and not in_list:
             begin = index
             while index < len(lines) and (lines[index].startswith(INDENT) or not lines[index].strip()):
                 index += 1
-            yield Block(begin + 1, "", "\n".join(each[4:] for each in lines[begin:index]).rstrip())
+            yield Block(
+                begin + 1, "", "\n".join(source_line[4:] for source_line in lines[begin:index]).rstrip()
+            )
             index -= 1
         elif line.strip() and not line.startswith(" "):
             in_list = re.match(r"([-*]|\d+[.)])\s", line) is not None
@@ -171,21 +175,21 @@ def _find_blocks(lines: list[str]) -> Iterator[Block]:
 
 
 def _read_step(path: Path, line: int, verb: str, argument: str, text: str, block: Block | None) -> Step:
-    found: dict[str, object] = {}
+    conditions: dict[str, object] = {}
     texts: dict[str, list[str]] = {"shows": [], "lacks": [], "until": []}
     for condition in text.split("|")[1:]:
         name, _, value = condition.strip().partition(" ")
         value = value.strip().strip('"')
         if name == "exit":
-            found["exit_code"] = int(value)
+            conditions["exit_code"] = int(value)
         elif name == "within":
-            found["within_s"] = float(value)
+            conditions["within_s"] = float(value)
         elif name == "types":
-            found["types"] = value
+            conditions["types"] = value
         elif name in texts:
             texts[name].append(value)
         else:
             raise GuideError(f"{path}:{line}: unknown condition {name!r}")
     written = argument if block is None else block.text
-    found |= {name: tuple(values) for name, values in texts.items()}
-    return Step(line, verb, argument, written, **found)  # type: ignore[arg-type]
+    conditions |= {name: tuple(values) for name, values in texts.items()}
+    return Step(line, verb, argument, written, **conditions)  # type: ignore[arg-type]

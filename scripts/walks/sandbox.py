@@ -1,8 +1,8 @@
-"""Makes the place of a walk: a fresh folder and home, an environment with the wheel, and a network of its own.
+"""Makes the sandbox of a walk: a fresh home, an environment with the wheel, and a network of its own.
 
-Guides use fixed ports, which another program of the machine may use. On Linux a walk therefore runs in a network
-namespace that has only the loopback interface, so commands are typed exactly as they stand and every port is free.
-Where namespaces are not available, nothing is substituted: a walk needs the ports that its guide uses.
+Guides use fixed ports, which other programs of the machine may occupy. On Linux a walk therefore runs in a network
+namespace that has only the loopback interface: every port is free, and commands are typed exactly as they are written.
+Without namespaces, the ports of the guide must be free on the machine.
 """
 
 import fcntl
@@ -24,7 +24,7 @@ SIOCSIFFLAGS: Final = 0x8914
 IFF_UP: Final = 1
 SEND: Final = '''\
 #!{python}
-"""walk-send NAMESRV TOPIC COUNT: the client that the text of a guide speaks of."""
+"""walk-send NAMESRV TOPIC COUNT: a client that the text of a guide mentions."""
 import sys
 from uuid import uuid4
 import trio
@@ -59,7 +59,7 @@ except Exception as problem:
 
 
 def isolation() -> list[str]:
-    """Return the words that begin a command in a network of its own; none where that is not possible."""
+    """Return the words that start a command in a network namespace of its own; none if that is not possible."""
     if shutil.which("unshare") is None:
         return []
     words = ["unshare", "--net"] if os.geteuid() == 0 else ["unshare", "--map-root-user", "--net"]
@@ -77,13 +77,13 @@ def raise_loopback() -> None:
 
 
 def make_environment(home: Path, programs: Path, bin_folder: Path | None) -> dict[str, str]:
-    """Return the variables of a reader who has a fresh home; ``bin_folder`` is that of the installed wheel."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(LEFT_OUT)}
+    """Return the environment variables of a reader with a fresh home; ``bin_folder`` is that of the installed wheel."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(LEFT_OUT)}
     here = Path(sys.executable).parent
-    path = [each for each in kept.get("PATH", "").split(os.pathsep) if Path(each) != here]
+    path = [folder for folder in inherited.get("PATH", "").split(os.pathsep) if Path(folder) != here]
     first = [str(programs), *([str(bin_folder)] if bin_folder is not None else [])]
     return {
-        **kept,
+        **inherited,
         "HOME": str(home),
         "SHELL": "/bin/bash",
         "PATH": os.pathsep.join([*first, *path]),
@@ -95,7 +95,7 @@ def make_environment(home: Path, programs: Path, bin_folder: Path | None) -> dic
 
 
 def write_programs(folder: Path, python: Path) -> None:
-    """Write the programs that stand for clients that a guide speaks of."""
+    """Write the programs that play the clients mentioned in guides."""
     folder.mkdir(parents=True)
     program = folder / "walk-send"
     program.write_text(SEND.format(python=python))
@@ -103,5 +103,5 @@ def write_programs(folder: Path, python: Path) -> None:
 
 
 def find_missing_programs(names: Sequence[str]) -> list[str]:
-    """Return the programs that the machine lacks."""
+    """Return the programs that are not installed."""
     return [name for name in names if shutil.which(name) is None]

@@ -36,12 +36,12 @@ while length := sys.stdin.readline():
 
 
 class WalkFailed(Exception):
-    """A reader would have stopped here; the text says where, and what was shown."""
+    """A reader could not go on. The text has the line of the guide and the output."""
 
 
 @dataclass
-class Started:
-    """A process that goes on while the reader types elsewhere."""
+class BackgroundProcess:
+    """A process that runs on while the reader types in another terminal."""
 
     command: str
     process: subprocess.Popen[str]
@@ -59,8 +59,8 @@ class WalkSession:
         self._logs = logs
         self._environment = dict(environment)
         self._scale = scale
-        self._started: list[Started] = []
-        self._python: Started | None = None
+        self._processes: list[BackgroundProcess] = []
+        self._python: BackgroundProcess | None = None
         self._actions: dict[str, Callable[[Step], None]] = {
             "run": self._run,
             "type": self._run,
@@ -71,7 +71,7 @@ class WalkSession:
         }
 
     def walk(self, report: Callable[[str], None]) -> None:
-        """Take all steps. Raises WalkFailed at the first one that a reader could not take."""
+        """Take all steps. Raises WalkFailed at the first step that a reader could not take."""
         try:
             for step in self._guide.steps:
                 action = self._actions.get(step.verb)
@@ -104,10 +104,10 @@ class WalkSession:
         lines = [line for line in step.text.splitlines() if line.strip() and not line.startswith("#")]
         for line in lines:
             with self._log("process") as (path, log):
-                self._started.append(Started(line.strip(), self._spawn(line, log), path))
-        for started in self._started[-len(lines) :]:
-            self._wait_for(step, started, step.until)
-            self._check_shown(step, started.output)
+                self._processes.append(BackgroundProcess(line.strip(), self._spawn(line, log), path))
+        for background in self._processes[-len(lines) :]:
+            self._wait_for(step, background, step.until)
+            self._check_shown(step, background.output)
 
     def _write_file(self, step: Step) -> None:
         name = step.argument
@@ -129,8 +129,8 @@ class WalkSession:
                     text=True,
                     start_new_session=True,
                 )
-            self._python = Started("python", process, path)
-            self._started.append(self._python)
+            self._python = BackgroundProcess("python", process, path)
+            self._processes.append(self._python)
         python = self._python
         before = len(python.output.read_text())
         assert python.process.stdin is not None
@@ -141,23 +141,25 @@ class WalkSession:
         self._check_shown(step, python.output, before)
 
     def _stop(self, step: Step) -> None:
-        found = [each for each in self._started if each.command.startswith(step.argument)]
-        if not found:
+        matches = [
+            background for background in self._processes if background.command.startswith(step.argument)
+        ]
+        if not matches:
             raise self._failed(step, None, "no such process was started")
-        started = found[0]
-        self._started.remove(started)
-        _press_ctrl_c(started.process)
+        background = matches[0]
+        self._processes.remove(background)
+        _press_ctrl_c(background.process)
         try:
-            code = started.process.wait(self._limit_s(step))
+            code = background.process.wait(self._limit_s(step))
         except subprocess.TimeoutExpired:
-            raise self._failed(step, started.output, "Ctrl-C does not stop it") from None
+            raise self._failed(step, background.output, "Ctrl-C does not stop it") from None
         finally:
-            _stop_group(started.process)
+            _stop_group(background.process)
         if code != step.exit_code:
-            raise self._failed(step, started.output, f"exit code {code}, not {step.exit_code}")
-        self._check_shown(step, started.output)
+            raise self._failed(step, background.output, f"exit code {code}, not {step.exit_code}")
+        self._check_shown(step, background.output)
 
-    # -- help -----------------------------------------------------------------------------------------------------
+    # -- helpers -----------------------------------------------------------------------------------------------------
 
     def _spawn(self, command: str, log: TextIO, terminal: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -174,18 +176,20 @@ class WalkSession:
     def _limit_s(self, step: Step) -> float:
         return (step.within_s or DEFAULT_WITHIN_S) * self._scale
 
-    def _wait_for(self, step: Step, started: Started, wanted: tuple[str, ...], after: int = 0) -> None:
-        """Wait until a process has shown all texts, behind the first ``after`` characters."""
+    def _wait_for(
+        self, step: Step, background: BackgroundProcess, texts: tuple[str, ...], after: int = 0
+    ) -> None:
+        """Wait until a process has shown all texts after the first ``after`` characters of its output."""
         end_s = time.monotonic() + self._limit_s(step)
-        while not all(text in started.output.read_text()[after:] for text in wanted):
-            if started.process.poll() is not None:
-                raise self._failed(step, started.output, f"it ended with {started.process.returncode}")
+        while not all(text in background.output.read_text()[after:] for text in texts):
+            if background.process.poll() is not None:
+                raise self._failed(step, background.output, f"it ended with {background.process.returncode}")
             if time.monotonic() > end_s:
-                raise self._failed(step, started.output, f"{' and '.join(wanted)} was not shown")
+                raise self._failed(step, background.output, f"{' and '.join(texts)} was not shown")
             time.sleep(POLL_S)
 
     def _check_shown(self, step: Step, output: Path, after: int = 0) -> None:
-        # Lines are broken at the width of the terminal.
+        # Programs break lines at the width of the terminal, so white space does not count.
         shown = " ".join(output.read_text()[after:].split())
         for text in step.shows:
             if " ".join(text.split()) not in shown:
@@ -202,23 +206,23 @@ class WalkSession:
 
     def _failed(self, step: Step, output: Path | None, problem: str) -> WalkFailed:
         shown = output.read_text()[-MAX_SHOWN_CHARS:] if output is not None else ""
-        others = "".join(
-            f"\n--- {each.command}\n{each.output.read_text()[-MAX_SHOWN_CHARS // 3 :]}"
-            for each in self._started
-            if each.output != output
+        other_outputs = "".join(
+            f"\n--- {background.command}\n{background.output.read_text()[-MAX_SHOWN_CHARS // 3 :]}"
+            for background in self._processes
+            if background.output != output
         )
-        return WalkFailed(f"{self._guide.path}:{step.line}: {problem}\n$ {step.text}\n{shown}{others}")
+        return WalkFailed(f"{self._guide.path}:{step.line}: {problem}\n$ {step.text}\n{shown}{other_outputs}")
 
     def _stop_all(self) -> None:
-        for started in reversed(self._started):
-            if started is self._python and started.process.stdin is not None:
+        for background in reversed(self._processes):
+            if background is self._python and background.process.stdin is not None:
                 with contextlib.suppress(BrokenPipeError):
-                    started.process.stdin.close()
+                    background.process.stdin.close()
             else:
-                _press_ctrl_c(started.process)
-        for started in self._started:
-            _stop_group(started.process)
-        self._started.clear()
+                _press_ctrl_c(background.process)
+        for background in self._processes:
+            _stop_group(background.process)
+        self._processes.clear()
 
 
 @contextlib.contextmanager
@@ -227,13 +231,13 @@ def _terminal(answer: str) -> Iterator[int]:
     if not answer:
         yield subprocess.DEVNULL
         return
-    ours, theirs = os.openpty()
+    controller, terminal = os.openpty()
     try:
-        os.write(ours, answer.encode() + b"\n")
-        yield theirs
+        os.write(controller, answer.encode() + b"\n")
+        yield terminal
     finally:
-        os.close(theirs)
-        os.close(ours)
+        os.close(terminal)
+        os.close(controller)
 
 
 def _press_ctrl_c(process: subprocess.Popen[str]) -> None:
@@ -242,7 +246,7 @@ def _press_ctrl_c(process: subprocess.Popen[str]) -> None:
 
 
 def _stop_group(process: subprocess.Popen[str]) -> None:
-    """Wait for the end of a process that was told to stop, and kill what is left of its group."""
+    """Wait for the end of a process that was interrupted, and kill the remaining processes of its group."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(STOP_GRACE_S if process.poll() is None else 0)
     with contextlib.suppress(ProcessLookupError, PermissionError):

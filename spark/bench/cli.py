@@ -1,4 +1,4 @@
-"""Command line of the benchmark, and the order of its runs."""
+"""Command line of the benchmark: fills the topics, runs the loads, and prints the tables."""
 
 import os
 import platform
@@ -43,14 +43,20 @@ _HEAD: Final = (
 @click.command()
 @click.option("--endpoint", default="ours", show_default=True, help=ENDPOINT_KINDS)
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set a key of broker.conf.")
-@click.option("--mib", type=click.IntRange(1), default=256, show_default=True, help="Bodies per size, MiB.")
+@click.option(
+    "--mib",
+    type=click.IntRange(1),
+    default=256,
+    show_default=True,
+    help="Bodies of each topic, MiB.",
+)
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True)
 @click.option(
     "--triggers",
     type=click.IntRange(0),
     default=30,
     show_default=True,
-    help="Number of small batches; 0: none.",
+    help="Number of small batches; 0 leaves them out.",
 )
 @click.option(
     "--markdown", type=click.Path(dir_okay=False, path_type=Path), help="Also write the tables to this file."
@@ -77,11 +83,11 @@ def main(
                 topics.append(
                     fill_topic(subject.namesrv, (host, int(port)), f"bench{size}", (mib << 20) // size, size)
                 )
-            few = fill_topic(subject.namesrv, (host, int(port)), "few", max(triggers, 1) * 100, 128)
+            small_topic = fill_topic(subject.namesrv, (host, int(port)), "few", max(triggers, 1) * 100, 128)
             work_until_idle_s(subject.pids(), 120)
             _run_reads(subject, topics, directory, rounds, say)
             if triggers:
-                _run_triggers(subject, few, directory, triggers, say)
+                _run_triggers(subject, small_topic, directory, triggers, say)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
     if markdown:
@@ -95,27 +101,29 @@ def _run_reads(
     pids = subject.pids()
     with _open_session(directory) as session:
         for filled in topics:
-            nothing = _median_run(rounds, partial(read_without_spark, filled, pids, None))
-            say(_table_row("pyarrow alone, to nothing", filled, nothing, None))
-            file = _median_run(rounds, partial(read_without_spark, filled, pids, directory / "plain.parquet"))
-            say(_table_row("pyarrow alone, to Parquet", filled, file, None))
+            discarded = _median_run(rounds, partial(read_without_spark, filled, pids, None))
+            say(_table_row("pyarrow alone, to nothing", filled, discarded, None))
+            parquet = _median_run(
+                rounds, partial(read_without_spark, filled, pids, directory / "plain.parquet")
+            )
+            say(_table_row("pyarrow alone, to Parquet", filled, parquet, None))
             batch = _median_run(rounds, partial(batch_to_noop, session, filled, pids))
-            say(_table_row("batch to noop", filled, batch, nothing))
+            say(_table_row("batch to noop", filled, batch, discarded))
             stream = _median_run(rounds, partial(stream_to_table, session, filled, pids, directory))
-            say(_table_row("stream to table", filled, stream, file))
+            say(_table_row("stream to table", filled, stream, parquet))
 
 
 def _run_triggers(
-    subject: Subject, few: FilledTopic, directory: Path, count: int, say: Callable[[str], None]
+    subject: Subject, small_topic: FilledTopic, directory: Path, count: int, say: Callable[[str], None]
 ) -> None:
     say("\n| triggers of about 100 messages | number | median ms | Python CPU ms each |\n|---|---|---|---|")
     for freeze in (False, True):
         os.environ[KEEP_COLLECTING_VARIABLE] = "" if freeze else "1"
         with _open_session(directory) as session:
-            place = directory / f"triggers-{freeze}"
-            made = small_triggers(session, few, subject.pids(), place, count)
+            folder = directory / f"triggers-{freeze}"
+            times = small_triggers(session, small_topic, subject.pids(), folder, count)
         name = "with `gc.freeze`" if freeze else "without"
-        say(f"| {name} | {made.count} | {made.median_ms:.0f} | {made.python_ms:.0f} |")
+        say(f"| {name} | {times.count} | {times.median_ms:.0f} | {times.python_ms:.0f} |")
 
 
 def _median_run(rounds: int, load: Callable[[], CpuUsage]) -> CpuUsage:
@@ -123,7 +131,9 @@ def _median_run(rounds: int, load: Callable[[], CpuUsage]) -> CpuUsage:
 
 
 def _table_row(load: str, filled: FilledTopic, figures: CpuUsage, reference: CpuUsage | None) -> str:
-    used = [figures.per_message_us(each) for each in (figures.broker_s, figures.python_s, figures.jvm_s)]
+    costs_us = [
+        figures.per_message_us(seconds) for seconds in (figures.broker_s, figures.python_s, figures.jvm_s)
+    ]
     ratio = (
         f"{figures.messages / figures.wall_s / (reference.messages / reference.wall_s):.2f}"
         if reference
@@ -131,7 +141,7 @@ def _table_row(load: str, filled: FilledTopic, figures: CpuUsage, reference: Cpu
     )
     return (
         f"| {load} | {filled.body_bytes} B | {figures.messages / figures.wall_s:,.0f} "
-        f"| {figures.bytes / figures.wall_s / 1e6:.0f} | {used[0]:.2f} | {used[1]:.2f} | {used[2]:.2f} "
+        f"| {figures.bytes / figures.wall_s / 1e6:.0f} | {costs_us[0]:.2f} | {costs_us[1]:.2f} | {costs_us[2]:.2f} "
         f"| {ratio} | {BARS.get((load, filled.body_bytes), '')} |"
     )
 
@@ -162,9 +172,8 @@ def _open_session(directory: Path) -> Iterator[SparkSession]:
     finally:
         session.stop()
         gateway = session.sparkContext._gateway
-        if (
-            gateway is not None
-        ):  # so that the next session gets a new JVM, and with it new workers and their environment
+        # A new JVM for the next session: its Python workers inherit the environment of the time when it starts.
+        if gateway is not None:
             gateway.shutdown()
             gateway.proc.stdin.close()
             gateway.proc.wait(60)

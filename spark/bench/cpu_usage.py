@@ -36,7 +36,7 @@ def measure_cpu(broker: Iterable[int], work: Callable[[], tuple[int, int]]) -> C
 
 
 def _cpu_seconds(broker: list[int]) -> tuple[float, float, float]:
-    """Return the CPU seconds so far of the broker, of Python processes below a JVM of ours, and of that JVM."""
+    """Return the CPU seconds used so far by the broker, the Python workers below our JVM, and the JVM itself."""
     table = _read_processes()
     below = {pid for pid in table if os.getpid() in _ancestor_pids(pid, table)}
     jvms = {pid for pid in below if table[pid][1] == "java"} - set(broker)
@@ -45,10 +45,10 @@ def _cpu_seconds(broker: list[int]) -> tuple[float, float, float]:
 
 
 def _ancestor_pids(pid: int, table: dict[int, tuple[int, str, float]]) -> set[int]:
-    found: set[int] = set()
-    while pid in table and (pid := table[pid][0]) not in found:
-        found.add(pid)
-    return found
+    ancestors: set[int] = set()
+    while pid in table and (pid := table[pid][0]) not in ancestors:
+        ancestors.add(pid)
+    return ancestors
 
 
 def _read_processes() -> dict[int, tuple[int, str, float]]:
@@ -62,8 +62,10 @@ def _read_processes() -> dict[int, tuple[int, str, float]]:
         except OSError:  # the process has ended
             continue
         fields = after.split()
+        # Fields 14 and 15 of proc(5), utime and stime; 16 and 17 are those of reaped children.
         ticks = sum(map(int, fields[11:13]))
         name = before.partition("(")[2]
+        # The JVM's children are the Python workers, which are counted on their own.
         if name != "java":
             ticks += sum(map(int, fields[13:15]))
         table[int(entry.name)] = (int(fields[1]), name, ticks / _TICKS_PER_S)

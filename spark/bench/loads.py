@@ -107,8 +107,8 @@ def batch_to_noop(session: SparkSession, filled: FilledTopic, pids: list[int]) -
 
 def stream_to_table(session: SparkSession, filled: FilledTopic, pids: list[int], directory: Path) -> CpuUsage:
     """Stream the topic into a table as the pipeline `ingest` does, in a few batches."""
-    place = Path(mkdtemp(dir=directory))
-    table = open_table(str(place / "table"), "messages", session=session)
+    folder = Path(mkdtemp(dir=directory))
+    table = open_table(str(folder / "table"), "messages", session=session)
 
     def append(frame: DataFrame, batch: int) -> None:
         table.append("bench", batch, Unread(frame, ReadSpec(filled.cluster_endpoint())))
@@ -117,7 +117,7 @@ def stream_to_table(session: SparkSession, filled: FilledTopic, pids: list[int],
         options = filled.source_options(maxOffsetsPerTrigger=filled.messages // 3, schema=RANGES_SCHEMA)
         frame = session.readStream.format("rocketmq").options(**options).load()
         writer = frame.writeStream.foreachBatch(append).trigger(availableNow=True)
-        query = writer.option("checkpointLocation", str(place / "checkpoint")).start()
+        query = writer.option("checkpointLocation", str(folder / "checkpoint")).start()
         query.awaitTermination()
         return filled.messages, filled.body_bytes_total
 
@@ -126,7 +126,7 @@ def stream_to_table(session: SparkSession, filled: FilledTopic, pids: list[int],
 
 @dataclass(frozen=True)
 class TriggerTimes:
-    """Times of small batches: the median trigger, and the Python workers' CPU time for each."""
+    """Times of small batches: the median trigger, and the mean CPU time of the Python workers per trigger."""
 
     count: int
     median_ms: float
@@ -153,8 +153,8 @@ def small_triggers(
         return filled.messages, filled.body_bytes_total
 
     figures = measure_cpu(pids, work)
-    done = max(1, len(durations))
-    return TriggerTimes(done, statistics.median(durations or [0]), figures.python_s * 1000 / done)
+    batches = max(1, len(durations))
+    return TriggerTimes(batches, statistics.median(durations or [0]), figures.python_s * 1000 / batches)
 
 
 # -- without ----------------------------------------------------------------------------------------------------------

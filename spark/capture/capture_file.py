@@ -37,15 +37,15 @@ def find_files(paths: Sequence[str]) -> list[str]:
 
     Files in hidden folders and files without the suffix count only if they are named.
     """
-    found: dict[str, None] = {}
-    for given in paths:
-        path = given.removeprefix("file://").removeprefix("file:")
-        named = [path] if os.path.exists(path) else sorted(glob.glob(path, recursive=True))
-        for each in named:
-            found.update(
-                dict.fromkeys(_files_in_folder(each) if os.path.isdir(each) else [os.path.abspath(each)])
+    files: dict[str, None] = {}
+    for pattern in paths:
+        path = pattern.removeprefix("file://").removeprefix("file:")
+        matches = [path] if os.path.exists(path) else sorted(glob.glob(path, recursive=True))
+        for match in matches:
+            files.update(
+                dict.fromkeys(_files_in_folder(match) if os.path.isdir(match) else [os.path.abspath(match)])
             )
-    return sorted(found, key=lambda path: (os.path.basename(path), path))
+    return sorted(files, key=lambda path: (os.path.basename(path), path))
 
 
 def _files_in_folder(path: str) -> Iterator[str]:
@@ -58,8 +58,7 @@ def _files_in_folder(path: str) -> Iterator[str]:
 class CaptureBlockReader:
     """One file at the size it had when opened. Raises OSError, and FileNotFoundError if it was removed.
 
-    `closed` tells that the file has its index and will never change. `header` is None if it is damaged or not written
-    yet.
+    A `closed` file has its index and will never change. `header` is None if it is damaged or not written yet.
     """
 
     def __init__(self, path: str) -> None:
@@ -127,6 +126,7 @@ class CaptureBlockReader:
             try:
                 block, has_records = self._check_block_at(position)
             except CaptureError as error:
+                # Skip to the next valid block. Damage that reaches the end may be a block that is still being written.
                 following = self._find_next_block(position + 1)
                 if following is None and self._may_be_incomplete(position, error):
                     return

@@ -19,7 +19,7 @@ EXCHANGES: Final = (
     Column("time", _TIME, "timestamp", "Time when the request arrived at the gateway, to the ms."),
     Column("code", pa.int32(), "int", "Request code."),
     Column("name", pa.string(), "string", "Its name, e.g. SEND_MESSAGE_V2; null for unknown codes."),
-    Column("topic", pa.string(), "string", "Topic; null for requests about none."),
+    Column("topic", pa.string(), "string", "Topic; null for requests without one."),
     Column("group", pa.string(), "string", "Group of producers or consumers; null for none."),
     Column("client", pa.string(), "string", "The client's address, `host:port`."),
     Column("upstream", pa.string(), "string", "Address of the broker or name server that was asked."),
@@ -51,7 +51,7 @@ EXCHANGES: Final = (
     Column("tags", pa.string(), "string", "Sends: the tag of the (first) message."),
     Column("keys", pa.string(), "string", "Sends: the keys of the (first) message."),
     Column("shardingKey", pa.string(), "string", "Sends: the sharding key of the (first) message."),
-    Column("reconsumeTimes", pa.int32(), "int", "Sends: how often it was sent back."),
+    Column("reconsumeTimes", pa.int32(), "int", "Sends: number of times a consumer sent the message back."),
     Column("messages", pa.int32(), "int", "Messages in a send, or in the answer of a pull; null elsewhere."),
     Column("bodyBytes", pa.int32(), "int", "Size of the request's body as sent."),
     Column("answerCode", pa.int32(), "int", "Code of the answer the client got; null without an answer."),
@@ -74,15 +74,18 @@ EXCHANGES: Final = (
         "primaryUs",
         pa.int64(),
         "bigint",
-        "From there until the primary's answer, or until none could come any more, \u00b5s; null if byTarget.",
+        "From then until the primary's answer, or until it could no longer come, \u00b5s; null if byTarget.",
     ),
+    Column("targetUs", pa.int64(), "bigint", "Time the target took, \u00b5s; null if it got no request."),
     Column(
-        "targetUs", pa.int64(), "bigint", "How long the target took, \u00b5s; null where it was not asked."
+        "byTarget",
+        pa.bool_(),
+        "boolean",
+        "The answer is the target's: primary and target had changed roles.",
     ),
-    Column("byTarget", pa.bool_(), "boolean", "The answer is the target's, since the roles were changed."),
     Column("reverse", pa.bool_(), "boolean", "The broker asked the client."),
     Column("redacted", pa.bool_(), "boolean", "Frames were changed before they were written."),
-    Column("unreadable", pa.bool_(), "boolean", "The request, or an answer, is not a readable command."),
+    Column("unreadable", pa.bool_(), "boolean", "The request, or an answer, is not a valid command."),
     Column("requestBytes", pa.int64(), "bigint", "Size of the request's frame."),
     Column("answerBytes", pa.int64(), "bigint", "Size of the answer's frame; null without one."),
     Column("targetBytes", pa.int64(), "bigint", "Size of the target's answer's frame; null without one."),
@@ -101,12 +104,12 @@ FRAMES: Final = (
 MESSAGES: Final = (
     *COLUMNS,
     Column("how", pa.string(), "string", "`sent` by a client, or `read` in the answer to a pull or pop."),
-    Column("time", _TIME, "timestamp", "When the request arrived at the gateway, to the ms."),
+    Column("time", _TIME, "timestamp", "Time when the request arrived at the gateway, to the ms."),
     Column("code", pa.int32(), "int", "Request code."),
-    Column("client", pa.string(), "string", "Who sent or read it, `host:port`."),
+    Column("client", pa.string(), "string", "The client that sent or read it, `host:port`."),
     Column("group", pa.string(), "string", "Group of that client."),
     Column(
-        "answerCode", pa.int32(), "int", "Sent: what the client was answered; 0, 10, 11, 12: it was stored."
+        "answerCode", pa.int32(), "int", "Sent: code of the client's answer; 0, 10, 11, 12: it was stored."
     ),
     Column(
         "waits", pa.string(), "string", "Sent: `delayed` or `half` where the message first waits elsewhere."
@@ -128,7 +131,7 @@ MESSAGES: Final = (
 
 DAMAGE: Final = (
     Column("file", pa.string(), "string", "Path of the capture file."),
-    Column("position", pa.int64(), "bigint", "Where what cannot be read begins, bytes."),
-    Column("bytes", pa.int64(), "bigint", "How much it is."),
-    Column("reason", pa.string(), "string", "Why it cannot be read."),
+    Column("position", pa.int64(), "bigint", "Where the damage begins in the file, bytes."),
+    Column("bytes", pa.int64(), "bigint", "Size of the damage."),
+    Column("reason", pa.string(), "string", "Reason why it cannot be read."),
 )

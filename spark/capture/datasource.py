@@ -9,7 +9,7 @@ must never be too narrow.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import pyarrow as pa
@@ -36,9 +36,9 @@ __all__: Final = ["CaptureSource"]
 class CapturePartition(InputPartition):
     """The file ranges that one task reads."""
 
-    def __init__(self, stretches: tuple[FileRange, ...]) -> None:
+    def __init__(self, ranges: tuple[FileRange, ...]) -> None:
         super().__init__(None)
-        self.ranges = stretches
+        self.ranges = ranges
 
 
 class CaptureSource(DataSource):
@@ -74,17 +74,16 @@ class CaptureReader(DataSourceReader):
         paths = find_files(self.spec.paths)
         if not paths:
             raise OptionError(f"{NAME}: no capture files at {', '.join(self.spec.paths)}")
-        pieces = BlockPlan()
-        wanted = replace(self.spec.record_filter, codes=None)
+        plan = BlockPlan()
         for path in paths:
             with CaptureBlockReader(path) as file:
-                pieces.add_file(file, wanted)
-        return [CapturePartition(each) for each in pieces.group_into_partitions(self.spec)]
+                plan.add_file(file, self.spec.record_filter)
+        return [CapturePartition(ranges) for ranges in plan.group_into_partitions(self.spec)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task. Spark makes up a partition of its own where there is nothing to read."""
-        stretches = partition.ranges if isinstance(partition, CapturePartition) else ()
-        return read_file_ranges(self.spec, stretches)
+        ranges = partition.ranges if isinstance(partition, CapturePartition) else ()
+        return read_file_ranges(self.spec, ranges)
 
 
 class FilteringCaptureReader(CaptureReader):
@@ -131,63 +130,69 @@ class CaptureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.file_progress.freeze_end()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Return where the next batch ends."""
+        """Return the end of the next batch."""
         return self.file_progress.next_end(start)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Plan the partitions of a batch."""
-        pieces = self.file_progress.plan_batch(start, end)
-        return [CapturePartition(each) for each in pieces.group_into_partitions(self.spec)]
+        plan = self.file_progress.plan_batch(start, end)
+        return [CapturePartition(ranges) for ranges in plan.group_into_partitions(self.spec)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task."""
-        stretches = partition.ranges if isinstance(partition, CapturePartition) else ()
-        return read_file_ranges(self.spec, stretches)
+        ranges = partition.ranges if isinstance(partition, CapturePartition) else ()
+        return read_file_ranges(self.spec, ranges)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: the checkpoint holds the progress, and the gateway removes files by its own rules."""
 
 
-_TIME: Final = ("time",)
-_NOTHING_MS: Final = 1 << 62
+# -- filters ----------------------------------------------------------------------------------------------------------
+
+_BEYOND_ALL_TIMES_MS: Final = 1 << 62
+"""Start of a filter that matches nothing."""
+_MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 def combine_filters(filters: Iterable[Any]) -> CaptureFilter:
     """Return what a row must satisfy to pass all these filters (objects of pyspark.sql.datasource)."""
-    found = CaptureFilter()
-    for each in filters:
-        found = found.intersect_with(_translate_filter(each))
-    return found
+    combined = CaptureFilter()
+    for condition in filters:
+        combined = combined.intersect_with(_translate_filter(condition))
+    return combined
 
 
-def _translate_filter(each: Any) -> CaptureFilter:
-    kind = type(each).__name__
-    if each.attribute == _TIME if hasattr(each, "attribute") else False:
-        return _translate_time(kind, each)
-    values = _equal_values(kind, each)
+def _translate_filter(condition: Any) -> CaptureFilter:
+    kind, attribute = type(condition).__name__, getattr(condition, "attribute", None)
+    if attribute == ("time",):
+        return _translate_time(kind, condition)
+    values = _equal_values(kind, condition)
     if values is None:
         return CaptureFilter()
-    if each.attribute == ("topic",):
+    if attribute == ("topic",):
         return CaptureFilter(topics=frozenset(value for value in values if isinstance(value, str)))
-    if each.attribute == ("code",):
+    if attribute == ("code",):
         return CaptureFilter(codes=frozenset(value for value in values if isinstance(value, int)))
     return CaptureFilter()
 
 
-def _equal_values(kind: str, each: Any) -> tuple[Any, ...] | None:
+def _equal_values(kind: str, condition: Any) -> tuple[Any, ...] | None:
     if kind in ("EqualTo", "EqualNullSafe"):
-        return None if each.value is None else (each.value,)
-    return tuple(each.value) if kind == "In" else None
+        return None if condition.value is None else (condition.value,)
+    return tuple(condition.value) if kind == "In" else None
 
 
-def _translate_time(kind: str, each: Any) -> CaptureFilter:
+def _translate_time(kind: str, condition: Any) -> CaptureFilter:
     """Translate a filter on time. Records have whole ms, so bounds in between are widened."""
     if kind == "In":
-        times = [_floor_ms(value) for value in each.value if isinstance(value, datetime)]
-        return CaptureFilter(min(times), max(times) + 1) if times else CaptureFilter(_NOTHING_MS)
-    if not hasattr(each, "value") or not isinstance(each.value, datetime):
+        times_ms = [_floor_ms(value) for value in condition.value if isinstance(value, datetime)]
+        if not times_ms:
+            return CaptureFilter(_BEYOND_ALL_TIMES_MS)
+        return CaptureFilter(min(times_ms), max(times_ms) + 1)
+    value = getattr(condition, "value", None)
+    if not isinstance(value, datetime):
         return CaptureFilter()
-    at_ms = _floor_ms(each.value)
+    at_ms = _floor_ms(value)
     if kind in ("EqualTo", "EqualNullSafe"):
         return CaptureFilter(at_ms, at_ms + 1)
     if kind in ("GreaterThan", "GreaterThanOrEqual"):
@@ -197,8 +202,5 @@ def _translate_time(kind: str, each: Any) -> CaptureFilter:
 
 def _floor_ms(moment: datetime) -> int:
     """Round down to ms. Spark passes times in UTC."""
-    known = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return (known - datetime(1970, 1, 1, tzinfo=UTC)) // _MILLISECOND
-
-
-_MILLISECOND: Final = datetime(1970, 1, 1, 0, 0, 0, 1000) - datetime(1970, 1, 1)
+    zoned = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return (zoned - datetime(1970, 1, 1, tzinfo=UTC)) // _MILLISECOND

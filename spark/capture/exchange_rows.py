@@ -130,65 +130,75 @@ class CapturedExchange:
         return bool(self.records.heads["flags"][self.row] & flag)
 
 
-def _queue_id(each: CapturedExchange) -> int | None:
-    if each.send_summary is not None:
-        return each.send_summary.queue_id
-    return int_field(each.request_header.ext, "queueId") if each.request_header is not None else None
+def _queue_id(exchange: CapturedExchange) -> int | None:
+    if exchange.send_summary is not None:
+        return exchange.send_summary.queue_id
+    return int_field(exchange.request_header.ext, "queueId") if exchange.request_header is not None else None
 
 
-def _queue_offset(each: CapturedExchange) -> int | None:
-    if each.send_summary is not None:
-        return each.send_summary.queue_offset
+def _queue_offset(exchange: CapturedExchange) -> int | None:
+    if exchange.send_summary is not None:
+        return exchange.send_summary.queue_offset
     return (
-        long_field(each.request_header.ext, "queueOffset")
-        if each.code in PULL_CODES and each.request_header is not None
+        long_field(exchange.request_header.ext, "queueOffset")
+        if exchange.code in PULL_CODES and exchange.request_header is not None
         else None
     )
 
 
-def _plain_body(each: CapturedExchange) -> bytes | None:
-    sent = each.send_summary
-    if sent is None or sent.is_batch:
-        return each.request_body
+def _plain_body(exchange: CapturedExchange) -> bytes | None:
+    send = exchange.send_summary
+    if send is None or send.is_batch:
+        return exchange.request_body
     try:
-        return decompress_if_needed(each.request_body, sent.sys_flag)
+        return decompress_if_needed(exchange.request_body, send.sys_flag)
     except MessageFormatError:
         return None
 
 
 def _property_reader(name: str) -> Callable[[CapturedExchange], str | None]:
-    return lambda each: None if each.send_summary is None else each.send_summary.properties.get(name)
+    return lambda exchange: (
+        None if exchange.send_summary is None else exchange.send_summary.properties.get(name)
+    )
 
 
 _FRAME_COLUMNS: Final[Mapping[str, Callable[[CapturedExchange], Any]]] = {
-    "language": lambda each: None if each.request_header is None else each.request_header.language,
-    "oneway": lambda each: None if each.request_header is None else each.request_header.is_oneway,
-    "fields": lambda each: None if each.request_header is None else list(each.request_header.ext.items()),
+    "language": lambda exchange: (
+        None if exchange.request_header is None else exchange.request_header.language
+    ),
+    "oneway": lambda exchange: None if exchange.request_header is None else exchange.request_header.is_oneway,
+    "fields": lambda exchange: (
+        None if exchange.request_header is None else list(exchange.request_header.ext.items())
+    ),
     "queueId": _queue_id,
     "queueOffset": _queue_offset,
-    "msgId": lambda each: None if each.send_summary is None else each.send_summary.msg_id,
+    "msgId": lambda exchange: None if exchange.send_summary is None else exchange.send_summary.msg_id,
     "tags": _property_reader(names.TAGS),
     "keys": _property_reader(names.KEYS),
     "shardingKey": _property_reader(names.SHARDING_KEY),
-    "reconsumeTimes": lambda each: (
-        None if each.send_summary is None else each.send_summary.int_field("reconsumeTimes")
+    "reconsumeTimes": lambda exchange: (
+        None if exchange.send_summary is None else exchange.send_summary.int_field("reconsumeTimes")
     ),
-    "messages": lambda each: each.message_count,
-    "bodyBytes": lambda each: None if each.request_header is None else each.body_bytes,
-    "answerCode": lambda each: None if each.answer_header is None else each.answer_header.code,
-    "answerRemark": lambda each: None if each.answer_header is None else each.answer_header.remark,
-    "targetCode": lambda each: None if each.target_header is None else each.target_header.code,
-    "targetRemark": lambda each: None if each.target_header is None else each.target_header.remark,
-    "unreadable": lambda each: each.has_unreadable_frame,
+    "messages": lambda exchange: exchange.message_count,
+    "bodyBytes": lambda exchange: None if exchange.request_header is None else exchange.body_bytes,
+    "answerCode": lambda exchange: None if exchange.answer_header is None else exchange.answer_header.code,
+    "answerRemark": lambda exchange: (
+        None if exchange.answer_header is None else exchange.answer_header.remark
+    ),
+    "targetCode": lambda exchange: None if exchange.target_header is None else exchange.target_header.code,
+    "targetRemark": lambda exchange: (
+        None if exchange.target_header is None else exchange.target_header.remark
+    ),
+    "unreadable": lambda exchange: exchange.has_unreadable_frame,
     "body": _plain_body,
 }
 
 
 def time_column(wall_ms: RecordArray) -> pa.Array:
     """Build a time column, null for times beyond the type's range."""
-    there = (wall_ms >= -MAX_TIME_MS) & (wall_ms <= MAX_TIME_MS)
-    micros = np.where(there, wall_ms, 0).astype(np.int64) * 1000
-    return pa.array(micros, pa.timestamp("us", tz="UTC"), mask=~there)
+    in_range = (wall_ms >= -MAX_TIME_MS) & (wall_ms <= MAX_TIME_MS)
+    micros = np.where(in_range, wall_ms, 0).astype(np.int64) * 1000
+    return pa.array(micros, pa.timestamp("us", tz="UTC"), mask=~in_range)
 
 
 def _primary_us(records: RecordBlock) -> pa.Array:
@@ -198,8 +208,10 @@ def _primary_us(records: RecordBlock) -> pa.Array:
 def _target_us(records: RecordBlock) -> pa.Array:
     """Latency of the target's answer, or of the mirrored request; null where the target was not asked."""
     by_target = records.flag_mask(BY_TARGET)
-    took = np.where(by_target, records.heads["answered_us"], records.heads["target_us"]).astype(np.int64)
-    return pa.array(took, mask=~(by_target | records.flag_mask(TARGET_ANSWERED) | (took > 0)))
+    latency_us = np.where(by_target, records.heads["answered_us"], records.heads["target_us"]).astype(
+        np.int64
+    )
+    return pa.array(latency_us, mask=~(by_target | records.flag_mask(TARGET_ANSWERED) | (latency_us > 0)))
 
 
 _HEAD_COLUMNS: Final[Mapping[str, Callable[[RecordBlock], pa.Array]]] = {
@@ -237,20 +249,22 @@ class ExchangeRows:
 
     def build_batches(self, records: RecordBlock, file: str) -> Iterator[pa.RecordBatch]:
         """Yield all records as rows, in batches below the size limit or of a single row."""
-        whole = {name: _HEAD_COLUMNS[name](records) for name in self.schema.names if name in _HEAD_COLUMNS}
+        head_columns = {
+            name: _HEAD_COLUMNS[name](records) for name in self.schema.names if name in _HEAD_COLUMNS
+        }
         if "file" in self.schema.names:
-            whole["file"] = pa.repeat(pa.scalar(file, pa.string()), len(records))
+            head_columns["file"] = pa.repeat(pa.scalar(file, pa.string()), len(records))
         for rows in self._batch_slices(records):
-            yield self._build_batch(records, rows, whole)
+            yield self._build_batch(records, rows, head_columns)
 
     def _build_batch(
-        self, records: RecordBlock, rows: slice, whole: Mapping[str, pa.Array]
+        self, records: RecordBlock, rows: slice, head_columns: Mapping[str, pa.Array]
     ) -> pa.RecordBatch:
         exchanges = [CapturedExchange(records, row) for row in range(rows.start, rows.stop)]
         columns = []
         for field in self.schema:
-            if field.name in whole:
-                columns.append(whole[field.name][rows])
+            if field.name in head_columns:
+                columns.append(head_columns[field.name][rows])
             elif field.name in _FRAME_NAMES:
                 columns.append(records.frame_column(field.name, rows))
             else:
@@ -273,12 +287,12 @@ class ExchangeRows:
 def split_by_weight(weights: Sequence[int], limit: int) -> list[int]:
     """Return where to start groups so that none weighs more than `limit`, except groups of one."""
     starts: list[int] = []
-    sum_ = 0
+    group_weight = 0
     for at, weight in enumerate(weights):
-        if not starts or sum_ + weight > limit:
+        if not starts or group_weight + weight > limit:
             starts.append(at)
-            sum_ = 0
-        sum_ += weight
+            group_weight = 0
+        group_weight += weight
     return starts
 
 

@@ -1,4 +1,4 @@
-"""Decode what the rows need of the frames of one exchange: headers without bodies, and a send's subject."""
+"""Decode the parts of an exchange's frames that rows need: headers without bodies, and the message of a send."""
 
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
@@ -37,7 +37,7 @@ def request_name(code: int) -> str | None:
 
 
 def decode_header_only(payload: bytes, start: int, end: int) -> tuple[Command | None, int]:
-    """Decode a frame without its body; return the command and where the body begins, or None if it is no command."""
+    """Decode a frame without its body; return the command and where the body begins, or None if it is not a command."""
     if end - start < 8:
         return None, end
     word = int.from_bytes(payload[start + 4 : start + 8])
@@ -71,7 +71,7 @@ def decompress_if_needed(body: bytes, sys_flag: int) -> bytes:
 
 
 class CapturedSend(NamedTuple):
-    """A send's subject, from its request and answer. None stands for what neither contains."""
+    """The message of a send, from request and answer. None stands for what neither of them contains."""
 
     header_fields: Mapping[str, str]
     field_names: Mapping[str, str]
@@ -93,31 +93,35 @@ class CapturedSend(NamedTuple):
         return int_field(self.header_fields, self.field_names[name])
 
 
-def decode_send(code: int, asked: Command, answer: Command | None, body: Callable[[], bytes]) -> CapturedSend:
+def decode_send(
+    code: int, request: Command, answer: Command | None, body: Callable[[], bytes]
+) -> CapturedSend:
     """Decode a send. `body` is called for batches only, whose properties are in the body."""
-    wires = _LONG_FIELD_NAMES if code in (10, 324) else _SHORT_FIELD_NAMES
-    ext = asked.ext
-    batch = (
+    field_names = _LONG_FIELD_NAMES if code in (10, 324) else _SHORT_FIELD_NAMES
+    ext = request.ext
+    is_batch = (
         code == SEND_BATCH_CODE
-        or ext.get("batch" if wires is _LONG_FIELD_NAMES else "m", "").lower() == "true"
+        or ext.get("batch" if field_names is _LONG_FIELD_NAMES else "m", "").lower() == "true"
     )
-    found = decode_properties(ext.get(wires["properties"], ""))
-    if batch:
-        found |= first_batch_properties(body())
-    queue_id, offset, msg_id = int_field(ext, wires["queueId"]), None, None
-    waits = _waiting_place(found)
-    stored = answer is not None and answer.code in STORED_CODES
-    if answer is not None and stored:
-        stored_in = int_field(answer.ext, "queueId")
-        queue_id = queue_id if stored_in is None else stored_in
-        offset = None if waits else long_field(answer.ext, "queueOffset")
+    properties = decode_properties(ext.get(field_names["properties"], ""))
+    if is_batch:
+        properties |= first_batch_properties(body())
+    queue_id, offset, msg_id = int_field(ext, field_names["queueId"]), None, None
+    waiting_as = _waiting_state(properties)
+    is_stored = answer is not None and answer.code in STORED_CODES
+    if answer is not None and is_stored:
+        stored_queue_id = int_field(answer.ext, "queueId")
+        queue_id = queue_id if stored_queue_id is None else stored_queue_id
+        offset = None if waiting_as else long_field(answer.ext, "queueOffset")
         msg_id = answer.ext.get("msgId", "").partition(",")[0] or None
-    msg_id = found.get(names.UNIQ_CLIENT_MESSAGE_ID_KEYIDX) or msg_id
-    return CapturedSend(ext, wires, found, queue_id, offset, msg_id, waits, batch, stored)
+    msg_id = properties.get(names.UNIQ_CLIENT_MESSAGE_ID_KEYIDX) or msg_id
+    return CapturedSend(
+        ext, field_names, properties, queue_id, offset, msg_id, waiting_as, is_batch, is_stored
+    )
 
 
 def first_batch_properties(body: bytes) -> dict[str, str]:
-    """Return the properties of a batch's first message; empty if the body is no batch."""
+    """Return the properties of a batch's first message; empty if the body is not a batch."""
     try:
         return decode_properties(next(split_batch(body))[2])
     except (StopIteration, MessageFormatError):
@@ -147,14 +151,14 @@ def count_stored_messages(payload: bytes, start: int, end: int) -> int:
     return count
 
 
-def _waiting_place(properties: Mapping[str, str]) -> str | None:
-    """Tell where the message waits first (`half`, `delayed`); the answer's offset is then not one of its topic's
-    queue.
+def _waiting_state(properties: Mapping[str, str]) -> str | None:
+    """Return `half` or `delayed` if the message first waits elsewhere, else None. The answer's offset is then that of
+    another queue than the topic's.
     """
     if properties.get(names.TRANSACTION_PREPARED, "").lower() == "true":
         return "half"
     level = properties.get(names.DELAY_TIME_LEVEL, "0")
-    timed = (names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS)
-    if (level.isdecimal() and int(level) > 0) or any(name in properties for name in timed):
+    timer_properties = (names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS)
+    if (level.isdecimal() and int(level) > 0) or any(name in properties for name in timer_properties):
         return "delayed"
     return None

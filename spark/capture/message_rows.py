@@ -27,7 +27,7 @@ from spark.pull.row_decoder import plain_body as stored_body
 Row = tuple[Any, ...]
 DamageCallback = Callable[[Damage], None]
 _ROW_OVERHEAD_BYTES: Final = 600
-_COLUMN_POSITIONS: Final = {column.name: place for place, column in enumerate(MESSAGES)}
+_COLUMN_POSITIONS: Final = {column.name: position for position, column in enumerate(MESSAGES)}
 
 
 class MessageRows:
@@ -39,25 +39,25 @@ class MessageRows:
         self._readers = [itemgetter(_COLUMN_POSITIONS[name]) for name in self.schema.names]
 
     def build_batches(
-        self, records: RecordBlock, file: str, complain: DamageCallback
+        self, records: RecordBlock, file: str, report_damage: DamageCallback
     ) -> Iterator[pa.RecordBatch]:
-        """Yield all messages as rows. Damage in one exchange is reported, and the others are read."""
+        """Yield all messages as rows. Damage in one exchange is reported, and the other exchanges are read."""
         rows: list[Row] = []
         size = 0
         for row in range(len(records)):
-            each = CapturedExchange(records, row)
+            exchange = CapturedExchange(records, row)
             try:
-                for values, body_bytes in _message_rows(each):
+                for values, body_bytes in _message_rows(exchange):
                     if rows and size + body_bytes + _ROW_OVERHEAD_BYTES > self._limit:
                         yield self._build_batch(rows)
                         rows, size = [], 0
                     rows.append((*values, file, records.block.position, int(records.numbers[row])))
                     size += body_bytes + _ROW_OVERHEAD_BYTES
             except MessageFormatError as error:
-                if each.send_summary is not None and not each.send_summary.is_stored:
+                if exchange.send_summary is not None and not exchange.send_summary.is_stored:
                     continue  # a refused send may be malformed
                 reason = f"messages of record {records.numbers[row]}: {error}"
-                complain(Damage(records.block.position, records.block.size, reason))
+                report_damage(Damage(records.block.position, records.block.size, reason))
         if rows:
             yield self._build_batch(rows)
 
@@ -69,72 +69,74 @@ class MessageRows:
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
 
-def _message_rows(each: CapturedExchange) -> Iterator[tuple[Row, int]]:
-    """Yield the values of the columns except the record's place, and the size of the body."""
-    if each.send_summary is not None:
-        return _sent_rows(each, each.send_summary)
-    return _read_rows(each) if each.code in PULL_CODES else iter(())
+def _message_rows(exchange: CapturedExchange) -> Iterator[tuple[Row, int]]:
+    """Yield the values of all columns but file, position and record, and the size of the body."""
+    if exchange.send_summary is not None:
+        return _sent_rows(exchange, exchange.send_summary)
+    return _read_rows(exchange) if exchange.code in PULL_CODES else iter(())
 
 
-def _sent_rows(each: CapturedExchange, sent: CapturedSend) -> Iterator[tuple[Row, int]]:
-    target = each.target_header
-    answer_code = None if each.answer_header is None else each.answer_header.code
-    mirrored = None if target is None or target.code not in STORED_CODES else target.ext
-    placed = None if mirrored is None else long_field(mirrored, "queueOffset")
-    heads = each.records.heads
-    for index, (flag, body, properties) in enumerate(_sent_messages(each, sent)):
-        msg_id = properties.get(UNIQ_CLIENT_MESSAGE_ID_KEYIDX) or _id_in_answer(each, index)
-        sys_flag = 0 if sent.is_batch else sent.sys_flag
+def _sent_rows(exchange: CapturedExchange, send: CapturedSend) -> Iterator[tuple[Row, int]]:
+    target = exchange.target_header
+    answer_code = None if exchange.answer_header is None else exchange.answer_header.code
+    target_fields = None if target is None or target.code not in STORED_CODES else target.ext
+    target_offset = None if target_fields is None else long_field(target_fields, "queueOffset")
+    heads = exchange.records.heads
+    for index, (flag, body, properties) in enumerate(_sent_messages(exchange, send)):
+        msg_id = properties.get(UNIQ_CLIENT_MESSAGE_ID_KEYIDX) or _id_in_answer(exchange, index)
+        sys_flag = 0 if send.is_batch else send.sys_flag
         values = (
-            _record_text(each, "topic"),
-            _record_text(each, "broker"),
-            sent.queue_id,
-            None if sent.queue_offset is None else sent.queue_offset + index,
+            _record_text(exchange, "topic"),
+            _record_text(exchange, "broker"),
+            send.queue_id,
+            None if send.queue_offset is None else send.queue_offset + index,
             msg_id,
             properties.get(TAGS),
             properties.get(KEYS),
             decompress_if_needed(body, sys_flag),
             list(properties.items()),
-            _time_us(long_field(sent.header_fields, sent.field_names["born"])),
+            _time_us(long_field(send.header_fields, send.field_names["born"])),
             None,
-            _record_text(each, "client"),
-            _record_text(each, "upstream"),
-            sent.sys_flag,
+            _record_text(exchange, "client"),
+            _record_text(exchange, "upstream"),
+            send.sys_flag,
             flag,
-            sent.int_field("reconsumeTimes") or 0,
+            send.int_field("reconsumeTimes") or 0,
             0,
             None,
             "sent",
-            *_request_values(each),
+            *_request_values(exchange),
             answer_code,
-            sent.waiting_as,
+            send.waiting_as,
             index,
             len(body),
-            _record_fate(each),
+            _record_fate(exchange),
             None if target is None else target.code,
-            None if mirrored is None else int_field(mirrored, "queueId"),
-            None if placed is None or sent.waiting_as else placed + index,
-            bool(heads["flags"][each.row] & REDACTED),
+            None if target_fields is None else int_field(target_fields, "queueId"),
+            None if target_offset is None or send.waiting_as else target_offset + index,
+            bool(heads["flags"][exchange.row] & REDACTED),
         )
         yield values, len(body)
 
 
-def _sent_messages(each: CapturedExchange, sent: CapturedSend) -> Iterator[tuple[int, bytes, dict[str, str]]]:
+def _sent_messages(
+    exchange: CapturedExchange, send: CapturedSend
+) -> Iterator[tuple[int, bytes, dict[str, str]]]:
     """Yield flag, body and properties of each message of a send."""
-    if not sent.is_batch:
-        yield sent.int_field("flag") or 0, each.request_body, sent.properties
+    if not send.is_batch:
+        yield send.int_field("flag") or 0, exchange.request_body, send.properties
         return
-    for flag, body, packed in split_batch(each.request_body):
+    for flag, body, packed in split_batch(exchange.request_body):
         yield flag, body, decode_properties(packed)
 
 
-def _read_rows(each: CapturedExchange) -> Iterator[tuple[Row, int]]:
-    for index, message in enumerate(unwrap_batches(iter_messages(each.answer_body, check_crc=False))):
+def _read_rows(exchange: CapturedExchange) -> Iterator[tuple[Row, int]]:
+    for index, message in enumerate(unwrap_batches(iter_messages(exchange.answer_body, check_crc=False))):
         values = (
-            *_stored_values(message, _record_text(each, "broker")),
+            *_stored_values(message, _record_text(exchange, "broker")),
             "read",
-            *_request_values(each),
-            None if each.answer_header is None else each.answer_header.code,
+            *_request_values(exchange),
+            None if exchange.answer_header is None else exchange.answer_header.code,
             None,
             index,
             len(message.body),
@@ -142,7 +144,7 @@ def _read_rows(each: CapturedExchange) -> Iterator[tuple[Row, int]]:
             None,
             None,
             None,
-            bool(each.records.heads["flags"][each.row] & REDACTED),
+            bool(exchange.records.heads["flags"][exchange.row] & REDACTED),
         )
         yield values, len(message.body)
 
@@ -171,24 +173,24 @@ def _stored_values(message: Message, broker: str | None) -> Row:
     )
 
 
-def _request_values(each: CapturedExchange) -> Row:
+def _request_values(exchange: CapturedExchange) -> Row:
     """Return time, code, client and group."""
-    wall_ms = int(each.records.heads["wall_ms"][each.row])
-    return _time_us(wall_ms), each.code, _record_text(each, "client"), _record_text(each, "group")
+    wall_ms = int(exchange.records.heads["wall_ms"][exchange.row])
+    return _time_us(wall_ms), exchange.code, _record_text(exchange, "client"), _record_text(exchange, "group")
 
 
-def _id_in_answer(each: CapturedExchange, index: int) -> str | None:
+def _id_in_answer(exchange: CapturedExchange, index: int) -> str | None:
     """Return the offset message id that the answer gives the message; a batch's answer lists several."""
-    ids = [] if each.answer_header is None else each.answer_header.ext.get("msgId", "").split(",")
+    ids = [] if exchange.answer_header is None else exchange.answer_header.ext.get("msgId", "").split(",")
     return ids[index] or None if index < len(ids) else None
 
 
-def _record_text(each: CapturedExchange, name: str) -> str | None:
-    return each.records.texts[each.records.heads[name][each.row]] or None
+def _record_text(exchange: CapturedExchange, name: str) -> str | None:
+    return exchange.records.texts[exchange.records.heads[name][exchange.row]] or None
 
 
-def _record_fate(each: CapturedExchange) -> str | None:
-    return FATES[each.records.heads["fate"][each.row]] or None
+def _record_fate(exchange: CapturedExchange) -> str | None:
+    return FATES[exchange.records.heads["fate"][exchange.row]] or None
 
 
 def _time_us(at_ms: int | None) -> int | None:

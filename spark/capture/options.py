@@ -1,4 +1,4 @@
-"""Options of `rocketmq-capture`, and the picklable description that tasks get of them."""
+"""Options of `rocketmq-capture`, and the parsed form that is pickled for the tasks."""
 
 import json
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from codec.capture import CaptureBlock
-from codec.capture import may_contain as block_wanted
+from codec.capture import may_contain as block_may_contain
 from spark.capture.columns import BODY, DAMAGE, EXCHANGES, FRAMES, MESSAGES
 from spark.errors import OptionError
 from spark.options import Option, boolean, choice, integer, names, parse_time_ms, read_options
@@ -22,11 +22,11 @@ def parse_paths(value: str) -> tuple[str, ...]:
     text = value.strip()
     if text.startswith("["):
         try:
-            found = json.loads(text)
+            paths = json.loads(text)
         except ValueError:
-            found = None  # a pattern such as [ab]*.rmqcap
-        if isinstance(found, list) and found and all(isinstance(each, str) and each for each in found):
-            return tuple(found)
+            paths = None  # a pattern such as [ab]*.rmqcap
+        if isinstance(paths, list) and paths and all(isinstance(path, str) and path for path in paths):
+            return tuple(paths)
     if not text:
         raise ValueError("must not be empty")
     return (text,)
@@ -35,7 +35,7 @@ def parse_paths(value: str) -> tuple[str, ...]:
 def parse_codes(value: str) -> tuple[int, ...]:
     """Parse request codes separated by commas."""
     try:
-        return tuple(int(each) for each in names(value))
+        return tuple(int(code) for code in names(value))
     except ValueError:
         raise ValueError("must be request codes, e.g. 10,310,320") from None
 
@@ -45,7 +45,7 @@ OPTIONS: Final = (
         "path",
         parse_paths,
         None,
-        "Capture file, folder or pattern (`*`, `**`), or a JSON list of several; what `load(…)` is given. Driver and "
+        "Capture file, folder or pattern (`*`, `**`), or a JSON list of several; the argument of `load(…)`. Driver and "
         "executors must see the same files there.",
         ("paths",),
     ),
@@ -98,7 +98,7 @@ OPTIONS: Final = (
         "maxRecordsPerTrigger",
         integer(1),
         None,
-        "Streaming: maximum number of exchanges in a batch. A batch has whole blocks, and at least one.",
+        "Streaming: maximum number of exchanges in a batch. A batch consists of whole blocks, at least one.",
         ("maxOffsetsPerTrigger",),
     ),
     Option(
@@ -133,13 +133,13 @@ class CaptureFilter:
     codes: frozenset[int] | None = None
 
     def may_match_block(self, block: CaptureBlock) -> bool:
-        """Return False if no record of a block can match."""
-        return block_wanted(block, from_ms=self.from_ms, until_ms=self.until_ms, topics=self.topics)
+        """Return False if no record of a block can match. `codes` cannot tell: blocks do not list request codes."""
+        return block_may_contain(block, from_ms=self.from_ms, until_ms=self.until_ms, topics=self.topics)
 
     def intersect_with(self, other: "CaptureFilter") -> "CaptureFilter":
         """Return the filter that matches what both match."""
-        starts = [each for each in (self.from_ms, other.from_ms) if each is not None]
-        ends = [each for each in (self.until_ms, other.until_ms) if each is not None]
+        starts = [time_ms for time_ms in (self.from_ms, other.from_ms) if time_ms is not None]
+        ends = [time_ms for time_ms in (self.until_ms, other.until_ms) if time_ms is not None]
         return replace(
             self,
             from_ms=max(starts, default=None),
@@ -178,35 +178,35 @@ class CaptureSpec:
     @classmethod
     def from_options(cls, raw: Mapping[str, str]) -> "CaptureSpec":
         """Parse the options. Raises OptionError."""
-        given = read_options(raw, OPTIONS, NAME)
-        if not given["path"]:
+        values = read_options(raw, OPTIONS, NAME)
+        if not values["path"]:
             raise OptionError(f"{NAME}: path is required: load(folder), or option path")
         spec = cls(
-            paths=given["path"],
-            rows=given["rows"],
-            record_filter=_filter_from_options(given),
-            columns=given["columns"],
-            include_bodies=given["includeBodies"],
-            include_frames=given["includeFrames"],
-            fail_on_damage=given["failOnDamage"],
-            fail_on_data_loss=given["failOnDataLoss"],
-            min_partitions=given["minPartitions"],
-            max_partitions=given["maxPartitions"],
-            partition_bytes=given["partitionBytes"],
-            max_records=given["maxRecordsPerTrigger"],
-            max_bytes=given["maxBytesPerTrigger"],
-            arrow_batch_bytes=given["arrowBatchBytes"],
-            push_filters=given["pushFilters"],
+            paths=values["path"],
+            rows=values["rows"],
+            record_filter=_filter_from_options(values),
+            columns=values["columns"],
+            include_bodies=values["includeBodies"],
+            include_frames=values["includeFrames"],
+            fail_on_damage=values["failOnDamage"],
+            fail_on_data_loss=values["failOnDataLoss"],
+            min_partitions=values["minPartitions"],
+            max_partitions=values["maxPartitions"],
+            partition_bytes=values["partitionBytes"],
+            max_records=values["maxRecordsPerTrigger"],
+            max_bytes=values["maxBytesPerTrigger"],
+            arrow_batch_bytes=values["arrowBatchBytes"],
+            push_filters=values["pushFilters"],
         )
         spec._check_columns()
         return spec
 
     def _check_columns(self) -> None:
-        known = {column.name for column in self._all_columns()}
-        unknown = [name for name in self.columns or () if name not in known]
+        column_names = {column.name for column in self._all_columns()}
+        unknown = [name for name in self.columns or () if name not in column_names]
         if unknown:
             raise OptionError(
-                f"{NAME}: option columns: there is no column {unknown[0]}; columns: {', '.join(sorted(known))}"
+                f"{NAME}: option columns: there is no column {unknown[0]}; columns: {', '.join(sorted(column_names))}"
             )
         low, high = self.min_partitions, self.max_partitions
         if low is not None and high is not None and low > high:
@@ -236,13 +236,13 @@ class CaptureSpec:
         return spark_ddl(self.selected_columns())
 
 
-def _filter_from_options(given: Mapping[str, Any]) -> CaptureFilter:
-    start, end = given["startingTimestamp"], given["endingTimestamp"]
+def _filter_from_options(values: Mapping[str, Any]) -> CaptureFilter:
+    start, end = values["startingTimestamp"], values["endingTimestamp"]
     if start is not None and end is not None and start >= end:
         raise OptionError(f"{NAME}: startingTimestamp is not before endingTimestamp")
     return CaptureFilter(
         start,
         end,
-        frozenset(given["topics"]) if given["topics"] else None,
-        frozenset(given["codes"]) if given["codes"] else None,
+        frozenset(values["topics"]) if values["topics"] else None,
+        frozenset(values["codes"]) if values["codes"] else None,
     )

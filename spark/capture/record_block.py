@@ -30,11 +30,11 @@ _TEXTS: Final = ("client", "upstream", "broker", "topic", "group")
 class RecordBlock:
     """The records of a block that match a filter, in order.
 
-    `heads` has a row for each, `numbers` are their positions in the block. Frames are in `payload`, from
-    `request_at`, `answer_at` and `target_at` on.
+    `heads` has one row per record, `numbers` are the records' numbers in the block. The frames of a record are in
+    `payload` and begin at `request_at`, `answer_at` and `target_at`.
     """
 
-    def __init__(self, data: bytes, block: CaptureBlock, wanted: CaptureFilter) -> None:
+    def __init__(self, data: bytes, block: CaptureBlock, record_filter: CaptureFilter) -> None:
         """Decode a block. Raises CaptureError if it is damaged."""
         self.block = block
         self.payload = verified_payload(data, block)
@@ -42,7 +42,7 @@ class RecordBlock:
         starts = self._find_starts(at)
         heads = self._read_heads(starts)
         self._check_heads(heads, starts)
-        self.numbers: RecordArray = np.flatnonzero(self._filter_mask(heads, wanted))
+        self.numbers: RecordArray = np.flatnonzero(self._filter_mask(heads, record_filter))
         self.heads: RecordArray = heads[self.numbers]
         self.request_at = starts[self.numbers] + RECORD_HEAD.size
         self.answer_at = self.request_at + self.heads["request"]
@@ -59,25 +59,25 @@ class RecordBlock:
 
     def text_column(self, name: str) -> pa.Array:
         """Return a column of one of the texts, null for empty ones."""
-        known = pa.array([text or None for text in self.texts], pa.string())
-        return known.take(pa.array(self.heads[name].astype(np.int32)))
+        texts = pa.array([text or None for text in self.texts], pa.string())
+        return texts.take(pa.array(self.heads[name].astype(np.int32)))
 
     def fate_column(self) -> pa.Array:
         """Return the outcomes at the target, null if unknown."""
-        known = pa.array([text or None for text in FATES], pa.string())
-        return known.take(pa.array(self.heads["fate"].astype(np.int32)))
+        outcomes = pa.array([text or None for text in FATES], pa.string())
+        return outcomes.take(pa.array(self.heads["fate"].astype(np.int32)))
 
     def frame_column(self, name: str, rows: slice) -> pa.Array:
         """Return a column of requests, answers or target answers, null where there is none."""
-        starts, ends, there = self._frame_bounds(name)
+        starts, ends, present = self._frame_bounds(name)
         starts, ends = starts[rows], ends[rows]
-        nulls = None if there is None else ~there[rows]
+        nulls = None if present is None else ~present[rows]
         return gather_slices(self.payload, starts, ends, pa.binary(), nulls)
 
     def frame_size_column(self, name: str) -> pa.Array:
         """Return the sizes of these frames, bytes."""
-        starts, ends, there = self._frame_bounds(name)
-        return pa.array((ends - starts).astype(np.int64), mask=None if there is None else ~there)
+        starts, ends, present = self._frame_bounds(name)
+        return pa.array((ends - starts).astype(np.int64), mask=None if present is None else ~present)
 
     def _frame_bounds(self, name: str) -> tuple[RecordArray, RecordArray, RecordArray | None]:
         if name == "request":
@@ -87,7 +87,7 @@ class RecordBlock:
         return self.target_at, self.end_at, self.flag_mask(TARGET_ANSWERED)
 
     def _find_starts(self, at: int) -> RecordArray:
-        """Return where each record begins. A record only contains its own size."""
+        """Return where each record begins: a walk from size to size, as blocks have no table of positions."""
         payload, count, end = self.payload, self.block.records, len(self.payload)
         starts = []
         for _ in range(count):
@@ -105,21 +105,21 @@ class RecordBlock:
     def _check_heads(self, heads: RecordArray, starts: RecordArray) -> None:
         """Raise CaptureError if the writer produced an inconsistent block; its CRC has been verified."""
         sizes = heads["request"].astype(np.int64) + heads["answer"] + heads["target"] + RECORD_HEAD.size
-        whole = (sizes == heads["size"]) & (starts + sizes <= len(self.payload))
-        known = np.logical_and.reduce([heads[name] < len(self.texts) for name in _TEXTS])
-        if not (whole & known & (heads["fate"] < len(FATES))).all():
+        fits = (sizes == heads["size"]) & (starts + sizes <= len(self.payload))
+        has_texts = np.logical_and.reduce([heads[name] < len(self.texts) for name in _TEXTS])
+        if not (fits & has_texts & (heads["fate"] < len(FATES))).all():
             raise CaptureError(self.block.position, "the records of a block are malformed")
 
-    def _filter_mask(self, heads: RecordArray, wanted: CaptureFilter) -> RecordArray:
+    def _filter_mask(self, heads: RecordArray, record_filter: CaptureFilter) -> RecordArray:
         mask: RecordArray = np.ones(len(heads), bool)
-        if wanted.from_ms is not None:
-            mask &= heads["wall_ms"] >= wanted.from_ms
-        if wanted.until_ms is not None:
-            mask &= heads["wall_ms"] < wanted.until_ms
-        if wanted.topics is not None:
-            mask &= np.isin(heads["topic"], self._topic_numbers(wanted.topics))
-        if wanted.codes is not None:
-            mask &= np.isin(heads["code"], list(wanted.codes))
+        if record_filter.from_ms is not None:
+            mask &= heads["wall_ms"] >= record_filter.from_ms
+        if record_filter.until_ms is not None:
+            mask &= heads["wall_ms"] < record_filter.until_ms
+        if record_filter.topics is not None:
+            mask &= np.isin(heads["topic"], self._topic_numbers(record_filter.topics))
+        if record_filter.codes is not None:
+            mask &= np.isin(heads["code"], list(record_filter.codes))
         return mask
 
     def _topic_numbers(self, topics: Collection[str]) -> list[int]:
@@ -135,5 +135,7 @@ def gather_slices(
     """
     offsets = np.empty(2 * len(starts) + 1, np.int32)
     offsets[0], offsets[1::2], offsets[2::2] = 0, starts, ends
-    every = pa.Array.from_buffers(kind, 2 * len(starts), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
-    return every.take(pa.array(np.arange(1, 2 * len(starts), 2, dtype=np.int32), mask=nulls))
+    alternating = pa.Array.from_buffers(
+        kind, 2 * len(starts), [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    )
+    return alternating.take(pa.array(np.arange(1, 2 * len(starts), 2, dtype=np.int32), mask=nulls))

@@ -9,7 +9,6 @@ import logging
 import os
 from array import array
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 from codec.capture import Damage
@@ -24,10 +23,10 @@ DONE: Final = -1
 Offset = Mapping[str, Any]
 
 
-class KnownFile:
-    """Blocks (and damage) of one file that are not planned yet: end, records and bytes of each.
+class FileState:
+    """State of one file: its blocks (and damage) that are in no batch yet, as end, records and bytes of each.
 
-    Scanning continues at `end`. `final` tells that the file will not grow.
+    Scanning continues at `end`. If `final`, the file will not grow any more.
     """
 
     def __init__(self, end: int) -> None:
@@ -38,7 +37,7 @@ class KnownFile:
         self.blocks = array("q")
 
     def read_gateway(self, path: str) -> None:
-        """Read which gateway writes the file, once its header is there. Raises FileNotFoundError."""
+        """Read the writing gateway's name, unless it is known or not written yet. Raises FileNotFoundError."""
         if self.gateway is None:
             with CaptureBlockReader(path) as file:
                 self.gateway = None if file.header is None else file.header.gateway
@@ -59,23 +58,23 @@ class KnownFile:
         with CaptureBlockReader(path) as file:
             self.size = file.size
             ended = file.closed or superseded
-            for found in file.iter_blocks(self.end):
-                at_end = found.position + found.size == file.size
-                if isinstance(found, Damage) and at_end and not ended:
-                    return  # perhaps not completely written yet
-                records = 0 if isinstance(found, Damage) else found.records
-                self.end = found.position + found.size
-                self.blocks.extend((self.end, records, found.size))
+            for part in file.iter_blocks(self.end):
+                at_end = part.position + part.size == file.size
+                if isinstance(part, Damage) and at_end and not ended:
+                    return  # the gateway may still be writing it
+                records = 0 if isinstance(part, Damage) else part.records
+                self.end = part.position + part.size
+                self.blocks.extend((self.end, records, part.size))
             self.final = ended
 
-    def blocks_after(self, place: int) -> Iterator[tuple[int, int, int]]:
+    def blocks_after(self, position: int) -> Iterator[tuple[int, int, int]]:
         """Return end, records and bytes of the blocks that end after a position."""
-        each = iter(self.blocks)
-        return (block for block in zip(each, each, each, strict=True) if block[0] > place)
+        numbers = iter(self.blocks)
+        return (block for block in zip(numbers, numbers, numbers, strict=True) if block[0] > position)
 
-    def forget_before(self, place: int) -> None:
+    def forget_before(self, position: int) -> None:
         """Forget the blocks before a position; they will not be requested again."""
-        self.blocks = array("q", [number for block in self.blocks_after(place) for number in block])
+        self.blocks = array("q", [number for block in self.blocks_after(position) for number in block])
 
 
 class CaptureProgress:
@@ -83,86 +82,92 @@ class CaptureProgress:
 
     def __init__(self, spec: CaptureSpec) -> None:
         self._spec = spec
-        self._files: dict[str, KnownFile] = {}
+        self._files: dict[str, FileState] = {}
         self._frozen: dict[str, int] | None = None
 
     def freeze_end(self) -> None:
         """Exclude everything that is written from now on."""
         self._scan_files({})
-        self._frozen = {path: known.end for path, known in self._files.items()}
+        self._frozen = {path: state.end for path, state in self._files.items()}
 
     def next_end(self, start: Offset) -> dict[str, Any]:
         """Return the end of the batch that begins at `start`, within the limits. Raises DataLossError."""
-        places = flatten_offset(start)
-        self._check_removed(places)
+        positions = flatten_offset(start)
+        self._check_removed(positions)
         if self._frozen is None:
-            self._scan_files(places)
-        return self._apply_limits(places)
+            self._scan_files(positions)
+        return self._apply_limits(positions)
 
     def plan_batch(self, start: Offset, end: Offset) -> BlockPlan:
         """Return the blocks of a batch. Raises DataLossError for a removed file, unless losses are allowed."""
-        pieces, begun = BlockPlan(), flatten_offset(start)
-        wanted = replace(self._spec.record_filter, codes=None)
+        plan, begins = BlockPlan(), flatten_offset(start)
         for path, stop in flatten_offset(end).items():
-            place = begun.get(path, 0)
-            if place in (DONE, stop):
+            position = begins.get(path, 0)
+            if position in (DONE, stop):
                 continue
             try:
                 with CaptureBlockReader(path) as file:
-                    pieces.add_file(file, wanted, place, None if stop == DONE else stop)
+                    plan.add_file(file, self._spec.record_filter, position, None if stop == DONE else stop)
             except FileNotFoundError:
                 self._report_loss(path)
-        return pieces
+        return plan
 
-    def _scan_files(self, places: Mapping[str, int]) -> None:
+    def _scan_files(self, positions: Mapping[str, int]) -> None:
         paths = find_files(self._spec.paths)
-        later: set[tuple[str, str]] = set()
+        # From the newest file to the oldest: a file is complete if its gateway has begun a newer one in its folder.
+        newer_gateways: set[tuple[str, str]] = set()
         for path in reversed(paths):
-            place = places.get(path, 0)
-            known = self._files.setdefault(path, KnownFile(max(place, 0)))
+            position = positions.get(path, 0)
+            state = self._files.setdefault(path, FileState(max(position, 0)))
             folder = os.path.dirname(path)
             try:
-                known.read_gateway(path)
-                if place == DONE:
-                    known.mark_final()
+                state.read_gateway(path)
+                if position == DONE:
+                    state.mark_final()
                 else:
-                    known.scan_new_blocks(path, superseded=(folder, known.gateway or "") in later)
+                    state.scan_new_blocks(path, superseded=(folder, state.gateway or "") in newer_gateways)
             except FileNotFoundError:
                 del self._files[path]
                 continue
-            if known.gateway is not None:
-                later.add((folder, known.gateway))
+            if state.gateway is not None:
+                newer_gateways.add((folder, state.gateway))
 
-    def _apply_limits(self, places: dict[str, int]) -> dict[str, Any]:
+    def _apply_limits(self, positions: dict[str, int]) -> dict[str, Any]:
         """Take whole blocks, file by file, until a limit is reached; at least one block."""
-        records = bytes_ = 0
-        most, most_bytes = self._spec.max_records, self._spec.max_bytes
-        end = dict(places)
-        for path, known in sorted(self._files.items(), key=lambda each: os.path.basename(each[0])):
-            stop = known.end if self._frozen is None else self._frozen.get(path, 0)
-            place = places.get(path, 0)
-            if place == DONE:
+        records = size_bytes = 0
+        max_records, max_bytes = self._spec.max_records, self._spec.max_bytes
+        end = dict(positions)
+        for path, state in sorted(self._files.items(), key=lambda item: os.path.basename(item[0])):
+            stop = state.end if self._frozen is None else self._frozen.get(path, 0)
+            position = positions.get(path, 0)
+            if position == DONE:
                 continue
-            known.forget_before(place)
-            for block_end, count, size in known.blocks_after(place):
-                full = (most and records + count > most) or (most_bytes and bytes_ + size > most_bytes)
-                if block_end > stop or (bytes_ and full):
+            state.forget_before(position)
+            for block_end, count, size in state.blocks_after(position):
+                full = (max_records and records + count > max_records) or (
+                    max_bytes and size_bytes + size > max_bytes
+                )
+                # The first block is taken however large it is, or the stream would stand still.
+                if block_end > stop or (size_bytes and full):
                     break
-                end[path], records, bytes_ = block_end, records + count, bytes_ + size
+                end[path], records, size_bytes = block_end, records + count, size_bytes + size
             else:
-                if known.final and end.get(path, 0) >= known.end:
+                # All blocks of this file are in the batch.
+                if state.final and end.get(path, 0) >= state.end:
                     end[path] = DONE
                 continue
             if block_end <= stop:
-                break
+                break  # a limit was reached; otherwise the frozen end was, and the next file may have room
         return nest_offset(end)
 
-    def _check_removed(self, places: dict[str, int]) -> None:
+    def _check_removed(self, positions: dict[str, int]) -> None:
         """Drop removed files from the offset. It is a loss if they had not been read completely."""
-        for path in [path for path in places if not os.path.exists(path)]:
-            known = self._files.pop(path, None)
-            unread = places[path] != DONE and (known is None or not known.final or known.end > places[path])
-            del places[path]
+        for path in [path for path in positions if not os.path.exists(path)]:
+            state = self._files.pop(path, None)
+            unread = positions[path] != DONE and (
+                state is None or not state.final or state.end > positions[path]
+            )
+            del positions[path]
             if unread:
                 self._report_loss(path)
         for path in [path for path in self._files if not os.path.exists(path)]:
@@ -179,14 +184,16 @@ class CaptureProgress:
 def flatten_offset(offset: Offset) -> dict[str, int]:
     """Return positions by path."""
     return {
-        os.path.join(folder, name): place for folder, some in offset.items() for name, place in some.items()
+        os.path.join(folder, name): position
+        for folder, files in offset.items()
+        for name, position in files.items()
     }
 
 
-def nest_offset(places: Mapping[str, int]) -> dict[str, Any]:
+def nest_offset(positions: Mapping[str, int]) -> dict[str, Any]:
     """Return an offset as Spark stores it, in a fixed order, since Spark compares offsets as text."""
-    found: dict[str, dict[str, int]] = {}
-    for path in sorted(places):
+    nested: dict[str, dict[str, int]] = {}
+    for path in sorted(positions):
         folder, name = os.path.split(path)
-        found.setdefault(folder, {})[name] = places[path]
-    return found
+        nested.setdefault(folder, {})[name] = positions[path]
+    return nested

@@ -1,4 +1,4 @@
-"""Planning of tasks: which one reads which blocks."""
+"""Planning of tasks: the blocks that each task reads."""
 
 from array import array
 from collections.abc import Iterator, Sequence
@@ -22,46 +22,49 @@ class BlockPlan:
 
     def __init__(self) -> None:
         self._paths: list[str] = []
-        self._places = array("q")
+        self._entries = array("q")
         self.total_bytes = 0
 
     def add_file(
-        self, file: CaptureBlockReader, wanted: CaptureFilter, start: int = 0, end: int | None = None
+        self, file: CaptureBlockReader, record_filter: CaptureFilter, start: int = 0, end: int | None = None
     ) -> None:
         """Add the matching blocks of a file that begin in [start, end)."""
         self._paths.append(file.path)
-        for found in file.iter_blocks(start, end):
-            if isinstance(found, Damage) or wanted.may_match_block(found):
-                self._places.extend((len(self._paths) - 1, found.position, found.size))
-                self.total_bytes += found.size
+        for part in file.iter_blocks(start, end):
+            if isinstance(part, Damage) or record_filter.may_match_block(part):
+                self._entries.extend((len(self._paths) - 1, part.position, part.size))
+                self.total_bytes += part.size
 
     def group_into_partitions(self, spec: CaptureSpec) -> list[tuple[FileRange, ...]]:
         """Return as few tasks as the options allow, of similar size, and never more than blocks."""
-        blocks = len(self._places) // 3
+        blocks = len(self._entries) // 3
         count = max(-(-self.total_bytes // spec.partition_bytes), spec.min_partitions or 1)
         count = min(count, spec.max_partitions or count, blocks)
-        return [tuple(self._join_neighbours(some)) for some in self._split_evenly(count)]
+        return [tuple(self._join_neighbours(group)) for group in self._split_evenly(count)]
 
     def _split_evenly(self, count: int) -> Iterator[list[tuple[int, int, int]]]:
-        """Yield exactly `count` groups: each takes its share of the remaining bytes, and leaves every other group a
-        block.
+        """Yield exactly `count` groups. Each takes its share of the remaining bytes, and leaves at least one block for
+        each later group.
         """
-        each = iter(self._places)
-        places = list(zip(each, each, each, strict=True))
-        at, left = 0, self.total_bytes
+        numbers = iter(self._entries)
+        entries = list(zip(numbers, numbers, numbers, strict=True))
+        at, remaining_bytes = 0, self.total_bytes
         for groups in range(count, 0, -1):
-            first, taken = at, 0
-            last = len(places) - groups + 1
-            while at < last and (at == first or taken + places[at][2] // 2 < left // groups):
-                taken += places[at][2]
+            # Half a block's size is the tolerance: a block goes to the group that its larger part belongs to.
+            first, group_bytes = at, 0
+            last = len(entries) - groups + 1
+            while at < last and (
+                at == first or group_bytes + entries[at][2] // 2 < remaining_bytes // groups
+            ):
+                group_bytes += entries[at][2]
                 at += 1
-            at = len(places) if groups == 1 else at
-            left -= taken
-            yield places[first:at]
+            at = len(entries) if groups == 1 else at
+            remaining_bytes -= group_bytes
+            yield entries[first:at]
 
-    def _join_neighbours(self, places: Sequence[tuple[int, int, int]]) -> Iterator[FileRange]:
+    def _join_neighbours(self, entries: Sequence[tuple[int, int, int]]) -> Iterator[FileRange]:
         path, start, end = -1, 0, 0
-        for file, position, count in places:
+        for file, position, count in entries:
             if file != path:
                 if path >= 0:
                     yield FileRange(self._paths[path], start, end)
@@ -71,9 +74,9 @@ class BlockPlan:
 
 
 def blocks_in_range(
-    file: CaptureBlockReader, stretch: FileRange, wanted: CaptureFilter
+    file: CaptureBlockReader, file_range: FileRange, record_filter: CaptureFilter
 ) -> Iterator[CaptureBlock | Damage]:
     """Yield the matching blocks, and the damage, of a file range."""
-    for found in file.iter_blocks(stretch.start, stretch.end):
-        if isinstance(found, Damage) or wanted.may_match_block(found):
-            yield found
+    for part in file.iter_blocks(file_range.start, file_range.end):
+        if isinstance(part, Damage) or record_filter.may_match_block(part):
+            yield part

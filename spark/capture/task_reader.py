@@ -1,4 +1,4 @@
-"""Reading in one task: file ranges to record batches, with reports of damage."""
+"""Reading in one task: file ranges to record batches. Damage and removed files fail the task or are logged."""
 
 import logging
 import os
@@ -19,9 +19,9 @@ from spark.errors import DamageError, DataLossError
 log = logging.getLogger(__name__)
 
 
-def read_file_ranges(spec: CaptureSpec, stretches: Sequence[FileRange]) -> Iterator[pa.RecordBatch]:
+def read_file_ranges(spec: CaptureSpec, ranges: Sequence[FileRange]) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one task. Raises DamageError and DataLossError if the options demand it."""
-    batches = _damage_rows(spec, stretches) if spec.rows == "damage" else _record_rows(spec, stretches)
+    batches = _damage_rows(spec, ranges) if spec.rows == "damage" else _record_rows(spec, ranges)
     return join_batches(batches, spec.arrow_schema(), spec.arrow_batch_bytes)
 
 
@@ -48,60 +48,50 @@ def _combine_batches(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.Rec
     return whole
 
 
-def _record_rows(spec: CaptureSpec, stretches: Sequence[FileRange]) -> Iterator[pa.RecordBatch]:
-    exchanges, messages = ExchangeRows(spec), None
-    if spec.rows == "messages":
-        messages = MessageRows(spec)
-    for path, found in _undamaged_blocks(spec, stretches, DamagePolicy(spec)):
-        if messages is None:
-            yield from exchanges.build_batches(found, os.path.basename(path))
-        else:
-            complain = DamagePolicy(spec).reporter_for(path)
-            yield from messages.build_batches(found, os.path.basename(path), complain)
-
-
-class DamagePolicy:
-    """Fails at damage or logs it, as the options demand."""
-
-    def __init__(self, spec: CaptureSpec) -> None:
-        self._fail = spec.fail_on_damage
-
-    def reporter_for(self, path: str) -> Callable[[Damage], None]:
-        """Return the function that reports damage in a file. It raises DamageError or logs a warning."""
-
-        def tell(damage: Damage) -> None:
-            text = f"{path}: damage at byte {damage.position:,}, {damage.size:,} bytes: {damage.reason}"
-            if self._fail:
-                raise DamageError(f"{text} (failOnDamage=false continues after it)")
-            log.warning(text)
-
-        return tell
-
-
-def _undamaged_blocks(
-    spec: CaptureSpec, stretches: Sequence[FileRange], policy: DamagePolicy
-) -> Iterator[tuple[str, RecordBlock]]:
-    for stretch in stretches:
-        tell = policy.reporter_for(stretch.path)
-        for found in _read_range(spec, stretch):
-            if isinstance(found, Damage):
-                tell(found)
+def _record_rows(spec: CaptureSpec, ranges: Sequence[FileRange]) -> Iterator[pa.RecordBatch]:
+    """Yield exchanges or messages as rows; damage fails the task or is logged."""
+    exchanges, messages = ExchangeRows(spec), MessageRows(spec) if spec.rows == "messages" else None
+    for file_range in ranges:
+        report_damage = damage_reporter(spec, file_range.path)
+        file = os.path.basename(file_range.path)
+        for part in _read_range(spec, file_range):
+            if isinstance(part, Damage):
+                report_damage(part)
+            elif messages is None:
+                yield from exchanges.build_batches(part, file)
             else:
-                yield stretch.path, found
+                yield from messages.build_batches(part, file, report_damage)
 
 
-def _read_range(spec: CaptureSpec, stretch: FileRange) -> Iterator[RecordBlock | Damage]:
-    """Yield the matching records of a range, and its damage."""
+def damage_reporter(spec: CaptureSpec, path: str) -> Callable[[Damage], None]:
+    """Return the function that reports damage in a file: it raises DamageError or logs a warning (`failOnDamage`)."""
+
+    def report(damage: Damage) -> None:
+        text = f"{path}: damage at byte {damage.position:,}, {damage.size:,} bytes: {damage.reason}"
+        if spec.fail_on_damage:
+            raise DamageError(f"{text} (failOnDamage=false continues after it)")
+        log.warning(text)
+
+    return report
+
+
+def _read_range(spec: CaptureSpec, file_range: FileRange) -> Iterator[RecordBlock | Damage]:
+    """Yield the matching records of a range, and its damage. Raises DataLossError if the file was removed."""
     try:
-        file = CaptureBlockReader(stretch.path)
+        file = CaptureBlockReader(file_range.path)
     except FileNotFoundError:
-        _report_removed(spec, stretch.path)
+        text = f"{file_range.path}: the file was removed before it was read"
+        if spec.fail_on_data_loss:
+            raise DataLossError(f"{text} (failOnDataLoss=false continues without it)") from None
+        log.warning(text)
         return
     with file:
-        if file.size < stretch.end:
-            yield Damage(file.size, stretch.end - file.size, "the file was truncated since the query began")
-        for found in blocks_in_range(file, stretch, spec.record_filter):
-            yield found if isinstance(found, Damage) else _decode_block(file, found, spec)
+        if file.size < file_range.end:
+            yield Damage(
+                file.size, file_range.end - file.size, "the file was truncated since the query began"
+            )
+        for part in blocks_in_range(file, file_range, spec.record_filter):
+            yield part if isinstance(part, Damage) else _decode_block(file, part, spec)
 
 
 def _decode_block(file: CaptureBlockReader, block: CaptureBlock, spec: CaptureSpec) -> RecordBlock | Damage:
@@ -111,21 +101,14 @@ def _decode_block(file: CaptureBlockReader, block: CaptureBlock, spec: CaptureSp
         return Damage(block.position, block.size, error.reason)
 
 
-def _report_removed(spec: CaptureSpec, path: str) -> None:
-    text = f"{path}: the file was removed before it was read"
-    if spec.fail_on_data_loss:
-        raise DataLossError(f"{text} (failOnDataLoss=false continues without it)")
-    log.warning(text)
-
-
-def _damage_rows(spec: CaptureSpec, stretches: Sequence[FileRange]) -> Iterator[pa.RecordBatch]:
+def _damage_rows(spec: CaptureSpec, ranges: Sequence[FileRange]) -> Iterator[pa.RecordBatch]:
     """Yield the damage itself as rows; finding it takes reading every block."""
     schema = spec.arrow_schema()
-    for stretch in stretches:
+    for file_range in ranges:
         rows = [
-            {"file": stretch.path, "position": each.position, "bytes": each.size, "reason": each.reason}
-            for each in _read_range(spec, stretch)
-            if isinstance(each, Damage)
+            {"file": file_range.path, "position": part.position, "bytes": part.size, "reason": part.reason}
+            for part in _read_range(spec, file_range)
+            if isinstance(part, Damage)
         ]
         if rows:
             yield pa.RecordBatch.from_pylist(rows, schema)

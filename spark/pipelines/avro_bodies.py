@@ -1,7 +1,7 @@
 """Decode Avro bodies with fastavro in Spark's Python workers, and map Avro schemas to Spark types.
 
-Spark's own `from_avro` needs a jar of exactly Spark's version, and does not tell why a body cannot be decoded. Schema
-registries are not asked: their header before the value is skipped.
+Spark's own `from_avro` needs a jar of exactly Spark's version, and does not say why a body cannot be decoded. Schema
+registries are not contacted: the header that they put before the value is skipped.
 """
 
 import json
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
 
 MAX_REASON_CHARS: Final = 200
-"""Longest reason of a failure that is stored."""
+"""Maximum length of a stored reason; longer ones are truncated."""
 
 _PRIMITIVE_TYPES: Final[dict[str, t.DataType]] = {
     "boolean": t.BooleanType(),
@@ -37,8 +37,9 @@ _LOGICAL_TYPES: Final[dict[str, t.DataType]] = {
 
 
 def make_decoder(schema_json: str, skip_bytes: int) -> "Callable[[Column], Column]":
-    """Return a function of columns: bodies to `struct<value, reason>`. Raises OptionError for a schema without a Spark
-    type.
+    """Return a function that maps a column of bodies to `struct<value, reason>`.
+
+    Raises OptionError for a schema without a Spark type.
     """
     from pyspark.sql.pandas.functions import arrow_udf
     from pyspark.sql.pandas.types import to_arrow_type
@@ -51,9 +52,9 @@ def make_decoder(schema_json: str, skip_bytes: int) -> "Callable[[Column], Colum
     def decode(bodies: pa.Array) -> pa.Array:
         return decode_bodies(bodies, schema, skip_bytes, arrow)
 
-    make: Any = arrow_udf
-    made: Callable[[Column], Column] = make(decode, result)
-    return made
+    create_udf: Any = arrow_udf
+    udf: Callable[[Column], Column] = create_udf(decode, result)
+    return udf
 
 
 def decode_bodies(bodies: pa.Array, schema: Any, skip_bytes: int, arrow: pa.DataType) -> pa.Array:
@@ -61,8 +62,12 @@ def decode_bodies(bodies: pa.Array, schema: Any, skip_bytes: int, arrow: pa.Data
     from fastavro import parse_schema
 
     parsed = parse_schema(schema)
-    found = [None if body is None else _decode_body(body, parsed, skip_bytes) for body in bodies.to_pylist()]
-    values, reasons = _to_arrow([row and row[0] for row in found], [row and row[1] for row in found], arrow)
+    decoded = [
+        None if body is None else _decode_body(body, parsed, skip_bytes) for body in bodies.to_pylist()
+    ]
+    values, reasons = _to_arrow(
+        [row and row[0] for row in decoded], [row and row[1] for row in decoded], arrow
+    )
     return pa.StructArray.from_arrays([values, reasons], fields=list(arrow))
 
 
@@ -75,24 +80,22 @@ def _decode_body(body: bytes, parsed: Any, skip_bytes: int) -> tuple[Any, str | 
         value = schemaless_reader(stream, parsed, None)
     except Exception as error:  # noqa: BLE001 - arbitrary bytes may raise anything
         return None, f"not Avro of the schema: {type(error).__name__} {error}"[:MAX_REASON_CHARS]
-    left = len(body) - stream.tell()
-    return (value, None) if left == 0 else (None, f"{left} bytes follow the value")
+    extra_bytes = len(body) - stream.tell()
+    return (value, None) if extra_bytes == 0 else (None, f"{extra_bytes} bytes follow the value")
 
 
 def _to_arrow(values: list[Any], reasons: list[str | None], arrow: pa.DataType) -> tuple[pa.Array, pa.Array]:
-    """Return Arrow arrays. A value outside the Arrow type's range (a decimal's digits, a year) becomes a reason as
-    well.
-    """
+    """Return Arrow arrays. A value out of the Arrow type's range (a decimal's digits, a year) becomes a reason, too."""
     kind = arrow.field("value").type
     try:
         return pa.array(values, kind), pa.array(reasons, pa.string())
     except (pa.ArrowException, ValueError, OverflowError):
-        for place, value in enumerate(values):
+        for row, value in enumerate(values):
             try:
                 pa.array([value], kind)
             except (pa.ArrowException, ValueError, OverflowError) as error:
-                values[place] = None
-                reasons[place] = f"does not fit the column: {error}"[:MAX_REASON_CHARS]
+                values[row] = None
+                reasons[row] = f"does not fit the column: {error}"[:MAX_REASON_CHARS]
         return pa.array(values, kind), pa.array(reasons, pa.string())
 
 
@@ -111,16 +114,20 @@ def plain_schema(schema_json: str) -> Any:
 def _drop_unknown_logical(node: Any) -> Any:
     """Drop logical types that Spark has no column for, so that their plain values remain."""
     if isinstance(node, list):
-        return [_drop_unknown_logical(each) for each in node]
+        return [_drop_unknown_logical(child) for child in node]
     if not isinstance(node, dict):
         return node
-    known = node.get("logicalType") in (*_LOGICAL_TYPES, "decimal")
-    return {key: _drop_unknown_logical(value) for key, value in node.items() if key != "logicalType" or known}
+    is_supported = node.get("logicalType") in (*_LOGICAL_TYPES, "decimal")
+    return {
+        key: _drop_unknown_logical(value)
+        for key, value in node.items()
+        if key != "logicalType" or is_supported
+    }
 
 
 def _drop_parser_marks(node: Any) -> Any:
     if isinstance(node, list):
-        return [_drop_parser_marks(each) for each in node]
+        return [_drop_parser_marks(child) for child in node]
     if not isinstance(node, dict):
         return node
     return {key: _drop_parser_marks(value) for key, value in node.items() if not key.startswith("__")}
@@ -132,7 +139,7 @@ def spark_type(schema: Any) -> t.DataType:
 
 
 class _SchemaTypes:
-    """Maps schemas to types. Named types are known from their definition on."""
+    """Maps schemas to types. A named type can be used after its definition."""
 
     def __init__(self) -> None:
         self.named: dict[str, t.DataType] = {}
@@ -158,11 +165,11 @@ class _SchemaTypes:
         return self.type_of(kind)
 
     def _by_name(self, name: str) -> t.DataType:
-        found = _PRIMITIVE_TYPES.get(name) or self.named.get(name)
-        if found is None:
-            what = "contains itself" if name in self.open else "has no type in Spark"
-            raise OptionError(f"Avro: {name} {what}")
-        return found
+        data_type = _PRIMITIVE_TYPES.get(name) or self.named.get(name)
+        if data_type is None:
+            problem = "contains itself" if name in self.open else "has no type in Spark"
+            raise OptionError(f"Avro: {name} {problem}")
+        return data_type
 
     def _logical_type(self, schema: Any) -> t.DataType | None:
         logical = schema.get("logicalType")
@@ -178,16 +185,16 @@ class _SchemaTypes:
         ]
         return t.StructType(fields)
 
-    def _remember_type(self, schema: Any, found: t.DataType) -> t.DataType:
+    def _remember_type(self, schema: Any, data_type: t.DataType) -> t.DataType:
         if "name" in schema:
-            self.named[schema["name"]] = found
-        return found
+            self.named[schema["name"]] = data_type
+        return data_type
 
     def _union_type(self, schema: list[Any]) -> t.DataType:
-        others = [each for each in schema if each != "null"]
-        if len(others) != 1:
-            raise OptionError(f"Avro: a union of {len(others)} types besides null has no type in Spark")
-        return self.type_of(others[0])
+        branches = [branch for branch in schema if branch != "null"]
+        if len(branches) != 1:
+            raise OptionError(f"Avro: a union of {len(branches)} types besides null has no type in Spark")
+        return self.type_of(branches[0])
 
 
 def _has_null(schema: Any) -> bool:

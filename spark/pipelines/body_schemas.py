@@ -1,6 +1,6 @@
 """Parse bodies by schema: JSON by a Spark schema, Avro by its own.
 
-Nothing is lost: a body that does not match leaves its row unchanged, with a reason.
+No body is lost: a row whose body does not match stays unchanged, and gets a reason.
 """
 
 import re
@@ -39,7 +39,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]*")
 
 @dataclass(frozen=True, slots=True)
 class BodySchema:
-    """Schema of a topic's bodies, and the table they go to. One of `json` and `avro` is given."""
+    """Schema of a topic's bodies, and their table. One of `json` and `avro` is set."""
 
     topic: str
     table: str
@@ -50,7 +50,7 @@ class BodySchema:
 
     @property
     def value_column(self) -> str:
-        """Column that holds the value until it is in its table."""
+        """Column of the parsed values before the rows are split by table."""
         return f"_value of {self.topic}"
 
     def check_schema(self) -> None:
@@ -81,70 +81,71 @@ def schema_from_options(topic: str, values: Mapping[str, Any]) -> BodySchema:
     return BodySchema(topic, table, values["json"], avro, values["skipBytes"], values["keepBody"])
 
 
-def read_avro_schema(given: str, where: str) -> str:
+def read_avro_schema(schema: str, where: str) -> str:
     """Return the schema's JSON, from a file if a path is given. Raises OptionError."""
     from pathlib import Path
 
-    if given.lstrip().startswith(("{", "[", '"')):
-        return given
+    if schema.lstrip().startswith(("{", "[", '"')):
+        return schema
     try:
-        return Path(given).read_text(encoding="utf-8")
+        return Path(schema).read_text(encoding="utf-8")
     except OSError as error:
-        raise OptionError(f"{where}: {given}: {error.strerror}") from error
+        raise OptionError(f"{where}: {schema}: {error.strerror}") from error
 
 
 def parse_bodies(rows: "DataFrame", bodies: Mapping[str, BodySchema]) -> "DataFrame":
-    """Add a column per schema, null for other topics, and `reason`, null where the body matches."""
+    """Add a value column per schema, null for other topics, and `reason`, null if the body matches its schema."""
     from pyspark.sql import functions as f
 
     reason = f.lit(None).cast("string")
     values = {}
     for body in bodies.values():
-        mine = f.col("topic") == body.topic
-        value, why = (_parse_json if body.json is not None else _parse_avro)(
-            body, f.when(mine, f.col("body"))
+        has_topic = f.col("topic") == body.topic
+        value, mismatch = (_parse_json if body.json is not None else _parse_avro)(
+            body, f.when(has_topic, f.col("body"))
         )
-        values[body.value_column] = f.when(mine & why.isNull(), value)
-        reason = f.when(mine, why).otherwise(reason)
+        values[body.value_column] = f.when(has_topic & mismatch.isNull(), value)
+        reason = f.when(has_topic, mismatch).otherwise(reason)
     return rows.withColumns({**values, "reason": reason})
 
 
-def _parse_json(body: BodySchema, given: "Column") -> tuple["Column", "Column"]:
+def _parse_json(body: BodySchema, raw_body: "Column") -> tuple["Column", "Column"]:
     from pyspark.sql import functions as f
     from pyspark.sql.types import StructType
 
     schema = StructType.fromDDL(body.json or "")
     assert isinstance(schema, StructType)
-    said = given.cast("string")
+    body_text = raw_body.cast("string")
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _MALFORMED}
-    parsed = f.from_json(said, StructType([*schema.fields]).add(_MALFORMED, "string"), options)
-    why = (
-        f.when(given.isNull(), f.lit("no body"))
-        .when(~f.is_valid_utf8(given), f.lit("not UTF-8"))
-        .when(~_is_one_json_value(said), f.lit("not JSON"))
+    parsed = f.from_json(body_text, StructType([*schema.fields]).add(_MALFORMED, "string"), options)
+    mismatch = (
+        f.when(raw_body.isNull(), f.lit("no body"))
+        .when(~f.is_valid_utf8(raw_body), f.lit("not UTF-8"))
+        .when(~_is_one_json_value(body_text), f.lit("not JSON"))
         .when(parsed.isNull() | parsed[_MALFORMED].isNotNull(), f.lit("does not fit the schema"))
     )
     for field in schema.fields:
         if not field.nullable:
-            why = why.when(parsed[field.name].isNull(), f.lit(f"{field.name} is missing"))
-    return parsed.dropFields(_MALFORMED), why
+            mismatch = mismatch.when(parsed[field.name].isNull(), f.lit(f"{field.name} is missing"))
+    return parsed.dropFields(_MALFORMED), mismatch
 
 
-def _is_one_json_value(said: "Column") -> "Column":
-    """Tell whether a text is a single JSON value. Spark's parsers ignore what follows the first value.
+def _is_one_json_value(body_text: "Column") -> "Column":
+    """Tell whether a text is a single JSON value. Spark's parsers ignore anything after the first value.
 
-    Text that could go unnoticed inside an array (a closing bracket) is noticed inside an object, and vice versa.
+    So the text is parsed as the only element of an array and as a member of an object. A text that closes the array
+    early (`1] [2`) breaks the object, and vice versa.
     """
     from pyspark.sql import functions as f
 
-    alone = f.json_array_length(f.concat(f.lit("["), said, f.lit("]"))) == 1
-    whole = f.try_parse_json(f.concat(f.lit('{"v":'), said, f.lit("}"))).isNotNull()
-    return f.coalesce(alone, f.lit(False)) & whole
+    is_only_element = f.json_array_length(f.concat(f.lit("["), body_text, f.lit("]"))) == 1
+    is_member = f.try_parse_json(f.concat(f.lit('{"v":'), body_text, f.lit("}"))).isNotNull()
+    return f.coalesce(is_only_element, f.lit(False)) & is_member
 
 
-def _parse_avro(body: BodySchema, given: "Column") -> tuple["Column", "Column"]:
+def _parse_avro(body: BodySchema, raw_body: "Column") -> tuple["Column", "Column"]:
     from spark.pipelines.avro_bodies import make_decoder
 
     assert body.avro is not None
-    decoded = make_decoder(body.avro, body.skip_bytes)(given)
+    decoded = make_decoder(body.avro, body.skip_bytes)(raw_body)
     return decoded["value"], decoded["reason"]

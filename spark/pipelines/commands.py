@@ -56,8 +56,9 @@ def spark(context: click.Context) -> None:
 @click.argument("pipeline", type=click.Choice(sorted(_Pipelines.MODULES)))
 def example(pipeline: str) -> None:
     """Print a commented configuration file with every key of a pipeline."""
-    found = find_pipeline(pipeline)
-    click.echo(example_file(found.tables, f"{found.doc}\n\nrmq-gateway spark {found.name} -c FILE"), nl=False)
+    declared = find_pipeline(pipeline)
+    head = f"{declared.doc}\n\nrmq-gateway spark {declared.name} -c FILE"
+    click.echo(example_file(declared.tables, head), nl=False)
 
 
 @spark.command()
@@ -69,10 +70,10 @@ def script() -> None:
 def find_pipeline(name: str) -> Pipeline:
     """Return the pipeline of that name. Raises a click exception that names missing dependencies."""
     try:
-        found: Pipeline = importlib.import_module(f"spark.pipelines.{name}").PIPELINE
+        pipeline: Pipeline = importlib.import_module(f"spark.pipelines.{name}").PIPELINE
     except ModuleNotFoundError as missing:
         raise _missing_dependency(missing) from missing
-    return found
+    return pipeline
 
 
 def _missing_dependency(missing: ModuleNotFoundError) -> click.ClickException:
@@ -85,13 +86,21 @@ def _pipeline_command(name: str, help_line: str, find: Callable[[], Pipeline]) -
     """Return the command of a pipeline, which is looked up when it runs."""
 
     @click.pass_context
-    def callback(context: click.Context, /, **given: Any) -> None:
-        sys.exit(run_pipeline(find(), submitted=bool((context.obj or {}).get("submitted")), **given))
+    def callback(context: click.Context, /, **parameters: Any) -> None:
+        submitted = bool((context.obj or {}).get("submitted"))
+        sys.exit(run_pipeline(find(), submitted=submitted, **parameters))
 
     options = [
-        click.Option(["-c", "--config", "file"], metavar="FILE", help=f"See `spark example {name}`."),
         click.Option(
-            ["--set", "sets"], multiple=True, metavar="TABLE.KEY=VALUE", help="Set one key; repeatable."
+            ["-c", "--config", "file"],
+            metavar="FILE",
+            help=f"Configuration; `spark example {name}` prints one.",
+        ),
+        click.Option(
+            ["--set", "sets"],
+            multiple=True,
+            metavar="TABLE.KEY=VALUE",
+            help="Set a configuration key; repeatable.",
         ),
         click.Option(["--master"], metavar="URL", help="Spark master (default: local[*])."),
         click.Option(["--remote"], metavar="URL", help="Spark Connect server, sc://host:15002."),
@@ -120,12 +129,12 @@ def run_pipeline(
     except OptionError as error:
         raise ConfigurationError(str(error)) from error
     flags = {"master": master, "remote": remote, **dict(map(_parse_conf, conf))}
-    given = {key: value for key, value in flags.items() if value is not None}
+    set_flags = {key: value for key, value in flags.items() if value is not None}
     try:
         if pipeline.check is not None:
             pipeline.check(config)
-        own, settings = session_conf(pipeline.name, config, given, submitted)
-        summary = _run_in_session(pipeline, config, own, settings)
+        session_options, spark_conf = session_conf(pipeline.name, config, set_flags, submitted)
+        summary = _run_in_session(pipeline, config, session_options, spark_conf)
     except ModuleNotFoundError as missing:
         raise _missing_dependency(missing) from missing
     except OptionError as error:
@@ -135,31 +144,32 @@ def run_pipeline(
 
 
 def _run_in_session(
-    pipeline: Pipeline, config: Config, own: Mapping[str, str], settings: Mapping[str, str]
+    pipeline: Pipeline, config: Config, session_options: Mapping[str, str], spark_conf: Mapping[str, str]
 ) -> Summary:
     from pyspark.errors import PySparkException
     from rich.console import Console
 
-    session: Any = open_session(own, settings) if pipeline.on_spark else None
+    session: Any = open_session(session_options, spark_conf) if pipeline.on_spark else None
     try:
         return pipeline.run(Job(session, config, Console(stderr=True)))
     except OptionError:
         raise
     except (SparkRocketmqError, PySparkException) as error:
-        said = error_text(error)
-        kind = ConfigurationError if said.startswith("OptionError: ") else click.ClickException
-        raise kind(config.redact_secrets(said.removeprefix("OptionError: "))) from None
+        text = error_text(error)
+        # Spark turns errors of Python workers into text, so that the class is known by its name only.
+        kind = ConfigurationError if text.startswith("OptionError: ") else click.ClickException
+        raise kind(config.redact_secrets(text.removeprefix("OptionError: "))) from None
     finally:
         if session is not None:
             session.stop()
 
 
 def error_text(error: Exception) -> str:
-    """Return an error's text without the JVM's stack: the last line from this package if there is one."""
+    """Return an error's text without the JVM's stack: the last line about an error of this package if there is one."""
     lines = [line.strip() for line in str(error).splitlines()]
-    ours = [line for line in lines if line.startswith("spark.errors.")]
-    if ours:
-        return ours[-1].removeprefix("spark.errors.")
+    own_lines = [line for line in lines if line.startswith("spark.errors.")]
+    if own_lines:
+        return own_lines[-1].removeprefix("spark.errors.")
     return "\n".join(line for line in lines if line and not line.startswith("at "))
 
 
@@ -197,36 +207,36 @@ def session_conf(
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Return (master, remote and appName; Spark's configuration). Flags override the file, the file the defaults.
 
-    Under spark-submit its own master applies, whatever the file says; a flag overrides that, too.
+    Under spark-submit the master of spark-submit replaces that of the file; a flag overrides both.
     """
-    own, conf = spark_settings(config)
-    own = {"appName": f"rmq-gateway {name}", **own}
-    places = {key: value for key, value in flags.items() if key in ("master", "remote")}
-    own = {"appName": own["appName"], **places} if places else own
+    options, conf = spark_settings(config)
+    options = {"appName": f"rmq-gateway {name}", **options}
+    cluster_flags = {key: value for key, value in flags.items() if key in ("master", "remote")}
+    options = {"appName": options["appName"], **cluster_flags} if cluster_flags else options
     conf = {**({} if submitted else DEFAULT_CONF), **conf}
     conf |= {key: value for key, value in flags.items() if key not in ("master", "remote")}
-    if "remote" in own or (submitted and "master" not in places):
-        own.pop("master", None)
+    if "remote" in options or (submitted and "master" not in cluster_flags):
+        options.pop("master", None)
     else:
-        own.setdefault("master", "local[*]")
-    return own, conf
+        options.setdefault("master", "local[*]")
+    return options, conf
 
 
-def open_session(own: Mapping[str, str], conf: Mapping[str, str]) -> "SparkSession":
-    """Open a session that knows the sources. A Spark Connect server finds them itself, as they are installed there."""
+def open_session(options: Mapping[str, str], conf: Mapping[str, str]) -> "SparkSession":
+    """Open a session that knows the sources. A Spark Connect server must have them installed, and finds them itself."""
     from pyspark.sql import SparkSession
 
     from spark.session.registration import register
 
     set_python(conf)
     builder: Any = SparkSession.builder
-    builder = builder.appName(own["appName"])
-    builder = builder.remote(own["remote"]) if "remote" in own else builder
-    builder = builder.master(own["master"]) if "master" in own else builder
+    builder = builder.appName(options["appName"])
+    builder = builder.remote(options["remote"]) if "remote" in options else builder
+    builder = builder.master(options["master"]) if "master" in options else builder
     for key, value in conf.items():
         builder = builder.config(key, value)
     session: SparkSession = builder.getOrCreate()
-    if "remote" not in own:
+    if "remote" not in options:
         register(session)
     return session
 

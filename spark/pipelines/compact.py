@@ -28,20 +28,20 @@ COMPACT: Final = (
 def run(job: Job) -> Summary:
     """Compact the tables. Raises OptionError for an unknown table, TableError if another process compacts one."""
     ingest = prepare_ingest(job)
-    known = [MESSAGES, QUARANTINE, *(body.table for body in ingest.bodies.values())]
+    all_tables = [MESSAGES, QUARANTINE, *(body.table for body in ingest.bodies.values())]
     settings = job.config["compact"]
-    wanted = settings["tables"] or known
-    for name in wanted:
-        if name not in known:
-            raise OptionError(f"[compact]: there is no table {name}; tables: {', '.join(known)}")
-    done = []
-    for name in wanted:
+    selected = settings["tables"] or all_tables
+    for name in selected:
+        if name not in all_tables:
+            raise OptionError(f"[compact]: there is no table {name}; tables: {', '.join(all_tables)}")
+    rows = []
+    for name in selected:
         table = ingest.open_table(name, job.session)
         with job.timed_step(f"compacting {name}"):
-            told = table.compact(settings["targetMB"] << 20, settings["keepHours"])
-        done.append((name, table.format, told.files_before, told.files_after))
-    files = {"files before": sum(row[2] for row in done), "files after": sum(row[3] for row in done)}
-    return Summary("compact", files, (Section("tables", ("table", "format", "before", "after"), done),))
+            result = table.compact(settings["targetMB"] << 20, settings["keepHours"])
+        rows.append((name, table.format, result.files_before, result.files_after))
+    files = {"files before": sum(row[2] for row in rows), "files after": sum(row[3] for row in rows)}
+    return Summary("compact", files, (Section("tables", ("table", "format", "before", "after"), rows),))
 
 
 PIPELINE: Final = Pipeline(

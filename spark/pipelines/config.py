@@ -1,7 +1,7 @@
-"""A pipeline's configuration: a TOML file with tables of declared options, `--set`, and Spark's own table `[spark]`.
+"""A pipeline's configuration: a TOML file with tables of declared options, `--set`, and the table `[spark]` for Spark.
 
-Values become texts and are parsed like a data source's options, so a key means the same in a file as in `.option(…)`.
-Commented example files are made from the declarations.
+Values become texts and are parsed like the options of a data source, so a key means the same in a file as in
+`.option(…)`. Commented example files are made from the declarations.
 """
 
 import json
@@ -34,9 +34,9 @@ _VARIABLE: Final = re.compile(r"\$\{(\w+)\}")
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """A loaded configuration. `values` are typed; `texts` are the given ones, as a data source takes them.
+    """A loaded configuration, by the full names of tables. `values` are typed; `texts` are as a data source takes them.
 
-    Both are by the table's full name. `texts` contain secrets: print `redacted_texts` instead.
+    `texts` has only the keys that the user set. It contains secrets: print `redacted_texts` instead.
     """
 
     values: Mapping[str, dict[str, Any]]
@@ -45,23 +45,23 @@ class Config:
     declared: Mapping[str, tuple[Option, ...]] = field(repr=False)
 
     def redacted_texts(self) -> dict[str, dict[str, str]]:
-        """Return the given texts with secrets replaced."""
+        """Return `texts` with secrets replaced."""
         return {name: shown(texts, self.declared[name]) for name, texts in self.texts.items()}
 
     def tables_below(self, prefix: str) -> dict[str, dict[str, Any]]:
-        """Return the typed tables of `prefix.*` by the rest of their names."""
+        """Return the typed tables of `prefix.*` by the part of their names after the prefix."""
         start = f"{prefix}."
         return {
             name.removeprefix(start): values for name, values in self.values.items() if name.startswith(start)
         }
 
-    def redact_secrets(self, said: str) -> str:
-        """Return a text without any configured secret."""
+    def redact_secrets(self, message: str) -> str:
+        """Return a message with all configured secrets replaced."""
         for table, texts in self.texts.items():
             for name, value in shown(texts, self.declared[table]).items():
                 if value == REDACTED and texts[name]:
-                    said = said.replace(texts[name], REDACTED)
-        return said
+                    message = message.replace(texts[name], REDACTED)
+        return message
 
 
 def load_config(tables: Tables, file: str | None, sets: Sequence[str] = ()) -> Config:
@@ -69,17 +69,19 @@ def load_config(tables: Tables, file: str | None, sets: Sequence[str] = ()) -> C
 
     Raises OptionError, which names file, table and key, and the most similar name.
     """
-    given = _read_file(tables, file) if file else {}
-    for each in sets:
-        table, key, value = _split_set(tables, each)
+    texts = _read_file(tables, file) if file else {}
+    for assignment in sets:
+        table, key, value = _split_set(tables, assignment)
         _set_key(
-            given.setdefault(table, {}), key, _expand_variables(value, f"--set {each.partition('=')[0]}")
+            texts.setdefault(table, {}),
+            key,
+            _expand_variables(value, f"--set {assignment.partition('=')[0]}"),
         )
-    spark = given.pop("spark", {})
+    spark = texts.pop("spark", {})
     declared = {name: options for name, options in tables.items() if not name.endswith(".*")}
-    declared |= {name: _options_of(tables, name) for name in given}
-    values = {name: read_options(given.get(name, {}), declared[name], f"[{name}]") for name in declared}
-    return Config(values, {name: given.get(name, {}) for name in declared}, spark, declared)
+    declared |= {name: _options_of(tables, name) for name in texts}
+    values = {name: read_options(texts.get(name, {}), declared[name], f"[{name}]") for name in declared}
+    return Config(values, {name: texts.get(name, {}) for name in declared}, spark, declared)
 
 
 # -- files --------------------------------------------------------------------------------------------------------
@@ -92,19 +94,19 @@ def _read_file(tables: Tables, file: str) -> dict[str, dict[str, str]]:
         raise OptionError(f"{file}: {error.strerror or error}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise OptionError(f"{file}: {error}") from error
-    given: dict[str, dict[str, str]] = {}
+    texts: dict[str, dict[str, str]] = {}
     for name, content in parsed.items():
         if not isinstance(content, dict):
             raise OptionError(f"{file}: {name} is outside of any table; tables: {_list_tables(tables)}")
         for table, keys in _split_named_tables(tables, name, content, file).items():
-            given[table] = _option_texts(keys, _options_of(tables, table), f"{file}: [{table}]")
-    return given
+            texts[table] = _option_texts(keys, _options_of(tables, table), f"{file}: [{table}]")
+    return texts
 
 
 def _split_named_tables(
     tables: Tables, name: str, content: dict[str, Any], file: str
 ) -> dict[str, dict[str, Any]]:
-    """Return the tables of one top-level table: itself, or those below it if users name them."""
+    """Return the tables of one top-level table: itself, or the tables below it if users choose their names."""
     if name == "spark" or name in tables:
         return {name: content}
     if f"{name}.*" not in tables:
@@ -120,14 +122,14 @@ def _option_texts(
 ) -> dict[str, str]:
     """Return TOML values as texts. Nested tables become keys with dots, or JSON if a key of that name is declared."""
     names = {name.lower() for option in options for name in option.names}
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for key, value in keys.items():
         name = prefix + key
         if isinstance(value, dict) and name.lower() not in names:
-            found |= _option_texts(value, options, where, f"{name}.")
+            texts |= _option_texts(value, options, where, f"{name}.")
         else:
-            found[name] = _expand_variables(_value_text(value, f"{where} {name}"), f"{where} {name}")
-    return found
+            texts[name] = _expand_variables(_value_text(value, f"{where} {name}"), f"{where} {name}")
+    return texts
 
 
 def _value_text(value: Any, where: str) -> str:
@@ -136,7 +138,7 @@ def _value_text(value: Any, where: str) -> str:
     if isinstance(value, dict):
         return json.dumps(value, sort_keys=True)
     if isinstance(value, list):
-        return ",".join(_value_text(each, where) for each in value)
+        return ",".join(_value_text(element, where) for element in value)
     if isinstance(value, str | int | float):
         return str(value)
     isoformat = getattr(value, "isoformat", None)
@@ -146,7 +148,7 @@ def _value_text(value: Any, where: str) -> str:
 
 
 def _expand_variables(value: str, where: str) -> str:
-    """Replace `${NAME}` by the environment's value, so that files need not contain secrets."""
+    """Replace `${NAME}` by the value of the environment variable, so that files need not contain secrets."""
 
     def look_up(match: re.Match[str]) -> str:
         if match[1] not in os.environ:
@@ -166,14 +168,14 @@ def _set_key(table: dict[str, str], key: str, value: str) -> None:
     table[key] = value
 
 
-def _split_set(tables: Tables, each: str) -> tuple[str, str, str]:
-    path, equals, value = each.partition("=")
+def _split_set(tables: Tables, assignment: str) -> tuple[str, str, str]:
+    path, equals, value = assignment.partition("=")
     name, dot, key = path.strip().partition(".")
     if f"{name}.*" in tables and name not in tables:
         below, dot, key = key.partition(".")
         name = f"{name}.{below}"
     if not equals or not dot or not key:
-        raise OptionError(f"--set {each}: expected table.key=value")
+        raise OptionError(f"--set {assignment}: expected table.key=value")
     if name != "spark":
         try:
             _options_of(tables, name)
@@ -189,8 +191,8 @@ def _options_of(tables: Tables, name: str) -> tuple[Option, ...]:
 
 
 def _unknown_table_text(tables: Tables, name: str) -> str:
-    known = [*(each.removesuffix(".*") for each in tables), "spark"]
-    near = nearest_name(name, known)
+    table_names = [*(table.removesuffix(".*") for table in tables), "spark"]
+    near = nearest_name(name, table_names)
     return f"there is no table [{name}]" + (
         f"; did you mean [{near}]?" if near else f"; tables: {_list_tables(tables)}"
     )
@@ -231,14 +233,14 @@ def example_file(tables: Tables, head: str) -> str:
 
 
 def _example_option(option: Option) -> str:
-    said = option.description
+    description = option.description
     if option.secret:
-        said += ' "${NAME}" reads it from the environment.'
-    return f"{_toml_comment(said)}\n# {option.name} = {_toml_default(option.default)}\n"
+        description += ' "${NAME}" reads it from the environment.'
+    return f"{_toml_comment(description)}\n# {option.name} = {_toml_default(option.default)}\n"
 
 
-def _toml_comment(said: str) -> str:
-    return "\n".join(comment(said, width_chars=0))
+def _toml_comment(content: str) -> str:
+    return "\n".join(comment(content, width_chars=0))
 
 
 def _toml_default(default: Any) -> str:

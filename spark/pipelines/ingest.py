@@ -4,8 +4,8 @@ Each micro-batch is appended to the table `messages`; topics of `[bodies.<topic>
 whose body does not match its schema go to `quarantine`, with the reason.
 
 Theory of operation: the checkpoint fixes which offsets belong to a batch id, and a table accepts each (query id,
-batch id) once. After a crash the run is started again in the same way; Spark repeats the last batch under the same
-id, and tables that already have it ignore it.
+batch id) once. After a crash the same command is run again: Spark repeats the last batch under its old id, and tables
+that already have that batch ignore it.
 """
 
 import json
@@ -84,12 +84,12 @@ class IngestTally:
     size_bytes: int = 0
     already_present: int = 0
 
-    def add_result(self, table: str, batch_id: int, told: AppendResult) -> None:
-        self.batches[batch_id] += sum(told.rows.values())
-        self.rows.setdefault(table, Counter()).update(told.rows)
-        self.files += told.files
-        self.size_bytes += told.size_bytes
-        self.already_present += told.already_present
+    def add_result(self, table: str, batch_id: int, result: AppendResult) -> None:
+        self.batches[batch_id] += sum(result.rows.values())
+        self.rows.setdefault(table, Counter()).update(result.rows)
+        self.files += result.files
+        self.size_bytes += result.size_bytes
+        self.already_present += result.already_present
 
 
 @dataclass(slots=True)
@@ -113,17 +113,18 @@ class Ingest:
         if not self.bodies:
             self._append_rows(MESSAGES, batch_id, unread)
             return
-        read = parse_bodies(by_day(unread.messages()), self.bodies).persist()
+        # Persisted, since each table takes its part of the rows in a write of its own.
+        parsed = parse_bodies(by_day(unread.messages()), self.bodies).persist()
         try:
-            for name, part in split_by_table(read, self.bodies).items():
+            for name, part in split_by_table(parsed, self.bodies).items():
                 self._append_rows(name, batch_id, part)
         finally:
-            read.unpersist()
+            parsed.unpersist()
 
     def _append_rows(self, name: str, batch_id: int, rows: "DataFrame | Unread") -> None:
         assert self.app_id is not None
-        told = self.open_table(name, rows.sparkSession).append(self.app_id, batch_id, rows)
-        self.tally.add_result(name, batch_id, told)
+        result = self.open_table(name, rows.sparkSession).append(self.app_id, batch_id, rows)
+        self.tally.add_result(name, batch_id, result)
 
     def open_table(self, name: str, session: "SparkSession") -> Table:
         """Open a table below the root."""
@@ -133,26 +134,26 @@ class Ingest:
 def query_id(session: "SparkSession", checkpoint: str) -> str:
     """Return the id of a checkpoint's query: new with each new checkpoint, the same after each restart."""
     lines = session.read.text(f"{checkpoint}/metadata").collect()
-    found: str = json.loads("".join(row[0] for row in lines))["id"]
-    return found
+    identifier: str = json.loads("".join(row[0] for row in lines))["id"]
+    return identifier
 
 
-def split_by_table(read: "DataFrame", bodies: Mapping[str, BodySchema]) -> dict[str, "DataFrame"]:
+def split_by_table(parsed: "DataFrame", bodies: Mapping[str, BodySchema]) -> dict[str, "DataFrame"]:
     """Return the rows of each table from the result of `parse_bodies`; each row goes to exactly one."""
     from pyspark.sql import functions as f
 
     values = {body.value_column for body in bodies.values()}
-    good = f.col("reason").isNull()
-    without = f.col("topic").isin(list(bodies))
-    found = {
-        QUARANTINE: read.where(~good).drop(*values),
-        MESSAGES: read.where(good & ~without).drop("reason", *values),
+    matches = f.col("reason").isNull()
+    has_own_table = f.col("topic").isin(list(bodies))
+    rows_by_table = {
+        QUARANTINE: parsed.where(~matches).drop(*values),
+        MESSAGES: parsed.where(matches & ~has_own_table).drop("reason", *values),
     }
     for body in bodies.values():
-        rows = read.where(good & (f.col("topic") == body.topic))
+        rows = parsed.where(matches & (f.col("topic") == body.topic))
         rows = rows.drop("reason", *(values - {body.value_column}), *(() if body.keep_body else ("body",)))
-        found[body.table] = rows.withColumnRenamed(body.value_column, "value")
-    return found
+        rows_by_table[body.table] = rows.withColumnRenamed(body.value_column, "value")
+    return rows_by_table
 
 
 def run(job: Job) -> Summary:
@@ -161,18 +162,18 @@ def run(job: Job) -> Summary:
     session = job.session
     for body in ingest.bodies.values():
         body.check_schema()
-    given = {
+    options = {
         key: value for key, value in job.option_texts("source").items() if key not in ("schema", "columns")
     }
-    stream = session.readStream.format(SOURCE).options(**given, schema=RANGES_SCHEMA).load()
+    stream = session.readStream.format(SOURCE).options(**options, schema=RANGES_SCHEMA).load()
     settings = job.config["run"]
     trigger: dict[str, Any] = {"processingTime": settings["every"]}
     if settings["availableNow"]:
         trigger = {"availableNow": True}
     writer = stream.writeStream.queryName("ingest").option("checkpointLocation", ingest.checkpoint)
     writer = writer.foreachBatch(ingest).trigger(**trigger)
-    watched = follow_with_restarts(job, writer.start, ingest.tally.batches)
-    return build_summary(ingest, watched, session, settings["failOnBadBodies"])
+    totals = follow_with_restarts(job, writer.start, ingest.tally.batches)
+    return build_summary(ingest, totals, session, settings["failOnBadBodies"])
 
 
 def check_ingest(config: Config) -> tuple[dict[str, BodySchema], ReadSpec]:
@@ -184,17 +185,19 @@ def check_ingest(config: Config) -> tuple[dict[str, BodySchema], ReadSpec]:
         topic: schema_from_options(topic, values) for topic, values in config.tables_below("bodies").items()
     }
     names = Counter([MESSAGES, QUARANTINE, *(body.table for body in bodies.values())])
-    twice = [name for name, count in names.items() if count > 1]
-    if twice:
-        raise OptionError(f"[bodies]: more than one table is named {twice[0]}; set table")
+    duplicates = [name for name, count in names.items() if count > 1]
+    if duplicates:
+        raise OptionError(
+            f"[bodies]: more than one table is named {duplicates[0]}: set table to another name"
+        )
     values = source_options(config.texts["source"])
     refuse_batch_options(values)
     spec = read_spec(values)
-    missing = [
+    missing_columns = [
         name for name in REQUIRED_COLUMNS if name not in (column.name for column in spec.selected_columns())
     ]
-    if missing:
-        raise OptionError(f"[source]: the table requires the columns {', '.join(missing)}")
+    if missing_columns:
+        raise OptionError(f"[source]: the table requires the columns {', '.join(missing_columns)}")
     return bodies, spec
 
 
@@ -231,9 +234,7 @@ def follow_with_restarts(
     return job.follow_query(start(), "ingest", rows)
 
 
-def build_summary(
-    ingest: Ingest, watched: QueryTotals, session: "SparkSession", fail_on_bad: bool
-) -> Summary:
+def build_summary(ingest: Ingest, totals: QueryTotals, session: "SparkSession", fail_on_bad: bool) -> Summary:
     """Sum up the run, by topic and by table."""
     tally = ingest.tally
     bad = tally.rows.get(QUARANTINE, Counter[str]())
@@ -246,13 +247,13 @@ def build_summary(
     ]
     figures = {
         "rows": good.total() + bad.total(),
-        "batches": watched.batches,
+        "batches": totals.batches,
         "quarantined": bad.total(),
-        "appended before": tally.already_present,
+        "already in the table": tally.already_present,
         "files": tally.files,
         "MB": round(tally.size_bytes / 1e6, 3),
-        "behind": watched.behind,
-        "seconds": round(watched.elapsed_s, 1),
+        "behind": totals.behind,
+        "seconds": round(totals.elapsed_s, 1),
     }
     sections = (
         Section("topics", ("topic", "rows", "quarantined"), topics),

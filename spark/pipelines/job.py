@@ -36,9 +36,8 @@ POLL_INTERVAL_S = 1
 class Pipeline:
     """A declared pipeline: the `tables` of its TOML file, and the function that runs it. `doc` may have several lines.
 
-    `check` raises OptionError for a configuration that cannot work; it runs before Spark starts, which takes long, and
-    what it returns is not used. A pipeline that only reads other pipelines' results needs no session (`on_spark`
-    false), and gets none.
+    `check` raises OptionError for a configuration that cannot work. It runs before Spark starts, which takes seconds;
+    its result is not used. A pipeline that only reads other pipelines' results gets no session (`on_spark` false).
     """
 
     name: str
@@ -103,13 +102,13 @@ def _format_value(value: Any) -> str:
 
 
 class QueryTotals:
-    """Totals of a query's batches, each counted once however often it is reported.
+    """Totals of a query's batches. A batch counts once, however often Spark reports it.
 
-    `counted` are the rows of each batch, for queries whose rows are not messages.
+    `rows_by_batch` replaces Spark's counts, for queries whose rows are not messages.
     """
 
-    def __init__(self, counted: Mapping[int, int] | None = None) -> None:
-        self._counted = counted
+    def __init__(self, rows_by_batch: Mapping[int, int] | None = None) -> None:
+        self._rows_by_batch = rows_by_batch
         self.batches = 0
         self.rows = 0
         self.rows_per_second = 0.0
@@ -122,27 +121,27 @@ class QueryTotals:
         """Seconds since the totals were created."""
         return time.monotonic() - self._began_s
 
-    def add_progress(self, progress: Iterable[Any]) -> bool:
-        """Add batches that were not counted yet; return whether there were any."""
-        new_batches = [each for each in progress if each["batchId"] > self._newest]
-        for each in new_batches:
-            self._newest = each["batchId"]
-            rows = self._count_rows(each)
+    def add_progress(self, reports: Iterable[Any]) -> bool:
+        """Add the batches that were not counted yet; return whether there were any."""
+        new_reports = [report for report in reports if report["batchId"] > self._newest]
+        for report in new_reports:
+            self._newest = report["batchId"]
+            rows = self._count_rows(report)
             self.batches += 1 if rows else 0
             self.rows += rows
-            self.rows_per_second = 1000 * rows / max(1, each["durationMs"].get("triggerExecution", 1))
-            self.behind = messages_behind(each["sources"])
-        return bool(new_batches)
+            self.rows_per_second = 1000 * rows / max(1, report["durationMs"].get("triggerExecution", 1))
+            self.behind = messages_behind(report["sources"])
+        return bool(new_reports)
 
-    def _count_rows(self, progress: Any) -> int:
-        if self._counted is not None:
-            return self._counted.get(progress["batchId"], 0)
-        return sum(source["numInputRows"] for source in progress["sources"])
+    def _count_rows(self, report: Any) -> int:
+        if self._rows_by_batch is not None:
+            return self._rows_by_batch.get(report["batchId"], 0)
+        return sum(source["numInputRows"] for source in report["sources"])
 
     def status_line(self) -> str:
         """Return a one-line status."""
-        said = f"batch {self._newest}, {self.rows:,} rows, {self.rows_per_second:,.0f} rows/s"
-        return said if self.behind is None else f"{said}, {self.behind:,} behind"
+        line = f"batch {self._newest}, {self.rows:,} rows, {self.rows_per_second:,.0f} rows/s"
+        return line if self.behind is None else f"{line}, {self.behind:,} messages behind"
 
 
 def messages_behind(sources: Iterable[Any]) -> int | None:
@@ -212,20 +211,19 @@ class Job:
     ) -> QueryTotals:
         """Wait for a streaming query to end, showing its batches. SIGTERM and Ctrl-C stop it gracefully.
 
-        `rows` are the rows of each batch, for queries whose rows Spark does not count. Raises what the query failed
-        with.
+        `rows` replaces Spark's counts of each batch's rows. Raises the error that the query failed with.
         """
-        watched = QueryTotals(rows)
+        totals = QueryTotals(rows)
         with self._stopped_by_signals(), self.console.status(what) as status:
             while not query.awaitTermination(POLL_INTERVAL_S):
                 if self.stopping.is_set():
                     query.stop()
-                if watched.add_progress(query.recentProgress):
-                    status.update(f"{what}: {watched.status_line()}")
+                if totals.add_progress(query.recentProgress):
+                    status.update(f"{what}: {totals.status_line()}")
                     if not self.console.is_terminal:
-                        self.print_progress(f"{what}: {watched.status_line()}")
-        watched.add_progress(query.recentProgress)
-        return watched
+                        self.print_progress(f"{what}: {totals.status_line()}")
+        totals.add_progress(query.recentProgress)
+        return totals
 
     @contextmanager
     def _stopped_by_signals(self) -> Iterator[None]:

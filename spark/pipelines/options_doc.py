@@ -1,6 +1,6 @@
 """Generate the tables of options and columns in docs from their declarations.
 
-A document marks the place of a table; the text between the two comments is replaced:
+A document marks each table by two comments, and the text between them is replaced:
 
     <!-- options: spark.source.options.OPTIONS -->
     <!-- columns: spark.schema.COLUMNS -->
@@ -66,7 +66,7 @@ def options_table(options: Iterable[Option]) -> str:
 
 def columns_table(columns: Iterable[Any]) -> str:
     """Return a Markdown table of columns, each with a name, a `ddl` and a `doc`."""
-    rows = [(code_cell(each.name), code_cell(each.ddl), each.doc) for each in columns]
+    rows = [(code_cell(column.name), code_cell(column.ddl), column.doc) for column in columns]
     return markdown_table(("column", "type", "meaning"), rows)
 
 

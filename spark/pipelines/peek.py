@@ -17,13 +17,13 @@ PEEK = (
 
 
 def run(job: Job) -> Summary:
-    """Read a batch as `[source]` says, and show the first rows."""
-    wanted = job.config["peek"]
+    """Read a batch with the options of `[source]`, and show its first rows."""
+    settings = job.config["peek"]
     frame = job.session.read.format(SOURCE).options(**job.option_texts("source")).load()
     columns = [name for name in COLUMNS if name in frame.columns] or frame.columns
     with job.timed_step("reading"):
-        found = frame.select(*columns).limit(wanted["rows"]).collect()
-    rows = [[_format_cell(value, wanted["bodyChars"]) for value in row] for row in found]
+        messages = frame.select(*columns).limit(settings["rows"]).collect()
+    rows = [[_format_cell(value, settings["bodyChars"]) for value in row] for row in messages]
     return Summary("Messages", {"shown": len(rows)}, [Section("First", columns, rows)])
 
 
@@ -35,8 +35,8 @@ def _format_cell(value: Any, chars: int) -> str | int:
         value = bytes(value[: 4 * chars]).decode("utf-8", "backslashreplace")
     if isinstance(value, dict | list):
         value = json.dumps(value, default=str)
-    said = "" if value is None else str(value)
-    return said if len(said) <= chars else f"{said[:chars]}…"
+    content = "" if value is None else str(value)
+    return content if len(content) <= chars else f"{content[:chars]}…"
 
 
 def check(config: Config) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 FORMAT: Final = 1
-"""Version of the JSON; it changes when a field's meaning does."""
+"""Version of the JSON; it changes when the meaning of a field changes."""
 
 TABLE: Final = (
     Option("path", text, None, "Directory below which the tables of `ingest` are."),
@@ -44,7 +44,7 @@ PROFILE: Final = (
         "topics",
         integer(1, 200),
         20,
-        "Number of topics listed by name, the busiest; the rest is summed up as (others).",
+        "Number of topics listed by name, the busiest first; all further topics are summed up as (others).",
     ),
     Option("keys", integer(1, 1000), 10, "Number of keys listed per topic."),
     Option("queues", integer(1, 1000), 64, "Number of queues listed per topic."),
@@ -54,43 +54,44 @@ PROFILE: Final = (
 
 
 def run(job: Job) -> Summary:
-    """Measure what the tables `[source]`, `[table]` and `[capture]` name, and write the files of `[profile]`."""
-    wanted = job.config["profile"]
-    found = measure_traffic(job)
-    if wanted["json"]:
-        _write_atomically(wanted["json"], json.dumps(found, indent=1))
-        job.print_progress(f"figures: {wanted['json']}")
-    if wanted["html"]:
+    """Measure the inputs of `[source]`, `[table]` and `[capture]`, and write the files of `[profile]`."""
+    settings = job.config["profile"]
+    profile = measure_traffic(job)
+    if settings["json"]:
+        _write_atomically(settings["json"], json.dumps(profile, indent=1))
+        job.print_progress(f"figures: {settings['json']}")
+    if settings["html"]:
         from spark.profiling.page import render_page
 
-        _write_atomically(wanted["html"], render_page(found))
-        job.print_progress(f"report: {wanted['html']}")
-    return build_summary(found)
+        _write_atomically(settings["html"], render_page(profile))
+        job.print_progress(f"report: {settings['html']}")
+    return build_summary(profile)
 
 
 def measure_traffic(job: Job) -> dict[str, Any]:
-    """The profile; docs/how-to/spark/profile.md says what is in it. Raises OptionError where no input is given."""
+    """Return the profile, as docs/how-to/spark/profile.md describes it."""
     from spark.profiling.exchange_profile import profile_exchanges
     from spark.profiling.message_profile import ProfileLimits, TimeAxis, profile_messages
 
-    wanted = job.config["profile"]
-    bounds = ProfileLimits(*(wanted[name] for name in ("topics", "keys", "queues", "clients", "points")))
-    messages, exchanges = _read_messages(job, wanted["key"]), _read_exchanges(job)
-    found: dict[str, Any] = {"format": FORMAT, "title": wanted["title"], "inputs": _describe_inputs(job)}
-    found["messages"] = _profile_persisted(
+    settings = job.config["profile"]
+    bounds = ProfileLimits(*(settings[name] for name in ("topics", "keys", "queues", "clients", "points")))
+    messages, exchanges = _read_messages(job, settings["key"]), _read_exchanges(job)
+    profile: dict[str, Any] = {"format": FORMAT, "title": settings["title"], "inputs": _describe_inputs(job)}
+    profile["messages"] = _profile_persisted(
         job,
         "messages",
         messages,
         lambda frame: profile_messages(frame, bounds, lambda topics: _count_queues(job, topics)),
     )
-    span = None
-    if found["messages"] is not None:
-        span = TimeAxis(*(found["messages"][name] for name in ("from_ms", "until_ms", "step_s")))
-    in_same_time = span if not job.option_texts("source") and not job.config["table"]["path"] else None
-    found["exchanges"] = _profile_persisted(
-        job, "exchanges", exchanges, lambda frame: profile_exchanges(frame, bounds, in_same_time)
+    # Messages and exchanges of the same capture share a time axis, so that their plots can be compared.
+    time_axis = None
+    if profile["messages"] is not None:
+        time_axis = TimeAxis(*(profile["messages"][name] for name in ("from_ms", "until_ms", "step_s")))
+    shared_axis = time_axis if not job.option_texts("source") and not job.config["table"]["path"] else None
+    profile["exchanges"] = _profile_persisted(
+        job, "exchanges", exchanges, lambda frame: profile_exchanges(frame, bounds, shared_axis)
     )
-    return found
+    return profile
 
 
 def _count_queues(job: Job, topics: Sequence[str]) -> dict[str, int]:
@@ -99,12 +100,12 @@ def _count_queues(job: Job, topics: Sequence[str]) -> dict[str, int]:
         return {}
     client = ClusterClient(read_spec(source_options(job.option_texts("source"))).endpoint)
     try:
-        found = client.find_queues(topics)
+        queues = client.find_queues(topics)
     except EndpointError:
         return {}  # a static topic, for instance; the messages were read already
     finally:
         client.close()
-    return Counter(queue.topic for queue in found)
+    return Counter(queue.topic for queue in queues)
 
 
 def _read_messages(job: Job, key: str) -> "DataFrame":
@@ -131,19 +132,19 @@ def _read_exchanges(job: Job) -> "DataFrame | None":
 
 
 def _profile_persisted(
-    job: Job, what: str, frame: "DataFrame | None", profiled: "Callable[[DataFrame], dict[str, Any] | None]"
+    job: Job, what: str, frame: "DataFrame | None", measure: "Callable[[DataFrame], dict[str, Any] | None]"
 ) -> dict[str, Any] | None:
     """Measure a frame whose narrow columns are persisted meanwhile, so that its source is read once."""
     from pyspark import StorageLevel
 
     if frame is None:
         return None
-    kept = frame.persist(StorageLevel.MEMORY_AND_DISK)
+    persisted = frame.persist(StorageLevel.MEMORY_AND_DISK)
     try:
         with job.timed_step(f"profile of {what}"):
-            return profiled(kept)
+            return measure(persisted)
     finally:
-        kept.unpersist()
+        persisted.unpersist()
 
 
 def _describe_inputs(job: Job) -> dict[str, str]:
@@ -167,9 +168,9 @@ def _write_atomically(path: str, content: str) -> None:
     part.replace(target)
 
 
-def build_summary(found: dict[str, Any]) -> Summary:
+def build_summary(profile: dict[str, Any]) -> Summary:
     """Return the summary shown at the end."""
-    messages, exchanges = found["messages"], found["exchanges"]
+    messages, exchanges = profile["messages"], profile["exchanges"]
     figures: dict[str, Any] = {}
     sections = []
     if messages is not None:
@@ -183,23 +184,23 @@ def build_summary(found: dict[str, Any]) -> Summary:
         columns = ("topic", "messages", "bytes", "size p99", "keys", "busiest key", "queues max/mean")
         rows = [
             (
-                each["topic"],
-                each["messages"],
-                each["bytes"],
-                each["size_bytes"]["p99"],
-                each["keys"]["distinct"],
-                each["keys"]["top_share"],
-                each["queues"]["max_over_mean"] if each["queues"] else None,
+                topic["topic"],
+                topic["messages"],
+                topic["bytes"],
+                topic["size_bytes"]["p99"],
+                topic["keys"]["distinct"],
+                topic["keys"]["top_share"],
+                topic["queues"]["max_over_mean"] if topic["queues"] else None,
             )
-            for each in messages["topics"]
+            for topic in messages["topics"]
         ]
         sections.append(Section("Topics", columns, rows))
     if exchanges is not None:
         sends = exchanges["sends"]
         figures |= {"exchanges": exchanges["exchanges"], "sends": sends["count"], "refused": sends["refused"]}
-        rows_us = [(side, *some.values()) for side, some in sends["latency_us"].items()]
+        rows_us = [(side, *quantiles.values()) for side, quantiles in sends["latency_us"].items()]
         sections.append(Section("Latency of sends, us", ("side", "p50", "p90", "p99", "max"), rows_us))
-    return Summary(found["title"], figures, sections)
+    return Summary(profile["title"], figures, sections)
 
 
 def check(config: Config) -> None:

@@ -24,7 +24,7 @@ EXIT_CODES: Final = {READY: ExitCode.DONE, NOT_READY: ExitCode.REFUSED, UNKNOWN:
 PROFILE: Final = "profile"
 PROFILE_FORMAT: Final = 1
 ALL_TRAFFIC: Final = "(all traffic)"
-"""Stands in a topic's place for findings of `profile` about all topics together."""
+"""Name under which findings of `profile` about all topics together are listed among the topics."""
 
 
 _share: Final = Number(0, 1)
@@ -54,14 +54,17 @@ READINESS: Final = (
     Option("topics", names, (), "Topics that must be ready. Default: those that `reconcile` found."),
     Option("json", text, None, "File for the verdict as JSON."),
     Option(
-        "maxAgeS", integer(1), 86_400, "Maximum age of the results, s; older ones make a verdict UNKNOWN."
+        "maxAgeS",
+        integer(1),
+        86_400,
+        "Maximum age of the results, s; with older results a verdict is UNKNOWN.",
     ),
     Option(
         "minMessages", integer(1), 1, "Minimum number of compared messages; a topic with fewer is UNKNOWN."
     ),
     *(
-        Option(f"{name}Max", integer(0), 0, f"Maximum number of messages that may be {said}.")
-        for name, said in COUNTED.items()
+        Option(f"{name}Max", integer(0), 0, f"Maximum number of messages that may be {description}.")
+        for name, description in COUNTED.items()
     ),
     Option("lateShareMax", _share, 0.001, "Maximum share of messages that may be late at the target."),
     Option("refusedShareMax", _share, 0.0, "Maximum share of sends that the target may have refused."),
@@ -117,42 +120,45 @@ def overall_verdict(topics: Iterable[TopicVerdict]) -> str:
 
 
 def judge_topics(
-    wanted: Mapping[str, Any], reconcile: Mapping[str, Any], profile: Mapping[str, Any] | None, now_ms: int
+    limits: Mapping[str, Any], reconcile: Mapping[str, Any], profile: Mapping[str, Any] | None, now_ms: int
 ) -> list[TopicVerdict]:
-    """Return one verdict per topic. `wanted` is the table `[readiness]`, the others are the contents of the files."""
-    found = []
-    for name in wanted["topics"] or sorted(reconcile["topics"]):
+    """Return one verdict per topic. `limits` is the table `[readiness]`; `reconcile` and `profile` are results."""
+    verdicts = []
+    for name in limits["topics"] or sorted(reconcile["topics"]):
         topic = TopicVerdict(name)
-        _judge_age(topic, wanted, f"{KIND} ran at {reconcile['made']}", now_ms - _unix_ms(reconcile["made"]))
-        _judge_content(topic, wanted, reconcile)
-        found.append(topic)
+        _judge_age(topic, limits, f"{KIND} ran at {reconcile['made']}", now_ms - _unix_ms(reconcile["made"]))
+        _judge_content(topic, limits, reconcile)
+        verdicts.append(topic)
     if profile is not None:
-        every = TopicVerdict(ALL_TRAFFIC)
+        traffic = TopicVerdict(ALL_TRAFFIC)
         newest_ms = max((profile.get(part) or {}).get("until_ms", 0) for part in ("messages", "exchanges"))
         _judge_age(
-            every, wanted, f"the newest that {PROFILE} saw is from {iso_time(newest_ms)}", now_ms - newest_ms
+            traffic,
+            limits,
+            f"the newest traffic in {PROFILE} is from {iso_time(newest_ms)}",
+            now_ms - newest_ms,
         )
-        _judge_traffic(every, wanted, profile)
-        found.append(every)
-    return found
+        _judge_traffic(traffic, limits, profile)
+        verdicts.append(traffic)
+    return verdicts
 
 
-def _judge_age(topic: TopicVerdict, wanted: Mapping[str, Any], said: str, age_ms: int) -> None:
-    if age_ms > wanted["maxAgeS"] * 1000:
-        topic.unknown.append(f"{said}, longer ago than {wanted['maxAgeS']} s")
+def _judge_age(topic: TopicVerdict, limits: Mapping[str, Any], fact: str, age_ms: int) -> None:
+    if age_ms > limits["maxAgeS"] * 1000:
+        topic.unknown.append(f"{fact}, longer ago than {limits['maxAgeS']} s")
 
 
-def _judge_content(topic: TopicVerdict, wanted: Mapping[str, Any], reconcile: Mapping[str, Any]) -> None:
+def _judge_content(topic: TopicVerdict, limits: Mapping[str, Any], reconcile: Mapping[str, Any]) -> None:
     counts = reconcile["topics"].get(topic.name)
     if counts is None:
         topic.unknown.append("reconcile found this topic on neither side")
         return
-    for name, said in COUNTED.items():
-        if counts[name] > wanted[f"{name}Max"]:
-            topic.failures.append(f"{counts[name]:,} {said} (at most {wanted[f'{name}Max']:,})")
-    if counts["primary"] < wanted["minMessages"]:
+    for name, description in COUNTED.items():
+        if counts[name] > limits[f"{name}Max"]:
+            topic.failures.append(f"{counts[name]:,} {description} (at most {limits[f'{name}Max']:,})")
+    if counts["primary"] < limits["minMessages"]:
         topic.unknown.append(
-            f"{counts['primary']:,} messages were compared, at least {wanted['minMessages']:,} are needed"
+            f"{counts['primary']:,} messages were compared, at least {limits['minMessages']:,} are needed"
         )
     else:
         topic.notes.append(f"{counts['primary']:,} messages compared, {counts['same']:,} the same")
@@ -161,15 +167,15 @@ def _judge_content(topic: TopicVerdict, wanted: Mapping[str, Any], reconcile: Ma
     if reconcile["lateAfterMs"] is None:
         topic.notes.append("lateness cannot be judged from these sides")
     else:
-        _judge_share(topic, wanted, counts, "lateShare")
+        _judge_share(topic, limits, counts, "lateShare")
 
 
-def _judge_traffic(topic: TopicVerdict, wanted: Mapping[str, Any], profile: Mapping[str, Any]) -> None:
+def _judge_traffic(topic: TopicVerdict, limits: Mapping[str, Any], profile: Mapping[str, Any]) -> None:
     figures = profile_figures(profile)
     for name in SHARES:
         if name != "lateShare":
-            _judge_share(topic, wanted, figures, name)
-    _judge_latency(topic, wanted, figures)
+            _judge_share(topic, limits, figures, name)
+    _judge_latency(topic, limits, figures)
 
 
 def profile_figures(profile: Mapping[str, Any]) -> dict[str, Any]:
@@ -181,32 +187,32 @@ def profile_figures(profile: Mapping[str, Any]) -> dict[str, Any]:
         exchanges.get("fates"),
     )
     latency_us = sends.get("latency_us") or {}
-    found: dict[str, Any] = {"messages": messages.get("messages"), "sends": sends.get("count")}
+    figures: dict[str, Any] = {"messages": messages.get("messages"), "sends": sends.get("count")}
     for name, key in (("retries", "retry"), ("deadLetters", "dead")):
-        found[name] = (retries.get(key) or {}).get("messages")
+        figures[name] = (retries.get(key) or {}).get("messages")
     for name, key in (("mirrorRefused", "refused"), ("mirrorDropped", "dropped")):
-        found[name] = None if fates is None else fates.get(key, 0)
+        figures[name] = None if fates is None else fates.get(key, 0)
     for side in ("primary", "target"):
         p99_us = (latency_us.get(side) or {}).get("p99")
-        found[f"{side}P99Ms"] = None if p99_us is None else p99_us / 1000
-    return found
+        figures[f"{side}P99Ms"] = None if p99_us is None else p99_us / 1000
+    return figures
 
 
 def _judge_share(
-    topic: TopicVerdict, wanted: Mapping[str, Any], figures: Mapping[str, Any], name: str
+    topic: TopicVerdict, limits: Mapping[str, Any], figures: Mapping[str, Any], name: str
 ) -> None:
-    limit, (part, whole, said) = wanted[f"{name}Max"], SHARES[name]
+    limit, (part, whole, description) = limits[f"{name}Max"], SHARES[name]
     if limit is None:
         return
     if figures.get(part) is None or figures.get(whole) is None:
         topic.notes.append(f"{part} is unknown")
     elif figures[part] > limit * figures[whole]:
-        topic.failures.append(f"{figures[part]:,} of {figures[whole]:,} {said} (at most {limit:.4%})")
+        topic.failures.append(f"{figures[part]:,} of {figures[whole]:,} {description} (at most {limit:.4%})")
 
 
-def _judge_latency(topic: TopicVerdict, wanted: Mapping[str, Any], figures: Mapping[str, Any]) -> None:
+def _judge_latency(topic: TopicVerdict, limits: Mapping[str, Any], figures: Mapping[str, Any]) -> None:
     target, primary = figures.get("targetP99Ms"), figures.get("primaryP99Ms")
-    limit, slower = wanted["targetP99MsMax"], wanted["slowerMax"]
+    limit, slower = limits["targetP99MsMax"], limits["slowerMax"]
     if limit is not None and target is None:
         topic.unknown.append("the target's latency of sends is unknown")
     elif limit is not None and target > limit:
@@ -224,15 +230,15 @@ def _judge_latency(topic: TopicVerdict, wanted: Mapping[str, Any], figures: Mapp
 # -- files --------------------------------------------------------------------------------------------------------
 
 
-def load_result(path: str, kind: str, needed: Mapping[str, Any]) -> dict[str, Any]:
-    """Load a result file, which must have these values. Raises OptionError otherwise."""
+def load_result(path: str, kind: str, required: Mapping[str, Any]) -> dict[str, Any]:
+    """Load a result file. Raises OptionError unless it has the required values."""
     try:
         content = json.loads(Path(path).read_text())
     except (OSError, ValueError) as error:
         raise OptionError(f"[readiness] {kind}: {path}: {error}") from error
-    if not isinstance(content, dict) or any(content.get(key) != value for key, value in needed.items()):
-        said = ", ".join(f"{key} {value}" for key, value in needed.items())
-        raise OptionError(f"[readiness] {kind}: {path} is not a result of {kind} ({said})")
+    if not isinstance(content, dict) or any(content.get(key) != value for key, value in required.items()):
+        expected = ", ".join(f"{key} {value}" for key, value in required.items())
+        raise OptionError(f"[readiness] {kind}: {path} is not a result of {kind} ({expected})")
     return content
 
 
@@ -256,28 +262,28 @@ def run(job: Job) -> Summary:
     return judge_files(job.config["readiness"], lambda: round(time.time() * 1000))
 
 
-def judge_files(wanted: Mapping[str, Any], clock_ms: Callable[[], int]) -> Summary:
+def judge_files(settings: Mapping[str, Any], clock_ms: Callable[[], int]) -> Summary:
     """Judge the files of the table `[readiness]`, write the JSON, return the summary. Raises OptionError."""
-    if not wanted["reconcile"]:
+    if not settings["reconcile"]:
         raise OptionError("[readiness]: reconcile is required, the JSON file of that pipeline")
-    reconcile = load_result(wanted["reconcile"], KIND, {"kind": KIND, "version": VERSION})
+    reconcile = load_result(settings["reconcile"], KIND, {"kind": KIND, "version": VERSION})
     profile = None
-    if wanted["profile"]:
-        profile = load_result(wanted["profile"], PROFILE, {"format": PROFILE_FORMAT})
+    if settings["profile"]:
+        profile = load_result(settings["profile"], PROFILE, {"format": PROFILE_FORMAT})
     now_ms = clock_ms()
-    topics = judge_topics(wanted, reconcile, profile, now_ms)
+    topics = judge_topics(settings, reconcile, profile, now_ms)
     value = verdict_value(topics, now_ms)
-    if wanted["json"]:
-        Path(wanted["json"]).write_text(json.dumps(value, indent=1) + "\n")
+    if settings["json"]:
+        Path(settings["json"]).write_text(json.dumps(value, indent=1) + "\n")
     rows = [[topic.name, topic.verdict, "; ".join(topic.all_reasons)] for topic in topics]
-    said = {each: sum(topic.verdict == each for topic in topics) for each in EXIT_CODES}
+    counts = {verdict: sum(topic.verdict == verdict for topic in topics) for verdict in EXIT_CODES}
     figures = {
         "judged": f"up to {reconcile['until']}",
-        **{each: count for each, count in said.items() if count},
+        **{verdict: count for verdict, count in counts.items() if count},
     }
-    found = overall_verdict(topics)
+    overall = overall_verdict(topics)
     return Summary(
-        found, figures, [Section("By topic", ["topic", "verdict", "reasons"], rows)], EXIT_CODES[found]
+        overall, figures, [Section("By topic", ["topic", "verdict", "reasons"], rows)], EXIT_CODES[overall]
     )
 
 

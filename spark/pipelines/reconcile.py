@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 MAX_TOPICS: Final = 10_000
 MAX_HOURS: Final = 1_000
 MAX_SAMPLES: Final = 1_000
-"""Limits of what the driver collects; the tables that a run writes are complete."""
+"""Limits of the rows that the driver collects; the tables that a run writes are complete."""
 MAX_ROWS_SHOWN: Final = 20
 
 
@@ -48,10 +48,10 @@ RECONCILE: Final = (
         "Also compare retry and dead-letter topics, which an rmq-gateway target has as well.",
     ),
     Option(
-        "kept",
+        "offsetsPreserved",
         boolean,
         False,
-        "The target preserves the primary's queue offsets (the gateway's `kind = \"ours\"`): report other offsets.",
+        "The target preserves the primary's queue offsets (the gateway's `kind = \"ours\"`): report differing offsets.",
     ),
     Option(
         "from",
@@ -86,10 +86,10 @@ RECONCILE: Final = (
     ),
     Option("ignoreProperties", names, (), "Additional properties that may differ."),
     Option(
-        "longestStretch",
+        "maxRunMessages",
         integer(1),
         MAX_RUN_MESSAGES,
-        "Longest run of disordered messages that a worker holds in memory.",
+        "Maximum length of a run of disordered messages that a worker holds in memory, messages.",
     ),
 )
 OUTPUT: Final = (
@@ -125,10 +125,10 @@ def compare_sides(job: Job) -> ReconcileResult:
     with job.timed_step("reading and pairing"):
         # Read once, so that all steps below see the same messages, and plans stay short.
         judged = drop_expired(pairs.localCheckpoint()).persist()
-    out_of_order = find_reordered(judged, job.config["reconcile"]["longestStretch"]).persist()
+    out_of_order = find_reordered(judged, job.config["reconcile"]["maxRunMessages"]).persist()
     counts = count_findings(judged, out_of_order).persist()
-    found = list_findings(judged, out_of_order)
-    examples = sample_findings(found, output["samples"])
+    findings = list_findings(judged, out_of_order)
+    examples = sample_findings(findings, output["samples"])
     try:
         with job.timed_step("comparing"):
             _collect_counts(counts, result)
@@ -140,36 +140,41 @@ def compare_sides(job: Job) -> ReconcileResult:
                     output["path"], {"counts": counts.drop("firstMs", "lastMs"), "samples": examples}
                 )
                 if output["faults"]:
-                    _write_tables(output["path"], {"faults": found})
+                    _write_tables(output["path"], {"faults": findings})
     finally:
-        for each in (counts, out_of_order, judged):
-            each.unpersist()
+        for frame in (counts, out_of_order, judged):
+            frame.unpersist()
     return result
 
 
 def _classified_pairs(job: Job) -> "tuple[DataFrame, ReconcileResult]":
-    """Return classified pairs, and the result with what is known before they are examined."""
-    wanted = job.config["reconcile"]
+    """Return classified pairs, and a result that has the settings and times of the comparison but no counts yet."""
+    settings = job.config["reconcile"]
     sides = [ComparisonSide(name, job.config[name], job.option_texts(name)) for name in ("primary", "target")]
     captured = any(side.is_capture for side in sides)
-    as_of_ms = wanted["asOf"] or (None if sides[0].is_table else _now_ms())
-    read = [_read_side(job, side) for side in sides]
+    as_of_ms = settings["asOf"] or (None if sides[0].is_table else _now_ms())
+    frames = [_read_side(job, side) for side in sides]
     if as_of_ms is None:
-        as_of_ms = _newest_ms(read[0])
-    until_ms = min(as_of_ms - wanted["settleMs"], wanted["until"] or as_of_ms)
-    kept = wanted["kept"]
-    late_ms = None if kept or captured else wanted["lateAfterMs"]
-    rules = ComparisonRules(until_ms, wanted["from"] or 0, kept, late_ms)
-    ignored = ignored_properties(kept, captured, wanted["ignoreProperties"])
-    narrow = []
-    for messages in read:
-        users = user_topics(messages, wanted["retryTopics"])
-        users = users.where(~waited_elsewhere()) if captured else users
-        narrow.append(
-            digest_messages(users, ignored, wanted["orderBy"], offsets_preserved=kept and not captured)
+        as_of_ms = _newest_ms(frames[0])
+    until_ms = min(as_of_ms - settings["settleMs"], settings["until"] or as_of_ms)
+    offsets_preserved = settings["offsetsPreserved"]
+    late_ms = None if offsets_preserved or captured else settings["lateAfterMs"]
+    rules = ComparisonRules(until_ms, settings["from"] or 0, offsets_preserved, late_ms)
+    ignored = ignored_properties(offsets_preserved, captured, settings["ignoreProperties"])
+    digests = []
+    for messages in frames:
+        user_messages = user_topics(messages, settings["retryTopics"])
+        user_messages = user_messages.where(~waited_elsewhere()) if captured else user_messages
+        digests.append(
+            digest_messages(
+                user_messages,
+                ignored,
+                settings["orderBy"],
+                offsets_preserved=offsets_preserved and not captured,
+            )
         )
-    return classify_pairs(pair_messages(*narrow), rules), ReconcileResult(
-        _now_ms(), as_of_ms, until_ms, wanted["from"], kept, late_ms
+    return classify_pairs(pair_messages(*digests), rules), ReconcileResult(
+        _now_ms(), as_of_ms, until_ms, settings["from"], offsets_preserved, late_ms
     )
 
 
@@ -177,15 +182,15 @@ def _read_side(job: Job, side: ComparisonSide) -> "DataFrame":
     return side.read_messages(job.session, _read_window(job.config["reconcile"]))
 
 
-def _read_window(wanted: Mapping[str, Any]) -> ReadWindow:
-    """Return more than is judged at both ends, since a message is not stored on both sides at the same time."""
-    margin_ms = wanted["settleMs"] + wanted["lateAfterMs"]
-    first, last = wanted["from"], wanted["until"]
+def _read_window(settings: Mapping[str, Any]) -> ReadWindow:
+    """Return a window with a margin at both ends, since a message is not stored on both sides at the same time."""
+    margin_ms = settings["settleMs"] + settings["lateAfterMs"]
+    first, last = settings["from"], settings["until"]
     return ReadWindow(
-        wanted["topics"],
+        settings["topics"],
         None if first is None else max(0, first - margin_ms),
         None if last is None else last + margin_ms,
-        wanted["retryTopics"],
+        settings["retryTopics"],
     )
 
 
@@ -209,13 +214,13 @@ def _collect_counts(counts: "DataFrame", result: ReconcileResult) -> None:
         values = row.asDict()
         result.topics[row["topic"]] = {name: int(values[name]) for name in COUNTED}
         result.times[row["topic"]] = values["firstMs"], values["lastMs"]
-    wrong = sum((f.col(kind) for kind in KINDS[1:]), f.col(KINDS[0])) > 0
-    hours = counts.where(wrong).orderBy("topic", "hour").limit(MAX_HOURS)
+    has_findings = sum((f.col(kind) for kind in KINDS[1:]), f.col(KINDS[0])) > 0
+    hours = counts.where(has_findings).orderBy("topic", "hour").limit(MAX_HOURS)
     result.hours = _collect_rows(hours.select("topic", "hour", *COUNTED))
 
 
-def _collect_rows(few: "DataFrame") -> list[dict[str, Any]]:
-    return [row.asDict() for row in few.collect()]
+def _collect_rows(frame: "DataFrame") -> list[dict[str, Any]]:
+    return [row.asDict() for row in frame.collect()]
 
 
 def _write_tables(path: str, tables: "dict[str, DataFrame]") -> None:
@@ -224,13 +229,13 @@ def _write_tables(path: str, tables: "dict[str, DataFrame]") -> None:
 
 
 def build_summary(result: ReconcileResult) -> Summary:
-    """Return the summary: differences, where they are, and examples."""
+    """Return the summary: differences by topic and hour, and examples."""
     shown = [name for name in COUNTED if name in ("primary", "target", "same") or result.count_totals[name]]
     value = result.to_value()
     by_topic = [[topic, *(counts[name] for name in shown)] for topic, counts in sorted(result.topics.items())]
     sections = [Section("By topic", ["topic", *shown], by_topic)]
     if value["hours"]:
-        hours = [[each["topic"], each["hour"], *(each[name] for name in shown)] for each in value["hours"]]
+        hours = [[hour["topic"], hour["hour"], *(hour[name] for name in shown)] for hour in value["hours"]]
         sections.append(Section("Hours with faults (UTC)", ["topic", "hour", *shown], hours[:MAX_ROWS_SHOWN]))
     if value["samples"]:
         sections.append(
@@ -253,19 +258,19 @@ def build_summary(result: ReconcileResult) -> Summary:
 
 def _example_rows(samples: list[dict[str, Any]]) -> list[list[str]]:
     return [
-        [each["topic"], each["kind"], each["msgId"], _describe_places(each)]
-        for each in samples[:MAX_ROWS_SHOWN]
+        [sample["topic"], sample["kind"], sample["msgId"], _describe_positions(sample)]
+        for sample in samples[:MAX_ROWS_SHOWN]
     ]
 
 
-def _describe_places(each: dict[str, Any]) -> str:
-    """Describe queue and offset on both sides, and what changed."""
-    places = [
-        f"{side} {each[f'{side}Broker']} {each[f'{side}QueueId']}:{each.get(f'{side}Offset', '?')}"
+def _describe_positions(sample: dict[str, Any]) -> str:
+    """Describe queue and offset on both sides, and the changed properties."""
+    positions = [
+        f"{side} {sample[f'{side}Broker']} {sample[f'{side}QueueId']}:{sample.get(f'{side}Offset', '?')}"
         for side in ("primary", "target")
-        if f"{side}QueueId" in each
+        if f"{side}QueueId" in sample
     ]
-    return ", ".join([*places, *([each["detail"]] if "detail" in each else [])])
+    return ", ".join([*positions, *([sample["detail"]] if "detail" in sample else [])])
 
 
 def check(config: Config) -> None:

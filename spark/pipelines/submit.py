@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 
 # A script's own directory comes first on the path, and its `profile` would hide Python's module of that name.
-sys.path[:] = [place for place in sys.path if Path(place or ".").resolve() != Path(__file__).resolve().parent]
+sys.path[:] = [
+    folder for folder in sys.path if Path(folder or ".").resolve() != Path(__file__).resolve().parent
+]
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Inputs of a profile, brought into one form: few narrow columns, whatever the source."""
+"""Inputs of a profile in one form: the same few narrow columns, whatever the source."""
 
 from typing import Final
 
@@ -12,12 +12,12 @@ EXCHANGE_COLUMNS: Final = (
     "time", "code", "name", "topic", "group", "client", "language", "oneway", "reverse", "byTarget", "answerCode",
     "targetCode", "fate", "gatewayUs", "primaryUs", "targetUs", "requestBytes", "answerBytes",
 )  # fmt: skip
-"""Columns read of captured exchanges."""
+"""Columns that are read of captured exchanges."""
 MESSAGE_COLUMNS: Final = (
     "topic", "brokerName", "queueId", "keys", "properties", "bornTimestamp", "bornHost", "reconsumeTimes", "how",
     "time", "code", "answerCode", "bodyBytes",
 )  # fmt: skip
-"""Columns read of captured messages."""
+"""Columns that are read of captured messages."""
 
 
 def stored_messages(frame: DataFrame, key: str) -> DataFrame:

@@ -1,7 +1,7 @@
 """Profile of messages: rates over time, sizes, keys, queues, retries. Only sums and quantiles reach the driver.
 
-Every collected table is bounded: topics, keys, queues and points in time are limited, and the rest is summed up or
-left out, which the result tells.
+Every collected table is bounded: topics, keys, queues and points in time are limited. Whatever exceeds a limit is
+summed up or left out, and the result says so.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,7 +22,7 @@ ACCURACY: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class ProfileLimits:
-    """Limits of what is shown: topics by name, keys and queues of each, clients, points in time."""
+    """Maximum numbers shown: topics by name, keys and queues of each topic, clients, points in time."""
 
     topics: int = 20
     keys: int = 10
@@ -41,9 +41,11 @@ class TimeAxis:
 
     @classmethod
     def for_range(cls, from_ms: int, until_ms: int, points: int) -> "TimeAxis":
-        """Return an axis with at most `points` points of a round length: one of `ROUND_S`, or whole days."""
-        least_s = max(1, (until_ms - from_ms) / 1000 / max(points - 1, 1))
-        step_s = next((each for each in ROUND_S if each >= least_s), -(-int(least_s) // 86400) * 86400)
+        """Return an axis with at most `points` points. Their length is round: one of `ROUND_S`, or whole days."""
+        min_step_s = max(1, (until_ms - from_ms) / 1000 / max(points - 1, 1))
+        step_s = next(
+            (seconds for seconds in ROUND_S if seconds >= min_step_s), -(-int(min_step_s) // 86400) * 86400
+        )
         return cls(from_ms, until_ms, step_s)
 
     @property
@@ -59,20 +61,20 @@ class TimeAxis:
     def build_series(self, rows: Iterable[Row], values: Sequence[str]) -> dict[str, list[Any]]:
         """Return columns over time from rows with a `point`; None where a point has no row."""
         first = self.times_ms[0] // (self.step_s * 1000)
-        found: dict[str, list[Any]] = {name: [None] * len(self.times_ms) for name in values}
+        series: dict[str, list[Any]] = {name: [None] * len(self.times_ms) for name in values}
         for row in rows:
             at = row["point"] - first
             if 0 <= at < len(self.times_ms):
                 for name in values:
-                    found[name][at] = row[name]
-        return found
+                    series[name][at] = row[name]
+        return series
 
 
 def quantile_columns(column: str, prefix: str) -> list[Column]:
     """Return approximate p50, p90, p99 and max of a column, as columns `<prefix>_p50`, …"""
-    found = f.percentile_approx(column, list(QUANTILES.values()), ACCURACY)
+    quantiles = f.percentile_approx(column, list(QUANTILES.values()), ACCURACY)
     return [
-        *(found[place].alias(f"{prefix}_{name}") for place, name in enumerate(QUANTILES)),
+        *(quantiles[index].alias(f"{prefix}_{name}") for index, name in enumerate(QUANTILES)),
         f.max(column).alias(f"{prefix}_max"),
     ]
 
@@ -83,7 +85,7 @@ def quantiles_of(row: Row, prefix: str) -> dict[str, Any]:
 
 
 CountQueues = Callable[[Sequence[str]], Mapping[str, int]]
-"""Returns the number of queues of topics, as far as it is known."""
+"""Returns the number of queues by topic; topics without a known number are left out."""
 
 
 def profile_messages(
@@ -91,7 +93,8 @@ def profile_messages(
 ) -> dict[str, Any] | None:
     """Return the part `messages` of a profile, None without messages. `frame` is read several times: persist it.
 
-    ``count_queues`` tells of queues without messages; without it they are those below the highest queue id seen.
+    ``count_queues`` returns the number of queues, including empty ones; without it, they are counted up to the highest
+    queue id that has messages.
     """
     row = frame.agg(
         f.count("*").alias("messages"),
@@ -102,20 +105,21 @@ def profile_messages(
     ).first()
     if row is None or not row["messages"] or row["from_ms"] is None:
         return None
-    span = TimeAxis.for_range(row["from_ms"], row["until_ms"], bounds.points)
+    axis = TimeAxis.for_range(row["from_ms"], row["until_ms"], bounds.points)
+    # All further topics share one name, so that every table below has at most `bounds.topics` + 1 groups.
     named = _busiest_topics(frame, bounds.topics)
     shown = frame.withColumn("shown", f.when(f.col("topic").isin(named), f.col("topic")).otherwise(OTHERS))
     topics = _topic_profiles(shown, bounds, count_queues(named))
-    for name, found in _topic_rates(shown, span).items():
-        topics[name]["rates"] = found
+    for name, rates in _topic_rates(shown, axis).items():
+        topics[name]["rates"] = rates
     return {
         "messages": row["messages"],
         "bytes": row["bytes"],
         "topics_seen": row["topics"],
-        "from_ms": span.from_ms,
-        "until_ms": span.until_ms,
-        "step_s": span.step_s,
-        "times_ms": span.times_ms,
+        "from_ms": axis.from_ms,
+        "until_ms": axis.until_ms,
+        "step_s": axis.step_s,
+        "times_ms": axis.times_ms,
         "topics": [topics[name] for name in [*named, OTHERS] if name in topics],
         "sizes": _size_histogram(frame),
         "retries": _retry_profile(frame, row["messages"], bounds),
@@ -123,9 +127,9 @@ def profile_messages(
     }
 
 
-def _busiest_topics(frame: DataFrame, most: int) -> list[str]:
+def _busiest_topics(frame: DataFrame, max_topics: int) -> list[str]:
     counts = frame.groupBy("topic").count().orderBy(f.desc("count"), "topic")
-    return [row["topic"] for row in counts.limit(most).collect()]
+    return [row["topic"] for row in counts.limit(max_topics).collect()]
 
 
 def _topic_profiles(
@@ -144,10 +148,10 @@ def _topic_profiles(
         .collect()
     )
     topics = {row["shown"]: _topic_profile(row) for row in rows}
-    for name, found in _key_skew(shown, bounds).items():
-        topics[name]["keys"] |= found
-    for name, found in _queue_skew(shown, bounds, queue_counts).items():
-        topics[name]["queues"] = found
+    for name, skew in _key_skew(shown, bounds).items():
+        topics[name]["keys"] |= skew
+    for name, skew in _queue_skew(shown, bounds, queue_counts).items():
+        topics[name]["queues"] = skew
     return topics
 
 
@@ -165,20 +169,21 @@ def _topic_profile(row: Row) -> dict[str, Any]:
     }
 
 
-def _topic_rates(shown: DataFrame, span: TimeAxis) -> dict[str, dict[str, list[float]]]:
+def _topic_rates(shown: DataFrame, axis: TimeAxis) -> dict[str, dict[str, list[float]]]:
     """Return messages and bytes per second of each topic over time."""
     rows = (
-        shown.groupBy("shown", span.point_number("at").alias("point"))
+        shown.groupBy("shown", axis.point_number("at").alias("point"))
         .agg(f.count("*").alias("messages"), f.sum("size").alias("bytes"))
         .collect()
     )
-    found = {}
+    rates_by_topic = {}
     for name in {row["shown"] for row in rows}:
-        series = span.build_series([row for row in rows if row["shown"] == name], ("messages", "bytes"))
-        found[name] = {
-            f"{value}_per_s": [(each or 0) / span.step_s for each in some] for value, some in series.items()
+        series = axis.build_series([row for row in rows if row["shown"] == name], ("messages", "bytes"))
+        rates_by_topic[name] = {
+            f"{value}_per_s": [(count or 0) / axis.step_s for count in counts]
+            for value, counts in series.items()
         }
-    return found
+    return rates_by_topic
 
 
 def gini_coefficient(counts: DataFrame, by: str, count: str) -> DataFrame:
@@ -203,7 +208,7 @@ def gini_coefficient(counts: DataFrame, by: str, count: str) -> DataFrame:
 
 def _key_skew(shown: DataFrame, bounds: ProfileLimits) -> dict[str, dict[str, Any]]:
     counts = shown.where("key is not null").groupBy("shown", "key").agg(f.count("*").alias("messages"))
-    found = {
+    skew_by_topic = {
         row["shown"]: {
             "distinct": row["distinct"],
             "gini": row["gini"],
@@ -213,22 +218,22 @@ def _key_skew(shown: DataFrame, bounds: ProfileLimits) -> dict[str, dict[str, An
         for row in gini_coefficient(counts, "shown", "messages").collect()
     }
     for row in _largest_of_each(counts, "shown", "messages", ("key",), bounds.keys).collect():
-        found[row["shown"]]["top"].append({"key": row["key"], "messages": row["messages"]})
-    return found
+        skew_by_topic[row["shown"]]["top"].append({"key": row["key"], "messages": row["messages"]})
+    return skew_by_topic
 
 
-def skew_of_queues(seen: int, most: int, total: int, gini: float, queues: int) -> dict[str, Any]:
-    """Return the skew of ``queues`` queues, of which only the ``seen`` ones have messages, ``total`` together.
+def skew_of_queues(nonempty: int, busiest: int, total: int, gini: float, queues: int) -> dict[str, Any]:
+    """Return the skew of ``queues`` queues, of which ``nonempty`` have messages, ``total`` together.
 
-    ``gini`` is that of the seen ones. Empty queues add nothing to the area below the curve of sums, so it only has to
-    be divided by more queues.
+    ``gini`` is that of the nonempty queues. Empty queues add nothing to the area below the curve of sums, so that area
+    only has to be divided by more queues.
     """
-    queues = max(queues, seen)
+    queues = max(queues, nonempty)
     return {
         "queues": queues,
-        "seen": seen,
-        "gini": 1 - (1 - gini) * seen / queues,
-        "max_over_mean": most * queues / total,
+        "seen": nonempty,
+        "gini": 1 - (1 - gini) * nonempty / queues,
+        "max_over_mean": busiest * queues / total,
         "busiest": [],
     }
 
@@ -236,7 +241,7 @@ def skew_of_queues(seen: int, most: int, total: int, gini: float, queues: int) -
 def _queue_skew(
     shown: DataFrame, bounds: ProfileLimits, queue_counts: Mapping[str, int]
 ) -> dict[str, dict[str, Any]]:
-    """Return the skew of queues of named topics; topics summed up as others would mix their queues."""
+    """Return the skew of queues of topics listed by name; topics summed up as (others) would mix up their queues."""
     counts = (
         shown.where(f.col("shown") != OTHERS)
         .groupBy("shown", "brokerName", "queueId")
@@ -245,7 +250,7 @@ def _queue_skew(
     highest = counts.groupBy("shown", "brokerName").agg((f.max("queueId") + 1).alias("queues"))
     sums = highest.groupBy("shown").agg(f.sum("queues").alias("queues")).collect()
     inferred = {row["shown"]: row["queues"] or 0 for row in sums}
-    found: dict[str, dict[str, Any]] = {
+    skew_by_topic: dict[str, dict[str, Any]] = {
         row["shown"]: skew_of_queues(
             row["distinct"],
             row["most"],
@@ -255,18 +260,18 @@ def _queue_skew(
         )
         for row in gini_coefficient(counts, "shown", "messages").collect()
     }
-    places = ("brokerName", "queueId")
-    for row in _largest_of_each(counts, "shown", "messages", places, bounds.queues).collect():
-        found[row["shown"]]["busiest"].append(
+    queue_columns = ("brokerName", "queueId")
+    for row in _largest_of_each(counts, "shown", "messages", queue_columns, bounds.queues).collect():
+        skew_by_topic[row["shown"]]["busiest"].append(
             {"broker": row["brokerName"], "queue_id": row["queueId"], "messages": row["messages"]}
         )
-    return found
+    return skew_by_topic
 
 
-def _largest_of_each(counts: DataFrame, by: str, count: str, ties: Sequence[str], most: int) -> DataFrame:
+def _largest_of_each(counts: DataFrame, by: str, count: str, ties: Sequence[str], max_rows: int) -> DataFrame:
     """Return the largest of each group, in order; ties by name."""
     order = Window.partitionBy(by).orderBy(f.desc(count), *ties)
-    placed = counts.withColumn("place", f.row_number().over(order)).where(f.col("place") <= most)
+    placed = counts.withColumn("place", f.row_number().over(order)).where(f.col("place") <= max_rows)
     return placed.orderBy(by, "place")
 
 
@@ -290,7 +295,7 @@ def _retry_profile(frame: DataFrame, messages: int, bounds: ProfileLimits) -> di
         f.sum((f.col("reconsumed") > 0).cast("long")).alias("reconsumed"),
     ).first()
     counts: Mapping[str, int] = (
-        {} if totals is None else {name: each or 0 for name, each in totals.asDict().items()}
+        {} if totals is None else {name: count or 0 for name, count in totals.asDict().items()}
     )
     return {
         **{name: {"messages": count, "share": count / messages} for name, count in counts.items()},

@@ -10,7 +10,7 @@ from toolkit.pages import Mood, format_time, render_cards, render_document
 from toolkit.plots import HUES, Bars, Panel, Plot, PlotLine, draw_bars, draw_plot
 
 MAX_LINES: Final = len(HUES)
-"""Topics drawn as areas of their own; further ones are summed up."""
+"""Maximum number of topics drawn as areas; all further topics are summed up in one."""
 MAX_BARS: Final = 12
 _SIDE_NAMES: Final = {"primary": "primary", "target": "target", "gateway": "gateway's share"}
 Profile = Mapping[str, Any]
@@ -42,10 +42,13 @@ def render_page(profile: Profile) -> str:
 
 def _render_head(profile: Profile) -> str:
     about = ", ".join(f"{name}: {what}" for name, what in profile["inputs"].items())
-    spans = [profile[name] for name in ("messages", "exchanges") if profile[name] is not None]
+    sections = [profile[name] for name in ("messages", "exchanges") if profile[name] is not None]
     when = ""
-    if spans:
-        first, last = min(each["from_ms"] for each in spans), max(each["until_ms"] for each in spans)
+    if sections:
+        first, last = (
+            min(section["from_ms"] for section in sections),
+            max(section["until_ms"] for section in sections),
+        )
         when = f"{format_time(first)} to {format_time(last)}, {_format_duration((last - first) / 1000)}. "
     return f'<header><h1>{escape(profile["title"])}</h1><p class="about">{when}{escape(about)}</p></header>'
 
@@ -86,7 +89,7 @@ def _share_card(value: float, what: str) -> tuple[str, str, Mood]:
 
 
 def _peak_rate(messages: Profile) -> float:
-    rates = [each["rates"]["messages_per_s"] for each in messages["topics"]]
+    rates = [topic["rates"]["messages_per_s"] for topic in messages["topics"]]
     return max(map(sum, zip(*rates, strict=True)), default=0.0)
 
 
@@ -106,26 +109,26 @@ def _render_rates(messages: Profile) -> str:
 
 
 def _by_topic(topics: Sequence[Profile], name: str) -> dict[str, list[float]]:
-    """Lines of the first topics; the last line adds up what has no room."""
+    """Return the lines of the first topics; the last line adds up all further topics."""
     if len(topics) <= MAX_LINES:
-        return {each["topic"]: each["rates"][name] for each in topics}
-    lines = {each["topic"]: each["rates"][name] for each in topics[: MAX_LINES - 1]}
-    rest = [each["rates"][name] for each in topics[MAX_LINES - 1 :]]
-    return lines | {f"{len(rest)} others": list(map(sum, zip(*rest, strict=True)))}
+        return {topic["topic"]: topic["rates"][name] for topic in topics}
+    lines = {topic["topic"]: topic["rates"][name] for topic in topics[: MAX_LINES - 1]}
+    further = [topic["rates"][name] for topic in topics[MAX_LINES - 1 :]]
+    return lines | {f"{len(further)} others": list(map(sum, zip(*further, strict=True)))}
 
 
 def _render_topics(messages: Profile) -> str:
     rows = [
         [
-            each["topic"],
-            format_count(each["messages"]),
-            format_share(each["messages"] / messages["messages"]),
-            format_bytes(each["bytes"]),
-            *(format_bytes(each["size_bytes"][name]) for name in ("p50", "p99", "max")),
-            *(f"{format_count(each['delay_ms'][name])} ms" for name in ("p50", "p99")),
-            format_count(each["reconsumed"]),
+            topic["topic"],
+            format_count(topic["messages"]),
+            format_share(topic["messages"] / messages["messages"]),
+            format_bytes(topic["bytes"]),
+            *(format_bytes(topic["size_bytes"][name]) for name in ("p50", "p99", "max")),
+            *(f"{format_count(topic['delay_ms'][name])} ms" for name in ("p50", "p99")),
+            format_count(topic["reconsumed"]),
         ]
-        for each in messages["topics"]
+        for topic in messages["topics"]
     ]
     names = [
         "topic",
@@ -144,7 +147,7 @@ def _render_topics(messages: Profile) -> str:
 
 
 def _format_queues(queues: Profile | None) -> str:
-    """Format the number of queues, and how many of them are empty."""
+    """Format the number of queues, and of empty ones among them."""
     if not queues:
         return ""
     total = queues.get("queues", queues["seen"])
@@ -153,26 +156,26 @@ def _format_queues(queues: Profile | None) -> str:
 
 
 def _render_sizes(messages: Profile) -> str:
-    values = {format_bytes(each["below_bytes"]): each["messages"] for each in messages["sizes"]}
+    values = {format_bytes(bucket["below_bytes"]): bucket["messages"] for bucket in messages["sizes"]}
     below = draw_bars(Bars("sizes", "Messages with bodies below", "by powers of two", values, upright=True))
-    largest = [each for each in messages["topics"] if each["size_bytes"]["p99"] is not None]
-    largest.sort(key=lambda each: -each["size_bytes"]["p99"])
-    by_topic = {each["topic"]: each["size_bytes"]["p99"] for each in largest[:MAX_BARS]}
+    largest = [topic for topic in messages["topics"] if topic["size_bytes"]["p99"] is not None]
+    largest.sort(key=lambda topic: -topic["size_bytes"]["p99"])
+    by_topic = {topic["topic"]: topic["size_bytes"]["p99"] for topic in largest[:MAX_BARS]}
     return _render_section(
         "Sizes", _render_pair(below, draw_bars(Bars("large", "Largest bodies, p99", "bytes", by_topic)))
     )
 
 
 def _render_skew(messages: Profile) -> str:
-    keyed = [each for each in messages["topics"] if each["keys"]["distinct"]]
-    queued = [each for each in messages["topics"] if each["queues"]]
+    keyed = [topic for topic in messages["topics"] if topic["keys"]["distinct"]]
+    queued = [topic for topic in messages["topics"] if topic["queues"]]
     keyed_bars = {
-        each["topic"]: 100 * each["keys"]["top_share"]
-        for each in sorted(keyed, key=lambda each: -each["keys"]["top_share"])[:MAX_BARS]
+        topic["topic"]: 100 * topic["keys"]["top_share"]
+        for topic in sorted(keyed, key=lambda topic: -topic["keys"]["top_share"])[:MAX_BARS]
     }
     queue_bars = {
-        each["topic"]: each["queues"]["max_over_mean"]
-        for each in sorted(queued, key=lambda each: -each["queues"]["max_over_mean"])[:MAX_BARS]
+        topic["topic"]: topic["queues"]["max_over_mean"]
+        for topic in sorted(queued, key=lambda topic: -topic["queues"]["max_over_mean"])[:MAX_BARS]
     }
     left = (
         draw_bars(Bars("keys", "Share of the busiest key", "%", keyed_bars))
@@ -186,16 +189,16 @@ def _render_skew(messages: Profile) -> str:
     )
     rows = [
         [
-            each["topic"],
-            format_count(each["keys"]["messages"]),
-            format_count(each["keys"]["distinct"]),
-            _format_fraction(each["keys"]["gini"]),
-            ", ".join(f"{key['key']} ({format_count(key['messages'])})" for key in each["keys"]["top"][:3]),
-            _format_queues(each["queues"]),
-            format_number(each["queues"]["max_over_mean"]) if each["queues"] else "",
-            _format_fraction(each["queues"]["gini"]) if each["queues"] else "",
+            topic["topic"],
+            format_count(topic["keys"]["messages"]),
+            format_count(topic["keys"]["distinct"]),
+            _format_fraction(topic["keys"]["gini"]),
+            ", ".join(f"{key['key']} ({format_count(key['messages'])})" for key in topic["keys"]["top"][:3]),
+            _format_queues(topic["queues"]),
+            format_number(topic["queues"]["max_over_mean"]) if topic["queues"] else "",
+            _format_fraction(topic["queues"]["gini"]) if topic["queues"] else "",
         ]
-        for each in messages["topics"]
+        for topic in messages["topics"]
     ]
     names = ["topic", "with key", "keys", "Gini", "busiest keys", "queues", "max / mean", "Gini"]
     about = (
@@ -210,7 +213,7 @@ def _render_retries(profile: Profile) -> str:
     retries = profile["messages"]["retries"]
     parts = []
     for kind, title in (("retry", "Messages in retry topics"), ("dead", "Dead letters")):
-        values = {each["group"]: each["messages"] for each in retries["by_group"] if each["kind"] == kind}
+        values = {group["group"]: group["messages"] for group in retries["by_group"] if group["kind"] == kind}
         if values:
             parts.append(
                 draw_bars(Bars(f"by-group-{kind}", title, "by group", dict(list(values.items())[:MAX_BARS])))
@@ -265,12 +268,12 @@ def _in_ms(values: Iterable[float | None]) -> list[float | None]:
 def _render_answers(exchanges: Profile) -> str:
     rows = [
         [
-            "target" if each["side"] == "target" else "client's answer",
-            each["request"],
-            each["name"],
-            format_count(each["count"]),
+            "target" if answer["side"] == "target" else "client's answer",
+            answer["request"],
+            answer["name"],
+            format_count(answer["count"]),
         ]
-        for each in exchanges["answers"]
+        for answer in exchanges["answers"]
     ]
     fates = ", ".join(f"{name} {format_count(count)}" for name, count in sorted(exchanges["fates"].items()))
     about = f"Outcomes of sends at the mirror's target: {fates}." if fates else "Nothing was mirrored."
@@ -289,14 +292,14 @@ def _render_answers(exchanges: Profile) -> str:
 def _render_requests(exchanges: Profile) -> str:
     rows = [
         [
-            each["name"] or str(each["code"]),
-            format_count(each["count"]),
-            format_bytes(each["request_bytes"]),
-            format_bytes(each["answer_bytes"]),
-            *(format_ms(each["latency_us"]["primary"][name]) for name in ("p50", "p99")),
-            format_ms(each["latency_us"]["gateway"]["p99"]),
+            request["name"] or str(request["code"]),
+            format_count(request["count"]),
+            format_bytes(request["request_bytes"]),
+            format_bytes(request["answer_bytes"]),
+            *(format_ms(request["latency_us"]["primary"][name]) for name in ("p50", "p99")),
+            format_ms(request["latency_us"]["gateway"]["p99"]),
         ]
-        for each in exchanges["requests"]
+        for request in exchanges["requests"]
     ]
     names = ["request", "count", "requests", "answers", "primary p50", "p99", "gateway's share p99"]
     return _render_section("Requests", _render_table(names, rows))
@@ -306,14 +309,14 @@ def _render_clients(profile: Profile) -> str:
     if profile["exchanges"] is not None:
         rows = [
             [
-                each["client"] or "",
-                each["language"] or "",
-                format_count(each["requests"]),
-                format_count(each["sends"]),
-                format_count(each["groups"]),
-                format_time(each["last_ms"]),
+                client["client"] or "",
+                client["language"] or "",
+                format_count(client["requests"]),
+                format_count(client["sends"]),
+                format_count(client["groups"]),
+                format_time(client["last_ms"]),
             ]
-            for each in profile["exchanges"]["clients"]
+            for client in profile["exchanges"]["clients"]
         ]
         return _render_section(
             "Clients", _render_table(["host", "language", "requests", "sends", "groups", "last seen"], rows)
@@ -321,8 +324,8 @@ def _render_clients(profile: Profile) -> str:
     if profile["messages"] is None:
         return ""
     rows = [
-        [each["client"] or "", format_count(each["messages"]), format_bytes(each["bytes"])]
-        for each in profile["messages"]["clients"]
+        [client["client"] or "", format_count(client["messages"]), format_bytes(client["bytes"])]
+        for client in profile["messages"]["clients"]
     ]
     return _render_section("Producers", _render_table(["host", "messages", "bodies"], rows))
 
@@ -335,8 +338,12 @@ def _render_section(title: str, inner: str) -> str:
 
 
 def _render_pair(*drawn: str) -> str:
-    there = [each for each in drawn if each]
-    return f'<div class="pair">{"".join(f"<figure>{each}</figure>" for each in there)}</div>' if there else ""
+    figures = [figure for figure in drawn if figure]
+    return (
+        f'<div class="pair">{"".join(f"<figure>{figure}</figure>" for figure in figures)}</div>'
+        if figures
+        else ""
+    )
 
 
 def _render_table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -1,4 +1,4 @@
-"""Decode many stored messages into Arrow columns at once: numpy locates the parts, Arrow gathers them.
+"""Decode many stored messages into Arrow columns at once: numpy locates their parts, Arrow gathers them.
 
 One Python step per message remains, the walk from size to size; compressed bodies and CRC checks take another. The
 columns are bit-identical to those of `spark.pull.row_decoder`.
@@ -52,21 +52,24 @@ def decode_columns(messages: StoredMessages, broker: str, spec: ReadSpec) -> Ite
 def _split_decompressed(
     messages: StoredMessages, max_bytes: int
 ) -> Iterator[tuple[int, int, dict[int, bytes]]]:
-    """Yield slices (begin, end) of the messages, each with its decompressed bodies by row within the slice."""
+    """Yield slices (begin, end) of the messages, each with its decompressed bodies by row within the slice.
+
+    Compressed bodies may be many times larger than stored, so a slice ends once its plain bodies reach `max_bytes`.
+    """
     packed = messages.has_flag(COMPRESSED).tolist()
     flags = messages.head["sys_flag"].tolist()
-    begin, plain, held = 0, dict[int, bytes](), 0
+    begin, plain, size_bytes = 0, dict[int, bytes](), 0
     for row, (start, end) in enumerate(
         zip(messages.body_at.tolist(), messages.body_end.tolist(), strict=True)
     ):
-        if held >= max_bytes:
+        if size_bytes >= max_bytes:
             yield begin, row, plain
-            begin, plain, held = row, {}, 0
+            begin, plain, size_bytes = row, {}, 0
         if packed[row]:
             body = plain[row - begin] = decompress_body(messages.raw[start:end], flags[row])
-            held += len(body)
+            size_bytes += len(body)
         else:
-            held += end - start
+            size_bytes += end - start
     yield begin, len(messages), plain
 
 
@@ -117,38 +120,40 @@ class _ColumnBuilder:
         messages = self._messages
         starts, ends = messages.topic_at, messages.topic_end
         size = int(ends[0] - starts[0]) if len(starts) else 0
+        # The messages of one queue nearly always have one topic: compare them all at once instead of copying each.
         if size and (ends - starts == size).all():
-            found = read_records(messages.raw, starts, f"V{size}")
-            if (found == found[0]).all():
-                return repeat_value(str(found[0].tobytes(), "utf-8", "replace"), len(found), pa.string())
+            topics = read_records(messages.raw, starts, f"V{size}")
+            if (topics == topics[0]).all():
+                return repeat_value(str(topics[0].tobytes(), "utf-8", "replace"), len(topics), pa.string())
         return text_array(gather_slices(messages.raw, starts, ends, pa.binary()))
 
     def message_id_column(self) -> pa.Array:
         ids = self.properties.value_column(names.UNIQ_CLIENT_MESSAGE_ID_KEYIDX)
         if not ids.null_count:
             return ids
-        missing = np.flatnonzero(ids.is_null().to_numpy(zero_copy_only=False))
-        places = np.arange(len(ids))
-        places[missing] = len(ids) + np.arange(len(missing))
-        return take_or_null(pa.concat_arrays([ids, self._offset_ids(missing)]), places)
+        # Append the offset ids to the unique keys, and take each message's id from either part.
+        without_key = np.flatnonzero(ids.is_null().to_numpy(zero_copy_only=False))
+        positions = np.arange(len(ids))
+        positions[without_key] = len(ids) + np.arange(len(without_key))
+        return take_or_null(pa.concat_arrays([ids, self._offset_ids(without_key)]), positions)
 
     def _offset_ids(self, rows: NumberArray) -> pa.Array:
         """Return offset message ids: broker address and physical offset in hexadecimal."""
         messages = self._messages
         if messages.has_flag(STORE_HOST_V6).any():
             hosts = _packed_hosts(messages, messages.store_host_at, STORE_HOST_V6)
-            places = messages.head["place"].tolist()
+            physical_offsets = messages.head["physical_offset"].tolist()
             return pa.array(
-                [encode_message_id(*unpack_host(hosts[row]), places[row]) for row in rows.tolist()]
+                [encode_message_id(*unpack_host(hosts[row]), physical_offsets[row]) for row in rows.tolist()]
             )
-        wanted = np.empty(len(rows), [("host", "V8"), ("place", ">i8")])
-        records = read_records(messages.raw, messages.store_host_at[rows], "V8")
-        ports = np.frombuffer(records.tobytes(), ">u4")[1::2]
-        if (ports > MAX_PORT).any():  # damage; packing such a host one by one is refused as well
+        ids = np.empty(len(rows), [("host", "V8"), ("physical_offset", ">i8")])
+        addresses = read_records(messages.raw, messages.store_host_at[rows], "V8")
+        ports = np.frombuffer(addresses.tobytes(), ">u4")[1::2]
+        if (ports > MAX_PORT).any():  # damage; `encode_message_id` refuses such a port, too
             raise MessageFormatError(f"not a port: {int(ports.max())}")
-        wanted["host"] = records
-        wanted["place"] = messages.head["place"][rows]
-        digits = _HEX_DIGITS[wanted.view(np.uint8)].tobytes()
+        ids["host"] = addresses
+        ids["physical_offset"] = messages.head["physical_offset"][rows]
+        digits = _HEX_DIGITS[ids.view(np.uint8)].tobytes()
         ends = np.arange(0, len(digits) + 1, 32, dtype=np.int32)
         return pa.Array.from_buffers(pa.string(), len(rows), [None, pa.py_buffer(ends), pa.py_buffer(digits)])
 
@@ -156,14 +161,15 @@ class _ColumnBuilder:
         messages = self._messages
         if not self._plain:
             return gather_slices(messages.raw, messages.body_at, messages.body_end, pa.binary())
+        # As stored, but empty for compressed bodies; then replace those by the plain bodies appended at the end.
         rows = np.fromiter(self._plain, np.int64, len(self._plain))
         ends = messages.body_end.copy()
         ends[rows] = messages.body_at[rows]
         plain = pa.array(list(self._plain.values()), pa.binary())
         stored = gather_slices(messages.raw, messages.body_at, ends, pa.binary())
-        places = np.arange(len(messages))
-        places[rows] = len(messages) + np.arange(len(rows))
-        return pa.concat_arrays([stored, plain]).take(pa.array(places))
+        positions = np.arange(len(messages))
+        positions[rows] = len(messages) + np.arange(len(rows))
+        return pa.concat_arrays([stored, plain]).take(pa.array(positions))
 
     def properties_column(self) -> pa.Array:
         return self.properties.map_column()
@@ -195,22 +201,25 @@ def _time_array(ms: NumberArray) -> pa.Array:
 def _host_array(messages: StoredMessages, at: Indices, v6: int) -> pa.Array:
     """Return hosts as text. There are few distinct hosts, so each is formatted once."""
     if messages.has_flag(v6).any():
-        known: dict[bytes, str] = {}
+        text_by_host: dict[bytes, str] = {}
         packed = _packed_hosts(messages, at, v6)
-        texts = [known.get(each) or known.setdefault(each, format_host(unpack_host(each))) for each in packed]
+        texts = [
+            text_by_host.get(host) or text_by_host.setdefault(host, format_host(unpack_host(host)))
+            for host in packed
+        ]
         return pa.array(texts, pa.string())
     encoded = pa.array(read_records(messages.raw, at, "<i8")).dictionary_encode()
     texts = [
-        format_host(unpack_host(each.to_bytes(8, "little", signed=True)))
-        for each in encoded.dictionary.to_pylist()
+        format_host(unpack_host(packed_host.to_bytes(8, "little", signed=True)))
+        for packed_host in encoded.dictionary.to_pylist()
     ]
     return pa.array(texts, pa.string()).take(encoded.indices)
 
 
 def _packed_hosts(messages: StoredMessages, at: Indices, v6: int) -> list[bytes]:
     sizes = np.where(messages.has_flag(v6), 20, 8)
-    found: list[bytes] = gather_slices(messages.raw, at, at + sizes, pa.binary()).to_pylist()
-    return found
+    hosts: list[bytes] = gather_slices(messages.raw, at, at + sizes, pa.binary()).to_pylist()
+    return hosts
 
 
 _COLUMNS: Final[Mapping[str, Callable[[_ColumnBuilder], pa.Array]]] = {
@@ -231,7 +240,7 @@ _COLUMNS: Final[Mapping[str, Callable[[_ColumnBuilder], pa.Array]]] = {
     "flag": lambda batch: batch.number_column("flag", "i4"),
     "reconsumeTimes": lambda batch: pa.array(batch._messages.reconsumed.astype("i4")),
     "preparedTransactionOffset": lambda batch: pa.array(batch._messages.prepared.astype("i8")),
-    "commitLogOffset": lambda batch: batch.number_column("place", "i8"),
+    "commitLogOffset": lambda batch: batch.number_column("physical_offset", "i8"),
     "key": lambda batch: batch.keys.cast(pa.binary()),
     "value": _ColumnBuilder.body_column,
     "partition": lambda batch: batch.number_column("queue_id", "i4"),

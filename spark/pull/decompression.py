@@ -25,7 +25,7 @@ def decompress_body(body: bytes, sys_flag: int, max_bytes: int = MAX_DECOMPRESSE
     if kind == COMPRESSION_ZLIB:
         return _inflate_zlib(body, max_bytes)
     if kind not in _STREAMS:
-        raise MessageFormatError(f"body is compressed in an unknown way ({kind >> 8})")
+        raise MessageFormatError(f"body has an unknown compression type ({kind >> 8})")
     try:
         with pa.CompressedInputStream(pa.BufferReader(body), _STREAMS[kind]) as stream:
             plain = bytes(stream.read(max_bytes + 1))

@@ -13,9 +13,9 @@ _freeze_count = 0
 def freeze_loaded_objects() -> None:
     """Exclude all objects loaded so far from garbage collection, in the first tasks of a Spark Python worker.
 
-    Spark's worker collects garbage after each task, which takes 25 ms with all modules loaded and is most of a small
-    task's time. Tasks load modules of their own, so the first three tasks freeze; doing so in every task would leak
-    objects in cycles.
+    Spark's worker collects garbage after each task, which takes 25 ms with all modules loaded: most of a small task's
+    time. Tasks load further modules, so the first three tasks freeze; to freeze in every task would leak the objects in
+    cycles.
     """
     global _freeze_count
     if _freeze_count < _MAX_FREEZES and not os.environ.get(KEEP_COLLECTING_VARIABLE):

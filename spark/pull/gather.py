@@ -10,13 +10,13 @@ Indices = np.ndarray[Any, np.dtype[np.int64]]
 NumberArray = np.ndarray[Any, np.dtype[Any]]
 
 
-def read_records(buffer: bytes, places: Indices, kind: Any) -> NumberArray:
+def read_records(buffer: bytes, positions: Indices, kind: Any) -> NumberArray:
     """Return the numpy record of this type at each position (bytes from the start); all must lie within the buffer."""
     dtype = np.dtype(kind)
     count = len(buffer) - dtype.itemsize + 1
     # A view of overlapping records lets numpy copy each record as a whole.
     windows = np.ndarray((max(count, 0),), f"V{dtype.itemsize}", buffer, 0, (1,))
-    return windows[places].view(dtype)
+    return windows[positions].view(dtype)
 
 
 def gather_slices(buffer: Any, starts: NumberArray, ends: NumberArray, kind: pa.DataType) -> pa.Array:
@@ -36,9 +36,11 @@ def gather_slices(buffer: Any, starts: NumberArray, ends: NumberArray, kind: pa.
 def buffer_parts(array: pa.Array) -> tuple[ByteArray, Indices]:
     """Return the bytes of a binary or string array, and the offsets of its elements followed by the end of the last."""
     _, offsets, data = array.buffers()
-    places = np.frombuffer(offsets, np.int32)[array.offset : array.offset + len(array) + 1].astype(np.int64)
+    positions = np.frombuffer(offsets, np.int32)[array.offset : array.offset + len(array) + 1].astype(
+        np.int64
+    )
     raw = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
-    return raw[places[0] : places[-1]], places - places[0]
+    return raw[positions[0] : positions[-1]], positions - positions[0]
 
 
 def text_array(array: pa.Array) -> pa.Array:
@@ -46,15 +48,15 @@ def text_array(array: pa.Array) -> pa.Array:
     try:
         return array.cast(pa.string())
     except pa.ArrowInvalid:
-        return pa.array([str(each, "utf-8", "replace") for each in array.to_pylist()], pa.string())
+        return pa.array([str(value, "utf-8", "replace") for value in array.to_pylist()], pa.string())
 
 
-def take_or_null(array: pa.Array, places: NumberArray) -> pa.Array:
+def take_or_null(array: pa.Array, positions: NumberArray) -> pa.Array:
     """Return the elements at these positions, null where a position is negative."""
-    missing = places < 0
-    if missing.any():
-        return array.take(pa.array(places, pa.int64(), mask=missing))
-    return array.take(pa.array(places))
+    absent = positions < 0
+    if absent.any():
+        return array.take(pa.array(positions, pa.int64(), mask=absent))
+    return array.take(pa.array(positions))
 
 
 def repeat_value(value: str | None, count: int, kind: pa.DataType) -> pa.Array:

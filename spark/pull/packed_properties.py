@@ -41,51 +41,52 @@ class PackedProperties:
 
     def value_column(self, name: str) -> pa.StringArray:
         """Return the value of this name in each message, null where it is absent."""
-        places = np.full(len(self.offsets) - 1, -1, np.int64)
-        known = self._name_dictionary.dictionary.to_pylist()
-        if name in known:
-            found = np.flatnonzero(self._name_codes == known.index(name))
-            places[self._message_rows[found]] = found  # A later duplicate overwrites an earlier one.
-        return take_or_null(self.values, places)
+        positions = np.full(len(self.offsets) - 1, -1, np.int64)
+        distinct_names = self._name_dictionary.dictionary.to_pylist()
+        if name in distinct_names:
+            pairs = np.flatnonzero(self._name_codes == distinct_names.index(name))
+            positions[self._message_rows[pairs]] = pairs  # A later duplicate overwrites an earlier one.
+        return take_or_null(self.values, positions)
 
     def without_duplicates(self) -> "PackedProperties":
         """Return the pairs with each name once per message: at its first position, with its last value."""
+        # One key per message and name: pairs with equal keys are duplicates.
         count = len(self.names)
         width = len(self._name_dictionary.dictionary)
         keys = self._message_rows * width + self._name_codes
         first, last = _group_bounds(keys, (len(self.offsets) - 1) * width)
-        kept = first == np.arange(count)
-        if kept.all():
+        is_first = first == np.arange(count)
+        if is_first.all():
             return self
-        before = np.concatenate(([0], np.cumsum(kept)))
-        names = self.names.take(pa.array(np.flatnonzero(kept)))
-        return PackedProperties(before[self.offsets], names, self.values.take(pa.array(last[kept])))
+        before = np.concatenate(([0], np.cumsum(is_first)))
+        names = self.names.take(pa.array(np.flatnonzero(is_first)))
+        return PackedProperties(before[self.offsets], names, self.values.take(pa.array(last[is_first])))
 
     def map_column(self) -> pa.MapArray:
         """Return the pairs as map<string,string>."""
-        each = self.without_duplicates()
-        offsets = pa.array(each.offsets, pa.int32())
-        return pa.MapArray.from_arrays(offsets, each.names, each.values)
+        unique = self.without_duplicates()
+        offsets = pa.array(unique.offsets, pa.int32())
+        return pa.MapArray.from_arrays(offsets, unique.names, unique.values)
 
     def header_column(self, kind: pa.ListType) -> pa.ListArray:
         """Return the pairs as a list of structs of name and value, of this type."""
-        each = self.without_duplicates()
-        values = each.values.cast(pa.binary())
-        structs = pa.StructArray.from_arrays([each.names, values], fields=list(kind.value_type))
-        return pa.ListArray.from_arrays(pa.array(each.offsets, pa.int32()), structs, type=kind)
+        unique = self.without_duplicates()
+        values = unique.values.cast(pa.binary())
+        structs = pa.StructArray.from_arrays([unique.names, values], fields=list(kind.value_type))
+        return pa.ListArray.from_arrays(pa.array(unique.offsets, pa.int32()), structs, type=kind)
 
 
 def _group_bounds(keys: NumberArray, cells: int) -> tuple[NumberArray, NumberArray]:
     """Return, for each key, the positions of the first and the last equal key."""
-    places = np.arange(len(keys))
+    positions = np.arange(len(keys))
     if cells <= MAX_TABLE_CELLS:
         first, last = np.empty(cells, np.int64), np.empty(cells, np.int64)
-        last[keys] = places
-        first[keys[::-1]] = places[::-1]
+        last[keys] = positions
+        first[keys[::-1]] = positions[::-1]
         return first[keys], last[keys]
     _, first, groups = np.unique(keys, return_index=True, return_inverse=True)
     last = np.empty(len(first), np.int64)
-    last[groups] = places
+    last[groups] = positions
     return first[groups], last[groups]
 
 
@@ -93,13 +94,15 @@ def unpack_properties(encoded: pa.BinaryArray) -> PackedProperties:
     """Decode an array of encoded properties."""
     data, offsets = _terminate_pairs(*buffer_parts(encoded))
     if len(data) and data.max() >= 128 and not _is_utf8(data):
-        texts = [str(each, "utf-8", "replace").encode() for each in encoded.to_pylist()]
+        texts = [str(properties, "utf-8", "replace").encode() for properties in encoded.to_pylist()]
         data, offsets = _terminate_pairs(*buffer_parts(pa.array(texts, pa.binary())))
+    # A pair is name, separator, value, end. With one separator per pair, all three lists match element by element.
     ends = np.flatnonzero(data == _PAIR_END)
     starts = np.concatenate(([0], ends[:-1] + 1)) if len(ends) else ends
     middles = np.flatnonzero(data == _NAME_END)
     if len(middles) != len(ends) or not ((starts < middles) & (middles + 1 < ends)).all():
-        # Pairs without a name or value are ignored; a value may contain the separator.
+        # A value may contain the separator, so the first one after each start counts. Pairs without a name or a value
+        # are ignored.
         middles = np.append(middles, len(data))[np.searchsorted(middles, starts)]
         valid = (starts < middles) & (middles + 1 < ends)
         starts, middles, ends = starts[valid], middles[valid], ends[valid]
@@ -111,7 +114,7 @@ def unpack_properties(encoded: pa.BinaryArray) -> PackedProperties:
 
 
 def _terminate_pairs(data: ByteArray, offsets: Indices) -> tuple[ByteArray, Indices]:
-    """Append the final separator where it is missing, which some clients leave out."""
+    """Append the final separator, which some clients leave out, where it is missing."""
     ends = offsets[1:]
     filled = np.flatnonzero(ends > offsets[:-1])
     open_ended = filled[data[ends[filled] - 1] != _PAIR_END]

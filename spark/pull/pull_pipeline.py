@@ -1,11 +1,11 @@
 """Pull offset ranges over one connection, with several requests in flight, and return the answers in order.
 
-Theory of operation: each range is split into pulls before it is known how much an answer will bring. If an answer
-covers less than its pull asked for, the rest becomes a new pull that is sent next; nothing is requested or returned
-twice. The stride (offsets per pull) follows what answers bring: it shrinks to a short answer's length, and doubles
-after a run of full ones. `_pulls` always lists, in offset order, everything not yet returned, so the state after a
-connection failure is simple: pulls without an answer are sent again on a new connection, to wherever the name servers
-say the broker is by then.
+Theory of operation: each range is split into pulls before the size of any answer is known. If an answer covers fewer
+offsets than its pull asked for, the remaining ones become a new pull that is sent next; nothing is requested or
+returned twice. The stride (offsets per pull) follows the answers: it shrinks to the length of a short answer, and
+doubles after a run of full ones. `_pulls` always lists, in offset order, everything not yet returned. That makes a
+connection failure simple: pulls without an answer are sent again on a new connection, to the address that the name
+servers have for the broker by then.
 
 No pull commits an offset, registers a consumer, or waits at the broker.
 """
@@ -70,7 +70,11 @@ class PullPipeline:
     ) -> None:
         self._spec, self._connections, self._losses = spec, connections, losses
         self._broker, self._address = ranges[0].broker, ranges[0].address
-        self._pulls = [_PendingPull(each, each.start, each.end) for each in ranges if each.start < each.end]
+        self._pulls = [
+            _PendingPull(requested, requested.start, requested.end)
+            for requested in ranges
+            if requested.start < requested.end
+        ]
         self._in_flight: dict[int, _PendingPull] = {}
         self._stride, self._full_answers = spec.pull_batch_size, 0
         self._answer_bytes = _DEFAULT_ANSWER_BYTES
@@ -107,16 +111,16 @@ class PullPipeline:
         limit = self._pending_limit()
         if len(self._in_flight) > limit // 2:
             return
-        asked = list(self._next_unsent(limit))
-        if not asked:
+        pulls = list(self._next_unsent(limit))
+        if not pulls:
             return
-        commands = [self._build_command(pull) for pull in asked]
-        for pull, opaque in zip(asked, client.start_commands(commands), strict=True):
+        commands = [self._build_command(pull) for pull in pulls]
+        for pull, opaque in zip(pulls, client.start_commands(commands), strict=True):
             pull.opaque = opaque
             self._in_flight[opaque] = pull
 
     def _pending_limit(self) -> int:
-        """Return how many pulls may be in flight or answered and waiting for their turn."""
+        """Return the maximum number of pulls that are in flight, or answered and waiting for their turn."""
         return max(1, min(self._spec.pipeline_depth, MAX_HELD_BYTES // self._answer_bytes))
 
     def _next_unsent(self, limit: int) -> Iterator[_PendingPull]:
@@ -138,9 +142,9 @@ class PullPipeline:
 
     def _build_command(self, pull: _PendingPull) -> Command:
         """Build the command of a pull. The template is made once per range, as only two fields differ between pulls."""
-        where = pull.requested
-        if where is not self._template_range:
-            self._template_range, self._template_fields = where, self._build_request(where).to_ext()
+        requested = pull.requested
+        if requested is not self._template_range:
+            self._template_range, self._template_fields = requested, self._build_request(requested).to_ext()
         count = min(self._spec.pull_batch_size, pull.end - pull.start)
         ext = {**self._template_fields, "queueOffset": str(pull.start), "maxMsgNums": str(count)}
         return Command(PullMessage.code, ext=ext)
@@ -166,6 +170,7 @@ class PullPipeline:
         if command.code in TRANSIENT_CODES:
             self._retry_pull(pull, command.remark or f"code {command.code}")
             return
+        # The usual answer needs two fields only, so the parsing of all header fields is saved.
         if command.code == 0 and "offsetDelta" not in command.ext:
             self._failures = 0
             self._handle_found(pull, int(command.ext["nextBeginOffset"]), command.body)
@@ -202,7 +207,8 @@ class PullPipeline:
             self._stride, self._full_answers = max(1, advance), 0
         elif advance >= self._stride:
             self._full_answers += 1
-            # A filter scans more offsets than it returns; how many shows only in the answer.
+            # With a filter, an answer may cover far more offsets than it has messages, so the stride may outgrow the
+            # number of messages per pull. How far an answer reaches is only known from the answer.
             max_stride = _MAX_STRIDE_MESSAGES if self._spec.is_filtered else self._spec.pull_batch_size
             if self._stride < max_stride and (
                 next_offset > pull.end or self._full_answers >= _FULL_ANSWERS_BEFORE_GROWTH
@@ -210,25 +216,25 @@ class PullPipeline:
                 self._stride, self._full_answers = min(2 * self._stride, max_stride), 0
 
     def _complete_pull(self, pull: _PendingPull, next_offset: int, body: Buffer = b"") -> None:
-        """Record an answer that covers offsets up to `next_offset`; the rest of the pull is sent next."""
+        """Record an answer that covers offsets up to `next_offset`; the remaining offsets are pulled next."""
         self._split_pull(self._pulls.index(pull), next_offset)
         pull.answer = PulledRange(pull.requested, pull.start, pull.end, bytes(body))
 
     def _handle_not_found(self, pull: _PendingPull, reply: PullMessageReply) -> None:
         """Handle an answer without messages: the filter matched none, or messages are missing."""
         next_offset = reply.next_begin_offset
-        holds = f"the queue holds {reply.min_offset} to {reply.max_offset - 1}"
+        queue_state = f"the queue holds {reply.min_offset} to {reply.max_offset - 1}"
         if reply.max_offset <= reply.min_offset:
-            holds = "the queue is empty"
+            queue_state = "the queue is empty"
         if reply.remark == _REMOVING_REMARK or reply.remark == _RESET_REMARK or next_offset <= pull.start:
-            # Right after a broker's start, or while it deletes files, this answer may be outdated.
+            # Right after a broker's start, or while it deletes files, this answer may be outdated: ask again first.
             up_to = next_offset if next_offset > pull.start else pull.requested.end
-            self._retry_pull(pull, holds, lost_up_to=up_to)
+            self._retry_pull(pull, queue_state, lost_up_to=up_to)
         elif reply.code == ResponseCode.PULL_RETRY_IMMEDIATELY and self._spec.is_filtered:
             self._adapt_stride(pull, next_offset)
             self._complete_pull(pull, next_offset)
         else:
-            self._mark_lost(pull, next_offset, holds)
+            self._mark_lost(pull, next_offset, queue_state)
 
     def _retry_pull(self, pull: _PendingPull, reason: str, *, lost_up_to: int | None = None) -> None:
         """Send a pull again after a pause; after too many attempts its offsets are lost, or the task fails."""
@@ -245,14 +251,14 @@ class PullPipeline:
 
     def _mark_lost(self, pull: _PendingPull, next_offset: int, reason: str) -> None:
         """Report offsets up to `next_offset` as lost, for this pull and the following unsent ones of its range."""
-        for each in self._pulls[self._pulls.index(pull) :]:
-            if each.requested != pull.requested or each.start >= next_offset:
+        for following in self._pulls[self._pulls.index(pull) :]:
+            if following.requested != pull.requested or following.start >= next_offset:
                 break
-            each.attempts = pull.attempts  # A pull in flight will get the same answer.
-            if each.opaque is None and each.answer is None:
-                end = min(next_offset, each.end)
-                self._losses.report_missing(each.requested, each.start, end, reason)
-                self._complete_pull(each, end)
+            following.attempts = pull.attempts  # A pull in flight will get the same answer.
+            if following.opaque is None and following.answer is None:
+                end = min(next_offset, following.end)
+                self._losses.report_missing(following.requested, following.start, end, reason)
+                self._complete_pull(following, end)
 
     # -- failures ---------------------------------------------------------------------------------------------------
 
@@ -290,7 +296,7 @@ class PullPipeline:
 
 
 class _PermanentFailure(EndpointError):
-    """A failure that a new connection would not change."""
+    """A failure that would repeat itself on a new connection."""
 
 
 _REPLY_PARSER: Final = read_only_pull("", 0, 0, 0)

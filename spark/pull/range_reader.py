@@ -36,8 +36,8 @@ def read_ranges(spec: ReadSpec, ranges: Sequence[OffsetRange]) -> Iterator[pa.Re
     losses = LossReporter(spec.fail_on_data_loss)
     rate_limiter = BlockingRateLimiter(spec.max_messages_per_second, burst_s=1)
     with Connections(spec.endpoint) as connections:
-        for _, of_broker in groupby(ranges, lambda each: (each.broker, each.address)):
-            pulls = PullPipeline(spec, list(of_broker), connections, losses)
+        for _, broker_ranges in groupby(ranges, lambda offsets: (offsets.broker, offsets.address)):
+            pulls = PullPipeline(spec, list(broker_ranges), connections, losses)
             for answers in group_answers(pulls, spec.arrow_batch_bytes, spec.max_messages_per_second or None):
                 for batch in decode_answers(answers, spec, losses):
                     rate_limiter.acquire(batch.num_rows)
@@ -50,10 +50,10 @@ def group_answers(
     """Yield answers in groups of at least `min_bytes` bytes or `min_offsets` offsets; the last group may be smaller."""
     group: list[PulledRange] = []
     size = offsets = 0
-    for chunk in answers:
-        group.append(chunk)
-        size += len(chunk.body)
-        offsets += chunk.end - chunk.start
+    for answer in answers:
+        group.append(answer)
+        size += len(answer.body)
+        offsets += answer.end - answer.start
         if size >= min_bytes or (min_offsets is not None and offsets >= min_offsets):
             yield group
             group, size, offsets = [], 0, 0
@@ -68,22 +68,23 @@ def decode_answers(
 
     Raises DataLossError, CorruptMessageError.
     """
-    answers = [chunk for chunk in answers if chunk.body]
+    answers = [answer for answer in answers if answer.body]
     if not answers:
         return
     broker, yielded = answers[0].requested.broker, 0
     try:
-        messages = locate_messages(b"".join([chunk.body for chunk in answers]))
+        messages = locate_messages(b"".join([answer.body for answer in answers]))
         if not messages.has_batches:
-            kept, counts = _select_requested(messages, answers)
-            for batch in decode_columns(kept, broker, spec):
+            selected, counts = _select_requested(messages, answers)
+            for batch in decode_columns(selected, broker, spec):
+                # Before the first batch: a missing message fails the task before any message of its group is yielded.
                 if not yielded and not spec.is_filtered:
-                    _report_gaps(kept, counts, answers, losses)
+                    _report_gaps(selected, counts, answers, losses)
                 yielded += batch.num_rows
                 yield batch
             return
     except MessageFormatError:
-        pass  # A message after those already yielded is damaged; find it below.
+        pass  # a message after those already yielded is damaged; the slow decoder finds it
     yield from _decode_one_by_one(answers, spec, losses, yielded)
 
 
@@ -91,16 +92,19 @@ def _select_requested(
     messages: StoredMessages, answers: Sequence[PulledRange]
 ) -> tuple[StoredMessages, Indices]:
     """Return the messages whose offsets their answer covers, and how many there are per answer."""
-    begins = np.array(list(accumulate((len(chunk.body) for chunk in answers[:-1]), initial=0)))
+    # The answers' bodies were joined, so an answer's messages are those that start within its part of the buffer.
+    begins = np.array(list(accumulate((len(answer.body) for answer in answers[:-1]), initial=0)))
     rows = np.searchsorted(messages.starts, begins)
     counts = np.diff(np.append(rows, len(messages)))
     offsets = messages.head["offset"].astype(np.int64)
-    low = np.repeat([chunk.start for chunk in answers], counts)
-    high = np.repeat([chunk.end for chunk in answers], counts)
-    kept = (offsets >= low) & (offsets < high)
-    if kept.all():
+    low = np.repeat([answer.start for answer in answers], counts)
+    high = np.repeat([answer.end for answer in answers], counts)
+    is_requested = (offsets >= low) & (offsets < high)
+    if is_requested.all():
         return messages, counts
-    return messages.select_rows(kept), np.add.reduceat(np.append(kept, 0), rows) * (counts > 0)
+    # `reduceat` yields an element instead of 0 for an empty slice, hence the factor.
+    selected_counts = np.add.reduceat(np.append(is_requested, 0), rows) * (counts > 0)
+    return messages.select_rows(is_requested), selected_counts
 
 
 def _report_gaps(
@@ -108,18 +112,18 @@ def _report_gaps(
 ) -> None:
     """Report offsets that the answers cover but that hold no message."""
     offsets = messages.head["offset"].astype(np.int64)
-    expected = np.concatenate([np.arange(chunk.start, chunk.end) for chunk in answers])
+    expected = np.concatenate([np.arange(answer.start, answer.end) for answer in answers])
     if len(offsets) == len(expected) and (offsets == expected).all():
         return
-    of_chunks = np.split(offsets, np.cumsum(counts)[:-1])
-    for chunk, found in zip(answers, of_chunks, strict=True):
-        report_missing_offsets(chunk, found.tolist(), losses)
+    offsets_by_answer = np.split(offsets, np.cumsum(counts)[:-1])
+    for answer, present_offsets in zip(answers, offsets_by_answer, strict=True):
+        report_missing_offsets(answer, present_offsets.tolist(), losses)
 
 
-def report_missing_offsets(answer: PulledRange, found: Sequence[int], losses: LossReporter) -> None:
+def report_missing_offsets(answer: PulledRange, offsets: Sequence[int], losses: LossReporter) -> None:
     """Report covered offsets without a message. Raises CorruptMessageError if the offsets do not ascend."""
     following = answer.start
-    for offset in [*found, answer.end]:
+    for offset in [*offsets, answer.end]:
         if offset < following:
             raise CorruptMessageError(
                 f"{describe_queue(answer.requested)}: offset {offset} came after {following - 1}"
@@ -135,8 +139,8 @@ def _decode_one_by_one(
     """Decode message by message, after skipping the first `skip`; stored batches are split."""
     group: list[Message] = []
     size = 0
-    every = (pair for chunk in answers for pair in _iter_messages(chunk, spec, losses))
-    for message, plain_bytes in islice(every, skip, None):
+    sized_messages = (pair for answer in answers for pair in _iter_messages(answer, spec, losses))
+    for message, plain_bytes in islice(sized_messages, skip, None):
         group.append(message)
         size += plain_bytes
         if size >= spec.arrow_batch_bytes:
@@ -150,27 +154,27 @@ def _iter_messages(
     answer: PulledRange, spec: ReadSpec, losses: LossReporter
 ) -> Iterator[tuple[Message, int]]:
     """Yield the messages of an answer with the size of their plain bodies; damaged messages are reported."""
-    seen: list[int] = []
+    seen_offsets: list[int] = []
     position = 0
     while position < len(answer.body):
         try:
             end = message_end(answer.body, position)
         except MessageFormatError as error:
-            at = seen[-1] + 1 if seen else answer.start
+            at = seen_offsets[-1] + 1 if seen_offsets else answer.start
             raise CorruptMessageError(
                 f"{describe_queue(answer.requested)}: no message at offset {at}: {error}"
             ) from error
-        for message, plain_bytes in _decode_entry(answer, position, spec, losses, seen):
+        for message, plain_bytes in _decode_entry(answer, position, spec, losses, seen_offsets):
             if answer.start <= message.queue_offset < answer.end:
-                seen.append(message.queue_offset)
+                seen_offsets.append(message.queue_offset)
                 yield message, plain_bytes
         position = end
     if not spec.is_filtered:
-        report_missing_offsets(answer, seen, losses)
+        report_missing_offsets(answer, seen_offsets, losses)
 
 
 def _decode_entry(
-    answer: PulledRange, position: int, spec: ReadSpec, losses: LossReporter, seen: list[int]
+    answer: PulledRange, position: int, spec: ReadSpec, losses: LossReporter, seen_offsets: list[int]
 ) -> list[tuple[Message, int]]:
     """Return the messages of one stored entry: one, those of a stored batch, or none if it is damaged."""
     try:
@@ -184,5 +188,5 @@ def _decode_entry(
         offset = int.from_bytes(answer.body[at : at + 8], signed=True)
         if answer.start <= offset < answer.end:
             losses.report_corrupt(answer.requested, offset, str(error))
-            seen.append(offset)
+            seen_offsets.append(offset)
         return []

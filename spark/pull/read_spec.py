@@ -1,4 +1,4 @@
-"""Picklable descriptions, made by the driver, of the offset ranges a task reads and of how it reads them."""
+"""Picklable descriptions that the driver makes for tasks: the offset ranges to read, and the reading options."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -30,13 +30,16 @@ class OffsetRange:
 class ReadSpec:
     """Reading options, the same for all tasks of a query.
 
-    `schema` is rocketmq, kafka, or `RANGES_SCHEMA`, for which no messages are read. `columns` selects some of its
-    columns in the given order (None: all). Columns excluded by `include_body` or `include_properties` stay but are
-    null. `expression` filters at the broker. A missing message raises DataLossError if `fail_on_data_loss`, otherwise
-    it is skipped and logged. A pull asks for at most `pull_batch_size` messages; brokers may be configured to send
-    fewer. Up to `pipeline_depth` pulls are in flight. `arrow_batch_bytes` bytes of stored messages make one record
-    batch. `max_messages_per_second` (0: no limit) applies per task. `verify_body_crc` checks bodies as stock clients
-    do.
+    - `schema` is rocketmq, kafka, or `RANGES_SCHEMA`, for which no messages are read. `columns` selects some of its
+      columns in this order (None: all).
+    - Without `include_body` or `include_properties` the columns stay, but are null.
+    - `expression` filters at the broker.
+    - A missing message raises DataLossError if `fail_on_data_loss`; otherwise it is skipped and logged.
+    - A pull asks for at most `pull_batch_size` messages; brokers may be configured to send fewer. Up to
+      `pipeline_depth` pulls are in flight.
+    - About `arrow_batch_bytes` bytes of stored messages make one record batch.
+    - `max_messages_per_second` (0: no limit) applies per task.
+    - `verify_body_crc` checks bodies as stock clients do.
     """
 
     endpoint: ClusterEndpoint

@@ -18,7 +18,7 @@ from spark.pull.gather import Indices, NumberArray, read_records
 
 _FIRST: Final = [
     ("size", ">u4"), ("magic", ">u4"), ("crc", ">u4"), ("queue_id", ">i4"), ("flag", ">i4"), ("offset", ">i8"),
-    ("place", ">i8"), ("sys_flag", ">i4"), ("born_ms", ">i8"),
+    ("physical_offset", ">i8"), ("sys_flag", ">i4"), ("born_ms", ">i8"),
 ]  # fmt: skip
 """Fields before the first host: 48 bytes."""
 _HOSTS: Final = [("born_host", "V8"), ("store_ms", ">i8"), ("store_host", "V8")]
@@ -62,20 +62,20 @@ class StoredMessages:
 
     def has_flag(self, bits: int) -> NumberArray:
         """Return a mask of the messages whose sys flag has one of these bits."""
-        found: NumberArray = self.head["sys_flag"].astype(np.int32) & bits != 0
-        return found
+        mask: NumberArray = self.head["sys_flag"].astype(np.int32) & bits != 0
+        return mask
 
     @property
     def has_batches(self) -> bool:
         """Tell whether some entries are stored batches, which hold several messages each."""
-        both = INNER_BATCH | NEED_UNWRAP
-        return bool((self.head["sys_flag"].astype(np.int32) & both == both).any())
+        batch_bits = INNER_BATCH | NEED_UNWRAP
+        return bool((self.head["sys_flag"].astype(np.int32) & batch_bits == batch_bits).any())
 
     def verify_bodies(self) -> None:
         """Raise MessageFormatError unless every body matches its CRC."""
         view = memoryview(self.raw)
-        places = zip(self.body_at.tolist(), self.body_end.tolist(), self.head["crc"].tolist(), strict=True)
-        for row, (start, end, stored) in enumerate(places):
+        bodies = zip(self.body_at.tolist(), self.body_end.tolist(), self.head["crc"].tolist(), strict=True)
+        for row, (start, end, stored) in enumerate(bodies):
             if crc32(view[start:end]) & 0x7FFFFFFF != stored and start < end:
                 self._raise_damage(row)
 
@@ -92,11 +92,13 @@ def locate_messages(raw: bytes) -> StoredMessages:
     sys_flag = head["sys_flag"].astype(np.int32)
     magic = head["magic"]
     _require_valid(raw, starts, (magic != MAGIC_V1) & (magic != MAGIC_V2))
+    # Assume IPv4 hosts, which give every message the same layout up to its body.
     born_host_at = starts + _FIRST_BYTES
     store_host_at = born_host_at + 16
     body_at = starts + head.dtype.itemsize
     last = head
     if (sys_flag & (BORN_HOST_V6 | STORE_HOST_V6)).any():
+        # Each IPv6 host moves what follows it by 12 bytes, so the fields after the hosts are read again.
         store_host_at = store_host_at + _IPV6_EXTRA_BYTES * (sys_flag & BORN_HOST_V6 != 0)
         body_at = (
             body_at
@@ -108,6 +110,7 @@ def locate_messages(raw: bytes) -> StoredMessages:
         store_ms = read_records(raw, store_host_at - 8, ">i8")
     else:
         store_ms = head["store_ms"]
+    # A damaged length may reach anywhere; `_locate_topics` refuses it before it is used.
     body_end = body_at + last["body_bytes"].astype(np.int64)
     topic_at, topic_end = _locate_topics(raw, starts, ends, body_end, magic == MAGIC_V2)
     return StoredMessages(
@@ -129,18 +132,18 @@ def locate_messages(raw: bytes) -> StoredMessages:
 
 def _find_frames(raw: bytes) -> tuple[Indices, Indices]:
     """Return where messages begin and end. This is the only step that visits the messages one by one."""
-    places, at, total, unpack = [], 0, len(raw), Struct(">I").unpack_from
-    most = total - MIN_MESSAGE_BYTES
-    while at <= most:
-        places.append(at)
+    positions, at, total, unpack = [], 0, len(raw), Struct(">I").unpack_from
+    last_start = total - MIN_MESSAGE_BYTES
+    while at <= last_start:
+        positions.append(at)
         size = unpack(raw, at)[0]
         if size < MIN_MESSAGE_BYTES:
             break
         at += size
     if at != total:
-        message_end(raw, places[-1] if places and at > total else at)
-        raise MessageFormatError(f"{total - at} bytes belong to no message")
-    starts = np.array(places, np.int64)
+        message_end(raw, positions[-1] if positions and at > total else at)
+        raise MessageFormatError(f"{total - at} bytes do not belong to any message")
+    starts = np.array(positions, np.int64)
     return starts, np.append(starts[1:], total)
 
 

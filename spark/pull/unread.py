@@ -1,7 +1,7 @@
-"""Messages that tasks fetch themselves, where they are needed: only offset ranges pass through Spark.
+"""Messages that tasks fetch themselves where they need them, so that only offset ranges pass through Spark.
 
-Rows of a Python data source pass through the JVM one by one, and again on their way to the next Python worker. For
-bodies of 1 KiB that is most of the work. A job that hands messages from Python to Python avoids it:
+Rows of a Python data source pass through the JVM one by one, and once more on their way to the next Python worker. For
+bodies of 1 KiB that is most of the work. A job that processes the messages in Python avoids it:
 
     ranges = session.readStream.format("rocketmq").options(**options, schema="ranges").load()
     unread = Unread(ranges, read_spec(source_options(options)))
@@ -40,7 +40,7 @@ class Unread:
 
     @property
     def fetch(self) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-        """Function for tasks that turns batches of ranges into batches of messages. Raises what `read_ranges` does."""
+        """Function that tasks apply to batches of ranges to get batches of messages. Raises as `read_ranges` does."""
         spec = self.spec
 
         def fetch(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -56,7 +56,10 @@ class Unread:
 
 def batch_from_ranges(ranges: Sequence[OffsetRange]) -> pa.RecordBatch:
     """Return a record batch with a row for each offset range."""
-    rows = [(each.topic, each.broker, *each.address, each.queue_id, each.start, each.end) for each in ranges]
+    rows = [
+        (offsets.topic, offsets.broker, *offsets.address, offsets.queue_id, offsets.start, offsets.end)
+        for offsets in ranges
+    ]
     schema = arrow_schema(RANGE_COLUMNS)
     columns = zip(*rows, strict=True) if rows else ((),) * len(schema)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]

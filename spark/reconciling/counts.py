@@ -35,7 +35,7 @@ def count_findings(judged: "DataFrame", out_of_order: "DataFrame") -> "DataFrame
     settled = f.col("settled")
     both = f.col("p").isNotNull() & f.col("t").isNotNull()
     changed = f.arrays_overlap("kinds", f.array(*map(f.lit, CONTENT_KINDS)))
-    what = {
+    conditions = {
         "primary": settled & f.col("p").isNotNull(),
         "target": settled & f.col("t").isNotNull(),
         "same": settled & both & ~changed,
@@ -43,25 +43,25 @@ def count_findings(judged: "DataFrame", out_of_order: "DataFrame") -> "DataFrame
         "unsettled": ~settled,
         **{kind: f.array_contains("kinds", kind) for kind in KINDS if kind != "reordered"},
     }
-    sums = [f.sum(that.cast("long")).alias(name) for name, that in what.items()]
+    sums = [f.sum(condition.cast("long")).alias(name) for name, condition in conditions.items()]
     times = [
         f.min(f.when(settled, f.col("p.storeMs"))).alias("firstMs"),
         f.max(f.when(settled, f.col("p.storeMs"))).alias("lastMs"),
     ]
     counted = judged.groupBy("topic", "hour").agg(*sums, *times)
     moved = out_of_order.groupBy("topic", "hour").agg(f.count("*").alias("reordered"))
-    together = counted.join(moved, ["topic", "hour"], "left").fillna(0, ["reordered"])
-    return together.select("topic", "hour", *COUNTED, "firstMs", "lastMs")
+    joined = counted.join(moved, ["topic", "hour"], "left").fillna(0, ["reordered"])
+    return joined.select("topic", "hour", *COUNTED, "firstMs", "lastMs")
 
 
 def list_findings(judged: "DataFrame", out_of_order: "DataFrame") -> "DataFrame":
-    """Return one row per finding: its kind, the message, and the message's place on both sides."""
+    """Return one row per finding: its kind, the message, and the message's position on both sides."""
     from pyspark.sql import functions as f
 
     single = judged.withColumn("kind", f.explode("kinds"))
     both = single.unionByName(out_of_order.withColumn("kind", f.lit("reordered")))
     key = f.coalesce("p.orderKey", "t.orderKey")
-    places = [
+    positions = [
         column
         for side, name in (("p", "primary"), ("t", "target"))
         for column in (
@@ -78,17 +78,17 @@ def list_findings(judged: "DataFrame", out_of_order: "DataFrame") -> "DataFrame"
         "kind",
         f.col("id").alias("msgId"),
         key.alias("orderKey"),
-        *places,
+        *positions,
         detail.alias("detail"),
     )
 
 
-def sample_findings(found: "DataFrame", each: int) -> "DataFrame":
+def sample_findings(findings: "DataFrame", max_samples: int) -> "DataFrame":
     """Return at most `each` findings of each topic, hour and kind."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
-    place = (f.coalesce("primaryBroker", "targetBroker"), f.coalesce("primaryQueueId", "targetQueueId"))
-    order = (*place, f.coalesce("primaryOffset", "targetOffset"), "msgId")
+    queue = (f.coalesce("primaryBroker", "targetBroker"), f.coalesce("primaryQueueId", "targetQueueId"))
+    order = (*queue, f.coalesce("primaryOffset", "targetOffset"), "msgId")
     number = f.row_number().over(Window.partitionBy("topic", "hour", "kind").orderBy(*order))
-    return found.withColumn("number", number).where(f.col("number") <= each).drop("number")
+    return findings.withColumn("number", number).where(f.col("number") <= max_samples).drop("number")

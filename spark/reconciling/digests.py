@@ -1,6 +1,6 @@
-"""Reduce messages of either side to what is compared: identity, place, and digests of their content.
+"""Reduce messages of either side to narrow rows: identity, position, and digests of their content.
 
-Bodies and property values become 64-bit hashes where they are read, so that they never travel.
+Bodies and property values become 64-bit hashes in the task that reads them, so that they never travel.
 """
 
 from collections.abc import Iterable
@@ -30,7 +30,7 @@ DELAY_PROPERTIES: Final = (
     names.TIMER_DELIVER_MS,
     names.DELAY_TIME_LEVEL,
 )
-"""Properties of messages that waited elsewhere before they reached their queue, where their order is arbitrary."""
+"""Properties of messages that waited elsewhere before they reached their queue; their order there is arbitrary."""
 
 BROKER_PROPERTIES: Final = (
     names.REAL_TOPIC,
@@ -43,17 +43,17 @@ BROKER_PROPERTIES: Final = (
 
 
 def ignored_properties(offsets_preserved: bool, captured: bool, extra: Iterable[str] = ()) -> tuple[str, ...]:
-    """Return the properties that are not compared. With preserved offsets the target has all that the primary
-    stored.
+    """Return the properties that are not compared. With preserved offsets, the target stores the primary's properties
+    unchanged, so more of them are compared.
     """
-    found = {
+    names_ignored = {
         *expected_differences.EXPECTED_PROPERTY_NAMES[offsets_preserved and not captured],
         names.UNIQ_CLIENT_MESSAGE_ID_KEYIDX,
         *extra,
     }
     if captured:
-        found |= {*BROKER_PROPERTIES}
-    return tuple(sorted(found))
+        names_ignored |= {*BROKER_PROPERTIES}
+    return tuple(sorted(names_ignored))
 
 
 def user_topics(messages: "DataFrame", retries: bool = False) -> "DataFrame":
@@ -78,9 +78,9 @@ def digest_messages(
     from pyspark.sql import functions as f
 
     properties, body = f.col("properties"), f.col("body")
-    kept_ones = f.filter(f.map_entries(properties), lambda each: ~each["key"].isin(*ignored))
+    compared = f.filter(f.map_entries(properties), lambda entry: ~entry["key"].isin(*ignored))
     hashed = f.transform(
-        kept_ones, lambda each: f.struct(each["key"].alias("name"), f.xxhash64(each["value"]).alias("hash"))
+        compared, lambda entry: f.struct(entry["key"].alias("name"), f.xxhash64(entry["value"]).alias("hash"))
     )
     none = f.lit(0)  # brokers store 0 for fields missing in the request
     head = [f.coalesce("flag", none), f.col("sysFlag").bitwiseAND(f.lit(_signed_32(SYS_FLAG_BITS)))]
@@ -111,7 +111,7 @@ def _message_identity(messages: "DataFrame", head: "list[Column]") -> "Column":
 
     unique = f.col("properties")[names.UNIQ_CLIENT_MESSAGE_ID_KEYIDX]
     content = f.to_json(
-        f.struct(*[each.alias(f"h{number}") for number, each in enumerate(head)], "propertyHashes")
+        f.struct(*[field.alias(f"h{number}") for number, field in enumerate(head)], "propertyHashes")
     )
     hashed = f.md5(f.concat(content.cast("binary"), f.coalesce("body", f.lit(b""))))
     return (
@@ -140,13 +140,10 @@ def waited_elsewhere() -> "Column":
 
     committed = f.col("sysFlag").bitwiseAND(f.lit(TRANSACTION_MASK)) == TRANSACTION_COMMIT
     properties = f.col("properties")
-    waited = [
-        f.coalesce(f.map_contains_key(properties, f.lit(name)), f.lit(False)) for name in DELAY_PROPERTIES
-    ]
-    found = committed
-    for each in waited:
-        found |= each
-    return found
+    waited = committed
+    for name in DELAY_PROPERTIES:
+        waited |= f.coalesce(f.map_contains_key(properties, f.lit(name)), f.lit(False))
+    return waited
 
 
 def _signed_32(bits: int) -> int:

@@ -1,7 +1,7 @@
 """Match both sides' messages, and classify the differences of each pair.
 
-A message matches the one with the same topic and id on the other side. If a side has several copies (producers that
-retry store a message twice), copies in the same queue match first, in their order, then the others.
+A message matches the one with the same topic and id on the other side. A side may have several copies, since producers
+that retry store a message twice. Then copies in the same queue match first, in their order, and then the other copies.
 """
 
 from dataclasses import dataclass
@@ -50,17 +50,19 @@ def pair_messages(primary: "DataFrame", target: "DataFrame") -> "DataFrame":
     from pyspark.sql import functions as f
 
     sides = primary.withColumn("side", f.lit("p")).unionByName(target.withColumn("side", f.lit("t")))
-    every = sides.repartition("topic", "id")
-    place = ("brokerName", "queueOffset", "storeMs")
+    messages = sides.repartition("topic", "id")
+    queue_order = ("brokerName", "queueOffset", "storeMs")
     same = Window.partitionBy("topic", "id")
-    in_queue = every.withColumn(
-        "nth", f.row_number().over(Window.partitionBy("topic", "id", "side", "queueId").orderBy(*place))
+    in_queue = messages.withColumn(
+        "nth", f.row_number().over(Window.partitionBy("topic", "id", "side", "queueId").orderBy(*queue_order))
     )
+    # First the nth copy in a queue with the nth copy in the same queue of the other side.
     partners = Window.partitionBy("topic", "id", "queueId", "nth")
-    known = in_queue.withColumn("together", f.min("side").over(partners) != f.max("side").over(partners))
-    rest = Window.partitionBy("topic", "id", "together", "side").orderBy("queueId", *place)
-    numbered = known.withColumn(
-        "number", f.when(f.col("together"), f.col("nth")).otherwise(f.row_number().over(rest))
+    matched = in_queue.withColumn("together", f.min("side").over(partners) != f.max("side").over(partners))
+    # Then the copies without such a partner, in order, whatever their queues.
+    unmatched = Window.partitionBy("topic", "id", "together", "side").orderBy("queueId", *queue_order)
+    numbered = matched.withColumn(
+        "number", f.when(f.col("together"), f.col("nth")).otherwise(f.row_number().over(unmatched))
     ).withColumn("queue", f.when(f.col("together"), f.col("queueId")))
     counted = numbered.withColumn("copies", f.sum((f.col("side") == "p").cast("int")).over(same))
     message = f.struct(*_FIELDS)
@@ -80,7 +82,7 @@ def classify_pairs(pairs: "DataFrame", rules: ComparisonRules) -> "DataFrame":
 
     both = f.col("p").isNotNull() & f.col("t").isNotNull()
     when_ms = f.coalesce("p.storeMs", "t.storeMs")
-    kinds = f.filter(f.array(*_finding_kinds(both, rules)), lambda each: each.isNotNull())
+    kinds = f.filter(f.array(*_finding_kinds(both, rules)), lambda kind: kind.isNotNull())
     return (
         pairs.where(when_ms >= rules.from_ms)
         .withColumn("settled", when_ms < rules.until_ms)
@@ -94,21 +96,21 @@ def _finding_kinds(both: "Column", rules: ComparisonRules) -> "list[Column]":
     from pyspark.sql import functions as f
 
     p, t = f.col("p"), f.col("t")
-    elsewhere = p.queueId != t.queueId
+    is_misplaced = p.queueId != t.queueId
     if rules.offsets_preserved:
-        elsewhere |= p.queueOffset != t.queueOffset
-    found = {
+        is_misplaced |= p.queueOffset != t.queueOffset
+    conditions = {
         "missing": t.isNull(),
         "extra": p.isNull() & (f.col("copies") == 0),
         "duplicated": p.isNull() & (f.col("copies") > 0),
-        "misplaced": both & elsewhere,
+        "misplaced": both & is_misplaced,
         "changedBody": both & (p.body != t.body),
         "changedProperties": both & (p.properties != t.properties),
         "changedHeader": both & (p.head != t.head),
     }
     if rules.late_after_ms is not None:
-        found["late"] = both & (t.storeMs - p.storeMs > rules.late_after_ms)
-    return [f.when(wrong, f.lit(name)) for name, wrong in found.items()]
+        conditions["late"] = both & (t.storeMs - p.storeMs > rules.late_after_ms)
+    return [f.when(condition, f.lit(name)) for name, condition in conditions.items()]
 
 
 def _changed_names() -> "Column":
@@ -117,14 +119,14 @@ def _changed_names() -> "Column":
 
     here, there = f.col("p.properties"), f.col("t.properties")
     changed = f.concat(f.array_except(here, there), f.array_except(there, here))
-    names = f.array_sort(f.array_distinct(f.transform(changed, lambda each: each["name"])))
+    names = f.array_sort(f.array_distinct(f.transform(changed, lambda entry: entry["name"])))
     return f.when(f.size(names) > 0, f.concat_ws(",", names))
 
 
 def drop_expired(judged: "DataFrame") -> "DataFrame":
-    """Drop messages only the target has because the primary deleted them, or was not read from its start.
+    """Drop messages that only the target has because the primary deleted them, or was not read from its start.
 
-    These are messages before the first pair of a queue, in topics where not every queue of the primary was read from
+    These are messages before the first pair of a queue, in topics of which not every queue of the primary was read from
     offset 0.
     """
     from pyspark.sql import functions as f
@@ -136,8 +138,8 @@ def drop_expired(judged: "DataFrame") -> "DataFrame":
     firsts = both.groupBy(
         "topic", f.col("t.brokerName").alias("atBroker"), f.col("t.queueId").alias("atQueue")
     ).agg(f.min("t.queueOffset").alias("firstPair"))
-    known = judged.withColumn("atBroker", f.col("t.brokerName")).withColumn("atQueue", f.col("t.queueId"))
-    known = known.join(f.broadcast(cut), "topic", "left")
-    known = known.join(f.broadcast(firsts), ["topic", "atBroker", "atQueue"], "left")
+    located = judged.withColumn("atBroker", f.col("t.brokerName")).withColumn("atQueue", f.col("t.queueId"))
+    located = located.join(f.broadcast(cut), "topic", "left")
+    located = located.join(f.broadcast(firsts), ["topic", "atBroker", "atQueue"], "left")
     older = f.col("p").isNull() & f.col("cut") & (f.col("t.queueOffset") < f.col("firstPair"))
-    return known.where(~f.coalesce(older, f.lit(False))).drop("cut", "firstPair", "atBroker", "atQueue")
+    return located.where(~f.coalesce(older, f.lit(False))).drop("cut", "firstPair", "atBroker", "atQueue")

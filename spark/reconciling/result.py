@@ -44,8 +44,10 @@ class ReconcileResult:
     def apply_conditions(self, conditions: Iterable[Condition]) -> None:
         """Set `failed` to the conditions that hold, each with its present value."""
         totals = self.count_totals
-        values = [(each, condition_value(each, totals, self.topics)) for each in conditions]
-        self.failed = [f"{each} (it is {value:g})" for each, value in values if each.holds(value)]
+        values = [(condition, condition_value(condition, totals, self.topics)) for condition in conditions]
+        self.failed = [
+            f"{condition} (it is {value:g})" for condition, value in values if condition.holds(value)
+        ]
 
     @property
     def finding_count(self) -> int:
@@ -61,7 +63,7 @@ class ReconcileResult:
             "asOf": iso_time(self.as_of_ms),
             "from": iso_time(self.from_ms),
             "until": iso_time(self.until_ms),
-            "kept": self.offsets_preserved,
+            "offsetsPreserved": self.offsets_preserved,
             "lateAfterMs": self.late_after_ms,
             "totals": self.count_totals,
             "topics": {
@@ -72,8 +74,8 @@ class ReconcileResult:
                 }
                 for topic, counts in sorted(self.topics.items())
             },
-            "hours": [_json_row(each) for each in self.hours],
-            "samples": [_json_row(each) for each in self.samples],
+            "hours": [_json_row(row) for row in self.hours],
+            "samples": [_json_row(row) for row in self.samples],
             "failed": list(self.failed),
         }
 
@@ -98,18 +100,18 @@ def _json_row(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def conditions_parser(known: tuple[str, ...]) -> Reader:
+def conditions_parser(count_names: tuple[str, ...]) -> Reader:
     """Return the parser of an option: conditions on these counts, separated by commas."""
 
     def parse(value: str) -> tuple[Condition, ...]:
-        return tuple(_parse_known(each, known) for each in names(value))
+        return tuple(_parse_count_condition(part, count_names) for part in names(value))
 
     return parse
 
 
-def _parse_known(text: str, known: tuple[str, ...]) -> Condition:
+def _parse_count_condition(text: str, count_names: tuple[str, ...]) -> Condition:
     condition = parse_condition(text)
-    condition.check_names(known)
+    condition.check_names(count_names)
     if condition.limit < 0:
         raise ValueError(f'"{text}" is not a condition on counts: they are never below 0')
     return condition

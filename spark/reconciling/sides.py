@@ -36,7 +36,7 @@ _ENDS: Final = ("endingoffsets", "endingtimestamp", "endingoffsetsbytimestamp")
 
 @dataclass(frozen=True, slots=True)
 class ReadWindow:
-    """Minimum to read: topics (empty: all), and store times in ms since 1970 (None: no limit)."""
+    """The minimum to be read: topics (empty: all), and store times in ms since 1970 (None: no limit)."""
 
     topics: Sequence[str] = ()
     from_ms: int | None = None
@@ -75,16 +75,16 @@ class ComparisonSide:
 
     def read_messages(self, session: "SparkSession", window: ReadWindow) -> "DataFrame":
         """Return the side's messages, with at least the source's columns. Raises OptionError."""
-        found = {ENDPOINT: self._read_endpoint, TABLE: self._read_table, CAPTURE: self._read_capture}
-        messages = found[self.values["kind"]](session, window)
+        readers = {ENDPOINT: self._read_endpoint, TABLE: self._read_table, CAPTURE: self._read_capture}
+        messages = readers[self.values["kind"]](session, window)
         if window.topics:
             messages = messages.where(messages.topic.isin(*window.topics))
         return messages
 
-    def _read_endpoint(self, session: "SparkSession", span: ReadWindow) -> "DataFrame":
-        return session.read.format(SOURCE).options(**_add_window_options(self._source_texts(), span)).load()
+    def _read_endpoint(self, session: "SparkSession", window: ReadWindow) -> "DataFrame":
+        return session.read.format(SOURCE).options(**_add_window_options(self._source_texts(), window)).load()
 
-    def _read_table(self, session: "SparkSession", span: ReadWindow) -> "DataFrame":
+    def _read_table(self, session: "SparkSession", window: ReadWindow) -> "DataFrame":
         path = self._required_path()
         if self.values["format"] == "parquet":
             messages = session.read.parquet(path)
@@ -93,15 +93,15 @@ class ComparisonSide:
 
             table = open_table(path, self.values["table"], self.values["format"], session)
             messages = table.read(session)
-        return _filter_window(messages, span)
+        return _filter_window(messages, window)
 
-    def _read_capture(self, session: "SparkSession", span: ReadWindow) -> "DataFrame":
-        """Read sends that this side stored. Half and delayed messages have no place yet and are left out."""
+    def _read_capture(self, session: "SparkSession", window: ReadWindow) -> "DataFrame":
+        """Read sends that this side stored. Half and delayed messages have no queue offset yet and are left out."""
         from pyspark.sql import functions as f
 
         path = self._required_path()
-        found = session.read.format("rocketmq-capture").option("rows", "messages").load(path)
-        sent = found.where((f.col("how") == "sent") & f.col("waits").isNull())
+        captured = session.read.format("rocketmq-capture").option("rows", "messages").load(path)
+        sent = captured.where((f.col("how") == "sent") & f.col("waits").isNull())
         sent = sent.withColumn("storeTimestamp", f.col("time"))
         if self.name == "target":
             sent = sent.withColumn("queueId", f.col("targetQueueId"))
@@ -109,7 +109,7 @@ class ComparisonSide:
             stored = sent.where(f.col("targetCode").isin(*map(int, STORED_CODES)))
         else:
             stored = sent.where(f.col("answerCode").isin(*map(int, STORED_CODES)))
-        return _filter_window(stored.withColumn("body", f.when(~f.col("redacted"), f.col("body"))), span)
+        return _filter_window(stored.withColumn("body", f.when(~f.col("redacted"), f.col("body"))), window)
 
     def _required_path(self) -> str:
         if not self.values["path"]:
@@ -117,35 +117,35 @@ class ComparisonSide:
         return str(self.values["path"])
 
 
-def _add_window_options(given: Mapping[str, str], span: ReadWindow) -> dict[str, str]:
+def _add_window_options(texts: Mapping[str, str], window: ReadWindow) -> dict[str, str]:
     """Return the source's options, completed with topics and times of the window."""
-    options = dict(given)
-    if not _any_given(given, _CHOSEN):
-        options["subscribePattern"] = _topic_pattern(span)
-    if span.from_ms is not None and not _any_given(given, _STARTS):
-        options["startingTimestamp"] = str(span.from_ms)
+    options = dict(texts)
+    if not _has_option(texts, _CHOSEN):
+        options["subscribePattern"] = _topic_pattern(window)
+    if window.from_ms is not None and not _has_option(texts, _STARTS):
+        options["startingTimestamp"] = str(window.from_ms)
         options.setdefault("startingOffsetsByTimestampStrategy", "latest")
-    if span.until_ms is not None and not _any_given(given, _ENDS):
-        options["endingTimestamp"] = str(span.until_ms)
+    if window.until_ms is not None and not _has_option(texts, _ENDS):
+        options["endingTimestamp"] = str(window.until_ms)
     return options
 
 
-def _any_given(given: Mapping[str, str], names: Collection[str]) -> bool:
-    return any(name.lower() in names for name in given)
+def _has_option(texts: Mapping[str, str], names: Collection[str]) -> bool:
+    return any(name.lower() in names for name in texts)
 
 
-def _topic_pattern(span: ReadWindow) -> str:
+def _topic_pattern(window: ReadWindow) -> str:
     """Return a pattern: unlike in a list of names, its topics need not exist on both sides."""
-    if span.topics:
-        return "|".join(map(re.escape, span.topics))
-    return ".+|%(RETRY|DLQ)%.+" if span.retries else ".+"
+    if window.topics:
+        return "|".join(map(re.escape, window.topics))
+    return ".+|%(RETRY|DLQ)%.+" if window.retries else ".+"
 
 
-def _filter_window(messages: "DataFrame", span: ReadWindow) -> "DataFrame":
+def _filter_window(messages: "DataFrame", window: ReadWindow) -> "DataFrame":
     from pyspark.sql import functions as f
 
-    if span.from_ms is not None:
-        messages = messages.where(f.col("storeTimestamp") >= f.timestamp_millis(f.lit(span.from_ms)))
-    if span.until_ms is not None:
-        messages = messages.where(f.col("storeTimestamp") < f.timestamp_millis(f.lit(span.until_ms)))
+    if window.from_ms is not None:
+        messages = messages.where(f.col("storeTimestamp") >= f.timestamp_millis(f.lit(window.from_ms)))
+    if window.until_ms is not None:
+        messages = messages.where(f.col("storeTimestamp") < f.timestamp_millis(f.lit(window.until_ms)))
     return messages

@@ -1,7 +1,7 @@
 """Pack an environment for executors into one archive, for `--archives spark-env.tar.gz#environment` (`make spark-env`).
 
 The archive holds this package and its requirements except pyspark, which the cluster provides. Its interpreter is a
-link to that of the machine where it was made, so the cluster needs the same Python at the same path.
+link to the Python of the machine that made it, so the cluster needs the same Python at the same path.
 """
 
 import os
@@ -22,7 +22,7 @@ matplotlib.
 def build_wheel(directory: Path, source: Path = ROOT) -> Path:
     """Build a wheel of this distribution. Raises CalledProcessError."""
     with tempfile.TemporaryDirectory() as scratch:
-        # Build from a copy: setuptools leaves a build directory behind, and picks up files from an old one.
+        # Build from a copy: setuptools leaves a build directory in the sources, and picks up files from an old one.
         tree = Path(scratch) / "tree"
         hidden = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__", "node_modules")
         shutil.copytree(source, tree, ignore=hidden)
@@ -38,11 +38,11 @@ def pack_environment(archive: Path, *requirements: str) -> None:
 
     archive.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
-        place = Path(scratch) / "environment"
-        run_command(sys.executable, "-m", "venv", "--without-pip", str(place))
-        python = str(place / "bin" / "python")
+        environment = Path(scratch) / "environment"
+        run_command(sys.executable, "-m", "venv", "--without-pip", str(environment))
+        python = str(environment / "bin" / "python")
         run_command(sys.executable, "-m", "pip", "--python", python, "install", "--quiet", *requirements)
-        venv_pack.pack(prefix=str(place), output=str(archive), force=True)
+        venv_pack.pack(prefix=str(environment), output=str(archive), force=True)
 
 
 def run_command(*command: str) -> None:

@@ -7,9 +7,9 @@ if TYPE_CHECKING:
 
 
 def register(session: "SparkSession") -> None:
-    """Register `rocketmq` and `rocketmq-capture` where Spark has not found them in the installed package by itself.
+    """Register `rocketmq` and `rocketmq-capture`, unless Spark has found them in the installed package by itself.
 
-    Spark would warn at each source that it "replaced a statically registered data source".
+    If a found source is registered again, Spark warns that it "replaced a statically registered data source".
     """
     from spark.capture.datasource import CaptureSource
     from spark.source.datasource import RocketmqSource
@@ -20,9 +20,9 @@ def register(session: "SparkSession") -> None:
 
 
 def is_found_by_spark(session: "SparkSession", name: str) -> bool:
-    """Tell whether Spark knows a data source already; False where it cannot be asked, as with Spark Connect."""
+    """Tell whether Spark knows a data source already; False if it cannot be asked, as with Spark Connect."""
     try:
         manager: Any = session._jsparkSession.sessionState().dataSourceManager()
         return bool(manager.dataSourceExists(name))
-    except Exception:  # noqa: BLE001 - Spark's own objects: their names may change, and registering always works
+    except Exception:  # noqa: BLE001 - Spark's internals may change, and registering always works
         return False

@@ -4,15 +4,15 @@
     ship(session)
     session.readStream.format("rocketmq")…
 
-The package's source text travels inside the pickles of sources, readers and writers. Unpickling one installs an
-importer that serves the package from memory. This works for batches and streams, on clusters and through Connect,
-unlike pyspark's `--py-files` and `addArtifact`: Spark looks for those in the wrong directory when it starts a stream.
+The package's source text travels inside the pickles of sources, readers and writers. Unpickling one of them installs
+an importer that serves the package from memory. This works for batches and streams, on clusters and through Connect.
+pyspark's `--py-files` and `addArtifact` do not: when Spark starts a stream, it looks for them in the wrong directory.
 
 Spark's Python workers must have `REQUIRED_MODULES` and the driver's minor version of Python. Every new Python worker
 spends some tenths of a second unpacking, so install the package where jobs run regularly.
 
-Everything here except `ship` and `package_sources` runs where the package is missing. It is pickled by value and may
-use nothing of this module but its arguments.
+Everything here except `ship` and `package_sources` runs where the package is missing. It is pickled by value, and may
+use no other part of the package.
 """
 
 import importlib
@@ -58,25 +58,25 @@ def ship(session: "SparkSession") -> None:
 
 def package_sources() -> dict[str, str]:
     """Return the source text of the package's modules by path, without tests."""
-    found = {f"{module}.py": _module_source(module) for module in SOURCE_MODULES}
+    sources = {f"{module}.py": _module_source(module) for module in SOURCE_MODULES}
     for package in SHIPPED_PACKAGES:
-        found |= dict(_walk_sources(files(package), package))
-    return found
+        sources |= dict(_walk_sources(files(package), package))
+    return sources
 
 
-def _walk_sources(directory: Traversable, place: str) -> Iterator[tuple[str, str]]:
-    for each in directory.iterdir():
-        path = f"{place}/{each.name}"
-        if each.is_dir() and each.name not in ("tests", "__pycache__"):
-            yield from _walk_sources(each, path)
-        elif each.name.endswith(".py"):
-            yield path, each.read_text(encoding="utf-8")
+def _walk_sources(directory: Traversable, folder: str) -> Iterator[tuple[str, str]]:
+    for entry in directory.iterdir():
+        path = f"{folder}/{entry.name}"
+        if entry.is_dir() and entry.name not in ("tests", "__pycache__"):
+            yield from _walk_sources(entry, path)
+        elif entry.name.endswith(".py"):
+            yield path, entry.read_text(encoding="utf-8")
 
 
 def _module_source(module: str) -> str:
-    """Return the text of a module: of its file, or from its loader if it came from an archive or was shipped itself.
+    """Return the text of a module: from its file, or from its loader if it came from an archive or was shipped itself.
 
-    The file comes first, because not every loader knows the text: pytest's for rewritten modules does not.
+    The file comes first because not every loader has the text: pytest's loader of rewritten modules does not.
     """
     loaded = importlib.import_module(module)
     file = getattr(loaded, "__file__", None)
@@ -87,7 +87,7 @@ def _module_source(module: str) -> str:
 
 
 def _shipped_source(
-    format_name: str, module: str, archive: bytes, needed: tuple[str, ...]
+    format_name: str, module: str, archive: bytes, required: tuple[str, ...]
 ) -> "type[DataSource]":
     """Return a source class that installs the package wherever it runs and delegates to the real source."""
     from pyspark.sql.datasource import DataSource
@@ -98,61 +98,61 @@ def _shipped_source(
             return format_name
 
         def _real(self) -> Any:
-            install_package(archive, needed)
+            install_package(archive, required)
             return importlib.import_module(module).DefaultSource(self.options)
 
-        def _carried(self, made: Any) -> Any:
-            return attach_package(made, archive, needed)
+        def _with_package(self, carrier: Any) -> Any:
+            return attach_package(carrier, archive, required)
 
         def schema(self) -> Any:
             return self._real().schema()
 
         def reader(self, schema: Any) -> Any:
-            return self._carried(self._real().reader(schema))
+            return self._with_package(self._real().reader(schema))
 
         def streamReader(self, schema: Any) -> Any:
-            return self._carried(self._real().streamReader(schema))
+            return self._with_package(self._real().streamReader(schema))
 
         def writer(self, schema: Any, overwrite: bool) -> Any:
-            return self._carried(self._real().writer(schema, overwrite))
+            return self._with_package(self._real().writer(schema, overwrite))
 
         def streamWriter(self, schema: Any, overwrite: bool) -> Any:
-            return self._carried(self._real().streamWriter(schema, overwrite))
+            return self._with_package(self._real().streamWriter(schema, overwrite))
 
     return Shipped
 
 
-def attach_package(carrier: Any, archive: bytes, needed: tuple[str, ...]) -> Any:
+def attach_package(carrier: Any, archive: bytes, required: tuple[str, ...]) -> Any:
     """Return the same reader or writer, changed so that its pickles carry the package."""
     import copyreg
 
     def reduce(this: Any) -> tuple[Any, ...]:
-        return revive_object, (archive, needed, pickle.dumps((type(this), this.__getstate__())))
+        return revive_object, (archive, required, pickle.dumps((type(this), this.__getstate__())))
 
     copyreg.pickle(type(carrier), reduce)
     return carrier
 
 
-def revive_object(archive: bytes, needed: tuple[str, ...], pickled: bytes) -> Any:
+def revive_object(archive: bytes, required: tuple[str, ...], pickled: bytes) -> Any:
     """Unpickle an object of `attach_package`."""
-    install_package(archive, needed)
+    install_package(archive, required)
     kind, state = pickle.loads(pickled)
-    made = kind.__new__(kind)
-    if hasattr(made, "__setstate__"):
-        made.__setstate__(state)
-        return made
+    revived = kind.__new__(kind)
+    if hasattr(revived, "__setstate__"):
+        revived.__setstate__(state)
+        return revived
     for attributes in state if isinstance(state, tuple) else (state,):
         for name, value in (attributes or {}).items():
-            object.__setattr__(made, name, value)
-    return made
+            object.__setattr__(revived, name, value)
+    return revived
 
 
-def install_package(archive: bytes, needed: tuple[str, ...]) -> None:
+def install_package(archive: bytes, required: tuple[str, ...]) -> None:
     """Make the package importable here, unless it is already. Raises ImportError for missing requirements."""
-    missing = [name for name in needed if importlib.util.find_spec(name) is None]
-    if missing:
+    missing_modules = [name for name in required if importlib.util.find_spec(name) is None]
+    if missing_modules:
         raise ImportError(
-            f"Spark's Python workers need {', '.join(missing)}, which cannot be shipped: install it there"
+            f"Spark's Python workers need {', '.join(missing_modules)}, which cannot be shipped: install it there"
         )
     if not any(getattr(finder, "shipped", None) == archive for finder in sys.meta_path):
         sys.meta_path.insert(0, MemoryImporter(pickle.loads(zlib.decompress(archive)), archive))
@@ -167,8 +167,8 @@ class MemoryImporter(MetaPathFinder, Loader):
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         """Return the spec of a module whose text is available."""
-        place = name.replace(".", "/")
-        for file, package in ((f"{place}/__init__.py", True), (f"{place}.py", False)):
+        stem = name.replace(".", "/")
+        for file, package in ((f"{stem}/__init__.py", True), (f"{stem}.py", False)):
             if file in self.texts:
                 return importlib.util.spec_from_loader(name, self, origin=file, is_package=package)
         return None

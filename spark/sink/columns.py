@@ -1,7 +1,7 @@
 """Columns that the sink understands: names, types and aliases, checked before anything is sent.
 
-Names are those of the source. Columns that only a broker can fill are ignored, so that what was read can be written
-back. Like Spark, this module compares names without regard to case.
+Names are those of the source. Columns that only a broker can fill are ignored, so that rows that were read can be
+written back. Like Spark, this module ignores the case of names.
 """
 
 import difflib
@@ -101,37 +101,39 @@ def check_columns(fields: Iterable[tuple[str, str]], topic: str | None) -> dict[
     `topic` is the option of that name. Raises ColumnError.
     """
     table = [(name, kind.lower()) for name, kind in fields]
-    places: dict[str, int] = {}
-    for place, (name, kind) in enumerate(table):
+    positions: dict[str, int] = {}
+    for position, (name, kind) in enumerate(table):
         column = _COLUMNS_BY_NAME.get(name.lower())
         if column is None:
             if name.lower() not in IGNORED_COLUMNS:
                 raise ColumnError(_unknown_column_text(name))
             continue
-        if column.name in places:
+        if column.name in positions:
             raise ColumnError(
-                f"columns {table[places[column.name]][0]} and {name} are the same column, give one of them"
+                f"columns {table[positions[column.name]][0]} and {name} are the same column: use only one of them"
             )
         if kind not in column.types:
             raise ColumnError(f"column {name} must be {' or '.join(column.types)}, it is {kind}")
-        places[column.name] = place
-    _check_combinations(places, topic)
-    return places
+        positions[column.name] = position
+    _check_combinations(positions, topic)
+    return positions
 
 
-def _check_combinations(places: dict[str, int], topic: str | None) -> None:
-    if "body" not in places:
+def _check_combinations(positions: dict[str, int], topic: str | None) -> None:
+    if "body" not in positions:
         raise ColumnError("there is no column body (or value) to send")
-    if "topic" not in places and topic is None:
+    if "topic" not in positions and topic is None:
         raise ColumnError("there is neither an option topic nor a column topic")
-    if "brokerName" in places and "queueId" not in places:
+    if "brokerName" in positions and "queueId" not in positions:
         raise ColumnError("column brokerName requires column queueId")
-    if "shardingKey" in places and "queueId" in places:
-        raise ColumnError("columns shardingKey and queueId both choose the queue, give one of them")
+    if "shardingKey" in positions and "queueId" in positions:
+        raise ColumnError("columns shardingKey and queueId both choose the queue: use only one of them")
 
 
 def _unknown_column_text(name: str) -> str:
-    spelled = {each.lower(): each for column in COLUMNS for each in (column.name, *column.aliases)}
+    spelled = {
+        spelling.lower(): spelling for column in COLUMNS for spelling in (column.name, *column.aliases)
+    }
     near = difflib.get_close_matches(name.lower(), spelled, 1, 0.6)
     hint = f"did you mean {spelled[near[0]]}?" if near else f"columns: {', '.join(spelled.values())}"
     return f"the sink has no column {name}; {hint}"

@@ -1,6 +1,6 @@
-"""Deduplication ids: the same rows get the same ids when they are sent again, so that consumers recognise duplicates.
+"""Deduplication ids: rows that are sent again get the same ids, so that consumers can recognise duplicates.
 
-This only works if a retried task gets the same rows, so the plan must not shuffle them into a random order.
+This only works if a retried task gets the same rows in the same order, so the plan must not shuffle them randomly.
 """
 
 import hashlib
@@ -8,7 +8,7 @@ from typing import Final
 
 DEDUP_OFF: Final = "off"
 DEDUP_UNIQUE_KEY: Final = "msgId"
-"""Value of `dedupKey` that puts the id into the unique key only."""
+"""Value of `dedupKey` with which the id is in the unique key only."""
 
 DIGEST_BYTES: Final = 10
 
@@ -16,9 +16,9 @@ DIGEST_BYTES: Final = 10
 class DedupIds:
     """Ids of one partition's rows: a text `<write>:<batch>:<partition>:<row>`, and a unique key derived from it.
 
-    The unique key has the form that stock clients make, 32 hex digits: 80 bits of a digest in place of their address,
-    process and class loader, and the row number in place of their time and counter. Tools that decode it therefore
-    show a meaningless address and a time shortly after the start of the month.
+    The unique key has the form of stock clients', 32 hex digits: 80 bits of a digest in place of address, process and
+    class loader, and the row number in place of time and counter. Tools that decode it therefore show a meaningless
+    address and a time shortly after the start of the month.
     """
 
     def __init__(self, write: str, batch: int, partition: int) -> None:

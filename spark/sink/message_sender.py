@@ -1,10 +1,10 @@
 """Send the messages of one task: batched where allowed, to many queues at once, in order within each queue.
 
 Theory of operation: encoded messages wait in piles, one per destination, until a pile is large enough for a send (a
-shipment). At most one send per queue (lane) is in flight, for two reasons: a broker with several sending threads
-could otherwise reorder sends, and a send that is repeated after a failure must come before later ones. Lanes do not
-wait for each other. A send whose answer was lost, or a task that Spark retries, may store messages twice; duplicates
-carry the same ids (`dedup_ids`).
+shipment). Each queue is a lane, with at most one send in flight, for two reasons: a broker with several sending threads
+could otherwise reorder sends, and a send that is repeated after a failure must be stored before later ones. Lanes do
+not wait for each other. A send whose answer was lost, or a task that Spark retries, may store messages twice;
+duplicates carry the same ids (`dedup_ids`).
 """
 
 import time
@@ -35,7 +35,7 @@ _MAX_WAITING_BYTES: Final = 16 * 1024 * 1024
 """Limit on the bytes waiting in all piles together; above it all piles are sent, however small."""
 _MAX_IN_FLIGHT_BYTES: Final = 16 * 1024 * 1024
 MIN_SPREAD_MESSAGES: Final = 16
-"""Fewer messages are not spread over queues: each queue costs a send."""
+"""Minimum number of messages per queue when a pile is spread over queues, as each queue costs a send."""
 
 Lane = tuple[str, str, int]
 _PileKey = tuple[str, str, int] | tuple[str, None, None]
@@ -83,7 +83,7 @@ class MessageSender:
     """Sends messages; `wait_until_stored` returns when all are stored. Every method raises EndpointError, RowError."""
 
     splits_illegal_batches = True
-    """Tells whether a batch refused as illegal is sent again message by message, to find the offending rows."""
+    """If true, a batch that is refused as illegal is sent again message by message, to find the offending rows."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class MessageSender:
             self._enqueue_message(message)
 
     def wait_until_stored(self) -> SendCounts:
-        """Send what still waits, and wait until all messages are stored."""
+        """Send all waiting messages, and wait until all messages are stored."""
         self._ship_all()
         for lane in list(self._in_flight):
             self._await_lane(lane)
@@ -167,9 +167,9 @@ class MessageSender:
                 self._ship_pile(key, pile, self._count_parts(key, pile))
 
     def _count_parts(self, key: _PileKey, pile: _Pile) -> int:
-        """Return the number of sends for a pile that is not full: without a queue of its own, one for each queue.
+        """Return the number of sends for a pile that is not full: one per queue if its rows may go to any queue.
 
-        Otherwise the few rows of a task would all go to one queue, and with them those of a small stream.
+        In a single send, the few rows of a task would all go to one queue, and so would the rows of a small stream.
         """
         topic, _, queue_id = key
         if queue_id is not None:
@@ -187,15 +187,15 @@ class MessageSender:
             queue = self._next_queue(topic)
             if queue_id is not None:
                 queue = self._publish_infos.publish_info(topic).queue_by_id(queue_id, broker)
-            some = messages[part * count // parts : (part + 1) * count // parts]
+            part_messages = messages[part * count // parts : (part + 1) * count // parts]
             share = (part + 1) * size // parts - part * size // parts
-            self._post_shipment(Shipment(queue, queue_id is not None, some, share))
+            self._post_shipment(Shipment(queue, queue_id is not None, part_messages, share))
 
     def _next_queue(self, topic: str, not_at: str | None = None) -> WriteQueue:
         """Return the topic's next queue, round robin, preferably at another broker than `not_at`."""
         queues = self._publish_infos.publish_info(topic).queues
-        others = [queue for queue in queues if queue.address and queue.broker != not_at]
-        choice = others or queues
+        other_queues = [queue for queue in queues if queue.address and queue.broker != not_at]
+        choice = other_queues or queues
         self._round_robin += 1
         return choice[self._round_robin % len(choice)]
 
@@ -204,6 +204,7 @@ class MessageSender:
     def _post_shipment(self, shipment: Shipment) -> None:
         queue = shipment.queue
         lane = (queue.topic, queue.broker, queue.queue_id)
+        # One send per lane, so that messages keep their order.
         if lane in self._in_flight:
             self._await_lane(lane)
         while self._in_flight and self._in_flight_bytes > _MAX_IN_FLIGHT_BYTES:
@@ -239,10 +240,14 @@ class MessageSender:
         self.counts.sends += 1
 
     def _retry_shipment(self, shipment: Shipment, failure: Exception) -> None:
-        """Send a failed shipment again until it is stored or retries are exhausted."""
+        """Send a failed shipment again until it is stored or retries are exhausted.
+
+        Nothing else is sent meanwhile, so the shipment is stored before later messages of its lane.
+        """
         pause_s = self._spec.retry_interval_s
         for attempt in count(1):
             self._raise_if_permanent(shipment, failure)
+            # One illegal message spoils its batch; sent alone, the others are stored and the row can be named.
             if isinstance(failure, RequestError) and failure.code == ResponseCode.MESSAGE_ILLEGAL:
                 self._post_one_by_one(shipment)
                 return
@@ -295,7 +300,7 @@ class MessageSender:
             self._connections.drop_client(queue.address)
 
     def _reroute_shipment(self, shipment: Shipment) -> None:
-        """Move a shipment to where its queue is now, or to another queue if it may change."""
+        """Look up the present address of a shipment's queue, or choose another queue if it may change."""
         queue = shipment.queue
         self._publish_infos.forget_topic(queue.topic)
         if shipment.fixed:

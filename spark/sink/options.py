@@ -1,4 +1,4 @@
-"""Options of the sink, and the picklable description that executors get of them.
+"""Options of the sink, and the parsed form that is pickled for the executors.
 
 Options for addresses, credentials and TLS live in `spark.endpoint`.
 """

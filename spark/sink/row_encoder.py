@@ -21,7 +21,7 @@ _ZLIB_LEVEL: Final = 5
 
 
 class OutgoingMessage(NamedTuple):
-    """A message ready to be sent, with what its row says about the queue."""
+    """A message ready to be sent, with the queue or the key hash that its row asks for."""
 
     row: int
     topic: str
@@ -38,18 +38,20 @@ class OutgoingMessage(NamedTuple):
 class RowEncoder:
     """Encodes the rows of one partition. `places` are the columns' positions (`check_columns`)."""
 
-    def __init__(self, spec: SinkSpec, places: Mapping[str, int], ids: DedupIds) -> None:
+    def __init__(self, spec: SinkSpec, positions: Mapping[str, int], ids: DedupIds) -> None:
         self._spec = spec
-        self._places = places
+        self._positions = positions
         self._ids = ids
         self._next_row = 0
         self._topics: dict[str | None, str | None] = {}
 
     def encode_rows(self, batch: pa.RecordBatch) -> Iterator[OutgoingMessage]:
         """Yield the messages of a batch in order. Raises RowError, which names the row within its partition."""
-        columns = {name: _column_values(batch.column(place), name) for name, place in self._places.items()}
-        nothing = [None] * batch.num_rows
-        table = zip(*(columns.get(name, nothing) for name in _FIELD_ORDER), strict=True)
+        columns = {
+            name: _column_values(batch.column(position), name) for name, position in self._positions.items()
+        }
+        nulls = [None] * batch.num_rows
+        table = zip(*(columns.get(name, nulls) for name in _FIELD_ORDER), strict=True)
         for values in table:
             row = self._next_row
             self._next_row = row + 1
@@ -77,26 +79,27 @@ class RowEncoder:
         """Encode one row. Raises ValueError."""
         topic = self._resolve_topic(topic)
         body, sys_flag = self._encode_body(body)
-        found = {names.UNIQ_CLIENT_MESSAGE_ID_KEYIDX: self._ids.unique_key(row)}
+        # Order matters: a property that the row sets itself must not replace one that a column or the sink sets.
+        message_properties = {names.UNIQ_CLIENT_MESSAGE_ID_KEYIDX: self._ids.unique_key(row)}
         if keys:
-            found[names.KEYS] = keys
+            message_properties[names.KEYS] = keys
         if tags:
-            found[names.TAGS] = tags
+            message_properties[names.TAGS] = tags
         if self._spec.dedup_property is not None:
-            found[self._spec.dedup_property] = self._ids.dedup_id(row)
+            message_properties[self._spec.dedup_property] = self._ids.dedup_id(row)
         if sharding is not None:
-            found[names.SHARDING_KEY] = sharding[0]
-        timed = self._add_delay(found, delay_level, delay_ms, deliver_at_ms)
+            message_properties[names.SHARDING_KEY] = sharding[0]
+        timed = self._add_delay(message_properties, delay_level, delay_ms, deliver_at_ms)
         for name, value in properties or ():
             if name not in names.RESERVED and value:
-                found.setdefault(name, value)
+                message_properties.setdefault(name, value)
         if queue_id is not None and queue_id < 0:
             raise ValueError(f"queueId {queue_id} is negative")
         return OutgoingMessage(
             row,
             topic,
             body,
-            _encode_properties(found),
+            _encode_properties(message_properties),
             _signed_32("flag", flag or 0),
             sys_flag,
             None if sharding is None else sharding[1],
@@ -127,7 +130,7 @@ class RowEncoder:
 
     @staticmethod
     def _add_delay(
-        found: dict[str, str], level: int | None, delay_ms: int | None, deliver_at_ms: int | None
+        message_properties: dict[str, str], level: int | None, delay_ms: int | None, deliver_at_ms: int | None
     ) -> bool:
         """Add the property that delays delivery, if any; tell whether there is one."""
         delays = [
@@ -140,11 +143,13 @@ class RowEncoder:
             if value is not None
         ]
         if len(delays) > 1:
-            raise ValueError(f"{delays[0][1]} and {delays[1][1]} both delay the message, give one of them")
+            raise ValueError(
+                f"{delays[0][1]} and {delays[1][1]} both delay the message: use only one of them"
+            )
         for name, column, value in delays:
             if value < 0:
                 raise ValueError(f"{column} {value} is negative")
-            found[name] = str(value)
+            message_properties[name] = str(value)
         return bool(delays)
 
 
@@ -170,9 +175,10 @@ def java_long_hash(number: int) -> int:
     return folded - (1 << 32) if folded & 0x80000000 else folded
 
 
-def _encode_properties(found: Mapping[str, str]) -> bytes:
-    text = names.properties_text(found)
-    if any(text.count(separator) != len(found) for separator in _SEPARATORS):
+def _encode_properties(properties: Mapping[str, str]) -> bytes:
+    text = names.properties_text(properties)
+    # One separator more than there are properties means that a name or a value contains one.
+    if any(text.count(separator) != len(properties) for separator in _SEPARATORS):
         raise ValueError("a property, key or tag contains one of the characters \\x01 and \\x02")
     encoded = text.encode("utf-8", "replace")
     if len(encoded) > MAX_PROPERTIES_BYTES:
@@ -205,20 +211,20 @@ def _binary_values(column: pa.Array) -> list[Any]:
 
 
 def _key_values(column: pa.Array) -> list[Any]:
-    found = column.to_pylist()
+    values = column.to_pylist()
     if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
-        return [None if each is None else " ".join(key for key in each if key) for each in found]
-    return [each.decode("utf-8", "replace") if isinstance(each, bytes) else each for each in found]
+        return [None if keys is None else " ".join(key for key in keys if key) for keys in values]
+    return [key.decode("utf-8", "replace") if isinstance(key, bytes) else key for key in values]
 
 
 def _property_values(column: pa.Array) -> list[Any]:
     """Return pairs of names and values. Of Kafka headers with the same name the last one counts."""
-    found = column.to_pylist()
+    values = column.to_pylist()
     if pa.types.is_map(column.type):
-        return found  # type: ignore[no-any-return]
+        return values  # type: ignore[no-any-return]
     return [
-        None if each is None else list({_header_name(h): _header_text(h) for h in each if h}.items())
-        for each in found
+        None if headers is None else list({_header_name(h): _header_text(h) for h in headers if h}.items())
+        for headers in values
     ]
 
 
@@ -233,8 +239,8 @@ def _header_text(header: Mapping[str, Any]) -> str | None:
 
 def _time_values_ms(column: pa.Array) -> list[Any]:
     """Return times in ms, rounded up, so that no message is delivered early."""
-    found = column.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).to_pylist()
-    return [None if each is None else -(-each // 1000) for each in found]
+    times_us = column.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).to_pylist()
+    return [None if time_us is None else -(-time_us // 1000) for time_us in times_us]
 
 
 def _sharding_values(column: pa.Array) -> list[Any]:
@@ -242,7 +248,7 @@ def _sharding_values(column: pa.Array) -> list[Any]:
     hashed: Callable[[Any], int] = java_hash
     if pa.types.is_integer(column.type):
         hashed = java_long_hash if column.type == pa.int64() else int
-    return [None if each is None else (str(each), hashed(each)) for each in column.to_pylist()]
+    return [None if key is None else (str(key), hashed(key)) for key in column.to_pylist()]
 
 
 _READERS: Final[Mapping[str, Callable[[pa.Array], list[Any]]]] = {

@@ -1,12 +1,11 @@
 """Delivery `staged`: tasks leave messages at an rmq-gateway broker, and the driver's commit makes it publish them.
 
-Theory of operation: one broker stages and publishes a whole write, so a single place knows which batches were
-published. It answers a second commit of a batch with 0 messages. Therefore executors and the driver may die at any
-moment:
+Theory of operation: one broker stages and publishes a whole write, so it alone knows which batches were published. It
+answers a second commit of a batch with 0 messages. Therefore executors and the driver may die at any moment:
 
-- a task dies while staging: Spark retries it under a new stage name; the old stage is never published;
-- the driver dies before its commit: the batch is re-run and staged again under new names;
-- the driver or broker dies during the commit: the commit is repeated, and publishes at most once.
+- A task dies while staging: Spark retries it under a new stage name, and the old stage is never published.
+- The driver dies before its commit: the batch is re-run, and staged again under new names.
+- The driver or the broker dies during the commit: the commit is repeated, and publishes at most once.
 
 The broker's side is `gateway.broker.staging`.
 """
@@ -67,15 +66,15 @@ def check_staged(spec: SinkSpec, columns: Iterable[str]) -> str:
 
 
 def _choose_broker(spec: SinkSpec, info: ClusterInfo) -> str:
-    known = sorted(info.broker_addr_table)
-    broker = spec.staging_broker or (known[0] if len(known) == 1 else None)
+    brokers = sorted(info.broker_addr_table)
+    broker = spec.staging_broker or (brokers[0] if len(brokers) == 1 else None)
     if broker is None:
         raise OptionError(
-            f"{SINK}: delivery=staged publishes at one broker: name it with option stagingBroker ({', '.join(known)})"
+            f"{SINK}: delivery=staged publishes at one broker: set option stagingBroker ({', '.join(brokers)})"
         )
-    if broker not in known:
+    if broker not in brokers:
         raise OptionError(
-            f"{SINK}: option stagingBroker={broker}: there are {', '.join(known) or 'no brokers'}"
+            f"{SINK}: option stagingBroker={broker}: there are {', '.join(brokers) or 'no brokers'}"
         )
     return broker
 
@@ -122,7 +121,9 @@ class StagingSender(MessageSender):
 
     def _build_command(self, shipment: Shipment) -> Command:
         request = self._stage_request(shipment)
-        request.body = encode_batch((each.flag, each.body, each.properties) for each in shipment.messages)
+        request.body = encode_batch(
+            (message.flag, message.body, message.properties) for message in shipment.messages
+        )
         return request.to_command()
 
     def _check_answer(self, shipment: Shipment, answer: Command) -> None:

@@ -53,15 +53,15 @@ def publish_info_from_route(
     if route.topic_queue_mapping_by_broker and route.order_topic_conf is None:
         raise EndpointError(f"topic {topic} is a static topic, which the sink does not support")
     masters = {data.broker_name: address for data in route.broker_datas if (address := master_address(data))}
-    found = [
+    queues = [
         WriteQueue(topic, broker, queue_id, masters.get(broker))
         for broker, count in _queue_counts(route, masters)
         if only_broker in (None, broker)
         for queue_id in range(count)
     ]
-    if not found:
+    if not queues:
         raise EndpointError(f"topic {topic} has no writable queue")
-    return TopicPublishInfo(topic, tuple(found))
+    return TopicPublishInfo(topic, tuple(queues))
 
 
 def _queue_counts(route: TopicRouteData, masters: dict[str, Address]) -> list[tuple[str, int]]:
@@ -83,17 +83,17 @@ class PublishInfoCache:
     def __init__(self, connections: Connections, only_broker: str | None = None) -> None:
         self._connections = connections
         self._only_broker = only_broker
-        self._known: dict[str, TopicPublishInfo] = {}
+        self._infos: dict[str, TopicPublishInfo] = {}
 
     def publish_info(self, topic: str) -> TopicPublishInfo:
         """Return a topic's queues. Raises EndpointError, with the official text, for a topic without a route."""
-        if topic not in self._known:
-            self._known[topic] = self._fetch_route(topic)
-        return self._known[topic]
+        if topic not in self._infos:
+            self._infos[topic] = self._fetch_route(topic)
+        return self._infos[topic]
 
     def forget_topic(self, topic: str) -> None:
         """Look the topic up again on its next use."""
-        self._known.pop(topic, None)
+        self._infos.pop(topic, None)
 
     def _fetch_route(self, topic: str) -> TopicPublishInfo:
         try:

@@ -36,16 +36,14 @@ class WritePlan:
     """Everything a task needs: options, column positions, the write's id, and the staging broker, if any."""
 
     spec: SinkSpec
-    places: Mapping[str, int]
+    positions: Mapping[str, int]
     write_id: str
     staging_broker: str | None = None
 
 
 @dataclass
 class TaskCommit(WriterCommitMessage):
-    """A task's report to the driver: what it sent, and its stage if delivery is staged. Without rows there is no
-    stage.
-    """
+    """A task's report to the driver: counts of messages, and its stage if delivery is staged and the task had rows."""
 
     partition: int
     counts: SendCounts
@@ -55,15 +53,15 @@ class TaskCommit(WriterCommitMessage):
 
 
 def plan_write(options: Mapping[str, str], schema: StructType) -> WritePlan:
-    """Check options, columns and topic. Raises OptionError, ColumnError, and EndpointError for an unknown topic."""
+    """Check options, columns and topic. Raises OptionError, ColumnError; EndpointError for an unknown topic."""
     spec = sink_spec(options)
     fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
-    places = check_columns(fields, spec.topic)
+    positions = check_columns(fields, spec.topic)
     if spec.topic is not None:
         with Connections(spec.endpoint) as connections:
             PublishInfoCache(connections).publish_info(spec.topic)
-    broker = check_staged(spec, places) if spec.staged else None
-    return WritePlan(spec, places, spec.dedup_prefix or str(uuid.uuid4()), broker)
+    broker = check_staged(spec, positions) if spec.staged else None
+    return WritePlan(spec, positions, spec.dedup_prefix or str(uuid.uuid4()), broker)
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
@@ -141,7 +139,9 @@ def send_rows(
     plan: WritePlan, batches: Iterable[pa.RecordBatch], write_id: str, batch_id: int, partition: int
 ) -> TaskCommit:
     """Send the rows of a task. Raises SparkRocketmqError."""
-    reader = RowEncoder(plan.spec, plan.places, dedup_ids_of_task(plan.spec, write_id, batch_id, partition))
+    reader = RowEncoder(
+        plan.spec, plan.positions, dedup_ids_of_task(plan.spec, write_id, batch_id, partition)
+    )
     with _open_sender(plan, partition, write_id, batch_id) as sender:
         for batch in batches:
             # Encode the whole batch before sending any of it, so that a bad row leaves fewer duplicates.
@@ -166,16 +166,18 @@ def publish_all(
     *,
     stream: bool,
 ) -> None:
-    """Publish what all tasks staged at the broker. Raises EndpointError."""
-    sent = sorted(
-        (each for each in messages if isinstance(each, TaskCommit)), key=lambda each: each.partition
+    """Publish the stages of all tasks at the broker. Raises EndpointError."""
+    commits = sorted(
+        (commit for commit in messages if isinstance(commit, TaskCommit)), key=lambda commit: commit.partition
     )
-    if not any(each.pieces for each in sent):
+    if not any(commit.pieces for commit in commits):
         return
-    stages = [(each.stage, each.pieces) for each in sent]
-    count = publish_batch(plan.spec, broker, writer_name(sent[0].write_id), batch_id, stages, stream=stream)
+    stages = [(commit.stage, commit.pieces) for commit in commits]
+    count = publish_batch(
+        plan.spec, broker, writer_name(commits[0].write_id), batch_id, stages, stream=stream
+    )
     if not count:
-        log.warning("batch %d of %s was already published", batch_id, sent[0].write_id)
+        log.warning("batch %d of %s was already published", batch_id, commits[0].write_id)
 
 
 def dedup_ids_of_task(spec: SinkSpec, write_id: str, batch_id: int, partition: int) -> DedupIds:
@@ -184,10 +186,11 @@ def dedup_ids_of_task(spec: SinkSpec, write_id: str, batch_id: int, partition: i
 
 
 def log_totals(messages: Sequence[WriterCommitMessage | None], what: str) -> None:
-    """Log how much was sent, with a warning about possible duplicates."""
+    """Log the numbers of messages and sends, as a warning if there may be duplicates."""
     counts = [message.counts for message in messages if isinstance(message, TaskCommit)]
-    resent = sum(each.resent for each in counts)
-    line = f"{what}: {sum(each.messages for each in counts)} messages in {sum(each.sends for each in counts)} sends"
+    message_count, sends = sum(totals.messages for totals in counts), sum(totals.sends for totals in counts)
+    resent = sum(totals.resent for totals in counts)
+    line = f"{what}: {message_count} messages in {sends} sends"
     if resent:
         log.warning(
             "%s; %d were sent again after a failure and may be duplicates, with the same ids", line, resent

@@ -29,7 +29,7 @@ class QueuePartition(InputPartition):
 def read_partition(spec: ReadSpec, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
     """Yield the messages of one task, or its offset ranges for `schema=ranges`.
 
-    Spark makes up a partition of its own where there is nothing to read; for that one, yield nothing.
+    If there is nothing to read, Spark makes up a partition of its own, for which nothing is yielded.
     """
     from spark.pull.garbage_collection import freeze_loaded_objects
 
@@ -61,7 +61,7 @@ def build_partitions(
         max_records=values["maxRecordsPerPartition"],
         min_records=values["minRecordsPerPartition"],
     )
-    return [QueuePartition(each) for each in planned]
+    return [QueuePartition(group) for group in planned]
 
 
 class RocketmqReader(DataSourceReader):
@@ -125,20 +125,20 @@ class FilteringReader(RocketmqReader):
     def _resolve_ranges(
         self, snapshot: QueueSnapshot, cluster: ClusterClient
     ) -> dict[Queue, tuple[int, int]]:
-        found = {
+        ranges = {
             queue: (max(start, self.pushed.offsets.low), min(end, self.pushed.offsets.high))
             for queue, (start, end) in super()._resolve_ranges(snapshot, cluster).items()
             if self.pushed.includes_queue(queue)
         }
-        queues = {queue: snapshot.queues[queue] for queue in found}
+        queues = {queue: snapshot.queues[queue] for queue in ranges}
         times = self.pushed.times_ms
         if times.low > 0:
             first = cluster.find_offsets_at(queues, dict.fromkeys(queues, times.low))
-            found = {queue: (max(start, first[queue]), end) for queue, (start, end) in found.items()}
+            ranges = {queue: (max(start, first[queue]), end) for queue, (start, end) in ranges.items()}
         if times.high < Interval().high:
             last = cluster.find_offsets_at(queues, dict.fromkeys(queues, max(times.high, 0)))
-            found = {queue: (start, min(end, last[queue])) for queue, (start, end) in found.items()}
-        return {queue: stretch for queue, stretch in found.items() if stretch[0] < stretch[1]}
+            ranges = {queue: (start, min(end, last[queue])) for queue, (start, end) in ranges.items()}
+        return {queue: bounds for queue, bounds in ranges.items() if bounds[0] < bounds[1]}
 
 
 def check_filter_expression(spec: ReadSpec, snapshot: QueueSnapshot, cluster: ClusterClient) -> None:

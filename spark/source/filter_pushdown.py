@@ -1,6 +1,6 @@
 """Spark's filters on a batch, translated to bounds on queues, offsets and times.
 
-A filter is either handled completely, so that Spark no longer applies it, or left to Spark, even if it narrowed the
+A filter is either handled completely, so that Spark does not apply it again, or left to Spark, even if it narrowed the
 bounds.
 """
 
@@ -61,7 +61,7 @@ class PushedFilters:
     tags: tuple[str, ...] | None = None
 
     def apply_filter(self, condition: Filter) -> bool:
-        """Narrow the restrictions by a filter; tell whether that handles it completely."""
+        """Narrow the restrictions by a filter; return whether that handles it completely."""
         attribute: tuple[str, ...] = getattr(condition, "attribute", ())
         role = _ROLES[self.schema].get(attribute[0]) if len(attribute) == 1 else None
         if role is None:
@@ -82,8 +82,8 @@ class PushedFilters:
 
     def includes_queue(self, queue: Queue) -> bool:
         """Tell whether any message of a queue may pass the filters."""
-        known = {"topic": queue.topic, "broker": queue.broker, "queue_id": queue.queue_id}
-        named = all(known[role] in allowed for role, allowed in self.names.items())
+        attributes = {"topic": queue.topic, "broker": queue.broker, "queue_id": queue.queue_id}
+        named = all(attributes[role] in allowed for role, allowed in self.names.items())
         return named and self.queue_ids.low <= queue.queue_id < self.queue_ids.high
 
     def tag_expression(self) -> str | None:

@@ -23,7 +23,7 @@ def offsets_to_json(offsets: Mapping[Queue, int]) -> OffsetsJson:
 
 def offsets_from_json(nested: Any) -> Offsets:
     """Parse the result of `offsets_to_json`. Raises ValueError, with an example, for anything else."""
-    found: Offsets = {}
+    offsets: Offsets = {}
     for topic, brokers in _object_items(nested):
         for broker, queues in _object_items(brokers):
             for queue_id, offset in _object_items(queues):
@@ -31,8 +31,8 @@ def offsets_from_json(nested: Any) -> Offsets:
                     raise ValueError(
                         f"{json.dumps({queue_id: offset})} is not a queue number with an integer offset"
                     )
-                found[Queue(topic, broker, int(queue_id))] = offset
-    return dict(sorted(found.items()))
+                offsets[Queue(topic, broker, int(queue_id))] = offset
+    return dict(sorted(offsets.items()))
 
 
 def _object_items(value: Any) -> list[tuple[str, Any]]:

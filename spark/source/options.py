@@ -32,21 +32,21 @@ def _offsets_parser(*words: str) -> Any:
     def read(value: str) -> str | Offsets:
         if value.strip().lower() in words:
             return value.strip().lower()
-        found = _parse_by_queue(value, f"must be {', '.join(words)} or JSON")
-        for queue, offset in found.items():
+        offsets = _parse_by_queue(value, f"must be {', '.join(words)} or JSON")
+        for queue, offset in offsets.items():
             if offset < EARLIEST_OFFSET or (offset == EARLIEST_OFFSET and EARLIEST not in words):
                 raise ValueError(f"{queue} cannot be at {offset}")
-        return found
+        return offsets
 
     return read
 
 
 def _parse_times(value: str) -> Offsets:
-    found = _parse_by_queue(value, "must be JSON")
-    for queue, time_ms in found.items():
+    times_ms = _parse_by_queue(value, "must be JSON")
+    for queue, time_ms in times_ms.items():
         if time_ms < 0:
             raise ValueError(f"{queue} cannot be at {time_ms} ms")
-    return found
+    return times_ms
 
 
 def _parse_by_queue(value: str, otherwise: str) -> Offsets:
@@ -61,18 +61,18 @@ def _parse_assigned(value: str) -> AssignedQueues:
     shape = 'must look like {"topic": {"broker": [0, 1]}}'
     try:
         nested = json.loads(value)
-        found = {
+        assigned = {
             topic: {
-                broker: tuple(sorted({_parse_queue_id(each) for each in ids}))
+                broker: tuple(sorted({_parse_queue_id(number) for number in ids}))
                 for broker, ids in brokers.items()
             }
             for topic, brokers in nested.items()
         }
     except (json.JSONDecodeError, AttributeError, TypeError):
         raise ValueError(shape) from None
-    if not found or not all(brokers and all(brokers.values()) for brokers in found.values()):
+    if not assigned or not all(brokers and all(brokers.values()) for brokers in assigned.values()):
         raise ValueError(shape)
-    return found
+    return assigned
 
 
 def _parse_queue_id(value: Any) -> int:
@@ -181,7 +181,7 @@ READING: Final = (
         "schema",
         choice("rocketmq", "kafka", RANGES_SCHEMA),
         "rocketmq",
-        "Columns: ours, those of the Kafka connector, or offset ranges instead of messages: "
+        "Columns of this source, columns of the Kafka connector, or offset ranges instead of messages: "
         "docs/explanation/spark-performance.md, *Fetching where they are needed*.",
     ),
     Option("columns", names, None, "Select these columns, in this order."),
@@ -321,10 +321,10 @@ def check_batch_options(raw: Mapping[str, str]) -> None:
 
 
 def _require_at_most_one(values: Mapping[str, Any], *options: str, needed: bool = False) -> None:
-    given = [option for option in options if values[option] is not None]
-    if len(given) > 1:
-        raise OptionError(f"{SOURCE}: {' and '.join(given)} contradict each other, give one of them")
-    if needed and not given:
+    chosen = [option for option in options if values[option] is not None]
+    if len(chosen) > 1:
+        raise OptionError(f"{SOURCE}: {' and '.join(chosen)} contradict each other: use only one of them")
+    if needed and not chosen:
         raise OptionError(f"{SOURCE}: one of the options {', '.join(options)} is required")
 
 

@@ -15,20 +15,22 @@ def plan_partitions(
     max_records: int | None = None,
     min_records: int = 1,
 ) -> list[tuple[OffsetRange, ...]]:
-    """Return the offset ranges of each partition, none empty; every message is in one of them, in its queue's order.
+    """Return the offset ranges of each partition. No range is empty, and every message is in exactly one partition.
 
     No partition exceeds `max_records`, whatever the other limits. There are at most `max_partitions`, and at least
-    `min_partitions` if there are as many messages. None has less than `min_records` where that is possible.
+    `min_partitions` if there are as many messages. If possible, no partition has fewer than `min_records` messages.
     """
-    ranges = [part for each in ranges if each.start < each.end for part in _split_above(each, max_records)]
+    ranges = [
+        part for whole in ranges if whole.start < whole.end for part in _split_above(whole, max_records)
+    ]
     total = sum(_message_count(part) for part in ranges)
     if not total:
         return []
-    least = min(min_partitions or 1, total)
-    ranges = _split_to_count(ranges, least)
-    most = min(max_partitions or len(ranges), len(ranges))
-    sufficient = max(least, -(-total // max(min_records, 1)))
-    return _group_ranges(ranges, min(most, sufficient), max_records)
+    min_count = min(min_partitions or 1, total)
+    ranges = _split_to_count(ranges, min_count)
+    max_count = min(max_partitions or len(ranges), len(ranges))
+    sufficient = max(min_count, -(-total // max(min_records, 1)))
+    return _group_ranges(ranges, min(max_count, sufficient), max_records)
 
 
 def _message_count(offsets: OffsetRange) -> int:
@@ -63,17 +65,17 @@ def _group_ranges(
     """Assign ranges, largest first, to the least loaded of `count` groups; open a new group rather than exceed the
     limit.
     """
-    bins: list[list[OffsetRange]] = [[] for _ in range(count)]
+    groups: list[list[OffsetRange]] = [[] for _ in range(count)]
     loads = [0] * count
     for part in sorted(ranges, key=_message_count, reverse=True):
-        index = min(range(len(bins)), key=loads.__getitem__)
-        if max_records and bins[index] and loads[index] + _message_count(part) > max_records:
-            bins.append([])
+        index = min(range(len(groups)), key=loads.__getitem__)
+        if max_records and groups[index] and loads[index] + _message_count(part) > max_records:
+            groups.append([])
             loads.append(0)
-            index = len(bins) - 1
-        bins[index].append(part)
+            index = len(groups) - 1
+        groups[index].append(part)
         loads[index] += _message_count(part)
-    return [tuple(sorted(each, key=_queue_order)) for each in bins if each]
+    return [tuple(sorted(group, key=_queue_order)) for group in groups if group]
 
 
 def _queue_order(offsets: OffsetRange) -> tuple[str, str, int, int]:

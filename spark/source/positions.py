@@ -40,13 +40,13 @@ class Position:
 
 
 def starting_position(values: Mapping[str, Any], default: str) -> Position:
-    """Return where a query starts, by its options."""
+    """Return the position at which a query starts, by its options."""
     strict = values["startingOffsetsByTimestampStrategy"] == "error"
     return _position_from_options(values, "starting", default, strict)
 
 
 def ending_position(values: Mapping[str, Any]) -> Position:
-    """Return where a batch ends, by its options."""
+    """Return the position at which a batch ends, by its options."""
     return _position_from_options(values, "ending", LATEST, False)
 
 
@@ -57,16 +57,17 @@ def _position_from_options(values: Mapping[str, Any], which: str, default: str, 
     if values[f"{which}OffsetsByTimestamp"] is not None:
         option = f"{which}OffsetsByTimestamp"
         return Position(option, times_ms=values[option], strict=strict)
-    given = values[f"{which}Offsets"] or default
-    if isinstance(given, str):
-        return Position(f"{which}Offsets", word=given, group=group)
-    return Position(f"{which}Offsets", offsets=given)
+    value = values[f"{which}Offsets"] or default
+    if isinstance(value, str):
+        return Position(f"{which}Offsets", word=value, group=group)
+    return Position(f"{which}Offsets", offsets=value)
 
 
 def resolve_position(position: Position, snapshot: QueueSnapshot, cluster: PositionLookup) -> Offsets:
     """Return the offset of the position in each queue. Explicit offsets are not yet checked against what queues hold.
 
-    Raises OptionError for queues that are not named, or named but not read, and for times after the last message.
+    Raises OptionError for queues that the position must name and does not, or names though the query does not read
+    them, and for times after the last message.
     """
     if position.offsets is not None:
         _require_same_queues(position.option, position.offsets, snapshot.queues)
@@ -85,46 +86,49 @@ def resolve_position(position: Position, snapshot: QueueSnapshot, cluster: Posit
     return snapshot.begin_offsets if position.word == EARLIEST else snapshot.end_offsets
 
 
-def _require_same_queues(option: str, given: Mapping[Queue, int], queues: QueueAddresses) -> None:
-    missing = sorted(queue for queue in queues if queue not in given)
-    extra = sorted(queue for queue in given if queue not in queues)
-    if missing:
-        named = ", ".join(map(str, missing))
+def _require_same_queues(option: str, offsets: Mapping[Queue, int], queues: QueueAddresses) -> None:
+    missing_queues = sorted(queue for queue in queues if queue not in offsets)
+    unread_queues = sorted(queue for queue in offsets if queue not in queues)
+    if missing_queues:
+        named = ", ".join(map(str, missing_queues))
         raise OptionError(f"{SOURCE}: option {option} must name every queue; missing: {named}")
-    if extra:
+    if unread_queues:
         raise OptionError(
-            f"{SOURCE}: option {option} names {', '.join(map(str, extra))}, which this query does not read"
+            f"{SOURCE}: option {option} names {', '.join(map(str, unread_queues))}, which this query does not read"
         )
 
 
 def _resolve_times(
     position: Position, times_ms: Mapping[Queue, int], snapshot: QueueSnapshot, cluster: PositionLookup
 ) -> Offsets:
-    found = cluster.find_offsets_at(snapshot.queues, times_ms)
-    late = sorted(queue for queue, end in snapshot.end_offsets.items() if found[queue] >= end)
+    offsets = cluster.find_offsets_at(snapshot.queues, times_ms)
+    late = sorted(queue for queue, end in snapshot.end_offsets.items() if offsets[queue] >= end)
     if late and position.strict:
         raise OptionError(
             f"{SOURCE}: option {position.option}: nothing was stored in {', '.join(map(str, late))} from that time on; "
             "startingOffsetsByTimestampStrategy=latest starts at the end"
         )
     return {
-        queue: min(max(found[queue], extent.begin), extent.end) for queue, extent in snapshot.extents.items()
+        queue: min(max(offsets[queue], extent.begin), extent.end)
+        for queue, extent in snapshot.extents.items()
     }
 
 
 def _resolve_committed(group: str, snapshot: QueueSnapshot, cluster: PositionLookup) -> Offsets:
-    found = cluster.fetch_committed(group, snapshot.queues)
-    absent = sorted(queue for queue in snapshot.queues if queue not in found)
-    if absent:
-        said = ", ".join(map(str, absent))
-        _LOG.warning("group %s has no committed offset for %s: reading from the beginning", group, said)
-    return snapshot.begin_offsets | found
+    committed = cluster.fetch_committed(group, snapshot.queues)
+    without_offset = sorted(queue for queue in snapshot.queues if queue not in committed)
+    if without_offset:
+        queue_names = ", ".join(map(str, without_offset))
+        _LOG.warning(
+            "group %s has no committed offset for %s: reading from the beginning", group, queue_names
+        )
+    return snapshot.begin_offsets | committed
 
 
 def clamp_offsets(offsets: Mapping[Queue, int], extents: Mapping[Queue, Extent], fail: bool) -> Offsets:
     """Return the offsets, moving those outside their queue to its nearest end.
 
-    If there is one outside, raises DataLossError if `fail`, else logs a warning.
+    If one is outside, raises DataLossError if `fail`, else logs a warning.
     """
     outside = [
         f"{queue} holds [{extents[queue].begin}, {extents[queue].end}), {offset} is outside"
@@ -140,11 +144,11 @@ def clamp_offsets(offsets: Mapping[Queue, int], extents: Mapping[Queue, Extent],
 def readable_ranges(
     starts: Mapping[Queue, int], ends: Mapping[Queue, int], extents: Mapping[Queue, Extent], fail: bool
 ) -> dict[Queue, tuple[int, int]]:
-    """Return [start, end) per queue of what still exists; queues only in `ends` start at their beginning.
+    """Return [start, end) per queue of the messages that still exist; queues only in `ends` start at their beginning.
 
     If messages in between are missing, raises DataLossError if `fail`, else logs a warning.
     """
-    kept: dict[Queue, tuple[int, int]] = {}
+    ranges: dict[Queue, tuple[int, int]] = {}
     losses: list[str] = []
     for queue, end in ends.items():
         extent = extents.get(queue)
@@ -158,9 +162,9 @@ def readable_ranges(
         if inside != (start, end):
             losses.append(f"of [{start}, {end}) in {queue} only [{extent.begin}, {extent.end}) is there")
         if inside[0] < inside[1]:
-            kept[queue] = inside
+            ranges[queue] = inside
     report_losses(losses, fail)
-    return kept
+    return ranges
 
 
 def unreachable_queues(
@@ -176,11 +180,11 @@ def unreachable_queues(
 
 def report_losses(losses: Iterable[str], fail: bool) -> None:
     """Raise DataLossError if there are losses and `fail`; otherwise log each as a warning."""
-    said = list(losses)
-    if said and fail:
+    texts = list(losses)
+    if texts and fail:
         raise DataLossError(
-            f"{SOURCE}: messages are missing: {'; '.join(said)}. They may have expired, or a topic or broker was "
+            f"{SOURCE}: messages are missing: {'; '.join(texts)}. They may have expired, or a topic or broker was "
             "removed; failOnDataLoss=false continues without them"
         )
-    for loss in said:
+    for loss in texts:
         _LOG.warning("messages are missing: %s", loss)

@@ -11,7 +11,7 @@ from spark.errors import EndpointError
 from spark.source.options import TopicSelection
 
 _MAX_SNAPSHOT_AGE_S: Final = 0.1
-"""Offsets younger than this are not fetched again: a stream without a trigger polls up to 165 times a second."""
+"""Maximum age of offsets before they are fetched again. A stream without a trigger polls up to 165 times a second."""
 
 
 class QueueCatalog(Protocol):
@@ -79,18 +79,18 @@ class QueueDiscovery:
         for topic in named:
             if topic not in existing:
                 raise self._cluster.unknown_topic_error(topic)
-        missing = sorted(queue for queue in self._assigned_queues() if queue not in snapshot.queues)
-        if missing:
-            raise EndpointError(f"option assign: no such queue: {', '.join(map(str, missing))}")
+        missing_queues = sorted(queue for queue in self._assigned_queues() if queue not in snapshot.queues)
+        if missing_queues:
+            raise EndpointError(f"option assign: no such queue: {', '.join(map(str, missing_queues))}")
         return snapshot
 
     def _find_queues(self) -> dict[Queue, Address]:
         names = self._topic_names()
-        found = self._cluster.find_queues(names) if names else {}
+        queues = self._cluster.find_queues(names) if names else {}
         if self._topics.assigned is not None:
-            wanted = self._assigned_queues()
-            found = {queue: address for queue, address in found.items() if queue in wanted}
-        return dict(sorted(found.items()))
+            assigned = self._assigned_queues()
+            queues = {queue: address for queue, address in queues.items() if queue in assigned}
+        return dict(sorted(queues.items()))
 
     def _topic_names(self) -> list[str]:
         if self._topics.pattern is None:

@@ -24,24 +24,28 @@ def cap_rows(start: Mapping[Queue, int], end: Mapping[Queue, int], max_rows: int
 def divide_budget(lag: Mapping[Queue, int], total: int, turn: int = 0) -> dict[Queue, int]:
     """Divide `total`, which is less than the sum of `lag`, into parts in proportion to it.
 
-    No queue starves: each gets at min_rows one. If `total` is smaller than the number of queues, `turn` rotates which
+    No queue starves: each gets at least one. If `total` is smaller than the number of queues, `turn` rotates which
     queues get one.
     """
     queues = sorted(lag)
     if total < len(queues):
         chosen = {queues[(turn + index) % len(queues)] for index in range(total)}
         return {queue: int(queue in chosen) for queue in queues}
-    spare, rest = total - len(queues), sum(lag.values()) - len(queues)
-    parts = {queue: 1 + (lag[queue] - 1) * spare // max(rest, 1) for queue in queues}
-    left = total - sum(parts.values())
-    by_rest = sorted(queues, key=lambda queue: (-((lag[queue] - 1) * spare % max(rest, 1)), queue))
-    for queue in by_rest[:left]:
+    # Each queue gets one, and the remainder in proportion to its lag, rounded down. The messages that rounding leaves
+    # over go to the queues with the largest fractions.
+    spare_total, spare_lag = total - len(queues), sum(lag.values()) - len(queues)
+    parts = {queue: 1 + (lag[queue] - 1) * spare_total // max(spare_lag, 1) for queue in queues}
+    remaining = total - sum(parts.values())
+    by_fraction = sorted(
+        queues, key=lambda queue: (-((lag[queue] - 1) * spare_total % max(spare_lag, 1)), queue)
+    )
+    for queue in by_fraction[:remaining]:
         parts[queue] += 1
     return parts
 
 
 class MessageSizes(NamedTuple):
-    """Known message sizes in bytes: those of the first messages, and the mean of the remaining ones."""
+    """Sampled message sizes in bytes: those of the first messages, and the mean of the remaining ones."""
 
     head: Sequence[int]
     mean_of_rest: float
@@ -67,32 +71,32 @@ class MessageSizes(NamedTuple):
 HEAD_SAMPLE_MESSAGES: Final = 128
 LATER_SAMPLE_MESSAGES: Final = 16
 LATER_SAMPLES: Final = 4
-"""Sizes are sampled of the first messages of a queue, and at this many places in the rest of it."""
+"""Sizes are sampled of the first messages of a queue, and at this many spots in the remaining ones."""
 
 
 def choose_samples(start: int, end: int) -> list[tuple[int, int]]:
-    """Choose where in a range to sample sizes, as (first offset, count): the head first, then places in the rest."""
+    """Choose samples of a range, as (first offset, count): its head, then spots spread over the remaining messages."""
     head = min(HEAD_SAMPLE_MESSAGES, end - start)
-    left = end - start - head
-    if left <= LATER_SAMPLE_MESSAGES * LATER_SAMPLES:
+    later_messages = end - start - head
+    if later_messages <= LATER_SAMPLE_MESSAGES * LATER_SAMPLES:
         return [(start, end - start)]
-    step = left // LATER_SAMPLES
+    step = later_messages // LATER_SAMPLES
     return [
         (start, head),
         *((start + head + index * step, LATER_SAMPLE_MESSAGES) for index in range(LATER_SAMPLES)),
     ]
 
 
-def summarize_samples(seen: Sequence[Sequence[int]]) -> MessageSizes:
-    """Summarise the sizes found at `choose_samples`: those of the head, and the mean of the others."""
-    elsewhere = [size for sample in seen[1:] for size in sample] or list(seen[0])
-    return MessageSizes(seen[0], sum(elsewhere) / len(elsewhere) if elsewhere else 0.0)
+def summarize_samples(samples: Sequence[Sequence[int]]) -> MessageSizes:
+    """Summarise the sizes of the samples that `choose_samples` chose."""
+    later_sizes = [size for sample in samples[1:] for size in sample] or list(samples[0])
+    return MessageSizes(samples[0], sum(later_sizes) / len(later_sizes) if later_sizes else 0.0)
 
 
 def cap_bytes(
     start: Mapping[Queue, int], end: Mapping[Queue, int], sizes: Mapping[Queue, MessageSizes], max_bytes: int
 ) -> Offsets:
-    """Return nearer ends so that the batch has about `max_bytes` bytes, but at min_rows one message."""
+    """Return nearer ends so that the batch has about `max_bytes` bytes, but at least one message."""
     lag = queue_lags(start, end)
     weights = {queue: max(1, int(sizes[queue].estimate_bytes(count))) for queue, count in lag.items()}
     if sum(weights.values()) <= max_bytes:
@@ -110,7 +114,7 @@ def _spend_remainder(
     max_bytes: int,
     turn: int,
 ) -> None:
-    """Spend the bytes left over in all queues on one more message here and there, shortest queues first."""
+    """Spend the bytes left over in all queues on one more message per queue, the queues with the fewest first."""
     used = sum(sizes[queue].estimate_bytes(count) for queue, count in counts.items())
     queues = sorted(counts)
     turn %= len(queues)

@@ -1,12 +1,12 @@
 """Stream reads: messages that are new since the last batch, as many as the limits allow.
 
-Theory of operation: Spark stores only where batches end, and asks `initialOffset` again until it has stored one. If
+Theory of operation: Spark stores only the ends of batches, and asks `initialOffset` again until it has stored one. If
 the answer changed in between (`startingOffsets=latest`, or messages that expire), messages would be lost or read
 twice after a crash in the first batch. So the first batch is always empty: it ends where the stream starts, which
 pins the start in Spark's checkpoint. A crash at any point has one of two outcomes:
 
-1. before Spark stored the end of the first batch, a restart resolves the start anew; nothing has been read yet;
-2. after that, a restart is handed the stored offsets, and calls `partitions` for a batch that may be re-run.
+1. Before Spark stored the end of the first batch, a restart resolves the start anew; nothing has been read yet.
+2. After that, a restart gets the stored offsets, and Spark may call `partitions` for a batch that is re-run.
 
 Nothing is stored at the broker for this. With `commitOffsetsToBroker`, progress is also committed as offsets of a
 consumer group, for tools that show lag (`ProgressCommitter`). The checkpoint stays authoritative: committed offsets are
@@ -90,7 +90,7 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"spec": self.spec}
 
     def initialOffset(self) -> OffsetsJson:
-        """Return where the stream starts, the same at each call. Raises OptionError, EndpointError, DataLossError."""
+        """Return the start of the stream, the same at each call. Raises OptionError, EndpointError, DataLossError."""
         if self._initial_offsets is None:
             self._initial_offsets = self._resolve_start()
             self._is_pinning_start = True
@@ -105,10 +105,11 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._available_now_ends = self.discovery.take_snapshot(fresh=True).end_offsets
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> OffsetsJson:
-        """Return where the batch that starts at `start` ends. Raises EndpointError, DataLossError."""
+        """Return the end of the batch that starts at `start`. Raises EndpointError, DataLossError."""
         begins = offsets_from_json(start) if start else {}
         everything = isinstance(limit, ReadAllAvailable)
         pinning, self._is_pinning_start = self._is_pinning_start, False
+        # The empty first batch. `once=True` has only one batch, which must not be empty.
         if pinning and begins == self._initial_offsets and not everything:
             return offsets_to_json(begins)
         snapshot = self._checked_snapshot(begins)
@@ -131,8 +132,8 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         snapshot = self._snapshot_with_retries(
             lambda snapshot: unreachable_queues(starts, ends, snapshot.extents), fresh=True
         )
-        kept = readable_ranges(starts, ends, snapshot.extents, self.spec.fail_on_data_loss)
-        return build_partitions(kept, snapshot.queues, self.values)
+        ranges = readable_ranges(starts, ends, snapshot.extents, self.spec.fail_on_data_loss)
+        return build_partitions(ranges, snapshot.queues, self.values)
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
         """Yield the messages of one partition. Raises EndpointError, DataLossError."""
@@ -151,9 +152,9 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return starts
 
     def _checked_snapshot(self, begins: Offsets) -> QueueSnapshot:
-        """Return a snapshot after waiting for queues that disappeared or became shorter; those that stay so are losses.
+        """Return a snapshot after waiting for queues that disappeared or became shorter.
 
-        Raises DataLossError if losses are errors.
+        Those that stay so are losses. Raises DataLossError if losses are errors.
         """
         snapshot = self._snapshot_with_retries(lambda snapshot: self._describe_missing(begins, snapshot))
         missing = self._describe_missing(begins, snapshot)
@@ -177,19 +178,19 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return snapshot
 
     def _describe_missing(self, begins: Offsets, snapshot: QueueSnapshot) -> dict[Queue, str]:
-        found = {}
+        missing = {}
         for queue, begin in begins.items():
             if queue not in snapshot.extents:
                 if queue not in self._removed_queues:
-                    found[queue] = f"{queue}, which was read up to {begin}, no longer exists"
+                    missing[queue] = f"{queue}, which was read up to {begin}, no longer exists"
             elif snapshot.extents[queue].end < begin:
-                found[queue] = f"{queue} was read up to {begin} and ends at {snapshot.extents[queue].end} now"
-        return found
+                missing[queue] = (
+                    f"{queue} was read up to {begin} and ends at {snapshot.extents[queue].end} now"
+                )
+        return missing
 
     def _available_ends(self, begins: Offsets, snapshot: QueueSnapshot) -> Offsets:
-        """Return the ends of the queues. A removed queue stays where it is, so nothing is read twice if it comes
-        back.
-        """
+        """Return the ends of the queues. A removed queue keeps its offset: if it comes back, nothing is read twice."""
         ends = begins | snapshot.end_offsets
         if self._available_now_ends is None:
             return ends
@@ -197,17 +198,17 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {queue: min(end, target[queue]) for queue, end in ends.items() if queue in target}
 
     def _apply_limits(self, begins: Offsets, ends: Offsets, snapshot: QueueSnapshot) -> Offsets:
-        known = snapshot.begin_offsets | begins
-        rows = sum(queue_lags(known, ends).values())
+        starts = snapshot.begin_offsets | begins
+        rows = sum(queue_lags(starts, ends).values())
         if not rows:
             return ends
         if not self.trigger_delay.should_start(rows) and self._available_now_ends is None:
             return begins
         max_rows, max_bytes = self.values["maxOffsetsPerTrigger"], self.values["maxBytesPerTrigger"]
         if max_rows:
-            ends = cap_rows(known, ends, max_rows)
+            ends = cap_rows(starts, ends, max_rows)
         if max_bytes:
-            ends = self._cap_bytes(known, ends, snapshot, max_bytes)
+            ends = self._cap_bytes(starts, ends, snapshot, max_bytes)
         return ends
 
     def _cap_bytes(self, begins: Offsets, ends: Offsets, snapshot: QueueSnapshot, max_bytes: int) -> Offsets:
@@ -217,7 +218,7 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
         sizes = self.cluster.sample_sizes(snapshot.queues, samples)
         return cap_bytes(
-            begins, ends, {queue: summarize_samples(found) for queue, found in sizes.items()}, max_bytes
+            begins, ends, {queue: summarize_samples(samples) for queue, samples in sizes.items()}, max_bytes
         )
 
 

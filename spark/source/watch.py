@@ -4,7 +4,7 @@
     spark.streams.addListener(listener)
     query = observe(spark.readStream.format("rocketmq") … .load()).writeStream … .start()
 
-Spark has no metrics for Python sources in its progress, so the lag is computed from the offsets that it reports.
+Spark's progress has no metrics of Python sources, so the lag is computed from the offsets that it reports.
 """
 
 import json
@@ -40,17 +40,17 @@ class Lag:
     @property
     def metrics(self) -> dict[str, float]:
         """The three lag metrics of the Kafka connector, under its names."""
-        found = list(self.behind.values())
+        lags = list(self.behind.values())
         return {
-            "minOffsetsBehindLatest": min(found, default=0),
-            "maxOffsetsBehindLatest": max(found, default=0),
-            "avgOffsetsBehindLatest": sum(found) / len(found) if found else 0.0,
+            "minOffsetsBehindLatest": min(lags, default=0),
+            "maxOffsetsBehindLatest": max(lags, default=0),
+            "avgOffsetsBehindLatest": sum(lags) / len(lags) if lags else 0.0,
         }
 
 
 def lag_by_queue(sources: Iterable[Any]) -> dict[Queue, int]:
     """Return the lag per queue in messages; sources of other kinds are skipped."""
-    found: dict[Queue, int] = {}
+    lags: dict[Queue, int] = {}
     for source in sources:
         try:
             latest, end = (
@@ -60,12 +60,12 @@ def lag_by_queue(sources: Iterable[Any]) -> dict[Queue, int]:
         except (TypeError, ValueError):  # not our source, or no offset yet
             continue
         for queue, last in latest.items():
-            found[queue] = max(0, last - end.get(queue, 0))
-    return found
+            lags[queue] = max(0, last - end.get(queue, 0))
+    return lags
 
 
 class LagListener(StreamingQueryListener):
-    """Keeps the last lag of each query by query id in `latest`, and passes each to `tell`."""
+    """Keeps the last lag of each query by query id in `latest`, and passes each lag to `tell`."""
 
     def __init__(self, tell: Callable[[Lag], None] | None = None) -> None:
         self.latest: dict[str, Lag] = {}
@@ -77,10 +77,10 @@ class LagListener(StreamingQueryListener):
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         """Compute the lag after a batch."""
         progress = event.progress
-        found = lag_by_queue(progress.sources)
-        if not found:
+        lags = lag_by_queue(progress.sources)
+        if not lags:
             return
-        lag = Lag(str(progress.id), progress.name, progress.batchId, found)
+        lag = Lag(str(progress.id), progress.name, progress.batchId, lags)
         self.latest[lag.query] = lag
         if self._tell is not None:
             self._tell(lag)
@@ -97,7 +97,7 @@ def observe(frame: DataFrame, name: str = OBSERVATION) -> DataFrame:
     """Return the same rows; each progress then has `observedMetrics[name]`: rows, bodyBytes, first and last
     storeTimestamp.
 
-    Also finds the columns under their names in `schema=kafka`. Metrics of missing columns are left out.
+    With `schema=kafka` the columns have other names, which are found as well. Metrics of missing columns are left out.
     """
     body = _first_of(frame, "body", "value")
     stored = _first_of(frame, "storeTimestamp", "timestamp")

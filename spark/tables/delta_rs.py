@@ -1,7 +1,7 @@
 """Delta tables with delta-rs (`deltalake`): executors write Parquet files, the driver commits them with the batch's id.
 
 Works with any version of Spark, and readers need no Java. Files of an uncommitted batch remain beside the table's
-files until `compact` removes what no version needs.
+files until `compact` removes the files that no version needs.
 """
 
 import time
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 _TABLE_PROPERTIES: Final = {"delta.checkpointInterval": "20"}
-"""Each append opens the log, reading it file by file from the last checkpoint; hence frequent checkpoints."""
+"""Frequent checkpoints, since each append reads the log file by file from the last one."""
 
 
 class DeltaRsTable:
@@ -56,20 +56,22 @@ class DeltaRsTable:
         written = write_parquet(rows, self._path, f"part-{batch_id:012d}")
         if written:
             _commit_files(table, schema, written, Transaction(app_id, batch_id))
-        counts = sum_rows_by_topic((each.topic, each.rows) for each in written)
-        return AppendResult(counts, len(written), sum(each.size_bytes for each in written))
+        counts = sum_rows_by_topic((file.topic, file.rows) for file in written)
+        return AppendResult(counts, len(written), sum(file.size_bytes for file in written))
 
     def _create_table(self, schema: "pa.Schema") -> DeltaTable:
-        wanted = Schema.from_arrow(schema)
+        expected = Schema.from_arrow(schema)
         table = DeltaTable.create(
             self._path,
-            wanted,
+            expected,
             mode="ignore",
             partition_by=list(PARTITION_COLUMNS),
             configuration=_TABLE_PROPERTIES,
         )
-        if _column_types(table.schema()) != _column_types(wanted):
-            raise TableError(f"{self._path}: the table has different columns: {table.schema()}, not {wanted}")
+        if _column_types(table.schema()) != _column_types(expected):
+            raise TableError(
+                f"{self._path}: the table has different columns: {table.schema()}, not {expected}"
+            )
         return table
 
     def read(self, session: "SparkSession") -> "DataFrame":
@@ -119,8 +121,8 @@ def open_delta(path: str) -> DeltaTable:
 
 def delta_dataset(path: str) -> ds.Dataset:
     """Return the newest version of any Delta table, for pyarrow and DuckDB."""
-    found: ds.Dataset = open_delta(path).to_pyarrow_dataset()
-    return found
+    dataset: ds.Dataset = open_delta(path).to_pyarrow_dataset()
+    return dataset
 
 
 def _column_types(schema: Schema) -> dict[str, str]:
@@ -138,8 +140,8 @@ def _commit_files(
 ) -> None:
     now_ms = int(time.time() * 1000)
     actions: list[Any] = [
-        AddAction(each.path, each.size_bytes, {"topic": each.topic, "dt": each.day}, now_ms, True, each.stats)
-        for each in written
+        AddAction(file.path, file.size_bytes, {"topic": file.topic, "dt": file.day}, now_ms, True, file.stats)
+        for file in written
     ]
     table.create_write_transaction(
         actions,

@@ -82,7 +82,7 @@ class DirectoryTable:
 
     @property
     def generation(self) -> Path:
-        """Directory the link points to. Its files stay until the compaction after the next."""
+        """Directory that the link points to. Its files stay until the compaction after the next one."""
         return self.root / os.readlink(self.link)
 
     # -- appending
@@ -98,8 +98,8 @@ class DirectoryTable:
         written = write_parquet(rows, str(attempt), f"part-{batch_id:012d}")
         self._publish_batch(attempt, written, app_id, batch_id)
         shutil.rmtree(staging, ignore_errors=True)
-        counts = sum_rows_by_topic((each.topic, each.rows) for each in written)
-        return AppendResult(counts, len(written), sum(each.size_bytes for each in written))
+        counts = sum_rows_by_topic((file.topic, file.rows) for file in written)
+        return AppendResult(counts, len(written), sum(file.size_bytes for file in written))
 
     def last_batch(self, app_id: str) -> int:
         """Return the newest batch id of an application, or -1 without any."""
@@ -108,15 +108,16 @@ class DirectoryTable:
         )
 
     def _publish_batch(self, attempt: Path, written: list[WrittenFile], app_id: str, batch_id: int) -> None:
-        """Move the files of successful task attempts into the table; failed attempts may have left others."""
+        """Move the files of successful task attempts into the table. Files of failed attempts stay behind."""
         ready = attempt.with_name(f"{attempt.name}-ready")
-        for each in written:
-            target = ready / each.path
+        for file in written:
+            target = ready / file.path
             target.parent.mkdir(parents=True, exist_ok=True)
-            os.rename(attempt / each.path, target)
+            os.rename(attempt / file.path, target)
         if not written:
             return
         fsync_tree(ready)
+        # Under the lock, so that compaction neither replaces the generation nor misses the batch.
         with self._hold_lock("append"):
             parent = self.generation / f"app={app_id}"
             parent.mkdir(exist_ok=True)
@@ -148,10 +149,10 @@ class DirectoryTable:
 
     def dataset(self) -> ds.Dataset:
         self._require_existing()
-        found: ds.Dataset = ds.dataset(
+        dataset: ds.Dataset = ds.dataset(
             str(self.generation), format="parquet", partitioning=ds.partitioning(HIVE_COLUMNS, flavor="hive")
         )
-        return found
+        return dataset
 
     def _require_existing(self) -> None:
         if not self.exists():
@@ -166,6 +167,7 @@ class DirectoryTable:
             return CompactResult(0, 0)
         with self._hold_lock("compact", wait=False):
             old = self.generation
+            # Left by an earlier compaction: the previous generation, and perhaps one that a crash left incomplete.
             self._delete_other_generations(old)
             before = _files_by_app(old)
             count = sum(map(len, before.values()))
@@ -178,9 +180,9 @@ class DirectoryTable:
             self._activate_generation(old, new, {path for files in before.values() for path in files})
         return CompactResult(count, after)
 
-    def _delete_other_generations(self, kept: Path) -> None:
-        for path in kept.parent.glob(f"{self.name}-*"):
-            if path != kept and re.fullmatch(rf"{re.escape(self.name)}-\d{{6}}", path.name):
+    def _delete_other_generations(self, current: Path) -> None:
+        for path in current.parent.glob(f"{self.name}-*"):
+            if path != current and re.fullmatch(rf"{re.escape(self.name)}-\d{{6}}", path.name):
                 shutil.rmtree(path)
 
     def _next_generation(self, old: Path) -> Path:
@@ -193,20 +195,20 @@ class DirectoryTable:
         merged = group_small_files(files, target_bytes)
         ids = sorted(number for path in files for number in _batch_ids(path.relative_to(old).parts[0]))
         batch = new / f"batch={ids[0]:012d}-{ids[-1]:012d}"
-        taken = {path for group in merged for path in group}
+        merged_paths = {path for group in merged for path in group}
         for path in files:
-            if path not in taken:
+            if path not in merged_paths:
                 _hard_link(path, batch.joinpath(*path.relative_to(old).parts[1:]))
         for group in merged:
             target = batch.joinpath(*group[0].relative_to(old).parts[1:-1])
             target.mkdir(parents=True, exist_ok=True)
             merge_files(group, target)
 
-    def _activate_generation(self, old: Path, new: Path, seen: set[Path]) -> None:
+    def _activate_generation(self, old: Path, new: Path, compacted: set[Path]) -> None:
         """Make a new generation the current one, with the files that were appended in the meantime."""
         with self._hold_lock("append"):
             for path in old.rglob("*.parquet"):
-                if path not in seen:
+                if path not in compacted:
                     _hard_link(path, new / path.relative_to(old))
             fsync_tree(new)
             new_link = self.root / "_generations" / f"{self.name}.link"
@@ -217,8 +219,9 @@ class DirectoryTable:
 
     @contextmanager
     def _hold_lock(self, what: str, wait: bool = True) -> Iterator[None]:
-        """Hold a file lock, which the kernel releases if the process is killed. Raises TableError if it is taken and
-        not `wait`.
+        """Hold a file lock, which the kernel releases if the process is killed.
+
+        Without `wait`, raises TableError if another process holds it.
         """
         path = self.root / "_locks" / f"{self.name}.{what}"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -279,15 +282,15 @@ def group_small_files(files: Iterable[Path], target_bytes: int) -> list[list[Pat
 
 def group_neighbours(sized: Iterable[tuple[Path, int]], target_bytes: int) -> list[list[Path]]:
     """Group neighbouring files, each group as large as the target size allows."""
-    found: list[list[Path]] = []
+    groups: list[list[Path]] = []
     room = 0
     for path, size_bytes in sized:
-        if not found or size_bytes > room:
-            found.append([])
+        if not groups or size_bytes > room:
+            groups.append([])
             room = target_bytes
-        found[-1].append(path)
+        groups[-1].append(path)
         room -= size_bytes
-    return found
+    return groups
 
 
 def uncompressed_bytes(path: Path) -> int:

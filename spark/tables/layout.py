@@ -55,11 +55,11 @@ def add_day_columns(batch: "pa.RecordBatch") -> "pa.RecordBatch":
     import pyarrow as pa
 
     times = batch.column("storeTimestamp")
-    unknown = np.asarray(times.is_null())
+    is_null = np.asarray(times.is_null())
     micros = times.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
     hours = micros // _HOUR_US
-    days = pa.array((hours // 24).astype(np.int32), pa.int32(), mask=unknown).cast(pa.date32())
-    of_day = pa.array((hours % 24).astype(np.int32), pa.int32(), mask=unknown)
+    days = pa.array((hours // 24).astype(np.int32), pa.int32(), mask=is_null).cast(pa.date32())
+    of_day = pa.array((hours % 24).astype(np.int32), pa.int32(), mask=is_null)
     return batch.append_column("dt", days).append_column("hour", of_day)
 
 

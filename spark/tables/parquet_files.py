@@ -1,8 +1,7 @@
-"""Write rows as Parquet with pyarrow, in Spark's Python workers: sorted, one file per topic and day where memory
-allows.
+"""Write rows as Parquet with pyarrow in Spark's Python workers: sorted, one file per topic and day if memory allows.
 
-This takes about half the time of Spark's own writer. Executors write the files and report them to the driver; files
-that failed task attempts left behind are not reported.
+This takes about half the time of Spark's own writer. Executors write the files and report them to the driver. Files
+that failed task attempts left behind are not reported, so they never belong to a table.
 """
 
 import json
@@ -63,9 +62,9 @@ def write_parquet(rows: "DataFrame | Unread", where: str, prefix: str) -> list[W
         written = list(write_batches(messages(batches), schema, where, prefix))
         yield pa.RecordBatch.from_pylist(
             [
-                {"path": w.path, "topic": w.topic, "day": w.day, "rows": w.rows}
-                | {"bytes": w.size_bytes, "stats": w.stats}
-                for w in written
+                {"path": file.path, "topic": file.topic, "day": file.day, "rows": file.rows}
+                | {"bytes": file.size_bytes, "stats": file.stats}
+                for file in written
             ],
             _WRITTEN_SCHEMA,
         )
@@ -91,7 +90,7 @@ def table_schema(rows: "DataFrame | Unread") -> pa.Schema:
 
 
 def _task_input(rows: "DataFrame | Unread") -> tuple["DataFrame", pa.Schema, _BatchReader]:
-    """Return the frame that tasks get, the schema they write, and the function that turns the first into the second."""
+    """Return the frame that tasks read, the schema they write, and the function that converts the batches."""
     if isinstance(rows, Unread):
         fetch = rows.fetch
         schema = add_day_columns(pa.RecordBatch.from_pylist([], rows.spec.arrow_schema())).schema
@@ -106,25 +105,25 @@ def write_batches(
 ) -> Iterator[WrittenFile]:
     """Write record batches as they arrive, buffering at most about `MAX_BUFFER_BYTES`."""
     target = _FileLocation.for_location(where)
-    held: list[pa.RecordBatch] = []
+    buffered: list[pa.RecordBatch] = []
     size_bytes = 0
     for batch in batches:
         if batch.num_rows == 0:
             continue
-        held.append(batch)
+        buffered.append(batch)
         size_bytes += batch.nbytes
         if size_bytes >= MAX_BUFFER_BYTES:
-            yield from _write_held(held, schema, target, prefix)
-            held, size_bytes = [], 0
-    yield from _write_held(held, schema, target, prefix)
+            yield from _write_buffered(buffered, schema, target, prefix)
+            buffered, size_bytes = [], 0
+    yield from _write_buffered(buffered, schema, target, prefix)
 
 
-def _write_held(
-    held: list[pa.RecordBatch], schema: pa.Schema, target: "_FileLocation", prefix: str
+def _write_buffered(
+    buffered: list[pa.RecordBatch], schema: pa.Schema, target: "_FileLocation", prefix: str
 ) -> Iterator[WrittenFile]:
-    if not held:
+    if not buffered:
         return
-    table = sort_rows(pa.Table.from_batches(held).cast(schema))
+    table = sort_rows(pa.Table.from_batches(buffered).cast(schema))
     for topic, day, part in split_by_partition(table):
         name = f"{partition_directory(topic, day)}/{prefix}-{uuid.uuid4().hex}.parquet"
         size_bytes = target.write_table(name, part.drop_columns(list(PARTITION_COLUMNS)))
@@ -134,10 +133,10 @@ def _write_held(
 def sort_rows(table: pa.Table) -> pa.Table:
     """Return the table sorted by `SORT_COLUMNS`; whole queues are sorted already, and are not copied."""
     keys = [(name, "ascending") for name in SORT_COLUMNS if name in table.column_names]
-    places = pc.sort_indices(table.select([name for name, _ in keys]), keys)
-    if np.array_equal(places.to_numpy(), np.arange(len(places), dtype=np.uint64)):
+    order = pc.sort_indices(table.select([name for name, _ in keys]), keys)
+    if np.array_equal(order.to_numpy(), np.arange(len(order), dtype=np.uint64)):
         return table
-    return table.take(places)
+    return table.take(order)
 
 
 def split_by_partition(table: pa.Table) -> Iterator[tuple[str, str, pa.Table]]:
@@ -152,13 +151,13 @@ def split_by_partition(table: pa.Table) -> Iterator[tuple[str, str, pa.Table]]:
 
 def delta_statistics(part: pa.Table) -> str:
     """Return the row count and the minima and maxima of `STATISTICS_COLUMNS` as JSON, as in Delta's log."""
-    least: dict[str, Any] = {}
-    greatest: dict[str, Any] = {}
+    minima: dict[str, Any] = {}
+    maxima: dict[str, Any] = {}
     for name in STATISTICS_COLUMNS:
         if name in part.column_names:
-            both = pc.min_max(part[name]).as_py()
-            least[name], greatest[name] = _json_value(both["min"]), _json_value(both["max"])
-    return json.dumps({"numRecords": part.num_rows, "minValues": least, "maxValues": greatest})
+            extremes = pc.min_max(part[name]).as_py()
+            minima[name], maxima[name] = _json_value(extremes["min"]), _json_value(extremes["max"])
+    return json.dumps({"numRecords": part.num_rows, "minValues": minima, "maxValues": maxima})
 
 
 def _json_value(value: Any) -> Any:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 DEFAULT_TARGET_BYTES = 256 << 20
 """Maximum size of a compacted file, bytes (before compression for the directory format)."""
 DEFAULT_KEEP_HOURS = 168.0
-"""Time for which Delta keeps files of old versions, hours; the longest time a reader may take."""
+"""Hours for which Delta keeps the files of old versions; a reader must finish within that time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,20 +38,20 @@ def open_table(root: str, name: str, format: str = "auto", session: "SparkSessio
     return DeltaRsTable(f"{root}/{name}")
 
 
-def choose_format(wanted: str, present: str | None, delta: bool) -> str:
-    """Return `delta` or `directory`. `present` is the table's format, `delta` whether Delta is installed."""
-    if wanted not in FORMATS:
-        raise TableError(f"invalid format {wanted} (expected one of {', '.join(FORMATS)})")
-    if present and wanted not in ("auto", present):
-        raise TableError(f"the table has the format {present}, not {wanted}")
-    found = present or ("delta" if delta else "directory") if wanted == "auto" else wanted
-    if found == "delta" and not delta:
+def choose_format(requested: str, present: str | None, delta: bool) -> str:
+    """Return `delta` or `directory`. `present` is an existing table's format; `delta` is true if Delta is installed."""
+    if requested not in FORMATS:
+        raise TableError(f"invalid format {requested} (expected one of {', '.join(FORMATS)})")
+    if present and requested not in ("auto", present):
+        raise TableError(f"the table has the format {present}, not {requested}")
+    chosen = present or ("delta" if delta else "directory") if requested == "auto" else requested
+    if chosen == "delta" and not delta:
         raise TableError(f"Delta is not installed: {install_command('delta')}")
-    return found
+    return chosen
 
 
 def detect_format(root: str, name: str) -> str | None:
-    """Return the format of a table in a local file system, or None if there is none or it cannot be seen from here."""
+    """Return the format of a table, or None if there is no table, or it is not on a local file system."""
     path = os.path.join(root, name)
     if os.path.isdir(os.path.join(path, "_delta_log")):
         return "delta"

@@ -146,7 +146,7 @@ def test_damaged_and_cut_bodies_are_refused(kind: int) -> None:
 
 
 def test_unknown_compression_is_refused() -> None:
-    with pytest.raises(MessageFormatError, match="unknown way"):
+    with pytest.raises(MessageFormatError, match="unknown compression type"):
         fast(stored_message(Message("t", b"x", sys_flag=COMPRESSED | 0x700)), spec())
 
 

@@ -104,7 +104,7 @@ def test_the_summary_counts_by_topic_and_table(tmp_path: Path) -> None:
     assert told.exit_code == 3
     assert build_summary(ingest, QueryTotals(), session, False).exit_code == 0
     figures = dict(told.figures)
-    assert (figures["rows"], figures["quarantined"], figures["appended before"]) == (10, 2, 1)
+    assert (figures["rows"], figures["quarantined"], figures["already in the table"]) == (10, 2, 1)
     assert (figures["files"], figures["MB"]) == (4, 2.0)
     assert told.sections[0].rows == [("a", 4, 0), ("b", 6, 2)]
     assert [row[:2] for row in told.sections[1].rows] == [("messages", 8), ("quarantine", 2)]

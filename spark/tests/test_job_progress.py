@@ -19,7 +19,7 @@ def test_every_batch_counts_once() -> None:
     assert watched.add_progress([first, second])
     assert not watched.add_progress([first, second])
     assert (watched.batches, watched.rows, watched.behind) == (2, 15, 2)
-    assert watched.status_line() == "batch 1, 15 rows, 10 rows/s, 2 behind"
+    assert watched.status_line() == "batch 1, 15 rows, 10 rows/s, 2 messages behind"
 
 
 def test_rows_that_spark_does_not_see() -> None:

@@ -165,7 +165,7 @@ def test_the_only_broker_stages(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_one_of_several_brokers_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     connected(monkeypatch, ["a", "b"], lambda request: None)
     assert check_staged(spec_of(stagingBroker="b"), ["body"]) == "b"
-    with pytest.raises(OptionError, match=r"name it with option stagingBroker \(a, b\)"):
+    with pytest.raises(OptionError, match=r"set option stagingBroker \(a, b\)"):
         check_staged(spec_of(), ["body"])
     with pytest.raises(OptionError, match="stagingBroker=c: there are a, b"):
         check_staged(spec_of(stagingBroker="c"), ["body"])

@@ -134,6 +134,6 @@ def test_disagreements_are_named():
     assert walk_guides.find_disagreements([walked, forgotten], {"README.md": "why", "docs/gone.md": ""}) == [
         "docs/how-to/new.md is not walked: mark its commands, or give the reason in scripts/walks/unwalked.toml",
         "scripts/walks/unwalked.toml lists README.md, which is walked",
-        "scripts/walks/unwalked.toml lists docs/gone.md, which is no guide",
+        "scripts/walks/unwalked.toml lists docs/gone.md, which is not a guide",
         "scripts/walks/unwalked.toml has no reason for docs/gone.md",
     ]

@@ -56,7 +56,7 @@ def test_batches_are_appended_once(session: SparkSession, server: ServerUnderTes
     newest.unlink()
     newest.with_name(f".{newest.name}.crc").unlink(missing_ok=True)
     again = run(session, file)
-    assert (again.figures["rows"], again.figures["appended before"]) == (0, 1)
+    assert (again.figures["rows"], again.figures["already in the table"]) == (0, 1)
     done = run_compact(session, file, "compact.tables=messages")
     assert done.figures["files after"] < done.figures["files before"]
     assert_all_readers(session, table, expected)

@@ -58,7 +58,7 @@ def test_messages_are_there_once_run_after_run(
     topic = next(iter(queues))
     send(server, topic, 0, [b"later"])
     second = run(spark, file)
-    assert (second.figures["rows"], second.figures["appended before"]) == (1, 1)
+    assert (second.figures["rows"], second.figures["already in the table"]) == (1, 1)
     expected = stored(server, queues)
     assert len(expected) == 151
     assert_all_readers(spark, table, expected)

@@ -167,7 +167,7 @@ def test_a_target_that_keeps_offsets_is_the_same_and_ready(
         spark,
         primary__nameServer=traffic.primary.namesrv,
         target__nameServer=traffic.kept.namesrv,
-        reconcile__kept="true",
+        reconcile__offsetsPreserved="true",
         output__json=result,
     )
     content = json.loads(result.read_text())
