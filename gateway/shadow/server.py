@@ -20,7 +20,7 @@ from gateway.runtime.process import announce_ready, run_process, tune_garbage_co
 from gateway.runtime.state_file import absolute_path
 from gateway.runtime.stop_signals import StopSignals
 from gateway.runtime.supervise import TaskSupervisor
-from gateway.shadow.capture.build import build_capture
+from gateway.shadow.capture.writer import build_capture
 from gateway.shadow.clusters.cluster import Cluster
 from gateway.shadow.clusters.embedded_target import EmbeddedTarget
 from gateway.shadow.clusters.endpoints import (
@@ -32,8 +32,7 @@ from gateway.shadow.clusters.endpoints import (
 )
 from gateway.shadow.clusters.loop_guard import LoopGuard
 from gateway.shadow.clusters.target_check import TargetCheck
-from gateway.shadow.compare.build import build_comparison
-from gateway.shadow.compare.service import ComparisonService
+from gateway.shadow.compare.service import ComparisonService, build_comparison
 from gateway.shadow.config import ShadowConfig
 from gateway.shadow.cutover.assembly import Cutover
 from gateway.shadow.mirror.service import MirrorRoutes, MirrorService
@@ -42,8 +41,7 @@ from gateway.shadow.proxy.forwarder import Forwarder
 from gateway.shadow.proxy.listener_context import TargetDialer, make_target_dialer
 from gateway.shadow.proxy.session_driver import describe_session_frame
 from gateway.shadow.replication.service import ReplicationService
-from gateway.shadow.report.problems import mirror_problems, queue_problems, task_problems
-from gateway.shadow.report.service import ReportService
+from gateway.shadow.report.service import ReportService, mirror_problems, queue_problems, task_problems
 from gateway.shadow.traffic.exchange import Hub, Side
 from remoting.connection import Handler
 from remoting.reactor import Reactor

@@ -10,10 +10,13 @@ whatever is unwritten is counted as dropped.
 """
 
 import logging
+import secrets
+import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import trio
 
@@ -21,12 +24,13 @@ from codec.capture import CaptureRecord
 from gateway.runtime.metrics import Metric
 from gateway.runtime.run_blocking import RunBlocking
 from gateway.runtime.supervise import TaskSupervisor
-from gateway.shadow.capture.files import CaptureFolder
+from gateway.shadow.capture.files import CaptureFolder, DiskFolder
 from gateway.shadow.capture.rotation import RotatedFiles
 from gateway.shadow.capture.selection import CaptureSelection
 from gateway.shadow.capture.settings import CaptureSettings
 from gateway.shadow.traffic.exchange import Codes, Exchange
 from gateway.shadow.traffic.outcome import Outcome
+from storage.clock import SystemClock
 
 log = logging.getLogger(__name__)
 
@@ -289,3 +293,22 @@ class CaptureWriter:
         yield Metric("capture_deleted_files_total", files.deleted_files, "Files deleted to keep the limits.")
         yield Metric("capture_buffer_messages", self._buffered_messages, "Exchanges that wait.", "gauge")
         yield Metric("capture_buffer_bytes", self._buffered_bytes, "Bytes of their frames.", "gauge")
+
+
+def build_capture(settings: CaptureSettings, *, has_mirror: bool) -> CaptureWriter | None:
+    """Return the observer for the hub, whose `run` must run; None when nothing is captured.
+
+    ``has_mirror``: exchanges wait for the answer of the mirror's target.
+    """
+    if not settings.directory:
+        return None
+    return CaptureWriter(
+        settings,
+        DiskFolder(settings.directory),
+        gateway=socket.gethostname(),
+        run=secrets.randbits(64),
+        now_ms=SystemClock().now_ms,
+        # A thread that hangs in a disk call must not keep the process from ending.
+        run_blocking=partial(trio.to_thread.run_sync, abandon_on_cancel=True),
+        has_mirror=has_mirror,
+    )

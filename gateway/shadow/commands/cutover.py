@@ -8,17 +8,22 @@ import sys
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from gateway.shadow.commands.read_config import read_config
+from gateway.shadow.commands.run_async import run_async
 from gateway.shadow.console.client import (
     ConsoleClient,
     ConsoleUnreachable,
     console_from_options,
     console_options,
 )
-from toolkit.exit_codes import ExitCode
+from toolkit.exit_codes import ConfigurationError, ExitCode
+
+if TYPE_CHECKING:
+    from gateway.shadow.clusters.sync_steps import SyncStep
 
 MOVE_COLUMNS: Final = ("topic", "group", "state", "producers", "consumers")
 CHECK_COLUMNS: Final = ("check", "ok", "measured")
@@ -281,8 +286,6 @@ def describe_sync(rows: Sequence[dict[str, str]], *, dry_run: bool, show_all: bo
 
 def _sync_without_gateway(address: str, given: dict[str, Any]) -> list[dict[str, str]]:
     """Copy directly between the clusters, from the configuration alone."""
-    from gateway.shadow.commands.standalone_sync import sync_once
-
     found = click.get_current_context().obj or {}
     file = click.get_current_context().params.get("file") or found.get("file")
     if not file:
@@ -306,3 +309,36 @@ def render_table(columns: Sequence[str], rows: Sequence[dict[str, Any]], indent:
         ).rstrip()
         for line in cells
     )
+
+
+def sync_once(file: str, sets: Sequence[str], given: dict[str, Any]) -> list[dict[str, str]]:
+    """Copy the metadata without a gateway: connect to both clusters, and end.
+
+    Returns the rows of the steps taken, or planned with `dry_run`. Raises ClickException.
+    """
+    config = read_config(file, tuple(sets))
+    if not config.target.namesrv:
+        raise ConfigurationError(f"{file}: target.namesrv must be set")
+    return [step.to_dict() for step in run_async(_run_sync, config, given)]
+
+
+async def _run_sync(config: Any, given: dict[str, Any]) -> "list[SyncStep]":
+    import trio
+
+    from gateway.shadow.clusters.endpoints import make_cluster
+    from gateway.shadow.clusters.full_sync import FullSync
+    from gateway.shadow.clusters.target_check import refuse_same_cluster
+    from gateway.shadow.cutover.assembly import open_move_file, pair_clusters
+    from gateway.shadow.cutover.routes import parse_names
+
+    primary, target = make_cluster(config.primary, "primary"), make_cluster(config.target, "target")
+    async with trio.open_nursery() as nursery:
+        await nursery.start(primary.run)
+        await nursery.start(target.run)
+        await refuse_same_cluster(primary, target)
+        syncing = FullSync(pair_clusters(primary, target, config.target.brokers, config.target.kind))
+        topics, groups = parse_names(given["topics"]) or None, parse_names(given["groups"]) or None
+        moving = [move.topic for move in open_move_file(config.cutover) if not move.is_mirrored]
+        steps = await syncing.run(topics, groups, moving, dry_run=given["dry_run"])
+        nursery.cancel_scope.cancel()
+    return steps

@@ -116,8 +116,8 @@ async def _compare_clusters(
     import trio
 
     from gateway.shadow.clusters.target_check import refuse_same_cluster
-    from gateway.shadow.compare.build import build_comparison
     from gateway.shadow.compare.parity import ParityRange
+    from gateway.shadow.compare.service import build_comparison
 
     given = [("from", begin), ("until", end)]
     window = ParityRange(**{f"{name}_{place[0]}": place[1] for name, place in given if place is not None})

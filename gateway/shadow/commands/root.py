@@ -1,16 +1,79 @@
-"""The command `rmq-gateway shadow`: runs the gateway, or one of the subcommands that are added to it here."""
+"""The command `rmq-gateway shadow`: runs the gateway, or one of its subcommands.
+
+The two short subcommands `mode` and `console-user` are here, the others in modules of their own.
+"""
 
 import sys
 
 import click
 
+from gateway.http_server.password_hash import MIN_PASSWORD_CHARS, PasswordHash
+from gateway.http_server.settings import OPERATOR, VIEWER, ConsoleUser
 from gateway.shadow.commands.backfill import backfill
-from gateway.shadow.commands.console_user import console_user
 from gateway.shadow.commands.cutover import COMMANDS as CUTOVER_COMMANDS
-from gateway.shadow.commands.mode import COMMANDS as MIRROR_COMMANDS
 from gateway.shadow.commands.parity import COMMANDS as COMPARE_COMMANDS
 from gateway.shadow.commands.read_config import read_config
 from gateway.shadow.commands.report import COMMANDS as REPORT_COMMANDS
+from gateway.shadow.console.client import console_from_options, console_options
+from toolkit.toml_tables import load_table
+
+
+@click.command()
+@click.argument("topic", required=False)
+@click.argument("mode", required=False)
+@click.option("--reset", is_flag=True, help="Clear the override: TOPIC has the mode of its rule again.")
+@console_options
+def mode(topic: str | None, mode: str | None, reset: bool, file: str | None, address: str | None) -> None:
+    """Set the mirror mode of TOPIC, until it is set again.
+
+    MODE is off, async, sync-best-effort, strict-dual or target-primary, and overrides the mode of the topic's rule.
+    With [mirroring] state_file it survives a restart of the gateway. Without TOPIC and MODE the command lists the
+    overrides and the modes of their rules.
+    """
+    if bool(topic) != (bool(mode) or reset) or (mode and reset):
+        raise click.UsageError(
+            "Pass TOPIC and MODE to set a mode, TOPIC --reset to clear it, or no argument to list overrides."
+        )
+    console = console_from_options(file, address)
+    if topic:
+        console.post("/mirror/mode", {"topic": topic, "mode": mode or ""})
+    known = console.get("/mirror")
+    modes, rules, moved = known["modes"], known.get("rules", {}), known.get("moved", ())
+    for name, set_mode in sorted(modes.items()):
+        why = ", moved" if name in moved else ""
+        click.echo(f"{name}: {set_mode}{why} (its rule: {rules.get(name) or 'none'})")
+    if not modes:
+        click.echo("No overrides: every topic uses the mode set by its mirror rule.")
+
+
+@click.command("console-user")
+@click.argument("name")
+@click.option(
+    "--role",
+    type=click.Choice([VIEWER, OPERATOR]),
+    default=VIEWER,
+    show_default=True,
+    help="viewer: look only; operator: change modes, move topics.",
+)
+def console_user(name: str, role: str) -> None:
+    """Print the settings of a console user NAME for shadow.toml.
+
+    The password is asked for, or read from standard input when that is no terminal. Only its hash is printed.
+    """
+    try:
+        hashed = str(PasswordHash.create(_read_password(name)))
+        load_table(ConsoleUser, {"name": name, "role": role, "password_hash": hashed}, "console.users")
+    except ValueError as error:
+        raise click.ClickException(str(error)) from None
+    click.echo(f'[[console.users]]\nname = "{name}"\nrole = "{role}"\npassword_hash = "{hashed}"')
+
+
+def _read_password(name: str) -> str:
+    if not sys.stdin.isatty():
+        return sys.stdin.readline().rstrip("\r\n")
+    text = f"Password of {name} (at least {MIN_PASSWORD_CHARS} characters)"
+    password: str = click.prompt(text, hide_input=True, confirmation_prompt=True, err=True)
+    return password
 
 
 @click.group(invoke_without_command=True)
@@ -67,9 +130,9 @@ def example() -> None:
 for _command in (
     *COMPARE_COMMANDS,
     *CUTOVER_COMMANDS,
-    *MIRROR_COMMANDS,
     *REPORT_COMMANDS,
     backfill,
     console_user,
+    mode,
 ):
     shadow.add_command(_command)

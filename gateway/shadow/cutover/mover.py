@@ -17,16 +17,18 @@ measurements in `checks`.
 
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import trio
 
-from codec.topics import dlq_topic
+from codec.topics import PERM_WRITE, dlq_topic
 from gateway.http_server.errors import OperationRefused
 from gateway.runtime.metrics import Metric
-from gateway.shadow.clusters.cluster_pair import LOOKUP_ERRORS
+from gateway.shadow.clusters.cluster_pair import LOOKUP_ERRORS, ClusterPair
+from gateway.shadow.clusters.metadata_sync import find_topic, topic_request
 from gateway.shadow.cutover.bypass_watch import BypassWatch
 from gateway.shadow.cutover.checks import MoveCheck, MoveChecks, run_check
 from gateway.shadow.cutover.copy_back import CopyBack
@@ -36,8 +38,8 @@ from gateway.shadow.cutover.move_file import MoveFile
 from gateway.shadow.cutover.moves import FORWARD_STATES, Move, MoveState, MoveStep
 from gateway.shadow.cutover.retry_topics import retry_topics
 from gateway.shadow.cutover.settings import CutoverSettings
-from gateway.shadow.cutover.write_permission import WritePermission
 from gateway.shadow.traffic.exchange import Side
+from remoting.bodies.topics import TopicConfig
 from storage.errors import StoreFull
 
 log = logging.getLogger(__name__)
@@ -498,3 +500,68 @@ def excuse_allowed(checks: Iterable[MoveCheck], allowed: Collection[str]) -> lis
         else each
         for each in checks
     ]
+
+
+PERMISSION_CHECK: Final = "read-only"
+ROUTES_CHECK: Final = "routes"
+
+
+@dataclass(frozen=True, slots=True)
+class WritePermission:
+    """Changes the permission of topics at the primary, so that producers that bypass the gateway get errors.
+
+    A broker does not look at a topic's permission when it stores a message: clients do, in the route. Without the
+    write permission a producer finds no queue to send to, at the latest when it reads its routes again (every 30 s for
+    stock clients), and its sends fail instead of being stored where nobody reads them. Everything else works as before:
+    consumers read, and the gateway copies messages back in a roll-back.
+
+    Clients of the gateway read the same routes. The director lets the proxy show the topic as writable to them, from
+    the moment the taken permissions are in the move file. So `Mover` writes the file first and then changes the topic,
+    and in the reverse order when the permission is given back. A crash in between leaves a topic that is writable at
+    the primary although the file calls it read-only; repeating `take` or `give_back` mends that.
+    """
+
+    clusters: ClusterPair
+
+    async def find_writable(self, topic: str) -> Mapping[str, TopicConfig]:
+        """Return the topic at each broker of the primary where clients may write it. Raises LOOKUP_ERRORS."""
+        found = {}
+        for broker in await self.clusters.brokers_of(topic):
+            config = await find_topic(self.clusters.primary, broker, topic)
+            if config is not None and config.perm & PERM_WRITE:
+                found[broker] = config
+        return found
+
+    async def take(self, found: Mapping[str, TopicConfig]) -> None:
+        """Take the write permission of what `find_writable` returned. Raises LOOKUP_ERRORS."""
+        for broker, config in found.items():
+            await self._set_permission(broker, config, config.perm & ~PERM_WRITE)
+
+    async def give_back(self, topic: str, taken: Mapping[str, int]) -> MoveCheck:
+        """Give the write permission back at every broker that still has the topic, and return that as a check.
+
+        A broker that has left the primary is named: its topic stays read-only. Raises LOOKUP_ERRORS.
+        """
+        present = set(await self.clusters.brokers_of(topic))
+        for broker in sorted(present & taken.keys()):
+            config = await find_topic(self.clusters.primary, broker, topic)
+            if config is not None and not config.perm & PERM_WRITE:
+                await self._set_permission(broker, config, config.perm | taken[broker] & PERM_WRITE)
+        gone = sorted(taken.keys() - present)
+        reason = f"{', '.join(gone)} does not have the topic any more; it may still be read-only there"
+        return MoveCheck(PERMISSION_CHECK, True, "write permission given back", reason if gone else "")
+
+    async def check_route(self, topic: str, brokers: Iterable[str]) -> MoveCheck:
+        """Check that the primary's namesrv tells clients again that they may write to these brokers."""
+        try:
+            queues = (await self.clusters.primary.route(topic)).queue_datas
+        except LOOKUP_ERRORS as problem:
+            return MoveCheck(ROUTES_CHECK, False, "unknown", f"{type(problem).__name__}: {problem}")
+        waiting = {each.broker_name for each in queues if not each.perm & PERM_WRITE} & set(brokers)
+        reason = f"the primary's namesrv still shows the topic as read-only at {', '.join(sorted(waiting))}"
+        return MoveCheck(ROUTES_CHECK, not waiting, "writable at the namesrv", reason if waiting else "")
+
+    async def _set_permission(self, broker: str, config: TopicConfig, permission: int) -> None:
+        wanted = copy(config)
+        wanted.perm = permission
+        await self.clusters.primary.ask_broker(broker, topic_request(wanted, config.attributes))

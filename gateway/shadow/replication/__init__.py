@@ -1,7 +1,6 @@
 """Offset-preserving replication: copying the primary's queues to a target of ours under the same offsets.
 
 service.py                all parts together, as the mirror runs them
-queue_selection.py        selects the queues to replicate, by mirror rules and modes
 feed_set.py               discovers these queues and runs a feed for each
 queue_feed.py             follows one queue: history first, then long polls
 queue_copier.py           copies one queue, one read and one put at a time

@@ -7,23 +7,26 @@ queues that had diverged. The composition root hands this service to the mirror,
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from fnmatch import fnmatchcase
 from itertools import islice
 from typing import Any, Final
 
 import trio
 
+from codec.topics import DLQ_PREFIX, RETRY_PREFIX, group_of_retry_topic
 from gateway.runtime.metrics import Metric
 from gateway.runtime.supervise import TaskSupervisor
 from gateway.shadow.clusters.cluster import CLUSTER_ERRORS, Cluster
 from gateway.shadow.clusters.cluster_pair import find_counterpart
 from gateway.shadow.mirror.diverged_queues import DivergedQueues
 from gateway.shadow.mirror.rules import MirrorRules
+from gateway.shadow.mirror.settings import OFF, STRICT_DUAL, SYNC_BEST_EFFORT, TARGET_PRIMARY
 from gateway.shadow.replication.consumer_offset_sync import ConsumerOffsetSync
 from gateway.shadow.replication.feed_set import FeedSet
-from gateway.shadow.replication.queue_selection import answer_hold_predicate, queue_selector
 from gateway.shadow.replication.replication_writer import ReplicationWriter
 from gateway.shadow.replication.settings import ReplicationSettings
+from gateway.shadow.traffic.subject import Subject
 
 HEAL_INTERVAL_S: Final = 1.0
 HEAL_DELAY_MS: Final = 1_000
@@ -119,3 +122,41 @@ def clear_healed_marks(diverged: DivergedQueues, feeds: FeedSet) -> int:
         ):
             cleared += diverged.clear_marks(mark.topic, mark.broker, mark.queue_id)
     return cleared
+
+
+SEND_MESSAGE: Final = 10
+
+
+def find_queue_rule(rules: MirrorRules, topic: str) -> int | None:
+    """Return the rule for a topic's queues: the first that names the topic.
+
+    Retry and dead-letter topics belong to the first rule that names their consumer group.
+    """
+    derived = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+    name = group_of_retry_topic(topic).removeprefix(DLQ_PREFIX) if derived else topic
+    for index, rule in enumerate(rules.rules):
+        if any(fnmatchcase(name, pattern) for pattern in (rule.groups if derived else rule.topics)):
+            return index
+    return None
+
+
+def queue_selector(rules: MirrorRules) -> Callable[[str, str, int], bool]:
+    """Return a function that tells whether a queue (broker, topic, queue id) is to be replicated at the moment."""
+
+    def selects_queue(broker: str, topic: str, queue_id: int) -> bool:
+        index = find_queue_rule(rules, topic)
+        if index is None or rules.effective_mode(index, topic) in (OFF, TARGET_PRIMARY):
+            return False
+        return rules.is_sampled(index, SEND_MESSAGE, Subject(topic, queue_id=queue_id))
+
+    return selects_queue
+
+
+def answer_hold_predicate(rules: MirrorRules) -> Callable[[str], bool]:
+    """Return a function that tells whether clients wait until the target has a topic's messages."""
+
+    def holds_answers(topic: str) -> bool:
+        index = find_queue_rule(rules, topic)
+        return index is not None and rules.effective_mode(index, topic) in (SYNC_BEST_EFFORT, STRICT_DUAL)
+
+    return holds_answers

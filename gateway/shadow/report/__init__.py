@@ -2,7 +2,6 @@
 
 service.py         the report of a running gateway: collects state and events, writes the files at the end
 traffic_series.py  rates and latencies over time, by topic
-request_kinds.py   classifies a request and its answer without decoding them
 snapshot.py        everything the report shows, as one JSON object
 html.py            the page
 charts.py          the plots of the page, drawn by `toolkit.plots`

@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from gateway.shadow.clusters import target_check
 from gateway.shadow.commands.root import shadow
-from gateway.shadow.compare import build
+from gateway.shadow.compare import service
 from gateway.shadow.compare.parity import ParityRange, compare_topics
 from gateway.shadow.compare.service import ComparisonService
 from gateway.shadow.compare.tests.test_parity import LATER_MS
@@ -47,8 +47,8 @@ def queues(monkeypatch):
             clusters, topics, ParityOptions(lag_s=0), lambda: LATER_MS, window, on_progress
         )
 
-    real = build.build_comparison
-    monkeypatch.setattr(build, "build_comparison", made)
+    real = service.build_comparison
+    monkeypatch.setattr(service, "build_comparison", made)
     monkeypatch.setattr(ComparisonService, "check_parity", look)
 
     async def are_different(*_sides):

@@ -5,8 +5,12 @@ from codec.command import Command, encode_command
 from gateway.shadow.mirror.diverged_queues import DivergedQueues
 from gateway.shadow.mirror.rules import MirrorRules
 from gateway.shadow.mirror.settings import MirrorRule
-from gateway.shadow.replication.queue_selection import answer_hold_predicate, queue_selector
-from gateway.shadow.replication.service import ReplicationService, clear_healed_marks
+from gateway.shadow.replication.service import (
+    ReplicationService,
+    answer_hold_predicate,
+    clear_healed_marks,
+    queue_selector,
+)
 from gateway.shadow.tests.exchanges import make_exchange
 from gateway.shadow.tests.replicated_clusters import BROKER, ReplicatedClusters, topic
 from gateway.shadow.tests.two_clusters import ClusterView, two_clusters

@@ -9,7 +9,7 @@ import trio
 from click.testing import CliRunner
 
 from gateway.shadow.commands.root import shadow
-from gateway.shadow.report.problems import MAX_PROBLEMS, Problems
+from gateway.shadow.report.service import MAX_PROBLEMS, Problems
 from gateway.shadow.tests.served_gateway import (
     in_thread,
     send_messages,

@@ -1,7 +1,7 @@
 import pytest
 
 from codec.command import Command, encode_command
-from gateway.shadow.report.request_kinds import is_refusal, peek_topic
+from gateway.shadow.report.traffic_series import is_refusal, peek_topic
 from gateway.shadow.tests.exchanges import make_exchange
 
 
