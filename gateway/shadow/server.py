@@ -108,7 +108,7 @@ class ShadowServer:
         self.capture = build_capture(config.capture, has_mirror=bool(config.target.namesrv))
         if self.capture is not None:
             self.hub.add_observer(self.capture)
-            self.metrics.register(self.capture.figures)
+            self.metrics.register(self.capture.collect_metrics)
         self.target_check = self._build_target_check(self.target) if self.target is not None else None
         self.mirror = self._build_mirror() if config.target.namesrv else None
         self.cutover = self._build_cutover(self.mirror) if self.mirror else None
@@ -169,7 +169,7 @@ class ShadowServer:
         service.attach_to(self.hub)
         self.metrics.register(service.mirror.metrics)
         if service.replication is not None:
-            self.metrics.register(service.replication.figures)
+            self.metrics.register(service.replication.collect_metrics)
             self.report.add_section("replication", service.replication.status)
         if self.capture is not None:
             service.mirror.add_outcome_listener(self.capture.observe_outcome)
@@ -205,7 +205,7 @@ class ShadowServer:
         )
         self.hub.add_observer(comparison.observer)
         mirror.mirror.add_outcome_listener(comparison.observer.observe_outcome)
-        self.metrics.register(comparison.figures)
+        self.metrics.register(comparison.collect_metrics)
         self.report.show_comparison(comparison)
         comparison.register_routes(self.report.console)
         return comparison

@@ -54,9 +54,9 @@ class DiskFile:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, FILE_MODE)
 
     def write(self, data: bytes) -> None:
-        left = memoryview(data)
-        while left:
-            left = left[os.write(self._fd, left) :]
+        unwritten = memoryview(data)
+        while unwritten:
+            unwritten = unwritten[os.write(self._fd, unwritten) :]
 
     def truncate(self, size_bytes: int) -> None:
         os.ftruncate(self._fd, size_bytes)
@@ -79,12 +79,12 @@ class DiskFolder:
         return DiskFile(os.path.join(self.path, name))
 
     def sizes(self) -> dict[str, int]:
-        found = {}
+        sizes = {}
         with os.scandir(self.path) as entries:
             for entry in entries:
                 if entry.name.endswith(SUFFIX) and entry.is_file(follow_symlinks=False):
-                    found[entry.name] = entry.stat().st_size
-        return dict(sorted(found.items()))
+                    sizes[entry.name] = entry.stat().st_size
+        return dict(sorted(sizes.items()))
 
     def delete(self, name: str) -> None:
         try:

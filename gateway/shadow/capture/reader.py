@@ -101,14 +101,14 @@ def open_captures(paths: Sequence[str]) -> Iterator[list[CaptureFileReader]]:
 
 
 def _expand_folders(paths: Sequence[str]) -> list[str]:
-    found = []
+    file_paths = []
     for path in paths:
         if os.path.isdir(path):
             names = sorted(name for name in os.listdir(path) if name.endswith(SUFFIX))
-            found += [os.path.join(path, name) for name in names]
+            file_paths += [os.path.join(path, name) for name in names]
         else:
-            found.append(path)
-    return found
+            file_paths.append(path)
+    return file_paths
 
 
 @contextlib.contextmanager

@@ -100,9 +100,9 @@ class Redaction:
             return self._redact_batch(bytes(command.body), rule)
         flag_at = next((name for name in _SYS_FLAG if name in ext), "sysFlag")
         flag = max(0, parse_integer_or(ext.get(flag_at), 0, I32))
-        body, left, new_flag = _apply_rule(rule, bytes(command.body), properties, flag)
-        if left != properties:
-            ext[at] = encode_properties(left).decode()
+        body, remaining_properties, new_flag = _apply_rule(rule, bytes(command.body), properties, flag)
+        if remaining_properties != properties:
+            ext[at] = encode_properties(remaining_properties).decode()
         if new_flag != flag:
             ext[flag_at] = str(new_flag)
         return command.body if body == command.body else body
@@ -111,9 +111,11 @@ class Redaction:
     def _redact_batch(body: bytes, rule: RedactionRule) -> bytes:
         try:
             entries = []
-            for flag, each, packed in split_batch(body):
-                new, left, _ = _apply_rule(rule, each, decode_properties(packed), 0)
-                entries.append((flag, new, encode_properties(left)))
+            for flag, message_body, packed in split_batch(body):
+                redacted_body, remaining_properties, _ = _apply_rule(
+                    rule, message_body, decode_properties(packed), 0
+                )
+                entries.append((flag, redacted_body, encode_properties(remaining_properties)))
             return encode_batch(entries)
         except MessageFormatError:
             return b""
@@ -145,21 +147,21 @@ def _apply_rule(
     rule: RedactionRule, body: bytes, properties: dict[str, str], sys_flag: int
 ) -> tuple[bytes, dict[str, str], int]:
     """Return body, properties and sys flag of a message after a rule was applied."""
-    left = properties
+    remaining = properties
     if rule.properties:
-        left = {
+        remaining = {
             name: value
             for name, value in properties.items()
             if not any(fnmatchcase(name, pattern) for pattern in rule.properties)
         }
     if rule.body == "keep":
-        return body, left, sys_flag
+        return body, remaining, sys_flag
     plain_flag = sys_flag & ~(COMPRESSED | COMPRESSION_MASK)
     if rule.body == "drop":
-        return b"", left, plain_flag
+        return b"", remaining, plain_flag
     if rule.body == "hash":
-        return _hash_body(rule, body), left, plain_flag
-    return _decompress_body(body, sys_flag)[: rule.truncate_bytes], left, plain_flag
+        return _hash_body(rule, body), remaining, plain_flag
+    return _decompress_body(body, sys_flag)[: rule.truncate_bytes], remaining, plain_flag
 
 
 def _hash_body(rule: RedactionRule, body: bytes) -> bytes:

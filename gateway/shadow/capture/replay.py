@@ -57,29 +57,29 @@ async def prepare_target(target: Cluster, plan: ReplayPlan, pairs: Mapping[str, 
     Raises ReplayError where a topic has too few queues, RequestError where one cannot be created, and the other
     CLUSTER_ERRORS.
     """
-    known = {name: await topics_of(target, name) for name in sorted(set(pairs.values()))}
-    made = []
+    topics_by_broker = {name: await topics_of(target, name) for name in sorted(set(pairs.values()))}
+    created = []
     for (broker, topic), queues in sorted(plan.queue_counts.items()):
         there = pairs[broker]
-        found = known[there].get(topic)
-        if found is None:
+        config = topics_by_broker[there].get(topic)
+        if config is None:
             await target.ask_broker(there, _create_topic_request(topic, queues))
-            made.append(topic)
-        elif found.write_queue_nums < queues:
+            created.append(topic)
+        elif config.write_queue_nums < queues:
             raise ReplayError(
-                f"topic {topic} has {found.write_queue_nums} queues at {there}, the capture needs {queues}"
+                f"topic {topic} has {config.write_queue_nums} queues at {there}, the capture needs {queues}"
             )
-    for name in known:
+    for name in topics_by_broker:
         groups = {group for broker, group in plan.groups if pairs[broker] == name}
-        made += await _create_groups(target, name, groups)
-    return made
+        created += await _create_groups(target, name, groups)
+    return created
 
 
 async def _create_groups(target: Cluster, broker: str, groups: set[str]) -> list[str]:
     """Create missing groups: a broker refuses offsets of unknown groups, and heartbeats, which create them, are not
     replayed."""
-    known = (await groups_of(target, broker)).subscription_group_table if groups else {}
-    missing = sorted(groups - known.keys())
+    existing_groups = (await groups_of(target, broker)).subscription_group_table if groups else {}
+    missing = sorted(groups - existing_groups.keys())
     for group in missing:
         data = SubscriptionGroupConfig(group_name=group)
         await target.ask_broker(broker, UpdateAndCreateSubscriptionGroup(data=data))
@@ -172,9 +172,9 @@ class Replay:
         try:
             if step.after_sending in self._sent:
                 await self._sent[step.after_sending].wait()
-            for each in step.after_answers:
-                if each in self._answered:
-                    await self._answered[each].wait()
+            for dependency in step.after_answers:
+                if dependency in self._answered:
+                    await self._answered[dependency].wait()
             if self.failure:
                 self._failed_steps.add(number)
             else:
@@ -238,8 +238,8 @@ class Replay:
 
     def _count_refusal(self, code: int, reason: str) -> None:
         refused = self.results.refused
-        known = (code, reason) in refused or len(refused) < MAX_REASONS
-        refused[code, reason if known else "another reason"] += 1
+        is_counted_apart = (code, reason) in refused or len(refused) < MAX_REASONS
+        refused[code, reason if is_counted_apart else "another reason"] += 1
 
     @property
     def step_count(self) -> int:
@@ -251,11 +251,15 @@ class Replay:
 
         None when every step was done.
         """
-        left = [*self._failed_steps, *self._open_steps, *range(self._started_count, len(self._steps))]
-        if not left:
+        unfinished_numbers = [
+            *self._failed_steps,
+            *self._open_steps,
+            *range(self._started_count, len(self._steps)),
+        ]
+        if not unfinished_numbers:
             return None
-        from_ms = min(self._steps[number].wall_ms for number in left)
-        unfinished = set(left)
+        from_ms = min(self._steps[number].wall_ms for number in unfinished_numbers)
+        unfinished = set(unfinished_numbers)
         again = sum(
             step.wall_ms >= from_ms for number, step in enumerate(self._steps) if number not in unfinished
         )

@@ -173,23 +173,25 @@ class _PlanBuilder:
 
     def read_file(self, number: int, file: CaptureFileReader) -> None:
         """Add the selected records of one file."""
-        wanted = self._filter
+        record_filter = self._filter
         # Older clients name no topic when they end a transaction; without their half message those are skipped anyway.
-        topics = None if wanted.topics is None else wanted.topics | {""}
-        ends = replace(wanted, topics=None)
+        topics = None if record_filter.topics is None else record_filter.topics | {""}
+        ends = replace(record_filter, topics=None)
         run = file.header.run if file.header is not None else -1 - number
-        for found in file.read_blocks(from_ms=wanted.from_ms, until_ms=wanted.until_ms, topics=topics):
-            if isinstance(found, Damage):
-                self.plan.damage.append((file.path, found))
+        for block_or_damage in file.read_blocks(
+            from_ms=record_filter.from_ms, until_ms=record_filter.until_ms, topics=topics
+        ):
+            if isinstance(block_or_damage, Damage):
+                self.plan.damage.append((file.path, block_or_damage))
                 continue
-            block, records = found
+            block, records = block_or_damage
             for at, record in enumerate(records):
                 # Puts the monotonic clocks of all runs on one axis: each is aligned to its first record's wall time.
                 base = self._bases.setdefault(run, record.wall_ms * 1000 - record.asked_us)
                 if record.code == GetRouteInfoByTopic.code:
                     self._learn_route(record)
                 nameless_end = record.code == END_TRANSACTION and not record.topic
-                if matches_filter(record, ends if nameless_end else wanted):
+                if matches_filter(record, ends if nameless_end else record_filter):
                     self._add_step(ReplayStep(number, block, at, record, base), run, record)
 
     def _learn_route(self, record: CaptureRecord) -> None:
@@ -200,9 +202,9 @@ class _PlanBuilder:
             if not body or (record.topic, body) in self._known_routes:
                 return
             for queue in TopicRouteData.from_json(body).queue_datas or []:
-                place = (queue.broker_name, record.topic)
+                topic_at_broker = (queue.broker_name, record.topic)
                 queues = min(queue.write_queue_nums, MAX_QUEUES_PER_TOPIC)
-                self._routes[place] = max(self._routes.get(place, 0), queues)
+                self._routes[topic_at_broker] = max(self._routes.get(topic_at_broker, 0), queues)
         except (FrameError, RequestError, ValueError):
             return
         if len(self._known_routes) < _MAX_KNOWN_ROUTES:
@@ -211,8 +213,8 @@ class _PlanBuilder:
     def apply_route_queues(self) -> None:
         """Raise the number of queues of each topic to that of its captured routes."""
         queues = self.plan.queue_counts
-        for place in queues:
-            queues[place] = max(queues[place], self._routes.get(place, 0))
+        for topic_at_broker in queues:
+            queues[topic_at_broker] = max(queues[topic_at_broker], self._routes.get(topic_at_broker, 0))
 
     def _add_step(self, step: ReplayStep, run: int, record: CaptureRecord) -> None:
         step.connection = (run, record.connection)
@@ -297,25 +299,25 @@ def _sort_steps(steps: list[ReplayStep]) -> list[ReplayStep]:
     lanes: dict[Lane | None, list[ReplayStep]] = {}
     for step in steps:
         lanes.setdefault(step.lane, []).append(step)
-    places: list[tuple[int, int, ReplayStep]] = []
+    entries: list[tuple[int, int, ReplayStep]] = []
     for lane in lanes.values():
-        for place, step in enumerate(_storage_order(lane)):
-            places.append((step.due_us, place, step))
-    places.sort(key=lambda each: each[:2])
-    return [step for _, _, step in places]
+        for position, step in enumerate(_storage_order(lane)):
+            entries.append((step.due_us, position, step))
+    entries.sort(key=lambda entry: entry[:2])
+    return [step for _, _, step in entries]
 
 
 def _storage_order(lane: list[ReplayStep]) -> list[ReplayStep]:
     """Order one queue's steps by offset; steps without an offset stay at their request time."""
     generations = _queue_generations(lane)
-    known = sorted(
+    with_offset = sorted(
         (step for step in lane if step.offset >= 0), key=lambda step: (generations[id(step)], step.offset)
     )
     latest = 0
-    for step in known:
+    for step in with_offset:
         latest = step.due_us = max(latest, step.due_us)
-    others = [step for step in lane if step.offset < 0]
-    return list(heapq.merge(known, others, key=lambda step: step.due_us))
+    without_offset = [step for step in lane if step.offset < 0]
+    return list(heapq.merge(with_offset, without_offset, key=lambda step: step.due_us))
 
 
 def _queue_generations(lane: Iterable[ReplayStep]) -> dict[int, int]:
@@ -354,8 +356,10 @@ def _link_dependencies(steps: Sequence[ReplayStep]) -> None:
         if step.lane is not None and step.lane in last_of_lane:
             after.add(last_of_lane[step.lane])
         open_ones = unanswered.setdefault(step.connection, [])
-        after.update(each for each in open_ones if steps[each].answered_us <= step.asked_us)
-        still_open = [each for each in open_ones if each not in after]
+        after.update(
+            number_before for number_before in open_ones if steps[number_before].answered_us <= step.asked_us
+        )
+        still_open = [number_before for number_before in open_ones if number_before not in after]
         unanswered[step.connection] = [*still_open[-_MAX_UNANSWERED:], number]
         step.after_answers = tuple(sorted(after))
         step.after_sending = last_of_connection.get(step.connection, -1)

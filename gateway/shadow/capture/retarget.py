@@ -74,9 +74,9 @@ class RequestRetargeter:
             queue = (exchange.broker, subject.topic, subject.queue_id)
             self._offsets.add_range(queue, subject.offset, offset, subject.count)
         if "recallHandle" in answer.ext and exchange.answer_command is not None:
-            known = exchange.answer_command.ext.get("recallHandle")
-            if known:
-                self._handles[known] = answer.ext["recallHandle"]
+            captured_handle = exchange.answer_command.ext.get("recallHandle")
+            if captured_handle:
+                self._handles[captured_handle] = answer.ext["recallHandle"]
 
     def _retarget_send(self, exchange: Exchange, target_broker: str) -> Command:
         command = send_to_queue(exchange, subject_of(exchange), target_broker)
@@ -99,24 +99,24 @@ class RequestRetargeter:
     def _retarget_transaction_end(self, command: Command, subject: Subject) -> None:
         if parse_integer_or(command.ext.get("commitOrRollback"), 0, I32) not in FINAL_DECISIONS:
             raise NotReplayed("the producer had not decided yet")
-        place = self._halves.pop(subject.unique_key, None)
-        if place is None:
+        half_position = self._halves.pop(subject.unique_key, None)
+        if half_position is None:
             raise NotReplayed("the target did not store its half message, or ended it already")
-        command.ext["tranStateTableOffset"], command.ext["commitLogOffset"] = place
+        command.ext["tranStateTableOffset"], command.ext["commitLogOffset"] = half_position
 
     def _target_handle(self, command: Command) -> str:
-        known = self._handles.get(command.ext.get("recallHandle", ""))
-        if known is None:
+        handle = self._handles.get(command.ext.get("recallHandle", ""))
+        if handle is None:
             raise NotReplayed("the target returned no recall handle for its message")
-        return known
+        return handle
 
     def _translate_offset(self, exchange: Exchange, subject: Subject, field: str) -> int:
         offset = parse_java_integer(exchange.request_command.ext[field])
         queue = (exchange.broker, subject.topic, subject.queue_id)
-        found = self._offsets.translate(queue, offset)
-        if found is None:
+        target_offset = self._offsets.translate(queue, offset)
+        if target_offset is None:
             raise NotReplayed("no message below its offset was replayed")
-        return found
+        return target_offset
 
 
 def try_learn_answer(retargeter: RequestRetargeter, exchange: Exchange, answer: Command) -> bool:

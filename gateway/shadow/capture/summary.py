@@ -50,11 +50,11 @@ def summarize_file(file: CaptureFileReader) -> dict[str, Any]:
     topics: Counter[str] = Counter()
     blocks, low, high = 0, None, None
     damage = []
-    for found in file.read_blocks():
-        if isinstance(found, Damage):
-            damage.append(found._asdict())
+    for block_or_damage in file.read_blocks():
+        if isinstance(block_or_damage, Damage):
+            damage.append(block_or_damage._asdict())
             continue
-        block, records = found
+        block, records = block_or_damage
         blocks += 1
         low = block.min_ms if low is None else min(low, block.min_ms)
         high = block.max_ms if high is None else max(high, block.max_ms)
@@ -88,8 +88,8 @@ def format_file_summary(facts: Mapping[str, Any]) -> Iterator[str]:
         yield f"  {count:>12,}  {'topic ' + name if name else 'without topic'}"
     if len(facts["topics"]) > _MAX_TOPICS_SHOWN:
         yield f"  and {len(facts['topics']) - _MAX_TOPICS_SHOWN:,} more topics"
-    for each in facts["damage"]:
-        yield f"  damage at byte {each['position']:,}, {each['size']:,} bytes: {each['reason']}"
+    for damage in facts["damage"]:
+        yield f"  damage at byte {damage['position']:,}, {damage['size']:,} bytes: {damage['reason']}"
 
 
 def record_to_json(record: CaptureRecord, *, bodies: bool) -> dict[str, Any]:
@@ -158,14 +158,14 @@ def estimate_duration_s(plan: ReplayPlan, speed: float | None) -> float:
         return plan.duration_s / speed
     depth: list[int] = []
     for step in plan.steps:
-        depth.append(1 + max((depth[each] for each in step.after_answers), default=0))
+        depth.append(1 + max((depth[dependency] for dependency in step.after_answers), default=0))
     return max(depth, default=0) * ASSUMED_ANSWER_S
 
 
 def format_damage(plan: ReplayPlan) -> Iterator[str]:
     """Yield a line for each damaged part of the files."""
-    for path, each in plan.damage:
-        yield f"{path}: damage at byte {each.position:,}, {each.size:,} bytes: {each.reason}"
+    for path, damage in plan.damage:
+        yield f"{path}: damage at byte {damage.position:,}, {damage.size:,} bytes: {damage.reason}"
 
 
 def format_results(replay: Replay) -> Iterator[str]:

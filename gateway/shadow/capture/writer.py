@@ -271,7 +271,7 @@ class CaptureWriter:
         self._left_out += record is None
         return record
 
-    def figures(self) -> Iterator[Metric]:
+    def collect_metrics(self) -> Iterator[Metric]:
         """Yield the metrics of the capture."""
         files = self._files
         yield Metric("capture_observed_total", self._observed, "Exchanges observed by the capture.")

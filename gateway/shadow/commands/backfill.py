@@ -18,10 +18,10 @@ REFRESH_INTERVAL_S: Final = 0.2
 
 def parse_size(context: click.Context | None, parameter: click.Parameter | None, text: str) -> float:
     """Return the bytes of a number with a suffix K, M or G. Raises BadParameter."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([KMG]?)B?", text.strip().upper())
-    if found is None:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMG]?)B?", text.strip().upper())
+    if match is None:
         raise click.BadParameter(f"{text!r} is not a number of bytes such as 500K or 10M")
-    return float(found[1]) * SIZE_UNITS[found[2]]
+    return float(match[1]) * SIZE_UNITS[match[2]]
 
 
 @click.command()

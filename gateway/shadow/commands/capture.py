@@ -60,7 +60,7 @@ def _time_options(function: Any) -> Any:
 
 
 def _split_names(text: str | None) -> list[str]:
-    return [each.strip() for each in (text or "").split(",") if each.strip()]
+    return [name.strip() for name in (text or "").split(",") if name.strip()]
 
 
 def _topics_option(function: Any) -> Any:
@@ -71,17 +71,17 @@ def _codes_option(function: Any) -> Any:
     return click.option("--codes", metavar="N,M,…", help="Only these request codes.")(function)
 
 
-def _record_filter(given: dict[str, Any]) -> "RecordFilter":
+def _record_filter(options: dict[str, Any]) -> "RecordFilter":
     from gateway.shadow.capture.replay_plan import RecordFilter
 
-    codes = _split_names(given["codes"])
+    codes = _split_names(options["codes"])
     wrong = [code for code in codes if not code.lstrip("-").isdecimal()]
     if wrong:
         raise click.BadParameter(f"{wrong[0]!r} is not a request code", param_hint="--codes")
-    topics = _split_names(given["topics"])
+    topics = _split_names(options["topics"])
     return RecordFilter(
-        given["from_ms"],
-        given["until_ms"],
+        options["from_ms"],
+        options["until_ms"],
         frozenset(topics) if topics else None,
         frozenset(int(code) for code in codes),
     )
@@ -126,25 +126,27 @@ def info(files: tuple[str, ...], as_json: bool) -> None:
 @_codes_option
 @_time_options
 @click.option("--bodies", is_flag=True, help="Include message bodies, as base64.")
-def dump(files: tuple[str, ...], bodies: bool, **given: Any) -> None:
+def dump(files: tuple[str, ...], bodies: bool, **options: Any) -> None:
     """Print every exchange as a line of JSON, and damage to standard error."""
     from codec.capture import Damage
     from gateway.shadow.capture.replay_plan import matches_filter
     from gateway.shadow.capture.summary import record_to_json
 
-    wanted = _record_filter(given)
+    record_filter = _record_filter(options)
     damaged = False
     with _open_files(files) as opened:
         for file in opened:
-            for found in file.read_blocks(
-                from_ms=wanted.from_ms, until_ms=wanted.until_ms, topics=wanted.topics
+            for block_or_damage in file.read_blocks(
+                from_ms=record_filter.from_ms, until_ms=record_filter.until_ms, topics=record_filter.topics
             ):
-                if isinstance(found, Damage):
+                if isinstance(block_or_damage, Damage):
                     damaged = True
-                    click.echo(f"{file.path}: at byte {found.position}: {found.reason}", err=True)
+                    click.echo(
+                        f"{file.path}: at byte {block_or_damage.position}: {block_or_damage.reason}", err=True
+                    )
                     continue
-                for record in found[1]:
-                    if matches_filter(record, wanted):
+                for record in block_or_damage[1]:
+                    if matches_filter(record, record_filter):
                         click.echo(json.dumps(record_to_json(record, bodies=bodies)))
     sys.exit(ExitCode.REFUSED if damaged else ExitCode.DONE)
 
@@ -176,7 +178,7 @@ def dump(files: tuple[str, ...], bodies: bool, **given: Any) -> None:
 @click.option("--access-key", default="", help="Access key to sign requests with.")
 @click.option("--secret-key-file", default="", metavar="PATH", help="File with the secret key.")
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
-def replay(files: tuple[str, ...], **given: Any) -> None:
+def replay(files: tuple[str, ...], **options: Any) -> None:
     """Replay captured requests against another cluster.
 
     Exit code 3: a request was refused; 5: the replay was interrupted, or the target did not answer.
@@ -184,27 +186,27 @@ def replay(files: tuple[str, ...], **given: Any) -> None:
     from gateway.shadow.capture.replay_plan import plan_replay
     from gateway.shadow.capture.summary import format_damage, format_plan
 
-    if not given["dry_run"] and not given["namesrv"]:
+    if not options["dry_run"] and not options["namesrv"]:
         raise click.UsageError("pass --to HOST:PORT, or --dry-run")
     with _open_files(files) as opened:
-        plan = plan_replay(opened, _record_filter(given))
-        if given["dry_run"]:
-            click.echo("\n".join(format_plan(plan, given["speed"])))
+        plan = plan_replay(opened, _record_filter(options))
+        if options["dry_run"]:
+            click.echo("\n".join(format_plan(plan, options["speed"])))
             return
         for line in format_damage(plan):
             click.echo(line, err=True)
-        sys.exit(_replay_plan(plan, opened, given))
+        sys.exit(_replay_plan(plan, opened, options))
 
 
-def _replay_plan(plan: "ReplayPlan", files: "list[CaptureFileReader]", given: dict[str, Any]) -> int:
+def _replay_plan(plan: "ReplayPlan", files: "list[CaptureFileReader]", options: dict[str, Any]) -> int:
     import trio
 
     from gateway.shadow.capture.summary import format_results, format_time, results_to_json
 
-    done = trio.run(_run_replay, plan, files, given)
+    done = trio.run(_run_replay, plan, files, options)
     if isinstance(done, Exception):
         raise click.ClickException(f"cannot replay: {done}") from done
-    if given["as_json"]:
+    if options["as_json"]:
         click.echo(json.dumps(results_to_json(done)))
     else:
         click.echo("\n".join(format_results(done)))
@@ -224,7 +226,7 @@ def _replay_plan(plan: "ReplayPlan", files: "list[CaptureFileReader]", given: di
 
 
 async def _run_replay(
-    plan: "ReplayPlan", files: "list[CaptureFileReader]", given: dict[str, Any]
+    plan: "ReplayPlan", files: "list[CaptureFileReader]", options: dict[str, Any]
 ) -> "Replay | Exception":
     """Return the finished replay, or the error that prevented it."""
     import trio
@@ -236,16 +238,16 @@ async def _run_replay(
 
     done: Replay | Exception
     try:
-        sign = _make_signer(given)
-        policy = AddressPolicy([given["namesrv"]], given["networks"], "--broker-network")
+        sign = _make_signer(options)
+        policy = AddressPolicy([options["namesrv"]], options["networks"], "--broker-network")
     except ValueError as error:
         raise ConfigurationError(f"cannot replay: {error}") from error
     opener = policy.guard_opener(connect)
-    target = Cluster([given["namesrv"]], sign=sign, opener=opener)
+    target = Cluster([options["namesrv"]], sign=sign, opener=opener)
     async with trio.open_nursery() as nursery:
         await nursery.start(target.run)
         try:
-            done = await _prepare_replay(plan, files, given, target, sign)
+            done = await _prepare_replay(plan, files, options, target, sign)
         except (ReplayError, LookupError, ValueError, *CLUSTER_ERRORS) as error:
             done = error
         else:
@@ -260,34 +262,36 @@ async def _run_replay(
 async def _prepare_replay(
     plan: "ReplayPlan",
     files: "list[CaptureFileReader]",
-    given: dict[str, Any],
+    options: dict[str, Any],
     target: "Cluster",
     sign: "Sign | None",
 ) -> "Replay":
     from gateway.shadow.capture.replay import Replay, prepare_target
     from storage.clock import SystemClock
 
-    pairs = await _pair_brokers(target, plan, given["brokers"])
+    pairs = await _pair_brokers(target, plan, options["brokers"])
     await prepare_target(target, plan, pairs)
     now_ms = SystemClock().now_ms
-    return Replay(plan, files, target, pairs, speed=given["speed"], now_ms=now_ms, sign=sign)
+    return Replay(plan, files, target, pairs, speed=options["speed"], now_ms=now_ms, sign=sign)
 
 
-def _make_signer(given: dict[str, Any]) -> "Sign | None":
+def _make_signer(options: dict[str, Any]) -> "Sign | None":
     from gateway.shadow.clusters.endpoints import CredentialSettings, make_signer
 
-    settings = CredentialSettings(access_key=given["access_key"], secret_key_file=given["secret_key_file"])
+    settings = CredentialSettings(
+        access_key=options["access_key"], secret_key_file=options["secret_key_file"]
+    )
     return make_signer(settings, "--access-key")
 
 
-async def _pair_brokers(target: "Cluster", plan: "ReplayPlan", given: tuple[str, ...]) -> dict[str, str]:
+async def _pair_brokers(target: "Cluster", plan: "ReplayPlan", pair_texts: tuple[str, ...]) -> dict[str, str]:
     """Return the target's broker for each captured one. Raises LookupError, ValueError."""
     from gateway.shadow.clusters.cluster_pair import find_counterpart
 
-    wrong = [each for each in given if "=" not in each]
-    if wrong:
-        raise ValueError(f"--broker {wrong[0]}: expected CAPTURED=TARGET")
-    declared = dict(each.split("=", 1) for each in given)
+    malformed = [pair for pair in pair_texts if "=" not in pair]
+    if malformed:
+        raise ValueError(f"--broker {malformed[0]}: expected CAPTURED=TARGET")
+    declared = dict(pair.split("=", 1) for pair in pair_texts)
     await target.refresh()
     return {name: find_counterpart(name, target.brokers, declared) for name in plan.brokers}
 

@@ -49,8 +49,8 @@ def status(file: str | None, address: str | None) -> None:
 
 def show_problems(console: ConsoleClient) -> None:
     """Print what keeps the gateway from its work, in red."""
-    for each in console.get("/status").get("problems", ()):
-        click.secho(f"Problem ({each['part']}): {each['problem']}", fg="red")
+    for problem in console.get("/status").get("problems", ()):
+        click.secho(f"Problem ({problem['part']}): {problem['problem']}", fg="red")
 
 
 def _move_rows(move: dict[str, Any]) -> Iterable[dict[str, str]]:
@@ -75,11 +75,11 @@ def plan(topics: tuple[str, ...], group: str | None, file: str | None, address: 
     console = console_from_options(file, address)
     show_problems(console)
     answer = console.get("/cutover/plan", **query)
-    for each in answer["topics"]:
-        click.echo(f"{each['topic']}: {each['state']}")
-        if each["reason"]:
-            click.echo(f"  no next step: {each['reason']}")
-        _show_steps(each["steps"], planned=True)
+    for topic_plan in answer["topics"]:
+        click.echo(f"{topic_plan['topic']}: {topic_plan['state']}")
+        if topic_plan["reason"]:
+            click.echo(f"  no next step: {topic_plan['reason']}")
+        _show_steps(topic_plan["steps"], planned=True)
 
 
 def _step_options(function: Any) -> Any:
@@ -121,7 +121,7 @@ def _step_options(function: Any) -> Any:
 )
 @_step_options
 def advance(
-    file: str | None, address: str | None, goal: str | None, yes: bool, read_only: bool, **given: Any
+    file: str | None, address: str | None, goal: str | None, yes: bool, read_only: bool, **options: Any
 ) -> None:
     """Take the next step of TOPIC, or of its groups. The exit code is 3 if a check refuses it.
 
@@ -129,8 +129,8 @@ def advance(
     to make the topic read-only at the primary.
     """
     console = console_from_options(file, address)
-    asked = {**given, "to": goal, "read_only": read_only}
-    answer = console.post("/cutover/advance", {**asked, "confirmed": yes})
+    step_request = {**options, "to": goal, "read_only": read_only}
+    answer = console.post("/cutover/advance", {**step_request, "confirmed": yes})
     if answer.get("confirm"):
         _show_steps(answer["steps"])
         click.echo(f"{answer['topic']}: {answer['state']}")
@@ -140,7 +140,7 @@ def advance(
             sys.exit(ExitCode.REFUSED)
         if not click.confirm("Take this step?"):
             sys.exit(ExitCode.REFUSED)
-        answer = console.post("/cutover/advance", {**asked, "confirmed": True})
+        answer = console.post("/cutover/advance", {**step_request, "confirmed": True})
     if not answer["done"] and _is_bypassed(answer) and is_interactive():
         _offer_read_only(console, answer["topic"])
     _show_answer(answer)
@@ -187,9 +187,9 @@ def _show_permission(answer: dict[str, Any]) -> None:
 @click.command()
 @click.option("--all", "whole", is_flag=True, help="Undo every step of the topic.")
 @_step_options
-def rollback(file: str | None, address: str | None, whole: bool, **given: Any) -> None:
+def rollback(file: str | None, address: str | None, whole: bool, **options: Any) -> None:
     """Undo the last step of TOPIC, or of one group. The exit code is 3 if a check refuses it."""
-    answer = console_from_options(file, address).post("/cutover/rollback", {**given, "all": whole})
+    answer = console_from_options(file, address).post("/cutover/rollback", {**options, "all": whole})
     _show_answer(answer)
 
 
@@ -252,12 +252,12 @@ def sync(
     address: str | None,
 ) -> None:
     """Copy topics, groups, offsets and orders from the primary to the target. The exit code is 3 if a step failed."""
-    given = {"dry_run": dry_run, "topics": topics or "", "groups": groups or ""}
+    request = {"dry_run": dry_run, "topics": topics or "", "groups": groups or ""}
     console = console_from_options(file, address)
     try:
-        rows = console.post("/cutover/sync", given)["steps"]
+        rows = console.post("/cutover/sync", request)["steps"]
     except ConsoleUnreachable:
-        rows = _sync_without_gateway(f"{console.host}:{console.port}", given)
+        rows = _sync_without_gateway(f"{console.host}:{console.port}", request)
     if dry_run:
         click.secho("Dry run: nothing is changed.", bold=True)
     shown = [row for row in rows if show_all or row["action"] not in QUIET_ACTIONS]
@@ -284,16 +284,16 @@ def describe_sync(rows: Sequence[dict[str, str]], *, dry_run: bool, show_all: bo
     return ", ".join(parts) + hint + "."
 
 
-def _sync_without_gateway(address: str, given: dict[str, Any]) -> list[dict[str, str]]:
+def _sync_without_gateway(address: str, request: dict[str, Any]) -> list[dict[str, str]]:
     """Copy directly between the clusters, from the configuration alone."""
-    found = click.get_current_context().obj or {}
-    file = click.get_current_context().params.get("file") or found.get("file")
+    settings = click.get_current_context().obj or {}
+    file = click.get_current_context().params.get("file") or settings.get("file")
     if not file:
         raise click.ClickException(
             f"No gateway is running at {address}. Pass -c FILE to copy directly between its clusters."
         )
     click.echo(f"No gateway is running at {address}; copying directly between the clusters.", err=True)
-    return sync_once(file, found.get("sets", ()), given)
+    return sync_once(file, settings.get("sets", ()), request)
 
 
 COMMANDS: Final = (status, plan, advance, rollback, read_only, sync)
@@ -311,7 +311,7 @@ def render_table(columns: Sequence[str], rows: Sequence[dict[str, Any]], indent:
     )
 
 
-def sync_once(file: str, sets: Sequence[str], given: dict[str, Any]) -> list[dict[str, str]]:
+def sync_once(file: str, sets: Sequence[str], request: dict[str, Any]) -> list[dict[str, str]]:
     """Copy the metadata without a gateway: connect to both clusters, and end.
 
     Returns the rows of the steps taken, or planned with `dry_run`. Raises ClickException.
@@ -319,10 +319,10 @@ def sync_once(file: str, sets: Sequence[str], given: dict[str, Any]) -> list[dic
     config = read_config(file, tuple(sets))
     if not config.target.namesrv:
         raise ConfigurationError(f"{file}: target.namesrv must be set")
-    return [step.to_dict() for step in run_async(_run_sync, config, given)]
+    return [step.to_dict() for step in run_async(_run_sync, config, request)]
 
 
-async def _run_sync(config: Any, given: dict[str, Any]) -> "list[SyncStep]":
+async def _run_sync(config: Any, request: dict[str, Any]) -> "list[SyncStep]":
     import trio
 
     from gateway.shadow.clusters.endpoints import make_cluster
@@ -337,8 +337,8 @@ async def _run_sync(config: Any, given: dict[str, Any]) -> "list[SyncStep]":
         await nursery.start(target.run)
         await refuse_same_cluster(primary, target)
         syncing = FullSync(pair_clusters(primary, target, config.target.brokers, config.target.kind))
-        topics, groups = parse_names(given["topics"]) or None, parse_names(given["groups"]) or None
+        topics, groups = parse_names(request["topics"]) or None, parse_names(request["groups"]) or None
         moving = [move.topic for move in open_move_file(config.cutover) if not move.is_mirrored]
-        steps = await syncing.run(topics, groups, moving, dry_run=given["dry_run"])
+        steps = await syncing.run(topics, groups, moving, dry_run=request["dry_run"])
         nursery.cancel_scope.cancel()
     return steps

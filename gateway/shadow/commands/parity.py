@@ -99,8 +99,8 @@ def parity(
     click.echo(
         orjson.dumps(value, option=orjson.OPT_INDENT_2).decode() if as_json else describe_parity(value)
     )
-    figures = {name: float(number) for name, number in value.items() if isinstance(number, int | float)}
-    exit_if(conditions or [parse_condition(text) for text in DEFAULT_CONDITIONS], figures)
+    metrics = {name: float(number) for name, number in value.items() if isinstance(number, int | float)}
+    exit_if(conditions or [parse_condition(text) for text in DEFAULT_CONDITIONS], metrics)
     if value["empty"]:
         click.echo(describe_empty(value), err=True)
         raise click.exceptions.Exit(ExitCode.NOTHING)
@@ -119,16 +119,16 @@ async def _compare_clusters(
     from gateway.shadow.compare.parity import ParityRange
     from gateway.shadow.compare.service import build_comparison
 
-    given = [("from", begin), ("until", end)]
-    window = ParityRange(**{f"{name}_{place[0]}": place[1] for name, place in given if place is not None})
+    bounds = [("from", begin), ("until", end)]
+    window = ParityRange(**{f"{name}_{bound[0]}": bound[1] for name, bound in bounds if bound is not None})
     comparing = build_comparison(config)
     async with trio.open_nursery() as nursery:
         for cluster in (comparing.primary, comparing.target):
             await nursery.start(cluster.run)
         await refuse_same_cluster(comparing.primary, comparing.target)
-        found = await comparing.check_parity(topics, window, shown)
+        result = await comparing.check_parity(topics, window, shown)
         nursery.cancel_scope.cancel()
-    return found
+    return result
 
 
 class ParityProgress:
@@ -144,7 +144,7 @@ class ParityProgress:
         if self._quiet or time.monotonic() < self._next_s:
             return
         self._next_s = time.monotonic() + PROGRESS_INTERVAL_S
-        messages, wrong = (sum(each) for each in zip(*self._looked.values(), strict=True))
+        messages, wrong = (sum(counts) for counts in zip(*self._looked.values(), strict=True))
         text = (
             f"{len(self._looked)} queues, {messages} messages, {wrong} wrong; {queue.topic} {queue.queue_id}"
         )
@@ -158,8 +158,8 @@ def describe_parity(value: dict[str, Any]) -> str:
     for queue in value["queues"]:
         wrong = _describe_counts(queue)
         if wrong or queue["problem"]:
-            place = f"{queue['topic']} {queue['broker']} {queue['queue_id']}"
-            lines.append(f"{place}: {', '.join(filter(None, (queue['problem'], wrong)))}")
+            queue_label = f"{queue['topic']} {queue['broker']} {queue['queue_id']}"
+            lines.append(f"{queue_label}: {', '.join(filter(None, (queue['problem'], wrong)))}")
             lines += [f"    {line}" for fault in queue["findings"] for line in _describe_finding(fault)]
     sums = (
         f"{value['primary']} messages of the primary, {value['target']} of the target, {value['same']} equal"
@@ -179,9 +179,9 @@ def _describe_counts(value: dict[str, Any]) -> str:
 def describe_empty(value: dict[str, Any]) -> str:
     """Return why there is no verdict, and what to do."""
     reasons = []
-    for each in value["unmatched"]:
-        there = f"; there is {', '.join(each['similar'])}" if each["similar"] else ""
-        reasons.append(f'the primary has no topic that matches "{each["name"]}"{there}')
+    for pattern in value["unmatched"]:
+        there = f"; there is {', '.join(pattern['similar'])}" if pattern["similar"] else ""
+        reasons.append(f'the primary has no topic that matches "{pattern["name"]}"{there}')
     if not reasons:
         reasons.append(
             f"{len(value['queues'])} queues have no message in the range; check --from and --until"
@@ -193,8 +193,8 @@ def _describe_finding(fault: dict[str, Any]) -> Iterator[str]:
     at = f"primary {fault['primary_offset']}, target {fault['target_offset']}".replace("None", "-")
     part = f" ({fault['part']})" if fault["part"] else ""
     yield f"{fault['kind']}{part} {fault['key']}: {at}"
-    for each in fault["differences"]:
-        yield f"    {each['name']}: {each['primary']} at the primary, {each['target']} at the target"
+    for difference in fault["differences"]:
+        yield f"    {difference['name']}: {difference['primary']} at the primary, {difference['target']} at the target"
 
 
 COMMANDS: Final = (parity,)

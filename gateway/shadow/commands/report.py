@@ -34,16 +34,18 @@ def report(
 
     if not (output or json_output or conditions):
         raise click.UsageError("nothing to do: pass -o FILE, --json FILE or --fail-if CONDITION")
-    found = _read_json(source, "sections") if source else console_from_options(file, address).get("/report")
+    report_data = (
+        _read_json(source, "sections") if source else console_from_options(file, address).get("/report")
+    )
     if parity:
-        found["sections"]["parity"] = _read_json(parity, "holds")
+        report_data["sections"]["parity"] = _read_json(parity, "holds")
     if json_output:
-        _write_file(json_output, orjson.dumps(found, option=orjson.OPT_INDENT_2) + b"\n")
+        _write_file(json_output, orjson.dumps(report_data, option=orjson.OPT_INDENT_2) + b"\n")
     if output:
         from gateway.shadow.report.html import render_report
 
-        _write_file(output, render_report(found).encode())
-    exit_if(conditions, named_metrics(found))
+        _write_file(output, render_report(report_data).encode())
+    exit_if(conditions, named_metrics(report_data))
 
 
 @click.command()
@@ -69,12 +71,12 @@ COMMANDS = (report, watch)
 
 def _read_json(source: str, has: str) -> dict[str, Any]:
     try:
-        found = orjson.loads(Path(source).read_bytes())
+        content = orjson.loads(Path(source).read_bytes())
     except (OSError, orjson.JSONDecodeError) as error:
         raise click.ClickException(f"{source}: {error}") from error
-    if not isinstance(found, dict) or has not in found:
+    if not isinstance(content, dict) or has not in content:
         raise click.ClickException(f"{source} is not a result of this kind of a shadow gateway")
-    return found
+    return content
 
 
 def _write_file(path: str, data: bytes) -> None:

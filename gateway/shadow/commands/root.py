@@ -37,8 +37,8 @@ def mode(topic: str | None, mode: str | None, reset: bool, file: str | None, add
     console = console_from_options(file, address)
     if topic:
         console.post("/mirror/mode", {"topic": topic, "mode": mode or ""})
-    known = console.get("/mirror")
-    modes, rules, moved = known["modes"], known.get("rules", {}), known.get("moved", ())
+    mirror_state = console.get("/mirror")
+    modes, rules, moved = mirror_state["modes"], mirror_state.get("rules", {}), mirror_state.get("moved", ())
     for name, set_mode in sorted(modes.items()):
         why = ", moved" if name in moved else ""
         click.echo(f"{name}: {set_mode}{why} (its rule: {rules.get(name) or 'none'})")

@@ -26,14 +26,14 @@ def run_async(function: Callable[..., Awaitable[T]], *arguments: object) -> T:
     try:
         return trio.run(function, *arguments)
     except Exception as failure:  # noqa: BLE001 - raised again, without its groups
-        found = [each for each in leaves(failure) if not isinstance(each, trio.Cancelled)]
-        unexpected = [each for each in found if not isinstance(each, expected)]
+        failures = [leaf for leaf in leaves(failure) if not isinstance(leaf, trio.Cancelled)]
+        unexpected = [leaf for leaf in failures if not isinstance(leaf, expected)]
         if unexpected:
             raise unexpected[0] from None
-        for each in found:
-            if isinstance(each, click.ClickException):
-                raise each from None
-        text = "; ".join(dict.fromkeys(str(each) or type(each).__name__ for each in found))
-        if all(isinstance(each, SettingsError) for each in found):
+        for leaf in failures:
+            if isinstance(leaf, click.ClickException):
+                raise leaf from None
+        text = "; ".join(dict.fromkeys(str(leaf) or type(leaf).__name__ for leaf in failures))
+        if all(isinstance(leaf, SettingsError) for leaf in failures):
             raise ConfigurationError(text) from None
         raise click.ClickException(text) from None

@@ -3,8 +3,7 @@
 Messages come in two buffers (`queue_reader.py` fills them). With equal queue offsets on both sides they are aligned by
 offset, else by a longest common subsequence of their identities. Messages without a partner on the other side go to the
 ledger, which waits one window for a late partner before it reports the message as missing or extra. Everything is
-synchronous, and memory is bounded by the window. In local names, ``ours`` and ``mine`` belong to the primary, and
-``theirs`` and ``other`` to the target.
+synchronous, and memory is bounded by the window.
 """
 
 from collections import OrderedDict, deque
@@ -116,8 +115,8 @@ class AlignmentLedger:
     def _record_moved(self, primary: ComparedMessage, target: ComparedMessage) -> None:
         broken = self._recent.changed_order(primary, target)
         self._recent.add_pair(primary, target)
-        place = (primary.identity, primary.offset, target.offset)
-        self._report(ParityFinding(FindingKind.REORDERED, *place, order_broken=broken))
+        positions = (primary.identity, primary.offset, target.offset)
+        self._report(ParityFinding(FindingKind.REORDERED, *positions, order_broken=broken))
         self._compare_content(primary, target)
 
     def _compare_content(self, primary: ComparedMessage, target: ComparedMessage) -> None:
@@ -176,12 +175,12 @@ class _UnmatchedMessages:
 
     def take_older_than(self, clock: int) -> list[ComparedMessage]:
         """Remove and return the messages recorded before this clock."""
-        found = []
+        entries = []
         while self._by_age and next(iter(self._by_age)) < clock:
             entry = next(iter(self._by_age.values()))
-            found.append(entry)
+            entries.append(entry)
             self.take_oldest(entry.identity)
-        return found
+        return entries
 
 
 class _RecentPairs:
@@ -233,19 +232,21 @@ def align_by_offset(primary: EntryBuffer, target: EntryBuffer, ledger: Alignment
     for _ in range(MAX_MESSAGES_PER_TURN):
         if not (primary and target):
             return
-        ours, theirs = primary[0], target[0]
-        if ours.offset < theirs.offset:
+        primary_entry, target_entry = primary[0], target[0]
+        if primary_entry.offset < target_entry.offset:
             ledger.record_missing(primary.popleft())
-        elif theirs.offset < ours.offset:
+        elif target_entry.offset < primary_entry.offset:
             ledger.record_extra(target.popleft())
         else:
             primary.popleft()
             target.popleft()
-            if ours.identity == theirs.identity or not (ours.keyed and theirs.keyed):
-                ledger.record_pair(ours, theirs)
+            if primary_entry.identity == target_entry.identity or not (
+                primary_entry.keyed and target_entry.keyed
+            ):
+                ledger.record_pair(primary_entry, target_entry)
             else:
-                ledger.record_missing(ours)
-                ledger.record_extra(theirs)
+                ledger.record_missing(primary_entry)
+                ledger.record_extra(target_entry)
 
 
 def align_by_key(
@@ -284,8 +285,8 @@ def _take_until_agreement(
         return
     size, enough = _INITIAL_LOOKAHEAD, min(window, max(len(primary), len(target)))
     while True:
-        ours, theirs = list(islice(primary, size)), list(islice(target, size))
-        pairs = longest_common_subsequence(ours, theirs)
+        primary_window, target_window = list(islice(primary, size)), list(islice(target, size))
+        pairs = longest_common_subsequence(primary_window, target_window)
         agreed = _first_agreement(pairs)
         if agreed is not None:
             _take_aligned(primary, target, ledger, pairs[:agreed], *pairs[agreed])
@@ -304,8 +305,8 @@ def _first_agreement(pairs: Sequence[tuple[int, int]]) -> int | None:
     """Return the index of the first of `MIN_AGREEING_MESSAGES` adjacent pairs, None without such a row."""
     row = 0
     for index in range(1, len(pairs)):
-        (ours, theirs), (before, there) = pairs[index], pairs[index - 1]
-        row = row + 1 if ours == before + 1 and theirs == there + 1 else 0
+        (primary_at, target_at), (previous_primary_at, previous_target_at) = pairs[index], pairs[index - 1]
+        row = row + 1 if primary_at == previous_primary_at + 1 and target_at == previous_target_at + 1 else 0
         if row == MIN_AGREEING_MESSAGES - 1:
             return index - row
     return None
@@ -316,20 +317,20 @@ def _take_aligned(
     target: EntryBuffer,
     ledger: AlignmentLedger,
     pairs: Sequence[tuple[int, int]],
-    ours: int,
-    theirs: int,
+    primary_count: int,
+    target_count: int,
 ) -> None:
-    """Take the first ``ours`` and ``theirs`` messages, of which ``pairs`` match."""
-    mine = other = 0
-    for mine_at, other_at in (*pairs, (ours, theirs)):
-        for _ in range(mine_at - mine):
+    """Take the first ``primary_count`` and ``target_count`` messages of the two sides, of which ``pairs`` match."""
+    primary_taken = target_taken = 0
+    for primary_at, target_at in (*pairs, (primary_count, target_count)):
+        for _ in range(primary_at - primary_taken):
             ledger.record_missing(primary.popleft())
-        for _ in range(other_at - other):
+        for _ in range(target_at - target_taken):
             ledger.record_extra(target.popleft())
-        mine, other = mine_at, other_at
-        if mine < ours:
+        primary_taken, target_taken = primary_at, target_at
+        if primary_taken < primary_count:
             ledger.record_pair(primary.popleft(), target.popleft())
-            mine, other = mine + 1, other + 1
+            primary_taken, target_taken = primary_taken + 1, target_taken + 1
 
 
 def _take_older_side(

@@ -1,7 +1,6 @@
 """The differences between two answers to the same request that a client could notice.
 
-Answers are compared as leaves (`answer_fields.py`); fields that may differ are left out (`expected_differences.py`). In
-local names, ``ours`` belongs to the primary's answer and ``theirs`` to the target's.
+Answers are compared as leaves (`answer_fields.py`); fields that may differ are left out (`expected_differences.py`).
 """
 
 import math
@@ -97,19 +96,21 @@ def diff_answers(
         code, primary, target, terms
     ):
         return []
-    found: list[Difference] = []
+    differences: list[Difference] = []
     try:
-        for path, at, ours, theirs in _iter_differences(code, primary, target, terms, max_body_bytes):
+        for path, at, primary_value, target_value in _iter_differences(
+            code, primary, target, terms, max_body_bytes
+        ):
             if find_expected_difference(
                 code, path, same_offsets=terms.same_offsets
             ) is None and not _CONSUMER_TOPIC_PLACE.search(at[:MAX_PLACE_CHARS]):
-                texts = format_value(path, ours), format_value(path, theirs)
-                found.append(Difference(code, path[:MAX_PATH_CHARS], at[:MAX_PLACE_CHARS], *texts))
-                if len(found) == MAX_DIFFERENCES:
+                texts = format_value(path, primary_value), format_value(path, target_value)
+                differences.append(Difference(code, path[:MAX_PATH_CHARS], at[:MAX_PLACE_CHARS], *texts))
+                if len(differences) == MAX_DIFFERENCES:
                     break
     except RecursionError:  # an answer that is nested too deeply: no server writes such a thing
-        found.append(Difference(code, "body", "body", "nested too deeply", "nested too deeply"))
-    return found
+        differences.append(Difference(code, "body", "body", "nested too deeply", "nested too deeply"))
+    return differences
 
 
 def _equal_bytes(code: int, primary: Command, target: Command, terms: ComparisonTerms) -> bool:
@@ -119,11 +120,11 @@ def _equal_bytes(code: int, primary: Command, target: Command, terms: Comparison
     """
     if primary.code != target.code or primary.remark != target.remark:
         return False
-    ours, theirs = primary.ext, target.ext
+    primary_fields, target_fields = primary.ext, target.ext
     if any(
-        ours.get(name) != theirs.get(name)
+        primary_fields.get(name) != target_fields.get(name)
         and find_expected_difference(code, name, same_offsets=terms.same_offsets) is None
-        for name in {**ours, **theirs}
+        for name in {**primary_fields, **target_fields}
     ):
         return False
     if primary.body == target.body:
@@ -137,7 +138,7 @@ def _same_messages(primary: Command, target: Command, same_offsets: bool) -> boo
     Returns False also when only a full comparison can tell.
     """
     try:
-        ours, theirs = (
+        primary_entries, target_entries = (
             list(
                 islice(parse_entries(bytes(primary.body), same_offsets=same_offsets), MAX_COMPARED_MESSAGES)
             ),
@@ -147,16 +148,19 @@ def _same_messages(primary: Command, target: Command, same_offsets: bool) -> boo
         return False
     if same_offsets:
         end = min(_next_offset(primary), _next_offset(target))
-        ours, theirs = ([each for each in one if each.offset < end] for one in (ours, theirs))
-        if len(ours) != len(theirs):
+        primary_entries, target_entries = (
+            [entry for entry in entries if entry.offset < end]
+            for entries in (primary_entries, target_entries)
+        )
+        if len(primary_entries) != len(target_entries):
             return False
-    if not ours or not theirs:
-        return ours == theirs
+    if not primary_entries or not target_entries:
+        return primary_entries == target_entries
     return all(
         mine.digest == other.digest
         and mine.identity == other.identity
         and (not same_offsets or mine.offset == other.offset)
-        for mine, other in zip(ours, theirs, strict=False)
+        for mine, other in zip(primary_entries, target_entries, strict=False)
     )
 
 
@@ -179,8 +183,11 @@ def _iter_differences(
         yield from _diff_messages(code, primary, target, terms)
     else:
         rename = terms.target_broker_names or {}
-        ours, theirs = body_leaves(code, primary.body, rename), body_leaves(code, target.body, {})
-        yield from _diff_leaves(ours, theirs)
+        primary_leaves, target_leaves = (
+            body_leaves(code, primary.body, rename),
+            body_leaves(code, target.body, {}),
+        )
+        yield from _diff_leaves(primary_leaves, target_leaves)
 
 
 def _describe_large(body: bytes | memoryview) -> str:
@@ -193,25 +200,27 @@ def _describe_code(answer: Command) -> str:
 
 def _same_remark(primary: str | None, target: str | None, terms: ComparisonTerms) -> bool:
     # Empty and absent are the same: the official decoder turns both into null.
-    ours, theirs = (
+    primary_text, target_text = (
         ""
         if remark in (None, UNSET_REMARK)
         else _ADDRESS.sub("<address>", remark[:MAX_COMPARED_REMARK_CHARS])
         for remark in (primary, target)
     )
-    return ours == theirs or (terms.longer_remarks_allowed and ours != "" and theirs.startswith(ours))
+    return primary_text == target_text or (
+        terms.longer_remarks_allowed and primary_text != "" and target_text.startswith(primary_text)
+    )
 
 
 def _diff_leaves(primary: Iterable[Leaf], target: Iterable[Leaf]) -> Iterator[LeafPair]:
-    theirs = {leaf.at: leaf for leaf in target}
+    target_leaves = {leaf.at: leaf for leaf in target}
     for path, at, value in primary:
-        other = theirs.pop(at, None)
+        other = target_leaves.pop(at, None)
         if other is None:
             if value is not EMPTY:
                 yield path, at, value, ABSENT
         elif other.value != value or isinstance(other.value, bool) != isinstance(value, bool):
             yield path, at, value, other.value
-    for path, at, value in theirs.values():
+    for path, at, value in target_leaves.values():
         if value is not EMPTY:
             yield path, at, ABSENT, value
 
@@ -220,7 +229,7 @@ def _diff_messages(
     code: int, primary: Command, target: Command, terms: ComparisonTerms
 ) -> Iterator[LeafPair]:
     try:
-        ours, theirs = (
+        primary_messages, target_messages = (
             list(islice(iter_messages(body), MAX_COMPARED_MESSAGES)) for body in (primary.body, target.body)
         )
     except MessageFormatError:
@@ -232,7 +241,10 @@ def _diff_messages(
                 OpaqueBytes.from_bytes(target.body),
             )
         return
-    first, second = _messages_by_name(ours, terms.same_offsets), _messages_by_name(theirs, terms.same_offsets)
+    first, second = (
+        _messages_by_name(primary_messages, terms.same_offsets),
+        _messages_by_name(target_messages, terms.same_offsets),
+    )
     if code in PULL_CODES:
         first, second = _common_part(first, second, primary, target, terms.same_offsets)
     yield from _diff_presence(first, second)
@@ -256,9 +268,11 @@ def _messages_by_name(messages: Iterable[Message], same_offsets: bool) -> Messag
     named: MessagesByName = {}
     copies: Counter[str] = Counter()
     for message in messages:
-        place = f"{message.queue_id}:{message.queue_offset}"
+        position = f"{message.queue_id}:{message.queue_offset}"
         name = (
-            place if same_offsets else message.unique_key or OpaqueBytes.from_bytes(message.body).digest.hex()
+            position
+            if same_offsets
+            else message.unique_key or OpaqueBytes.from_bytes(message.body).digest.hex()
         )
         copies[name] += 1
         named[name if copies[name] == 1 else f"{name}#{copies[name]}"] = message
@@ -292,7 +306,7 @@ def _between_common(named: MessagesByName, common: list[str]) -> MessagesByName:
     The pull's offset may have been mapped to an earlier one, so messages before the first common one do not count.
     """
     names = list(named)
-    place_of = {name: place for place, name in enumerate(names)}
+    place_of = {name: index for index, name in enumerate(names)}
     places = [place_of[name] for name in common]
     return {name: named[name] for name in names[min(places) : max(places) + 1]}
 
@@ -309,10 +323,12 @@ def _diff_presence(first: MessagesByName, second: MessagesByName) -> Iterator[Le
 def _diff_order(first: MessagesByName, second: MessagesByName) -> Iterator[LeafPair]:
     """Compare the order of messages queue by queue: the order of different queues in a log is no promise."""
     for queue_id in {message.queue_id for message in first.values()}:
-        ours, theirs = (
-            [name for name in one if name in other and one[name].queue_id == queue_id]
-            for one, other in ((first, second), (second, first))
+        primary_names, target_names = (
+            [name for name in side if name in other and side[name].queue_id == queue_id]
+            for side, other in ((first, second), (second, first))
         )
-        moved = next(((mine, its) for mine, its in zip(ours, theirs, strict=False) if mine != its), None)
+        moved = next(
+            ((mine, its) for mine, its in zip(primary_names, target_names, strict=False) if mine != its), None
+        )
         if moved is not None:
             yield "messages[].order", f"messages[{moved[0]}].order", *moved

@@ -148,7 +148,7 @@ def _reply_class(code: int) -> type[Header] | None:
 def _parse_header_value(item: Field, text: str | None) -> Any:
     if text is None:
         return ABSENT if item.required or item.default is None else item.default
-    kind = next((each for each in get_args(item.type) if each is not type(None)), item.type)
+    kind = next((option for option in get_args(item.type) if option is not type(None)), item.type)
     kind = item.type if get_origin(item.type) is Annotated else kind
     try:
         if get_origin(kind) is Annotated:
@@ -175,51 +175,51 @@ class _FieldPath(NamedTuple):
         return _FieldPath(f"{self.path}[]", f"{self.at}[{name[:MAX_VALUE_CHARS]}]")
 
 
-def _walk_value(place: _FieldPath, value: Any, raw: Any, broker_names: BrokerNames) -> Iterator[Leaf]:
+def _walk_value(path: _FieldPath, value: Any, raw: Any, broker_names: BrokerNames) -> Iterator[Leaf]:
     """Yield the leaves of a value; ``raw`` is the JSON value that the declared type was decoded from.
 
     Where nothing is declared, both are the same.
     """
     if isinstance(value, JsonBody):
-        yield from _walk_object(place, value, raw, broker_names)
+        yield from _walk_object(path, value, raw, broker_names)
     elif isinstance(value, Mapping | list) and not value:
-        yield Leaf(*place, EMPTY)
+        yield Leaf(*path, EMPTY)
     elif isinstance(value, Mapping):
         raws = (
             list(raw.values()) if isinstance(raw, Mapping) and len(raw) == len(value) else [*value.values()]
         )
-        for (key, item), given in zip(value.items(), raws, strict=True):
-            yield from _walk_value(place.in_key(_key_text(key, broker_names)), item, given, broker_names)
+        for (key, item), raw_item in zip(value.items(), raws, strict=True):
+            yield from _walk_value(path.in_key(_key_text(key, broker_names)), item, raw_item, broker_names)
     elif isinstance(value, list):
-        yield from _walk_list(place, value, raw, broker_names)
+        yield from _walk_list(path, value, raw, broker_names)
     else:
-        yield Leaf(*place, _scalar_value(value, broker_names))
+        yield Leaf(*path, _scalar_value(value, broker_names))
 
 
-def _walk_object(place: _FieldPath, value: JsonBody, raw: Any, broker_names: BrokerNames) -> Iterator[Leaf]:
-    given: Mapping[Any, Any] = raw if isinstance(raw, Mapping) else {}
+def _walk_object(path: _FieldPath, value: JsonBody, raw: Any, broker_names: BrokerNames) -> Iterator[Leaf]:
+    raw_fields: Mapping[Any, Any] = raw if isinstance(raw, Mapping) else {}
     for item in value.FIELDS:
         yield from _walk_value(
-            place.in_field(item.wire), getattr(value, item.name), given.get(item.wire), broker_names
+            path.in_field(item.wire), getattr(value, item.name), raw_fields.get(item.wire), broker_names
         )
     declared = {item.wire for item in value.FIELDS}
-    for key, undeclared in given.items():
+    for key, undeclared in raw_fields.items():
         if key not in declared and undeclared is not None:
-            yield from _walk_value(place.in_field(str(key)), undeclared, undeclared, broker_names)
+            yield from _walk_value(path.in_field(str(key)), undeclared, undeclared, broker_names)
 
 
-def _walk_list(place: _FieldPath, value: list[Any], raw: Any, broker_names: BrokerNames) -> Iterator[Leaf]:
+def _walk_list(path: _FieldPath, value: list[Any], raw: Any, broker_names: BrokerNames) -> Iterator[Leaf]:
     raws = raw if isinstance(raw, list) and len(raw) == len(value) else value
-    names = UNORDERED_LISTS.get(place.path)
-    for index, (item, given) in enumerate(zip(value, raws, strict=True)):
+    names = UNORDERED_LISTS.get(path.path)
+    for index, (item, raw_item) in enumerate(zip(value, raws, strict=True)):
         if names is None:
-            yield from _walk_value(place.in_element(str(index)), item, given, broker_names)
+            yield from _walk_value(path.in_element(str(index)), item, raw_item, broker_names)
         elif not names:
-            yield Leaf(*place.in_element(_key_text(item, broker_names)), True)
+            yield Leaf(*path.in_element(_key_text(item, broker_names)), True)
         else:
-            fields = given if isinstance(given, Mapping) else {}
-            name = " ".join(_key_text(fields.get(each), broker_names) for each in names)
-            yield from _walk_value(place.in_element(name), item, given, broker_names)
+            fields = raw_item if isinstance(raw_item, Mapping) else {}
+            name = " ".join(_key_text(fields.get(field_name), broker_names) for field_name in names)
+            yield from _walk_value(path.in_element(name), item, raw_item, broker_names)
 
 
 def _scalar_value(value: Any, broker_names: BrokerNames) -> Any:

@@ -69,8 +69,8 @@ class SampleReservoir:
         self.added_count += 1
         if len(self.samples) < self._size:
             self.samples.append(sample)
-        elif (place := self._chance.randrange(self.added_count)) < self._size:
-            self.samples[place] = sample
+        elif (index := self._chance.randrange(self.added_count)) < self._size:
+            self.samples[index] = sample
 
 
 class _CodeCounts:
@@ -118,33 +118,33 @@ class ComparisonCounts:
         of_code.compared += 1
         of_code.differing += bool(differences)
         topic = request_topic(exchange)
-        for path, difference in {each.path: each for each in reversed(differences)}.items():
-            place = path if path in of_code.fields or len(of_code.fields) < MAX_FIELDS else "other"
-            reservoir = of_code.fields.get(place)
+        for path, difference in {difference.path: difference for difference in reversed(differences)}.items():
+            field = path if path in of_code.fields or len(of_code.fields) < MAX_FIELDS else "other"
+            reservoir = of_code.fields.get(field)
             if reservoir is None:
-                reservoir = of_code.fields[place] = SampleReservoir(self._max_samples, self._chance)
+                reservoir = of_code.fields[field] = SampleReservoir(self._max_samples, self._chance)
             reservoir.add_sample(DifferenceSample(difference, exchange.wall_ms, exchange.broker, topic))
         for listener in self._listeners:
             listener(topic, bool(differences))
 
     def _counts_of(self, code: int) -> _CodeCounts:
-        known = self._codes.get(code)
-        if known is None:
-            place = code if len(self._codes) < MAX_CODES else -1
-            known = self._codes.setdefault(place, _CodeCounts())
-        return known
+        counts = self._codes.get(code)
+        if counts is None:
+            counted_code = code if len(self._codes) < MAX_CODES else -1
+            counts = self._codes.setdefault(counted_code, _CodeCounts())
+        return counts
 
     # -- reporting --------------------------------------------------------------------------------------------
 
     @property
     def compared_count(self) -> int:
         """Comparisons so far."""
-        return sum(each.compared for each in self._codes.values())
+        return sum(counts.compared for counts in self._codes.values())
 
     @property
     def differing_count(self) -> int:
         """Comparisons in which something differed."""
-        return sum(each.differing for each in self._codes.values())
+        return sum(counts.differing for counts in self._codes.values())
 
     @property
     def diff_rate(self) -> float:
@@ -161,15 +161,15 @@ class ComparisonCounts:
             "requests": [
                 {
                     "request": request_name(code),
-                    "compared": each.compared,
-                    "differing": each.differing,
+                    "compared": counts.compared,
+                    "differing": counts.differing,
                     "fields": {
-                        path: reservoir.added_count for path, reservoir in sorted(each.fields.items())
+                        path: reservoir.added_count for path, reservoir in sorted(counts.fields.items())
                     },
-                    "latency_ms": _latency_quantiles(each),
+                    "latency_ms": _latency_quantiles(counts),
                 }
-                for code, each in sorted(self._codes.items())
-                if each.compared
+                for code, counts in sorted(self._codes.items())
+                if counts.compared
             ],
             "noise": [
                 {"request": request_name(code), "field": path, "share": round(share, 4)}
@@ -179,32 +179,32 @@ class ComparisonCounts:
 
     def samples(self, request: str = "", path: str = "") -> dict[str, Any]:
         """Return example differences as a JSON object, of one request and field or of all."""
-        found = [
+        samples = [
             sample.to_value()
-            for code, each in sorted(self._codes.items())
-            for place, reservoir in sorted(each.fields.items())
+            for code, counts in sorted(self._codes.items())
+            for field, reservoir in sorted(counts.fields.items())
             for sample in reservoir.samples
-            if request in ("", request_name(code)) and path in ("", place)
+            if request in ("", request_name(code)) and path in ("", field)
         ]
-        return {"samples": found}
+        return {"samples": samples}
 
-    def figures(self) -> Iterator[Metric | Distribution]:
+    def collect_metrics(self) -> Iterator[Metric | Distribution]:
         """Yield the metrics of all comparisons."""
         yield Metric("compare_diff_rate", self.diff_rate, "Share of comparisons that differ.", "gauge")
         noise = sum(1 for _ in self._noise.noisy_fields())
         yield Metric("compare_noise_fields", noise, "Fields learned to be noise.", "gauge")
-        for code, each in self._codes.items():
+        for code, counts in self._codes.items():
             labels = {"request": request_name(code)}
-            yield Metric("compared_total", each.compared, "Comparisons of two answers.", labels=labels)
+            yield Metric("compared_total", counts.compared, "Comparisons of two answers.", labels=labels)
             yield Metric(
-                "compared_differing_total", each.differing, "Comparisons that differ.", labels=labels
+                "compared_differing_total", counts.differing, "Comparisons that differ.", labels=labels
             )
-            for path, reservoir in each.fields.items():
+            for path, reservoir in counts.fields.items():
                 field = {**labels, "field": path}
                 yield Metric(
                     "compared_fields_total", reservoir.added_count, "Differences by field.", labels=field
                 )
-            for side, latencies in each.latencies.items():
+            for side, latencies in counts.latencies.items():
                 if latencies.count:
                     side_labels = {**labels, "of": side}
                     yield Distribution(

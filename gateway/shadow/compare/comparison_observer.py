@@ -92,6 +92,10 @@ class ComparisonObserver:
         assert answer is not None
         sides = (answer, outcome.answer)
         primary, target = sides if exchange.side is Side.PRIMARY else sides[::-1]
-        found = diff_answers(exchange.code, primary, target, self._terms, MAX_BODY_BYTES)
-        differences = [each for each in found if not self._noise.is_noise(each.code, each.path)]
+        all_differences = diff_answers(exchange.code, primary, target, self._terms, MAX_BODY_BYTES)
+        differences = [
+            difference
+            for difference in all_differences
+            if not self._noise.is_noise(difference.code, difference.path)
+        ]
         self._counts.record_comparison(exchange, differences)

@@ -131,27 +131,28 @@ def changed_part(primary: ComparedMessage, target: ComparedMessage) -> str:
 
 def find_differences(primary: ComparedMessage, target: ComparedMessage) -> list[DifferingField]:
     """Return the fields in which two messages differ, at most `MAX_DIFFERENCES`."""
-    found = [
-        DifferingField(name, str(ours), str(theirs))
-        for name, ours, theirs in (
+    differences = [
+        DifferingField(name, str(primary_value), str(target_value))
+        for name, primary_value, target_value in (
             *zip(("flag", "sysFlag", "reconsumeTimes"), primary.flags, target.flags, strict=True),
             ("bornTimestamp", primary.born_ms, target.born_ms),
         )
-        if ours != theirs
+        if primary_value != target_value
     ]
     if primary.born_host != target.born_host:
         hosts = [format_host(unpack_host(message.born_host)) for message in (primary, target)]
-        found.append(DifferingField("bornHost", *hosts))
+        differences.append(DifferingField("bornHost", *hosts))
     if primary.body_crc != target.body_crc or primary.body_bytes != target.body_bytes:
-        found.append(DifferingField("body", _body_text(primary), _body_text(target)))
+        differences.append(DifferingField("body", _body_text(primary), _body_text(target)))
     if primary.properties_crc != target.properties_crc:
-        found += _differing_properties(primary.properties, target.properties)
-    return found[:MAX_DIFFERENCES]
+        differences += _differing_properties(primary.properties, target.properties)
+    return differences[:MAX_DIFFERENCES]
 
 
-def _differing_properties(ours: bytes, theirs: bytes) -> Iterator[DifferingField]:
+def _differing_properties(primary_properties: bytes, target_properties: bytes) -> Iterator[DifferingField]:
     tables = [
-        dict(pair.partition(b"\x01")[::2] for pair in each.split(b"\x02") if pair) for each in (ours, theirs)
+        dict(pair.partition(b"\x01")[::2] for pair in properties.split(b"\x02") if pair)
+        for properties in (primary_properties, target_properties)
     ]
     for name in sorted(tables[0].keys() | tables[1].keys()):
         if tables[0].get(name) != tables[1].get(name):

@@ -90,16 +90,16 @@ _SINGLE_DIFFERENCES: Final = (
 
 def _differences_by_code() -> list[ExpectedDifference]:
     """Return the expected differences of requests that several codes share."""
-    found = []
+    differences = []
     for code in SEND_CODES:
-        found += [
+        differences += [
             ExpectedDifference(code, "msgId", _ALWAYS, _OWN_PLACE),
             ExpectedDifference(code, "queueOffset", _IF_OWN_OFFSETS, _OWN_OFFSETS),
             ExpectedDifference(code, "recallHandle", _ALWAYS, "holds the broker's name and the time"),
             ExpectedDifference(code, "MSG_REGION", _ALWAYS, _OWN_SETTINGS),
         ]
     for code in PULL_CODES:
-        found += [
+        differences += [
             ExpectedDifference(code, "suggestWhichBrokerId", _ALWAYS, _ADVICE),
             ExpectedDifference(code, "nextBeginOffset", _ALWAYS, _ADVICE),
             ExpectedDifference(code, "maxOffset", _ALWAYS, _MOVES),
@@ -111,12 +111,14 @@ def _differences_by_code() -> list[ExpectedDifference]:
             ),
         ]
     for code in POP_CODES:
-        found += [
+        differences += [
             ExpectedDifference(code, name, _ALWAYS, "handles of the server's own checkpoints")
             for name in _POP_HANDLE_FIELDS
         ]
-    found += [ExpectedDifference(code, "restNum", _IF_OWN_OFFSETS, _OWN_OFFSETS) for code in POP_CODES[:2]]
-    return found
+    differences += [
+        ExpectedDifference(code, "restNum", _IF_OWN_OFFSETS, _OWN_OFFSETS) for code in POP_CODES[:2]
+    ]
+    return differences
 
 
 EXPECTED_DIFFERENCES: Final = (*_SINGLE_DIFFERENCES, *_differences_by_code())
@@ -133,16 +135,16 @@ def find_expected_difference(code: int, path: str, *, same_offsets: bool) -> Exp
         if len(by_path) >= 10_000:  # Paths come from bodies, so a hostile target could invent any number.
             by_path.clear()
         by_path[path] = next(
-            (each for each in EXPECTED_DIFFERENCES if _applies_to(each, code, path, same_offsets)), None
+            (entry for entry in EXPECTED_DIFFERENCES if _applies_to(entry, code, path, same_offsets)), None
         )
     return by_path[path]
 
 
-def _applies_to(each: ExpectedDifference, code: int, path: str, same_offsets: bool) -> bool:
-    if each.code not in (None, code) or (same_offsets and each.when is DifferenceScope.OWN_OFFSETS):
+def _applies_to(entry: ExpectedDifference, code: int, path: str, same_offsets: bool) -> bool:
+    if entry.code not in (None, code) or (same_offsets and entry.when is DifferenceScope.OWN_OFFSETS):
         return False
     # Brackets in a path are literal.
-    return fnmatchcase(path, each.path.replace("[", "[[]"))
+    return fnmatchcase(path, entry.path.replace("[", "[[]"))
 
 
 UNORDERED_LISTS: Final[dict[str, tuple[str, ...]]] = {

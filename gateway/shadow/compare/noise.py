@@ -75,8 +75,8 @@ class LearnedNoise:
         """
         try:
             learned = {
-                parse_java_integer(code, I32): (float(each["reads"]), each["differed"])
-                for code, each in value.items()
+                parse_java_integer(code, I32): (float(counts["reads"]), counts["differed"])
+                for code, counts in value.items()
             }
             differed = {
                 code: {str(path): float(count) for path, count in list(counts.items())[:MAX_FIELDS]}

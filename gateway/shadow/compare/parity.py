@@ -154,18 +154,18 @@ class ParityResult:
         """Return the sum of one of `COUNT_NAMES`, or of "wrong", over all queues; "problems" counts queues with a
         problem."""
         if name == "problems":
-            return sum(bool(each.problem) for each in self.queues)
-        return sum(getattr(each, name) for each in self.queues)
+            return sum(bool(queue.problem) for queue in self.queues)
+        return sum(getattr(queue, name) for queue in self.queues)
 
     @property
     def holds(self) -> bool:
         """True when something was compared, and every queue could be compared and has no finding."""
-        return not self.is_empty and not any(each.wrong or each.problem for each in self.queues)
+        return not self.is_empty and not any(queue.wrong or queue.problem for queue in self.queues)
 
     @property
     def is_empty(self) -> bool:
         """True when no message was compared, or topics were named that do not exist: there is no verdict."""
-        compared = any(each.primary or each.target or each.wrong or each.problem for each in self.queues)
+        compared = any(queue.primary or queue.target or queue.wrong or queue.problem for queue in self.queues)
         return bool(self.unmatched) or not compared
 
     def to_value(self) -> dict[str, Any]:
@@ -177,12 +177,12 @@ class ParityResult:
             "seconds": round(self.seconds, 3),
             **totals,
             "unmatched": [{"name": name, "similar": similar} for name, similar in self.unmatched.items()],
-            "queues": [_queue_value(each) for each in self.queues],
+            "queues": [_queue_value(queue) for queue in self.queues],
         }
 
 
 def _queue_value(queue: QueueParity) -> dict[str, Any]:
-    value = {each.name: getattr(queue, each.name) for each in dataclasses.fields(queue)}
+    value = {item.name: getattr(queue, item.name) for item in dataclasses.fields(queue)}
     value["primary"], value["target"] = queue.primary, queue.target
     value["findings"] = [
         {
@@ -191,7 +191,7 @@ def _queue_value(queue: QueueParity) -> dict[str, Any]:
             "primary_offset": finding.primary_offset,
             "target_offset": finding.target_offset,
             "part": finding.part,
-            "differences": [each._asdict() for each in finding.differences],
+            "differences": [difference._asdict() for difference in finding.differences],
             "order_broken": finding.order_broken,
         }
         for finding in queue.findings
@@ -251,15 +251,15 @@ async def compare_topics(
 async def _readable_queues(primary: Cluster, topic: str) -> list[QueueParity]:
     """Return the readable queues of a topic; in place of a broker with absurdly many, one with a problem."""
     route = await primary.route(topic)
-    found = []
+    queues = []
     for data in sorted(route.queue_datas, key=lambda data: data.broker_name):
         count = max(data.read_queue_nums, data.write_queue_nums)
         if data.perm & READ_PERMISSION and count > MAX_QUEUES_PER_TOPIC:
             problem = f"{count} queues are more than the {MAX_QUEUES_PER_TOPIC} that are compared"
-            found.append(QueueParity(topic, data.broker_name, -1, problem=problem))
+            queues.append(QueueParity(topic, data.broker_name, -1, problem=problem))
         elif data.perm & READ_PERMISSION:
-            found += [QueueParity(topic, data.broker_name, queue_id) for queue_id in range(count)]
-    return found
+            queues += [QueueParity(topic, data.broker_name, queue_id) for queue_id in range(count)]
+    return queues
 
 
 class QueueComparison:
@@ -278,17 +278,21 @@ class QueueComparison:
         self._options = options
         self._now_ms = now_ms
         self._on_progress = on_progress
-        place = (queue.topic, queue.queue_id)
+        topic_queue = (queue.topic, queue.queue_id)
         self._primary = QueueReader(
             clusters.primary,
             queue.broker,
-            *place,
+            *topic_queue,
             same_offsets=options.same_offsets,
             rate_limiter=rate_limiters[0],
         )
         self._counterpart = clusters.counterpart
         self._target = QueueReader(
-            clusters.target, "", *place, same_offsets=options.same_offsets, rate_limiter=rate_limiters[1]
+            clusters.target,
+            "",
+            *topic_queue,
+            same_offsets=options.same_offsets,
+            rate_limiter=rate_limiters[1],
         )
         self._ledger = AlignmentLedger(options.window, self._report_finding)
         self._open_start = self._open_end = self._closing = False
@@ -365,27 +369,27 @@ class QueueComparison:
 
     async def _align_buffers(self) -> None:
         """Take messages from both buffers, some at a time, so that clients' requests do not wait."""
-        ours, theirs = self._primary.buffer, self._target.buffer
+        primary, target = self._primary.buffer, self._target.buffer
         whole = self._primary.at_end, self._target.at_end
-        while ours and theirs:
-            before = len(ours) + len(theirs)
+        while primary and target:
+            before = len(primary) + len(target)
             if self._options.same_offsets:
-                align_by_offset(ours, theirs, self._ledger)
+                align_by_offset(primary, target, self._ledger)
             else:
-                align_by_key(ours, theirs, self._ledger, self._options.window, whole)
+                align_by_key(primary, target, self._ledger, self._options.window, whole)
             await trio.lowlevel.checkpoint()
-            if len(ours) + len(theirs) == before:
+            if len(primary) + len(target) == before:
                 return
 
     async def _handle_exhausted_side(self) -> bool:
         """Report the messages of one side if the other side has no more. Return whether a side was exhausted."""
-        ours, theirs = self._primary, self._target
-        if ours.buffer and theirs.buffer:
+        primary, target = self._primary, self._target
+        if primary.buffer and target.buffer:
             return False
-        if ours.buffer and theirs.at_end:
-            await self._report_unmatched(ours, self._ledger.record_missing)
-        elif theirs.buffer and ours.at_end:
-            await self._report_unmatched(theirs, self._ledger.record_extra)
+        if primary.buffer and target.at_end:
+            await self._report_unmatched(primary, self._ledger.record_missing)
+        elif target.buffer and primary.at_end:
+            await self._report_unmatched(target, self._ledger.record_extra)
         return True
 
     async def _report_unmatched(self, reader: QueueReader, record: Callable[[Any], None]) -> None:

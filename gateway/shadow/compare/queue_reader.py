@@ -116,6 +116,6 @@ class QueueReader:
         )
         if len(entries) == MAX_MESSAGES_PER_ANSWER:
             raise MessageFormatError(f"more than {MAX_MESSAGES_PER_PULL} messages in an answer to a pull")
-        found = [each for each in entries if at <= each.offset < high]
-        self.buffer += found
-        return len(found)
+        new_entries = [entry for entry in entries if at <= entry.offset < high]
+        self.buffer += new_entries
+        return len(new_entries)

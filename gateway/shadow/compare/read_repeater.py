@@ -175,16 +175,17 @@ class ReadRepeater:
         primary = read.primary_answer
         if item.with_second_read or item.attempts:
             primary = await self._second_read(item, read)
-        found = [
-            each
-            for each in await self._diff_answers(item.exchange.code, primary, answer, self._terms)
-            if each.path not in item.noisy_paths and not self._noise.is_noise(each.code, each.path)
+        differences = [
+            difference
+            for difference in await self._diff_answers(item.exchange.code, primary, answer, self._terms)
+            if difference.path not in item.noisy_paths
+            and not self._noise.is_noise(difference.code, difference.path)
         ]
-        if found and trio.current_time() - item.added_s < self._settings.lag_ms / 1000:
+        if differences and trio.current_time() - item.added_s < self._settings.lag_ms / 1000:
             item.attempts += 1
             self._schedule(item, trio.current_time() + RETRY_INTERVAL_S)
         else:
-            self._on_compared(ReadComparison(item.exchange, found, target_s))
+            self._on_compared(ReadComparison(item.exchange, differences, target_s))
 
     async def _diff_answers(
         self, code: int, primary: Command, other: Command, terms: ComparisonTerms
@@ -207,8 +208,8 @@ class ReadRepeater:
         """
         code = item.exchange.code
         again = await self._send_to_primary(item.exchange.broker, read.primary_request)
-        found = await self._diff_answers(code, read.primary_answer, again, SAME_SERVER)
-        item.noisy_paths |= {each.path for each in found}
+        noisy = await self._diff_answers(code, read.primary_answer, again, SAME_SERVER)
+        item.noisy_paths |= {difference.path for difference in noisy}
         if item.with_second_read and not item.attempts:
             self._noise.record_second_read(code, item.noisy_paths)
         return again

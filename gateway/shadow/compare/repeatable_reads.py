@@ -90,19 +90,19 @@ class RepeatedRead:
         if self.exchange.code != ViewMessageById.code or answer.code != 0:
             return answer
         unique_key = decode_message(self.primary_answer.body).unique_key
-        found, position = b"", 0
+        stored_copies, position = b"", 0
         for message in islice(iter_messages(answer.body), _MAX_COPIES):
             end = message_end(answer.body, position)
-            found += bytes(answer.body[position:end]) if message.unique_key == unique_key else b""
+            stored_copies += bytes(answer.body[position:end]) if message.unique_key == unique_key else b""
             position = end
-        return Command(0, body=found)
+        return Command(0, body=stored_copies)
 
 
 class KnownSubscriptions:
     """The subscriptions of groups, learned from heartbeats: pulls of push consumers do not carry them."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, str], tuple[str, str]] = {}
+        self._subscriptions: dict[tuple[str, str], tuple[str, str]] = {}
 
     def learn_heartbeat(self, exchange: Exchange) -> None:
         """Remember the subscriptions of a heartbeat and forget the oldest above the limit; ignore other requests."""
@@ -113,18 +113,18 @@ class KnownSubscriptions:
         except (RequestError, FrameError):
             return
         for consumer in data.consumer_data_set:
-            for each in consumer.subscription_data_set:
-                place = (consumer.group_name, each.topic)
-                self._known.pop(place, None)
-                expression = each.sub_string or "*"
-                if len(expression) <= MAX_EXPRESSION_CHARS and max(map(len, place)) <= MAX_NAME_CHARS:
-                    self._known[place] = (expression, each.expression_type or "TAG")
-        while len(self._known) > _MAX_SUBSCRIPTIONS:
-            del self._known[next(iter(self._known))]
+            for subscription in consumer.subscription_data_set:
+                key = (consumer.group_name, subscription.topic)
+                self._subscriptions.pop(key, None)
+                expression = subscription.sub_string or "*"
+                if len(expression) <= MAX_EXPRESSION_CHARS and max(map(len, key)) <= MAX_NAME_CHARS:
+                    self._subscriptions[key] = (expression, subscription.expression_type or "TAG")
+        while len(self._subscriptions) > _MAX_SUBSCRIPTIONS:
+            del self._subscriptions[next(iter(self._subscriptions))]
 
     def find_subscription(self, group: str, topic: str) -> tuple[str, str] | None:
         """Return expression and expression type of a group's subscription, None when unknown."""
-        return self._known.get((group, topic))
+        return self._subscriptions.get((group, topic))
 
 
 def plan_repeated_read(
@@ -184,30 +184,38 @@ def _plan_pull(
 ) -> RepeatedRead:
     if answer.code != 0:
         raise NotRepeatable("a pull that brought nothing")
-    given = PullMessage.from_ext(request.ext)
-    if given.sys_flag & _CLASS_FILTER_FLAG:
+    request_pull = PullMessage.from_ext(request.ext)
+    if request_pull.sys_flag & _CLASS_FILTER_FLAG:
         raise NotRepeatable("a pull with a class filter")
-    subscription: tuple[str, str] | None = (given.subscription or "*", given.expression_type or "TAG")
-    if not given.sys_flag & PULL_FLAG_SUBSCRIPTION:
-        subscription = subscriptions.find_subscription(given.consumer_group, given.topic)
+    subscription: tuple[str, str] | None = (
+        request_pull.subscription or "*",
+        request_pull.expression_type or "TAG",
+    )
+    if not request_pull.sys_flag & PULL_FLAG_SUBSCRIPTION:
+        subscription = subscriptions.find_subscription(request_pull.consumer_group, request_pull.topic)
     if subscription is None:
         raise NotRepeatable("a pull whose subscription is not known")
-    there = map_offset(exchange.broker, given.topic, given.queue_id, given.queue_offset)
+    there = map_offset(exchange.broker, request_pull.topic, request_pull.queue_id, request_pull.queue_offset)
     if there is None:
         raise NotRepeatable("a pull at an offset that is not mapped")
     target, again = (
-        _side_effect_free_pull(exchange.code, given, offset, subscription)
-        for offset in (there, given.queue_offset)
+        _side_effect_free_pull(exchange.code, request_pull, offset, subscription)
+        for offset in (there, request_pull.queue_offset)
     )
     return RepeatedRead(exchange, answer, target, again)
 
 
 def _side_effect_free_pull(
-    code: int, given: PullMessage, offset: int, subscription: tuple[str, str]
+    code: int, request_pull: PullMessage, offset: int, subscription: tuple[str, str]
 ) -> Command:
     text, kind = subscription
     pull = read_only_pull(
-        given.topic, given.queue_id, offset, given.max_msg_nums, subscription=text, expression_type=kind
+        request_pull.topic,
+        request_pull.queue_id,
+        offset,
+        request_pull.max_msg_nums,
+        subscription=text,
+        expression_type=kind,
     )
     command = pull.to_command()
     command.code = code

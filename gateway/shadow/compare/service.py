@@ -89,28 +89,28 @@ async def match_topics(primary: Cluster, patterns: Iterable[str]) -> tuple[list[
     CLUSTER_ERRORS.
     """
     patterns = list(patterns)
-    if all(not set(each) & set("*?[") for each in patterns) and all(
-        [await _has_topic(primary, each) for each in patterns]
+    if all(not set(pattern) & set("*?[") for pattern in patterns) and all(
+        [await _has_topic(primary, pattern) for pattern in patterns]
     ):
         return patterns, {}
-    known = (await primary.ask_namesrv(GetAllTopicListFromNameserver())).data.topic_list
+    all_topics = (await primary.ask_namesrv(GetAllTopicListFromNameserver())).data.topic_list
     system = (await primary.ask_namesrv(GetSystemTopicListFromNs())).data.topic_list
-    found = []
+    topics = []
     matched: set[str] = set()
-    similar: dict[str, list[str]] = {each: [] for each in patterns}
-    for number, name in enumerate(sorted(set(known) - set(system))):
+    similar: dict[str, list[str]] = {pattern: [] for pattern in patterns}
+    for number, name in enumerate(sorted(set(all_topics) - set(system))):
         if not number % max(1, MATCHES_PER_TURN // len(patterns)):
             await trio.lowlevel.checkpoint()
         if is_system_topic(name) or name.endswith(REPLY_TOPIC_SUFFIX):
             continue
-        matching = [each for each in patterns if _matches_pattern(name, each)]
+        matching = [pattern for pattern in patterns if _matches_pattern(name, pattern)]
         if matching:
-            found.append(name)
+            topics.append(name)
             matched.update(matching)
-        for each in patterns:
-            if _matches_pattern(name.lower(), each.lower()) and len(similar[each]) < MAX_SIMILAR_TOPICS:
-                similar[each].append(name)
-    return found, {each: similar[each] for each in patterns if each not in matched}
+        for pattern in patterns:
+            if _matches_pattern(name.lower(), pattern.lower()) and len(similar[pattern]) < MAX_SIMILAR_TOPICS:
+                similar[pattern].append(name)
+    return topics, {pattern: similar[pattern] for pattern in patterns if pattern not in matched}
 
 
 async def _has_topic(primary: Cluster, topic: str) -> bool:
@@ -197,9 +197,9 @@ class ComparisonService:
         left_out, waiting = dict(self.repeater.left_out), self.repeater.waiting_count
         return {**self.counts.status(), "left_out": left_out, "waiting": waiting}
 
-    def figures(self) -> Iterator[Metric | Distribution]:
+    def collect_metrics(self) -> Iterator[Metric | Distribution]:
         """Yield the metrics of the comparison."""
-        yield from self.counts.figures()
+        yield from self.counts.collect_metrics()
         yield Metric(
             "compare_waiting",
             self.repeater.waiting_count,
@@ -215,7 +215,7 @@ class ComparisonService:
         self._load_noise()
         try:
             async with trio.open_nursery() as nursery:
-                for cluster in {id(each): each for each in self._all_clusters()}.values():
+                for cluster in {id(cluster): cluster for cluster in self._all_clusters()}.values():
                     await nursery.start(cluster.run)
                     nursery.start_soon(_refresh_periodically, cluster)
                 repeat, keep_running = self.tasks.repeat, self.tasks.keep_running
@@ -235,7 +235,7 @@ class ComparisonService:
         """Compare the content of topics; one check at a time. `run` must be running. Raises CLUSTER_ERRORS."""
         async with self._parity_limiter:
             names, unmatched = await match_topics(self.primary, topics)
-            found = await compare_topics(
+            result = await compare_topics(
                 ComparedClusters(self.primary, self.target, self._counterpart),
                 names,
                 parity_options(
@@ -247,29 +247,29 @@ class ComparisonService:
                 parity_range or ParityRange(),
                 on_progress,
             )
-        found.unmatched = unmatched
-        self.last_parity = {"at_ms": self._now_ms(), **found.to_value()}
-        return found
+        result.unmatched = unmatched
+        self.last_parity = {"at_ms": self._now_ms(), **result.to_value()}
+        return result
 
-    async def _handle_parity_request(self, given: dict[str, Any]) -> dict[str, Any]:
+    async def _handle_parity_request(self, query: dict[str, Any]) -> dict[str, Any]:
         topics, window = (
-            given.get("topics") or ["*"],
-            {name: given.get(name) for name in ParityRange.__dataclass_fields__},
+            query.get("topics") or ["*"],
+            {name: query.get(name) for name in ParityRange.__dataclass_fields__},
         )
         numbers = all(
-            each is None or (type(each) is int and each in NOT_NEGATIVE) for each in window.values()
+            bound is None or (type(bound) is int and bound in NOT_NEGATIVE) for bound in window.values()
         )
         if not numbers:
             raise ConsoleError(f"{', '.join(window)} must be whole numbers from 0 to {NOT_NEGATIVE.high}")
-        if not isinstance(topics, list) or not all(_is_topic_pattern(each) for each in topics):
+        if not isinstance(topics, list) or not all(_is_topic_pattern(pattern) for pattern in topics):
             raise ConsoleError(f"topics must be a list of names of 1 to {MAX_PATTERN_CHARS} characters")
         if len(topics) > MAX_PATTERNS:
             raise ConsoleError(f"topics are more than {MAX_PATTERNS}; use patterns such as orders*")
         try:
-            found = await self.check_parity(topics, ParityRange(**window), max_queues=MAX_QUEUES_PER_CHECK)
+            result = await self.check_parity(topics, ParityRange(**window), max_queues=MAX_QUEUES_PER_CHECK)
         except CLUSTER_ERRORS as problem:
             raise ConsoleError(f"{type(problem).__name__}: {problem}", HTTP_BAD_GATEWAY) from problem
-        return found.to_value()
+        return result.to_value()
 
     def _all_clusters(self) -> tuple[Cluster, ...]:
         return self.primary, self.target, self._second

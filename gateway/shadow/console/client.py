@@ -167,10 +167,10 @@ def make_context(settings: ConsoleSettings, authority: str) -> ssl.SSLContext:
 
 def read_first_certificate(file: str) -> str:
     """Return the first certificate of a PEM file: the server's own. Raises OSError, ValueError."""
-    found = _CERTIFICATE.search(Path(file).read_text())
-    if found is None:
+    match = _CERTIFICATE.search(Path(file).read_text())
+    if match is None:
         raise ValueError("holds no certificate in PEM form")
-    return found[0]
+    return match[0]
 
 
 def read_login(file: str) -> str:
@@ -229,7 +229,7 @@ def console_from_options(file: str | None, address: str | None) -> ConsoleClient
     Without -c the file is that of `rmq-gateway shadow -c`. Raises ClickException.
     """
     context = click.get_current_context()
-    given = context.obj or {}
+    settings = context.obj or {}
     login = read_login(context.meta.get(_LOGIN_FILE, ""))
     authority = context.meta.get(_AUTHORITY, "")
-    return make_console_client(file or given.get("file"), address, login=login, authority=authority)
+    return make_console_client(file or settings.get("file"), address, login=login, authority=authority)

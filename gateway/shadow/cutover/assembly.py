@@ -99,23 +99,23 @@ class ParityCheck:
         marks = self._mirrors.diverged.marks_of_topic(topic)
         wanted_ms = [self._now_ms() - self._settings.parity_s * 1000, *(mark.since_ms for mark in marks)]
         since_ms = max(min(wanted_ms), not_before_ms)
-        found = await compare_topics(
+        result = await compare_topics(
             self._clusters, [topic], self._how, self._now_ms, ParityRange(from_ms=since_ms)
         )
-        return judge_parity(found)
+        return judge_parity(result)
 
 
-def judge_parity(found: ParityResult) -> MoveCheck:
+def judge_parity(result: ParityResult) -> MoveCheck:
     """Return the check for a parity result.
 
     It holds if the clusters differ in nothing but the places of messages that have no place of their own.
     """
     names = ("missing", "extra", "duplicated", "changed", "problems")
-    wrong = {name: found.total(name) for name in names}
-    wrong["reordered"] = sum(each.disordered for each in found.queues)
+    wrong = {name: result.total(name) for name in names}
+    wrong["reordered"] = sum(queue.disordered for queue in result.queues)
     reason = ", ".join(f"{count} {name}" for name, count in wrong.items() if count)
-    measured = f"{found.total('same')} of {found.total('primary')} messages are the same"
-    apart = found.total("reordered") - wrong["reordered"]
+    measured = f"{result.total('same')} of {result.total('primary')} messages are the same"
+    apart = result.total("reordered") - wrong["reordered"]
     if apart:
         measured += f", {apart} at other places, where transactions end or delays are over"
     return MoveCheck("parity", not reason, measured, reason)

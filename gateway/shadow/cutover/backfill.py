@@ -32,7 +32,7 @@ class BackfillError(ValueError):
 class QueueProgress:
     """Progress of one queue: of the offsets [begin, goal), those before `position` are at the target."""
 
-    place: QueuePlace
+    queue_place: QueuePlace
     begin: int
     goal: int
     position: int
@@ -101,36 +101,36 @@ class Backfill:
         await self._target.refresh()
         places = []
         for broker in self._primary.brokers:
-            known = await topics_of(self._primary, broker)
-            for topic in sorted(topics & known.keys()):
+            configs = await topics_of(self._primary, broker)
+            for topic in sorted(topics & configs.keys()):
                 if is_system_topic(topic):
                     raise BackfillError(f"{topic} is a system topic, which every broker writes itself")
-                count = known[topic].read_queue_nums
+                count = configs[topic].read_queue_nums
                 if count > MAX_QUEUES_PER_TOPIC:
                     raise BackfillError(f"{topic} has {count} queues, more than {MAX_QUEUES_PER_TOPIC}")
                 queues = range(count)
                 places += [
                     QueuePlace(broker, self._target_of(broker), topic, queue_id) for queue_id in queues
                 ]
-        missing = set(topics) - {place.topic for place in places}
+        missing = set(topics) - {queue.topic for queue in places}
         if missing:
             raise LookupError(f"the primary has no topic {', '.join(sorted(missing))}")
-        self.queues = [await self._find_progress(place) for place in places]
+        self.queues = [await self._find_progress(queue_place) for queue_place in places]
 
-    async def _find_progress(self, place: QueuePlace) -> QueueProgress:
-        await ensure_queue(self._primary, self._target, place)
-        copy = self._new_copier(place)
+    async def _find_progress(self, queue_place: QueuePlace) -> QueueProgress:
+        await ensure_queue(self._primary, self._target, queue_place)
+        copy = self._new_copier(queue_place)
         problem = ""
         try:
             await copy.refresh_offsets()
         except QueueStuck as reason:
             problem = str(reason)
         return QueueProgress(
-            place, copy.primary_min, copy.primary_end, max(copy.target_end, copy.primary_min), problem
+            queue_place, copy.primary_min, copy.primary_end, max(copy.target_end, copy.primary_min), problem
         )
 
-    def _new_copier(self, place: QueuePlace) -> QueueCopier:
-        return QueueCopier(self._primary, self._target, place, self._reader)
+    def _new_copier(self, queue_place: QueuePlace) -> QueueCopier:
+        return QueueCopier(self._primary, self._target, queue_place, self._reader)
 
     # -- copying ---------------------------------------------------------------------------------------------------
 
@@ -163,7 +163,7 @@ class Backfill:
 
     async def _copy_range(self, progress: QueueProgress) -> None:
         """Copy one batch, which shows whether the two queues fit together, then several in parallel."""
-        copy = self._new_copier(progress.place)
+        copy = self._new_copier(progress.queue_place)
         await copy.refresh_offsets()
 
         async def told(count: int, size_bytes: int) -> None:
@@ -208,5 +208,5 @@ class Backfill:
         """Yield the reason for each queue that could not be copied completely."""
         for progress in self.queues:
             if progress.problem:
-                place = progress.place
-                yield f"{place.topic} queue {place.queue_id} of {place.broker}: {progress.problem}"
+                queue_place = progress.queue_place
+                yield f"{queue_place.topic} queue {queue_place.queue_id} of {queue_place.broker}: {progress.problem}"

@@ -61,7 +61,7 @@ class BypassedTopic:
             return ""
         named = [
             f"{address} ({self.producers[address]})" if address in self.producers else address
-            for address in sorted(self.connections, key=lambda each: -self.connections[each])
+            for address in sorted(self.connections, key=lambda name: -self.connections[name])
         ]
         some = ", ".join(named[:MAX_NAMED_CONNECTIONS]) + (" …" if len(named) > MAX_NAMED_CONNECTIONS else "")
         refusal = (
@@ -103,27 +103,27 @@ class BypassWatch:
 
     def problems(self) -> Iterator[str]:
         """Yield a sentence for each topic with such messages."""
-        for topic, found in self._topics.items():
-            if sentence := found.describe(topic):
+        for topic, bypassed in self._topics.items():
+            if sentence := bypassed.describe(topic):
                 yield sentence
 
     async def check(self, move: Move) -> MoveCheck:
         """Return the check called bypass. Raises CLUSTER_ERRORS, LookupError."""
-        found = await self.look_at(move)
-        measured = f"{found.message_count} messages past the gateway"
-        return MoveCheck("bypass", not found.message_count, measured, found.describe(move.topic))
+        bypassed = await self.look_at(move)
+        measured = f"{bypassed.message_count} messages past the gateway"
+        return MoveCheck("bypass", not bypassed.message_count, measured, bypassed.describe(move.topic))
 
     async def skip_copies(self, topic: str) -> None:
         """Go on behind what the primary has now. Raises CLUSTER_ERRORS."""
         async with self._reading:
-            known = self._topics.get(topic)
-            if known is None:
+            bypassed = self._topics.get(topic)
+            if bypassed is None:
                 return
             for broker in await self._clusters.brokers_of(topic):
-                for queue_id, each in (
+                for queue_id, queue_range in (
                     await self._clusters.queue_ranges(Side.PRIMARY, broker, topic)
                 ).items():
-                    known.next_offsets[queue_name(broker, queue_id)] = each.high
+                    bypassed.next_offsets[queue_name(broker, queue_id)] = queue_range.high
 
     async def look_at(self, move: Move) -> BypassedTopic:
         """Read what is new in the primary's queues of a switched topic. Raises CLUSTER_ERRORS, LookupError."""
@@ -132,46 +132,50 @@ class BypassWatch:
 
     async def _read_topic(self, move: Move) -> BypassedTopic:
         topic = move.topic
-        known = self._topics.get(topic)
-        if known is None or known.ends != dict(move.ends):
-            known = self._topics[topic] = BypassedTopic(dict(move.ends))
-        known.is_read_only = move.is_read_only
-        before = known.message_count
+        bypassed = self._topics.get(topic)
+        if bypassed is None or bypassed.ends != dict(move.ends):
+            bypassed = self._topics[topic] = BypassedTopic(dict(move.ends))
+        bypassed.is_read_only = move.is_read_only
+        before = bypassed.message_count
         brokers = await self._clusters.brokers_of(topic)
         for broker in brokers:
-            for queue_id, each in (await self._clusters.queue_ranges(Side.PRIMARY, broker, topic)).items():
+            for queue_id, queue_range in (
+                await self._clusters.queue_ranges(Side.PRIMARY, broker, topic)
+            ).items():
                 name = queue_name(broker, queue_id)
                 end = move.ends.get(name)
-                start = known.next_offsets.get(name, each.low if end is None else max(end.primary, each.low))
-                if each.high > start:
-                    await self._read_queue(known, broker, topic, queue_id, start, each.high)
-                known.next_offsets[name] = max(start, each.high)
-        if known.message_count > before:
-            known.looks_for_producers = 0
+                start = bypassed.next_offsets.get(
+                    name, queue_range.low if end is None else max(end.primary, queue_range.low)
+                )
+                if queue_range.high > start:
+                    await self._read_queue(bypassed, broker, topic, queue_id, start, queue_range.high)
+                bypassed.next_offsets[name] = max(start, queue_range.high)
+        if bypassed.message_count > before:
+            bypassed.looks_for_producers = 0
         if (
-            known.connections.keys() - known.producers.keys()
-            and known.looks_for_producers < MAX_LOOKS_FOR_PRODUCERS
+            bypassed.connections.keys() - bypassed.producers.keys()
+            and bypassed.looks_for_producers < MAX_LOOKS_FOR_PRODUCERS
         ):
-            known.looks_for_producers += 1
+            bypassed.looks_for_producers += 1
             for broker in brokers:
-                await self._learn_producers(known, broker)
-        return known
+                await self._learn_producers(bypassed, broker)
+        return bypassed
 
     async def _read_queue(
-        self, known: BypassedTopic, broker: str, topic: str, queue_id: int, start: int, stop: int
+        self, bypassed: BypassedTopic, broker: str, topic: str, queue_id: int, start: int, stop: int
     ) -> None:
         unread = max(0, stop - start - MAX_READ_PER_QUEUE)
-        known.message_count += unread
+        bypassed.message_count += unread
         read = self._clusters.read_messages(Side.PRIMARY, broker, topic, queue_id, start + unread, stop)
         async with aclosing(read) as messages:
             async for message in messages:
                 if not _is_delivered_later(message):
-                    known.message_count += 1
+                    bypassed.message_count += 1
                     address = "{}:{}".format(*message.born_host)
-                    if address in known.connections or len(known.connections) < MAX_COUNTED_CONNECTIONS:
-                        known.connections[address] = known.connections.get(address, 0) + 1
+                    if address in bypassed.connections or len(bypassed.connections) < MAX_COUNTED_CONNECTIONS:
+                        bypassed.connections[address] = bypassed.connections.get(address, 0) + 1
 
-    async def _learn_producers(self, known: BypassedTopic, broker: str) -> None:
+    async def _learn_producers(self, bypassed: BypassedTopic, broker: str) -> None:
         """Ask a broker of the primary which producers have the connections; a broker may not know or not tell."""
         try:
             groups = (await self._clusters.primary.ask_broker(broker, GetAllProducerInfo())).data.data
@@ -181,8 +185,8 @@ class BypassWatch:
         for group in sorted(groups, key=lambda name: (name != INNER_PRODUCER_GROUP, name)):
             for client in groups[group]:
                 address = (client.remote_ip or "").rpartition("/")[2]
-                if address in known.connections:
-                    known.producers[address] = f"group {group}, client {client.client_id}"
+                if address in bypassed.connections:
+                    bypassed.producers[address] = f"group {group}, client {client.client_id}"
                 await trio.lowlevel.checkpoint()
 
 

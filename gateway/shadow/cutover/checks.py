@@ -122,7 +122,7 @@ class MoveChecks:
             return [MoveCheck("mode", False, TARGET_PRIMARY, reason)]
         checks = await self.check_reached(topic)
         parity = self._parity
-        if parity is not None and all(each.ok for each in checks):
+        if parity is not None and all(check.ok for check in checks):
             checks.append(await run_check("parity", lambda: parity(topic, since_ms)))
         return checks
 
@@ -138,26 +138,32 @@ class MoveChecks:
         brokers = await self.clusters.brokers_of(topic)
         if not brokers:
             return MoveCheck("topic", False, "not at the primary", f"the primary has no topic {topic}")
-        lacking, queues = [], 0
+        missing_queues, queues = [], 0
         for broker in brokers:
-            ours = await self.clusters.queue_ranges(Side.PRIMARY, broker, topic)
-            theirs = await self.clusters.queue_ranges(Side.TARGET, broker, topic)
-            lacking += [queue_name(broker, queue) for queue in ours if queue not in theirs]
-            queues += len(ours)
-        reason = f"the target lacks {', '.join(lacking)}: rmq-gateway shadow sync" if lacking else ""
-        return MoveCheck("topic", not lacking, f"{queues} queues", reason)
+            primary_queues = await self.clusters.queue_ranges(Side.PRIMARY, broker, topic)
+            target_queues = await self.clusters.queue_ranges(Side.TARGET, broker, topic)
+            missing_queues += [
+                queue_name(broker, queue) for queue in primary_queues if queue not in target_queues
+            ]
+            queues += len(primary_queues)
+        reason = (
+            f"the target lacks {', '.join(missing_queues)}: rmq-gateway shadow sync" if missing_queues else ""
+        )
+        return MoveCheck("topic", not missing_queues, f"{queues} queues", reason)
 
     async def _wait_until_reached(self, topic: str) -> MoveCheck:
         """Wait, for at most `catch_up_ms`, until the target has the messages that the primary has now."""
-        wanted = await self.queue_ranges(Side.PRIMARY, topic)
+        goal_ranges = await self.queue_ranges(Side.PRIMARY, topic)
         lag = -1
         with trio.move_on_after(self._settings.catch_up_ms / 1000):
             while True:
-                lag = await self._count_lag(topic, wanted)
+                lag = await self._count_lag(topic, goal_ranges)
                 # Without preserved offsets only the backlog is known, in which there is always something under way.
                 if lag <= (0 if self.clusters.preserves_offsets else self._settings.max_lag):
                     return MoveCheck(
-                        "lag", True, _describe_lag(lag, sum(each.high for each in wanted.values()))
+                        "lag",
+                        True,
+                        _describe_lag(lag, sum(queue_range.high for queue_range in goal_ranges.values())),
                     )
                 await trio.sleep(self._settings.poll_ms / 1000)
         return MoveCheck(
@@ -172,31 +178,32 @@ class MoveChecks:
             "lag", ok, f"{lag} messages", "" if ok else f"more than max_lag = {self._settings.max_lag}"
         )
 
-    async def _count_lag(self, topic: str, wanted: Mapping[str, QueueRange]) -> int:
+    async def _count_lag(self, topic: str, goal_ranges: Mapping[str, QueueRange]) -> int:
         if not self.clusters.preserves_offsets:
             return self.mirror.count_waiting(topic)
         there = await self.queue_ranges(Side.TARGET, topic)
         return sum(
-            max(0, each.high - there.get(queue, QueueRange(0, 0)).high) for queue, each in wanted.items()
+            max(0, queue_range.high - there.get(queue, QueueRange(0, 0)).high)
+            for queue, queue_range in goal_ranges.items()
         )
 
     async def queue_ranges(self, side: Side, topic: str) -> dict[str, QueueRange]:
         """Return the range of every queue of a topic, by "broker/queue id"."""
         return {
-            queue_name(broker, queue): each
+            queue_name(broker, queue): queue_range
             for broker in await self.clusters.brokers_of(topic)
-            for queue, each in (await self.clusters.queue_ranges(side, broker, topic)).items()
+            for queue, queue_range in (await self.clusters.queue_ranges(side, broker, topic)).items()
         }
 
     async def queue_ends(self, topic: str) -> dict[str, QueueEnds]:
         """Return the end offsets of a topic's queues on both sides."""
-        ours, theirs = (
+        primary_ranges, target_ranges = (
             await self.queue_ranges(Side.PRIMARY, topic),
             await self.queue_ranges(Side.TARGET, topic),
         )
         return {
-            queue: QueueEnds(each.high, theirs.get(queue, QueueRange(0, 0)).high)
-            for queue, each in ours.items()
+            queue: QueueEnds(queue_range.high, target_ranges.get(queue, QueueRange(0, 0)).high)
+            for queue, queue_range in primary_ranges.items()
         }
 
     async def check_quiet(self, topic: str) -> MoveCheck:
@@ -208,17 +215,17 @@ class MoveChecks:
         ends = await self.queue_ends(topic)
         late = [
             queue
-            for queue, each in ends.items()
-            if each.primary < self._answered_end(Side.PRIMARY, topic, queue)
+            for queue, queue_ends in ends.items()
+            if queue_ends.primary < self._answered_end(Side.PRIMARY, topic, queue)
         ]
-        lacking = (
-            sum(max(0, each.primary - each.target) for each in ends.values())
+        missing_messages = (
+            sum(max(0, queue_ends.primary - queue_ends.target) for queue_ends in ends.values())
             if self.clusters.preserves_offsets
             else 0
         )
-        if late or lacking:
+        if late or missing_messages:
             return MoveCheck(
-                "quiet", False, f"{lacking} messages not at the target", "the target lacks messages"
+                "quiet", False, f"{missing_messages} messages not at the target", "the target lacks messages"
             )
         return MoveCheck("quiet", True, "0 unanswered, 0 not at the target")
 
@@ -254,19 +261,19 @@ class MoveChecks:
         ends = await self.queue_ends(topic)
         late = [
             queue
-            for queue, each in ends.items()
-            if each.target < self._answered_end(Side.TARGET, topic, queue)
-            or each.primary < copy.stored_end(queue)
+            for queue, queue_ends in ends.items()
+            if queue_ends.target < self._answered_end(Side.TARGET, topic, queue)
+            or queue_ends.primary < copy.stored_end(queue)
         ]
-        lacking = await copy.count_missing()
-        ok = not late and not lacking
-        reason = "" if ok else f"{lacking} messages to copy, {len(late)} queues not shown yet"
+        missing_messages = await copy.count_missing()
+        ok = not late and not missing_messages
+        reason = "" if ok else f"{missing_messages} messages to copy, {len(late)} queues not shown yet"
         return MoveCheck("copied back", ok, f"{copy.copied_messages} messages", reason)
 
     def compare_ends(self, ends: Mapping[str, QueueEnds]) -> tuple[str, str]:
         """Compare the ends of queues on both sides; return what was measured, and the advice if they differ."""
         apart = (
-            sum(each.primary != each.target for each in ends.values())
+            sum(queue_ends.primary != queue_ends.target for queue_ends in ends.values())
             if self.clusters.preserves_offsets
             else 0
         )
@@ -280,7 +287,10 @@ class MoveChecks:
     def _answered_end(self, side: Side, topic: str, queue: str) -> int:
         broker, _, queue_id = queue.rpartition("/")
         name = broker if side is Side.PRIMARY else self.clusters.counterpart(broker)
-        return max(self.traffic.answered_end(side, topic, each, int(queue_id)) for each in (broker, name))
+        return max(
+            self.traffic.answered_end(side, topic, broker_name, int(queue_id))
+            for broker_name in (broker, name)
+        )
 
     # -- messages that a side still holds back ---------------------------------------------------------------------
 
@@ -315,11 +325,11 @@ class MoveChecks:
 
     async def find_groups(self, topic: str) -> set[str]:
         """Return the groups of a topic on both sides, those of tools excluded."""
-        found: set[str] = set()
+        groups: set[str] = set()
         for broker in await self.clusters.brokers_of(topic):
             for side in (Side.PRIMARY, Side.TARGET):
-                found |= await self.clusters.groups_of(side, broker, topic)
-        return {group for group in found if group not in TOOL_GROUPS and not is_system_group(group)}
+                groups |= await self.clusters.groups_of(side, broker, topic)
+        return {group for group in groups if group not in TOOL_GROUPS and not is_system_group(group)}
 
     async def check_drained(self, move: Move, group: str) -> list[MoveCheck]:
         """Return the checks before DRAINED: the group has consumed all of its side, which holds nothing back for it."""
@@ -332,8 +342,8 @@ class MoveChecks:
         )
         checks += await self.check_held_back(move.topic, side)
         checks += [
-            MoveCheck(f"retry {each.name}", each.ok, each.measured, each.reason)
-            for each in (await self.check_held_back(retry_topic(group), side))[1:2]
+            MoveCheck(f"retry {check.name}", check.ok, check.measured, check.reason)
+            for check in (await self.check_held_back(retry_topic(group), side))[1:2]
         ]
         checks.append(self._check_popped(move.topic, group))
         return checks
@@ -354,39 +364,45 @@ class MoveChecks:
 
     async def _check_unread_history(self, move: Move, group: str) -> MoveCheck:
         """Check that the other side has every message that a group has not consumed yet."""
-        lacking, side = 0, move.consumer_side(group)
+        missing_messages, side = 0, move.consumer_side(group)
         other = Side.TARGET if side is Side.PRIMARY else Side.PRIMARY
         for broker in await self.clusters.brokers_of(move.topic):
             there = await self.clusters.queue_ranges(other, broker, move.topic)
-            for queue, each in (await self.clusters.queue_ranges(side, broker, move.topic)).items():
+            for queue, queue_range in (await self.clusters.queue_ranges(side, broker, move.topic)).items():
                 offset = await self.clusters.consumer_offset(side, broker, group, move.topic, queue)
                 begin = there.get(queue, QueueRange(0, 0)).low
-                lacking += max(0, min(begin, each.high) - max(each.low, offset or 0))
-        reason = f"{lacking} messages it has not consumed are not at the {other.value}" if lacking else ""
-        return MoveCheck("online", not lacking, "no consumers; goes on at the offsets it has", reason)
+                missing_messages += max(0, min(begin, queue_range.high) - max(queue_range.low, offset or 0))
+        reason = (
+            f"{missing_messages} messages it has not consumed are not at the {other.value}"
+            if missing_messages
+            else ""
+        )
+        return MoveCheck(
+            "online", not missing_messages, "no consumers; goes on at the offsets it has", reason
+        )
 
     async def _check_consumed(
         self, side: Side, topic: str, group: str, *, retries: bool = False
     ) -> MoveCheck:
         """Check that a group has consumed a topic, or the topics of its retries."""
         brokers = await self.clusters.brokers_of(topic)
-        left = {
+        unconsumed = {
             name: sum([await self._count_unconsumed(side, broker, name, group) for broker in brokers])
             for name in (retry_topics(group, topic) if retries else (topic,))
         }
-        behind = ", ".join(name for name, count in left.items() if count) or next(iter(left))
-        count = sum(left.values())
+        behind = ", ".join(name for name, count in unconsumed.items() if count) or next(iter(unconsumed))
+        count = sum(unconsumed.values())
         reason = f"{group} has not consumed all of {behind} at the {side.value}" if count else ""
         name = "retries" if retries else "drained"
         return MoveCheck(name, not count, f"{count} messages left in {behind}", reason)
 
     async def _count_unconsumed(self, side: Side, broker: str, topic: str, group: str) -> int:
-        left = 0
-        for queue, each in (await self.clusters.queue_ranges(side, broker, topic)).items():
-            end = max(each.high, self._answered_end(side, topic, queue_name(broker, queue)))
+        unconsumed = 0
+        for queue, queue_range in (await self.clusters.queue_ranges(side, broker, topic)).items():
+            end = max(queue_range.high, self._answered_end(side, topic, queue_name(broker, queue)))
             offset = await self.clusters.consumer_offset(side, broker, group, topic, queue)
-            left += max(0, end - max(each.low, offset or 0))
-        return left
+            unconsumed += max(0, end - max(queue_range.low, offset or 0))
+        return unconsumed
 
     def _check_popped(self, topic: str, group: str) -> MoveCheck:
         out_until_ms = self.traffic.invisible_until_ms(group, topic)
@@ -410,8 +426,8 @@ class MoveChecks:
         return MoveCheck("together", not behind, f"{len(behind)} other topics behind", reason)
 
     async def _topics_of_group(self, move: Move, group: str) -> set[str]:
-        found: set[str] = set()
+        topics: set[str] = set()
         for broker in await self.clusters.brokers_of(move.topic):
             reply = await self.clusters.primary.ask_broker(broker, QueryTopicsByConsumer(group=group))
-            found |= set(reply.data.topic_list)
-        return {topic for topic in found if not is_retry_topic_of(topic, group)}
+            topics |= set(reply.data.topic_list)
+        return {topic for topic in topics if not is_retry_topic_of(topic, group)}

@@ -59,12 +59,12 @@ class CopyBack:
         """
         next_offsets = {}
         for broker in await clusters.brokers_of(topic):
-            ours = await clusters.queue_ranges(Side.PRIMARY, broker, topic)
-            for queue_id, theirs in (await clusters.queue_ranges(Side.TARGET, broker, topic)).items():
+            primary_ranges = await clusters.queue_ranges(Side.PRIMARY, broker, topic)
+            for queue_id, target_range in (await clusters.queue_ranges(Side.TARGET, broker, topic)).items():
                 queue = queue_name(broker, queue_id)
                 end = ends.get(queue, QueueEnds(0, 0))
-                returned = QueueRange(end.primary, ours.get(queue_id, QueueRange(0, 0)).high)
-                new = QueueRange(end.target, theirs.high)
+                returned = QueueRange(end.primary, primary_ranges.get(queue_id, QueueRange(0, 0)).high)
+                new = QueueRange(end.target, target_range.high)
                 next_offsets[queue] = await _first_missing(clusters, broker, topic, queue_id, returned, new)
         return cls(clusters, topic, next_offsets)
 
@@ -103,16 +103,20 @@ class CopyBack:
 
     async def count_missing(self) -> int:
         """Return the number of messages of the target that were not sent yet."""
-        left = 0
+        missing_messages = 0
         for broker in await self._clusters.brokers_of(self._topic):
-            for queue, each in (await self._clusters.queue_ranges(Side.TARGET, broker, self._topic)).items():
-                left += max(0, each.high - self._next_offsets.get(queue_name(broker, queue), each.low))
-        return left
+            for queue, queue_range in (
+                await self._clusters.queue_ranges(Side.TARGET, broker, self._topic)
+            ).items():
+                missing_messages += max(
+                    0, queue_range.high - self._next_offsets.get(queue_name(broker, queue), queue_range.low)
+                )
+        return missing_messages
 
 
 def resend_request(message: Message, queue_id: int) -> SendMessageV2:
     """Return a request that sends a stored message again, with its body, properties, keys and born time."""
-    kept = {name: value for name, value in message.properties.items() if name not in DROPPED_PROPERTIES}
+    properties = {name: value for name, value in message.properties.items() if name not in DROPPED_PROPERTIES}
     request = SendMessageV2(
         producer_group=PRODUCER_GROUP,
         topic=message.topic,
@@ -122,7 +126,7 @@ def resend_request(message: Message, queue_id: int) -> SendMessageV2:
         sys_flag=message.sys_flag & PRESERVED_FLAGS,
         born_timestamp=message.born_timestamp,
         flag=message.flag,
-        properties=properties_text(kept),
+        properties=properties_text(properties),
         reconsume_times=message.reconsume_times,
     )
     request.body = bytes(message.body)
@@ -130,21 +134,26 @@ def resend_request(message: Message, queue_id: int) -> SendMessageV2:
 
 
 async def _first_missing(
-    clusters: ClusterPair, broker: str, topic: str, queue_id: int, ours: QueueRange, theirs: QueueRange
+    clusters: ClusterPair,
+    broker: str,
+    topic: str,
+    queue_id: int,
+    primary_range: QueueRange,
+    target_range: QueueRange,
 ) -> int:
     """Return the offset of the target's first message that is not among the primary's, both read in order."""
-    if ours.low >= ours.high:
-        return theirs.low
+    if primary_range.low >= primary_range.high:
+        return target_range.low
     read = clusters.read_messages
     async with (
-        aclosing(read(Side.TARGET, broker, topic, queue_id, theirs.low, theirs.high)) as there,
-        aclosing(read(Side.PRIMARY, broker, topic, queue_id, ours.low, ours.high)) as here,
+        aclosing(read(Side.TARGET, broker, topic, queue_id, target_range.low, target_range.high)) as there,
+        aclosing(read(Side.PRIMARY, broker, topic, queue_id, primary_range.low, primary_range.high)) as here,
     ):
-        wanted = await anext(there, None)
+        expected = await anext(there, None)
         async for message in here:
-            if wanted is not None and _message_identity(message) == _message_identity(wanted):
-                wanted = await anext(there, None)
-    return theirs.high if wanted is None else wanted.queue_offset
+            if expected is not None and _message_identity(message) == _message_identity(expected):
+                expected = await anext(there, None)
+    return target_range.high if expected is None else expected.queue_offset
 
 
 def _message_identity(message: Message) -> str | bytes:

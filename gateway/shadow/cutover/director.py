@@ -105,10 +105,12 @@ class MoveDirector:
 
     def _side_functions(self) -> dict[int, Callable[[Command, bytes], Side]]:
         return {
-            **{each.code: self._side_of_send for each in (SendMessage, SendMessageV2, SendBatchMessage)},
-            **{each.code: self._side_of_read for each in GROUP_REQUESTS},
-            **{each.code: self._side_of_topic_request for each in TOPIC_REQUESTS},
-            **{each.code: self._side_of_lock for each in (LockBatchMq, UnlockBatchMq)},
+            **{
+                request.code: self._side_of_send for request in (SendMessage, SendMessageV2, SendBatchMessage)
+            },
+            **{request.code: self._side_of_read for request in GROUP_REQUESTS},
+            **{request.code: self._side_of_topic_request for request in TOPIC_REQUESTS},
+            **{request.code: self._side_of_lock for request in (LockBatchMq, UnlockBatchMq)},
             InvokeBrokerToResetOffset.code: self._side_of_reset,
             BatchAckMessage.code: self._side_of_batch_ack,
             ConsumerSendMsgBack.code: self._side_of_send_back,
@@ -236,8 +238,10 @@ class MoveDirector:
 
     def _side_of_transaction_end(self, command: Command, frame: bytes) -> Side:
         ext = command.ext
-        known = self._traffic.side_of_half_message(ext.get("msgId") or "", ext.get("transactionId") or "")
-        return known or self._producer_side(ext.get("topic") or "")
+        half_message_side = self._traffic.side_of_half_message(
+            ext.get("msgId") or "", ext.get("transactionId") or ""
+        )
+        return half_message_side or self._producer_side(ext.get("topic") or "")
 
     def _side_of_recall(self, command: Command, frame: bytes) -> Side:
         return self._producer_side(command.ext.get("topic") or "")

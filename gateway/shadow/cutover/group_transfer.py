@@ -57,11 +57,11 @@ class GroupTransfer:
             for queue, range_there in there.items():
                 offset = await self._clusters.consumer_offset(source, broker, group, topic, queue)
                 ends = move.ends.get(queue_name(broker, queue)) if topic == move.topic else None
-                wanted = offset_after_switch(
+                next_offset = offset_after_switch(
                     goal, offset, here.get(queue, QueueRange(0, 0)), range_there, ends
                 )
-                if wanted is not None:
-                    request = _offset_request(group, topic, queue, wanted, moved=wanted != offset)
+                if next_offset is not None:
+                    request = _offset_request(group, topic, queue, next_offset, moved=next_offset != offset)
                     await cluster.ask_broker(name, request)
                     count += 1
         return MoveCheck("offsets", True, f"{count} queues of {broker}")
@@ -73,9 +73,9 @@ class GroupTransfer:
         cluster, name = self._clusters.locate_broker(goal, broker)
         held = 0
         for client, queues in self._checks.traffic.held_locks(group, trio.current_time()).items():
-            wanted = [queue for queue in queues if queue.broker_name in (broker, name)]
-            if wanted:
-                body = LockBatchRequestBody(consumer_group=group, client_id=client, mq_set=wanted)
+            broker_queues = [queue for queue in queues if queue.broker_name in (broker, name)]
+            if broker_queues:
+                body = LockBatchRequestBody(consumer_group=group, client_id=client, mq_set=broker_queues)
                 held += len((await cluster.ask_broker(name, LockBatchMq(data=body))).data.lock_okmq_set)
         return MoveCheck("locks", True, f"{held} queues of {broker}")
 

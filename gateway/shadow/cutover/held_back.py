@@ -59,13 +59,17 @@ async def count_delayed_messages(clusters: ClusterPair, side: Side, broker: str,
     levels = await clusters.queue_ranges(side, broker, SCHEDULE_TOPIC)
     delivered = await _delivered_offsets(clusters, side, broker)
     unread = {
-        queue: QueueRange(max(each.low, delivered.get(queue + 1, 0)), each.high)
-        for queue, each in levels.items()
+        queue: QueueRange(max(level_range.low, delivered.get(queue + 1, 0)), level_range.high)
+        for queue, level_range in levels.items()
     }
-    _require_scannable(sum(max(0, each.high - each.low) for each in unread.values()), "delayed messages")
+    _require_scannable(
+        sum(max(0, queue_range.high - queue_range.low) for queue_range in unread.values()), "delayed messages"
+    )
     waiting = 0
-    for queue, each in unread.items():
-        async for message in clusters.read_messages(side, broker, SCHEDULE_TOPIC, queue, each.low, each.high):
+    for queue, queue_range in unread.items():
+        async for message in clusters.read_messages(
+            side, broker, SCHEDULE_TOPIC, queue, queue_range.low, queue_range.high
+        ):
             waiting += message.properties.get(names.REAL_TOPIC) == topic
     return waiting
 

@@ -22,8 +22,10 @@ class ModeSwitch:
     so that both sides store messages in the same order.
     """
 
-    def __init__(self, mirrors: Mirror, mover: Mover, director: MoveDirector, kept: ModeOverrides) -> None:
-        self._overrides = kept
+    def __init__(
+        self, mirrors: Mirror, mover: Mover, director: MoveDirector, overrides: ModeOverrides
+    ) -> None:
+        self._overrides = overrides
         self._mirrors = mirrors
         self._mover = mover
         self._director = director
@@ -63,7 +65,9 @@ class ModeSwitch:
             if not await (self._give_lead_to_target if leads else self._return_lead_to_primary)(
                 topic, mode, checks
             ):
-                wrong = [f"{each.name}: {each.measured}, {each.reason}" for each in checks if not each.ok]
+                wrong = [
+                    f"{check.name}: {check.measured}, {check.reason}" for check in checks if not check.ok
+                ]
                 raise OperationRefused("; ".join(wrong))
 
     async def _give_lead_to_target(self, topic: str, mode: str, checks: list[MoveCheck]) -> bool:

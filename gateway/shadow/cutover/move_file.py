@@ -47,10 +47,10 @@ class MoveFile:
         after = {**self._moves, move.topic: move}
         if not move.is_under_way and not move.ends and not move.is_read_only:
             del after[move.topic]
-        await self._file.write(moves=[each.to_dict() for each in after.values()])
+        await self._file.write(moves=[stored_move.to_dict() for stored_move in after.values()])
         self._moves = after
 
 
 def _parse_moves(value: Any) -> dict[str, Move]:
-    moves = [Move.from_dict(each) for each in value["moves"]]
+    moves = [Move.from_dict(stored_move) for stored_move in value["moves"]]
     return {move.topic: move for move in moves}

@@ -124,7 +124,9 @@ class MoveTraffic:
 
     def side_of_half_message(self, *ids: str) -> Side | None:
         """Return the side that stored the half message with one of these ids; None if unknown."""
-        return next((self._half_messages[each] for each in ids if each in self._half_messages), None)
+        return next(
+            (self._half_messages[message_id] for message_id in ids if message_id in self._half_messages), None
+        )
 
     def _observe_send(self, exchange: Exchange) -> None:
         topic = topic_of_send(exchange.request_command)
@@ -135,10 +137,10 @@ class MoveTraffic:
         answer = exchange.answer_command
         if answer is None or answer.code not in STORED_CODES:
             return
-        found = properties_of_send(exchange.request_command)
-        if found.get(names.TRANSACTION_PREPARED, "").lower() == "true":
-            self._note_half_message(found.get(names.UNIQ_CLIENT_MESSAGE_ID_KEYIDX, ""), exchange.side)
-        elif not _is_delayed(found):
+        properties = properties_of_send(exchange.request_command)
+        if properties.get(names.TRANSACTION_PREPARED, "").lower() == "true":
+            self._note_half_message(properties.get(names.UNIQ_CLIENT_MESSAGE_ID_KEYIDX, ""), exchange.side)
+        elif not _is_delayed(properties):
             self._note_end(exchange, topic, answer)
 
     def _note_end(self, exchange: Exchange, topic: str, answer: Command) -> None:
@@ -228,11 +230,11 @@ class MoveTraffic:
         return self._popped_until_ms.get((group, topic), 0)
 
     def _observe_pop(self, exchange: Exchange) -> None:
-        asked, answer = exchange.request_command.ext, exchange.answer_command
-        group = asked.get("consumerGroup", "")
-        key = group, original_topic(asked.get("topic", ""), group)
+        request_fields, answer = exchange.request_command.ext, exchange.answer_command
+        group = request_fields.get("consumerGroup", "")
+        key = group, original_topic(request_fields.get("topic", ""), group)
         if key[1] in self.topics and answer is not None and answer.code == ResponseCode.SUCCESS:
-            waits_ms, hidden_ms = (parse_java_integer(asked.get(name) or "0") for name in _POP_TIMES)
+            waits_ms, hidden_ms = (parse_java_integer(request_fields.get(name) or "0") for name in _POP_TIMES)
             until = exchange.wall_ms + max(0, waits_ms) + max(0, hidden_ms)
             if len(self._popped_until_ms) >= MAX_POP_GROUPS:
                 self._forget_visible(exchange.wall_ms)
@@ -260,8 +262,8 @@ def _forget_frame(under_way: dict[int, list[float]], frame: bytes) -> None:
         under_way.pop(hash(frame), None)
 
 
-def _is_delayed(found: dict[str, str]) -> bool:
+def _is_delayed(properties: dict[str, str]) -> bool:
     """Tell whether a message is delivered later, so that the offset in its answer is not one of its queue."""
-    return found.get(names.DELAY_TIME_LEVEL, "0") != "0" or any(
-        name in found for name in (names.TIMER_DELAY_SEC, "TIMER_DELAY_MS", names.TIMER_DELIVER_MS)
+    return properties.get(names.DELAY_TIME_LEVEL, "0") != "0" or any(
+        name in properties for name in (names.TIMER_DELAY_SEC, "TIMER_DELAY_MS", names.TIMER_DELIVER_MS)
     )

@@ -74,7 +74,11 @@ class StepReport:
     @property
     def reason(self) -> str:
         """Why the step was not taken; empty if it was."""
-        return "" if self.done else "; ".join(each.reason or each.name for each in self.checks if not each.ok)
+        return (
+            ""
+            if self.done
+            else "; ".join(check.reason or check.name for check in self.checks if not check.ok)
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as the console shows it."""
@@ -86,7 +90,7 @@ class StepReport:
             "to": step.goal.value,
             "done": self.done,
             "reason": self.reason,
-            "checks": [each.to_dict() for each in self.checks],
+            "checks": [check.to_dict() for check in self.checks],
         }
 
 
@@ -130,8 +134,8 @@ class Mover:
             for topic in (*retry_topics(group, move.topic), dlq_topic(group)):
                 self._set_mirroring(topic, not there)
 
-    def _set_mirroring(self, topic: str, wanted: bool) -> None:
-        if wanted:
+    def _set_mirroring(self, topic: str, is_mirrored: bool) -> None:
+        if is_mirrored:
             self.checks.mirror.resume_mirroring(topic)
         else:
             self.checks.mirror.stop_mirroring(topic)
@@ -278,7 +282,7 @@ class Mover:
         longer fits the state.
         """
         self._require_source_state(step)
-        allowed = {name for each in allow for name in ALLOWANCES.get(each, ())}
+        allowed = {name for allowance in allow for name in ALLOWANCES.get(allowance, ())}
         report = StepReport(step)
         try:
             report.done = await self._procedure_of(step)(step, report.checks, allowed)
@@ -344,8 +348,8 @@ class Mover:
         return await self._complete_step(step)
 
     async def _mark_drained(self, step: MoveStep, checks: list[MoveCheck], allowed: set[str]) -> bool:
-        found = await self._check_forward_step(self.move_file.get_move(step.topic), step)
-        checks += excuse_allowed(found, allowed & {"bypass"})
+        check_results = await self._check_forward_step(self.move_file.get_move(step.topic), step)
+        checks += excuse_allowed(check_results, allowed & {"bypass"})
         return all_hold(checks) and await self._complete_step(step)
 
     async def _finish_move(self, step: MoveStep, checks: list[MoveCheck], allowed: set[str]) -> bool:
@@ -409,10 +413,10 @@ class Mover:
         self, checks: list[MoveCheck], look: Callable[[], Awaitable[MoveCheck]]
     ) -> None:
         """Repeat a check until it holds; only its last result is kept, also when the pause ends first."""
-        place = len(checks)
+        check_index = len(checks)
         while True:
-            checks[place:] = [await look()]
-            if checks[place].ok:
+            checks[check_index:] = [await look()]
+            if checks[check_index].ok:
                 return
             await trio.sleep(self._settings.poll_ms / 1000)
 
@@ -447,8 +451,10 @@ class Mover:
         move = self.move_file.get_move(topic)
         if move.is_read_only:
             checks.append(await self._give_back(move))
-            taken = move.taken_permissions
-            await self.repeat_until_ok(checks, lambda: self._write_permission.check_route(topic, taken))
+            taken_permissions = move.taken_permissions
+            await self.repeat_until_ok(
+                checks, lambda: self._write_permission.check_route(topic, taken_permissions)
+            )
         ends = await self.checks.queue_ends(topic)
         checks.append(MoveCheck("offsets", True, *self.checks.compare_ends(ends)))
         return await self._complete_step(step, move.with_ends(ends).with_taken_permissions({}))
@@ -489,16 +495,16 @@ class Mover:
 
 def all_hold(checks: Iterable[MoveCheck]) -> bool:
     """Tell whether all checks hold."""
-    return all(each.ok for each in checks)
+    return all(check.ok for check in checks)
 
 
 def excuse_allowed(checks: Iterable[MoveCheck], allowed: Collection[str]) -> list[MoveCheck]:
     """Return the checks, with those that were allowed to fail marked as holding."""
     return [
-        replace(each, ok=True, reason=f"allowed: {each.reason}")
-        if not each.ok and each.name in allowed
-        else each
-        for each in checks
+        replace(check, ok=True, reason=f"allowed: {check.reason}")
+        if not check.ok and check.name in allowed
+        else check
+        for check in checks
     ]
 
 
@@ -525,31 +531,37 @@ class WritePermission:
 
     async def find_writable(self, topic: str) -> Mapping[str, TopicConfig]:
         """Return the topic at each broker of the primary where clients may write it. Raises LOOKUP_ERRORS."""
-        found = {}
+        configs = {}
         for broker in await self.clusters.brokers_of(topic):
             config = await find_topic(self.clusters.primary, broker, topic)
             if config is not None and config.perm & PERM_WRITE:
-                found[broker] = config
-        return found
+                configs[broker] = config
+        return configs
 
-    async def take(self, found: Mapping[str, TopicConfig]) -> None:
+    async def take(self, configs: Mapping[str, TopicConfig]) -> None:
         """Take the write permission of what `find_writable` returned. Raises LOOKUP_ERRORS."""
-        for broker, config in found.items():
+        for broker, config in configs.items():
             await self._set_permission(broker, config, config.perm & ~PERM_WRITE)
 
-    async def give_back(self, topic: str, taken: Mapping[str, int]) -> MoveCheck:
+    async def give_back(self, topic: str, taken_permissions: Mapping[str, int]) -> MoveCheck:
         """Give the write permission back at every broker that still has the topic, and return that as a check.
 
         A broker that has left the primary is named: its topic stays read-only. Raises LOOKUP_ERRORS.
         """
         present = set(await self.clusters.brokers_of(topic))
-        for broker in sorted(present & taken.keys()):
+        for broker in sorted(present & taken_permissions.keys()):
             config = await find_topic(self.clusters.primary, broker, topic)
             if config is not None and not config.perm & PERM_WRITE:
-                await self._set_permission(broker, config, config.perm | taken[broker] & PERM_WRITE)
-        gone = sorted(taken.keys() - present)
-        reason = f"{', '.join(gone)} does not have the topic any more; it may still be read-only there"
-        return MoveCheck(PERMISSION_CHECK, True, "write permission given back", reason if gone else "")
+                await self._set_permission(
+                    broker, config, config.perm | taken_permissions[broker] & PERM_WRITE
+                )
+        missing_brokers = sorted(taken_permissions.keys() - present)
+        reason = (
+            f"{', '.join(missing_brokers)} does not have the topic any more; it may still be read-only there"
+        )
+        return MoveCheck(
+            PERMISSION_CHECK, True, "write permission given back", reason if missing_brokers else ""
+        )
 
     async def check_route(self, topic: str, brokers: Iterable[str]) -> MoveCheck:
         """Check that the primary's namesrv tells clients again that they may write to these brokers."""
@@ -557,11 +569,13 @@ class WritePermission:
             queues = (await self.clusters.primary.route(topic)).queue_datas
         except LOOKUP_ERRORS as problem:
             return MoveCheck(ROUTES_CHECK, False, "unknown", f"{type(problem).__name__}: {problem}")
-        waiting = {each.broker_name for each in queues if not each.perm & PERM_WRITE} & set(brokers)
+        waiting = {queue_data.broker_name for queue_data in queues if not queue_data.perm & PERM_WRITE} & set(
+            brokers
+        )
         reason = f"the primary's namesrv still shows the topic as read-only at {', '.join(sorted(waiting))}"
         return MoveCheck(ROUTES_CHECK, not waiting, "writable at the namesrv", reason if waiting else "")
 
     async def _set_permission(self, broker: str, config: TopicConfig, permission: int) -> None:
-        wanted = copy(config)
-        wanted.perm = permission
-        await self.clusters.primary.ask_broker(broker, topic_request(wanted, config.attributes))
+        changed = copy(config)
+        changed.perm = permission
+        await self.clusters.primary.ask_broker(broker, topic_request(changed, config.attributes))

@@ -132,7 +132,9 @@ class Move:
         """The side of requests about the topic that name no group."""
         if self.state is MoveState.DONE:
             return Side.TARGET
-        switched = self.groups and all(each is MoveState.CONSUMERS_SWITCHED for each in self.groups.values())
+        switched = self.groups and all(
+            state is MoveState.CONSUMERS_SWITCHED for state in self.groups.values()
+        )
         return Side.TARGET if self.state is MoveState.PRODUCERS_SWITCHED and switched else Side.PRIMARY
 
     @property
@@ -241,9 +243,9 @@ class Move:
         if goal is MoveState.DONE:
             return dict.fromkeys(self.groups, MoveState.DONE)
         if goal is MoveState.ROLLING_BACK:
-            kept = MoveState.CONSUMERS_SWITCHED
+            switched = MoveState.CONSUMERS_SWITCHED
             return {
-                name: state if state is kept else MoveState.PRODUCERS_SWITCHED
+                name: state if state is switched else MoveState.PRODUCERS_SWITCHED
                 for name, state in self.groups.items()
             }
         return self.groups if goal is MoveState.PRODUCERS_SWITCHED else {}
@@ -257,9 +259,9 @@ class Move:
         """Return the move with these queue ends."""
         return replace(self, ends=dict(ends))
 
-    def with_taken_permissions(self, taken: Mapping[str, int]) -> Self:
+    def with_taken_permissions(self, permissions: Mapping[str, int]) -> Self:
         """Return the move with these permissions of the primary's brokers to give back."""
-        return replace(self, taken_permissions=dict(taken))
+        return replace(self, taken_permissions=dict(permissions))
 
     # -- as JSON --------------------------------------------------------------------------------------------------
 

@@ -46,12 +46,12 @@ class CutoverRoutes:
             ]
         }
 
-    async def serve_plan(self, given: dict[str, Any]) -> dict[str, Any]:
+    async def serve_plan(self, query: dict[str, Any]) -> dict[str, Any]:
         """Show the checks for the next step of `topic` (several with commas), or of all topics that are being moved."""
-        topics = parse_names(given.get("topic")) or [
+        topics = parse_names(query.get("topic")) or [
             move.topic for move in self._mover.move_file if move.is_under_way
         ]
-        group = _parse_name(given, "group") or None
+        group = _parse_name(query, "group") or None
         return {"topics": [await self._plan_topic(topic, group) for topic in topics]}
 
     async def _plan_topic(self, topic: str, group: str | None) -> dict[str, Any]:
@@ -65,52 +65,52 @@ class CutoverRoutes:
             plan["reason"] = f"{type(problem).__name__}: {problem}"
         return plan
 
-    async def serve_advance(self, given: dict[str, Any]) -> dict[str, Any]:
+    async def serve_advance(self, query: dict[str, Any]) -> dict[str, Any]:
         """Take the next step of `topic` (and `group`); with `to`, all steps up to that state.
 
         The step to DONE is taken only if `confirmed` is true; without it the answer says under `confirm` what cannot
         be undone. With `read_only`, the topic becomes read-only at the primary once its producers are switched.
         `_parse_step_request` lists the other parameters.
         """
-        topic, group, allow, wait_s = _parse_step_request(given)
-        goal = _parse_goal(given.get("to"))
-        take = partial(self._mover.advance, confirmed=given.get("confirmed") is True, goal=goal)
+        topic, group, allow, wait_s = _parse_step_request(query)
+        goal = _parse_goal(query.get("to"))
+        take = partial(self._mover.advance, confirmed=query.get("confirmed") is True, goal=goal)
         reports: list[StepReport] = []
         while True:
             try:
-                taken = await self._take_steps(take, topic, group, allow, wait_s)
+                new_reports = await self._take_steps(take, topic, group, allow, wait_s)
             except ConfirmationNeeded as needed:
                 return {**self._steps_answer(topic, reports), "done": False, "confirm": str(needed)}
-            reports += taken
+            reports += new_reports
             reached = self._mover.move_file.get_move(topic)
-            if given.get("read_only") and reached.producer_side is Side.TARGET and not reached.is_read_only:
+            if query.get("read_only") and reached.producer_side is Side.TARGET and not reached.is_read_only:
                 await self._change_permission(topic, undo=False)
             state = reached.groups.get(group, reached.state) if group else reached.overall_state
             if (
                 goal is None
-                or not taken
-                or not taken[-1].done
+                or not new_reports
+                or not new_reports[-1].done
                 or state not in FORWARD_STATES
                 or FORWARD_STATES.index(state) >= FORWARD_STATES.index(goal)
             ):
                 return self._steps_answer(topic, reports)
 
-    async def serve_rollback(self, given: dict[str, Any]) -> dict[str, Any]:
+    async def serve_rollback(self, query: dict[str, Any]) -> dict[str, Any]:
         """Undo the last step of `topic` (and `group`); with `all`, every step."""
-        topic, group, allow, wait_s = _parse_step_request(given)
+        topic, group, allow, wait_s = _parse_step_request(query)
         reports = await self._take_steps(self._mover.rollback, topic, group, allow, wait_s)
-        while given.get("all") and all(each.done for each in reports):
+        while query.get("all") and all(report.done for report in reports):
             if self._mover.move_file.get_move(topic).state is MoveState.MIRRORING:
                 break
             reports += await self._take_steps(self._mover.rollback, topic, group, allow, wait_s)
         return self._steps_answer(topic, reports)
 
-    async def serve_read_only(self, given: dict[str, Any]) -> dict[str, Any]:
+    async def serve_read_only(self, query: dict[str, Any]) -> dict[str, Any]:
         """Make `topic` read-only at the primary; with `undo`, writable again."""
-        topic = _parse_name(given, "topic")
+        topic = _parse_name(query, "topic")
         if not topic:
             raise ConsoleError("topic is missing")
-        return await self._change_permission(topic, undo=bool(given.get("undo")))
+        return await self._change_permission(topic, undo=bool(query.get("undo")))
 
     async def _change_permission(self, topic: str, *, undo: bool) -> dict[str, Any]:
         change = self._mover.give_back_write_permission if undo else self._mover.take_write_permission
@@ -146,31 +146,31 @@ class CutoverRoutes:
             "steps": [report.to_dict() for report in reports],
         }
 
-    async def serve_sync(self, given: dict[str, Any]) -> dict[str, Any]:
+    async def serve_sync(self, query: dict[str, Any]) -> dict[str, Any]:
         """Copy topics, groups, offsets and orders to the target; with `dry_run` only show the steps."""
-        topics, groups = parse_names(given.get("topics")) or None, parse_names(given.get("groups")) or None
+        topics, groups = parse_names(query.get("topics")) or None, parse_names(query.get("groups")) or None
         moving = [move.topic for move in self._mover.move_file if not move.is_mirrored]
         try:
-            steps = await self._syncing.run(topics, groups, moving, dry_run=bool(given.get("dry_run")))
+            steps = await self._syncing.run(topics, groups, moving, dry_run=bool(query.get("dry_run")))
         except (*CLUSTER_ERRORS, LookupError) as problem:
             raise ConsoleError(f"{type(problem).__name__}: {problem}", HTTP_BAD_GATEWAY) from problem
         return {"steps": [step.to_dict() for step in steps]}
 
 
-def _parse_step_request(given: dict[str, Any]) -> tuple[str, str | None, list[str], float]:
+def _parse_step_request(query: dict[str, Any]) -> tuple[str, str | None, list[str], float]:
     """Return `topic`, `group`, `allow` (names with commas) and `wait_s`. Raises ConsoleError."""
-    topic, allow = _parse_name(given, "topic"), parse_names(given.get("allow"))
+    topic, allow = _parse_name(query, "topic"), parse_names(query.get("allow"))
     if not topic:
         raise ConsoleError("topic is missing")
-    unknown = [each for each in allow if each not in ALLOWANCES]
+    unknown = [name for name in allow if name not in ALLOWANCES]
     if unknown:
         raise ConsoleError(f"cannot allow {', '.join(unknown)}; pass one of {', '.join(ALLOWANCES)}")
-    return topic, _parse_name(given, "group") or None, allow, _parse_wait(given.get("wait_s") or 0)
+    return topic, _parse_name(query, "group") or None, allow, _parse_wait(query.get("wait_s") or 0)
 
 
-def _parse_name(given: dict[str, Any], name: str) -> str:
+def _parse_name(query: dict[str, Any], name: str) -> str:
     """Return the name of a topic or group, "" if there is none. Raises ConsoleError."""
-    value = given.get(name) or ""
+    value = query.get(name) or ""
     if not isinstance(value, str) or len(value) > MAX_NAME_CHARS:
         raise ConsoleError(f"{name} must be a name of at most {MAX_NAME_CHARS} characters")
     return value
@@ -187,10 +187,10 @@ def _parse_wait(value: Any) -> float:
     return min(wait_s, MAX_WAIT_S)
 
 
-def parse_names(given: Any) -> list[str]:
+def parse_names(value: Any) -> list[str]:
     """Return names from a list, or from a text with commas. Raises ConsoleError."""
     parts = (
-        given if isinstance(given, list) else given.split(",") if isinstance(given, str) else [given or ""]
+        value if isinstance(value, list) else value.split(",") if isinstance(value, str) else [value or ""]
     )
     if not all(isinstance(part, str) and len(part) <= MAX_NAME_CHARS for part in parts):
         raise ConsoleError(f"names must be texts of at most {MAX_NAME_CHARS} characters")
@@ -199,13 +199,13 @@ def parse_names(given: Any) -> list[str]:
     return [name for part in parts if (name := part.strip())]
 
 
-def _parse_goal(given: Any) -> MoveState | None:
-    if not given:
+def _parse_goal(value: Any) -> MoveState | None:
+    if not value:
         return None
     try:
-        state = MoveState(str(given).upper())
+        state = MoveState(str(value).upper())
     except ValueError:
         state = MoveState.ROLLING_BACK
     if state not in FORWARD_STATES:
-        raise ConsoleError(f"{given} is not one of {', '.join(each.value for each in FORWARD_STATES)}")
+        raise ConsoleError(f"{value} is not one of {', '.join(state.value for state in FORWARD_STATES)}")
     return state

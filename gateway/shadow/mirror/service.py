@@ -45,7 +45,7 @@ class ForwardReplication(Protocol):
     async def run(self) -> None:
         """Replicate until cancelled."""
 
-    def figures(self) -> Iterator[Metric]:
+    def collect_metrics(self) -> Iterator[Metric]:
         """Yield metrics."""
 
     def status(self) -> list[dict[str, Any]]:

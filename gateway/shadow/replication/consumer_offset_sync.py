@@ -64,10 +64,10 @@ class ConsumerOffsetSync:
             topic, _, group = name.partition("@")
             if not group or "@" in group or group in TOOL_GROUPS or is_system_group(group):
                 continue
-            known = at_target.get(name, {})
+            target_offsets = at_target.get(name, {})
             for queue_id, offset in offsets.items():
                 end = self._feeds.target_end(broker, topic, queue_id)
-                if end is not None and min(offset, end) > known.get(queue_id, -1):
+                if end is not None and min(offset, end) > target_offsets.get(queue_id, -1):
                     yield topic, group, queue_id, min(offset, end)
 
 

@@ -179,9 +179,11 @@ class FeedSet:
 
     def _start_feed(self, nursery: trio.Nursery, key: QueueKey) -> None:
         broker, topic, queue_id = key
-        place = QueuePlace(broker, self._target_of(broker), topic, queue_id)
-        copier = QueueCopier(self._primary, self._target, place, self._pull_options, self._settings.begin)
-        prepare = partial(ensure_queue, self._primary, self._target, place)
+        queue_place = QueuePlace(broker, self._target_of(broker), topic, queue_id)
+        copier = QueueCopier(
+            self._primary, self._target, queue_place, self._pull_options, self._settings.begin
+        )
+        prepare = partial(ensure_queue, self._primary, self._target, queue_place)
         feed = self.feeds[key] = QueueFeed(copier, self._settings, self._rate_limiter, self._budget, prepare)
         scope = self._scopes[key] = trio.CancelScope()
         nursery.start_soon(_run_in_scope, scope, feed)
@@ -238,7 +240,7 @@ class FeedSet:
             if feed.problem:
                 yield f"{topic} {broker} {queue_id}", feed.problem
 
-    def figures(self) -> Iterator[Metric]:
+    def collect_metrics(self) -> Iterator[Metric]:
         """Yield metrics about all queues."""
         messages = size_bytes = behind = failures = 0
         phases = dict.fromkeys(FeedPhase, 0)
@@ -264,17 +266,19 @@ async def _run_in_scope(scope: trio.CancelScope, feed: QueueFeed) -> None:
         await feed.run()
 
 
-async def ensure_queue(primary: Cluster, target: Cluster, place: QueuePlace) -> None:
+async def ensure_queue(primary: Cluster, target: Cluster, queue_place: QueuePlace) -> None:
     """Create the topic at the target, or add the primary's queues if it lacks this one; change nothing else.
 
     Raises CLUSTER_ERRORS of `cluster`, KeyError for an unknown broker.
     """
     try:
-        config = (await target.ask_broker(place.target_broker, GetTopicConfig(topic=place.topic))).data
+        config = (
+            await target.ask_broker(queue_place.target_broker, GetTopicConfig(topic=queue_place.topic))
+        ).data
     except RequestError as refused:
         if refused.code != ResponseCode.TOPIC_NOT_EXIST:
             raise
     else:
-        if place.queue_id < max(config.read_queue_nums, config.write_queue_nums):
+        if queue_place.queue_id < max(config.read_queue_nums, config.write_queue_nums):
             return
-    await copy_topic(primary, target, place.broker, place.target_broker, place.topic)
+    await copy_topic(primary, target, queue_place.broker, queue_place.target_broker, queue_place.topic)

@@ -73,11 +73,13 @@ class PullOptions(NamedTuple):
     batch_messages: int = 32
 
     def build_pull(
-        self, place: QueuePlace, offset: int, wait_ms: int, max_messages: int | None = None
+        self, queue_place: QueuePlace, offset: int, wait_ms: int, max_messages: int | None = None
     ) -> PullMessage:
         """Return a pull from an offset on, of at most ``max_messages``, that waits up to ``wait_ms`` for a message."""
         count = self.batch_messages if max_messages is None else min(max_messages, self.batch_messages)
-        return read_only_pull(place.topic, place.queue_id, offset, count, wait_ms=wait_ms, group=self.group)
+        return read_only_pull(
+            queue_place.topic, queue_place.queue_id, offset, count, wait_ms=wait_ms, group=self.group
+        )
 
 
 class QueueCopier:
@@ -91,7 +93,7 @@ class QueueCopier:
         self,
         primary: Cluster,
         target: Cluster,
-        place: QueuePlace,
+        queue_place: QueuePlace,
         pull_options: PullOptions,
         begin: str = "history",
     ) -> None:
@@ -100,7 +102,7 @@ class QueueCopier:
         self._pull_options = pull_options
         self._begin = begin
         self._initial_offset: int | None = None
-        self.place = place
+        self.queue_place = queue_place
         self.primary_min = 0
         self.primary_end = 0
         self.target_end = 0
@@ -124,10 +126,10 @@ class QueueCopier:
 
         Raises CLUSTER_ERRORS of `cluster`, KeyError for an unknown broker, QueueStuck when the target is ahead.
         """
-        place = self.place
-        self.target_end = await _fetch_end_offset(self._target, place.target_broker, place)
-        self.primary_min = await _fetch_min_offset(self._primary, place.broker, place)
-        self.primary_end = await _fetch_end_offset(self._primary, place.broker, place)
+        queue_place = self.queue_place
+        self.target_end = await _fetch_end_offset(self._target, queue_place.target_broker, queue_place)
+        self.primary_min = await _fetch_min_offset(self._primary, queue_place.broker, queue_place)
+        self.primary_end = await _fetch_end_offset(self._primary, queue_place.broker, queue_place)
         if self.target_end > self.primary_end:
             ahead = self.target_end - self.primary_end
             self.position = self.target_end
@@ -145,12 +147,15 @@ class QueueCopier:
 
         Waits up to ``wait_ms`` for a message. Raises what `refresh_offsets` raises.
         """
-        place = self.place
-        request = self._pull_options.build_pull(place, self.position, wait_ms)
-        reply = await self._primary.ask_broker(place.broker, request, wait_ms / 1000 + REQUEST_MARGIN_S)
+        queue_place = self.queue_place
+        request = self._pull_options.build_pull(queue_place, self.position, wait_ms)
+        reply = await self._primary.ask_broker(queue_place.broker, request, wait_ms / 1000 + REQUEST_MARGIN_S)
         self.primary_min, self.primary_end = reply.min_offset, reply.max_offset
         if reply.code == ResponseCode.PULL_NOT_FOUND:
-            if await _fetch_end_offset(self._target, place.target_broker, place) != self.target_end:
+            if (
+                await _fetch_end_offset(self._target, queue_place.target_broker, queue_place)
+                != self.target_end
+            ):
                 await self.refresh_offsets()
             return 0
         if reply.code == ResponseCode.SUCCESS and reply.body:
@@ -170,9 +175,9 @@ class QueueCopier:
 
         Raises CLUSTER_ERRORS of `cluster`, KeyError for an unknown broker.
         """
-        place = self.place
+        queue_place = self.queue_place
         reply = await self._primary.ask_broker(
-            place.broker, self._pull_options.build_pull(place, offset, 0, max_messages)
+            queue_place.broker, self._pull_options.build_pull(queue_place, offset, 0, max_messages)
         )
         # Answers may overtake each other.
         self.primary_min = max(self.primary_min, reply.min_offset)
@@ -187,12 +192,15 @@ class QueueCopier:
 
         Return the number of messages new at the target. Raises what `refresh_offsets` raises.
         """
-        place, first = self.place, runs[0].first
+        queue_place, first = self.queue_place, runs[0].first
         request = PutMessagesAtOffsets(
-            topic=place.topic, queue_id=place.queue_id, first_offset=first, reset=first > self.target_end
+            topic=queue_place.topic,
+            queue_id=queue_place.queue_id,
+            first_offset=first,
+            reset=first > self.target_end,
         )
         request.body = runs[0].body if len(runs) == 1 else b"".join(run.body for run in runs)
-        reply = await self._target.ask_broker(place.target_broker, request)
+        reply = await self._target.ask_broker(queue_place.target_broker, request)
         if reply.code == UNEXPECTED_OFFSET:
             await self.refresh_offsets()
             return 0
@@ -214,13 +222,13 @@ class QueueCopier:
             raise QueueStuck(f"the primary has no message at offset {before}, but earlier and later ones")
 
 
-async def _fetch_end_offset(cluster: Cluster, broker: str, place: QueuePlace) -> int:
-    request = GetMaxOffset(topic=place.topic, queue_id=place.queue_id)
+async def _fetch_end_offset(cluster: Cluster, broker: str, queue_place: QueuePlace) -> int:
+    request = GetMaxOffset(topic=queue_place.topic, queue_id=queue_place.queue_id)
     return max(0, (await cluster.ask_broker(broker, request)).offset)
 
 
-async def _fetch_min_offset(cluster: Cluster, broker: str, place: QueuePlace) -> int:
-    request = GetMinOffset(topic=place.topic, queue_id=place.queue_id)
+async def _fetch_min_offset(cluster: Cluster, broker: str, queue_place: QueuePlace) -> int:
+    request = GetMinOffset(topic=queue_place.topic, queue_id=queue_place.queue_id)
     return max(0, (await cluster.ask_broker(broker, request)).offset)
 
 

@@ -98,9 +98,9 @@ class ReplicationWriter:
         with trio.move_on_after(self._hold_s):
             async with trio.open_nursery() as nursery:
                 for (topic, queue_id), offset in last.items():
-                    place = self._broker, topic, queue_id, offset
+                    position = self._broker, topic, queue_id, offset
                     nursery.start_soon(
-                        partial(self._feeds.wait_until, *place, urgent=self._holds_answers(topic))
+                        partial(self._feeds.wait_until, *position, urgent=self._holds_answers(topic))
                     )
 
     def _is_worth_waiting(self, subject: Subject) -> bool:

@@ -92,9 +92,9 @@ class ReplicationService:
             with contextlib.suppress(*CLUSTER_ERRORS, LookupError):  # the feeds report an unreachable side
                 await self.offset_sync.sync_offsets()
 
-    def figures(self) -> Iterator[Metric]:
+    def collect_metrics(self) -> Iterator[Metric]:
         """Yield the metrics of the feeds, and the number of consumer offsets moved by comparing tables."""
-        yield from self.feeds.figures()
+        yield from self.feeds.collect_metrics()
         yield Metric(
             "replication_offsets_total",
             self.offset_sync.moved_total,

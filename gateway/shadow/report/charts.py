@@ -87,16 +87,16 @@ BREAKER_METRIC: Final = "mirror_breaker_open"
 
 def find_outages(series: Mapping[str, Any]) -> list[tuple[float, float]]:
     """Return the times in ms during which the circuit breaker of any stream was open."""
-    times, found = series["times_ms"], list[tuple[float, float]]()
+    times, outages = series["times_ms"], list[tuple[float, float]]()
     for at, value in enumerate(series["metrics"].get(BREAKER_METRIC, [])):
         if value:
             start = times[max(0, at - 1)]
-            found[-1:] = (
-                [(found[-1][0], times[at])]
-                if found and found[-1][1] >= start
-                else [*found[-1:], (start, times[at])]
+            outages[-1:] = (
+                [(outages[-1][0], times[at])]
+                if outages and outages[-1][1] >= start
+                else [*outages[-1:], (start, times[at])]
             )
-    return found
+    return outages
 
 
 def comparison_chart(series: Mapping[str, Any], marks: Mapping[int, float]) -> Plot:
@@ -172,11 +172,11 @@ def topic_chart(series: Mapping[str, Any], marks: Mapping[int, float]) -> Plot:
 def busiest_topics(series: Mapping[str, Any]) -> list[str]:
     """Return the topics with most requests that have points, busiest first."""
     totals = {
-        name: each["sends"] + each["pulls"]
-        for name, each in series["totals"].items()
+        name: counts["sends"] + counts["pulls"]
+        for name, counts in series["totals"].items()
         if name != ALL_TOPICS
         and name in series["topics"]
-        and (each["sends"] or each["pulls"] or each["compared"])
+        and (counts["sends"] or counts["pulls"] or counts["compared"])
     }
     ranked = sorted((name for name in totals if name != OTHER_TOPICS), key=lambda name: (-totals[name], name))
     return ranked[:MAX_TOPIC_LINES] + ([OTHER_TOPICS] if totals.get(OTHER_TOPICS) else [])
@@ -210,12 +210,12 @@ def event_marks(events: Sequence[Mapping[str, Any]]) -> dict[int, float]:
 
 
 def _mean_highest_last(values: Values) -> tuple[float | None, float | None, float | None]:
-    there = [each for each in values if each is not None]
-    if not there:
+    present = [value for value in values if value is not None]
+    if not present:
         return None, None, None
-    return sum(there) / len(there), max(there), there[-1]
+    return sum(present) / len(present), max(present), present[-1]
 
 
 def _topic_columns(series: Mapping[str, Any], topic: str) -> Numbers:
-    found: Numbers = series["topics"].get(topic, {})
-    return found
+    columns: Numbers = series["topics"].get(topic, {})
+    return columns

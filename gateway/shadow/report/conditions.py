@@ -42,25 +42,25 @@ def failed_conditions(conditions: Iterable[Condition], metrics: Mapping[str, flo
                     f'"{name}" needs the result of a parity check: pass --parity FILE, which '
                     '"rmq-gateway shadow parity --json > FILE" writes'
                 )
-            plain = [each for each in metrics if "[" not in each]
+            plain = [name for name in metrics if "[" not in name]
             raise ValueError(f'unknown metric "{name}"{suggest_name(name, metrics if scope else plain)}')
         return metrics[name]
 
-    found = []
+    failures = []
     for condition in conditions:
         value = condition.value(look_up)
         if math.isnan(value):
-            found.append(f"{condition}: {condition.name} has no value yet")
+            failures.append(f"{condition}: {condition.name} has no value yet")
         elif condition.holds(value):
-            found.append(f"{condition}: {condition.name} is {value:g}")
-    return found
+            failures.append(f"{condition}: {condition.name} is {value:g}")
+    return failures
 
 
 def _parse_all(
-    _context: click.Context, _parameter: click.Parameter, given: tuple[str, ...]
+    _context: click.Context, _parameter: click.Parameter, texts: tuple[str, ...]
 ) -> list[Condition]:
     try:
-        return [_rename_metrics(parse_condition(text)) for text in given]
+        return [_rename_metrics(parse_condition(text)) for text in texts]
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
 
@@ -101,10 +101,10 @@ def exit_if(conditions: Iterable[Condition], metrics: Mapping[str, float]) -> No
     Raises UsageError (exit code 2) for an unknown metric.
     """
     try:
-        found = failed_conditions(conditions, metrics)
+        failures = failed_conditions(conditions, metrics)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    for line in found:
+    for line in failures:
         click.echo(f"failed: {line}", err=True)
-    if found:
+    if failures:
         raise click.exceptions.Exit(ExitCode.REFUSED)

@@ -74,12 +74,12 @@ CHAPTERS: Final = (
 def render_report(report: Report) -> str:
     """Return the page. Raises ClickException without matplotlib."""
     import_optional("matplotlib")
-    known = {"problems", *(name for chapter in CHAPTERS for name in chapter.sections)}
-    others = [name for name in report["sections"] if name not in known]
+    chapter_sections = {"problems", *(name for chapter in CHAPTERS for name in chapter.sections)}
+    other_sections = [name for name in report["sections"] if name not in chapter_sections]
     body = [
         _page_header(report),
         render_verdict(judge_run(report)),
-        _navigation(others),
+        _navigation(other_sections),
         _summary_cards(report),
     ]
     body += [_render_chapter(report, chapter) for chapter in CHAPTERS]
@@ -87,7 +87,7 @@ def render_report(report: Report) -> str:
         _wrap_section(
             f"part-{name}", tables.label_of(name).capitalize(), tables.render_value(report["sections"][name])
         )
-        for name in others
+        for name in other_sections
     ]
     body += [_event_table(report), _metric_table(report), _configuration_tables(report)]
     return render_document(report["title"], body, "Made by rocketmq-gateway. Times are UTC.")
@@ -100,25 +100,25 @@ def _page_header(report: Report) -> str:
     return f'<header><h1>{escape(report["title"])}</h1><p>{escape(sides)}</p><p class="about">{when}</p></header>'
 
 
-def _navigation(others: list[str]) -> str:
+def _navigation(other_sections: list[str]) -> str:
     places = [(chapter.name, chapter.title) for chapter in CHAPTERS]
-    places += [(f"part-{name}", tables.label_of(name).capitalize()) for name in others]
+    places += [(f"part-{name}", tables.label_of(name).capitalize()) for name in other_sections]
     places += [("events", "Events"), ("metrics", "All metrics"), ("configuration", "Configuration")]
     links = "".join(f'<a href="#{escape(name)}">{escape(title)}</a>' for name, title in places)
     return f'<nav aria-label="Contents">{links}</nav>'
 
 
 def _summary_cards(report: Report) -> str:
-    figures = named_metrics(report)
+    metrics = named_metrics(report)
     moods: dict[bool | None, Mood] = {True: "good", False: "bad", None: ""}
     return render_cards(
-        (number, meaning, moods[is_good]) for number, meaning, is_good in _key_numbers(figures)
+        (number, meaning, moods[is_good]) for number, meaning, is_good in _key_numbers(metrics)
     )
 
 
-def _key_numbers(figures: Mapping[str, float]) -> Iterator[tuple[str, str, bool | None]]:
+def _key_numbers(metrics: Mapping[str, float]) -> Iterator[tuple[str, str, bool | None]]:
     """Yield the numbers at the top of the page: text, meaning, and whether it is good (None: neither)."""
-    get = figures.get
+    get = metrics.get
     yield _format_whole(get("sends")), "sends", None
     yield _format_whole(get("pulls")), "reads", None
     refused = get("refused", 0)
@@ -134,8 +134,8 @@ def _key_numbers(figures: Mapping[str, float]) -> Iterator[tuple[str, str, bool 
             f"of {_format_whole(get('compared'))} comparisons differ",
             not rate,
         )
-    if "parity.holds" in figures:
-        yield ("yes" if figures["parity.holds"] else "no"), "parity holds", bool(figures["parity.holds"])
+    if "parity.holds" in metrics:
+        yield ("yes" if metrics["parity.holds"] else "no"), "parity holds", bool(metrics["parity.holds"])
     if get("sends"):
         yield _format_ms(get("primary_p99_ms")), "p99 of sends at the primary", None
         yield _format_ms(get("p99_added_ms")), "p99 of the gateway overhead", None
@@ -158,8 +158,8 @@ def _render_chapter(report: Report, chapter: Chapter) -> str:
     return _wrap_section(chapter.name, chapter.title, "".join(parts))
 
 
-def _plot_with_table(given: Plot, step_s: int) -> str:
-    plot = charts.drop_empty_panels(given)
+def _plot_with_table(full_plot: Plot, step_s: int) -> str:
+    plot = charts.drop_empty_panels(full_plot)
     if not plot.panels:
         return f'<p class="none">{escape(plot.title)}: no data in this period.</p>'
     rows = charts.summarize_plot(plot)
@@ -191,7 +191,8 @@ def _topic_table(totals: Mapping[str, Mapping[str, float | None]]) -> str:
 
 def _event_table(report: Report) -> str:
     rows = [
-        [number, format_time(each["at_ms"]), each["text"]] for number, each in enumerate(report["events"], 1)
+        [number, format_time(event["at_ms"]), event["text"]]
+        for number, event in enumerate(report["events"], 1)
     ]
     about = '<p class="about">Changes of state; plots mark the latest ones by their numbers.</p>'
     shown = render_table(["number", "time", "event"], rows) if rows else '<p class="none">No events.</p>'
@@ -201,12 +202,12 @@ def _event_table(report: Report) -> str:
 def _metric_table(report: Report) -> str:
     rows = [
         [
-            each["name"],
-            ", ".join(f"{name}={value}" for name, value in each["labels"].items()),
-            each["value"],
-            each["meaning"],
+            metric["name"],
+            ", ".join(f"{name}={value}" for name, value in metric["labels"].items()),
+            metric["value"],
+            metric["meaning"],
         ]
-        for each in report["metrics"]
+        for metric in report["metrics"]
     ]
     shown = render_table(["metric", "labels", "value", "meaning"], rows)
     about = '<p class="about">The values of <code>/metrics</code> at the end.</p>'
@@ -234,21 +235,21 @@ def _comparison_section(section: Mapping[str, Any]) -> str:
     """Return differences by request and field, latencies of each side, and fields learned to be noise."""
     requests = section.get("requests", [])
     rows = [
-        {"request": each["request"], "field": field, "differences": count}
-        for each in requests
-        for field, count in each.get("fields", {}).items()
+        {"request": row["request"], "field": field, "differences": count}
+        for row in requests
+        for field, count in row.get("fields", {}).items()
     ]
-    counts = [{name: each.get(name) for name in ("request", "compared", "differing")} for each in requests]
+    counts = [{name: row.get(name) for name in ("request", "compared", "differing")} for row in requests]
     took = [
         {
             **row,
             **{
                 f"{who} {quantile}, ms": value
-                for who, some in each["latency_ms"].items()
+                for who, some in request["latency_ms"].items()
                 for quantile, value in some.items()
             },
         }
-        for row, each in zip(counts, requests, strict=True)
+        for row, request in zip(counts, requests, strict=True)
     ]
     rest = {name: value for name, value in section.items() if name != "requests"}
     differing = tables.render_value(sorted(rows, key=lambda row: -row["differences"]))
@@ -283,7 +284,10 @@ def _format_range(value: Any) -> Any:
 
 def _format_differences(differences: list[Mapping[str, Any]]) -> str:
     """Format the fields that differ as one text, the primary's value first."""
-    return "; ".join(f"{each['name']}: {each['primary']} / {each['target']}" for each in differences)
+    return "; ".join(
+        f"{difference['name']}: {difference['primary']} / {difference['target']}"
+        for difference in differences
+    )
 
 
 def _parity_section(section: Mapping[str, Any]) -> str:

@@ -84,7 +84,7 @@ def format_line(live: LiveState) -> str:
     when = time.strftime("%H:%M:%S", time.gmtime(live["at_ms"] / 1000)) if "at_ms" in live else NO_VALUE
     if "problem" in live:
         return f"{when} {live['problem']}"
-    problems = [f"PROBLEM: {each['problem']}" for each in _problems_of(live)]
+    problems = [f"PROBLEM: {problem['problem']}" for problem in _problems_of(live)]
     everything = live.get("topics", {}).get(ALL_TOPICS, {})
     numbers = [f"{name}={format_number(everything.get(name))}" for name in COLUMN_LABELS]
     states = [f"{name}: {text}" for name, text in _section_texts(live)]
@@ -168,15 +168,15 @@ def _render_heading(live: LiveState) -> "RenderableType":
 
 
 def _problems_of(live: LiveState) -> list[Mapping[str, str]]:
-    found: list[Mapping[str, str]] = live.get("sections", {}).get(PROBLEMS, [])
-    return found
+    problems: list[Mapping[str, str]] = live.get("sections", {}).get(PROBLEMS, [])
+    return problems
 
 
 def _render_problems(live: LiveState) -> "Iterator[RenderableType]":
     """Yield the problems in red, each as long as it is."""
-    for each in _problems_of(live):
+    for problem in _problems_of(live):
         yield import_optional("rich.text").Text(
-            f"Problem ({each['part']}): {each['problem']}", style="bold red"
+            f"Problem ({problem['part']}): {problem['problem']}", style="bold red"
         )
 
 
@@ -231,7 +231,7 @@ def _render_section(name: str, value: Any, width: int) -> "RenderableType":
         parts.append(
             text(
                 "  ".join(
-                    f"{label_of(key)} {_format_cell(display_value(key, each))}" for key, each in plain.items()
+                    f"{label_of(key)} {_format_cell(display_value(key, item))}" for key, item in plain.items()
                 )
             )
         )
@@ -248,15 +248,15 @@ def _split_section(value: Any) -> tuple[dict[str, Any], dict[str, list[Mapping[s
     if not isinstance(value, Mapping):
         return {"": value}, {}
     plain, rows = {}, {}
-    for key, each in value.items():
-        if isinstance(each, list) and each and isinstance(each[0], Mapping):
-            rows[key] = each
+    for key, item in value.items():
+        if isinstance(item, list) and item and isinstance(item[0], Mapping):
+            rows[key] = item
         elif (
-            isinstance(each, Mapping) and each and all(isinstance(inner, Mapping) for inner in each.values())
+            isinstance(item, Mapping) and item and all(isinstance(inner, Mapping) for inner in item.values())
         ):
-            rows[key] = [{"name": name, **inner} for name, inner in each.items()]
+            rows[key] = [{"name": name, **inner} for name, inner in item.items()]
         else:
-            plain[key] = each
+            plain[key] = item
     return plain, rows
 
 
@@ -272,7 +272,7 @@ def _render_rows(title: str, rows: list[Mapping[str, Any]], width: int) -> "Rend
     rows = sorted(rows, key=_row_rank)
     reasons = [text for row in rows[:MAX_TOPICS] for text in _reasons_of(row)]
     rows = [
-        {name: _format_cell(display_value(name, each)) for name, each in row.items() if name not in REASONS}
+        {name: _format_cell(display_value(name, item)) for name, item in row.items() if name not in REASONS}
         for row in rows[: MAX_TOPICS + 1]
     ]
     names = _fitting_names(rows, width)
@@ -318,7 +318,7 @@ def _format_cell(value: Any) -> str:
     if value is None or isinstance(value, int | float):
         return format_number(value)
     if isinstance(value, Mapping):
-        return ", ".join(f"{label_of(str(key))} {_format_cell(each)}" for key, each in value.items())
+        return ", ".join(f"{label_of(str(key))} {_format_cell(item)}" for key, item in value.items())
     if isinstance(value, list | tuple):
         return ", ".join(map(_format_cell, value))
     return str(value)
@@ -331,7 +331,7 @@ def _section_texts(live: LiveState) -> Iterator[tuple[str, str]]:
             continue
         plain, rows = _split_section(value)
         texts = [
-            f"{key}={_format_cell(each)}" for key, each in plain.items() if each not in (None, "", [], {})
+            f"{key}={_format_cell(item)}" for key, item in plain.items() if item not in (None, "", [], {})
         ]
         texts += [f"{key}={len(table)}" for key, table in rows.items()]
         if texts:

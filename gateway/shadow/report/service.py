@@ -44,18 +44,18 @@ class ReportService:
         report: ReportSettings,
         configuration: Any,
         hub: Hub,
-        figures: MetricRegistry,
+        registry: MetricRegistry,
     ) -> None:
         if report.file:
             import_optional("matplotlib")
         self.tasks = TaskSupervisor("report")
         self._settings = report
-        self.console = Console(console, figures, METRIC_PREFIX)
+        self.console = Console(console, registry, METRIC_PREFIX)
         self.events = EventLog()
         self._changes: list[StateChanges] = []
-        self.series = TrafficSeries(figures, topics=report.topics) if report.series else None
+        self.series = TrafficSeries(registry, topics=report.topics) if report.series else None
         self.snapshot = ReportSnapshot(
-            figures,
+            registry,
             self.series,
             self.events,
             title=report.title,
@@ -67,7 +67,7 @@ class ReportService:
         self.watch_states(self._problem_states, "solved")
         if self.series is not None:
             hub.add_observer(self.series)
-            figures.register(self.series.figures)
+            registry.register(self.series.collect_metrics)
 
     def add_section(self, name: str, function: Callable[[], Any]) -> None:
         """Show what ``function`` returns at `/status`, in the live view and in the report.
@@ -78,7 +78,7 @@ class ReportService:
         self.snapshot.add_section(name, function)
 
     def _problem_states(self) -> dict[str, str]:
-        return {f"problem: {each['problem']}": "appeared" for each in self.problems.to_json()}
+        return {f"problem: {problem['problem']}": "appeared" for problem in self.problems.to_json()}
 
     def show_mirror(self, mirror: Mirror) -> None:
         """Count outcomes, show streams and diverged queues, and note changes of modes and circuit breakers."""
@@ -219,11 +219,13 @@ class Problems:
 
     def to_json(self) -> list[dict[str, Any]]:
         """Return at most `MAX_PROBLEMS` problems; a sentence that several parts say appears once."""
-        found: dict[str, str] = {}
+        part_by_sentence: dict[str, str] = {}
         for part, source in self._sources:
             for sentence in _sentences(part, source):
-                found.setdefault(sentence[:MAX_PROBLEM_CHARS], part)
-        return [{"part": part, "problem": sentence} for sentence, part in found.items()][:MAX_PROBLEMS]
+                part_by_sentence.setdefault(sentence[:MAX_PROBLEM_CHARS], part)
+        return [{"part": part, "problem": sentence} for sentence, part in part_by_sentence.items()][
+            :MAX_PROBLEMS
+        ]
 
 
 def _sentences(part: str, source: ProblemSource) -> Iterator[str]:

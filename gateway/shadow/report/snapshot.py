@@ -57,14 +57,14 @@ class ReportSnapshot:
 
     def __init__(
         self,
-        figures: MetricRegistry,
+        registry: MetricRegistry,
         series: TrafficSeries | None,
         events: EventLog,
         *,
         title: str,
         configuration: dict[str, Any],
     ) -> None:
-        self._figures = figures
+        self._registry = registry
         self._series = series
         self._events = events
         self._title = title
@@ -93,9 +93,9 @@ class ReportSnapshot:
     async def build(self) -> dict[str, Any]:
         """Return everything as it is now, yielding to other tasks in between so that no request waits for it."""
         # The report contains the numbers of the series already, as totals by topic.
-        own_source = None if self._series is None else self._series.figures
-        collected = await self._figures.collect_in_slices(leave_out=own_source)
-        shown = [dataclasses.asdict(each) for each in collected if isinstance(each, Metric)]
+        own_source = None if self._series is None else self._series.collect_metrics
+        collected = await self._registry.collect_in_slices(leave_out=own_source)
+        shown = [dataclasses.asdict(metric) for metric in collected if isinstance(metric, Metric)]
         sections = {}
         for name, function in self._sections.items():
             sections[name] = orjson.Fragment(
@@ -137,15 +137,15 @@ def without_secrets(settings: Any) -> Any:
     if dataclasses.is_dataclass(settings) and not isinstance(settings, type):
         declared = settings_of(type(settings))
         return {
-            each.name: _mask_secret(getattr(settings, each.name))
-            if each.name in declared and declared[each.name].secret
-            else without_secrets(getattr(settings, each.name))
-            for each in dataclasses.fields(settings)
+            item.name: _mask_secret(getattr(settings, item.name))
+            if item.name in declared and declared[item.name].secret
+            else without_secrets(getattr(settings, item.name))
+            for item in dataclasses.fields(settings)
         }
     if isinstance(settings, dict):
         return {str(key): without_secrets(value) for key, value in settings.items()}
     if isinstance(settings, list | tuple):
-        return [without_secrets(each) for each in settings]
+        return [without_secrets(item) for item in settings]
     return settings if isinstance(settings, str | int | float | bool | None) else str(settings)
 
 
@@ -159,19 +159,19 @@ def named_metrics(report: Mapping[str, Any]) -> dict[str, float]:
     Numbers of a topic are ``name[topic]``, metrics have their own names with all labels added up, and numbers of
     sections are ``section.name``.
     """
-    found: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     for name, section in report["sections"].items():
-        found.update(_flatten_numbers(name, section))
-    for each in report["metrics"]:
-        found[each["name"]] = found.get(each["name"], 0.0) + each["value"]
+        metrics.update(_flatten_numbers(name, section))
+    for metric in report["metrics"]:
+        metrics[metric["name"]] = metrics.get(metric["name"], 0.0) + metric["value"]
     for name, other in METRIC_ALIASES.items():
-        if other in found:
-            found[name] = found[other]
+        if other in metrics:
+            metrics[name] = metrics[other]
     for topic, totals in ((report.get("series") or {}).get("totals") or {}).items():
         suffix = "" if topic == "(all)" else f"[{topic}]"
         for name, value in _topic_metrics(totals).items():
-            found[name + suffix] = math.nan if value is None else value
-    return found
+            metrics[name + suffix] = math.nan if value is None else value
+    return metrics
 
 
 def _flatten_numbers(prefix: str, value: Any) -> Iterator[tuple[str, float]]:

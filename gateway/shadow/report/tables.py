@@ -41,25 +41,25 @@ def label_of(name: str) -> str:
     return LABELS.get(name, name.replace("_", " "))
 
 
-def display_value(name: str, given: Any) -> Any:
+def display_value(name: str, value: Any) -> Any:
     """Return a value as tables show it: times (`…_ms` since 1970) as dates in UTC, codes without grouping."""
-    if name.endswith("_ms") and isinstance(given, int | float) and given >= MIN_EPOCH_MS:
-        return datetime.fromtimestamp(given / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
-    return str(given) if name == "code" else given
+    if name.endswith("_ms") and isinstance(value, int | float) and value >= MIN_EPOCH_MS:
+        return datetime.fromtimestamp(value / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return str(value) if name == "code" else value
 
 
-def render_value(given: Any) -> str:
+def render_value(value: Any) -> str:
     """Return any JSON value as HTML: mappings as name-value lists, lists of mappings as tables, the rest as text.
 
     Nested mappings get headings of their own.
     """
-    if isinstance(given, Mapping):
-        return _render_mapping(given)
-    if isinstance(given, list) and given and all(isinstance(each, Mapping) for each in given):
-        return rows_table(given)
-    if isinstance(given, list) and not given:
+    if isinstance(value, Mapping):
+        return _render_mapping(value)
+    if isinstance(value, list) and value and all(isinstance(row, Mapping) for row in value):
+        return rows_table(value)
+    if isinstance(value, list) and not value:
         return '<p class="none">None.</p>'
-    return f"<p>{render_cell(given)}</p>"
+    return f"<p>{render_cell(value)}</p>"
 
 
 def rows_table(rows: Sequence[Mapping[str, Any]], caption: str = "") -> str:
@@ -77,36 +77,36 @@ def is_bad_row(row: Mapping[str, Any]) -> bool:
     return row.get("failing") is True or row.get("phase") in BAD_PHASES or row.get("breaker") in BAD_BREAKERS
 
 
-def _render_mapping(given: Mapping[str, Any]) -> str:
-    if not given:
+def _render_mapping(value: Mapping[str, Any]) -> str:
+    if not value:
         return '<p class="none">None.</p>'
-    inner = {name: each for name, each in given.items() if _needs_heading(each)}
-    plain = {name: each for name, each in given.items() if name not in inner}
+    inner = {name: item for name, item in value.items() if _needs_heading(item)}
+    plain = {name: item for name, item in value.items() if name not in inner}
     parts = []
     if plain:
         items = "".join(
-            f"<div><dt>{escape(label_of(str(name)))}</dt><dd>{render_cell(display_value(name, each))}</dd></div>"
-            for name, each in plain.items()
+            f"<div><dt>{escape(label_of(str(name)))}</dt><dd>{render_cell(display_value(name, item))}</dd></div>"
+            for name, item in plain.items()
         )
         parts.append(f"<dl>{items}</dl>")
-    if inner and all(_is_flat(each) for each in inner.values()) and len(inner) > 1:
-        parts.append(rows_table([{"": name, **each} for name, each in inner.items()]))
+    if inner and all(_is_flat(item) for item in inner.values()) and len(inner) > 1:
+        parts.append(rows_table([{"": name, **item} for name, item in inner.items()]))
     else:
         parts += [
-            f"<h4>{escape(label_of(str(name)))}</h4>{render_value(each)}" for name, each in inner.items()
+            f"<h4>{escape(label_of(str(name)))}</h4>{render_value(item)}" for name, item in inner.items()
         ]
     return "".join(parts)
 
 
-def _needs_heading(given: Any) -> bool:
+def _needs_heading(value: Any) -> bool:
     """Return whether a value needs a heading of its own."""
-    return (isinstance(given, Mapping) and bool(given)) or (
-        isinstance(given, list) and bool(given) and isinstance(given[0], Mapping)
+    return (isinstance(value, Mapping) and bool(value)) or (
+        isinstance(value, list) and bool(value) and isinstance(value[0], Mapping)
     )
 
 
-def _is_flat(given: Any) -> bool:
-    return isinstance(given, Mapping) and not any(_needs_heading(each) for each in given.values())
+def _is_flat(value: Any) -> bool:
+    return isinstance(value, Mapping) and not any(_needs_heading(item) for item in value.values())
 
 
 def _is_time(rows: Sequence[Mapping[str, Any]], name: str) -> bool:

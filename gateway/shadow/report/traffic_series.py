@@ -42,7 +42,7 @@ REQUEST_KINDS: Final = {
     200050: (PULL, *_TOPIC),
 }
 """Sends and reads by request code, with the header field that names their topic."""
-SEND_CODES: Final = frozenset(code for code, known in REQUEST_KINDS.items() if known[0] is SEND)
+SEND_CODES: Final = frozenset(code for code, kind in REQUEST_KINDS.items() if kind[0] is SEND)
 _NOT_REFUSALS: Final = STORED_CODES | {
     ResponseCode.PULL_NOT_FOUND,
     ResponseCode.PULL_RETRY_IMMEDIATELY,
@@ -56,8 +56,8 @@ _CODE_PATTERN: Final = re.compile(rb'"code"\s*:\s*(-?\d{1,10})')
 
 def peek_topic(exchange: Exchange) -> bytes:
     """Return the topic of a send or a read as UTF-8; empty for other requests and for unreadable ones."""
-    known = REQUEST_KINDS.get(exchange.code)
-    return b"" if known is None else peek_named_topic(exchange, known[1], known[2])
+    kind = REQUEST_KINDS.get(exchange.code)
+    return b"" if kind is None else peek_named_topic(exchange, kind[1], kind[2])
 
 
 def peek_named_topic(exchange: Exchange, name: str, quoted: bytes) -> bytes:
@@ -81,8 +81,8 @@ def is_refusal(answer: bytes) -> bool:
         return False
     if answer[4] != JSON_HEADER_TYPE:
         return int.from_bytes(answer[8:10], "big", signed=True) not in _NOT_REFUSALS
-    found = _CODE_PATTERN.search(answer, 8, 8 + int.from_bytes(answer[5:8], "big"))
-    return found is not None and int(found[1]) not in _NOT_REFUSALS
+    match = _CODE_PATTERN.search(answer, 8, 8 + int.from_bytes(answer[5:8], "big"))
+    return match is not None and int(match[1]) not in _NOT_REFUSALS
 
 
 RESOLUTIONS: Final = ((1, 900), (10, 1080), (60, 1440))
@@ -261,16 +261,16 @@ class TrafficSeries:
 
     def __init__(
         self,
-        figures: MetricRegistry,
+        registry: MetricRegistry,
         *,
         topics: int = 32,
         wall_ms: Callable[[], float] = lambda: time.time() * 1000,
     ) -> None:
-        self._figures = figures
+        self._registry = registry
         self._max_topics = topics
         self._wall_ms = wall_ms
         self._tallies: dict[bytes, TopicTally] = {}
-        self._others = TopicTally()
+        self._other_topics = TopicTally()
         self._untallied_latencies = {kind: LatencyHistogram() for kind in (PULL, OTHER)}
         self._rings: list[_PointRing] = []
         self.started_ms = wall_ms()
@@ -283,16 +283,16 @@ class TrafficSeries:
         """Count an exchange (2 us)."""
         if exchange.reverse:
             return
-        known = REQUEST_KINDS.get(exchange.code)
+        kind = REQUEST_KINDS.get(exchange.code)
         answer = exchange.answer
-        if known is None:
+        if kind is None:
             self._count_other(exchange)
             return
-        topic = peek_named_topic(exchange, known[1], known[2])
+        topic = peek_named_topic(exchange, kind[1], kind[2])
         tally = self._tallies.get(topic) or self._tally_of(topic)
         if answer is not None and not answer.startswith(SUCCESS_PREFIX, 8):
             tally.refused += is_refusal(answer)
-        if known[0] is PULL:
+        if kind[0] is PULL:
             tally.pulls += 1
             self._untallied_latencies[PULL].record(exchange.answered_s - exchange.forwarded_s)
             return
@@ -305,7 +305,7 @@ class TrafficSeries:
 
     def _count_other(self, exchange: Exchange) -> None:
         if exchange.answer is not None:
-            self._others.refused += is_refusal(exchange.answer)
+            self._other_topics.refused += is_refusal(exchange.answer)
             self._untallied_latencies[OTHER].record(exchange.answered_s - exchange.forwarded_s)
 
     def observe_outcome(self, outcome: Outcome) -> None:
@@ -329,11 +329,11 @@ class TrafficSeries:
         tally = self._tallies.get(topic)
         if tally is None:
             if not 0 < len(topic) <= MAX_TOPIC_BYTES or len(self._tallies) >= self._max_topics:
-                return self._others
+                return self._other_topics
             tally = self._tallies[topic] = TopicTally()
         return tally
 
-    def figures(self) -> Iterator[Metric | Distribution]:
+    def collect_metrics(self) -> Iterator[Metric | Distribution]:
         """Yield the metrics of the traffic."""
         for topic, tally in self._named_tallies():
             labels = {"topic": topic}
@@ -353,8 +353,8 @@ class TrafficSeries:
     def _named_tallies(self) -> Iterator[tuple[str, TopicTally]]:
         for topic, tally in list(self._tallies.items()):
             yield topic.decode("utf-8", "replace"), tally
-        if self._others.has_counts():
-            yield OTHER_TOPICS, self._others
+        if self._other_topics.has_counts():
+            yield OTHER_TOPICS, self._other_topics
 
     def total_tally(self) -> TopicTally:
         """Return the counts of all topics together."""
@@ -399,7 +399,7 @@ class TrafficSeries:
 
     async def _add_metric_points(self, ring: _PointRing, elapsed_s: float) -> None:
         sums: dict[tuple[str, MetricKind], float] = {}
-        _sum_metrics(sums, await self._figures.collect_in_slices(leave_out=self.figures))
+        _sum_metrics(sums, await self._registry.collect_in_slices(leave_out=self.collect_metrics))
         for (name, kind), value in sums.items():
             if name not in ring.metrics and len(ring.metrics) >= MAX_METRIC_NAMES:
                 continue
@@ -419,8 +419,8 @@ class TrafficSeries:
             }
             for topic, columns in level.columns.items()
         }
-        figures = {name: _nan_to_none(column[level.at]) for name, column in level.metrics.items()}
-        return {"at_ms": level.times_ms[level.at], "topics": topics, "metrics": figures}
+        metrics = {name: _nan_to_none(column[level.at]) for name, column in level.metrics.items()}
+        return {"at_ms": level.times_ms[level.at], "topics": topics, "metrics": metrics}
 
     async def to_report(self) -> dict[str, Any]:
         """Return the finest points that reach back to the start (or as far as any do) as JSON fragments, and the
@@ -443,7 +443,8 @@ class TrafficSeries:
         window, topics = ring.visible_points(), dict[str, orjson.Fragment]()
         for topic, columns in list(ring.columns.items()):
             shown = {
-                name: ring.ordered_values(each, window) for name, each in zip(COLUMNS, columns, strict=True)
+                name: ring.ordered_values(column, window)
+                for name, column in zip(COLUMNS, columns, strict=True)
             }
             topics[topic] = orjson.Fragment(orjson.dumps(shown))
             await trio.lowlevel.checkpoint()
@@ -451,7 +452,7 @@ class TrafficSeries:
             "step_s": ring.step_s,
             "times_ms": ring.ordered_values(ring.times_ms, window),
             "topics": topics,
-            "metrics": {name: ring.ordered_values(each, window) for name, each in ring.metrics.items()},
+            "metrics": {name: ring.ordered_values(column, window) for name, column in ring.metrics.items()},
         }
 
 
@@ -461,7 +462,7 @@ def _nan_to_none(value: float) -> float | None:
 
 def _sum_metrics(sums: dict[tuple[str, MetricKind], float], shown: Iterable[Metric | Distribution]) -> None:
     """Add up metrics by name, whatever their labels."""
-    for each in shown:
-        if isinstance(each, Metric):
-            key = each.name, each.kind
-            sums[key] = sums.get(key, 0.0) + each.value
+    for column in shown:
+        if isinstance(column, Metric):
+            key = column.name, column.kind
+            sums[key] = sums.get(key, 0.0) + column.value

@@ -22,12 +22,14 @@ class RunVerdict:
 
 def describe_clusters(configuration: Mapping[str, Any]) -> list[str]:
     """Return the names of primary and target, by the addresses of their namesrvs."""
-    found = [f"primary {', '.join(configuration.get('primary', {}).get('namesrv', ())) or 'not named'}"]
+    descriptions = [
+        f"primary {', '.join(configuration.get('primary', {}).get('namesrv', ())) or 'not named'}"
+    ]
     target = configuration.get("target", {})
     if target.get("namesrv"):
         kind = "brokers of this project" if target.get("kind") == "ours" else "any RocketMQ cluster"
-        found.append(f"target {', '.join(target['namesrv'])} ({kind})")
-    return found
+        descriptions.append(f"target {', '.join(target['namesrv'])} ({kind})")
+    return descriptions
 
 
 def judge_run(report: Report) -> RunVerdict:
@@ -43,9 +45,9 @@ def judge_run(report: Report) -> RunVerdict:
 def _reasons(report: Report) -> Iterator[str]:
     sections = report["sections"]
     problems = sections.get("problems")
-    for each in problems if isinstance(problems, list) else ():
-        yield f"{each['part']}: {each['problem']}"
-    figures = named_metrics(report)
+    for problem in problems if isinstance(problems, list) else ():
+        yield f"{problem['part']}: {problem['problem']}"
+    metrics = named_metrics(report)
     for name, text in (
         ("mirror_dropped", "requests were dropped on the way to the target"),
         ("mirror_refused", "requests were refused by the target"),
@@ -53,7 +55,7 @@ def _reasons(report: Report) -> Iterator[str]:
         ("differing", "answers of the two clusters differ"),
     ):
         # Totals over time are NaN while nothing was counted; the section of a part has the number as well.
-        count = max(figures.get(name, 0), figures.get(f"compare.{name}", 0))
+        count = max(metrics.get(name, 0), metrics.get(f"compare.{name}", 0))
         if count > 0:
             yield f"{format_number(round(count))} {text}"
     parity = sections.get("parity") or {}

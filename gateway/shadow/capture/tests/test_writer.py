@@ -53,7 +53,7 @@ def tell(capture, count, *, first=0, body=b"x" * 100):
 
 
 def figure(capture, name):
-    return next(each.value for each in capture.figures() if each.name == f"capture_{name}")
+    return next(each.value for each in capture.collect_metrics() if each.name == f"capture_{name}")
 
 
 @virtual

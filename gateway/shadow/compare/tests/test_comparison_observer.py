@@ -136,7 +136,9 @@ def test_latencies_of_all_three():
         Outcome(make_send_exchange("orders"), OutcomeKind.MIRRORED, answer=ANSWER, latency_s=0.5)
     )
     found = {
-        each.labels["of"]: each.histogram.count for each in counts.figures() if isinstance(each, Distribution)
+        each.labels["of"]: each.histogram.count
+        for each in counts.collect_metrics()
+        if isinstance(each, Distribution)
     }
     assert found == {"primary": 1, "gateway": 2, "target": 2}
     assert counts.status()["requests"][0]["latency_ms"]["primary"]["p50"] == pytest.approx(10, rel=0.2)
@@ -161,7 +163,7 @@ def test_everything_is_bounded():
         counts.record_read(ReadComparison(make_exchange(number, encode_command(Command(1)), b""), [], 0.0))
     assert len(counts.status()["requests"]) <= 501
     assert len(counts.samples()["samples"]) <= 2 * 201
-    assert len(list(counts.figures())) < 3000
+    assert len(list(counts.collect_metrics())) < 3000
 
 
 def test_a_reservoir_is_fair():

@@ -66,7 +66,7 @@ async def test_from_traffic_to_json(primary, target):
     assert status["requests"][0]["fields"] == {"messages[].body": 1}
     samples = routes.served["/samples"]({"request": "PULL_MESSAGE"})["samples"]
     assert "bytes, digest" in samples[0]["primary"]
-    assert {each.name for each in comparing.figures()} >= {
+    assert {each.name for each in comparing.collect_metrics()} >= {
         "compare_diff_rate",
         "compared_total",
         "compare_waiting",

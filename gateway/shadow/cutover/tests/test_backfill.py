@@ -129,4 +129,4 @@ async def test_queue_with_target_ahead_is_not_changed(sides):
     assert list(again.describe_problems()) == [
         "t queue 1 of broker-a: the target's queue is 1 messages ahead of the primary's"
     ]
-    assert again.queues[0].place.broker == BROKER
+    assert again.queues[0].queue_place.broker == BROKER

@@ -289,10 +289,12 @@ async def test_metrics_and_status_rows_show_progress(sides):
     sides.send(b"0", b"1")
     await sides.wait_until_equal()
     await settle()
-    figures = {(figure.name, *figure.labels.values()): figure.value for figure in sides.feeds.figures()}
-    assert figures["replication_messages_total",] == 2
-    assert figures["replication_behind_messages",] == 0
-    assert figures["replication_queues", "live"] == 2
+    metrics = {
+        (metric.name, *metric.labels.values()): metric.value for metric in sides.feeds.collect_metrics()
+    }
+    assert metrics["replication_messages_total",] == 2
+    assert metrics["replication_behind_messages",] == 0
+    assert metrics["replication_queues", "live"] == 2
     assert sides.feeds.status_rows(10)[0] == {
         "broker": BROKER, "topic": "t", "queue": 0, "phase": "live", "primary": [0, 2], "target": 2, "copied": 2,
         "problem": "",
@@ -376,7 +378,9 @@ async def test_feeds_are_bounded_and_those_that_run_continue(sides):
     assert len(sides.feeds.feeds) == 3
     assert before <= set(sides.feeds.feeds)
     assert sides.feeds.left_out == 39
-    assert {each.name: each.value for each in sides.feeds.figures()}["replication_queues_left_out"] == 39
+    assert {each.name: each.value for each in sides.feeds.collect_metrics()}[
+        "replication_queues_left_out"
+    ] == 39
 
 
 @replicated()

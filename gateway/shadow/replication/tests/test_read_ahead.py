@@ -238,7 +238,7 @@ async def test_cancellation_anywhere_leaves_a_contiguous_queue(sides):
     RequestProbe(sides.target, delay_s=partial(random.uniform, 0.0, 0.2))
     budget = ReadAheadBudget()
     while sides.copy.target_end < COUNT:
-        sides.copy = QueueCopier(sides.primary, sides.target, sides.copy.place, PullOptions())
+        sides.copy = QueueCopier(sides.primary, sides.target, sides.copy.queue_place, PullOptions())
         with trio.move_on_after(random.uniform(0.1, 0.9)):
             await sides.copy.refresh_offsets()
             await sides.copy.copy_once(0)

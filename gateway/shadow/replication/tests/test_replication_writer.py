@@ -175,7 +175,7 @@ async def test_mode_target_primary_stops_the_feeds(sides, writer):
     await settle()
     assert sides.feeds.feeds == {}
     assert sides.replication.status() == []
-    assert {figure.name for figure in sides.replication.figures()} >= {"replication_behind_messages"}
+    assert {metric.name for metric in sides.replication.collect_metrics()} >= {"replication_behind_messages"}
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,7 @@ def test_the_page_shows_the_numbers_and_texts_of_the_report(text, page):
 
 
 def test_a_run_without_anything():
-    empty = sample_report(series=None, sections={}, figures=[], events=[], configuration={})
+    empty = sample_report(series=None, sections={}, metrics=[], events=[], configuration={})
     text = render_report(empty)
     assert Page(text).tags.count("svg") == 0
     assert "No time series was recorded." in text

@@ -40,14 +40,14 @@ def test_secrets_are_not_shown():
 
 
 def test_everything_is_put_together():
-    figures, hub = MetricRegistry(), Hub()
-    figures.register(
+    metrics, hub = MetricRegistry(), Hub()
+    metrics.register(
         lambda: [Metric("lag_messages", 3, "", "gauge"), Distribution("x_seconds", LatencyHistogram(), "")]
     )
-    series = TrafficSeries(figures)
+    series = TrafficSeries(metrics)
     hub.add_observer(series)
-    figures.register(series.figures)
-    snapshot = ReportSnapshot(figures, series, EventLog(lambda: 5.0), title="T", configuration={"a": 1})
+    metrics.register(series.collect_metrics)
+    snapshot = ReportSnapshot(metrics, series, EventLog(lambda: 5.0), title="T", configuration={"a": 1})
     snapshot.add_section("good", lambda: {"n": 1, 2: "two"})
     snapshot.add_section("broken", lambda: 1 / 0)
     hub.publish_exchange(make_send_exchange("A"))
@@ -70,14 +70,14 @@ def test_events_are_bounded():
 
 
 def test_names_of_conditions():
-    figures = named_metrics(sample_report())
-    assert figures["forward_requests_total"] == 12
-    assert figures["parity.missing"] == 2
-    assert figures["parity.holds"] == 0
-    assert 0 < figures["diff_rate"] < 0.001
-    assert figures["diff_rate[Orders]"] > figures["diff_rate"]
-    assert figures["p99_added_ms"] == 0.99
-    assert figures["sends"] == 60_000 or figures["sends"] > 0
+    metrics = named_metrics(sample_report())
+    assert metrics["forward_requests_total"] == 12
+    assert metrics["parity.missing"] == 2
+    assert metrics["parity.holds"] == 0
+    assert 0 < metrics["diff_rate"] < 0.001
+    assert metrics["diff_rate[Orders]"] > metrics["diff_rate"]
+    assert metrics["p99_added_ms"] == 0.99
+    assert metrics["sends"] == 60_000 or metrics["sends"] > 0
     report = sample_report()
     report["series"]["totals"]["(all)"] |= {"compared": 0, "share_p99_ms": None}
     assert math.isnan(named_metrics(report)["diff_rate"])

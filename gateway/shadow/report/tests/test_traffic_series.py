@@ -59,12 +59,12 @@ async def test_rates_and_quantiles_by_topic_and_second():
 
 @virtual
 async def test_outcomes_comparisons_and_figures_of_other_parts():
-    figures = MetricRegistry()
+    metrics = MetricRegistry()
     waiting = [Metric("mirror_waiting_messages", 3, "", "gauge", {"stream": "a"})]
     waiting.append(Metric("mirror_waiting_messages", 4, "", "gauge", {"stream": "b"}))
     waiting.append(Metric("spilled_total", 50, ""))
-    figures.register(lambda: waiting)
-    series = TrafficSeries(figures)
+    metrics.register(lambda: waiting)
+    series = TrafficSeries(metrics)
     async with trio.open_nursery() as nursery:
         await nursery.start(series.run)
         for fate in (
@@ -173,12 +173,12 @@ def test_before_the_first_second_there_is_nothing():
 
 
 def test_metrics_agree_with_the_traffic():
-    figures = MetricRegistry()
-    series = TrafficSeries(figures)
-    figures.register(series.figures)
+    metrics = MetricRegistry()
+    series = TrafficSeries(metrics)
+    metrics.register(series.collect_metrics)
     series.observe(make_send_exchange("A", primary_s=0.5))
     series.observe(make_pull_exchange("A"))
-    found = list(figures.collect())
+    found = list(metrics.collect())
     counts = {(e.name, e.labels["topic"]): e.value for e in found if isinstance(e, Metric)}
     assert counts["traffic_sends_total", "A"] == counts["traffic_pulls_total", "A"] == 1
     sends = [
@@ -190,14 +190,14 @@ def test_metrics_agree_with_the_traffic():
 
 @virtual
 async def test_a_restart_after_a_defect_keeps_the_points():
-    figures, tasks = MetricRegistry(), TaskSupervisor("report")
-    series = TrafficSeries(figures, wall_ms=lambda: 1000 * trio.current_time())
+    metrics, tasks = MetricRegistry(), TaskSupervisor("report")
+    series = TrafficSeries(metrics, wall_ms=lambda: 1000 * trio.current_time())
     fails = False
 
     def fail_sometimes():
         return [Metric("x", 1 / (not fails), "x")]
 
-    figures.register(fail_sometimes)
+    metrics.register(fail_sometimes)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(tasks.keep_running, "series", series.run)
         await trio.sleep(3.5)
