@@ -75,7 +75,7 @@ class Backfill:
     ) -> None:
         if kind != "ours":
             raise BackfillError(
-                'history keeps its offsets only at a target of kind "ours"; another one gives offsets of its own'
+                'history can be copied only to a target of kind "ours": any other assigns queue offsets of its own'
             )
         self.queues: list[QueueProgress] = []
         self.rate_limiter = TrioRateLimiter(rate, bytes_rate)
@@ -83,7 +83,7 @@ class Backfill:
         self._target = target
         self._target_of = target_of
         self._reader = reader or PullOptions()
-        self._room = ReadAheadBudget()
+        self._budget = ReadAheadBudget()
         self._parallel = parallel
         self._not_paused = trio.Event()
         self._not_paused.set()
@@ -99,7 +99,7 @@ class Backfill:
         """
         await self._primary.refresh()
         await self._target.refresh()
-        places = []
+        queue_places = []
         for broker in self._primary.brokers:
             configs = await topics_of(self._primary, broker)
             for topic in sorted(topics & configs.keys()):
@@ -109,13 +109,13 @@ class Backfill:
                 if count > MAX_QUEUES_PER_TOPIC:
                     raise BackfillError(f"{topic} has {count} queues, more than {MAX_QUEUES_PER_TOPIC}")
                 queues = range(count)
-                places += [
+                queue_places += [
                     QueuePlace(broker, self._target_of(broker), topic, queue_id) for queue_id in queues
                 ]
-        missing = set(topics) - {queue.topic for queue in places}
+        missing = set(topics) - {queue.topic for queue in queue_places}
         if missing:
             raise LookupError(f"the primary has no topic {', '.join(sorted(missing))}")
-        self.queues = [await self._find_progress(queue_place) for queue_place in places]
+        self.queues = [await self._find_progress(queue_place) for queue_place in queue_places]
 
     async def _find_progress(self, queue_place: QueuePlace) -> QueueProgress:
         await ensure_queue(self._primary, self._target, queue_place)
@@ -166,7 +166,7 @@ class Backfill:
         copy = self._new_copier(progress.queue_place)
         await copy.refresh_offsets()
 
-        async def told(count: int, size_bytes: int) -> None:
+        async def on_put(count: int, size_bytes: int) -> None:
             progress.position = max(copy.target_end, progress.begin)
             await self.rate_limiter.acquire(count, size_bytes)
 
@@ -174,9 +174,9 @@ class Backfill:
             await self._wait_while_paused()
             before = copy.copied_bytes
             count = await copy.copy_once(0)
-            await told(count, copy.copied_bytes - before)
+            await on_put(count, copy.copied_bytes - before)
             await ReadAheadCopier(
-                copy, progress.goal, self._room, self.rate_limiter, told, self._wait_while_paused
+                copy, progress.goal, self._budget, self.rate_limiter, on_put, self._wait_while_paused
             ).run()
         progress.position = max(copy.target_end, progress.goal if copy.primary_min >= progress.goal else 0)
 

@@ -7,7 +7,7 @@ switched never get it. The watch reads these messages, counts them by the addres
 primary which producers have connections from there. It remembers how far it read, so each message is read once.
 
 A roll-back copies messages to the primary itself. One that fails leaves copies beyond the recorded ends, so
-`skip_copies` makes the watch go on behind them.
+`skip_copies` makes the watch continue after them.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -29,14 +29,14 @@ from remoting.requests.client import GetAllProducerInfo
 
 WATCH_INTERVAL_S: Final = 5.0
 MAX_READ_PER_QUEUE: Final = 256
-"""Messages of a queue that are read at a time; of more of them only the number is known."""
+"""Maximum number of messages read of a queue at a time; the earlier ones of a longer part are only counted."""
 MAX_NAMED_CONNECTIONS: Final = 5
 MAX_COUNTED_CONNECTIONS: Final = 100
 INNER_PRODUCER_GROUP: Final = "CLIENT_INNER_PRODUCER"
 """Source: MixAll.CLIENT_INNER_PRODUCER_GROUP, 5.4.0."""
-MAX_LOOKS_FOR_PRODUCERS: Final = 12
-"""Looks at the primary's producers for connections without a name: a producer is known after its next heartbeat, which
-stock clients send every 30 s."""
+MAX_PRODUCER_LOOKUPS: Final = 12
+"""Attempts to find the producer of a connection. The primary knows a producer after its next heartbeat, which stock
+clients send every 30 s."""
 
 
 @dataclass(slots=True)
@@ -50,8 +50,8 @@ class BypassedTopic:
     """Messages by the "host:port" that they were born at."""
     producers: dict[str, str] = field(default_factory=dict)
     """Producer group and client id by "host:port", as far as the primary knows them."""
-    looks_for_producers: int = 0
-    """Looks since the last message."""
+    producer_lookups: int = 0
+    """Attempts to find producers since the last new message."""
     is_read_only: bool = False
     """True once the write permission at the primary was taken."""
 
@@ -77,7 +77,7 @@ class BypassedTopic:
 
 
 class BypassWatch:
-    """Looks at all topics whose producers were switched; ``moves`` returns the moves."""
+    """Watches all topics whose producers were switched; ``moves`` returns the moves."""
 
     def __init__(self, clusters: ClusterPair, moves: Callable[[], Iterable[Move]]) -> None:
         self.tasks = TaskSupervisor("moves")
@@ -87,17 +87,17 @@ class BypassWatch:
         self._reading = trio.Lock()
 
     async def run(self) -> None:
-        """Look regularly until cancelled; a cluster that does not answer is asked again."""
-        await self.tasks.repeat("watch switched topics", WATCH_INTERVAL_S, self.look_at_all)
+        """Check all switched topics at intervals until cancelled. A cluster that does not answer is asked again."""
+        await self.tasks.repeat("watch switched topics", WATCH_INTERVAL_S, self.check_switched_topics)
 
-    async def look_at_all(self) -> None:
-        """Look at every switched topic once."""
+    async def check_switched_topics(self) -> None:
+        """Read the new messages of every switched topic once."""
         switched = [move for move in self._moves() if move.producer_side is Side.TARGET]
         for topic in self._topics.keys() - {move.topic for move in switched}:
             del self._topics[topic]
         for move in switched:
             try:
-                await self.look_at(move)
+                await self.read_new_messages(move)
             except LOOKUP_ERRORS:
                 continue  # reported by the parts that need the primary
 
@@ -109,12 +109,12 @@ class BypassWatch:
 
     async def check(self, move: Move) -> MoveCheck:
         """Return the check called bypass. Raises CLUSTER_ERRORS, LookupError."""
-        bypassed = await self.look_at(move)
+        bypassed = await self.read_new_messages(move)
         measured = f"{bypassed.message_count} messages past the gateway"
         return MoveCheck("bypass", not bypassed.message_count, measured, bypassed.describe(move.topic))
 
     async def skip_copies(self, topic: str) -> None:
-        """Go on behind what the primary has now. Raises CLUSTER_ERRORS."""
+        """Continue after the messages that the primary has now. Raises CLUSTER_ERRORS."""
         async with self._reading:
             bypassed = self._topics.get(topic)
             if bypassed is None:
@@ -125,7 +125,7 @@ class BypassWatch:
                 ).items():
                     bypassed.next_offsets[queue_name(broker, queue_id)] = queue_range.high
 
-    async def look_at(self, move: Move) -> BypassedTopic:
+    async def read_new_messages(self, move: Move) -> BypassedTopic:
         """Read what is new in the primary's queues of a switched topic. Raises CLUSTER_ERRORS, LookupError."""
         async with self._reading:
             return await self._read_topic(move)
@@ -151,12 +151,12 @@ class BypassWatch:
                     await self._read_queue(bypassed, broker, topic, queue_id, start, queue_range.high)
                 bypassed.next_offsets[name] = max(start, queue_range.high)
         if bypassed.message_count > before:
-            bypassed.looks_for_producers = 0
+            bypassed.producer_lookups = 0
         if (
             bypassed.connections.keys() - bypassed.producers.keys()
-            and bypassed.looks_for_producers < MAX_LOOKS_FOR_PRODUCERS
+            and bypassed.producer_lookups < MAX_PRODUCER_LOOKUPS
         ):
-            bypassed.looks_for_producers += 1
+            bypassed.producer_lookups += 1
             for broker in brokers:
                 await self._learn_producers(bypassed, broker)
         return bypassed

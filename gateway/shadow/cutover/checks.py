@@ -1,4 +1,4 @@
-"""The checks before each step of a move. A check holds or not, and says what was measured and why it does not hold.
+"""The checks before each step of a move. Each result is a `MoveCheck`: what was measured, and why it does not hold.
 
 `mover` chooses the checks of a step.
 """
@@ -69,10 +69,10 @@ ParityFunction = Callable[[str, int], Awaitable[MoveCheck]]
 CheckFunction = Callable[[], Awaitable[MoveCheck]]
 
 
-async def run_check(name: str, look: CheckFunction) -> MoveCheck:
-    """Run a check; one that cannot be made because a cluster does not answer does not hold."""
+async def run_check(name: str, check: CheckFunction) -> MoveCheck:
+    """Run a check. If a cluster does not answer, return a check that does not hold."""
     try:
-        return await look()
+        return await check()
     except LOOKUP_ERRORS as problem:
         return MoveCheck(name, False, "unknown", f"{type(problem).__name__}: {problem}")
 
@@ -181,9 +181,9 @@ class MoveChecks:
     async def _count_lag(self, topic: str, goal_ranges: Mapping[str, QueueRange]) -> int:
         if not self.clusters.preserves_offsets:
             return self.mirror.count_waiting(topic)
-        there = await self.queue_ranges(Side.TARGET, topic)
+        target_ranges = await self.queue_ranges(Side.TARGET, topic)
         return sum(
-            max(0, queue_range.high - there.get(queue, QueueRange(0, 0)).high)
+            max(0, queue_range.high - target_ranges.get(queue, QueueRange(0, 0)).high)
             for queue, queue_range in goal_ranges.items()
         )
 
@@ -208,9 +208,9 @@ class MoveChecks:
 
     async def check_quiet(self, topic: str) -> MoveCheck:
         """Check, while sends are held, that none is unanswered and that the target has all messages. Does not wait."""
-        flying, waiting = self.traffic.count_unanswered_sends(topic), self.mirror.count_waiting(topic)
-        if flying or waiting:
-            measured = f"{flying} unanswered, {waiting} on their way to the target"
+        unanswered, waiting = self.traffic.count_unanswered_sends(topic), self.mirror.count_waiting(topic)
+        if unanswered or waiting:
+            measured = f"{unanswered} unanswered, {waiting} on their way to the target"
             return MoveCheck("quiet", False, measured, "the pause was too short for the messages under way")
         ends = await self.queue_ends(topic)
         late = [
@@ -231,16 +231,19 @@ class MoveChecks:
 
     async def check_sends_answered(self, topic: str) -> MoveCheck:
         """Check, while sends are held, that none is unanswered. Does not wait."""
-        flying = self.traffic.count_unanswered_sends(topic)
+        unanswered = self.traffic.count_unanswered_sends(topic)
         return MoveCheck(
-            "answered", not flying, f"{flying} unanswered", "sends are under way" if flying else ""
+            "answered",
+            not unanswered,
+            f"{unanswered} unanswered",
+            "sends are under way" if unanswered else "",
         )
 
     async def check_sends_returned(self, topic: str) -> MoveCheck:
         """Check, while sends are held, that none is unanswered and that the primary has all messages. Does not wait."""
-        flying, waiting = self.traffic.count_unanswered_sends(topic), self.mirror.count_waiting(topic)
-        measured = f"{flying} unanswered, {waiting} on their way to the primary"
-        ok = not flying and not waiting
+        unanswered, waiting = self.traffic.count_unanswered_sends(topic), self.mirror.count_waiting(topic)
+        measured = f"{unanswered} unanswered, {waiting} on their way to the primary"
+        ok = not unanswered and not waiting
         return MoveCheck(
             "returned", ok, measured, "" if ok else "the pause was too short for the messages under way"
         )

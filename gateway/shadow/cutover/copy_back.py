@@ -42,7 +42,7 @@ DROPPED_PROPERTIES: Final = frozenset(
 
 
 class CopyBack:
-    """The copying of one topic; call `copy_new` as often as needed. Make it with `start`."""
+    """Copies one topic back. Create it with `start`, then call `copy_new` as often as needed."""
 
     def __init__(self, clusters: ClusterPair, topic: str, next_offsets: dict[str, int]) -> None:
         self._clusters = clusters
@@ -146,13 +146,17 @@ async def _first_missing(
         return target_range.low
     read = clusters.read_messages
     async with (
-        aclosing(read(Side.TARGET, broker, topic, queue_id, target_range.low, target_range.high)) as there,
-        aclosing(read(Side.PRIMARY, broker, topic, queue_id, primary_range.low, primary_range.high)) as here,
+        aclosing(
+            read(Side.TARGET, broker, topic, queue_id, target_range.low, target_range.high)
+        ) as at_target,
+        aclosing(
+            read(Side.PRIMARY, broker, topic, queue_id, primary_range.low, primary_range.high)
+        ) as at_primary,
     ):
-        expected = await anext(there, None)
-        async for message in here:
+        expected = await anext(at_target, None)
+        async for message in at_primary:
             if expected is not None and _message_identity(message) == _message_identity(expected):
-                expected = await anext(there, None)
+                expected = await anext(at_target, None)
     return target_range.high if expected is None else expected.queue_offset
 
 

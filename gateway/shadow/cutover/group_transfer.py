@@ -52,13 +52,13 @@ class GroupTransfer:
         cluster, name = self._clusters.locate_broker(goal, broker)
         count = 0
         for topic in (move.topic, *retry_topics(group, move.topic)):
-            here = await self._clusters.queue_ranges(source, broker, topic)
-            there = await self._clusters.queue_ranges(goal, broker, topic)
-            for queue, range_there in there.items():
+            source_ranges = await self._clusters.queue_ranges(source, broker, topic)
+            goal_ranges = await self._clusters.queue_ranges(goal, broker, topic)
+            for queue, goal_range in goal_ranges.items():
                 offset = await self._clusters.consumer_offset(source, broker, group, topic, queue)
                 ends = move.ends.get(queue_name(broker, queue)) if topic == move.topic else None
                 next_offset = offset_after_switch(
-                    goal, offset, here.get(queue, QueueRange(0, 0)), range_there, ends
+                    goal, offset, source_ranges.get(queue, QueueRange(0, 0)), goal_range, ends
                 )
                 if next_offset is not None:
                     request = _offset_request(group, topic, queue, next_offset, moved=next_offset != offset)
@@ -81,7 +81,7 @@ class GroupTransfer:
 
 
 def offset_after_switch(
-    goal: Side, offset: int | None, here: QueueRange, there: QueueRange, ends: QueueEnds | None
+    goal: Side, offset: int | None, source_range: QueueRange, goal_range: QueueRange, ends: QueueEnds | None
 ) -> int | None:
     """Return the offset at which a group continues on the other side; None to leave the offset there as it is.
 
@@ -91,13 +91,15 @@ def offset_after_switch(
     (of a retry topic) has been consumed to its end.
     """
     if offset is None:
-        return None if here.high > here.low else there.low
+        # The client's own rule (CONSUME_FROM_…) says where a group without an offset starts. Where its side has no
+        # message it has read everything, so it must not skip the first messages of the other side.
+        return None if source_range.high > source_range.low else goal_range.low
     if ends is None:
-        return there.high
-    here_end, there_end = (ends.primary, ends.target) if goal is Side.TARGET else (ends.target, ends.primary)
-    if offset >= here_end:
-        return there_end
-    return min(offset, there_end) if here_end == there_end else None
+        return goal_range.high
+    source_end, goal_end = (ends.primary, ends.target) if goal is Side.TARGET else (ends.target, ends.primary)
+    if offset >= source_end:
+        return goal_end
+    return min(offset, goal_end) if source_end == goal_end else None
 
 
 def _offset_request(

@@ -57,20 +57,20 @@ class ModeSwitch:
                 raise OperationRefused(
                     f"{topic} is {state.overall_state.value}: while a topic is being moved its mode cannot be changed"
                 )
-            leads = self._mirrors.rules.target_would_lead(topic, mode)
-            if leads == self._mirrors.rules.target_leads(topic):
+            target_will_lead = self._mirrors.rules.target_would_lead(topic, mode)
+            if target_will_lead == self._mirrors.rules.target_leads(topic):
                 await self._set_mode(topic, mode)
                 return
             checks: list[MoveCheck] = []
-            if not await (self._give_lead_to_target if leads else self._return_lead_to_primary)(
-                topic, mode, checks
-            ):
+            change_lead = self._give_lead_to_target if target_will_lead else self._return_lead_to_primary
+            if not await change_lead(topic, mode, checks):
                 wrong = [
                     f"{check.name}: {check.measured}, {check.reason}" for check in checks if not check.ok
                 ]
                 raise OperationRefused("; ".join(wrong))
 
     async def _give_lead_to_target(self, topic: str, mode: str, checks: list[MoveCheck]) -> bool:
+        """Let sends go to the target, once it has every message of the primary."""
         if self._mirrors.rules.mirrors_only_part(topic):
             raise OperationRefused(
                 f"the rule of {topic} must choose by topics alone: what it leaves out would not come back"
@@ -80,30 +80,27 @@ class ModeSwitch:
         checks += (await self._mover.checks.check_held_back(topic, Side.PRIMARY))[:1]
         if not all_hold(checks):
             return False
+        # Sends must be counted before they are held: the pause waits for those that are not answered.
         self._director.watch_sends(topic, watched=True)
-        done = await self._mover.run_while_sends_held(
-            topic, checks, lambda: self._give_lead_while_held(topic, mode, checks)
-        )
+        done = False
+        async with self._mover.hold_sends(topic, checks):
+            await self._mover.repeat_until_ok(checks, lambda: self._mover.checks.check_quiet(topic))
+            await self._set_mode(topic, mode)
+            done = True
         self._director.watch_sends(topic, watched=done)
         return done
 
-    async def _give_lead_while_held(self, topic: str, mode: str, checks: list[MoveCheck]) -> bool:
-        await self._mover.repeat_until_ok(checks, lambda: self._mover.checks.check_quiet(topic))
-        await self._set_mode(topic, mode)
-        return True
-
     async def _return_lead_to_primary(self, topic: str, mode: str, checks: list[MoveCheck]) -> bool:
+        """Let sends go to the primary again, once it has every message of the target."""
         checks += (await self._mover.checks.check_held_back(topic, Side.TARGET))[:1]
         if not all_hold(checks):
             return False
         self._director.watch_sends(topic, watched=True)
-        done = await self._mover.run_while_sends_held(
-            topic, checks, lambda: self._return_lead_while_held(topic, mode, checks)
-        )
+        done = False
+        async with self._mover.hold_sends(topic, checks):
+            await self._mover.repeat_until_ok(checks, lambda: self._mover.checks.check_sends_returned(topic))
+            await self._set_mode(topic, mode)
+            done = True
+        # After a refusal the target still leads, and its sends are watched as long as it does.
         self._director.watch_sends(topic, watched=not done)
         return done
-
-    async def _return_lead_while_held(self, topic: str, mode: str, checks: list[MoveCheck]) -> bool:
-        await self._mover.repeat_until_ok(checks, lambda: self._mover.checks.check_sends_returned(topic))
-        await self._set_mode(topic, mode)
-        return True

@@ -1,4 +1,4 @@
-"""Observes the traffic of moving topics, as far as moves depend on it. All tables are bounded.
+"""Observes the traffic of moving topics and remembers what moves depend on. All tables are bounded.
 
 It knows the sends that are not answered yet, the queue ends that answers reported, the side of each half message, the
 holders of queue locks, the time until which popped messages are invisible, and the reads that wait at the target.
@@ -130,10 +130,10 @@ class MoveTraffic:
 
     def _observe_send(self, exchange: Exchange) -> None:
         topic = topic_of_send(exchange.request_command)
-        flying = self._unanswered_sends.get(topic)
-        if flying is None:
+        unanswered = self._unanswered_sends.get(topic)
+        if unanswered is None:
             return
-        _forget_frame(flying, exchange.request)
+        _forget_frame(unanswered, exchange.request)
         answer = exchange.answer_command
         if answer is None or answer.code not in STORED_CODES:
             return
@@ -146,9 +146,10 @@ class MoveTraffic:
     def _note_end(self, exchange: Exchange, topic: str, answer: Command) -> None:
         queue = exchange.side, topic, exchange.broker, parse_java_integer(answer.ext["queueId"], I32)
         offset = parse_java_integer(answer.ext["queueOffset"])
-        behind = offset + answer.ext.get("msgId", "").count(",") + 1
+        # The answer to a batch names one message id for each of its messages.
+        end = offset + answer.ext.get("msgId", "").count(",") + 1
         if queue in self._ends or len(self._ends) < MAX_QUEUE_ENDS:
-            self._ends[queue] = max(behind, self._ends.get(queue, 0))
+            self._ends[queue] = max(end, self._ends.get(queue, 0))
 
     def _note_half_message(self, unique_key: str, side: Side) -> None:
         if unique_key:
@@ -234,8 +235,10 @@ class MoveTraffic:
         group = request_fields.get("consumerGroup", "")
         key = group, original_topic(request_fields.get("topic", ""), group)
         if key[1] in self.topics and answer is not None and answer.code == ResponseCode.SUCCESS:
-            waits_ms, hidden_ms = (parse_java_integer(request_fields.get(name) or "0") for name in _POP_TIMES)
-            until = exchange.wall_ms + max(0, waits_ms) + max(0, hidden_ms)
+            poll_ms, invisible_ms = (
+                parse_java_integer(request_fields.get(name) or "0") for name in _POP_TIMES
+            )
+            until = exchange.wall_ms + max(0, poll_ms) + max(0, invisible_ms)
             if len(self._popped_until_ms) >= MAX_POP_GROUPS:
                 self._forget_visible(exchange.wall_ms)
             if key in self._popped_until_ms or len(self._popped_until_ms) < MAX_POP_GROUPS:

@@ -17,7 +17,7 @@ measurements in `checks`.
 
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -102,14 +102,14 @@ class Mover:
 
     def __init__(
         self,
-        book: MoveFile,
+        move_file: MoveFile,
         director: MoveDirector,
         checks: MoveChecks,
         settings: CutoverSettings,
         now_ms: Callable[[], int],
         bypass: BypassWatch | None = None,
     ) -> None:
-        self.move_file = book
+        self.move_file = move_file
         self._bypass = bypass
         self.checks = checks
         self._director = director
@@ -130,9 +130,9 @@ class Mover:
         """Stop mirroring of everything that is produced or consumed at the target."""
         self._set_mirroring(move.topic, move.is_mirrored)
         for group in move.groups:
-            there = move.consumer_side(group) is Side.TARGET
+            is_at_target = move.consumer_side(group) is Side.TARGET
             for topic in (*retry_topics(group, move.topic), dlq_topic(group)):
-                self._set_mirroring(topic, not there)
+                self._set_mirroring(topic, not is_at_target)
 
     def _set_mirroring(self, topic: str, is_mirrored: bool) -> None:
         if is_mirrored:
@@ -162,8 +162,9 @@ class Mover:
     ) -> list[StepReport]:
         """Take the next step of a topic, or of its groups. Raises OperationRefused; see `_try_step`.
 
-        With a ``goal``, steps that lead beyond it are not taken: a topic without groups goes from PRODUCERS_SWITCHED
-        to DONE, which nobody asked for who wants to have its consumers switched.
+        With a ``goal``, steps that lead beyond it are not taken. A topic without groups goes from PRODUCERS_SWITCHED
+        straight to DONE, and an operator whose goal is CONSUMERS_SWITCHED has not asked for that.
+
         Raises ConfirmationNeeded instead of taking a step that cannot be undone, unless it is ``confirmed``.
         """
 
@@ -208,13 +209,17 @@ class Mover:
                     "producers are switched"
                 )
             writable = await self._write_permission.find_writable(topic)
-            before = {broker: config.perm for broker, config in writable.items()}
-            if not before and not move.is_read_only:
+            permissions = {broker: config.perm for broker, config in writable.items()}
+            if not permissions and not move.is_read_only:
                 raise OperationRefused(f"{topic} is read-only at the primary already, and not by the gateway")
             # Clients of the gateway never see the topic as read-only, so their routes change first.
-            move = await self._save_move(move.with_taken_permissions({**move.taken_permissions, **before}))
+            move = await self._save_move(
+                move.with_taken_permissions({**move.taken_permissions, **permissions})
+            )
             await self._write_permission.take(writable)
-            log.info("write permission taken at the primary", extra={"topic": topic, "brokers": [*before]})
+            log.info(
+                "write permission taken at the primary", extra={"topic": topic, "brokers": [*permissions]}
+            )
             return move
 
     async def give_back_write_permission(self, topic: str) -> Move:
@@ -243,7 +248,10 @@ class Mover:
     async def _take_steps(
         self, steps: Callable[[Move], list[MoveStep]], topic: str, allow: Collection[str], wait_s: float
     ) -> list[StepReport]:
-        """Take steps; retry those that are refused until ``wait_s`` seconds are over."""
+        """Take steps; retry those that are refused until ``wait_s`` seconds are over.
+
+        The lock is released between two attempts, so that other topics can move while one of them waits.
+        """
         until_s = trio.current_time() + wait_s
         async with self.step_lock:
             await self.refresh_clusters()
@@ -267,10 +275,10 @@ class Mover:
         """Return the move with every group that consumes the topic by now."""
         move = self.move_file.get_move(topic)
         if move.state is MoveState.PRODUCERS_SWITCHED:
-            more = move.with_groups(await self.checks.find_groups(topic))
-            if more is not move:
-                await self.move_file.save_move(more)
-                move = more
+            with_new_groups = move.with_groups(await self.checks.find_groups(topic))
+            if with_new_groups is not move:
+                await self.move_file.save_move(with_new_groups)
+                move = with_new_groups
         return move
 
     # -- steps -----------------------------------------------------------------------------------------------------
@@ -364,9 +372,14 @@ class Mover:
         return True
 
     async def _record_step(self, step: MoveStep, move: Move | None = None) -> Move:
-        """Store the step and let requests follow it; return the move that mirroring has to follow."""
+        """Store the step and let requests follow it; return the move that mirroring has to follow.
+
+        A roll-back to MIRRORING drops the groups of the move. The returned move still has them, so that mirroring of
+        their retry topics resumes too.
+        """
         before = move or self.move_file.get_move(step.topic)
         after = before.after_step(step, self._now_ms())
+        # The file first: a crash after it is repaired by `resume_moves`, one before it leaves the old state.
         await self.move_file.save_move(after)
         self._director.follow_moves(self.move_file)
         return replace(after, groups={**dict.fromkeys(before.groups, MoveState.DRAINED), **after.groups})
@@ -374,53 +387,56 @@ class Mover:
     # -- producers -------------------------------------------------------------------------------------------------
 
     async def _switch_producers(self, step: MoveStep, checks: list[MoveCheck], allowed: set[str]) -> bool:
-        move = self.move_file.get_move(step.topic)
-        checks += excuse_allowed(await self._check_forward_step(move, step), allowed)
-        return all_hold(checks) and await self.run_while_sends_held(
-            step.topic, checks, lambda: self._switch_producers_while_held(step, checks, allowed)
-        )
-
-    async def _switch_producers_while_held(
-        self, step: MoveStep, checks: list[MoveCheck], allowed: set[str]
-    ) -> bool:
+        """Switch the sends of a topic to the target, in a pause of its sends."""
         topic = step.topic
-        await self.repeat_until_ok(checks, lambda: self.checks.check_quiet(topic))
-        checks += excuse_allowed((await self.checks.check_held_back(topic, Side.PRIMARY))[:1], allowed)
+        # Clients feel the pause, so no send is held for a step that would be refused anyway.
+        checks += excuse_allowed(
+            await self._check_forward_step(self.move_file.get_move(topic), step), allowed
+        )
         if not all_hold(checks):
             return False
-        ends, groups = await self.checks.queue_ends(topic), await self.checks.find_groups(topic)
-        return await self._complete_step(
-            step, self.move_file.get_move(topic).with_ends(ends).with_groups(groups)
-        )
-
-    async def run_while_sends_held(
-        self, topic: str, checks: list[MoveCheck], work: Callable[[], Awaitable[bool]]
-    ) -> bool:
-        """Run ``work`` while sends of the topic are held, at most for `hold_sends_ms`."""
         done = False
+        async with self.hold_sends(topic, checks):
+            # The last sends are answered and mirrored: from here on the primary's queues do not grow any more.
+            await self.repeat_until_ok(checks, lambda: self.checks.check_quiet(topic))
+            # A transaction may have begun since the first check; its message would be stored after the recorded ends.
+            held_back = await self.checks.check_held_back(topic, Side.PRIMARY)
+            checks += excuse_allowed(held_back[:1], allowed)
+            if all_hold(checks):
+                # The ends separate the messages that a group must still read at the primary from those at the target.
+                ends, groups = await self.checks.queue_ends(topic), await self.checks.find_groups(topic)
+                move = self.move_file.get_move(topic).with_ends(ends).with_groups(groups)
+                done = await self._complete_step(step, move)
+        return done
+
+    @contextlib.asynccontextmanager
+    async def hold_sends(self, topic: str, checks: list[MoveCheck]) -> AsyncIterator[None]:
+        """Hold the sends of a topic while the block runs; cancel the block after `hold_sends_ms`.
+
+        A cancelled block leaves the check "pause", which does not hold, in ``checks``. Held sends continue afterwards
+        on the side that the moves say by then.
+        """
         self._director.hold_sends(topic)
         try:
             with trio.move_on_after(self._settings.hold_sends_ms / 1000) as limit:
-                done = await work()
+                yield
             if limit.cancelled_caught:
                 reason = "sends must not wait longer; they continue as before"
                 checks.append(MoveCheck("pause", False, f"{self._settings.hold_sends_ms} ms", reason))
         finally:
             self._director.release_sends(topic)
-        return done
 
-    async def repeat_until_ok(
-        self, checks: list[MoveCheck], look: Callable[[], Awaitable[MoveCheck]]
-    ) -> None:
-        """Repeat a check until it holds; only its last result is kept, also when the pause ends first."""
+    async def repeat_until_ok(self, checks: list[MoveCheck], run: Callable[[], Awaitable[MoveCheck]]) -> None:
+        """Repeat a check until it holds. ``checks`` gets only its last result, also if the pause ends first."""
         check_index = len(checks)
         while True:
-            checks[check_index:] = [await look()]
+            checks[check_index:] = [await run()]
             if checks[check_index].ok:
                 return
             await trio.sleep(self._settings.poll_ms / 1000)
 
     async def _return_producers(self, step: MoveStep, checks: list[MoveCheck], allowed: set[str]) -> bool:
+        """Switch the sends of a topic back to the primary, after copying what only the target has."""
         topic = step.topic
         move = self.move_file.get_move(topic)
         checks += excuse_allowed(await self.checks.check_held_back(topic, Side.TARGET), allowed)
@@ -429,44 +445,43 @@ class Mover:
         copy = await CopyBack.start(self.checks.clusters, topic, move.ends)
         done = False
         try:
-            for _ in range(MAX_COPY_ROUNDS):  # copies most messages while producers still send
+            # Most messages are copied while producers still send, so that few are left for the pause.
+            for _ in range(MAX_COPY_ROUNDS):
                 if await copy.copy_new() <= self._settings.max_lag:
                     break
-            done = await self.run_while_sends_held(
-                topic, checks, lambda: self._return_producers_while_held(step, copy, checks)
-            )
+            async with self.hold_sends(topic, checks):
+                # Once the last sends are answered the target does not grow, and one more round copies everything.
+                await self.repeat_until_ok(checks, lambda: self.checks.check_sends_answered(topic))
+                await copy.copy_new()
+                await self.repeat_until_ok(checks, lambda: self.checks.check_copied_back(topic, copy))
+                if move.is_read_only:
+                    # Sends continue at the primary, so the namesrv must show the topic as writable before they do.
+                    checks.append(await self._give_back(move))
+                    brokers = move.taken_permissions
+                    await self.repeat_until_ok(
+                        checks, lambda: self._write_permission.check_route(topic, brokers)
+                    )
+                ends = await self.checks.queue_ends(topic)
+                checks.append(MoveCheck("offsets", True, *self.checks.compare_ends(ends)))
+                done = await self._complete_step(step, move.with_ends(ends).with_taken_permissions({}))
         finally:
+            # The topic stays switched: without this the watch would count our copies as sent past the gateway.
             if not done and copy.copied_messages and self._bypass is not None:
                 with contextlib.suppress(*LOOKUP_ERRORS):
                     await self._bypass.skip_copies(topic)
         return done
 
-    async def _return_producers_while_held(
-        self, step: MoveStep, copy: CopyBack, checks: list[MoveCheck]
-    ) -> bool:
-        topic = step.topic
-        await self.repeat_until_ok(checks, lambda: self.checks.check_sends_answered(topic))
-        await copy.copy_new()
-        await self.repeat_until_ok(checks, lambda: self.checks.check_copied_back(topic, copy))
-        move = self.move_file.get_move(topic)
-        if move.is_read_only:
-            checks.append(await self._give_back(move))
-            taken_permissions = move.taken_permissions
-            await self.repeat_until_ok(
-                checks, lambda: self._write_permission.check_route(topic, taken_permissions)
-            )
-        ends = await self.checks.queue_ends(topic)
-        checks.append(MoveCheck("offsets", True, *self.checks.compare_ends(ends)))
-        return await self._complete_step(step, move.with_ends(ends).with_taken_permissions({}))
-
     # -- groups ----------------------------------------------------------------------------------------------------
 
     async def _switch_group(self, step: MoveStep, checks: list[MoveCheck], allowed: set[str]) -> bool:
+        """Switch a group to the other side: it has drained its own, and finds its offsets and locks on the other."""
         move, group = self.move_file.get_move(step.topic), step.group or ""
+        # DRAINED changes nothing on either side, so there is nothing to undo but the state.
         if step.source is MoveState.DRAINED and step.is_backward:
             return await self._complete_step(step)
         if not step.is_backward:
             checks += excuse_allowed(await self._check_bypass(move), allowed)
+        # The checks of DRAINED again: the group may have got messages since, from retries for instance.
         checks += await self.checks.check_drained(move, group)
         if not step.is_backward:
             checks += excuse_allowed(
@@ -474,6 +489,7 @@ class Mover:
             )
         if not all_hold(checks):
             return False
+        # Before the step is recorded: the group's first request on the other side must find its offsets there.
         checks += await self._group_transfer.transfer_group(move, group)
         if not all_hold(checks):
             return False

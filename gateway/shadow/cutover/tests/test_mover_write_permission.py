@@ -153,11 +153,11 @@ async def test_the_finding_offers_it_and_says_when_it_was_taken(primary, target)
         for wanted in (C, P):
             assert await take_step(gateway, "orders") is wanted
         await send_past_the_gateway(primary)
-        await gateway.bypass.look_at_all()
+        await gateway.bypass.check_switched_topics()
         (problem,) = gateway.bypass.problems()
         assert "`rmq-gateway shadow read-only orders` makes their sends fail" in problem
         await gateway.mover.take_write_permission("orders")
-        await gateway.bypass.look_at_all()
+        await gateway.bypass.check_switched_topics()
         (problem,) = gateway.bypass.problems()
         assert "They get errors since the topic is read-only at the primary" in problem
 
