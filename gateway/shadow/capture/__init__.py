@@ -1,6 +1,6 @@
 """Capture of traffic to files, and replay of captured traffic to another cluster.
 
-settings.py        what is captured and where, what is removed, how much is kept
+settings.py        the tables `[capture]`: files, rules, redaction, limits
 redaction.py       removes bodies, properties and credentials from frames
 selection.py       picks exchanges by rules and turns them into records
 files.py           the folder of capture files

@@ -60,14 +60,14 @@ async def prepare_target(target: Cluster, plan: ReplayPlan, pairs: Mapping[str, 
     topics_by_broker = {name: await topics_of(target, name) for name in sorted(set(pairs.values()))}
     created = []
     for (broker, topic), queues in sorted(plan.queue_counts.items()):
-        there = pairs[broker]
-        config = topics_by_broker[there].get(topic)
+        target_broker = pairs[broker]
+        config = topics_by_broker[target_broker].get(topic)
         if config is None:
-            await target.ask_broker(there, _create_topic_request(topic, queues))
+            await target.ask_broker(target_broker, _create_topic_request(topic, queues))
             created.append(topic)
         elif config.write_queue_nums < queues:
             raise ReplayError(
-                f"topic {topic} has {config.write_queue_nums} queues at {there}, the capture needs {queues}"
+                f"topic {topic} has {config.write_queue_nums} queues at {target_broker}, the capture needs {queues}"
             )
     for name in topics_by_broker:
         groups = {group for broker, group in plan.groups if pairs[broker] == name}
@@ -76,8 +76,10 @@ async def prepare_target(target: Cluster, plan: ReplayPlan, pairs: Mapping[str, 
 
 
 async def _create_groups(target: Cluster, broker: str, groups: set[str]) -> list[str]:
-    """Create missing groups: a broker refuses offsets of unknown groups, and heartbeats, which create them, are not
-    replayed."""
+    """Create the groups that a broker lacks, and return their names.
+
+    A broker refuses offsets of unknown groups. Heartbeats would create them, but are not replayed.
+    """
     existing_groups = (await groups_of(target, broker)).subscription_group_table if groups else {}
     missing = sorted(groups - existing_groups.keys())
     for group in missing:
@@ -153,8 +155,8 @@ class Replay:
 
     async def _sleep_until_due(self, step: ReplayStep, began_s: float) -> None:
         if self._speed is not None:
-            behind_s = (step.due_us - self._steps[0].due_us) / 1e6 / self._speed
-            await trio.sleep_until(began_s + behind_s)
+            offset_s = (step.due_us - self._steps[0].due_us) / 1e6 / self._speed
+            await trio.sleep_until(began_s + offset_s)
 
     async def _wait_until_idle(self) -> None:
         while self._open_steps:

@@ -96,7 +96,7 @@ class ReplayStep:
 
 @dataclass(slots=True)
 class ReplayPlan:
-    """The steps in order, and what was found while planning.
+    """The steps in order, and the requests and damage that were left out.
 
     `queue_counts` is the number of queues a topic needs, by broker and topic; `groups` are the (broker, group) pairs
     whose offsets are set.
@@ -271,7 +271,7 @@ class _PlanBuilder:
         if reason:
             return reason
         if not 0 <= subject.queue_id < MAX_QUEUES_PER_TOPIC:
-            return "its queue is none that a topic can have"
+            return "a topic cannot have a queue with its queue id"
         step.lane = (exchange.broker, subject.topic, subject.queue_id)
         step.offset = subject.offset
         if subject.half or subject.delayed:
@@ -352,16 +352,17 @@ def _link_dependencies(steps: Sequence[ReplayStep]) -> None:
     last_of_connection: dict[tuple[int, int], int] = {}
     unanswered: dict[tuple[int, int], list[int]] = {}
     for number, step in enumerate(steps):
-        after = set()
+        dependencies = set()
         if step.lane is not None and step.lane in last_of_lane:
-            after.add(last_of_lane[step.lane])
-        open_ones = unanswered.setdefault(step.connection, [])
-        after.update(
-            number_before for number_before in open_ones if steps[number_before].answered_us <= step.asked_us
+            dependencies.add(last_of_lane[step.lane])
+        # What the client did after an answer may depend on it: a send after a topic was created, for instance.
+        open_numbers = unanswered.setdefault(step.connection, [])
+        dependencies.update(
+            open_number for open_number in open_numbers if steps[open_number].answered_us <= step.asked_us
         )
-        still_open = [number_before for number_before in open_ones if number_before not in after]
+        still_open = [open_number for open_number in open_numbers if open_number not in dependencies]
         unanswered[step.connection] = [*still_open[-_MAX_UNANSWERED:], number]
-        step.after_answers = tuple(sorted(after))
+        step.after_answers = tuple(sorted(dependencies))
         step.after_sending = last_of_connection.get(step.connection, -1)
         last_of_connection[step.connection] = number
         if step.lane is not None:

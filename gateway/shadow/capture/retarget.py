@@ -34,7 +34,7 @@ class NotReplayed(Exception):
 
 
 class RequestRetargeter:
-    """Remembers where the target stored each message. ``now_ms`` gives the delay of the replay behind the capture."""
+    """Remembers where the target stored each message. ``now_ms`` tells how late the replay is."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms

@@ -114,7 +114,7 @@ def record_to_json(record: CaptureRecord, *, bodies: bool) -> dict[str, Any]:
     }
     if record.fate:
         target = None if record.target is None else _command_to_json(record.target, bodies)
-        facts["mirror"] = {"fate": record.fate, "us": record.target_us, "answer": target}
+        facts["mirror"] = {"outcome": record.fate, "us": record.target_us, "answer": target}
     return facts
 
 
@@ -199,7 +199,7 @@ def results_to_json(replay: Replay) -> dict[str, Any]:
         "refused": _reasons_to_json(results.refused),
         "skipped": _reasons_to_json(results.skipped),
         "failure": replay.failure or None,
-        "go_on_from": None if resume is None else format_time(resume[0]),
+        "resume_from": None if resume is None else format_time(resume[0]),
     }
 
 

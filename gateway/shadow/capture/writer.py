@@ -39,7 +39,7 @@ MAX_CLOSE_S = 5.0
 YIELD_EVERY = 8
 """Exchanges after which the worker yields the interpreter to the event loop."""
 MAX_BATCH_BLOCKS = 8
-"""Approximate number of blocks that one worker call writes; bounds how long their memory is held."""
+"""Approximate number of blocks that one worker call writes; bounds how long their memory is buffered."""
 
 
 class BufferedExchange:
@@ -109,11 +109,11 @@ class CaptureWriter:
         ):
             self._count_drop()
             return
-        held = BufferedExchange(exchange, size)
-        self._buffer.append(held)
+        buffered = BufferedExchange(exchange, size)
+        self._buffer.append(buffered)
         if self._joins_outcomes:
-            held.since_s = trio.current_time()
-            self._by_exchange[id(exchange)] = held
+            buffered.since_s = trio.current_time()
+            self._by_exchange[id(exchange)] = buffered
         self._buffered_messages += 1
         self._buffered_bytes += size
         self._bytes_since_wake += size
@@ -126,9 +126,9 @@ class CaptureWriter:
         The capture must observe an exchange before the mirror does: an outcome of an exchange that the capture has not
         seen yet is counted as late.
         """
-        held = self._by_exchange.pop(id(outcome.exchange), None)
-        if held is not None:
-            held.outcome = outcome
+        buffered = self._by_exchange.pop(id(outcome.exchange), None)
+        if buffered is not None:
+            buffered.outcome = outcome
         elif self._joins_outcomes:
             self._late_outcomes += 1
 
@@ -186,8 +186,9 @@ class CaptureWriter:
                 )
 
     def _fill_batch(self, *, everything: bool) -> bool:
-        """Move ready exchanges from the buffer to the batch, in order, and tell whether it has no room for more of
-        them; do nothing while a batch is unwritten.
+        """Move ready exchanges from the buffer to the batch, oldest first; return True if the batch is full.
+
+        Do nothing while a batch is unwritten.
         """
         if self._batch:
             return True
@@ -195,12 +196,12 @@ class CaptureWriter:
         written_from_s = trio.current_time() - wait_s
         room = MAX_BATCH_BLOCKS * self._settings.block_bytes
         while self._buffer and room > 0:
-            held = self._buffer[0]
-            if wait_s and held.outcome is None and held.since_s > written_from_s:
+            buffered = self._buffer[0]
+            if wait_s and buffered.outcome is None and buffered.since_s > written_from_s:
                 return False
             self._batch.append(self._buffer.popleft())
-            self._in_progress.append(held)
-            room -= held.size_bytes
+            self._in_progress.append(buffered)
+            room -= buffered.size_bytes
         return room <= 0
 
     async def _run_in_worker(self, work: Callable[[], None]) -> bool:
@@ -239,10 +240,10 @@ class CaptureWriter:
     def _release_written(self) -> None:
         """Release the buffer's room for the exchanges that are in a file now."""
         self._buffered_messages -= len(self._in_progress)
-        for held in self._in_progress:
-            self._buffered_bytes -= held.size_bytes
+        for buffered in self._in_progress:
+            self._buffered_bytes -= buffered.size_bytes
             if self._joins_outcomes:
-                self._by_exchange.pop(id(held.exchange), None)
+                self._by_exchange.pop(id(buffered.exchange), None)
         self._in_progress.clear()
 
     def _write_batch(self) -> None:
@@ -250,8 +251,8 @@ class CaptureWriter:
         self._files.close_expired_file()
         self._files.flush()
         while self._batch:
-            held = self._batch.popleft()
-            record = self._make_record(held)
+            buffered = self._batch.popleft()
+            record = self._make_record(buffered)
             if record is not None:
                 self._files.add_record(record)
             if not len(self._batch) % YIELD_EVERY:

@@ -87,34 +87,32 @@ async def _run_backfill(config: Any, topics: set[str], limits: dict[str, Any], q
     async with trio.open_nursery() as nursery:
         await nursery.start(primary.run)
         await nursery.start(target.run)
-        filling = Backfill(primary, target, target_of, kind=config.target.kind, reader=reader, **limits)
+        job = Backfill(primary, target, target_of, kind=config.target.kind, reader=reader, **limits)
         await refuse_same_cluster(primary, target)
-        await filling.find_queues(topics)
-        await _run_with_progress(filling, quiet)
+        await job.find_queues(topics)
+        await _run_with_progress(job, quiet)
         nursery.cancel_scope.cancel()
-    return list(filling.describe_problems())
+    return list(job.describe_problems())
 
 
-async def _run_with_progress(filling: "Backfill", quiet: bool) -> None:
+async def _run_with_progress(job: "Backfill", quiet: bool) -> None:
     """Run the backfill below a progress bar on standard error."""
     import trio
 
-    begun = filling.copied_messages
-    with click.progressbar(
-        length=filling.total_messages, label="messages", file=sys.stderr, hidden=quiet
-    ) as bar:
-        bar.update(begun)
+    copied_before = job.copied_messages
+    with click.progressbar(length=job.total_messages, label="messages", file=sys.stderr, hidden=quiet) as bar:
+        bar.update(copied_before)
         async with trio.open_nursery() as nursery:
 
             async def follow() -> None:
                 while True:
                     await trio.sleep(REFRESH_INTERVAL_S)
-                    bar.update(filling.copied_messages - bar.pos)
+                    bar.update(job.copied_messages - bar.pos)
 
             nursery.start_soon(follow)
-            await filling.run()
+            await job.run()
             nursery.cancel_scope.cancel()
-        bar.update(filling.copied_messages - bar.pos)
+        bar.update(job.copied_messages - bar.pos)
     if not quiet:
-        copied, total = filling.copied_messages - begun, filling.total_messages
-        click.echo(f"{copied} messages copied; the target has {filling.copied_messages} of {total}", err=True)
+        copied, total = job.copied_messages - copied_before, job.total_messages
+        click.echo(f"{copied} messages copied; the target has {job.copied_messages} of {total}", err=True)

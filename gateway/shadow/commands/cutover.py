@@ -31,7 +31,7 @@ SYNC_COLUMNS: Final = ("kind", "name", "broker", "action", "detail")
 CHANGES: Final = ("create", "change")
 REST: Final = {"failed": "failed", "same": "the same on both sides", "left out": "left out"}
 QUIET_ACTIONS: Final = frozenset({"same", "left out"})
-"""Actions of rows that nobody has to look at."""
+"""Actions whose rows are shown only with --all."""
 
 
 @click.command()
@@ -194,7 +194,7 @@ def rollback(file: str | None, address: str | None, whole: bool, **options: Any)
 
 
 def is_interactive() -> bool:
-    """Tell whether somebody can answer a question."""
+    """Tell whether the command runs at a terminal, where a user can answer."""
     return sys.stdin.isatty()
 
 

@@ -58,7 +58,8 @@ def mode(topic: str | None, mode: str | None, reset: bool, file: str | None, add
 def console_user(name: str, role: str) -> None:
     """Print the settings of a console user NAME for shadow.toml.
 
-    The password is asked for, or read from standard input when that is no terminal. Only its hash is printed.
+    The command prompts for the password, or reads it from standard input if that is not a terminal. Only its hash is
+    printed.
     """
     try:
         hashed = str(PasswordHash.create(_read_password(name)))

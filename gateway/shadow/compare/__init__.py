@@ -11,7 +11,7 @@ answer_diff.py           the differences between two answers
 answer_fields.py         an answer as a flat list of fields and values
 expected_differences.py  fields that may differ, each with its reason
 noise.py                 learns which fields differ between two reads of the primary itself
-repeatable_reads.py      which requests may be repeated without any effect, and how
+repeatable_reads.py      read-only requests that may be repeated, and the form that has no effect
 read_repeater.py         repeats them at the target and, for second reads, at the primary
 parity.py                content parity: missing, extra, duplicated, reordered and changed messages
 queue_reader.py          reads a queue without leaving a trace

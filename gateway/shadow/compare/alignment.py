@@ -1,4 +1,4 @@
-"""Aligns the messages of two queues: finds the equal ones and says what happened to the others.
+"""Aligns the messages of two queues: finds the equal ones and reports the others as findings.
 
 Messages come in two buffers (`queue_reader.py` fills them). With equal queue offsets on both sides they are aligned by
 offset, else by a longest common subsequence of their identities. Messages without a partner on the other side go to the
@@ -208,7 +208,7 @@ class _RecentPairs:
         """Tell whether a message of the same sharding key is before this one on one side and after it on the other."""
         if primary.sharding_key is None:
             return False
-        # With all of them it would take time quadratic in the window.
+        # Only the latest: comparing with all of them would take time quadratic in the window.
         places = islice(reversed(self._places.get(primary.sharding_key, deque())), MAX_ORDER_PLACES)
         return any((before < primary.offset) != (there < target.offset) for before, there in places)
 
@@ -228,7 +228,7 @@ EntryBuffer = deque[ComparedMessage]
 
 
 def align_by_offset(primary: EntryBuffer, target: EntryBuffer, ledger: AlignmentLedger) -> None:
-    """Take messages from both buffers by queue offset, until one is empty, but only so many at a time."""
+    """Take at most `MAX_MESSAGES_PER_TURN` messages from both buffers by queue offset, until one is empty."""
     for _ in range(MAX_MESSAGES_PER_TURN):
         if not (primary and target):
             return
@@ -254,9 +254,9 @@ def align_by_key(
 ) -> None:
     """Take messages from both buffers by identity, until one is empty or must be filled further before a decision.
 
-    A call takes only so many messages, so that the caller can let other tasks run; one that takes none needs a buffer
-    that is filled further. ``whole`` tells for each side whether its buffer holds all messages that the queue has at
-    the moment.
+    A call takes at most `MAX_MESSAGES_PER_TURN` messages, so that the caller can let other tasks run. If it takes none,
+    a buffer must be filled further. ``whole`` tells for each side whether its buffer holds all messages that the queue
+    has at the moment.
     """
     for _ in range(MAX_MESSAGES_PER_TURN):
         if not (primary and target):
@@ -264,11 +264,12 @@ def align_by_key(
         if primary[0].identity == target[0].identity:
             ledger.record_pair(primary.popleft(), target.popleft())
             continue
-        grows = [
-            not all_of_it and len(side) < window
-            for side, all_of_it in zip((primary, target), whole, strict=True)
+        # While a buffer can still grow, more messages may show where the sides agree again.
+        can_grow = [
+            not is_whole and len(side) < window
+            for side, is_whole in zip((primary, target), whole, strict=True)
         ]
-        _take_until_agreement(primary, target, ledger, window, guess=not any(grows))
+        _take_until_agreement(primary, target, ledger, window, guess=not any(can_grow))
         return
 
 

@@ -321,7 +321,7 @@ def _diff_presence(first: MessagesByName, second: MessagesByName) -> Iterator[Le
 
 
 def _diff_order(first: MessagesByName, second: MessagesByName) -> Iterator[LeafPair]:
-    """Compare the order of messages queue by queue: the order of different queues in a log is no promise."""
+    """Compare the order of messages queue by queue: the order of messages of different queues means nothing."""
     for queue_id in {message.queue_id for message in first.values()}:
         primary_names, target_names = (
             [name for name in side if name in other and side[name].queue_id == queue_id]

@@ -157,12 +157,12 @@ class ReadRepeater:
         except NotRepeatable as reason:
             self.left_out[str(reason)] += 1
         except DECODING_ERRORS:
-            self.left_out["what was said is not understood"] += 1
+            self.left_out["a request or answer cannot be decoded"] += 1
         except (*CLUSTER_ERRORS, LookupError):
             self.left_out["no answer"] += 1
         except Exception:
             # No answer of a target, however odd, may disturb the primary's clients.
-            self.left_out["a fault of the gateway"] += 1
+            self.left_out["an error in the gateway"] += 1
             log.exception("repeated read could not be compared", extra={"code": item.exchange.code})
         finally:
             slots.release()
@@ -207,9 +207,9 @@ class ReadRepeater:
         noise.
         """
         code = item.exchange.code
-        again = await self._send_to_primary(item.exchange.broker, read.primary_request)
-        noisy = await self._diff_answers(code, read.primary_answer, again, SAME_SERVER)
+        second_answer = await self._send_to_primary(item.exchange.broker, read.primary_request)
+        noisy = await self._diff_answers(code, read.primary_answer, second_answer, SAME_SERVER)
         item.noisy_paths |= {difference.path for difference in noisy}
         if item.with_second_read and not item.attempts:
             self._noise.record_second_read(code, item.noisy_paths)
-        return again
+        return second_answer

@@ -133,7 +133,7 @@ def plan_repeated_read(
     """Return how to repeat an exchange. Raises NotRepeatable, FrameError, RequestError, MessageFormatError."""
     request, answer = exchange.request_command, exchange.answer_command
     if exchange.code not in READ_ONLY_CODES or answer is None or exchange.reverse:
-        raise NotRepeatable("not a question")
+        raise NotRepeatable("not a read-only request with an answer")
     if request.ext.get("topic", "").startswith(CONSUMER_TOPIC_PREFIXES):
         raise NotRepeatable("a topic of consumers' own")
     if exchange.code in PULL_CODES:
@@ -142,12 +142,12 @@ def plan_repeated_read(
         raise NotRepeatable(
             "a query that found as much as it may: which ones depends on the order of the log"
         )
-    again = _without_credentials(request)
+    primary_request = _without_credentials(request)
     if exchange.code == ViewMessageById.code:
         if answer.code != 0:
             raise NotRepeatable("no message was found by its id")
-        return RepeatedRead(exchange, answer, _query_by_unique_key(answer), again)
-    return RepeatedRead(exchange, answer, _without_credentials(request), again)
+        return RepeatedRead(exchange, answer, _query_by_unique_key(answer), primary_request)
+    return RepeatedRead(exchange, answer, _without_credentials(request), primary_request)
 
 
 def _reached_result_limit(request: Command, answer: Command) -> bool:
@@ -183,7 +183,7 @@ def _plan_pull(
     map_offset: MapOffset,
 ) -> RepeatedRead:
     if answer.code != 0:
-        raise NotRepeatable("a pull that brought nothing")
+        raise NotRepeatable("a pull without messages")
     request_pull = PullMessage.from_ext(request.ext)
     if request_pull.sys_flag & _CLASS_FILTER_FLAG:
         raise NotRepeatable("a pull with a class filter")
@@ -195,14 +195,16 @@ def _plan_pull(
         subscription = subscriptions.find_subscription(request_pull.consumer_group, request_pull.topic)
     if subscription is None:
         raise NotRepeatable("a pull whose subscription is not known")
-    there = map_offset(exchange.broker, request_pull.topic, request_pull.queue_id, request_pull.queue_offset)
-    if there is None:
-        raise NotRepeatable("a pull at an offset that is not mapped")
-    target, again = (
-        _side_effect_free_pull(exchange.code, request_pull, offset, subscription)
-        for offset in (there, request_pull.queue_offset)
+    target_offset = map_offset(
+        exchange.broker, request_pull.topic, request_pull.queue_id, request_pull.queue_offset
     )
-    return RepeatedRead(exchange, answer, target, again)
+    if target_offset is None:
+        raise NotRepeatable("a pull at an offset that is not mapped")
+    target_request, primary_request = (
+        _side_effect_free_pull(exchange.code, request_pull, offset, subscription)
+        for offset in (target_offset, request_pull.queue_offset)
+    )
+    return RepeatedRead(exchange, answer, target_request, primary_request)
 
 
 def _side_effect_free_pull(

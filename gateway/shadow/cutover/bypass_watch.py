@@ -72,7 +72,7 @@ class BypassedTopic:
         return (
             f"{self.message_count} messages of {topic} were sent to the primary past the gateway since its producers "
             f"were switched, by {some}: consumers at the target do not get them. Give these producers the gateway's "
-            f"address; once they use it, go on with --allow bypass. {refusal}"
+            f"address; once they use it, continue with --allow bypass. {refusal}"
         )
 
 
@@ -126,7 +126,7 @@ class BypassWatch:
                     bypassed.next_offsets[queue_name(broker, queue_id)] = queue_range.high
 
     async def read_new_messages(self, move: Move) -> BypassedTopic:
-        """Read what is new in the primary's queues of a switched topic. Raises CLUSTER_ERRORS, LookupError."""
+        """Read the new messages in the primary's queues of a switched topic. Raises CLUSTER_ERRORS, LookupError."""
         async with self._reading:
             return await self._read_topic(move)
 

@@ -274,7 +274,7 @@ class MoveChecks:
         return MoveCheck("copied back", ok, f"{copy.copied_messages} messages", reason)
 
     def compare_ends(self, ends: Mapping[str, QueueEnds]) -> tuple[str, str]:
-        """Compare the ends of queues on both sides; return what was measured, and the advice if they differ."""
+        """Compare the ends of queues on both sides; return the measurement, and advice if they differ."""
         apart = (
             sum(queue_ends.primary != queue_ends.target for queue_ends in ends.values())
             if self.clusters.preserves_offsets
@@ -381,7 +381,7 @@ class MoveChecks:
             else ""
         )
         return MoveCheck(
-            "online", not missing_messages, "no consumers; goes on at the offsets it has", reason
+            "online", not missing_messages, "no consumers; continues at its present offsets", reason
         )
 
     async def _check_consumed(
@@ -393,11 +393,11 @@ class MoveChecks:
             name: sum([await self._count_unconsumed(side, broker, name, group) for broker in brokers])
             for name in (retry_topics(group, topic) if retries else (topic,))
         }
-        behind = ", ".join(name for name, count in unconsumed.items() if count) or next(iter(unconsumed))
+        topics = ", ".join(name for name, count in unconsumed.items() if count) or next(iter(unconsumed))
         count = sum(unconsumed.values())
-        reason = f"{group} has not consumed all of {behind} at the {side.value}" if count else ""
+        reason = f"{group} has not consumed all of {topics} at the {side.value}" if count else ""
         name = "retries" if retries else "drained"
-        return MoveCheck(name, not count, f"{count} messages left in {behind}", reason)
+        return MoveCheck(name, not count, f"{count} messages left in {topics}", reason)
 
     async def _count_unconsumed(self, side: Side, broker: str, topic: str, group: str) -> int:
         unconsumed = 0

@@ -104,7 +104,7 @@ async def count_timer_messages(clusters: ClusterPair, side: Side, broker: str, t
 
 
 def _parse_op_offsets(body: bytes | memoryview) -> Iterator[int]:
-    """Yield the queue offsets that an op message names; what is no offset is left out."""
+    """Yield the queue offsets that an op message names; skip parts that are not offsets."""
     for part in bytes(body).split(b","):
         offset = parse_integer_or(part.decode("ascii", "replace"), -1)
         if offset >= 0:

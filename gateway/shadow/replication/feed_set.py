@@ -26,7 +26,7 @@ from toolkit.rate_limiter import TrioRateLimiter
 log = logging.getLogger(__name__)
 
 QUEUES_PER_TURN: Final = 500
-"""Queues that are looked at before other tasks have their turn: about 2 ms."""
+"""Queues that are examined before other tasks have their turn: about 2 ms."""
 MAX_BROKERS_ASKED_AT_A_TIME: Final = 32
 MIN_PAUSE_PER_DISCOVERY: Final = 10
 """The pause between discoveries is at least this many times as long as the last one took."""

@@ -151,9 +151,9 @@ def _render_chapter(report: Report, chapter: Chapter) -> str:
         parts += [_plot_with_table(drawer(series, marks), series["step_s"]) for drawer in chapter.drawers]
     if chapter.name == "by-topic" and series:
         parts.append(_topic_table(series["totals"]))
-    there = [name for name in chapter.sections if name in report["sections"]]
-    parts += [SECTION_RENDERERS.get(name, tables.render_value)(report["sections"][name]) for name in there]
-    if chapter.sections and not there and not chapter.drawers:
+    present = [name for name in chapter.sections if name in report["sections"]]
+    parts += [SECTION_RENDERERS.get(name, tables.render_value)(report["sections"][name]) for name in present]
+    if chapter.sections and not present and not chapter.drawers:
         parts.append('<p class="none">Not used in this run.</p>')
     return _wrap_section(chapter.name, chapter.title, "".join(parts))
 
@@ -240,13 +240,13 @@ def _comparison_section(section: Mapping[str, Any]) -> str:
         for field, count in row.get("fields", {}).items()
     ]
     counts = [{name: row.get(name) for name in ("request", "compared", "differing")} for row in requests]
-    took = [
+    latency_rows = [
         {
             **row,
             **{
-                f"{who} {quantile}, ms": value
-                for who, some in request["latency_ms"].items()
-                for quantile, value in some.items()
+                f"{side} {quantile}, ms": value
+                for side, quantiles in request["latency_ms"].items()
+                for quantile, value in quantiles.items()
             },
         }
         for row, request in zip(counts, requests, strict=True)
@@ -254,7 +254,7 @@ def _comparison_section(section: Mapping[str, Any]) -> str:
     rest = {name: value for name, value in section.items() if name != "requests"}
     differing = tables.render_value(sorted(rows, key=lambda row: -row["differences"]))
     by_field = f"<h3>Differences by request and field</h3>{differing}"
-    return f"{tables.render_value(rest)}{by_field}<h3>Requests</h3>{tables.render_value(took)}"
+    return f"{tables.render_value(rest)}{by_field}<h3>Requests</h3>{tables.render_value(latency_rows)}"
 
 
 def _sample_table(samples: list[Mapping[str, Any]]) -> str:
@@ -266,15 +266,15 @@ def _copied_queues(queues: list[Mapping[str, Any]]) -> str:
     return f"<h3>Queues copied at the primary's offsets</h3>{_folded_table(rows, 'queues')}"
 
 
-def _folded_table(rows: list[Any], what: str) -> str:
-    """Return a table; of a long one only the rows that are bad are shown without opening it."""
+def _folded_table(rows: list[Any], noun: str) -> str:
+    """Return a table; a long one is folded, with only its bad rows outside of the fold."""
     if len(rows) <= MAX_OPEN_ROWS:
         return tables.render_value(rows)
     bad = [row for row in rows if tables.is_bad_row(row)]
     rest = [row for row in rows if not tables.is_bad_row(row)]
     shown = tables.rows_table(bad) if bad else ""
     more = "more " if bad else ""
-    return f"{shown}<details><summary>{len(rest)} {more}{what}</summary>{tables.render_value(rest)}</details>"
+    return f"{shown}<details><summary>{len(rest)} {more}{noun}</summary>{tables.render_value(rest)}</details>"
 
 
 def _format_range(value: Any) -> Any:
@@ -299,19 +299,19 @@ def _parity_section(section: Mapping[str, Any]) -> str:
     queues = section.get("queues", [])
     names = dict.fromkeys(name for queue in queues for name in queue if name != "findings")
     rows = [{name: queue.get(name) for name in names} for queue in queues]
-    faults = [
+    finding_rows = [
         {
             "topic": queue.get("topic"),
             "broker": queue.get("broker"),
             "queue_id": queue.get("queue_id"),
-            **fault,
-            "differences": _format_differences(fault.get("differences", [])),
+            **finding,
+            "differences": _format_differences(finding.get("differences", [])),
         }
         for queue in queues
-        for fault in queue.get("findings", [])
+        for finding in queue.get("findings", [])
     ]
     rest = {name: value for name, value in section.items() if name != "queues"}
-    findings = f"<h3>Findings</h3>{tables.render_value(faults)}"
+    findings = f"<h3>Findings</h3>{tables.render_value(finding_rows)}"
     return f"{tables.render_value(rest)}<h3>Queues</h3>{_folded_table(rows, 'queues')}{findings}"
 
 

@@ -24,7 +24,7 @@ ALL_TOPICS: Final = "(all)"
 REASONS: Final = ("problem", "reason", "last_error")
 """Columns with sentences, which are shown below their table."""
 SUBJECTS: Final = ("name", "part", "task", "topic", "broker", "queue")
-"""Columns that say what a row is about."""
+"""Columns that name the subject of a row."""
 PROBLEMS: Final = "problems"
 """The section that is shown first, and in full."""
 MAX_TOPICS: Final = 12
@@ -68,12 +68,12 @@ def watch_gateway(client: ConsoleClient, every_s: float, times: int | None) -> N
     Raises ConsoleUnreachable if the first refresh fails.
     """
     console = import_optional("rich.console").Console()
-    looks = _poll_console(client, every_s, times)
+    refreshes = _poll_console(client, every_s, times)
     try:
         if console.is_terminal:
-            _show_fullscreen(console, looks)
+            _show_fullscreen(console, refreshes)
         else:
-            for live in looks:
+            for live in refreshes:
                 click.echo(format_line(live))
     except KeyboardInterrupt:
         click.echo()
@@ -145,12 +145,12 @@ def _poll_console(client: ConsoleClient, every_s: float, times: int | None) -> I
         yield last
 
 
-def _show_fullscreen(console: "Console", looks: Iterator[LiveState]) -> None:
+def _show_fullscreen(console: "Console", refreshes: Iterator[LiveState]) -> None:
     live_display = import_optional("rich.live").Live(
         console=console, auto_refresh=False, screen=True, vertical_overflow="crop"
     )
     with live_display:
-        for live in looks:
+        for live in refreshes:
             live_display.update(render_page(live, console.width), refresh=True)
 
 
@@ -173,7 +173,7 @@ def _problems_of(live: LiveState) -> list[Mapping[str, str]]:
 
 
 def _render_problems(live: LiveState) -> "Iterator[RenderableType]":
-    """Yield the problems in red, each as long as it is."""
+    """Yield the problems in red and in full length."""
     for problem in _problems_of(live):
         yield import_optional("rich.text").Text(
             f"Problem ({problem['part']}): {problem['problem']}", style="bold red"
@@ -294,7 +294,7 @@ def _row_rank(row: Mapping[str, Any]) -> tuple[bool, bool]:
 
 
 def _reasons_of(row: Mapping[str, Any]) -> Iterator[str]:
-    """Yield why something failed, with what the row is about."""
+    """Yield a line for each reason in a row, with the subject of the row."""
     subject = " ".join(str(row[name]) for name in SUBJECTS if row.get(name) not in (None, ""))
     for name in REASONS:
         if row.get(name):

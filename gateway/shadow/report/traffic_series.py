@@ -86,7 +86,7 @@ def is_refusal(answer: bytes) -> bool:
 
 
 RESOLUTIONS: Final = ((1, 900), (10, 1080), (60, 1440))
-"""Seconds per point, and points kept: a quarter of an hour, three hours, a day."""
+"""Seconds per point, and number of points: a quarter of an hour, three hours, a day."""
 ALL_TOPICS: Final = "(all)"
 OTHER_TOPICS: Final = "(others)"
 COUNT_NAMES: Final = (
@@ -191,7 +191,7 @@ def _quantiles_ms(latencies: LatencyHistogram) -> list[float]:
 
 @dataclass(slots=True)
 class _PointRing:
-    """A ring of points of one resolution; all topics share its times. `at` is the place of the newest point."""
+    """A ring of points of one resolution; all topics share its times. `at` is the index of the newest point."""
 
     step_s: int
     length: int
@@ -209,7 +209,7 @@ class _PointRing:
         self.times_ms = self._empty_column()
 
     def begin_point(self, wall_ms: float) -> None:
-        """Start a new point; a topic that puts no row stays without a number."""
+        """Start a new point; a topic without a row in it has NaN there."""
         self.at = (self.at + 1) % self.length
         self.points = min(self.points + 1, self.length)
         self.times_ms[self.at] = wall_ms
@@ -232,8 +232,10 @@ class _PointRing:
         column[self.at] = value
 
     def visible_points(self) -> tuple[int, int]:
-        """Return the points to show, for `ordered_values`; some of the oldest are left out, since they are overwritten
-        next."""
+        """Return the points to show, as index of the newest and number, for `ordered_values`.
+
+        A full ring leaves out `SPARE_POINTS` of the oldest: points that are added meanwhile overwrite them.
+        """
         return self.at, self.points if self.points < self.length else self.length - SPARE_POINTS
 
     @staticmethod
@@ -373,9 +375,9 @@ class TrafficSeries:
         task_status.started()
         while True:
             await trio.sleep_until(self._rings[0].due_s)
-            for level in self._rings:
-                if trio.current_time() >= level.due_s:
-                    await self._add_point(level)
+            for ring in self._rings:
+                if trio.current_time() >= ring.due_s:
+                    await self._add_point(ring)
 
     async def _add_point(self, ring: _PointRing) -> None:
         """Add one point for all topics, yielding to other tasks after each, so that no request waits for this."""
@@ -412,15 +414,15 @@ class TrafficSeries:
         """Return the last second: a number per column by topic, and the metrics of other parts."""
         if not self._rings or not self._rings[0].points:
             return {"topics": {}, "metrics": {}}
-        level = self._rings[0]
+        ring = self._rings[0]
         topics = {
             topic: {
-                name: _nan_to_none(column[level.at]) for name, column in zip(COLUMNS, columns, strict=True)
+                name: _nan_to_none(column[ring.at]) for name, column in zip(COLUMNS, columns, strict=True)
             }
-            for topic, columns in level.columns.items()
+            for topic, columns in ring.columns.items()
         }
-        metrics = {name: _nan_to_none(column[level.at]) for name, column in level.metrics.items()}
-        return {"at_ms": level.times_ms[level.at], "topics": topics, "metrics": metrics}
+        metrics = {name: _nan_to_none(column[ring.at]) for name, column in ring.metrics.items()}
+        return {"at_ms": ring.times_ms[ring.at], "topics": topics, "metrics": metrics}
 
     async def to_report(self) -> dict[str, Any]:
         """Return the finest points that reach back to the start (or as far as any do) as JSON fragments, and the
@@ -434,8 +436,8 @@ class TrafficSeries:
         }
 
     def _finest_complete_ring(self) -> _PointRing | None:
-        full = [level for level in self._rings if level.points < level.length]
-        return full[0] if full else (self._rings[-1] if self._rings else None)
+        complete = [ring for ring in self._rings if ring.points < ring.length]
+        return complete[0] if complete else (self._rings[-1] if self._rings else None)
 
     async def _points_to_json(self, ring: _PointRing | None) -> dict[str, Any]:
         if ring is None:
@@ -460,9 +462,9 @@ def _nan_to_none(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-def _sum_metrics(sums: dict[tuple[str, MetricKind], float], shown: Iterable[Metric | Distribution]) -> None:
+def _sum_metrics(sums: dict[tuple[str, MetricKind], float], metrics: Iterable[Metric | Distribution]) -> None:
     """Add up metrics by name, whatever their labels."""
-    for column in shown:
-        if isinstance(column, Metric):
-            key = column.name, column.kind
-            sums[key] = sums.get(key, 0.0) + column.value
+    for metric in metrics:
+        if isinstance(metric, Metric):
+            key = metric.name, metric.kind
+            sums[key] = sums.get(key, 0.0) + metric.value

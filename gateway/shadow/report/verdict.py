@@ -13,7 +13,7 @@ Report = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class RunVerdict:
-    """`reasons` say what is wrong; a healthy run has none. `notes` say what is not known."""
+    """`reasons` name the failures; a healthy run has none. `notes` name checks that were not made."""
 
     title: str
     reasons: tuple[str, ...]

@@ -68,7 +68,7 @@ def test_a_pull_commits_nothing_waits_for_nothing_and_is_nobodys():
 
 
 def test_pulls_that_are_not_asked_again():
-    with pytest.raises(NotRepeatable, match="brought nothing"):
+    with pytest.raises(NotRepeatable, match="without messages"):
         of(asked(11, PULL, Command(19, flag=1)))
     with pytest.raises(NotRepeatable, match="not mapped"):
         of(asked(11, PULL), map_offset=lambda *place: None)
