@@ -1,6 +1,7 @@
 """Moves bytes to and from a peer: sockets on the fast path, any trio stream elsewhere.
 
-`connection.py` handles frames, limits and order.
+A send that the kernel accepts at once does not enter the scheduler, as trio's `SocketStream` would. `StreamTransport`
+is for other streams, as in simulation tests. `connection.py` handles frames, limits and order.
 """
 
 import socket

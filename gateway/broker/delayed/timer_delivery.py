@@ -8,7 +8,8 @@ least once if it crashes, without holding them in memory.
    wheel. A time beyond the wheel's window goes into a nearer slot, from which it is written to the topic again
    (rolled). A message that is already due is delivered without a slot, unless older ones still wait.
 3. `deliver_due` opens the first slot whose time has come, loads its records and delivers them in the order of their
-   due times. A recall in the slot suppresses the message that it names.
+   due times. A recall in the slot suppresses the message that it names; the topic is read first, so that the recall is
+   known in time.
 4. After each message the timer store records how far the slot is delivered. Then the next slot follows.
 
 After a crash between the steps, work may be repeated but never skipped: the checkpoint holds the topic offset up to

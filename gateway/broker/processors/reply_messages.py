@@ -1,6 +1,8 @@
 """SEND_REPLY_MESSAGE (codes 324, 325): push a reply message to the client that waits for it, and store it.
 
-Requests are ordinary messages. Source: ReplyMessageProcessor, 5.4.0.
+Requests are ordinary messages that name their client. The reply is pushed through the connection by which that client
+is known as a producer, and stored as well unless `storeReplyMessageEnable` is false. Source: ReplyMessageProcessor,
+5.4.0.
 """
 
 import logging

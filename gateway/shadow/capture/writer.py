@@ -2,11 +2,12 @@
 
 Forwarding never waits for the disk: `observe` only appends to the buffer, and drops and counts exchanges when the
 buffer is full. The `run` task moves ready exchanges to a batch and lets a worker thread encode and write it
-(`rotation.py`). An exchange is ready at once, or, with a mirror, once its outcome arrived or `target_wait_ms` passed.
-The buffer's room is released only after the write, so that the bound covers exchanges in the worker too. After an
-OSError the batch and the block being built stay as they are and the write is retried. At shutdown the remaining
-exchanges are written for up to `MAX_CLOSE_S`; a worker stuck in a disk call is abandoned (`_retire_worker`), and
-whatever is unwritten is counted as dropped.
+(`rotation.py`). The thread yields the interpreter after every few exchanges, so that the loop waits fractions of a
+millisecond, not the 5 ms of the interpreter's switch interval. An exchange is ready at once, or, with a mirror, once
+its outcome arrived or `target_wait_ms` passed. The buffer's room is released only after the write, so that the bound
+covers exchanges in the worker too. After an OSError the batch and the block being built stay as they are and the write
+is retried. At shutdown the remaining exchanges are written for up to `MAX_CLOSE_S`; a worker stuck in a disk call is
+abandoned (`_retire_worker`), and whatever is unwritten is counted as dropped.
 """
 
 import logging

@@ -2,6 +2,7 @@
 
 `Selector.select` has three ways: search for candidates where few messages match; look up answers by the last bytes of a
 message where the expression reads one property; otherwise test each message, with answers cached by property values.
+Callers pass as many messages as fit the processor's first cache: in hundreds, each takes half as long again.
 """
 
 from bisect import bisect_right
