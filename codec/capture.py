@@ -332,7 +332,7 @@ def iter_blocks(buffer: Buffer) -> Iterator[CaptureBlock | Damage]:
 
 
 class _Search:
-    """The search for blocks behind damage, with a bound on the bytes that are read for it.
+    """The search for blocks after damage, with a bound on the bytes that are read for it.
 
     A file may be full of beginnings of blocks that each claim the rest of the file.
     """

@@ -16,7 +16,7 @@ FLAG_RESPONSE = 1
 FLAG_ONEWAY = 2
 
 MASTER_ID = 0
-"""Number of the broker of its name that takes writes; replicas have higher ones. Source: MixAll.MASTER_ID, 5.4.0."""
+"""Broker id of a master; its replicas have higher ids. Source: MixAll.MASTER_ID, 5.4.0."""
 
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 # An official server lets a header fill a frame. The largest sensible one has 32,767 bytes of properties, six bytes each

@@ -11,7 +11,7 @@ __all__ = ["MAX_FRAME_BYTES", "MAX_HEADER_BYTES", "FrameSplitter", "frame_size",
 
 _MIN_LENGTH = 4
 _LARGE_BYTES = 64 * 1024
-"""The rest of a frame is received in place, not joined from pieces, when more than this is missing."""
+"""When more than this is missing of a frame, the rest is received in place instead of being joined from pieces."""
 
 
 def frame_size(
@@ -20,8 +20,8 @@ def frame_size(
     """Return the size of the frame at ``position`` in bytes, its length word included; ``position + 4 <=
     len(buffer)``.
 
-    Raises FrameError when that is more than ``max_frame_bytes`` (as officially, the length word counts) or too little
-    for a frame. Call this before buffering the rest of a frame.
+    Raises FrameError when that is more than ``max_frame_bytes``, in which the length word counts as in the official
+    server, or too little for a frame. Call this before buffering the rest of a frame.
     """
     length = int.from_bytes(buffer[position : position + 4])
     if length < _MIN_LENGTH or length + 4 > max_frame_bytes:

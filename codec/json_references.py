@@ -89,6 +89,7 @@ class _CountingWalk:
         if size_and_height is None:
             if number in self._open:
                 raise JsonError("a reference to its own ancestors")
+            # An ancestor that is met again while its parts are counted would never be finished.
             self._open.add(number)
             total, height = 1, 0
             for item in value.values() if isinstance(value, dict) else value:
@@ -102,6 +103,7 @@ class _CountingWalk:
                     total += 1
             self._open.discard(number)
             size_and_height = self._sizes[number] = total, height
+        # Checked for each use of a shared value, because it counts each time, and may lie deeper than at the first.
         if size_and_height[0] > self._max_values:
             raise JsonSizeError(f"more than {self._max_values} values once its references are replaced")
         if depth + size_and_height[1] > MAX_DEPTH:

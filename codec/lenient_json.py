@@ -1,6 +1,6 @@
 """Parses the JSON dialect of fastjson: bare and single-quoted names, integers and objects as keys, trailing commas.
 
-One regular expression takes a whole token with the comma or colon behind it, and a loop with a stack of containers
+One regular expression takes a whole token with the comma or colon after it, and a loop with a stack of containers
 puts the values in place. Nothing in the expression backtracks, so the time is linear in the length of the text, and
 about 0.4 µs per value.
 
@@ -37,10 +37,10 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-"""Plain text, an integer (its type letter is skipped), a bracket, or another token; then the separator behind it.
+"""Plain text, an integer (its type letter is skipped), a bracket, or another token; then the separator after it.
 
-The optional parts of a fraction are not possessive: before Python 3.11.5 such a part swallowed what it matched of a
-text like `0e` and failed at. Nothing behind them can fail, so that this costs no backtracking.
+The optional parts of a fraction are not possessive: before Python 3.11.5 a possessive part kept the characters of a
+text like `0e` that it had matched before it failed. Nothing after them can fail, so this costs no backtracking.
 """
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|(.))", re.DOTALL)
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "0": "\0"}
@@ -80,6 +80,7 @@ def parse_lenient(text: str, max_escapes: int) -> Any:
     next_token = _TOKEN.scanner(text).match  # type: ignore[attr-defined]
     while match := next_token():
         plain, digits, bracket, other, separator = match.groups()
+        # Only a closing bracket may follow a value without a comma.
         if wants_comma and (bracket is None or bracket in "[{"):
             raise _error("no comma between two values", at)
         value: Any
@@ -99,10 +100,12 @@ def parse_lenient(text: str, max_escapes: int) -> Any:
         else:
             if not around or is_list is not (bracket == "]") or key is not _NO_KEY:
                 raise _error("a closing bracket that nothing opened, or a key without a value", at)
+            # The container that ends here becomes a value, or a key, of the one around it.
             value = container
             container, is_list, key = around.pop()
             if key is _NO_KEY and not is_list:
                 value = _object_key(value, at)
+        # A complete value: an element, the value of a key, or a key whose colon must follow.
         at = match.end()
         if is_list:
             container.append(value)

@@ -48,7 +48,7 @@ def compression_type(sys_flag: int) -> int:
 
 
 def without_compression(sys_flag: int) -> int:
-    """Return the flag of the message once its body has been decompressed; the type bits stay, as officially."""
+    """Return the flag for the decompressed body. The type bits stay, as in the official code."""
     return sys_flag & ~COMPRESSED
 
 

@@ -31,7 +31,7 @@ CHECKPOINT_TOPIC: Final = "CHECKPOINT_TOPIC"
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 SYSTEM_PREFIX: Final = "rmq_sys_"
 CLOUD_TRACE_PREFIX: Final = "rmq_sys_TRACE_DATA_"
-"""Before the region in the trace topic of clients with AccessChannel.CLOUD. Source: TraceConstants, 5.4.0."""
+"""Precedes the region in the trace topic of clients with AccessChannel.CLOUD. Source: TraceConstants, 5.4.0."""
 
 SYSTEM_TOPICS: Final = frozenset(
     {

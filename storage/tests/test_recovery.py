@@ -121,6 +121,23 @@ def readable(store: MessageStore, end: int, topic: str = "t") -> list[bytes]:
     return found
 
 
+@pytest.mark.parametrize("number", [10, 15, 18])
+def test_damage_after_the_checkpoint_does_not_cut_what_follows(number: int) -> None:
+    files, clock = CrashFiles(), FakeClock()
+    store = open_store(files, clock)
+    expected = [b"body %d" % index for index in range(20)]
+    for body in expected[:10]:
+        store.append("t", 0, body)
+    store.write_checkpoint()
+    for body in expected[10:]:
+        store.append("t", 0, body)
+    files.mapped[LOG_FILE].buffer[store.physical_offset_at("t", 0, number) + 90] ^= 4
+    store = open_store(files.crash(random.Random(0), lose_unflushed=False), clock)
+    assert readable(store, 20) == without(expected, number)
+    assert store.max_offset("t", 0) == 20
+    assert store.append("t", 0, b"next")[0] == 20
+
+
 def test_damage_of_the_last_message_keeps_its_offset() -> None:
     files, clock = CrashFiles(), FakeClock()
     store = open_store(files, clock)

@@ -4,21 +4,21 @@ Theory of operation
 -------------------
 The copy shows the store as if its broker had been stopped at one moment, when the log ended at physical offset E.
 
-1. What says how far something has been processed is copied first: checkpoint, offsets of groups, delays and timers,
-   staged batches. They are not ahead of anything that is copied later. At worst the copy delivers again what was
-   delivered during the backup, as after a killed broker.
+1. The records of progress are copied first: checkpoint, offsets of groups, delays and timers, staged batches. So they
+   are not ahead of anything that is copied later. At worst a broker on the copy delivers again what was delivered
+   during the backup, as after a kill.
 2. E is taken. Every message acknowledged before the backup began lies before it.
 3. The log is copied up to E, every queue up to its last message before E, and the index likewise. Files are copied from
    the newest to the oldest, because a broker deletes expired ones at the other end: the copy never has a gap.
-4. Tables of settings are copied again: topics and groups that were created meanwhile are in them. So is the note of
-   deleted topics copied, whose queues the copy then lacks or deletes.
-5. Entries that queues lack are looked for. Our broker writes them with the message, the official one a moment later.
-   If some are missing, the copy gets an ``abort`` file, so that the broker that opens it adds them.
+4. Tables of settings are copied again, with the topics and groups that were created meanwhile. So is the file of
+   deleted topics, whose queues the copy lacks, or the broker that opens it deletes.
+5. Messages without a queue entry are looked for. Our broker writes the entry with the message, the official one a
+   moment later. If one is missing, the copy gets an ``abort`` file, so that the broker that opens it adds the entry.
 
-The copy is made in ``<target>.partial``. Only when everything is on the disk, that folder is renamed to the target: a
+The copy is made in ``<target>.partial``. That folder is renamed to the target only when everything is on the disk: a
 backup that was interrupted is never taken for a whole one.
 
-A restore is a plain copy of the target to the place of a store, because the target must stay as it is.
+To restore, copy the target to where the store should be; a broker that opens the target itself would change it.
 """
 
 import contextlib
@@ -59,10 +59,10 @@ _SETTINGS_TABLES: Final = (
     "consumerFilter.json",
     "messageRequestMode.json",
 )
-_NOT_WORTH_A_WORD: Final = frozenset({"queueends.json", "damaged", "rocksdbstore"})
+_UNREPORTED: Final = frozenset({"queueends.json", "damaged", "rocksdbstore"})
 _TRIES: Final = 200
 _PAUSE_S: Final = 0.01
-"""A file that is being replaced is missing for a moment; a message may be half written for as long."""
+"""Wait between two tries: a file that is being replaced is missing, or a message half written, only for a moment."""
 
 
 class BackupRefused(StoreError):
@@ -71,10 +71,10 @@ class BackupRefused(StoreError):
 
 @dataclass(frozen=True, slots=True)
 class BackupResult:
-    """``first_offset`` and ``end_offset``: the part of the log that the copy has. ``bytes``: how many were copied.
+    """``first_offset`` and ``end_offset``: the part of the log that the copy has. ``bytes``: the number copied.
 
-    ``needs_recovery``: queue entries are missing, which the opening broker adds. ``left_out``: names in the store's
-    folder that are not copied.
+    ``needs_recovery``: queue entries are missing, and the broker that opens the copy will add them. ``left_out``: names
+    in the store's folder that are not copied.
     """
 
     target: str
@@ -185,7 +185,7 @@ class Backup:
         root = self._config.root
         timer_end = self._copy_tables()
         self._copy_staged()
-        known_until = self._ends_of_queues()
+        known_until = self._find_last_queued_end()
         self._end = self._find_end(known_until)
         first = self._copy_log()
         covered = self._copy_queues()
@@ -197,7 +197,7 @@ class Backup:
         if self._checkpoint.file_bytes:
             confirm_offset = min(self._checkpoint.confirm_offset, covered if needs_recovery else self._end)
             self._copier.write(f"{self._partial}/checkpoint", self._checkpoint.encode(max(confirm_offset, 0)))
-        left_out = [name for name in self._files.list(root) if name not in COPIED | _NOT_WORTH_A_WORD]
+        left_out = [name for name in self._files.list(root) if name not in COPIED | _UNREPORTED]
         return BackupResult(target, first, self._end, self._bytes, needs_recovery, left_out)
 
     # -- tables --
@@ -270,8 +270,8 @@ class Backup:
 
     # -- the log --
 
-    def _ends_of_queues(self) -> int:
-        """Return the end of a message in the last log file that is known to be whole, to search from there."""
+    def _find_last_queued_end(self) -> int:
+        """Return the end of the last message that a queue points to, from which the end of the log is searched."""
         best = -1
         limit = self._reader.log.max_offset  # the broker may have started a new file
         for queue in self._reader.queues():
@@ -303,8 +303,8 @@ class Backup:
             return False
         if stop.zeros or stop.physical_offset == base + log.file_bytes:
             return True
-        behind = self._reader.find_message_after(stop.physical_offset)
-        return behind is None and not self._reader.state.is_end_settled
+        next_message = self._reader.find_message_after(stop.physical_offset)
+        return next_message is None and not self._reader.state.is_end_settled
 
     def _copy_log(self) -> int:
         """Copy the log up to E; return its first physical offset in the copy."""
@@ -384,7 +384,7 @@ class Backup:
     def _mark_if_incomplete(self, covered: int) -> bool:
         """Write an abort file if a message before E has no queue entry; return True then.
 
-        Queues know the messages before ``covered``, which is where one starts, or the log ends.
+        All messages before ``covered`` have entries; a message starts there, or the log ends.
         """
         state = self._reader.state.state
         if state is StoreState.CRASHED:
@@ -394,8 +394,8 @@ class Backup:
             return True
         if not self._reader.bases:
             return False
-        behind = scan_log(self._reader.log, covered, self._end, check_crc=False)
-        missing = any(not isinstance(item, ScanEnd) and item.has_queue_entry for item in behind)
+        later_messages = scan_log(self._reader.log, covered, self._end, check_crc=False)
+        missing = any(not isinstance(item, ScanEnd) and item.has_queue_entry for item in later_messages)
         if missing:
             self._copier.write(f"{self._partial}/abort", b"")
         return missing
@@ -449,7 +449,7 @@ def settle_index_copy(path: str, slots: int, log_end: int) -> bool:
 
 
 def _set_slots_back(index: IndexView, values: "array[int]", end: int) -> None:
-    """Let slots that lead to entry ``end`` or behind it lead to the newest entry of theirs before."""
+    """Let slots that lead to entry ``end`` or a later one lead to the newest of their entries before ``end``."""
     if max(values) < end:
         return
     for slot, value in enumerate(values):

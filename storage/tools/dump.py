@@ -38,7 +38,7 @@ class DumpFilter:
     key: str = ""
 
     def matches(self, message: Message) -> bool:
-        """Tell whether a message is to be dumped."""
+        """Return True if a message is to be dumped."""
         return (
             (not self.topic or message.topic == self.topic)
             and (self.queue_id is None or message.queue_id == self.queue_id)
@@ -123,15 +123,15 @@ def _dump_file(reader: StoreReader, base: int, conditions: DumpFilter) -> Iterat
                 yield message
         if stop.physical_offset >= end:
             return
-        behind = reader.find_message_after(stop.physical_offset)
-        if behind is None and base == reader.bases[-1]:
+        next_message = reader.find_message_after(stop.physical_offset)
+        if next_message is None and base == reader.bases[-1]:
             return  # the end of the log
         yield damage(Part.LOG, path, stop.physical_offset - base, stop.reason or "zeros")
-        offset = end if behind is None else behind
+        offset = end if next_message is None else next_message
 
 
 def message_value(message: Message, body: str) -> dict[str, Any]:
-    """Return a message for JSON. ``body``: "text" (base64 if it is no UTF-8), "base64", or "none".
+    """Return a message for JSON. ``body``: "text" (base64 if it is not UTF-8), "base64", or "none".
 
     A body that is compressed with zlib is inflated, unless that fails; ``body_encoding`` says what ``body`` holds.
     """

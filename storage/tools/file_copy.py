@@ -1,9 +1,9 @@
 """Copies files so that the copy never changes with its source: by reflink where the file system can, else byte by byte.
 
-Hard links would be quicker, but they are no copies. A store's files are changed in place, old ones too: damaged bytes
+Hard links would be quicker, but they are not copies. A store's files are changed in place, even old ones: damaged bytes
 are replaced by fillers, the entries of lost messages by holes, and slots of an index that is full by recovery. A
 hard-linked file would change with its source, and a broker that opens the copy would change the source. It would also
-share every bad sector. A reflink shares disk space until one side is written, and only then.
+share every bad sector. A reflink shares disk space only until one of the two files is written.
 """
 
 import errno
@@ -19,7 +19,7 @@ _FICLONE: Final = 0x40049409  # ioctl of Linux; Python has no name for it
 _CHUNK_BYTES: Final = 1 << 20
 
 Progress = Callable[[int], object]
-"""Is told how many more bytes were copied."""
+"""Called with the number of bytes copied since the last call."""
 
 
 class FileCopier:
@@ -73,7 +73,7 @@ class FileCopier:
             try:
                 start = os.lseek(from_fd, position, os.SEEK_DATA)
             except OSError as error:
-                if error.errno != errno.ENXIO:  # nothing but a hole behind
+                if error.errno != errno.ENXIO:  # from here on there is only a hole
                     raise
                 return
             position = os.lseek(from_fd, start, os.SEEK_HOLE)

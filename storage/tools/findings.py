@@ -1,4 +1,4 @@
-"""The findings of a check: one place in one file, and what is wrong there."""
+"""The findings of a check: each names a file, a byte in it, and the problem."""
 
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -16,7 +16,7 @@ class Part(StrEnum):
 
 
 class Severity(StrEnum):
-    """DAMAGE: bytes contradict the format or each other. NOTE: worth knowing, but as it may be."""
+    """DAMAGE: bytes contradict the format or each other. NOTE: worth knowing, but allowed."""
 
     DAMAGE = "damage"
     NOTE = "note"
@@ -24,9 +24,9 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StoreFinding:
-    """``offset`` is the byte in ``file``, and ``bytes`` the length of the damaged part, 0 where that means nothing.
+    """One problem at byte ``offset`` of ``file``. ``bytes`` is the length of the damaged part, 0 if it has none.
 
-    ``topic``, ``queue_id`` and ``queue_offset`` say which message is concerned; None where no single one is.
+    ``topic``, ``queue_id`` and ``queue_offset`` name the message concerned; None if it is not a single one.
     """
 
     severity: Severity
@@ -54,5 +54,5 @@ def damage(part: Part, file: str, offset: int, reason: str, **details: Any) -> S
 
 
 def note(part: Part, file: str, offset: int, reason: str, **details: Any) -> StoreFinding:
-    """Build a finding that is no damage."""
+    """Build a finding of severity NOTE."""
     return StoreFinding(Severity.NOTE, part, file, offset, reason, **details)

@@ -85,7 +85,7 @@ class IndexCheck:
             )
             yield damage(Part.INDEX, path, 36, reason)
         if header.begin_ms > header.end_ms:
-            reason = f"its first time, {header.begin_ms}, is behind its last, {header.end_ms}"
+            reason = f"its first time, {header.begin_ms}, is after its last, {header.end_ms}"
             yield damage(Part.INDEX, path, 0, reason)
 
     def _check_entries(self, path: str, index: IndexView) -> Iterator[StoreFinding]:
@@ -95,6 +95,8 @@ class IndexCheck:
         for start in range(1, end, _ENTRIES_PER_READ):
             stop = min(end, start + _ENTRIES_PER_READ)
             data = index.view[index.entry_position(start) : index.entry_position(stop)]
+            # Build the slots again entry by entry: each entry must name the one before it in its slot, which is the
+            # slot's newest so far.
             for number, (hashed, physical_offset, seconds, previous) in enumerate(
                 ENTRY.iter_unpack(data), start
             ):
@@ -149,7 +151,7 @@ class IndexCheck:
         return "" if seconds == expected else f"its time is {seconds} s after the first, not {expected} s"
 
     def _load_message(self, physical_offset: int) -> None:
-        """Take the hashes of a message's keys; ``_problem`` says why there are none."""
+        """Load the hashes of a message's keys, or set ``_problem`` to the reason why there are none."""
         self._loaded_offset, self._problem, self._hashes = physical_offset, "", frozenset()
         if not 0 <= physical_offset < self._log_check.end:
             self._problem = f"it points to {physical_offset}, which is not in the log"

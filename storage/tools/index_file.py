@@ -67,7 +67,7 @@ class IndexView:
         self.view[HEADER_BYTES : self.entries_at] = stored.tobytes()
 
     def first_entry_from(self, physical_offset: int) -> int:
-        """Return the number of the first counted entry of a message at or behind a physical offset."""
+        """Return the number of the first counted entry of a message at or after a physical offset."""
         numbers = range(1, max(1, min(self.header.next_entry, self.max_entries)))
         key = physical_offset
         return 1 + bisect_left(numbers, key, key=lambda number: self.entry(number).physical_offset)

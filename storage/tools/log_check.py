@@ -1,7 +1,7 @@
-"""Checks every byte of the commit log, and collects what the queues must hold according to it.
+"""Checks every byte of the commit log, and collects the messages that the queues must hold.
 
-A message that is invalid does not end the check: it goes on at the next whole message of the same file, since none
-crosses the end of a file.
+An invalid message does not end the check: it goes on at the next whole message of the same file, or with the next file,
+since no message crosses the end of one.
 """
 
 from bisect import bisect_right
@@ -18,14 +18,14 @@ _REPORTED_BYTES: Final = 1 << 20
 """Progress is reported each time this many more bytes of the log were read."""
 
 Progress = Callable[[int], object]
-"""Is told how many more bytes were read."""
+"""Called with the number of bytes read since the last call."""
 
 
 @dataclass(slots=True)
 class QueueRun:
-    """The last unbroken sequence of a queue's messages in the log: queue offsets [first, end).
+    """The last sequence of a queue's messages in the log without a gap: queue offsets [first, end).
 
-    Where a topic was deleted and created again, or a queue restarted, a new sequence begins.
+    A new sequence begins where a topic was deleted and created again, or a queue restarted.
     """
 
     first: int
@@ -45,8 +45,8 @@ class DamagedRange:
 class LogCheck:
     """One pass over the commit log. The attributes are complete once `run` has been exhausted.
 
-    ``end``: where the log ends. ``damaged``: what `repair` must replace. ``torn_end``: bytes behind the end that are
-    no message, as a crash leaves them.
+    ``end``: the physical offset at which the log ends. ``damaged``: the ranges that `repair` must replace.
+    ``torn_end``: bytes after the end that are not a whole message, as a crash leaves them.
     """
 
     def __init__(self, reader: StoreReader, confirm_offset: int, progress: Progress) -> None:
@@ -98,11 +98,11 @@ class LogCheck:
             self.end = stop.physical_offset
             if stop.physical_offset >= file_end:
                 return
-            behind = self._reader.find_message_after(stop.physical_offset)
-            if behind is None and is_last:
+            next_message = self._reader.find_message_after(stop.physical_offset)
+            if next_message is None and is_last:
                 yield from self._check_tail(stop, path, base)
                 return
-            offset = file_end if behind is None else behind
+            offset = file_end if next_message is None else next_message
             yield self._add_damage(DamagedRange(self.end, offset, stop.reason or "zeros"))
             self.end = offset
 
@@ -137,7 +137,7 @@ class LogCheck:
         run.end = message.queue_offset + 1
 
     def _check_tail(self, stop: ScanEnd, path: str, base: int) -> Iterator[StoreFinding]:
-        """Judge what lies behind the last whole message: nothing, a message that a crash tore, or damage."""
+        """Judge the bytes after the last whole message: zeros, a message that a crash tore, or damage."""
         if stop.zeros or self._reader.state.may_change:
             return  # zeros, or a message that is being written this moment
         end = max(base + end_of_data(path, stop.physical_offset - base), stop.physical_offset + 1)

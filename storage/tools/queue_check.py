@@ -37,8 +37,8 @@ class QueueCheck:
     """One pass over all queues. The counts are complete once `run` has been exhausted.
 
     ``holes``: entries of messages lost to damage that was mended before. ``unreadable``: entries of messages that lie
-    in damaged bytes, which the log's own findings report. ``ends``: where queues without damage end. ``topics``: those
-    that have queues.
+    in damaged bytes, which the log's own findings report. ``ends``: the ends of queues without damage. ``topics``: the
+    topics that have queues.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class QueueCheck:
             if name in self._known_topics and self._reader.state.is_end_settled:
                 reason = (
                     f"the queue has no files, but the log holds its messages up to offset {run.end}; "
-                    "that is no damage if the topic was deleted and created again"
+                    "this is not damage if the topic was deleted and created again"
                 )
                 yield damage(Part.QUEUE, path, 0, reason, **details)
             else:
@@ -106,6 +106,8 @@ class QueueCheck:
         lowest_code = _MIN_TAGS_CODE if self._reader.files.list(extension) else I64.low
         last_offset, holes, first = -1, 0, queue.next_offset
         for number, physical_offset, size, code in self._read_entries(queue):
+            # Blank entries, which point to offset 0 before any message does, fill the beginning of a file. They are not
+            # counted as holes.
             if size in QUEUE_HOLE_SIZES and not self._is_whole_message(queue, number, physical_offset):
                 holes += physical_offset > 0 or last_offset >= 0
                 continue
@@ -115,6 +117,7 @@ class QueueCheck:
             self.entries += 1
             reason = self._check_entry(queue, number, (physical_offset, size, code), last_offset, lowest_code)
             last_offset = max(last_offset, physical_offset)
+            # One finding for all entries in a row that are wrong: a lost sector spoils 25 of them.
             if reason and bad and bad.end == number:
                 bad.end += 1
             elif reason:
@@ -148,7 +151,7 @@ class QueueCheck:
         last_offset: int,
         lowest_code: int,
     ) -> str:
-        """Return why an entry is wrong; an empty text if it is right, or cannot be told.
+        """Return why an entry is wrong; an empty text if it is right, or cannot be compared.
 
         A tags code below ``lowest_code`` is not compared.
         """
@@ -162,7 +165,7 @@ class QueueCheck:
             return ""
         if physical_offset >= self._log_check.end:
             settled = self._reader.state.is_end_settled
-            return f"it points to {physical_offset}, behind the end of the log" if settled else ""
+            return f"it points to {physical_offset}, after the end of the log" if settled else ""
         if physical_offset <= last_offset:
             return f"it points to {physical_offset}, before the message of an earlier entry"
         message = check_message_at(self._log, physical_offset)
@@ -230,7 +233,7 @@ def _named(queue: ConsumeQueue) -> dict[str, object]:
 def _report(queue: ConsumeQueue, bad: BadEntries) -> StoreFinding:
     base = bad.first - bad.first % queue.file_entries
     count = bad.end - bad.first
-    more = f" (and {count - 1} entries behind it)" if count > 1 else ""
+    more = f" (and {count - 1} entries after it)" if count > 1 else ""
     return damage(
         Part.QUEUE, queue.path(base), (bad.first - base) * QUEUE_ENTRY_BYTES, bad.reason + more,
         bytes=count * QUEUE_ENTRY_BYTES, queue_offset=bad.first, **_named(queue),

@@ -3,18 +3,18 @@
 Theory of operation
 -------------------
 The commit log is the truth; queues and index can always be built again from it. A repair therefore mends the log so
-that it is readable from its beginning to its end, moves whatever else is damaged out of the way, and lets recovery,
-which runs whenever a store is opened, build that again. Nothing is thrown away: every byte that is cut or replaced is
-kept below ``damaged/`` in the store.
+that it is readable from its beginning to its end, and moves other damaged files out of the way. Recovery, which runs
+whenever a store is opened, then builds these again. Nothing is thrown away: every byte that is cut or replaced is kept
+below ``damaged/`` in the store.
 
 1. Damaged bytes of the log are copied to ``damaged/<first>-<end>`` and become fillers (`storage.damage`). Log files
    that are missing or too short get their size back first.
 2. Files of the index, of tables and of the checkpoint that are damaged are moved to ``damaged/repair-<time>/``; an
-   index file together with all that follow it, because the index continues behind its last file.
+   index file together with all later ones, because indexing continues where the last file ends.
 3. If the log or a queue is damaged, the folder ``consumequeue`` is moved there as well.
 4. The store is opened and closed: recovery builds the queues from the log, then the index is brought up to date.
-5. Queues that had more offsets than messages in the log get holes at their end, so that no offset is used twice.
-   Queues of topics that had been deleted, which come back when all are built again, are deleted.
+5. Queues whose offsets went further than their messages in the log get holes at their end, so that no offset is used
+   twice. Queues of deleted topics, which come back when all are built again, are deleted again.
 
 A crash in between leaves a store that a later repair, or the next start of a broker, completes: moved folders are
 built again, and damage that is still there is damaged again.
@@ -47,12 +47,12 @@ class StoreIsOpen(StoreError):
 
 @dataclass(frozen=True, slots=True)
 class RepairPlan:
-    """The steps of one repair. ``ranges`` of the log become fillers; ``torn`` is kept and cut off by recovery.
+    """The steps of one repair. ``ranges`` of the log become fillers; ``torn`` is copied, and recovery cuts it off.
 
     ``bases`` are the first offsets of the log's files, ``short`` those of files that are too short. ``moved`` files and
     folders go to ``damaged/repair-<time>/``. ``ends`` are the ends of undamaged queues before the repair, ``topics``
-    all topics that were known then; None if nothing tells.
-    ``opened_ns``: when a broker opened the store last, in ns since 1970.
+    the topics that existed then; None if that cannot be told.
+    ``opened_ns``: the time, in ns since 1970, at which a broker opened the store last.
     """
 
     config: StoreConfig
@@ -93,7 +93,7 @@ class RepairPlan:
         if self.rebuilds_queues:
             yield "build all consume queues again from the log"
         elif self.recovers:
-            yield "recover, as the next start would: add missing queue entries behind the checkpoint"
+            yield "recover, as the next start would: add missing queue entries after the checkpoint"
 
 
 def plan_repair(
@@ -106,7 +106,7 @@ def plan_repair(
     """Verify a store and return what its repair takes; ``report`` is called with each finding.
 
     ``index_sizes_known``: the reader's settings have the broker's own maxHashSlotNum. Without that, an index file that
-    does not fit the default is no damage, but a reason to ask.
+    does not fit the default is not taken for damage, but leads to an error that asks for it.
     Raises StoreIsOpen, StoreError, OSError.
     """
     if reader.state.may_change:
@@ -134,14 +134,17 @@ def _make_plan(
     ]
     ranges, torn = _damaged_ranges(reader, verification.log_check)
     index_files = list_index_files(reader.files, config.index_path)
+    # Index files of another size than expected mean another setting rather than damage: moving them would be wrong.
     if broken[Part.INDEX] and not index_sizes_known and not _index_fits(reader, index_files):
         raise StoreError(
             "The index files have another size than expected. If the broker sets maxHashSlotNum, pass its "
             f"broker.conf with -c; if not, pass --set maxHashSlotNum={config.index_slots}"
         )
+    # Names of index files are times, so the files from the first broken one on are the later ones.
     first_index = min(broken[Part.INDEX], default="")
     moved = [path for path in index_files if first_index and path >= first_index]
     moved += sorted({*broken[Part.TABLE], *broken[Part.CHECKPOINT]})
+    # With damage in the log, entries of intact queues lead into fillers; so all queues are built again.
     rebuilds = bool(ranges or broken[Part.QUEUE])
     had_queues = os.path.isdir(config.consume_queue_path)
     if rebuilds and had_queues:
@@ -177,7 +180,7 @@ def _damaged_ranges(
 
 
 def _with_room_for_filler(reader: StoreReader, damaged: DamagedRange) -> DamagedRange:
-    """Return a range into which a filler fits: only at the end of the log can it be too short."""
+    """Return the range, extended so that a filler fits. Only a range at the end of the log can be too short."""
     file_end = reader.log.base_of(damaged.start) + reader.log.file_bytes
     end = max(damaged.end, damaged.start + FILLER_FRAME_BYTES)
     return replace(damaged, end=file_end if damaged.end <= file_end < end else end)
@@ -239,7 +242,7 @@ def _last_opened_ns(root: str) -> int:
 
 
 def _mend_log(plan: RepairPlan, files: DiskFiles) -> None:
-    """Give the log's files their size, keep what is damaged, and put fillers in its place."""
+    """Give the log's files their size, copy damaged bytes aside, and replace them by fillers."""
     config = plan.config
     log = CommitLog(files, config.commit_log_path, config.commit_log_file_bytes, 0)
     log.first_base = plan.bases[0] if plan.bases else 0

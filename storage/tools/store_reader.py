@@ -44,7 +44,7 @@ _MAX_COMMAND_CHARS: Final = 200
 
 
 class StoreState(StrEnum):
-    """OPEN: a broker has it open. CRASHED: the last run did not close it. CLOSED: it was closed in order."""
+    """OPEN: a broker has it open. CRASHED: the last run did not close it. CLOSED: it was closed cleanly."""
 
     OPEN = "open"
     CRASHED = "crashed"
@@ -53,7 +53,10 @@ class StoreState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OpenState:
-    """``pid`` and ``command`` are those of the broker; 0 and empty if it runs in another container or on no Linux."""
+    """The state of a store, with ``pid`` and ``command`` of the broker that has it open.
+
+    They are 0 and empty if the broker runs in another container, or not on Linux.
+    """
 
     state: StoreState
     pid: int = 0
@@ -158,7 +161,7 @@ def _would_write(path: str = "") -> StoreError:
 
 
 def end_of_data(path: str, start: int = 0) -> int:
-    """Return the end of the last bytes that were ever written to a file behind ``start``; ``start`` if none were.
+    """Return the end of the last bytes that were ever written to a file after ``start``; ``start`` if none were.
 
     Space that is reserved but was not written does not count. Where the file system cannot tell, all counts.
     """
@@ -170,7 +173,7 @@ def end_of_data(path: str, start: int = 0) -> int:
         while position < size:
             try:
                 position = os.lseek(fd, position, os.SEEK_DATA)
-            except OSError:  # nothing but a hole behind
+            except OSError:  # from here on there is only a hole
                 break
             end = position = os.lseek(fd, position, os.SEEK_HOLE)
         return end
@@ -186,7 +189,7 @@ class StoreReader:
     """The files of one store.
 
     ``state`` is taken once, at the beginning. ``bases`` are the physical offsets at which the log's files begin;
-    ``missing`` those of files that lie between them but do not exist, and ``spare`` those of files behind the last
+    ``missing`` those of files that lie between them but do not exist, and ``spare`` those of files after the last
     message, which the official broker creates ahead. ``config`` has the sizes that the files have.
     Raises NotAStore, RocksDBStore, OSError.
     """
@@ -199,7 +202,7 @@ class StoreReader:
         self.state = find_open_state(config.root)
         self.bases = self._list_log_files(config.commit_log_path)
         if not self.bases and not os.path.isdir(config.commit_log_path):
-            raise NotAStore(f"{config.root} is no store: it has no folder {config.commit_log_path}")
+            raise NotAStore(f"{config.root} is not a store: it has no folder {config.commit_log_path}")
         self.config = self._with_sizes_of_files(config)
         file_bytes = self.config.commit_log_file_bytes
         self.log = CommitLog(self.files, config.commit_log_path, file_bytes, 0)
@@ -208,7 +211,7 @@ class StoreReader:
         if self.bases:
             self.log.first_base, self.log.base = self.bases[0], self.bases[-1]
             self.log.position = file_bytes  # all of the last file may be read
-            # Listing a folder may leave out files that are created meanwhile, and yet name later ones.
+            # Ask for each file: a listing may leave out files that are created meanwhile, and yet name later ones.
             exists = {base: self.files.size(self.log.path(base)) is not None for base in self.log.bases()}
             self.missing = [base for base, is_there in exists.items() if not is_there]
             self.bases = [base for base, is_there in exists.items() if is_there]
@@ -320,7 +323,7 @@ class StoreReader:
         return self.log.message_at(physical_offset)
 
     def end_of_last_message(self, queue: ConsumeQueue) -> int:
-        """Return the physical offset behind a queue's last message, -1 if that cannot be read.
+        """Return the physical offset at which a queue's last message ends, -1 if that cannot be read.
 
         `find_ends` must have been called. Raises CorruptionError, FileNotFoundError.
         """

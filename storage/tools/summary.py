@@ -111,6 +111,7 @@ class StoreSummary:
 def summarize_store(reader: StoreReader) -> StoreSummary:
     """Return the summary of a store. Raises OSError."""
     checkpoint = Checkpoint(reader.files, reader.config.checkpoint_path)
+    # Queues first: the end of the last message that they point to saves reading the last log file from its beginning.
     queues, known_until = _summarize_queues(reader)
     ends = {(queue.topic, queue.queue_id): queue.max_offset for queue in queues}
     groups = list(_summarize_groups(reader, ends))

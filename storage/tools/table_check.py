@@ -43,7 +43,7 @@ def parse_table(content: bytes | None) -> dict[str, Any] | None:
     except JsonError as error:
         raise ValueError(f"it is not JSON: {error}") from error
     if not isinstance(value, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     return value
 
 

@@ -1,8 +1,8 @@
 """Copies the timer's files as they were at one moment, while a broker goes on writing to them.
 
-The moment is that of the checkpoint ``config/timercheck``: it says up to where the timer log and the timer topic's
-queue belong together. The log is copied up to there, and slots of the copied wheel that lead to later records are set
-back along their chains. Messages of the timer topic that were read after that moment are read again from the copy.
+The moment is that of the checkpoint ``config/timercheck``: it says up to which record of the timer log, and up to which
+message of the timer topic, the two agree. The log is copied up to there, and slots of the copied wheel that lead to
+later records are set back along their chains. A broker on the copy reads the later messages of the timer topic again.
 """
 
 import mmap
@@ -86,7 +86,7 @@ class TimerCopy:
                 size, previous, magic, *_ = RECORD.unpack(file.read(RECORD.size).ljust(RECORD.size, b"\0"))
             if size != RECORD.size or magic & MAGIC_PART or previous >= last:
                 raise StoreError(
-                    "the timer's files changed as a broker does when it stops; make the backup again"
+                    "the broker was stopped during the backup and rewrote timer slots; make the backup again"
                 )
             count += 1 if magic & MAGIC_DELETE else -1
             last = previous

@@ -1,8 +1,7 @@
 """Verifies a whole store: log, queues, index, tables and checkpoint, against the format and against each other.
 
-A broker may have the store open. Then this holds for all messages that were in the log when the check got to its end;
-entries of later ones are not looked at, and neither is what only a closed store must fulfil: that queues and log end
-together.
+A broker may have the store open. The check then covers the messages that were in the log when it got to the log's end,
+and ignores the entries of later ones. That queues and log end together is checked only in a closed store.
 """
 
 import os
@@ -39,7 +38,7 @@ class Verification:
         self.note_count = 0
 
     def run(self) -> Iterator[StoreFinding]:
-        """Read everything; yield findings as they are made."""
+        """Read everything; yield each finding at once."""
         for finding in self._run_parts():
             if finding.is_damage:
                 self.damage_count += 1

@@ -154,7 +154,7 @@ def test_repair_refuses_an_open_store(root: Path) -> None:
 @pytest.mark.parametrize("command", ["inspect", "verify", "dump", "repair"])
 def test_folders_that_are_no_store(tmp_path: Path, command: str) -> None:
     result = run(command, tmp_path)
-    assert (result.exit_code, "is no store" in result.output) == (ExitCode.FAILED, True)
+    assert (result.exit_code, "is not a store" in result.output) == (ExitCode.FAILED, True)
     assert run(command, tmp_path / "missing").exit_code == ExitCode.USAGE
     assert run(command).exit_code == ExitCode.USAGE
     (tmp_path / "commitlog").mkdir()

@@ -215,7 +215,7 @@ def test_a_killed_store_is_recovered(root: Path) -> None:
     kill_store(store)
     found = plan(root)
     assert list(found.describe()) == [
-        "recover, as the next start would: add missing queue entries behind the checkpoint"
+        "recover, as the next start would: add missing queue entries after the checkpoint"
     ]
     repair_and_check(root, set()).close()
     assert not (root / "abort").exists()
