@@ -47,7 +47,7 @@ def test_every_deviation_of_a_whole_case_is_listed_with_its_reason() -> None:
 def test_every_excused_answer_is_listed_with_its_reason() -> None:
     page = PAGE.read_text()
     for reason in (
-        "A request that lacks a field is refused by the field's name; officially a check that comes later refuses it.",
+        "A request that lacks a field is refused by the field's name; in the official server a later check refuses it.",
         "Static topics are not served.",
         "Flow control refuses sends on a slow disk only where it is asked to.",
     ):

@@ -270,6 +270,6 @@ def _number(digits: str) -> tuple[int, str]:
 
 
 def accounts_to_migrate(acl: PlainAcl, user_names: Iterable[str]) -> list[PlainAccount]:
-    """Return the accounts whose access keys are no users yet."""
+    """Return the accounts whose access keys are not users yet."""
     users = set(user_names)
     return [account for name, account in acl.accounts.items() if name not in users]

@@ -261,7 +261,7 @@ def main() -> None:
 @click.option(
     "--grpc-port",
     metavar="PORT",
-    help="Port of the gRPC protocol of 5.x clients (default: none; officially 8081); 0 for a free one.",
+    help="Port of the gRPC protocol of 5.x clients (default: none; 8081 at the official Proxy); 0 for a free one.",
 )
 @click.option(
     "--control",

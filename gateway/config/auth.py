@@ -50,7 +50,7 @@ class AuthConfig:
     migrate_from_v1: bool = key(
         "migrateAuthFromV1Enabled",
         False,
-        "whether accounts of plainAclFile that are no users yet become users with policies at start",
+        "whether accounts of plainAclFile that are not users yet become users with policies at start",
     )
 
     @property

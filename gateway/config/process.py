@@ -283,7 +283,7 @@ class ProcessConfig:
     grpc_port: int = key(
         "grpcServerPort",
         -1,
-        "port of the gRPC protocol of 5.x clients, officially 8081; 0 for a free one, -1 for none",
+        "port of the gRPC protocol of 5.x clients (8081 at the official Proxy); 0 for a free one, -1 for none",
         low=-1,
         high=65535,
     )

@@ -46,7 +46,7 @@ class EmbeddedSettings:
     )
     start_s: float = setting(30.0, "Maximum time until it is ready.", low=0.1, high=600)
     stop_s: float = setting(
-        10.0, "Maximum time to stop in order; after it the process is killed.", low=0.1, high=600
+        10.0, "Maximum time to stop cleanly; after it the process is killed.", low=0.1, high=600
     )
 
     def __post_init__(self) -> None:
