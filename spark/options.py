@@ -9,8 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from spark.errors import OptionError
-from toolkit.settings import REDACTED, Setting, SettingsError
-from toolkit.settings import redact as shown
+from toolkit.settings import REDACTED, Setting, SettingsError, redact
 from toolkit.suggestions import suggest_name
 from toolkit.values import Addresses, Boolean, Choice, Names, Text, WholeNumber
 from toolkit.values import Parser as Reader
@@ -26,7 +25,7 @@ __all__ = [
     "names",
     "parse_time_ms",
     "read_options",
-    "shown",
+    "redact",
     "text",
 ]
 

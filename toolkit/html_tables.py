@@ -43,26 +43,28 @@ def render_table(
     """
     test = is_numeric or _is_number
     all_rows = list(rows)
-    shown = all_rows[:max_rows]
+    visible_rows = all_rows[:max_rows]
     # The first column names the rows, even if it holds numbers.
-    numeric = [at > 0 and _is_numeric_column((row[at] for row in shown), test) for at in range(len(headings))]
+    numeric = [
+        at > 0 and _is_numeric_column((row[at] for row in visible_rows), test) for at in range(len(headings))
+    ]
     head = "".join(
         _open_tag("th", right, ' scope="col"') + f"{escape(name)}</th>"
         for name, right in zip(headings, numeric, strict=True)
     )
-    bad = [*bad_rows, *[False] * len(shown)]
+    bad = [*bad_rows, *[False] * len(visible_rows)]
     body = "".join(
-        _render_row(row, numeric, headings, is_bad) for row, is_bad in zip(shown, bad, strict=False)
+        _render_row(row, numeric, headings, is_bad) for row, is_bad in zip(visible_rows, bad, strict=False)
     )
-    more = (
-        f'<p class="more">{len(all_rows) - len(shown)} more rows are left out.</p>'
-        if len(all_rows) > len(shown)
+    note = (
+        f'<p class="more">{len(all_rows) - len(visible_rows)} more rows are left out.</p>'
+        if len(all_rows) > len(visible_rows)
         else ""
     )
     title = f"<caption>{escape(caption)}</caption>" if caption else ""
     many = ' class="many"' if len(headings) > MANY_COLUMNS else ""
     table = f"<table{many}>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    return f'<div class="scroll">{table}</div>{more}'
+    return f'<div class="scroll">{table}</div>{note}'
 
 
 def render_cell(value: Any) -> str:
@@ -100,9 +102,9 @@ def _render_row(row: Sequence[Any], numeric: Sequence[bool], headings: Sequence[
     return f'<tr class="bad">{first}{cells}</tr>' if is_bad else f"<tr>{first}{cells}</tr>"
 
 
-def _open_tag(tag: str, right: bool, more: str = "", heading: str = "") -> str:
+def _open_tag(tag: str, right: bool, attributes: str = "", heading: str = "") -> str:
     label = f' data-label="{escape(heading)}"' if heading else ""
-    return f'<{tag} class="n"{more}{label}>' if right else f"<{tag}{more}{label}>"
+    return f'<{tag} class="n"{attributes}{label}>' if right else f"<{tag}{attributes}{label}>"
 
 
 def _long_class(value: Any) -> str:

@@ -107,11 +107,11 @@ def render_document(title: str, body: Sequence[str], footer: str) -> str:
 
 def render_cards(cards: Iterable[tuple[str, str, Mood]]) -> str:
     """Return a row of cards, each with a number, its meaning, and a mood, which colours its border."""
-    shown = "".join(
+    rendered = "".join(
         f'<div class="{f"card {mood}".strip()}"><b>{escape(number)}</b><span>{escape(meaning)}</span></div>'
         for number, meaning, mood in cards
     )
-    return f'<div class="cards">{shown}</div>'
+    return f'<div class="cards">{rendered}</div>'
 
 
 def format_time(at_ms: float) -> str:

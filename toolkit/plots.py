@@ -275,11 +275,11 @@ def _draw_line(axes: Any, line: PlotLine, values: list[float], times: list[datet
     axes.plot(times, values, color=HUES[line.hue], label=line.label, linestyle=style, clip_on=False)
     gaps = [True, *(value != value for value in values), True]
     # A value between two gaps has no line, so it is drawn as a dot.
-    alone = [at for at, value in enumerate(values) if value == value and gaps[at] and gaps[at + 2]]
-    if alone:
-        dots = [values[at] for at in alone]
+    isolated = [at for at, value in enumerate(values) if value == value and gaps[at] and gaps[at + 2]]
+    if isolated:
+        dots = [values[at] for at in isolated]
         axes.plot(
-            [times[at] for at in alone],
+            [times[at] for at in isolated],
             dots,
             color=HUES[line.hue],
             marker=".",

@@ -145,8 +145,9 @@ def setting(
 
     The field's type hint gives the value type, its name the unit.
 
-    The range is inclusive. `pattern` must match the whole text. `is_path` expands a leading `~`. Mutable defaults
-    are given as a function (`list`, `dict`, a dataclass). `name` is the user's name where the field's differs.
+    The range is inclusive. `pattern` must match the whole text. `is_path` expands a leading `~`. A mutable default
+    is passed as a function (`list`, `dict`, a dataclass). `name` is the name that users write, if it differs from the
+    field's.
     """
     declaration = _Declaration(
         name, default, description, low, high, choices, pattern, is_path, secret, example, tags

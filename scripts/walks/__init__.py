@@ -1,6 +1,6 @@
 """Walks: guides whose commands are typed by a test, as their readers type them.
 
-A guide is a Markdown document. Comments that readers do not see say what to do with the block that follows:
+A guide is a Markdown document. HTML comments, which readers do not see, mark how a walk uses the block after them:
 
     <!-- walk: run -->                    type the block into a shell; every command must succeed
     <!-- walk: start | until "namesrv" -->  start each line as a background process, and wait for its output
@@ -11,7 +11,7 @@ A guide is a Markdown document. Comments that readers do not see say what to do 
 
 and without a block:
 
-    <!-- walk: type COMMAND -->           do what the text asks for where it has no command to copy
+    <!-- walk: type COMMAND -->           type a command that the text describes but does not show
     <!-- walk: start COMMAND -->          the same as a background process
     <!-- walk: python CODE -->            the same in the Python session
     <!-- walk: stop COMMAND -->           press Ctrl-C in the terminal of the process that begins with COMMAND

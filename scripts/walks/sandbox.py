@@ -79,8 +79,8 @@ def raise_loopback() -> None:
 def make_environment(home: Path, programs: Path, bin_folder: Path | None) -> dict[str, str]:
     """Return the environment variables of a reader with a fresh home; ``bin_folder`` is that of the installed wheel."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(LEFT_OUT)}
-    here = Path(sys.executable).parent
-    path = [folder for folder in inherited.get("PATH", "").split(os.pathsep) if Path(folder) != here]
+    own_folder = Path(sys.executable).parent
+    path = [folder for folder in inherited.get("PATH", "").split(os.pathsep) if Path(folder) != own_folder]
     first = [str(programs), *([str(bin_folder)] if bin_folder is not None else [])]
     return {
         **inherited,

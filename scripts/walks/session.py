@@ -190,12 +190,12 @@ class WalkSession:
 
     def _check_shown(self, step: Step, output: Path, after: int = 0) -> None:
         # Programs break lines at the width of the terminal, so white space does not count.
-        shown = " ".join(output.read_text()[after:].split())
+        output_text = " ".join(output.read_text()[after:].split())
         for text in step.shows:
-            if " ".join(text.split()) not in shown:
+            if " ".join(text.split()) not in output_text:
                 raise self._failed(step, output, f"{text!r} was not shown")
         for text in step.lacks:
-            if " ".join(text.split()) in shown:
+            if " ".join(text.split()) in output_text:
                 raise self._failed(step, output, f"{text!r} was shown")
 
     @contextlib.contextmanager
@@ -205,13 +205,15 @@ class WalkSession:
             yield path, file
 
     def _failed(self, step: Step, output: Path | None, problem: str) -> WalkFailed:
-        shown = output.read_text()[-MAX_SHOWN_CHARS:] if output is not None else ""
+        output_end = output.read_text()[-MAX_SHOWN_CHARS:] if output is not None else ""
         other_outputs = "".join(
             f"\n--- {background.command}\n{background.output.read_text()[-MAX_SHOWN_CHARS // 3 :]}"
             for background in self._processes
             if background.output != output
         )
-        return WalkFailed(f"{self._guide.path}:{step.line}: {problem}\n$ {step.text}\n{shown}{other_outputs}")
+        return WalkFailed(
+            f"{self._guide.path}:{step.line}: {problem}\n$ {step.text}\n{output_end}{other_outputs}"
+        )
 
     def _stop_all(self) -> None:
         for background in reversed(self._processes):

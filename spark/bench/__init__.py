@@ -1,4 +1,4 @@
 """Benchmark of reading with Spark: rates, and the CPU time of broker, Python workers and JVM separately.
 
-For measuring only: nothing else imports this package.
+For measurements only: no other package imports this one.
 """

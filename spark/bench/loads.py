@@ -1,4 +1,4 @@
-"""Loads of the benchmark: reading to nothing, streaming to a table, the same with pyarrow alone, small triggers."""
+"""Loads of the benchmark: batch reads, streams to a table, the same reads with pyarrow alone, and small triggers."""
 
 import os
 import statistics
@@ -161,7 +161,7 @@ def small_triggers(
 
 
 def read_without_spark(filled: FilledTopic, pids: list[int], file: Path | None) -> CpuUsage:
-    """Read the same messages with the same reader in this process, to nothing or to a Parquet file."""
+    """Read the same messages with the same reader in this process, and discard them or write a Parquet file."""
     spec = ReadSpec(filled.cluster_endpoint())
     cluster = ClusterClient(spec.endpoint)
     queues = cluster.find_queues([filled.topic])

@@ -22,7 +22,7 @@ EXCHANGES: Final = (
     Column("topic", pa.string(), "string", "Topic; null for requests without one."),
     Column("group", pa.string(), "string", "Group of producers or consumers; null for none."),
     Column("client", pa.string(), "string", "The client's address, `host:port`."),
-    Column("upstream", pa.string(), "string", "Address of the broker or name server that was asked."),
+    Column("upstream", pa.string(), "string", "Address of the broker or name server that got the request."),
     Column("brokerName", pa.string(), "string", "The broker's name; null for a name server."),
     Column(
         "connection", pa.int64(), "bigint", "Number of the client's connection, never used twice in a run."
@@ -36,14 +36,14 @@ EXCHANGES: Final = (
         "queueId",
         pa.int32(),
         "int",
-        "Sends: the queue it was stored in, or was asked for; other requests: their queue.",
+        "Sends: queue that stored the message, or the requested one; other requests: their queue.",
     ),
     Column(
         "queueOffset",
         pa.int64(),
         "bigint",
         "Stored sends: offset of the (first) message, null while it waits elsewhere (delayed, half); pulls: the "
-        "offset asked for.",
+        "requested offset.",
     ),
     Column(
         "msgId", pa.string(), "string", "Sends: UNIQ_KEY of the (first) message, or the id of the answer."
@@ -83,7 +83,7 @@ EXCHANGES: Final = (
         "boolean",
         "The answer is the target's: primary and target had changed roles.",
     ),
-    Column("reverse", pa.bool_(), "boolean", "The broker asked the client."),
+    Column("reverse", pa.bool_(), "boolean", "The broker sent this request to the client."),
     Column("redacted", pa.bool_(), "boolean", "Frames were changed before they were written."),
     Column("unreadable", pa.bool_(), "boolean", "The request, or an answer, is not a valid command."),
     Column("requestBytes", pa.int64(), "bigint", "Size of the request's frame."),

@@ -64,7 +64,7 @@ class CaptureSource(DataSource):
 
 
 class CaptureReader(DataSourceReader):
-    """Batch reader of what the files hold when the query begins."""
+    """Batch reader of the files as they are when the query begins."""
 
     def __init__(self, spec: CaptureSpec) -> None:
         self.spec = spec
@@ -81,7 +81,7 @@ class CaptureReader(DataSourceReader):
         return [CapturePartition(ranges) for ranges in plan.group_into_partitions(self.spec)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one task. Spark makes up a partition of its own where there is nothing to read."""
+        """Yield the rows of one task. If there is nothing to read, Spark makes up a partition of its own."""
         ranges = partition.ranges if isinstance(partition, CapturePartition) else ()
         return read_file_ranges(self.spec, ranges)
 
@@ -155,7 +155,7 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 def combine_filters(filters: Iterable[Any]) -> CaptureFilter:
-    """Return what a row must satisfy to pass all these filters (objects of pyspark.sql.datasource)."""
+    """Return the filter that combines all these filters of Spark (objects of pyspark.sql.datasource)."""
     combined = CaptureFilter()
     for condition in filters:
         combined = combined.intersect_with(_translate_filter(condition))

@@ -206,7 +206,7 @@ def _primary_us(records: RecordBlock) -> pa.Array:
 
 
 def _target_us(records: RecordBlock) -> pa.Array:
-    """Latency of the target's answer, or of the mirrored request; null where the target was not asked."""
+    """Latency of the target's answer, or of the mirrored request; null if the target got no request."""
     by_target = records.flag_mask(BY_TARGET)
     latency_us = np.where(by_target, records.heads["answered_us"], records.heads["target_us"]).astype(
         np.int64

@@ -84,7 +84,9 @@ def _sent_rows(exchange: CapturedExchange, send: CapturedSend) -> Iterator[tuple
     heads = exchange.records.heads
     for index, (flag, body, properties) in enumerate(_sent_messages(exchange, send)):
         msg_id = properties.get(UNIQ_CLIENT_MESSAGE_ID_KEYIDX) or _id_in_answer(exchange, index)
+        # The messages within a batch are not compressed one by one.
         sys_flag = 0 if send.is_batch else send.sys_flag
+        # In the order of `MESSAGES`; the caller adds file, position and record.
         values = (
             _record_text(exchange, "topic"),
             _record_text(exchange, "broker"),

@@ -137,7 +137,7 @@ class CaptureFilter:
         return block_may_contain(block, from_ms=self.from_ms, until_ms=self.until_ms, topics=self.topics)
 
     def intersect_with(self, other: "CaptureFilter") -> "CaptureFilter":
-        """Return the filter that matches what both match."""
+        """Return the filter that matches the exchanges that both match."""
         starts = [time_ms for time_ms in (self.from_ms, other.from_ms) if time_ms is not None]
         ends = [time_ms for time_ms in (self.until_ms, other.until_ms) if time_ms is not None]
         return replace(

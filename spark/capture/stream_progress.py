@@ -47,7 +47,7 @@ class FileState:
         self.final, self.blocks = True, array("q")
 
     def scan_new_blocks(self, path: str, *, superseded: bool) -> None:
-        """Scan what was added since the last scan. Raises FileNotFoundError.
+        """Scan the blocks that were added since the last scan. Raises FileNotFoundError.
 
         `superseded` means that the gateway has begun a newer file, so this one will not grow even without an index.
         """

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from spark.errors import OptionError
-from spark.options import REDACTED, Option, read_options, shown, text
+from spark.options import REDACTED, Option, read_options, redact, text
 from toolkit.settings_docs import comment, toml_value
 from toolkit.suggestions import nearest_name
 from toolkit.values import plain_value
@@ -46,7 +46,7 @@ class Config:
 
     def redacted_texts(self) -> dict[str, dict[str, str]]:
         """Return `texts` with secrets replaced."""
-        return {name: shown(texts, self.declared[name]) for name, texts in self.texts.items()}
+        return {name: redact(texts, self.declared[name]) for name, texts in self.texts.items()}
 
     def tables_below(self, prefix: str) -> dict[str, dict[str, Any]]:
         """Return the typed tables of `prefix.*` by the part of their names after the prefix."""
@@ -58,7 +58,7 @@ class Config:
     def redact_secrets(self, message: str) -> str:
         """Return a message with all configured secrets replaced."""
         for table, texts in self.texts.items():
-            for name, value in shown(texts, self.declared[table]).items():
+            for name, value in redact(texts, self.declared[table]).items():
                 if value == REDACTED and texts[name]:
                     message = message.replace(texts[name], REDACTED)
         return message

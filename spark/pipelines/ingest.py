@@ -177,7 +177,7 @@ def run(job: Job) -> Summary:
 
 
 def check_ingest(config: Config) -> tuple[dict[str, BodySchema], ReadSpec]:
-    """Check what can be checked without Spark; return body schemas and reading options. Raises OptionError."""
+    """Check the configuration without Spark; return body schemas and reading options. Raises OptionError."""
     table = config.values["table"]
     if not table["path"]:
         raise OptionError("[table]: path is required, the directory below which the tables are")

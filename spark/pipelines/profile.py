@@ -112,14 +112,14 @@ def _read_messages(job: Job, key: str) -> "DataFrame":
     """Read messages from the live cluster, else the table, else the capture."""
     from spark.profiling.inputs import MESSAGE_COLUMNS, captured_messages, stored_messages
 
-    read, table = job.session.read, job.config["table"]
+    reader, table = job.session.read, job.config["table"]
     if job.option_texts("source"):
-        return stored_messages(read.format(SOURCE).options(**job.option_texts("source")).load(), key)
+        return stored_messages(reader.format(SOURCE).options(**job.option_texts("source")).load(), key)
     if table["path"]:
         opened = open_table(table["path"], table["name"], table["format"], job.session)
         return stored_messages(opened.read(job.session), key)
     options = {**job.option_texts("capture"), "rows": "messages", "columns": ",".join(MESSAGE_COLUMNS)}
-    return captured_messages(read.format(CAPTURE).options(**options).load(), key)
+    return captured_messages(reader.format(CAPTURE).options(**options).load(), key)
 
 
 def _read_exchanges(job: Job) -> "DataFrame | None":
@@ -149,14 +149,14 @@ def _profile_persisted(
 
 def _describe_inputs(job: Job) -> dict[str, str]:
     """Describe the inputs without secrets."""
-    shown = job.settings.redacted_texts()
-    source, capture = shown["source"], shown["capture"]
-    named = {
+    texts = job.settings.redacted_texts()
+    source, capture = texts["source"], texts["capture"]
+    inputs = {
         "source": source.get("nameServer", ""),
         "table": job.config["table"]["path"] or "",
         "capture": capture.get("path", ""),
     }
-    return {name: where for name, where in named.items() if where}
+    return {name: where for name, where in inputs.items() if where}
 
 
 def _write_atomically(path: str, content: str) -> None:

@@ -86,7 +86,7 @@ RECONCILE: Final = (
     ),
     Option("ignoreProperties", names, (), "Additional properties that may differ."),
     Option(
-        "maxRunMessages",
+        "maxDisorderedRun",
         integer(1),
         MAX_RUN_MESSAGES,
         "Maximum length of a run of disordered messages that a worker holds in memory, messages.",
@@ -125,7 +125,7 @@ def compare_sides(job: Job) -> ReconcileResult:
     with job.timed_step("reading and pairing"):
         # Read once, so that all steps below see the same messages, and plans stay short.
         judged = drop_expired(pairs.localCheckpoint()).persist()
-    out_of_order = find_reordered(judged, job.config["reconcile"]["maxRunMessages"]).persist()
+    out_of_order = find_reordered(judged, job.config["reconcile"]["maxDisorderedRun"]).persist()
     counts = count_findings(judged, out_of_order).persist()
     findings = list_findings(judged, out_of_order)
     examples = sample_findings(findings, output["samples"])
@@ -230,13 +230,17 @@ def _write_tables(path: str, tables: "dict[str, DataFrame]") -> None:
 
 def build_summary(result: ReconcileResult) -> Summary:
     """Return the summary: differences by topic and hour, and examples."""
-    shown = [name for name in COUNTED if name in ("primary", "target", "same") or result.count_totals[name]]
+    columns = [name for name in COUNTED if name in ("primary", "target", "same") or result.count_totals[name]]
     value = result.to_value()
-    by_topic = [[topic, *(counts[name] for name in shown)] for topic, counts in sorted(result.topics.items())]
-    sections = [Section("By topic", ["topic", *shown], by_topic)]
+    by_topic = [
+        [topic, *(counts[name] for name in columns)] for topic, counts in sorted(result.topics.items())
+    ]
+    sections = [Section("By topic", ["topic", *columns], by_topic)]
     if value["hours"]:
-        hours = [[hour["topic"], hour["hour"], *(hour[name] for name in shown)] for hour in value["hours"]]
-        sections.append(Section("Hours with faults (UTC)", ["topic", "hour", *shown], hours[:MAX_ROWS_SHOWN]))
+        hours = [[hour["topic"], hour["hour"], *(hour[name] for name in columns)] for hour in value["hours"]]
+        sections.append(
+            Section("Hours with faults (UTC)", ["topic", "hour", *columns], hours[:MAX_ROWS_SHOWN])
+        )
     if value["samples"]:
         sections.append(
             Section("Examples", ["topic", "kind", "message", "where"], _example_rows(value["samples"]))

@@ -160,5 +160,5 @@ def _busiest_hosts(requests: DataFrame, bounds: ProfileLimits) -> list[dict[str,
         )
         .orderBy(f.desc("requests"), "client")
     )
-    shown = rows.withColumn("last_ms", f.unix_millis("last")).drop("last")
-    return [row.asDict() for row in shown.limit(bounds.clients).collect()]
+    hosts = rows.withColumn("last_ms", f.unix_millis("last")).drop("last")
+    return [row.asDict() for row in hosts.limit(bounds.clients).collect()]

@@ -107,10 +107,12 @@ def profile_messages(
         return None
     axis = TimeAxis.for_range(row["from_ms"], row["until_ms"], bounds.points)
     # All further topics share one name, so that every table below has at most `bounds.topics` + 1 groups.
-    named = _busiest_topics(frame, bounds.topics)
-    shown = frame.withColumn("shown", f.when(f.col("topic").isin(named), f.col("topic")).otherwise(OTHERS))
-    topics = _topic_profiles(shown, bounds, count_queues(named))
-    for name, rates in _topic_rates(shown, axis).items():
+    busiest = _busiest_topics(frame, bounds.topics)
+    labelled = frame.withColumn(
+        "label", f.when(f.col("topic").isin(busiest), f.col("topic")).otherwise(OTHERS)
+    )
+    topics = _topic_profiles(labelled, bounds, count_queues(busiest))
+    for name, rates in _topic_rates(labelled, axis).items():
         topics[name]["rates"] = rates
     return {
         "messages": row["messages"],
@@ -120,7 +122,7 @@ def profile_messages(
         "until_ms": axis.until_ms,
         "step_s": axis.step_s,
         "times_ms": axis.times_ms,
-        "topics": [topics[name] for name in [*named, OTHERS] if name in topics],
+        "topics": [topics[name] for name in [*busiest, OTHERS] if name in topics],
         "sizes": _size_histogram(frame),
         "retries": _retry_profile(frame, row["messages"], bounds),
         "clients": _busiest_clients(frame, bounds),
@@ -133,10 +135,10 @@ def _busiest_topics(frame: DataFrame, max_topics: int) -> list[str]:
 
 
 def _topic_profiles(
-    shown: DataFrame, bounds: ProfileLimits, queue_counts: Mapping[str, int]
+    labelled: DataFrame, bounds: ProfileLimits, queue_counts: Mapping[str, int]
 ) -> dict[str, dict[str, Any]]:
     rows = (
-        shown.groupBy("shown")
+        labelled.groupBy("label")
         .agg(
             f.count("*").alias("messages"),
             f.sum("size").alias("bytes"),
@@ -147,17 +149,17 @@ def _topic_profiles(
         )
         .collect()
     )
-    topics = {row["shown"]: _topic_profile(row) for row in rows}
-    for name, skew in _key_skew(shown, bounds).items():
+    topics = {row["label"]: _topic_profile(row) for row in rows}
+    for name, skew in _key_skew(labelled, bounds).items():
         topics[name]["keys"] |= skew
-    for name, skew in _queue_skew(shown, bounds, queue_counts).items():
+    for name, skew in _queue_skew(labelled, bounds, queue_counts).items():
         topics[name]["queues"] = skew
     return topics
 
 
 def _topic_profile(row: Row) -> dict[str, Any]:
     return {
-        "topic": row["shown"],
+        "topic": row["label"],
         "messages": row["messages"],
         "bytes": row["bytes"],
         "size_bytes": quantiles_of(row, "size"),
@@ -169,16 +171,16 @@ def _topic_profile(row: Row) -> dict[str, Any]:
     }
 
 
-def _topic_rates(shown: DataFrame, axis: TimeAxis) -> dict[str, dict[str, list[float]]]:
+def _topic_rates(labelled: DataFrame, axis: TimeAxis) -> dict[str, dict[str, list[float]]]:
     """Return messages and bytes per second of each topic over time."""
     rows = (
-        shown.groupBy("shown", axis.point_number("at").alias("point"))
+        labelled.groupBy("label", axis.point_number("at").alias("point"))
         .agg(f.count("*").alias("messages"), f.sum("size").alias("bytes"))
         .collect()
     )
     rates_by_topic = {}
-    for name in {row["shown"] for row in rows}:
-        series = axis.build_series([row for row in rows if row["shown"] == name], ("messages", "bytes"))
+    for name in {row["label"] for row in rows}:
+        series = axis.build_series([row for row in rows if row["label"] == name], ("messages", "bytes"))
         rates_by_topic[name] = {
             f"{value}_per_s": [(count or 0) / axis.step_s for count in counts]
             for value, counts in series.items()
@@ -206,19 +208,19 @@ def gini_coefficient(counts: DataFrame, by: str, count: str) -> DataFrame:
     )
 
 
-def _key_skew(shown: DataFrame, bounds: ProfileLimits) -> dict[str, dict[str, Any]]:
-    counts = shown.where("key is not null").groupBy("shown", "key").agg(f.count("*").alias("messages"))
+def _key_skew(labelled: DataFrame, bounds: ProfileLimits) -> dict[str, dict[str, Any]]:
+    counts = labelled.where("key is not null").groupBy("label", "key").agg(f.count("*").alias("messages"))
     skew_by_topic = {
-        row["shown"]: {
+        row["label"]: {
             "distinct": row["distinct"],
             "gini": row["gini"],
             "top_share": row["most"] / row["all"],
             "top": [],
         }
-        for row in gini_coefficient(counts, "shown", "messages").collect()
+        for row in gini_coefficient(counts, "label", "messages").collect()
     }
-    for row in _largest_of_each(counts, "shown", "messages", ("key",), bounds.keys).collect():
-        skew_by_topic[row["shown"]]["top"].append({"key": row["key"], "messages": row["messages"]})
+    for row in _largest_of_each(counts, "label", "messages", ("key",), bounds.keys).collect():
+        skew_by_topic[row["label"]]["top"].append({"key": row["key"], "messages": row["messages"]})
     return skew_by_topic
 
 
@@ -239,30 +241,30 @@ def skew_of_queues(nonempty: int, busiest: int, total: int, gini: float, queues:
 
 
 def _queue_skew(
-    shown: DataFrame, bounds: ProfileLimits, queue_counts: Mapping[str, int]
+    labelled: DataFrame, bounds: ProfileLimits, queue_counts: Mapping[str, int]
 ) -> dict[str, dict[str, Any]]:
     """Return the skew of queues of topics listed by name; topics summed up as (others) would mix up their queues."""
     counts = (
-        shown.where(f.col("shown") != OTHERS)
-        .groupBy("shown", "brokerName", "queueId")
+        labelled.where(f.col("label") != OTHERS)
+        .groupBy("label", "brokerName", "queueId")
         .agg(f.count("*").alias("messages"), f.sum("size").alias("bytes"))
     )
-    highest = counts.groupBy("shown", "brokerName").agg((f.max("queueId") + 1).alias("queues"))
-    sums = highest.groupBy("shown").agg(f.sum("queues").alias("queues")).collect()
-    inferred = {row["shown"]: row["queues"] or 0 for row in sums}
+    highest = counts.groupBy("label", "brokerName").agg((f.max("queueId") + 1).alias("queues"))
+    sums = highest.groupBy("label").agg(f.sum("queues").alias("queues")).collect()
+    inferred = {row["label"]: row["queues"] or 0 for row in sums}
     skew_by_topic: dict[str, dict[str, Any]] = {
-        row["shown"]: skew_of_queues(
+        row["label"]: skew_of_queues(
             row["distinct"],
             row["most"],
             row["all"],
             row["gini"],
-            queue_counts.get(row["shown"], inferred.get(row["shown"], 0)),
+            queue_counts.get(row["label"], inferred.get(row["label"], 0)),
         )
-        for row in gini_coefficient(counts, "shown", "messages").collect()
+        for row in gini_coefficient(counts, "label", "messages").collect()
     }
     queue_columns = ("brokerName", "queueId")
-    for row in _largest_of_each(counts, "shown", "messages", queue_columns, bounds.queues).collect():
-        skew_by_topic[row["shown"]]["busiest"].append(
+    for row in _largest_of_each(counts, "label", "messages", queue_columns, bounds.queues).collect():
+        skew_by_topic[row["label"]]["busiest"].append(
             {"broker": row["brokerName"], "queue_id": row["queueId"], "messages": row["messages"]}
         )
     return skew_by_topic

@@ -169,6 +169,7 @@ def _render_sizes(messages: Profile) -> str:
 def _render_skew(messages: Profile) -> str:
     keyed = [topic for topic in messages["topics"] if topic["keys"]["distinct"]]
     queued = [topic for topic in messages["topics"] if topic["queues"]]
+    # Bars show the most skewed topics, the table below them all.
     keyed_bars = {
         topic["topic"]: 100 * topic["keys"]["top_share"]
         for topic in sorted(keyed, key=lambda topic: -topic["keys"]["top_share"])[:MAX_BARS]
@@ -277,7 +278,7 @@ def _render_answers(exchanges: Profile) -> str:
     ]
     fates = ", ".join(f"{name} {format_count(count)}" for name, count in sorted(exchanges["fates"].items()))
     about = f"Outcomes of sends at the mirror's target: {fates}." if fates else "Nothing was mirrored."
-    shown = (
+    content = (
         _render_table(["side", "request", "answer", "count"], rows)
         if rows
         else '<p class="none">No errors.</p>'
@@ -285,8 +286,8 @@ def _render_answers(exchanges: Profile) -> str:
     if exchanges["sends"]["refused"]:
         lines = {"refused": exchanges["sends"]["series"]["refused_per_s"]}
         drawn = _draw_areas("refused", "Refused sends", "per second", exchanges["times_ms"], lines)
-        shown = f"<figure>{drawn}</figure>{shown}"
-    return _render_section("Errors", f'{shown}<p class="about">{about}</p>')
+        content = f"<figure>{drawn}</figure>{content}"
+    return _render_section("Errors", f'{content}<p class="about">{about}</p>')
 
 
 def _render_requests(exchanges: Profile) -> str:
@@ -367,7 +368,7 @@ def _draw_quantiles(
     panels: Mapping[str, Mapping[str, Sequence[float | None]]],
 ) -> str:
     """Draw quantiles over time, in ms, in panels side by side with one logarithmic axis."""
-    shown = [
+    drawn_panels = [
         Panel(
             side,
             "ms",
@@ -381,7 +382,7 @@ def _draw_quantiles(
         )
         for side, lines in panels.items()
     ]
-    return draw_plot(Plot(name, title, f"{title} in ms.", times_ms, shown, beside=True, wide=True))
+    return draw_plot(Plot(name, title, f"{title} in ms.", times_ms, drawn_panels, beside=True, wide=True))
 
 
 def _is_numeric(cell: str) -> bool:
@@ -428,8 +429,8 @@ def _format_duration(seconds: float) -> str:
     whole_s = round(seconds)
     for unit_s, name in ((86400, "d"), (3600, "h"), (60, "min")):
         if whole_s >= unit_s:
-            rest = whole_s % unit_s
+            remainder_s = whole_s % unit_s
             below = {86400: (3600, "h"), 3600: (60, "min"), 60: (1, "s")}[unit_s]
-            more = f" {rest // below[0]} {below[1]}" if rest // below[0] else ""
+            more = f" {remainder_s // below[0]} {below[1]}" if remainder_s // below[0] else ""
             return f"{whole_s // unit_s} {name}{more}"
     return f"{whole_s} s"

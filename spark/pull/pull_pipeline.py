@@ -31,7 +31,7 @@ from spark.pull.read_spec import OffsetRange, ReadSpec
 MAX_HELD_BYTES: Final = 16 << 20
 """Approximate limit on the bytes of answers received and expected. At least one pull is always allowed."""
 _DEFAULT_ANSWER_BYTES: Final = 256 * 1024
-"""Answer size of a broker that is not asked for more."""
+"""Maximum answer size of a broker, unless a pull asks for more."""
 _MAX_STRIDE_MESSAGES: Final = 1 << 20
 _FULL_ANSWERS_BEFORE_GROWTH: Final = 32
 """The stride doubles after this many consecutive answers that covered their whole pull."""
@@ -201,7 +201,7 @@ class PullPipeline:
         self._complete_pull(pull, next_offset, body)
 
     def _adapt_stride(self, pull: _PendingPull, next_offset: int) -> None:
-        """Adapt the stride to what the last answer brought, and raise it after a run of full answers."""
+        """Shrink the stride to the length of a short answer; double it after a run of full ones."""
         advance = next_offset - pull.start
         if next_offset < pull.end:
             self._stride, self._full_answers = max(1, advance), 0

@@ -167,8 +167,8 @@ def _locate_topics(
     return topic_at, topic_end
 
 
-def _require_valid(raw: bytes, starts: Indices, wrong: NumberArray) -> None:
+def _require_valid(raw: bytes, starts: Indices, invalid: NumberArray) -> None:
     """Raise the decoder's own MessageFormatError for the first message marked in `wrong`."""
-    if wrong.any():
-        decode_message(raw, int(starts[int(np.argmax(wrong))]), check_crc=False)
+    if invalid.any():
+        decode_message(raw, int(starts[int(np.argmax(invalid))]), check_crc=False)
         raise MessageFormatError("the message is damaged")

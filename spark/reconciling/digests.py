@@ -61,10 +61,10 @@ def user_topics(messages: "DataFrame", retries: bool = False) -> "DataFrame":
     from pyspark.sql import functions as f
 
     topic = f.col("topic")
-    wrong = topic.isin(*sorted(topics.SYSTEM_TOPICS)) | f.lower(topic).startswith(topics.SYSTEM_PREFIX)
+    is_excluded = topic.isin(*sorted(topics.SYSTEM_TOPICS)) | f.lower(topic).startswith(topics.SYSTEM_PREFIX)
     if not retries:
-        wrong |= topic.startswith(topics.RETRY_PREFIX) | topic.startswith(topics.DLQ_PREFIX)
-    return messages.where(~wrong)
+        is_excluded |= topic.startswith(topics.RETRY_PREFIX) | topic.startswith(topics.DLQ_PREFIX)
+    return messages.where(~is_excluded)
 
 
 def digest_messages(

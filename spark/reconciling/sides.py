@@ -63,7 +63,7 @@ class ComparisonSide:
         return bool(self.values["kind"] == TABLE)
 
     def check_options(self, window: ReadWindow) -> None:
-        """Check what can be checked without Spark. Raises OptionError."""
+        """Check the options, as far as that is possible without Spark. Raises OptionError."""
         if self.values["kind"] == ENDPOINT:
             check_batch_options(_add_window_options(self._source_texts(), window))
         else:

@@ -56,9 +56,9 @@ def run_command(*command: str) -> None:
 
 def main() -> None:
     """Run `python -m spark.session.packing ARCHIVE [REQUIREMENT…]`."""
-    archive, more = Path(sys.argv[1]), sys.argv[2:]
+    archive, requirements = Path(sys.argv[1]), sys.argv[2:]
     with tempfile.TemporaryDirectory() as scratch:
-        pack_environment(archive, str(build_wheel(Path(scratch))), *REQUIREMENTS, *more)
+        pack_environment(archive, str(build_wheel(Path(scratch))), *REQUIREMENTS, *requirements)
     print(f"{archive}: {archive.stat().st_size / 2**20:.0f} MiB")
 
 

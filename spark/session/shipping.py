@@ -46,14 +46,14 @@ def ship(session: "SparkSession") -> None:
 
     cloudpickle: Any = pyspark.cloudpickle
     archive = zlib.compress(pickle.dumps(package_sources()))
-    here = sys.modules[__name__]
-    cloudpickle.register_pickle_by_value(here)
+    this_module = sys.modules[__name__]
+    cloudpickle.register_pickle_by_value(this_module)
     try:
         for module in SOURCE_MODULES:
             real = importlib.import_module(module).DefaultSource
             session.dataSource.register(_shipped_source(real.name(), module, archive, REQUIRED_MODULES))
     finally:
-        cloudpickle.unregister_pickle_by_value(here)
+        cloudpickle.unregister_pickle_by_value(this_module)
 
 
 def package_sources() -> dict[str, str]:
@@ -92,6 +92,7 @@ def _shipped_source(
     """Return a source class that installs the package wherever it runs and delegates to the real source."""
     from pyspark.sql.datasource import DataSource
 
+    # Pickled by value with its closure, so all that it needs travels with it: format name, module, archive.
     class Shipped(DataSource):
         @classmethod
         def name(cls) -> str:

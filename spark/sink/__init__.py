@@ -1,5 +1,5 @@
 """The writing half of the data source `rocketmq`, batch and streaming: rows become messages.
 
-`writers` is what Spark calls. In each task, `row_encoder` turns rows into messages and `message_sender` sends them;
+Spark calls `writers`. In each task, `row_encoder` turns rows into messages and `message_sender` sends them;
 with `delivery=staged`, `staged_delivery` leaves them at a broker until the driver publishes the batch.
 """

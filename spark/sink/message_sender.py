@@ -129,13 +129,13 @@ class MessageSender:
         if pile is None:
             pile = self._piles[key] = _Pile()
         size = _ENTRY_OVERHEAD_BYTES + len(message.body) + len(message.properties)
-        alone = self._goes_alone(message, size)
-        if pile.messages and (alone or not self._fits_pile(pile, message, size)):
+        goes_alone = self._goes_alone(message, size)
+        if pile.messages and (goes_alone or not self._fits_pile(pile, message, size)):
             self._ship_pile(key, pile)
         pile.messages.append(message)
         pile.size += size
         self._waiting_bytes += size
-        if alone:
+        if goes_alone:
             self._ship_pile(key, pile)
         elif self._waiting_bytes > _MAX_WAITING_BYTES:
             self._ship_all()

@@ -89,7 +89,7 @@ def _broker_address(info: ClusterInfo, broker: str) -> Address:
 
 
 class StagingSender(MessageSender):
-    """Stages messages at the broker instead of sending them. `stage` and `pieces` identify what was staged."""
+    """Stages messages at the broker instead of sending them. `stage` and `pieces` identify the staged messages."""
 
     splits_illegal_batches = False
 

@@ -83,8 +83,8 @@ class PushedFilters:
     def includes_queue(self, queue: Queue) -> bool:
         """Tell whether any message of a queue may pass the filters."""
         attributes = {"topic": queue.topic, "broker": queue.broker, "queue_id": queue.queue_id}
-        named = all(attributes[role] in allowed for role, allowed in self.names.items())
-        return named and self.queue_ids.low <= queue.queue_id < self.queue_ids.high
+        names_match = all(attributes[role] in allowed for role, allowed in self.names.items())
+        return names_match and self.queue_ids.low <= queue.queue_id < self.queue_ids.high
 
     def tag_expression(self) -> str | None:
         """Return the tags as a filter expression for the broker, or None without a restriction."""

@@ -314,7 +314,7 @@ def _refuse_options(values: Mapping[str, Any], options: tuple[str, ...], what: s
 
 
 def check_batch_options(raw: Mapping[str, str]) -> None:
-    """Check what can be checked of a batch's options without Spark. Raises OptionError."""
+    """Check the options of a batch, as far as that is possible without Spark. Raises OptionError."""
     values = source_options(raw)
     refuse_stream_options(values)
     read_spec(values)

@@ -90,8 +90,8 @@ def _require_same_queues(option: str, offsets: Mapping[Queue, int], queues: Queu
     missing_queues = sorted(queue for queue in queues if queue not in offsets)
     unread_queues = sorted(queue for queue in offsets if queue not in queues)
     if missing_queues:
-        named = ", ".join(map(str, missing_queues))
-        raise OptionError(f"{SOURCE}: option {option} must name every queue; missing: {named}")
+        queue_names = ", ".join(map(str, missing_queues))
+        raise OptionError(f"{SOURCE}: option {option} must name every queue; missing: {queue_names}")
     if unread_queues:
         raise OptionError(
             f"{SOURCE}: option {option} names {', '.join(map(str, unread_queues))}, which this query does not read"

@@ -74,9 +74,11 @@ class QueueDiscovery:
     def require_snapshot(self) -> QueueSnapshot:
         """Return a new snapshot. Raises EndpointError if a topic or queue requested by name does not exist."""
         snapshot = self.take_snapshot(fresh=True)
-        named = list(self._topics.names or self._topics.assigned or ())
-        existing = {queue.topic for queue in self._cluster.find_queues(named)} if named else set()
-        for topic in named:
+        named_topics = list(self._topics.names or self._topics.assigned or ())
+        existing = (
+            {queue.topic for queue in self._cluster.find_queues(named_topics)} if named_topics else set()
+        )
+        for topic in named_topics:
             if topic not in existing:
                 raise self._cluster.unknown_topic_error(topic)
         missing_queues = sorted(queue for queue in self._assigned_queues() if queue not in snapshot.queues)

@@ -119,10 +119,12 @@ def _spend_remainder(
     queues = sorted(counts)
     turn %= len(queues)
     for queue in sorted(queues[turn:] + queues[:turn], key=counts.__getitem__):
-        more = sizes[queue].estimate_bytes(counts[queue] + 1) - sizes[queue].estimate_bytes(counts[queue])
-        if counts[queue] < lag[queue] and (used + more <= max_bytes or used == 0):
+        extra_bytes = sizes[queue].estimate_bytes(counts[queue] + 1) - sizes[queue].estimate_bytes(
+            counts[queue]
+        )
+        if counts[queue] < lag[queue] and (used + extra_bytes <= max_bytes or used == 0):
             counts[queue] += 1
-            used += more
+            used += extra_bytes
 
 
 class TriggerDelay:

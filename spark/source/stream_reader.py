@@ -157,8 +157,8 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Those that stay so are losses. Raises DataLossError if losses are errors.
         """
         snapshot = self._snapshot_with_retries(lambda snapshot: self._describe_missing(begins, snapshot))
-        missing = self._describe_missing(begins, snapshot)
-        report_losses(missing.values(), self.spec.fail_on_data_loss)
+        missing_queues = self._describe_missing(begins, snapshot)
+        report_losses(missing_queues.values(), self.spec.fail_on_data_loss)
         self._removed_queues = {queue for queue in begins if queue not in snapshot.extents}
         return snapshot
 
@@ -178,16 +178,16 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return snapshot
 
     def _describe_missing(self, begins: Offsets, snapshot: QueueSnapshot) -> dict[Queue, str]:
-        missing = {}
+        descriptions = {}
         for queue, begin in begins.items():
             if queue not in snapshot.extents:
                 if queue not in self._removed_queues:
-                    missing[queue] = f"{queue}, which was read up to {begin}, no longer exists"
+                    descriptions[queue] = f"{queue}, which was read up to {begin}, no longer exists"
             elif snapshot.extents[queue].end < begin:
-                missing[queue] = (
+                descriptions[queue] = (
                     f"{queue} was read up to {begin} and ends at {snapshot.extents[queue].end} now"
                 )
-        return missing
+        return descriptions
 
     def _available_ends(self, begins: Offsets, snapshot: QueueSnapshot) -> Offsets:
         """Return the ends of the queues. A removed queue keeps its offset: if it comes back, nothing is read twice."""

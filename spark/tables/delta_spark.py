@@ -61,7 +61,7 @@ class DeltaSparkTable:
         return AppendResult(already_present=True) if version is None else self._read_commit(int(version))
 
     def _read_commit(self, version: int) -> AppendResult:
-        """Return what a commit added, read from its entry in the Delta log."""
+        """Return the rows, files and bytes of a commit, read from its entry in the Delta log."""
         log = self._session.read.text(f"{self._path}/_delta_log/{version:020d}.json").collect()
         adds = [line["add"] for row in log if "add" in (line := json.loads(row[0]))]
         counts = sum_rows_by_topic(
