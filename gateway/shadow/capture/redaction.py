@@ -61,6 +61,7 @@ class Redaction:
 
     def redact_answer(self, code: int, frame: bytes, *, whole: bool = True) -> bytes:
         """Return the answer to a request of this code as it may be written; not ``whole``: without its body."""
+        # With rules, the body of an unknown request could hold messages that no rule can reach.
         opaque_body = code in CREDENTIAL_BODY_CODES or (self._active and code not in REQUESTS)
         if whole and not opaque_body and not (self._active and code in MESSAGE_ANSWER_CODES):
             return frame
@@ -156,6 +157,7 @@ def _apply_rule(
         }
     if rule.body == "keep":
         return body, remaining, sys_flag
+    # The new body is not compressed, whatever the old one was.
     plain_flag = sys_flag & ~(COMPRESSED | COMPRESSION_MASK)
     if rule.body == "drop":
         return b"", remaining, plain_flag

@@ -177,6 +177,7 @@ class Replay:
             for dependency in step.after_answers:
                 if dependency in self._answered:
                     await self._answered[dependency].wait()
+            # The target has stopped answering. This step is repeated when the replay is resumed.
             if self.failure:
                 self._failed_steps.add(number)
             else:

@@ -71,6 +71,7 @@ class RotatedFiles:
             self._open_file()
         self._check_free_space()
         data, block = self._builder.build(self._size, self._settings.compression_level)
+        # The builder is replaced after the write: a block that could not be written is tried again.
         self._append_or_undo(data)
         self._blocks.append(block)
         self.written_records += block.records

@@ -118,6 +118,7 @@ class CaptureWriter:
         self._buffered_messages += 1
         self._buffered_bytes += size
         self._bytes_since_wake += size
+        # Less than a block waits for the interval.
         if self._bytes_since_wake >= settings.block_bytes:
             self._wake.set()
 

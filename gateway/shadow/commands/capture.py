@@ -199,80 +199,65 @@ def replay(files: tuple[str, ...], **options: Any) -> None:
 
 
 def _replay_plan(plan: "ReplayPlan", files: "list[CaptureFileReader]", options: dict[str, Any]) -> int:
-    import trio
-
+    """Replay a plan, print the results, and return the exit code. Raises ClickException."""
     from gateway.shadow.capture.summary import format_results, format_time, results_to_json
+    from gateway.shadow.commands.run_async import run_async
 
-    done = trio.run(_run_replay, plan, files, options)
-    if isinstance(done, Exception):
-        raise click.ClickException(f"cannot replay: {done}") from done
+    finished = run_async(_run_replay, plan, files, options)
     if options["as_json"]:
-        click.echo(json.dumps(results_to_json(done)))
+        click.echo(json.dumps(results_to_json(finished)))
     else:
-        click.echo("\n".join(format_results(done)))
-    resume = done.find_resume_point()
-    if done.failure:
-        click.echo(f"the target did not answer: {done.failure}", err=True)
+        click.echo("\n".join(format_results(finished)))
+    resume = finished.find_resume_point()
+    if finished.failure:
+        click.echo(f"the target did not answer: {finished.failure}", err=True)
     if resume is not None:
         from_ms, again = resume
         click.echo(
-            f"ended after {done.finished_count:,} of {done.step_count:,} requests; "
+            f"ended after {finished.finished_count:,} of {finished.step_count:,} requests; "
             f"--from {format_time(from_ms)} resumes and repeats {again:,}; "
             "it does not know earlier transactions, offsets and recalls",
             err=True,
         )
         return ExitCode.INTERRUPTED
-    return ExitCode.REFUSED if done.results.refused else ExitCode.DONE
+    return ExitCode.REFUSED if finished.results.refused else ExitCode.DONE
 
 
 async def _run_replay(
     plan: "ReplayPlan", files: "list[CaptureFileReader]", options: dict[str, Any]
-) -> "Replay | Exception":
-    """Return the finished replay, or the error that prevented it."""
+) -> "Replay":
+    """Replay a plan at the target and return the finished replay. Raises ClickException."""
     import trio
 
-    from gateway.shadow.capture.replay import ReplayError
+    from gateway.shadow.capture.replay import Replay, ReplayError, prepare_target
     from gateway.shadow.clusters.address_policy import AddressPolicy
     from gateway.shadow.clusters.cluster import CLUSTER_ERRORS, Cluster
     from remoting.transport import connect
+    from storage.clock import SystemClock
 
-    done: Replay | Exception
     try:
         sign = _make_signer(options)
         policy = AddressPolicy([options["namesrv"]], options["networks"], "--broker-network")
     except ValueError as error:
         raise ConfigurationError(f"cannot replay: {error}") from error
-    opener = policy.guard_opener(connect)
-    target = Cluster([options["namesrv"]], sign=sign, opener=opener)
+    target = Cluster([options["namesrv"]], sign=sign, opener=policy.guard_opener(connect))
     async with trio.open_nursery() as nursery:
         await nursery.start(target.run)
+        # Topics, groups and brokers first: nothing is sent to a target that cannot take all of it.
         try:
-            done = await _prepare_replay(plan, files, options, target, sign)
+            pairs = await _pair_brokers(target, plan, options["brokers"])
+            await prepare_target(target, plan, pairs)
         except (ReplayError, LookupError, ValueError, *CLUSTER_ERRORS) as error:
-            done = error
-        else:
-            nursery.start_soon(_stop_on_signal, done)
-            with _ProgressBar(done) as bar:
-                nursery.start_soon(bar.run)
-                await done.run()
+            raise click.ClickException(f"cannot replay: {error}") from error
+        replay = Replay(
+            plan, files, target, pairs, speed=options["speed"], now_ms=SystemClock().now_ms, sign=sign
+        )
+        nursery.start_soon(_stop_on_signal, replay)
+        with _ProgressBar(replay) as bar:
+            nursery.start_soon(bar.run)
+            await replay.run()
         nursery.cancel_scope.cancel()
-    return done
-
-
-async def _prepare_replay(
-    plan: "ReplayPlan",
-    files: "list[CaptureFileReader]",
-    options: dict[str, Any],
-    target: "Cluster",
-    sign: "Sign | None",
-) -> "Replay":
-    from gateway.shadow.capture.replay import Replay, prepare_target
-    from storage.clock import SystemClock
-
-    pairs = await _pair_brokers(target, plan, options["brokers"])
-    await prepare_target(target, plan, pairs)
-    now_ms = SystemClock().now_ms
-    return Replay(plan, files, target, pairs, speed=options["speed"], now_ms=now_ms, sign=sign)
+    return replay
 
 
 def _make_signer(options: dict[str, Any]) -> "Sign | None":
@@ -296,21 +281,21 @@ async def _pair_brokers(target: "Cluster", plan: "ReplayPlan", pair_texts: tuple
     return {name: find_counterpart(name, target.brokers, declared) for name in plan.brokers}
 
 
-async def _stop_on_signal(done: "Replay") -> None:
+async def _stop_on_signal(replay: "Replay") -> None:
     import signal
 
     import trio
 
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async for _ in signals:
-            done.stop()
+            replay.stop()
 
 
 class _ProgressBar:
     """A progress bar on a terminal; silent elsewhere, or if rich is not installed."""
 
-    def __init__(self, done: "Replay") -> None:
-        self._done = done
+    def __init__(self, replay: "Replay") -> None:
+        self._replay = replay
         self._progress: Any = None
         self._task: Any = None
 
@@ -322,13 +307,13 @@ class _ProgressBar:
             except ImportError:
                 return self
             self._progress = Progress(console=Console(stderr=True))
-            self._task = self._progress.add_task("replaying", total=self._done.step_count)
+            self._task = self._progress.add_task("replaying", total=self._replay.step_count)
             self._progress.start()
         return self
 
     def __exit__(self, *details: Any) -> None:
         if self._progress is not None:
-            self._progress.update(self._task, completed=self._done.finished_count)
+            self._progress.update(self._task, completed=self._replay.finished_count)
             self._progress.stop()
 
     async def run(self) -> None:
@@ -338,5 +323,5 @@ class _ProgressBar:
         if self._progress is None:
             return
         while True:
-            self._progress.update(self._task, completed=self._done.finished_count)
+            self._progress.update(self._task, completed=self._replay.finished_count)
             await trio.sleep(0.2)

@@ -141,6 +141,7 @@ class AlignmentLedger:
         for entry in self._missing.take_older_than(before):
             self._report(ParityFinding(FindingKind.MISSING, entry.identity, entry.offset, None))
         for entry in self._extra.take_older_than(before):
+            # The identity was matched lately, so the target has a copy of that message too many.
             kind = (
                 FindingKind.DUPLICATED
                 if self._recent.contains_identity(entry.identity)
@@ -280,10 +281,12 @@ def _take_until_agreement(
 
     Takes none if the buffers do not reach that place and ``guess`` is not allowed.
     """
+    # With nothing in common there is no place where the sides agree again.
     if {entry.identity for entry in primary}.isdisjoint(entry.identity for entry in target):
         if guess:
             _take_older_side(primary, target, ledger, max(1, window // DISJOINT_STEPS_PER_WINDOW))
         return
+    # Most differences are short, so a short part is searched first: the time grows faster than the size.
     size, enough = _INITIAL_LOOKAHEAD, min(window, max(len(primary), len(target)))
     while True:
         primary_window, target_window = list(islice(primary, size)), list(islice(target, size))
@@ -295,9 +298,10 @@ def _take_until_agreement(
         if size >= enough:
             break
         size *= 4
+    # The sides do not agree again within the window. Take everything up to the last message that both have.
     if guess and pairs:
-        ours_at, theirs_at = pairs[-1]
-        _take_aligned(primary, target, ledger, pairs, ours_at + 1, theirs_at + 1)
+        primary_at, target_at = pairs[-1]
+        _take_aligned(primary, target, ledger, pairs, primary_at + 1, target_at + 1)
     elif guess:
         _take_older_side(primary, target, ledger, 1)
 

@@ -128,6 +128,7 @@ def _equal_bytes(code: int, primary: Command, target: Command, terms: Comparison
     ):
         return False
     if primary.body == target.body:
+        # Equal bodies differ if broker names in them must be translated.
         return not (primary.body and terms.target_broker_names)
     return code in PULL_CODES and _same_messages(primary, target, terms.same_offsets)
 
@@ -147,6 +148,7 @@ def _same_messages(primary: Command, target: Command, same_offsets: bool) -> boo
     except MessageFormatError:
         return False
     if same_offsets:
+        # Each server decides how many messages fit an answer. Only the part that both reached counts.
         end = min(_next_offset(primary), _next_offset(target))
         primary_entries, target_entries = (
             [entry for entry in entries if entry.offset < end]
@@ -157,10 +159,10 @@ def _same_messages(primary: Command, target: Command, same_offsets: bool) -> boo
     if not primary_entries or not target_entries:
         return primary_entries == target_entries
     return all(
-        mine.digest == other.digest
-        and mine.identity == other.identity
-        and (not same_offsets or mine.offset == other.offset)
-        for mine, other in zip(primary_entries, target_entries, strict=False)
+        primary_entry.digest == target_entry.digest
+        and primary_entry.identity == target_entry.identity
+        and (not same_offsets or primary_entry.offset == target_entry.offset)
+        for primary_entry, target_entry in zip(primary_entries, target_entries, strict=False)
     )
 
 
@@ -241,19 +243,19 @@ def _diff_messages(
                 OpaqueBytes.from_bytes(target.body),
             )
         return
-    first, second = (
+    at_primary, at_target = (
         _messages_by_name(primary_messages, terms.same_offsets),
         _messages_by_name(target_messages, terms.same_offsets),
     )
     if code in PULL_CODES:
-        first, second = _common_part(first, second, primary, target, terms.same_offsets)
-    yield from _diff_presence(first, second)
-    yield from _diff_order(first, second)
-    for name, message in first.items():
-        if name in second:
+        at_primary, at_target = _common_part(at_primary, at_target, primary, target, terms.same_offsets)
+    yield from _diff_presence(at_primary, at_target)
+    yield from _diff_order(at_primary, at_target)
+    for name, message in at_primary.items():
+        if name in at_target:
             yield from _diff_leaves(
                 message_leaves(message, name, same_offsets=terms.same_offsets),
-                message_leaves(second[name], name, same_offsets=terms.same_offsets),
+                message_leaves(at_target[name], name, same_offsets=terms.same_offsets),
             )
 
 
@@ -280,16 +282,20 @@ def _messages_by_name(messages: Iterable[Message], same_offsets: bool) -> Messag
 
 
 def _common_part(
-    first: MessagesByName, second: MessagesByName, primary: Command, target: Command, same_offsets: bool
+    at_primary: MessagesByName,
+    at_target: MessagesByName,
+    primary: Command,
+    target: Command,
+    same_offsets: bool,
 ) -> tuple[MessagesByName, MessagesByName]:
     """Return the messages that both pulls reach, since each server decides how many messages an answer has."""
     if same_offsets:
         end = min(_next_offset(primary), _next_offset(target))
-        return _below_offset(first, end), _below_offset(second, end)
-    common = [name for name in first if name in second]
+        return _below_offset(at_primary, end), _below_offset(at_target, end)
+    common = [name for name in at_primary if name in at_target]
     if not common:
-        return first, second
-    return _between_common(first, common), _between_common(second, common)
+        return at_primary, at_target
+    return _between_common(at_primary, common), _between_common(at_target, common)
 
 
 def _next_offset(answer: Command) -> int:
@@ -311,24 +317,24 @@ def _between_common(named: MessagesByName, common: list[str]) -> MessagesByName:
     return {name: named[name] for name in names[min(places) : max(places) + 1]}
 
 
-def _diff_presence(first: MessagesByName, second: MessagesByName) -> Iterator[LeafPair]:
-    for name in first:
-        if name not in second:
+def _diff_presence(at_primary: MessagesByName, at_target: MessagesByName) -> Iterator[LeafPair]:
+    for name in at_primary:
+        if name not in at_target:
             yield "messages[]", f"messages[{name}]", "present", ABSENT
-    for name in second:
-        if name not in first:
+    for name in at_target:
+        if name not in at_primary:
             yield "messages[]", f"messages[{name}]", ABSENT, "present"
 
 
-def _diff_order(first: MessagesByName, second: MessagesByName) -> Iterator[LeafPair]:
+def _diff_order(at_primary: MessagesByName, at_target: MessagesByName) -> Iterator[LeafPair]:
     """Compare the order of messages queue by queue: the order of messages of different queues means nothing."""
-    for queue_id in {message.queue_id for message in first.values()}:
+    for queue_id in {message.queue_id for message in at_primary.values()}:
         primary_names, target_names = (
             [name for name in side if name in other and side[name].queue_id == queue_id]
-            for side, other in ((first, second), (second, first))
+            for side, other in ((at_primary, at_target), (at_target, at_primary))
         )
-        moved = next(
-            ((mine, its) for mine, its in zip(primary_names, target_names, strict=False) if mine != its), None
-        )
-        if moved is not None:
-            yield "messages[].order", f"messages[{moved[0]}].order", *moved
+        # The first difference is enough: all later messages of the queue are displaced by it.
+        for primary_name, target_name in zip(primary_names, target_names, strict=False):
+            if primary_name != target_name:
+                yield "messages[].order", f"messages[{primary_name}].order", primary_name, target_name
+                break

@@ -98,6 +98,7 @@ def _parse_entry(body: bytes, position: int, end: int, same_offsets: bool) -> Co
     compared = b"\x02".join(
         sorted([pair for pair in properties.split(b"\x02") if pair and not pair.startswith(masked)])
     )
+    # Body and topic are neighbours in the stored form, so that one slice covers both.
     hashed = blake2b(body[body_at:topic_end], digest_size=12)
     flags = values[4], values[7] & COMPARED_SYS_FLAG_BITS, values[12]
     hashed.update(_HEAD.pack(flags[0], flags[1], values[8], flags[2]))

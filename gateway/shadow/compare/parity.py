@@ -331,6 +331,8 @@ class QueueComparison:
             self._target.next_offset = await self._target.find_offset_at(
                 round(parity_range.from_ms - self._options.lag_s * 1000)
             )
+        # Without common offsets nobody knows where the compared part begins and ends at the target, so findings
+        # before the first and after the last matching message do not count.
         self._open_start = start > 0
         self._open_end = end < high
         self._target.end_offset = 0 if self._open_end else target_high
@@ -378,6 +380,7 @@ class QueueComparison:
             else:
                 align_by_key(primary, target, self._ledger, self._options.window, whole)
             await trio.lowlevel.checkpoint()
+            # Nothing was taken: a buffer must be filled further first.
             if len(primary) + len(target) == before:
                 return
 

@@ -173,6 +173,7 @@ class ReadRepeater:
         answer = read.as_primary_answer(await self._send_to_target(item.exchange.broker, read.target_request))
         target_s = trio.current_time() - started
         primary = read.primary_answer
+        # In a later attempt the client's answer is older than the target's, so the primary is read again.
         if item.with_second_read or item.attempts:
             primary = await self._second_read(item, read)
         differences = [
@@ -181,6 +182,7 @@ class ReadRepeater:
             if difference.path not in item.noisy_paths
             and not self._noise.is_noise(difference.code, difference.path)
         ]
+        # The message may be on its way to the target, so a difference counts only after `lag_ms`.
         if differences and trio.current_time() - item.added_s < self._settings.lag_ms / 1000:
             item.attempts += 1
             self._schedule(item, trio.current_time() + RETRY_INTERVAL_S)

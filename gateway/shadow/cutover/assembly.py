@@ -68,6 +68,7 @@ class ModeMirrorControl:
 
     def stop_mirroring(self, topic: str) -> None:
         """See `MirrorControl.stop_mirroring`."""
+        # Several steps stop the same topic. Only the first one sees the mode that was set by hand.
         if topic not in self._before:
             self._before[topic] = self._mirrors.rules.mode_overrides().get(topic)
             self._mirrors.moved_topics.add(topic)

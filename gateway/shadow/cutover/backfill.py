@@ -156,6 +156,7 @@ class Backfill:
             except QueueStuck as reason:
                 progress.problem = str(reason)
             except (*CLUSTER_ERRORS, LookupError) as problem:
+                # After progress, a failure is the first of a new series.
                 failures = 1 if progress.position > before else failures + 1
                 if failures == MAX_FAILURES:
                     progress.problem = str(problem) or type(problem).__name__
@@ -173,11 +174,13 @@ class Backfill:
         while max(copy.target_end, copy.primary_min) < progress.goal:
             await self._wait_while_paused()
             before = copy.copied_bytes
+            # This put verifies that both sides hold the same queue, on which reading ahead relies.
             count = await copy.copy_once(0)
             await on_put(count, copy.copied_bytes - before)
             await ReadAheadCopier(
                 copy, progress.goal, self._budget, self.rate_limiter, on_put, self._wait_while_paused
             ).run()
+        # The primary may have deleted everything up to the goal in the meantime. Then nothing is left to copy.
         progress.position = max(copy.target_end, progress.goal if copy.primary_min >= progress.goal else 0)
 
     async def _wait_while_paused(self) -> None:

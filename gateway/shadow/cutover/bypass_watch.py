@@ -133,6 +133,7 @@ class BypassWatch:
     async def _read_topic(self, move: Move) -> BypassedTopic:
         topic = move.topic
         bypassed = self._topics.get(topic)
+        # Other ends belong to a later switch of the same topic, for which counting starts again.
         if bypassed is None or bypassed.ends != dict(move.ends):
             bypassed = self._topics[topic] = BypassedTopic(dict(move.ends))
         bypassed.is_read_only = move.is_read_only
@@ -164,6 +165,7 @@ class BypassWatch:
     async def _read_queue(
         self, bypassed: BypassedTopic, broker: str, topic: str, queue_id: int, start: int, stop: int
     ) -> None:
+        # The latest messages show who still sends; the earlier ones of a long part are only counted.
         unread = max(0, stop - start - MAX_READ_PER_QUEUE)
         bypassed.message_count += unread
         read = self._clusters.read_messages(Side.PRIMARY, broker, topic, queue_id, start + unread, stop)

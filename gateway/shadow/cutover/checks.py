@@ -213,6 +213,7 @@ class MoveChecks:
             measured = f"{unanswered} unanswered, {waiting} on their way to the target"
             return MoveCheck("quiet", False, measured, "the pause was too short for the messages under way")
         ends = await self.queue_ends(topic)
+        # A broker may answer a send before its queue shows the message.
         late = [
             queue
             for queue, queue_ends in ends.items()
@@ -344,6 +345,7 @@ class MoveChecks:
             await run_check("retries", lambda: self._check_consumed(side, move.topic, group, retries=True))
         )
         checks += await self.check_held_back(move.topic, side)
+        # A retried message waits for a delay level under the name of the retry topic, hence only the check of delays.
         checks += [
             MoveCheck(f"retry {check.name}", check.ok, check.measured, check.reason)
             for check in (await self.check_held_back(retry_topic(group), side))[1:2]

@@ -63,6 +63,8 @@ class CopyBack:
             for queue_id, target_range in (await clusters.queue_ranges(Side.TARGET, broker, topic)).items():
                 queue = queue_name(broker, queue_id)
                 end = ends.get(queue, QueueEnds(0, 0))
+                # After the ends of the switch the primary has only copies of an earlier attempt, and messages sent
+                # past the gateway.
                 returned = QueueRange(end.primary, primary_ranges.get(queue_id, QueueRange(0, 0)).high)
                 new = QueueRange(end.target, target_range.high)
                 next_offsets[queue] = await _first_missing(clusters, broker, topic, queue_id, returned, new)
@@ -91,6 +93,7 @@ class CopyBack:
             async with aclosing(read) as messages:
                 async for message in messages:
                     reply = await self._clusters.primary.ask_broker(broker, resend_request(message, queue))
+                    # Noted after each answer: an interruption repeats at most the message that is under way.
                     self._stored_ends[name] = reply.queue_offset + 1
                     self._next_offsets[name] = message.queue_offset + 1
                     self.copied_messages += 1
@@ -154,6 +157,7 @@ async def _first_missing(
         ) as at_primary,
     ):
         expected = await anext(at_target, None)
+        # Copies are in the target's order, with other messages between them perhaps.
         async for message in at_primary:
             if expected is not None and _message_identity(message) == _message_identity(expected):
                 expected = await anext(at_target, None)

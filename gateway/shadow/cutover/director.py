@@ -165,6 +165,7 @@ class MoveDirector:
         try:
             command = decode_frame(frame, 4, len(frame))
         except FrameError:
+            # The primary refuses it as it would without a gateway.
             return Side.PRIMARY
         side = self._side_by_code[code](command, frame)
         self._directed_counts[code, side] = self._directed_counts.get((code, side), 0) + 1
@@ -182,6 +183,7 @@ class MoveDirector:
     def _side_of_send(self, command: Command, frame: bytes) -> Side:
         topic = topic_of_send(command)
         move = self._moves.get(topic)
+        # A client that could not return a message to the broker sends it to the retry topic of its group itself.
         if move is None and _is_retry_topic(topic):
             return self._group_sides.get(topic.removeprefix(RETRY_PREFIX), Side.PRIMARY)
         side = self._producer_side(topic)
@@ -191,6 +193,7 @@ class MoveDirector:
             if topic not in self._watched_topics:
                 self.watch_sends(topic, watched=True)
         if topic in self._held_topics:
+            # Not counted among the sends under way: the session asks for a side again after `release_sends`.
             return Side.WAIT
         if topic in self._traffic.topics:
             self._traffic.note_send(topic, frame)

@@ -77,6 +77,7 @@ class MoveTraffic:
     def watch_topics(self, topics: Collection[str]) -> None:
         """Count the sends of these topics from now on, and forget all others."""
         self.topics = frozenset(topics)
+        # Reads that wait at the target are observed until they are answered, also when no topic moves any more.
         self._reads_watched = bool(self._waiting_reads)
         self._unanswered_sends = {topic: self._unanswered_sends.get(topic, {}) for topic in self.topics}
         self._ends = {queue: end for queue, end in self._ends.items() if queue[1] in self.topics}
@@ -112,6 +113,7 @@ class MoveTraffic:
 
     def note_send(self, topic: str, frame: bytes) -> None:
         """Count a send of a watched topic that is passed on; call it once per send."""
+        # By hash, since the frames would take memory. Frames with the same hash share an entry with several times.
         self._unanswered_sends[topic].setdefault(hash(frame), []).append(self._now_s())
 
     def count_unanswered_sends(self, topic: str) -> int:
@@ -211,6 +213,7 @@ class MoveTraffic:
         key = body.consumer_group, body.client_id
         queues = self._lock_holders.setdefault(key, {})
         self._lock_holders.move_to_end(key)
+        # Queues that were requested and not granted are locked by another client now.
         for queue in body.mq_set:
             queues.pop(queue, None)
         queues |= dict.fromkeys(held[: max(0, MAX_LOCKED_QUEUES - len(queues))], at_s)
@@ -238,6 +241,7 @@ class MoveTraffic:
             poll_ms, invisible_ms = (
                 parse_java_integer(request_fields.get(name) or "0") for name in _POP_TIMES
             )
+            # Messages may have been popped at the end of the long poll, so their invisible time begins after it.
             until = exchange.wall_ms + max(0, poll_ms) + max(0, invisible_ms)
             if len(self._popped_until_ms) >= MAX_POP_GROUPS:
                 self._forget_visible(exchange.wall_ms)

@@ -132,6 +132,7 @@ class Move:
         """The side of requests about the topic that name no group."""
         if self.state is MoveState.DONE:
             return Side.TARGET
+        # Such requests, of tools for instance, change sides once every group has.
         switched = self.groups and all(
             state is MoveState.CONSUMERS_SWITCHED for state in self.groups.values()
         )
@@ -187,6 +188,7 @@ class Move:
             raise OperationRefused(
                 f"group {group} of {self.topic} is {MoveState.CONSUMERS_SWITCHED.value} already"
             )
+        # Every group has switched, or there is none: only making the move final is left.
         return [MoveStep(self.topic, None, self.state, MoveState.DONE)]
 
     def backward_steps(self, group: str | None = None) -> list[MoveStep]:
@@ -196,6 +198,8 @@ class Move:
         if self.state is MoveState.CAUGHT_UP:
             return [MoveStep(self.topic, None, self.state, MoveState.MIRRORING)]
         if self.state is MoveState.PRODUCERS_SWITCHED:
+            # Groups that consume from the target must drain it first: the topic is ROLLING_BACK until they have
+            # followed.
             switched = MoveState.CONSUMERS_SWITCHED in self.groups.values()
             return [
                 MoveStep(
@@ -235,6 +239,7 @@ class Move:
             return replace(self, state=step.goal, groups=groups, since_ms=now_ms)
         groups = {**self.groups, step.group: step.goal}
         moved = replace(self, groups=groups, since_ms=now_ms)
+        # The last group is back. The move keeps only its queue ends, from which a later copy-back continues.
         if moved.state is MoveState.ROLLING_BACK and not moved.switched_groups():
             moved = replace(moved, state=MoveState.MIRRORING, groups={})
         return moved

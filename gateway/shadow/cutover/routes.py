@@ -83,8 +83,10 @@ class CutoverRoutes:
                 return {**self._steps_answer(topic, reports), "done": False, "confirm": str(needed)}
             reports += new_reports
             reached = self._mover.move_file.get_move(topic)
+            # As soon as sends go to the target: before, producers that bypass the gateway still reach consumers.
             if query.get("read_only") and reached.producer_side is Side.TARGET and not reached.is_read_only:
                 await self._change_permission(topic, undo=False)
+            # Without a goal one step is taken. Otherwise it ends at the goal, after a refusal, and in a roll-back.
             state = reached.groups.get(group, reached.state) if group else reached.overall_state
             if (
                 goal is None

@@ -67,6 +67,7 @@ class ConsumerOffsetSync:
             target_offsets = at_target.get(name, {})
             for queue_id, offset in offsets.items():
                 end = self._feeds.target_end(broker, topic, queue_id)
+                # Never beyond the target's messages: consumers would skip those that are still to be copied.
                 if end is not None and min(offset, end) > target_offsets.get(queue_id, -1):
                     yield topic, group, queue_id, min(offset, end)
 

@@ -114,6 +114,7 @@ class FeedSet:
                 f"{self.left_out} queues are more than [replication] queues, or than a topic may have"
             )
         self._note_problem(problems[0] if problems else "")
+        # Tasks that wait now are woken by this discovery; those that begin to wait later, by the next one.
         done, self._discovery_done = self._discovery_done, trio.Event()
         done.set()
 
@@ -130,6 +131,7 @@ class FeedSet:
         for key in followed - selected:
             self._stop_feed(key)
         for number, key in enumerate(sorted(selected - followed)):
+            # The limit is for all brokers together. Queues beyond it are counted and reported as a problem.
             if len(self.feeds) >= self._settings.queues:
                 self.left_out += len(selected - followed) - number
                 return
@@ -200,6 +202,7 @@ class FeedSet:
         key = broker, topic, queue_id
         if key not in self.feeds:
             self.request_discovery()
+        # The first message of a new topic is mirrored before the topic is discovered.
         while key not in self.feeds:
             await self.wait_for_discovery()
         await self.feeds[key].wait_until(offset, urgent=urgent)

@@ -151,6 +151,7 @@ class QueueCopier:
         request = self._pull_options.build_pull(queue_place, self.position, wait_ms)
         reply = await self._primary.ask_broker(queue_place.broker, request, wait_ms / 1000 + REQUEST_MARGIN_S)
         self.primary_min, self.primary_end = reply.min_offset, reply.max_offset
+        # There is no new message, and so no put that would show that the target has lost some in the meantime.
         if reply.code == ResponseCode.PULL_NOT_FOUND:
             if (
                 await _fetch_end_offset(self._target, queue_place.target_broker, queue_place)
@@ -193,6 +194,8 @@ class QueueCopier:
         Return the number of messages new at the target. Raises what `refresh_offsets` raises.
         """
         queue_place, first = self.queue_place, runs[0].first
+        # `reset` is set only after a skip to the primary's first message: it tells the target that the gap is
+        # intended.
         request = PutMessagesAtOffsets(
             topic=queue_place.topic,
             queue_id=queue_place.queue_id,
@@ -201,9 +204,11 @@ class QueueCopier:
         )
         request.body = runs[0].body if len(runs) == 1 else b"".join(run.body for run in runs)
         reply = await self._target.ask_broker(queue_place.target_broker, request)
+        # The target has lost its last messages in a crash, or another copier of this queue was faster.
         if reply.code == UNEXPECTED_OFFSET:
             await self.refresh_offsets()
             return 0
+        # The first run may begin with the target's last message, which is not new.
         new = min(sum(run.count for run in runs), reply.next_offset - self.target_end)
         self.target_end = self.position = reply.next_offset
         self.primary_end = max(self.primary_end, self.target_end)

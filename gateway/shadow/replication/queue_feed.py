@@ -72,6 +72,7 @@ class QueueFeed:
             await entry[2].wait()
         finally:
             self._urgent_waiters -= urgent
+            # The waiter was cancelled. Its entry would stay for ever in a queue that receives nothing.
             if not entry[2].is_set():
                 self._waiters.remove(entry)
                 heapq.heapify(self._waiters)
@@ -86,9 +87,11 @@ class QueueFeed:
                 await self._follow_queue()
             except QueueStuck as reason:
                 self._record_failure(FeedPhase.STUCK, str(reason))
+                # An operator has to mend this, so there is no point in trying often.
                 backoff_ms = settings.backoff_max_ms
             except Exception as problem:  # noqa: BLE001 - whatever a side does wrong, the queue is tried again
                 self._record_failure(FeedPhase.FAILING, str(problem) or type(problem).__name__)
+            # Progress shows that the next failure is a new one, so the back-off starts again.
             if self.copier.copied_messages > copied:
                 backoff_ms = settings.backoff_ms
             await trio.sleep(backoff_ms / 1000)
@@ -96,6 +99,8 @@ class QueueFeed:
 
     async def _follow_queue(self) -> None:
         copier = self.copier
+        # Again after every failure: the topic may have been deleted at the target, and either side may have lost
+        # messages.
         await self._prepare()
         await copier.refresh_offsets()
         while True:
@@ -104,13 +109,17 @@ class QueueFeed:
             self.phase = FeedPhase.CATCHING_UP if behind > self._settings.live_messages else FeedPhase.LIVE
             self.problem = ""
             if not behind:
+                # Marks of divergence that are older than this are healed.
                 self.complete_ms = time.time_ns() // 1_000_000
             before = copier.copied_bytes
             count = await copier.copy_once(0 if behind else self._settings.wait_ms)
             if self.phase is FeedPhase.CATCHING_UP:
+                # `copy_once` has verified the target's last message, on which reading ahead relies.
                 await self._on_put(count, copier.copied_bytes - before)
                 goal = copier.primary_end - self._settings.live_messages
                 await ReadAheadCopier(copier, goal, self._budget, self._rate_limiter, self._on_put).run()
+            # A full batch means that more messages wait already. A smaller one means that the feed keeps up, and
+            # reading at once would fetch single messages.
             elif 0 < count < self._settings.batch_messages:
                 self._wake_waiters()
                 await self._wait_to_gather()

@@ -102,6 +102,7 @@ class ReadAheadCopier:
 
     async def run(self) -> None:
         """Return at the goal or at anything unusual. Raises what `QueueCopier.copy_once` raises."""
+        # They agree only after a put. Before it the target's last message is not verified.
         if self._copier.position != self._copier.target_end:
             return
         problem: Exception | None = None
@@ -111,8 +112,10 @@ class ReadAheadCopier:
                     await self._put_all(nursery)
                 except Exception as error:  # noqa: BLE001 - re-raised below, outside of an exception group
                     problem = error
+                # Whatever else is being read is of no use any more.
                 nursery.cancel_scope.cancel()
         finally:
+            # Runs that were read and not put are discarded. Other queues share the budget.
             self._budget.size_bytes -= sum(
                 len(run.body) for read_range in self._ranges for run in read_range.pending_runs
             )
@@ -127,9 +130,11 @@ class ReadAheadCopier:
                 if not await self._put_runs(runs):
                     return
                 continue
+            # Nothing can be put: puts follow the queue's order, so only the first range matters.
             front = self._ranges[0]
             if front.problem is not None:
                 raise front.problem
+            # Deleted messages, a hole, or the end of the queue: `copy_once` finds out which.
             if front.stopped_early:
                 return
             self._arrived = trio.Event()
@@ -143,6 +148,7 @@ class ReadAheadCopier:
             self._ranges.append(_ReadRange(self._next_offset, stop))
             self._next_offset = stop
         for read_range in self._ranges:
+            # The first range may always read, because all others wait for it.
             if read_range.can_read and (read_range is self._ranges[0] or self._budget.can_start_read):
                 read_range.reading = True
                 self._budget.reads_under_way += 1
@@ -200,6 +206,7 @@ class ReadAheadCopier:
             await self._wait_for_turn()
             new = await self._copier.put_runs(runs)
         finally:
+            # `_take_runs` removed these runs from their ranges, so `run` does not release them.
             self._budget.size_bytes -= size_bytes
         await self._on_put(new, size_bytes)
         return self._copier.position == runs[-1].first + runs[-1].count

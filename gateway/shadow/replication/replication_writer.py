@@ -94,7 +94,9 @@ class ReplicationWriter:
             subject = subject_of(exchange)
             offset = _last_offset(exchange, subject)
             if offset >= 0 and self._is_worth_waiting(subject):
+                # One wait per queue is enough: a target that has a message has all earlier ones.
                 last[subject.queue] = max(offset, last.get(subject.queue, 0))
+        # A message that is late is not lost, it arrives with its queue. The pause only decides about its outcome.
         with trio.move_on_after(self._hold_s):
             async with trio.open_nursery() as nursery:
                 for (topic, queue_id), offset in last.items():
@@ -117,6 +119,7 @@ class ReplicationWriter:
         if self._target_broker not in self._target.brokers:
             await self._target.refresh()
         answer = await self._target.ask_command(self._target.master(self._target_broker), command)
+        # The command may have created a topic, whose queues are to be followed at once.
         self._feeds.request_discovery()
         if answer.code != ResponseCode.SUCCESS:
             return refused_outcome(exchange, answer.code, answer.remark, answer)
@@ -124,6 +127,7 @@ class ReplicationWriter:
 
     def _message_outcome(self, exchange: Exchange, subject: Subject) -> Outcome:
         offset = _last_offset(exchange, subject)
+        # A delayed or half message has no offset in its queue yet.
         if offset < 0:
             return Outcome(exchange, OutcomeKind.SKIPPED, ARRIVES_WITH_QUEUE)
         end = self._feeds.target_end(self._broker, subject.topic, subject.queue_id)

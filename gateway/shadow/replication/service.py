@@ -145,6 +145,7 @@ def queue_selector(rules: MirrorRules) -> Callable[[str, str, int], bool]:
 
     def selects_queue(broker: str, topic: str, queue_id: int) -> bool:
         index = find_queue_rule(rules, topic)
+        # In target-primary the target leads the topic, and its queues grow by the sends of clients.
         if index is None or rules.effective_mode(index, topic) in (OFF, TARGET_PRIMARY):
             return False
         return rules.is_sampled(index, SEND_MESSAGE, Subject(topic, queue_id=queue_id))

@@ -87,15 +87,17 @@ BREAKER_METRIC: Final = "mirror_breaker_open"
 
 def find_outages(series: Mapping[str, Any]) -> list[tuple[float, float]]:
     """Return the times in ms during which the circuit breaker of any stream was open."""
-    times, outages = series["times_ms"], list[tuple[float, float]]()
-    for at, value in enumerate(series["metrics"].get(BREAKER_METRIC, [])):
-        if value:
-            start = times[max(0, at - 1)]
-            outages[-1:] = (
-                [(outages[-1][0], times[at])]
-                if outages and outages[-1][1] >= start
-                else [*outages[-1:], (start, times[at])]
-            )
+    times = series["times_ms"]
+    outages: list[tuple[float, float]] = []
+    for index, is_open in enumerate(series["metrics"].get(BREAKER_METRIC, [])):
+        if not is_open:
+            continue
+        # The breaker opened at some time since the point before.
+        start, end = times[max(0, index - 1)], times[index]
+        if outages and outages[-1][1] >= start:
+            outages[-1] = (outages[-1][0], end)
+        else:
+            outages.append((start, end))
     return outages
 
 
