@@ -288,7 +288,7 @@ def _list_runs(runs: Sequence[Run]) -> None:
 
 
 def _chosen(names: Sequence[str], runs: Sequence[Run], left_out: Sequence[str]) -> list[Run]:
-    """Return the named runs in their order of start. Raises SystemExit for a name that is no run."""
+    """Return the named runs in their order of start. Raises SystemExit for a name that is not a run."""
     all_names = {run.name for run in runs}
     selected = set(names)
     if "check" in selected:

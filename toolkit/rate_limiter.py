@@ -19,7 +19,7 @@ SHARE_S: Final = 0.1
 
 
 class RateLimiter:
-    """Computes delays. A rate of 0 is no limit."""
+    """Computes delays. A rate of 0 means no limit."""
 
     def __init__(
         self,

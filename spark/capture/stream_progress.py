@@ -24,7 +24,7 @@ Offset = Mapping[str, Any]
 
 
 class FileState:
-    """State of one file: its blocks (and damage) that are in no batch yet, as end, records and bytes of each.
+    """State of one file: its blocks (and damage) that are not in a batch yet, as end, records and bytes of each.
 
     Scanning continues at `end`. If `final`, the file will not grow any more.
     """

@@ -20,7 +20,11 @@ from spark.pipelines.job import Job, Pipeline, Summary
 from toolkit.exit_codes import ConfigurationError
 from toolkit.install_command import install_command
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 PIPED_WIDTH_CHARS = 1_000
+"""Width of printed tables if the output is a file or a pipe."""
 
 
 class _Pipelines(click.Group):
@@ -191,8 +195,7 @@ def _print_summary(summary: Summary, as_json: bool) -> None:
         summary.print_tables(console if console.is_terminal else Console(width=PIPED_WIDTH_CHARS))
 
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+# -- the Spark session ------------------------------------------------------------------------------------------------
 
 DEFAULT_CONF: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",

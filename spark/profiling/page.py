@@ -203,7 +203,7 @@ def _render_skew(messages: Profile) -> str:
     ]
     names = ["topic", "with key", "keys", "Gini", "busiest keys", "queues", "max / mean", "Gini"]
     about = (
-        "Gini: 0 if all have equally many, near 1 if one has all. Queues without messages are not counted."
+        "Gini coefficient: 0 if all keys or queues have equally many messages, near 1 if one of them has all."
     )
     return _render_section(
         "Skew", _render_pair(left, right) + _render_table(names, rows) + f'<p class="about">{about}</p>'

@@ -117,10 +117,10 @@ def _changed_names() -> "Column":
     """Return the names of differing properties, separated by commas."""
     from pyspark.sql import functions as f
 
-    primary_properties, target_properties = f.col("p.properties"), f.col("t.properties")
+    primary, target = f.col("p.properties"), f.col("t.properties")
     changed = f.concat(
-        f.array_except(primary_properties, target_properties),
-        f.array_except(target_properties, primary_properties),
+        f.array_except(primary, target),
+        f.array_except(target, primary),
     )
     names = f.array_sort(f.array_distinct(f.transform(changed, lambda entry: entry["name"])))
     return f.when(f.size(names) > 0, f.concat_ws(",", names))
