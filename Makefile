@@ -12,7 +12,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DELTA := .venv-delta
 RUN_TESTS := $(BIN)/python scripts/run_tests.py
-PACKAGES := codec remoting storage toolkit gateway compat_tests spark
+PACKAGES := codec remoting storage toolkit gateway compat_tests acceptance spark tools
 ARGS ?=
 SEED ?= 1
 FRAMES ?= 100000
@@ -64,14 +64,14 @@ format: $(VENV)/dev
 	$(BIN)/ruff check --fix .
 
 compat: $(VENV)/dev
-	$(BIN)/python -m pytest compat_tests/cases --endpoint ours $(ARGS)
+	$(BIN)/python -m pytest compat_tests/cases acceptance --endpoint ours $(ARGS)
 
 compat-official compat-image: $(VENV)/dev
 	$(BIN)/python -m pytest compat_tests/cases --endpoint $(@:compat-%=%) $(ARGS)
 
 # What must never happen, whatever arrives: docs/how-to/fuzz.md
 fuzz: $(VENV)/dev
-	$(BIN)/python -m compat_tests.fuzz --seed $(SEED) --frames $(FRAMES) --against $(AGAINST) $(ARGS)
+	$(BIN)/python -m tools.fuzz --seed $(SEED) --frames $(FRAMES) --against $(AGAINST) $(ARGS)
 
 # The laws of the store in long: docs/explanation/store-laws.md
 laws: $(VENV)/dev
@@ -88,7 +88,7 @@ planted-deviations: $(VENV)/dev
 
 # Power cuts under our broker and the official one, on a loop device; needs Linux and root
 power-cut: $(VENV)/dev
-	$(BIN)/python -m compat_tests.power_cut --rounds $(ROUNDS) $(ARGS)
+	$(BIN)/python -m tools.power_cut --rounds $(ROUNDS) $(ARGS)
 
 # Delta tables through delta-spark, which needs an older pyspark: an environment of its own, not part of `make test`.
 spark-delta: $(DELTA)/dev
@@ -101,16 +101,16 @@ spark-env: $(VENV)/dev
 
 bench: $(VENV)/dev
 	$(COMPILE)
-	$(BIN)/python -m compat_tests.bench $(ARGS)
+	$(BIN)/python -m tools.bench $(ARGS)
 
 bench-shadow bench-isolation bench-scale bench-security bench-upkeep: $(VENV)/dev
-	$(BIN)/python -m compat_tests.bench.$(@:bench-%=%) $(ARGS)
+	$(BIN)/python -m tools.bench.$(@:bench-%=%) $(ARGS)
 
 bench-processes: $(VENV)/dev
-	$(BIN)/python -m compat_tests.bench.broker_processes $(ARGS)
+	$(BIN)/python -m tools.bench.broker_processes $(ARGS)
 
 bench-spark: $(VENV)/dev
-	$(BIN)/python -m spark.bench $(ARGS)
+	$(BIN)/python -m tools.bench_spark $(ARGS)
 
 # The documentation site, in site/; broken links fail.
 docs: $(VENV)/dev

@@ -32,6 +32,13 @@ _WRITER_KEY = pytest.StashKey[ResultsWriter]()
 _WORKER_PIDS: list[int] = []
 
 
+def register_suite(plugins: pytest.PytestPluginManager) -> None:
+    """Register this module with pytest, once, for the conftest of each folder whose tests need an endpoint."""
+    module = sys.modules[__name__]
+    if not plugins.is_registered(module):
+        plugins.register(module, "rocketmq-compat")
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("compat", "conformance suite")
     group.addoption("--endpoint", default="ours", help=f"server to test: {ENDPOINT_KINDS} (default: ours)")

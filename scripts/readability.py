@@ -21,8 +21,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("codec", "remoting", "storage", "gateway", "spark", "compat_tests", "toolkit", "scripts")
-TEST_FOLDERS = {"tests", "cases"}
+PACKAGES = (
+    "codec",
+    "remoting",
+    "storage",
+    "gateway",
+    "spark",
+    "compat_tests",
+    "acceptance",
+    "tools",
+    "toolkit",
+    "scripts",
+)
+TEST_FOLDERS = {"tests", "cases", "acceptance"}
 QUESTION_OPENING = re.compile(r"(What|Who|Whose|Whether|How|Where|When|So many|The other way)\b")
 MAX_ONE_WORD_PERCENT = {"gateway/shadow": 45, "spark": 45}
 """Share of function names of one word, by folder. trio has 51 %, h11 37 %."""

@@ -26,7 +26,18 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-PACKAGES: Final = ("codec", "remoting", "storage", "toolkit", "gateway", "compat_tests", "spark", "scripts")
+PACKAGES: Final = (
+    "codec",
+    "remoting",
+    "storage",
+    "toolkit",
+    "gateway",
+    "compat_tests",
+    "acceptance",
+    "spark",
+    "tools",
+    "scripts",
+)
 DEFAULT_JOBS: Final = 4
 INTERCHANGE: Final = "storage/tests/test_interchange.py"
 SPARK_CASES: Final = "spark/tests/cases"
@@ -96,6 +107,8 @@ def _pytest(*arguments: str) -> list[str]:
 def _cases(name: str, text: str, endpoint: str, selection: Sequence[str], files: Sequence[str] = ()) -> Run:
     """Return a run of conformance cases on one endpoint, with its second try."""
     paths = [f"compat_tests/cases/test_{file}.py" for file in files] or ["compat_tests/cases"]
+    if endpoint == "ours":
+        paths.append("acceptance")
     common = ["-o", f"cache_dir=.pytest_cache/{name}", "--endpoint", endpoint]
     return Run(
         name,
@@ -137,7 +150,17 @@ def _runs() -> list[Run]:
     shared = ["-m", f"not ({alone}) and not both_servers", "--numprocesses", "2", "--dist", "loadfile"]
     two_files = ["--numprocesses", "2", "--dist", "loadfile"]
     stopping = ["-m", alone]
-    units = ("codec", "remoting", "storage", "toolkit", "gateway", "compat_tests/tests", "spark", "scripts")
+    units = (
+        "codec",
+        "remoting",
+        "storage",
+        "toolkit",
+        "gateway",
+        "compat_tests/tests",
+        "spark",
+        "tools",
+        "scripts",
+    )
     ignored = ["--ignore", INTERCHANGE, "--ignore", SPARK_CASES]
     # Hypothesis tells a story that failed again, so that chance lets none pass at the second try.
     unit_cache = ["-o", "cache_dir=.pytest_cache/unit"]
@@ -166,7 +189,7 @@ def _runs() -> list[Run]:
         Run(
             "fuzz",
             "mutated requests against namesrv, broker and shadow gateway, and the corpus",
-            [python, "-m", "compat_tests.fuzz", "--busy", "--seed", "1", "--frames", str(FUZZED_FRAMES)],
+            [python, "-m", "tools.fuzz", "--busy", "--seed", "1", "--frames", str(FUZZED_FRAMES)],
         ),
         Run(
             "installs",

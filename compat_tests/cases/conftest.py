@@ -5,7 +5,6 @@ from contextlib import contextmanager
 
 import pytest
 
-from compat_tests.cases.containers import image  # noqa: F401 - a fixture
 from compat_tests.cases.grpc_fixtures import fifo_group, grpc_address, grpc_java, typed_topic  # noqa: F401 - fixtures
 from compat_tests.clients.driver import JavaClientError, JavaDriver
 from compat_tests.clients.java_api import JavaClient, JavaProducer

@@ -2,11 +2,7 @@
 
 import itertools
 import threading
-import time
 from contextlib import suppress
-from pathlib import Path
-
-import pytest
 
 from compat_tests.cases.test_restart import restart
 from compat_tests.clients.popping import (
@@ -18,12 +14,9 @@ from compat_tests.clients.popping import (
     pop_until,
     send_each,
 )
-from compat_tests.clients.typed import connect, create_group, create_topic, topic_request
-from compat_tests.endpoints import Endpoint, Unavailable
-from compat_tests.endpoints.official import OfficialEndpoint
-from compat_tests.endpoints.ours import OursEndpoint
+from compat_tests.clients.typed import connect, create_group, create_topic
+from compat_tests.endpoints import Endpoint
 from compat_tests.marks import case
-from compat_tests.plugin import skip_or_fail
 from compat_tests.server import ServerUnderTest, eventually
 from remoting.blocking import BlockingClient
 from remoting.bodies.pop import SetMessageRequestModeRequestBody
@@ -94,43 +87,6 @@ def test_order(endpoint: Endpoint, server: ServerUnderTest) -> None:
         assert [each.body for each in pop_messages(broker, topic, group, order=True)] == [b"3"]
         modes = broker.ask(GetAllMessageRequestMode()).data.message_request_mode_map
         assert modes[topic][group].mode == "POP"
-
-
-@pytest.mark.both_servers
-@case("pop", "the official broker revives messages popped from ours, and ours those popped from it")
-def test_takeover(server: ServerUnderTest, tmp_path: Path) -> None:
-    if server.kind != "ours":
-        pytest.skip("about both servers: run once")
-    settings = {"mappedFileSizeCommitLog": "1048576"}
-    topic, group = "Taken", "takers"
-    names = [f"{number}".encode() for number in range(8)]
-    with OursEndpoint(settings, tmp_path) as first, connect(first.broker) as broker:
-        broker.ask(topic_request(topic, 1))
-        send_each(broker, topic, names)
-        out = pop_until(broker, topic, group, 6, max_msg_nums=6, invisible_time=8_000)
-        for each in out[:2]:
-            ack(broker, group, each)
-        first.stop()
-    try:
-        second = OfficialEndpoint(settings, tmp_path)
-    except Unavailable as missing:
-        skip_or_fail(str(missing))
-    with second, connect(second.broker) as broker:
-        found = collect(broker, topic, group, set(names[2:]))
-        assert sorted(each.body for each in found) == names[2:]
-        again = [f"again {number}".encode() for number in range(4)]
-        send_each(broker, topic, again)
-        out = pop_until(broker, topic, group, 4, invisible_time=45_000)
-        over_at = time.time() + 40
-        assert [each.body for each in out] == again
-        ack(broker, group, out[0])
-        second.stop()
-    with OursEndpoint(settings, tmp_path) as third, connect(third.broker) as broker:
-        in_time = time.time() < over_at  # the official broker may take long to stop
-        ack(broker, group, out[1])
-        wanted = again[2:] if in_time else again[1:]
-        found = collect(broker, topic, group, set(wanted))
-        assert sorted(each.body for each in found) == wanted
 
 
 class Consumption:

@@ -1,18 +1,12 @@
 """Timer messages whose broker stops, is killed, or is replaced by the other implementation; these cases run last."""
 
 from collections.abc import Sequence
-from pathlib import Path
-
-import pytest
 
 from compat_tests.cases.test_restart import read_all, restart
-from compat_tests.cases.test_timer import CHECKPOINT, now_ms, recall, send_later
-from compat_tests.clients.typed import connect, create_topic, topic_request
-from compat_tests.endpoints import Endpoint, Unavailable
-from compat_tests.endpoints.official import OfficialEndpoint
-from compat_tests.endpoints.ours import OursEndpoint
+from compat_tests.cases.test_timer import CHECKPOINT, now_ms, send_later
+from compat_tests.clients.typed import connect, create_topic
+from compat_tests.endpoints import Endpoint
 from compat_tests.marks import case
-from compat_tests.plugin import skip_or_fail
 from compat_tests.server import ServerUnderTest, eventually
 from remoting.blocking import BlockingClient
 from remoting.requests.offsets import GetMaxOffset
@@ -85,36 +79,3 @@ def test_stop(endpoint: Endpoint, server: ServerUnderTest) -> None:
     with connect(server.broker) as broker:
         found = wait_for(broker, topic, 20)
     assert sorted(found, key=int) == [str(number) for number in range(20)]
-
-
-def official(store: Path) -> OfficialEndpoint:
-    try:
-        return OfficialEndpoint(SETTINGS, store)
-    except Unavailable as missing:
-        skip_or_fail(str(missing))
-        raise
-
-
-@pytest.mark.both_servers
-@case(
-    "timer", "the official broker delivers the messages that wait in our store, and ours those in its store"
-)
-@pytest.mark.parametrize("first_is_ours", [True, False])
-def test_takeover(server: ServerUnderTest, tmp_path: Path, first_is_ours: bool) -> None:
-    if server.kind != "ours":
-        pytest.skip("about both servers: run once")
-    topic = "Taken"
-    begin = now_ms()
-    with OursEndpoint(SETTINGS, tmp_path) if first_is_ours else official(tmp_path) as first:
-        with connect(first.broker) as broker:
-            broker.ask(topic_request(topic, 1))
-            sent = send_over(broker, topic, [2_000, 25_000, 40_000, 45_500, 45_900, 46_000, 60_000])
-            wait_for(broker, topic, 1)
-            broker.ask(recall(topic, sent[4].recall_handle or ""))
-        first.stop()
-    second = official(tmp_path) if first_is_ours else OursEndpoint(SETTINGS, tmp_path)
-    with second, connect(second.broker) as broker:
-        send_over(broker, topic, [1_000], "new")
-        found = wait_for(broker, topic, 7)
-    assert sorted(found) == ["0", "1", "2", "3", "5", "6", "new0"]
-    assert now_ms() - begin >= 60_000

@@ -1,7 +1,6 @@
 """Transactions whose broker is killed, or is replaced by the other implementation; these cases run last."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -9,15 +8,11 @@ from codec.message import decode_message
 from compat_tests.cases.test_restart import read_all
 from compat_tests.cases.test_transactions import COMMIT, ROLLBACK, end, half
 from compat_tests.clients.typed import connect, create_topic, heartbeat_request
-from compat_tests.endpoints import Endpoint, NotPossible, Unavailable
-from compat_tests.endpoints.official import OfficialEndpoint
-from compat_tests.endpoints.ours import OursEndpoint
+from compat_tests.endpoints import Endpoint, NotPossible
 from compat_tests.marks import case
-from compat_tests.plugin import skip_or_fail
 from compat_tests.server import ServerUnderTest
 from remoting.blocking import BlockingClient
 from remoting.errors import RemotingTimeout
-from remoting.requests.topics import UpdateAndCreateTopic
 from remoting.requests.transaction import CheckTransactionState, EndTransaction
 
 # The official broker repeats a check-back until it has persisted the answer, so that must be quick as well. Its
@@ -92,41 +87,3 @@ def test_crash(endpoint: Endpoint, server: ServerUnderTest) -> None:
     endpoint.settings.update(usual)
     endpoint.stop()
     endpoint.start()
-
-
-@pytest.mark.both_servers
-@case("transactions", "the official broker continues our transactions, and ours continues its")
-def test_takeover(server: ServerUnderTest, tmp_path: Path) -> None:
-    if server.kind != "ours":
-        pytest.skip("about both servers: run once")
-    settings = {**QUICK, "mappedFileSizeCommitLog": "1048576"}
-    topic = "Taken"
-    with OursEndpoint(settings, tmp_path) as first, connect(first.broker) as broker:
-        broker.ask(
-            UpdateAndCreateTopic(
-                topic=topic,
-                default_topic="TBW102",
-                read_queue_nums=1,
-                write_queue_nums=1,
-                perm=6,
-                topic_filter_type="SINGLE_TAG",
-                topic_sys_flag=0,
-            )
-        )
-        sent = {key: half(broker, topic, key) for key in ("A", "B", "C", "D")}
-        broker.ask(end(sent["A"]))
-        broker.ask(end(sent["B"], ROLLBACK))
-        assert set(answer_questions(broker, lambda key: 0, {"C", "D"}, 20)) == {"C", "D"}
-        first.stop()
-    try:
-        second = OfficialEndpoint(settings, tmp_path)
-    except Unavailable as missing:
-        skip_or_fail(str(missing))
-    with second, connect(second.broker) as broker:
-        asked = answer_questions(broker, lambda key: COMMIT if key == "C" else 0, {"C", "D"}, 40)
-        assert (set(asked), asked.count("C")) == ({"C", "D"}, 1)
-        second.stop()
-    with OursEndpoint(settings, tmp_path) as third, connect(third.broker) as broker:
-        asked = answer_questions(broker, lambda key: COMMIT, {"D"}, 20)
-        assert asked == ["D"]
-        assert read_all(broker, topic) == [b"body A", b"body C", b"body D"]

@@ -25,9 +25,7 @@ from compat_tests.report.comparison import DEVIATES, EndpointComparison, compare
 from compat_tests.report.html_page import render_page, verdict_text
 from compat_tests.report.recorder import DEFAULT_REPEATS, failed_cases, run_with_repeats
 from compat_tests.report.runs import (
-    ABOUT_THE_ENDPOINT,
     DEFAULT_WORKERS,
-    RECORDED_OF_OURS,
     Selection,
     SuiteRun,
 )
@@ -253,14 +251,12 @@ def _record(run: SuiteRun, missing: bool, repeats: int) -> None:
         raise click.UsageError(
             f"--record: {run.endpoint} is no official version, which a recording is named after"
         )
-    marks = RECORDED_OF_OURS if name == OURS else ABOUT_THE_ENDPOINT
-    run = replace(run, selection=replace(run.selection, marks=marks))
     before: Results = {}
     places: list[str] = []
     if (missing or not run.selection.is_whole) and is_recorded(name):
         before = read_snapshot(name).results
     if missing:
-        cases = collect_cases(marks)
+        cases = collect_cases(run.selection.marks)
         places = sorted(cases - before.keys())
         before = {case_id: line for case_id, line in before.items() if case_id in cases}
     results = before | (run_with_repeats(run, places, repeats) if places or not missing else {})

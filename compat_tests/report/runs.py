@@ -22,10 +22,8 @@ from compat_tests.suite import CasesInterrupted, start_cases, wait_for_cases
 from toolkit.exit_codes import ConfigurationError, EndedEarly
 from toolkit.install_command import install_command
 
-ABOUT_THE_ENDPOINT: Final = "case and not ours_only and not both_servers"
-"""Leaves out the cases that start servers of their own, whatever the endpoint."""
-RECORDED_OF_OURS: Final = "case and not ours_only"
-"""Also the cases in which an official broker and ours work on each other's stores."""
+ABOUT_THE_ENDPOINT: Final = "case"
+"""The mark of all cases."""
 DEFAULT_WORKERS: Final = 3
 MIN_WORKERS_OF_THREE_SERVERS: Final = 3
 """Number of workers from which on a run starts three servers at once, one for each of its parts."""

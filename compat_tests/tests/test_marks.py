@@ -7,11 +7,7 @@ import pytest
 
 from compat_tests import marks
 
-CASES = [
-    path
-    for path in sorted((Path(marks.__file__).parent / "cases").glob("test_*.py"))
-    if "pytest.mark.ours_only" not in path.read_text()  # these cases do not run against other servers
-]
+CASES = sorted((Path(marks.__file__).parent / "cases").glob("test_*.py"))
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
@@ -25,6 +21,13 @@ def test_every_case_says_what_it_is_about(path: Path) -> None:
         names = [ast.unparse(decorator).partition("(")[0] for decorator in test.decorator_list]
         # client_cases marks the case of each of several clients.
         assert {"case", "client_cases"} & set(names), f"{path.name}: {test.name} has no @case"
+
+
+@pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
+def test_every_case_runs_against_any_endpoint(path: Path) -> None:
+    text = path.read_text()
+    assert "ours_only" not in text, "a case that starts our own processes belongs in acceptance/"
+    assert "both_servers" not in text, "a case about two servers belongs in acceptance/"
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)

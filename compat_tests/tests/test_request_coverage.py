@@ -24,7 +24,8 @@ from gateway.broker.processors import all_routes
 from gateway.namesrv.processors import handlers as namesrv_handlers
 from remoting.requests.replication import PRIVATE_CODES
 
-CASES: Final = Path(__file__).resolve().parents[1] / "cases"
+ROOT: Final = Path(__file__).resolve().parents[2]
+CASES: Final = ROOT / "compat_tests" / "cases"
 SUCCESSES: Final[Mapping[int, str]] = {
     12: "test_query.py::test_key",
     33: "test_query.py::test_view",
@@ -42,16 +43,16 @@ SUCCESSES: Final[Mapping[int, str]] = {
     324: "test_replies.py::test_reply",
     325: "test_replies.py::test_reply",
     370: "test_timer.py::test_recall",
-    3001: "access_control/test_account_requests.py::test_users",
-    3002: "access_control/test_account_requests.py::test_users",
-    3003: "access_control/test_account_requests.py::test_users",
-    3004: "access_control/test_account_requests.py::test_users",
-    3005: "access_control/test_account_requests.py::test_users",
-    3006: "access_control/test_account_requests.py::test_policies",
-    3007: "access_control/test_account_requests.py::test_policies",
-    3008: "access_control/test_account_requests.py::test_policies",
-    3009: "access_control/test_account_requests.py::test_policies",
-    3010: "access_control/test_account_requests.py::test_policies",
+    3001: "acceptance/access_control/test_account_requests.py::test_users",
+    3002: "acceptance/access_control/test_account_requests.py::test_users",
+    3003: "acceptance/access_control/test_account_requests.py::test_users",
+    3004: "acceptance/access_control/test_account_requests.py::test_users",
+    3005: "acceptance/access_control/test_account_requests.py::test_users",
+    3006: "acceptance/access_control/test_account_requests.py::test_policies",
+    3007: "acceptance/access_control/test_account_requests.py::test_policies",
+    3008: "acceptance/access_control/test_account_requests.py::test_policies",
+    3009: "acceptance/access_control/test_account_requests.py::test_policies",
+    3010: "acceptance/access_control/test_account_requests.py::test_policies",
     200050: "test_pop.py::test_one_queue",
     200051: "test_pop_acks.py::test_ack",
     200052: "test_pop.py::test_peek",
@@ -105,7 +106,8 @@ def test_a_case_shows_a_refusal_of_a_request(server: str, code: int) -> None:
 @pytest.mark.parametrize("case", sorted(set(SUCCESSES.values())))
 def test_the_cases_of_successes_exist(case: str) -> None:
     path, _, name = case.partition("::")
-    tree = ast.parse((CASES / path).read_text("utf-8"))
+    file = ROOT / path if "/" in path else CASES / path
+    tree = ast.parse(file.read_text("utf-8"))
     assert name in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
 
 

@@ -23,9 +23,9 @@ PACKAGES: Mapping[str, set[str]] = {
     "gateway": {"codec", "toolkit", "remoting", "storage"},
     "spark": {"codec", "toolkit", "remoting"},
     "compat_tests": {"codec", "toolkit", "remoting"},
+    "acceptance": {"codec", "toolkit", "remoting", "compat_tests"},
+    "tools": {"codec", "toolkit", "remoting", "compat_tests", "acceptance", "spark"},
 }
-MEASURING_ROOMS: Mapping[str, set[str]] = {"spark.bench": {"compat_tests"}}
-"""Rooms that may also import these packages, because they start servers to measure reading from them."""
 
 BROKER_TABLES = {"gateway.broker.filters", "gateway.broker.topics", "gateway.broker.waiting"}
 BROKER_PATHS = BROKER_TABLES | {
@@ -229,7 +229,6 @@ ROOMS: Mapping[str, set[str]] = {
         "spark.profiling",
         "spark.reconciling",
     },
-    "spark.bench": {"spark", "spark.pull", "spark.session", "spark.tables"},
 }
 FACADES: Mapping[str, set[str]] = {"spark.__init__": {"spark.session"}}
 """Packages' own modules that only hand on names of the rooms below; no room may import them for that."""
@@ -361,7 +360,7 @@ def test_packages_import_what_the_table_allows() -> None:
     wrong = set()
     for each in imports():
         package, other = each.module.split(".")[0], each.imported.split(".")[0]
-        allowed = PACKAGES[package] | MEASURING_ROOMS.get(room_of(each.module), set())
+        allowed = PACKAGES[package]
         if other != package and other not in allowed:
             wrong.add(f"{each.module} imports {other}")
     assert wrong == set()

@@ -10,7 +10,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("codec", "toolkit", "remoting", "storage", "gateway", "compat_tests", "spark")
+PACKAGES = (
+    "codec",
+    "toolkit",
+    "remoting",
+    "storage",
+    "gateway",
+    "compat_tests",
+    "acceptance",
+    "spark",
+    "tools",
+)
 IMPURE = {"trio", "logging", "socket", "time", "os", "random", "threading", "pathlib", "datetime", "asyncio"}
 NO_NETWORK = {"trio", "socket", "asyncio"}
 

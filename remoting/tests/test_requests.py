@@ -1,6 +1,6 @@
 """Tests of every declared request: it survives both serialisations, and it is what the official jars say.
 
-``compat_tests/declarations/official_declarations.json`` lists, for 5.4.0, for what 5.5.0 changed and for what 5.4.0
+``acceptance/declarations/official_declarations.json`` lists, for 5.4.0, for what 5.5.0 changed and for what 5.4.0
 dropped since 4.9.8: the constants of RequestCode and ResponseCode, every header class with its fields (Java type,
 @CFNotNull, @CFNullable, default of a new instance, code of its @RocketMQAction, names that its own codec writes and
 reads), and the JSON properties of every body class. A Java program reads them from the jars by reflection, and a

@@ -15,8 +15,6 @@ import trio
 
 from codec.batch import encode_batch
 from codec.properties import encode_properties
-from compat_tests.fuzz.json_mutations import mutate_bytes, mutate_json_text, mutate_value, write_json
-from compat_tests.fuzz.values import Chance
 from gateway.namesrv.kv_config import KvConfig
 from gateway.tests.cluster import EPOCH_MS, Cluster, Node, bodies, message, pull, simulated
 from gateway.tests.popping import Client, pop_request
@@ -32,6 +30,8 @@ from remoting.requests.staging import StageMessages
 from remoting.requests.topics import UpdateAndCreateTopic
 from storage.errors import CorruptionError
 from storage.files import MemoryFiles
+from tools.fuzz.json_mutations import mutate_bytes, mutate_json_text, mutate_value, write_json
+from tools.fuzz.values import Chance
 
 HOST = "10.0.1.1"
 SETTINGS = {

@@ -7,23 +7,16 @@ import pytest
 from pyspark.sql import SparkSession
 
 from compat_tests.jars import Unavailable
-from compat_tests.plugin import (  # noqa: F401
-    endpoint,
-    pytest_addoption,
-    pytest_collection_modifyitems,
-    pytest_configure,
-    pytest_configure_node,
-    pytest_keyboard_interrupt,
-    pytest_unconfigure,
-    pytest_xdist_newgateway,
-    server,
-    skip_or_fail,
-)
+from compat_tests.plugin import register_suite, skip_or_fail
 from spark.session.packing import build_wheel
 from spark.tests.cases.clusters import Shipped, Standalone, new_environment
 from spark.tests.cases.jvm import SCRATCH, make_archive
 from spark.tests.cases.mirrored import Mirrored, mirrored
 from spark.tests.cases.sessions import new_session
+
+
+def pytest_addoption(pluginmanager: pytest.PytestPluginManager) -> None:
+    register_suite(pluginmanager)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -24,7 +24,6 @@ from codec.sysflag import (
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
 )
-from compat_tests.cases.processes import Gateway
 from compat_tests.clients.typed import (
     batch_request,
     connect,
@@ -41,6 +40,7 @@ from remoting.blocking import BlockingClient
 from remoting.requests.send import SendMessageV2
 from remoting.requests.transaction import EndTransaction
 from spark.tests.cases.relay import Plan, Relay
+from tools.processes import Gateway
 
 ORDERS, BILLS, MIXED = TOPICS = ("Orders", "Bills", "Mixed")
 QUEUES, KEYS, ROUNDS = 4, 5, 12

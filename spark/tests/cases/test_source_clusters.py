@@ -11,8 +11,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from compat_tests.cases.processes import Gateway
-from compat_tests.cases.test_shadow_secure import SECRET, SETTINGS, USER, dial
+from acceptance.test_shadow_secure import SECRET, SETTINGS, USER, dial
 from compat_tests.clients.typed import connect, create_topic, send, send_many, topic_request
 from compat_tests.endpoints import Unavailable
 from compat_tests.endpoints.official import QUICK_START_WITH_TLS, OfficialEndpoint
@@ -22,6 +21,7 @@ from remoting.requests.admin import DeleteExpiredCommitlog
 from remoting.requests.offsets import GetMinOffset
 from spark import register
 from spark.tests.cases.sessions import PYTHON_PATH
+from tools.processes import Gateway
 
 pytestmark = pytest.mark.ours_only
 TOTAL = 100

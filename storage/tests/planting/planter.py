@@ -41,6 +41,8 @@ COPIED: Final = (
     "toolkit",
     "gateway",
     "compat_tests",
+    "acceptance",
+    "tools",
     "spark",
     "conftest.py",
     "pyproject.toml",

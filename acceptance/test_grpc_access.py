@@ -1,0 +1,272 @@
+"""Access control and TLS of 5.x clients, on our gRPC port and on the official Proxy.
+
+The Proxy asks its broker for users and rules. One process of each stock client serves the file: each of its clients has
+keys of its own.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from acceptance.secured import (
+    ROOT,
+    SECRET,
+    SETTINGS,
+    Server,
+    add_user,
+    dial,
+    run_official,
+    run_ours,
+    secret_of,
+)
+from compat_tests.cases.grpc_fixtures import start_grpc_driver
+from compat_tests.clients.command_driver import CommandDriver, StockClientError
+from compat_tests.clients.driver import JavaClientError, JavaDriver
+from compat_tests.clients.grpc_api import StockGrpcClient
+from compat_tests.clients.grpc_drivers import start_go_driver, start_python_driver
+from compat_tests.clients.typed import topic_request
+from compat_tests.endpoints.official import OfficialEndpoint
+from compat_tests.endpoints.ports import find_ports
+from compat_tests.endpoints.proxy import OfficialProxy
+from compat_tests.jars import Unavailable
+from compat_tests.plugin import skip_or_fail
+from compat_tests.server import eventually
+from remoting.acl import Credentials
+from remoting.certificates import CertificateAuthority, CertificateFiles
+from tools.processes import Gateway
+
+pytestmark = pytest.mark.both_servers
+
+SERVERS = ("ours", "official")
+OTHER_CLIENTS = ("python", "go")
+MODES = ("disabled", "permissive", "enforcing")
+TOPIC, GROUP, USER, STRANGER = "grpc-orders", "grpc-group", "grpc-clerk", "grpc-stranger"
+UNAUTHORIZED = 40100
+PROXY_SETTINGS = {
+    **SETTINGS,
+    "authenticationMetadataProvider": "org.apache.rocketmq.proxy.auth.ProxyAuthenticationMetadataProvider",
+    "authorizationMetadataProvider": "org.apache.rocketmq.proxy.auth.ProxyAuthorizationMetadataProvider",
+}
+
+
+@dataclass(frozen=True)
+class Front:
+    """A server with access control, and the address of its gRPC side."""
+
+    server: Server
+    address: str
+
+
+@pytest.fixture(scope="module")
+def driver() -> Iterator[JavaDriver]:
+    driver = start_grpc_driver("")
+    yield driver
+    driver.close()
+
+
+@pytest.fixture(scope="module")
+def others() -> Iterator[Mapping[str, CommandDriver]]:
+    """The stock Python and Go clients."""
+    with ExitStack() as stack:
+        try:
+            drivers = {"python": start_python_driver("5.1.2"), "go": start_go_driver("5.1.4")}
+        except Unavailable as missing:
+            skip_or_fail(str(missing))
+        for each in drivers.values():
+            stack.callback(each.close)
+        yield drivers
+
+
+@pytest.fixture(scope="module")
+def fronts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Front]]:
+    """Both servers, each with a user who may send to a topic and consume it in a group."""
+    (port,) = find_ports(1)
+    with ExitStack() as stack:
+        ours = stack.enter_context(run_ours(tmp_path_factory.mktemp("ours"), "--grpc-port", str(port)))
+        official = stack.enter_context(run_official())
+        proxy = stack.enter_context(OfficialProxy(official.namesrv, PROXY_SETTINGS, keys=(ROOT, SECRET)))
+        found = {"ours": Front(ours, f"127.0.0.1:{port}"), "official": Front(official, proxy.address)}
+        for front in found.values():
+            with dial(front.server.broker) as root:
+                root.ask(topic_request(TOPIC, 4))
+                add_user(
+                    root, USER, (f"Topic:{TOPIC}", "Pub,Sub", "Allow"), (f"Group:{GROUP}", "Sub", "Allow")
+                )
+                add_user(root, STRANGER, ("Topic:other", "Pub,Sub", "Allow"))
+        yield found
+
+
+@pytest.fixture(params=SERVERS)
+def front(request: pytest.FixtureRequest, fronts: dict[str, Front]) -> Front:
+    return fronts[request.param]
+
+
+def refusal(client: StockGrpcClient, topic: str = TOPIC) -> JavaClientError:
+    """Return the error that a producer meets, when it starts or with its first message."""
+    with pytest.raises(JavaClientError) as refused, client.producer(topic, attempts=1) as producer:
+        producer.send({"topic": topic, "body": "x"})
+    return refused.value
+
+
+# -- access control ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("user", [ROOT, USER])
+def test_right_keys(driver: JavaDriver, front: Front, user: str) -> None:
+    secret = SECRET if user == ROOT else secret_of(user)
+    client = StockGrpcClient(driver, "").acting_as(front.address, Credentials(user, secret))
+    with client.producer(TOPIC) as producer, client.simple(GROUP, TOPIC) as consumer:
+        (receipt,) = producer.send({"topic": TOPIC, "body": user})
+        message = eventually(consumer.receive, 30)[0]
+        consumer.ack(message)
+    assert (message["id"], message["body"]) == (receipt["id"], user)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [Credentials(ROOT, "wrong"), Credentials("stranger", SECRET), None],
+    ids=["wrong secret", "unknown user", "none"],
+)
+def test_wrong_keys(driver: JavaDriver, front: Front, keys: Credentials | None) -> None:
+    client = StockGrpcClient(driver, "").acting_as(front.address, keys)
+    assert refusal(client).code == UNAUTHORIZED
+
+
+def test_a_topic_that_the_user_may_not_use(driver: JavaDriver, front: Front) -> None:
+    keys = Credentials(STRANGER, secret_of(STRANGER))
+    client = StockGrpcClient(driver, "").acting_as(front.address, keys)
+    assert refusal(client).code == UNAUTHORIZED  # not FORBIDDEN, also officially
+
+
+def test_a_group_that_the_user_may_not_consume_in(driver: JavaDriver, front: Front) -> None:
+    """The server refuses the consumer's settings, and the client does not start; it tells no code."""
+    client = StockGrpcClient(driver, "").acting_as(front.address, Credentials(USER, secret_of(USER)))
+    with pytest.raises(JavaClientError, match="has FAILED"), client.simple("other-group", TOPIC):
+        pass
+
+
+@pytest.mark.parametrize("kind", OTHER_CLIENTS)
+def test_right_keys_of_other_clients(others: Mapping[str, CommandDriver], front: Front, kind: str) -> None:
+    client = StockGrpcClient(others[kind], "").acting_as(front.address, Credentials(USER, secret_of(USER)))
+    with client.producer(TOPIC) as producer, client.simple(GROUP, TOPIC) as consumer:
+        (receipt,) = producer.send({"topic": TOPIC, "body": kind})
+        message = eventually(consumer.receive, 30)[0]
+        consumer.ack(message)
+    assert (message["id"], message["body"]) == (receipt["id"], kind)
+
+
+@pytest.mark.parametrize("kind", OTHER_CLIENTS)
+@pytest.mark.parametrize("keys", [Credentials(ROOT, "wrong"), None], ids=["wrong secret", "none"])
+def test_wrong_keys_of_other_clients(
+    others: Mapping[str, CommandDriver], front: Front, kind: str, keys: Credentials | None
+) -> None:
+    """Both clients refuse to start or to send, each with words of its own."""
+    client = StockGrpcClient(others[kind], "").acting_as(front.address, keys)
+    words = "CODE: UNAUTHORIZED" if kind == "go" else f"failed to fetch topic:{TOPIC} route"
+    with pytest.raises(StockClientError, match=words), client.producer(TOPIC, attempts=1) as producer:
+        producer.send({"topic": TOPIC, "body": "x"})
+
+
+# -- TLS --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def plain_official() -> Iterator[OfficialEndpoint]:
+    """An official server without access control, behind the Proxies of each mode."""
+    try:
+        endpoint = OfficialEndpoint()
+    except Unavailable as missing:
+        skip_or_fail(str(missing))
+    with endpoint:
+        with dial(endpoint.broker, None) as client:
+            client.ask(topic_request(TOPIC, 4))
+        yield endpoint
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_tls_of_the_official_proxy(driver: JavaDriver, plain_official: OfficialEndpoint, mode: str) -> None:
+    with OfficialProxy(plain_official.namesrv, tls_mode=mode) as proxy:
+        check_connections(driver, proxy.address, mode)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_tls_of_ours(driver: JavaDriver, tmp_path: Path, mode: str) -> None:
+    (port,) = find_ports(1)
+    with Gateway(
+        tmp_path, "--memory", "--grpc-port", str(port), "--set", f"tls.server.mode={mode}"
+    ) as process:
+        if mode != "enforcing":
+            with process.connect() as client:
+                client.ask(topic_request(TOPIC, 4))
+        check_connections(driver, f"127.0.0.1:{port}", mode)
+
+
+def check_connections(driver: JavaDriver, address: str, mode: str) -> None:
+    """Assert that plain clients and those with TLS reach the server as the mode says, and get an answer."""
+    for tls in (False, True):
+        client = StockGrpcClient(driver, "").acting_as(address, tls=tls)
+        is_served = mode == "permissive" or tls is (mode == "enforcing")
+        if is_served:
+            with client.producer() as producer, pytest.raises(JavaClientError) as refused:
+                producer.send({"topic": "no-such-topic", "body": "x"})
+            assert refused.value.code == 40402
+        else:
+            assert "UNAVAILABLE" in refusal(client).message
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
+    return CertificateAuthority.create(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(scope="module")
+def certificate(authority: CertificateAuthority) -> CertificateFiles:
+    return authority.issue("server", ["localhost", "127.0.0.1"])
+
+
+def test_other_clients_with_tls_on_the_official_proxy(
+    plain_official: OfficialEndpoint, authority: CertificateAuthority, certificate: CertificateFiles
+) -> None:
+    shown = {
+        "tlsTestModeEnable": False,
+        "tlsCertPath": str(certificate.certificate),
+        "tlsKeyPath": str(certificate.key),
+    }
+    with OfficialProxy(plain_official.namesrv, shown, tls_mode="enforcing") as proxy:
+        send_with_tls(proxy.address, authority)
+
+
+def test_other_clients_with_tls_on_ours(
+    tmp_path: Path, authority: CertificateAuthority, certificate: CertificateFiles
+) -> None:
+    (port,) = find_ports(1)
+    shown = {
+        "tls.test.mode.enable": "false",
+        "tls.server.certPath": str(certificate.certificate),
+        "tls.server.keyPath": str(certificate.key),
+    }
+    sets = [word for key, value in shown.items() for word in ("--set", f"{key}={value}")]
+    with Gateway(tmp_path, "--memory", "--grpc-port", str(port), *sets) as process:
+        with process.connect() as client:
+            client.ask(topic_request(TOPIC, 4))
+        send_with_tls(f"127.0.0.1:{port}", authority)
+
+
+def send_with_tls(address: str, authority: CertificateAuthority) -> None:
+    """Send with the Python client, which verifies the server, and with the Go client, which does not."""
+    try:
+        drivers = [
+            start_python_driver("5.1.2", trust=authority.files.certificate),
+            start_go_driver("5.1.4", tls=True),
+        ]
+    except Unavailable as missing:
+        skip_or_fail(str(missing))
+    for driver in drivers:
+        with closing(driver):
+            client = StockGrpcClient(driver, "").acting_as(address, tls=True)
+            with client.producer(TOPIC) as producer:
+                (receipt,) = producer.send({"topic": TOPIC, "body": "x"})
+            assert receipt["id"]

@@ -1,6 +1,0 @@
-"""Benchmarks with stock clients as the load: our server beside the official one, and the shadow gateway's cost.
-
-- `python -m compat_tests.bench` compares two servers (`cli`, `loads`, `report`).
-- `python -m compat_tests.bench.shadow` measures the shadow gateway in front of an official broker.
-- `python -m compat_tests.bench.isolation` measures how much a mirror costs the primary's clients.
-"""
