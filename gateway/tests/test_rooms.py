@@ -23,8 +23,8 @@ PACKAGES: Mapping[str, set[str]] = {
     "gateway": {"codec", "toolkit", "remoting", "storage"},
     "spark": {"codec", "toolkit", "remoting"},
     "compat_tests": {"codec", "toolkit", "remoting"},
-    "acceptance": {"codec", "toolkit", "remoting", "compat_tests"},
-    "tools": {"codec", "toolkit", "remoting", "compat_tests", "acceptance", "spark"},
+    "acceptance": {"codec", "toolkit", "remoting", "compat_tests", "tools"},
+    "tools": {"codec", "toolkit", "remoting", "compat_tests", "spark"},
 }
 
 BROKER_TABLES = {"gateway.broker.filters", "gateway.broker.topics", "gateway.broker.waiting"}
