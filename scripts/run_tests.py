@@ -8,17 +8,20 @@
 Most runs wait as much as they compute, so several run at a time, each with servers of its own. The output of a run is
 printed in one piece when the run ends. A unit, conformance or Spark run that fails is repeated once with the failed
 cases, on a new server, because JVMs on a busy machine are late at times. Failed installations are repeated, too. Both
-outputs are shown, and a case that needs its second try is a defect to look into. The last lines of failed runs are
-printed again above the final summary. The exit status is 1 if a run failed twice.
+outputs are shown. A case that needs its second try is a defect with a cause: the summary names each one, with the cause
+that `second_tries.toml` gives for it. The last lines of failed runs are printed again above the final summary. The exit
+status is 1 if a run failed twice.
 """
 
 import argparse
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
+import tomllib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -98,6 +101,34 @@ class Result:
     attempts: int
     seconds: float
     output: bytes
+    failed_first: tuple[str, ...] = ()
+    """Cases that failed at the first of two tries ("storage/tests/test_files.py::test_a[1]")."""
+
+
+def failed_cases(output: bytes) -> tuple[str, ...]:
+    """Return the cases that pytest's short summary lists as failed or broken, each once, in their order."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", output.decode("utf-8", "replace"))
+    # A parameter may hold spaces and dashes, so its closing bracket ends the name, not the dash before the reason.
+    name = r"\S+\.py(?:::[\w:]+(?:\[.*?\](?= - |$))?)?"
+    lines = re.findall(rf"^(?:FAILED|ERROR) ({name})(?: - .*)?$", text, re.MULTILINE)
+    return tuple(dict.fromkeys(lines))
+
+
+def read_causes() -> dict[str, str]:
+    """Return why cases are known to need a second try, by the beginning of their names."""
+    entries = tomllib.loads((ROOT / "scripts" / "second_tries.toml").read_text("utf-8"))
+    return {entry["case"]: entry["cause"] for entry in entries.get("second_try", [])}
+
+
+def describe_second_tries(results: Sequence["Result"], causes: dict[str, str]) -> list[str]:
+    """Return a line for each case that passed only at its second try, with its cause."""
+    lines = []
+    for result in results:
+        for case in result.failed_first if result.passed else ():
+            cause = next((text for start, text in causes.items() if case.startswith(start)), None)
+            reason = cause or "cause unknown: find it, mend it, or add it to scripts/second_tries.toml"
+            lines.append(f"{result.run.name}: {case}: {reason}")
+    return lines
 
 
 def _pytest(*arguments: str) -> list[str]:
@@ -262,9 +293,11 @@ class Matrix:
     def _run_one(self, run: Run) -> Result:
         started_s = time.monotonic()
         (passed, output), attempts = self._execute(run, run.command), 1
+        failed_first: tuple[str, ...] = ()
         if not passed and run.retry and not self._stopped:
+            failed_first = failed_cases(output)
             (passed, output), attempts = self._execute(run, run.retry), 2
-        return Result(run, passed, attempts, time.monotonic() - started_s, output)
+        return Result(run, passed, attempts, time.monotonic() - started_s, output, failed_first)
 
     def _execute(self, run: Run, command: Sequence[str]) -> tuple[bool, bytes]:
         """Run one command to its end and print what it wrote; return whether it succeeded, and its output."""
@@ -360,6 +393,10 @@ def main() -> int:
             " at the second try" if result.attempts == 2 else ""
         )
         print(f"{result.run.name:18} {state:26} {result.seconds:7.0f} s")
+    second_tries = describe_second_tries(results, read_causes())
+    if second_tries:
+        print("\n=== cases that needed their second try")
+        print("\n".join(second_tries))
     return int(not all(result.passed for result in results))
 
 
