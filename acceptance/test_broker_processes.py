@@ -26,7 +26,7 @@ from remoting.blocking import BlockingClient
 from remoting.errors import RemotingClosed, RequestError
 from remoting.requests.admin import GetBrokerConfig, UpdateBrokerConfig
 from remoting.requests.namesrv import GetRouteInfoByTopic, RegisterBroker
-from tools.processes import EndedEarly, Gateway, environment
+from tools.processes import Gateway, ProcessEndedEarly, environment
 
 BOTH = {"broker-a", "broker-b"}
 LOG_LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (DEBUG|INFO|WARNING|ERROR) ")
@@ -245,7 +245,7 @@ def test_a_taken_port_is_one_clear_error(tmp_path: Path) -> None:
         with suppress(OSError):  # taken by another process already, which is as good
             taken.bind(("0.0.0.0", port))
             taken.listen()
-        with pytest.raises(EndedEarly) as refused:
+        with pytest.raises(ProcessEndedEarly) as refused:
             serve(tmp_path, "--memory", "--broker-port", str(first))
     assert refused.value.code == 1
     (error,) = [line for line in refused.value.output.splitlines() if line.startswith("Error:")]
@@ -259,7 +259,7 @@ def test_a_taken_port_is_one_clear_error(tmp_path: Path) -> None:
 
 def test_a_locked_store_is_one_clear_error(tmp_path: Path) -> None:
     with Gateway(tmp_path / "first", "--store", str(tmp_path / "store" / "broker-b")) as first:
-        with pytest.raises(EndedEarly) as refused:
+        with pytest.raises(ProcessEndedEarly) as refused:
             serve(tmp_path)
         assert refused.value.code == 1
         (error,) = [line for line in refused.value.output.splitlines() if line.startswith("Error:")]

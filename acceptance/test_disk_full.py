@@ -14,7 +14,7 @@ from compat_tests.server import eventually
 from remoting.blocking import BlockingClient
 from remoting.errors import RequestError
 from remoting.requests.offsets import GetMaxOffset
-from tools.processes import EndedEarly, Gateway
+from tools.processes import Gateway, ProcessEndedEarly
 
 SERVICE_NOT_AVAILABLE = 14
 DISK_MIB = 96
@@ -281,7 +281,7 @@ def test_batches_up_to_the_end(disk: Path, tmp_path: Path, flush: str, save: int
 
 def test_first_start_on_a_full_disk(disk: Path, tmp_path: Path) -> None:
     fill(disk)
-    with pytest.raises(EndedEarly) as ended:
+    with pytest.raises(ProcessEndedEarly) as ended:
         serve(disk, tmp_path)
     assert ended.value.code == 1
     assert "no room" in ended.value.output.lower() or "no space" in ended.value.output.lower()

@@ -21,7 +21,7 @@ from compat_tests.endpoints.ports import find_server_ports
 from compat_tests.server import eventually
 from remoting.errors import RemotingClosed
 from toolkit.exit_codes import ExitCode
-from tools.processes import EndedEarly, Gateway
+from tools.processes import Gateway, ProcessEndedEarly
 
 MIB = 1024 * 1024
 
@@ -52,7 +52,7 @@ def test_taken_port(tmp_path: Path, taken: str) -> None:
     with serve(tmp_path / "first") as first:
         address = first.namesrv if taken == "--port" else first.broker
         port = address.rpartition(":")[2]
-        with pytest.raises(EndedEarly) as refused:
+        with pytest.raises(ProcessEndedEarly) as refused:
             serve(tmp_path / "second", taken, port)
         assert refused.value.code == 1
         assert port in refused.value.output
@@ -64,7 +64,7 @@ def test_taken_port(tmp_path: Path, taken: str) -> None:
 
 def test_locked_store(tmp_path: Path) -> None:
     with serve(tmp_path) as first:
-        with pytest.raises(EndedEarly) as refused:
+        with pytest.raises(ProcessEndedEarly) as refused:
             serve(tmp_path)
         assert refused.value.code == 1
         assert "another process has" in refused.value.output
@@ -86,7 +86,7 @@ def test_locked_store(tmp_path: Path) -> None:
 def test_wrong_conf(tmp_path: Path, line: str, words: list[str]) -> None:
     conf = tmp_path / "broker.conf"
     conf.write_text(f"brokerName=b\n{line}\n")
-    with pytest.raises(EndedEarly) as refused:
+    with pytest.raises(ProcessEndedEarly) as refused:
         serve(tmp_path, "-c", str(conf))
     assert refused.value.code == ExitCode.USAGE
     assert all(word in refused.value.output for word in [*words, "broker.conf"])
@@ -94,7 +94,7 @@ def test_wrong_conf(tmp_path: Path, line: str, words: list[str]) -> None:
 
 
 def test_missing_conf(tmp_path: Path) -> None:
-    with pytest.raises(EndedEarly) as refused:
+    with pytest.raises(ProcessEndedEarly) as refused:
         serve(tmp_path, "-c", str(tmp_path / "none.conf"))
     assert refused.value.code == ExitCode.USAGE
     assert "none.conf" in refused.value.output
@@ -104,7 +104,7 @@ def test_damaged_table(tmp_path: Path) -> None:
     config = tmp_path / "store" / "config"
     config.mkdir(parents=True)
     (config / "topics.json").write_text("{half a fi")
-    with pytest.raises(EndedEarly) as refused:
+    with pytest.raises(ProcessEndedEarly) as refused:
         serve(tmp_path)
     assert refused.value.code == 1
     assert "topics.json" in refused.value.output

@@ -35,7 +35,7 @@ from tools.fuzz.json_mutations import write_json
 from tools.fuzz.valid_requests import RequestSource
 from tools.fuzz.values import Chance
 from tools.fuzz.world import FuzzWorld
-from tools.processes import EndedEarly, Gateway
+from tools.processes import Gateway, ProcessEndedEarly
 
 SECRETS = {
     name: f"tell-nobody-{name}"
@@ -283,7 +283,7 @@ def test_a_failed_start_shows_no_secret(tmp_path: Path, file: str, text: str, se
         with Gateway(tmp_path, "--store", str(tmp_path / "store"), "-c", str(conf)) as process:
             eventually(lambda: process.lines(file))  # what cannot be used is named
             output = process.output()
-    except EndedEarly as ended:
+    except ProcessEndedEarly as ended:
         output = ended.output
     assert file in output
     assert places_of(output.encode()) == []
@@ -295,7 +295,7 @@ def test_a_setting_that_does_not_fit_is_not_shown(tmp_path: Path, key: str, valu
     conf = write_private(
         tmp_path / "a.conf", f"authenticationEnabled=true\n{key}={value % SECRETS['root']}\n"
     )
-    with pytest.raises(EndedEarly) as ended:
+    with pytest.raises(ProcessEndedEarly) as ended:
         Gateway(tmp_path, "--memory", "-c", str(conf))
     assert key in ended.value.output
     assert places_of(ended.value.output.encode()) == []

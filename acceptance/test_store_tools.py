@@ -36,7 +36,7 @@ from compat_tests.plugin import skip_or_fail
 from compat_tests.server import eventually
 from remoting.blocking import BlockingClient
 from remoting.requests.query import QueryMessage
-from tools.processes import EndedEarly, Gateway, environment
+from tools.processes import Gateway, ProcessEndedEarly, environment
 
 pytestmark = pytest.mark.both_servers
 
@@ -225,7 +225,7 @@ def test_queues_in_rocksdb_are_refused_until_they_are_converted(tmp_path: Path) 
         assert (refused.returncode, "mqadmin rocksDBConfigToJson" in refused.stderr) == (1, True), (
             refused.stderr
         )
-    with pytest.raises(EndedEarly, match="keeps data in RocksDB") as ended:
+    with pytest.raises(ProcessEndedEarly, match="keeps data in RocksDB") as ended:
         ours_on(tmp_path)
     folders = re.findall(r"[(,] ?((?:config|consumequeue)[^,)]*)", ended.value.output)
     assert "consumequeue" in folders

@@ -21,7 +21,7 @@ from remoting.certificates import CertificateAuthority
 from remoting.errors import RemotingClosed
 from remoting.requests.namesrv import GetBrokerClusterInfo
 from remoting.tls import client_context
-from tools.processes import EndedEarly, Gateway
+from tools.processes import Gateway, ProcessEndedEarly
 
 pytestmark = pytest.mark.both_servers
 
@@ -232,7 +232,7 @@ def test_settings_that_do_not_fit_are_refused_at_start(
     tmp_path: Path, settings: list[str], reason: str
 ) -> None:
     flags = [part for setting in settings for part in ("--set", setting)]
-    with pytest.raises(EndedEarly) as ended:
+    with pytest.raises(ProcessEndedEarly) as ended:
         Gateway(tmp_path, "--memory", *flags)
     assert ended.value.code == 2
     assert reason in ended.value.output

@@ -22,7 +22,7 @@ from remoting.blocking import BlockingClient
 START_TIMEOUT_S = 30.0
 
 
-class EndedEarly(Exception):
+class ProcessEndedEarly(Exception):
     """The process ended before it was ready; `output` is what it printed."""
 
     def __init__(self, code: int, output: str) -> None:
@@ -39,8 +39,8 @@ def environment(home: Path, extra: Mapping[str, str] | None = None) -> dict[str,
 class Gateway:
     """A running `rmq-gateway` process; as a context manager it kills the process on exit.
 
-    `arguments` follow the command word; ports they do not set are free ones. Raises EndedEarly if the process ends
-    before it is ready.
+    `arguments` follow the command word; ports they do not set are free ones. Raises ProcessEndedEarly if the
+    process ends before it is ready.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Gateway:
                     ready: dict[str, Any] = json.loads(line)
                     return ready
             if code is not None:
-                raise EndedEarly(code, self.output())
+                raise ProcessEndedEarly(code, self.output())
             time.sleep(0.01)
         self.child.kill()
         raise RuntimeError(f"not ready in {START_TIMEOUT_S} s\n{self.output()}")

@@ -49,7 +49,7 @@ from remoting.requests.groups import UpdateAndCreateSubscriptionGroup
 from remoting.requests.namesrv import GetBrokerClusterInfo, PutKvConfig, RegisterBroker
 from remoting.requests.query import ViewMessageById
 from remoting.requests.topics import DeleteTopicInBroker
-from tools.processes import EndedEarly, Gateway
+from tools.processes import Gateway, ProcessEndedEarly
 
 pytestmark = pytest.mark.both_servers
 
@@ -332,7 +332,7 @@ def test_accounts_of_acl_1_become_users(tmp_path: Path) -> None:
     ],
 )
 def test_settings_that_would_protect_nothing_are_refused(tmp_path: Path, setting: str, reason: str) -> None:
-    with pytest.raises(EndedEarly) as ended:
+    with pytest.raises(ProcessEndedEarly) as ended:
         Gateway(tmp_path, "--memory", "--set", setting)
     assert ended.value.code == 2
     assert reason in ended.value.output

@@ -3,8 +3,7 @@
 import sys
 
 import pytest
-
-from scripts.run_tests import ROOT, Result, Run, describe_second_tries, failed_cases, read_causes
+from run_tests import ROOT, Result, Run, describe_second_tries, failed_cases, read_causes
 
 OUTPUT = b"""
 \x1b[31mFAILED\x1b[0m storage/tests/test_files.py::test_a[x - y] - AssertionError: assert 1 == 2

@@ -19,7 +19,7 @@ from tools.fuzz.healthy_client import HealthyClient, HealthyReport, missing_mess
 from tools.fuzz.servers_under_test import ServersUnderTest
 from tools.fuzz.walks import Port, Walk, WalkFrame, build_walk
 from tools.fuzz.world import FuzzWorld, set_up_world
-from tools.processes import EndedEarly
+from tools.processes import ProcessEndedEarly
 
 CHECK_INTERVAL_S: Final = 0.5
 WARM_UP_FRAMES: Final = 10_000
@@ -270,7 +270,7 @@ class Campaign:
         """Start the store again, after SIGKILL for odd seeds and SIGTERM for even ones."""
         try:
             again = servers.restart_store(kill=self._seed % 2 == 1)
-        except (EndedEarly, RuntimeError) as error:
+        except (ProcessEndedEarly, RuntimeError) as error:
             self._add("restart", "the server does not start on its store", str(error)[-3000:])
             return
         self.result.restart_s = again.start_s

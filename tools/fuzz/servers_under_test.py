@@ -196,7 +196,7 @@ class ServersUnderTest:
         return sizes
 
     def restart_store(self, *, kill: bool) -> Gateway:
-        """End the primary's server and start it again on its store. Raises EndedEarly if it does not start."""
+        """End the primary's server and start it again on its store. Raises ProcessEndedEarly if it does not start."""
         server = self.gateways["server"]
         if kill:
             server.kill()
