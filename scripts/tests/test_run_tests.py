@@ -14,7 +14,7 @@ FAILED is a word that a log may begin with
 """
 
 
-def test_failed_cases_are_read_from_the_short_summary():
+def test_failed_cases_are_read_from_the_short_summary() -> None:
     assert failed_cases(OUTPUT) == (
         "storage/tests/test_files.py::test_a[x - y]",
         "storage/tests/test_files.py::test_b",
@@ -29,17 +29,19 @@ def test_failed_cases_are_read_from_the_short_summary():
         (False, []),
     ],
 )
-def test_the_summary_names_the_cases_that_passed_at_their_second_try(passed, expected):
+def test_the_summary_names_the_cases_that_passed_at_their_second_try(
+    passed: bool, expected: list[str]
+) -> None:
     result = Result(Run("unit", "", [sys.executable]), passed, 2, 1.0, b"", ("a.py::test_b", "c.py"))
     lines = describe_second_tries([result], {"a.py::": "a real clock"})
     assert [line.partition(": find it")[0] for line in lines] == expected
 
 
-def test_known_causes_are_of_cases_that_exist():
+def test_known_causes_are_of_cases_that_exist() -> None:
     for case, cause in read_causes().items():
         assert (ROOT / case.partition("::")[0]).is_file()
         assert cause
 
 
-def test_no_unit_test_needs_a_second_try():
+def test_no_unit_test_needs_a_second_try() -> None:
     assert [case for case in read_causes() if "/tests/" in case and "/tests/cases/" not in case] == []
