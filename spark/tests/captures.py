@@ -11,12 +11,12 @@ EPOCH_MS = 1_700_000_000_000
 
 def file_of(groups, *, closed=True, created_ms=EPOCH_MS, gateway="gw", run=7, level=1):
     """Return the bytes of a file with one block per group of records, and the blocks."""
-    data, known = encode_header(created_ms, gateway, run), []
+    data, index = encode_header(created_ms, gateway, run), []
     for records in groups:
         block_data, block = block_of(records, len(data), level)
         data += block_data
-        known.append(block)
-    return data + (encode_index(len(data), known) if closed else b""), known
+        index.append(block)
+    return data + (encode_index(len(data), index) if closed else b""), index
 
 
 def block_of(records, position, level=1):
@@ -36,11 +36,16 @@ def send(
     **fields,
 ):  # fmt: skip
     """Return a record of a stored and mirrored send, with the offset `number` here and `number + 100` there."""
-    found = {"UNIQ_KEY": f"ID{number:06d}", "KEYS": f"key-{number % 5}", "TAGS": "a", **(properties or {})}
+    all_properties = {
+        "UNIQ_KEY": f"ID{number:06d}",
+        "KEYS": f"key-{number % 5}",
+        "TAGS": "a",
+        **(properties or {}),
+    }
     at_ms = EPOCH_MS + number if at_ms is None else at_ms
     ext = {
         "a": "PID", "b": topic, "c": "TBW102", "d": "4", "e": str(queue), "f": "0",
-        "g": str(at_ms if born_ms is None else born_ms), "h": "3", "i": properties_text(found), "j": "0",
+        "g": str(at_ms if born_ms is None else born_ms), "h": "3", "i": properties_text(all_properties), "j": "0",
     }  # fmt: skip
     stored = {"queueId": str(queue), "queueOffset": str(number), "msgId": f"7F{number:030X}"}
     there = {**stored, "queueOffset": str(number + 100)}

@@ -105,19 +105,19 @@ class FakeBroker:
             threading.Thread(target=self._serve, args=(peer,), daemon=True).start()
 
     def _serve(self, peer: socket.socket) -> None:
-        splitter, left, rng = FrameSplitter(), self.leaves_after or 1 << 60, random.Random(1)
+        splitter, remaining, rng = FrameSplitter(), self.leaves_after or 1 << 60, random.Random(1)
         with peer:
             while data := self._receive(peer):
                 commands = splitter.feed(data)
                 self.connections += any(
                     command.code == PullMessage.code for command in commands
-                ) and left >= (self.leaves_after or 1 << 60)
+                ) and remaining >= (self.leaves_after or 1 << 60)
                 if self.shuffle:
                     rng.shuffle(commands)
                 for command in commands:
                     if command.code == PullMessage.code:
-                        left -= 1
-                        if left < 0:
+                        remaining -= 1
+                        if remaining < 0:
                             return
                     try:
                         peer.sendall(self.answer(command))

@@ -62,10 +62,10 @@ def read(bodies: list[bytes | None], schema: Any = SCHEMA, skip_bytes: int = 0) 
     parsed = plain_schema(json.dumps(schema))
     result = StructType().add("value", spark_type(parsed)).add("reason", StringType())
     arrow = to_arrow_type(result, timezone="UTC")
-    found = decode_bodies(pa.array(bodies, pa.binary()), parsed, skip_bytes, arrow)
-    found.validate(full=True)
-    assert found.type == arrow
-    return found.to_pylist()
+    decoded = decode_bodies(pa.array(bodies, pa.binary()), parsed, skip_bytes, arrow)
+    decoded.validate(full=True)
+    assert decoded.type == arrow
+    return decoded.to_pylist()
 
 
 def test_types_and_values() -> None:
@@ -112,7 +112,7 @@ def test_no_beginning_of_a_value_is_one(length: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("schema", "said"),
+    ("schema", "message"),
     [
         ({"type": "record"}, "not an Avro schema"),
         ("nothing", "not an Avro schema"),
@@ -124,6 +124,6 @@ def test_no_beginning_of_a_value_is_one(length: int) -> None:
         ),
     ],
 )
-def test_schemas_without_a_type_are_refused(schema: Any, said: str) -> None:
-    with pytest.raises(OptionError, match=said):
+def test_schemas_without_a_type_are_refused(schema: Any, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
         spark_type(plain_schema(json.dumps(schema)))

@@ -117,9 +117,9 @@ def test_limits_are_whole_blocks_and_at_least_one(tmp_path):
     ):
         reader, start, got = reader_of(tmp_path, **options), {}, []
         for expected in steps:
-            start, found = step(reader, start)
-            assert len(found) == expected
-            got += found
+            start, rows = step(reader, start)
+            assert len(rows) == expected
+            got += rows
         assert got == sent(11)
 
 
@@ -135,8 +135,8 @@ def test_available_now_ends_where_it_began(tmp_path):
     writer.block(3)
     start, got = {}, []
     for _ in range(4):
-        start, found = step(reader, start)
-        got += found
+        start, rows = step(reader, start)
+        got += rows
     assert got == sent(6)
     assert step(reader_of(tmp_path), start)[1] == sent(12, 6)
 
@@ -191,8 +191,8 @@ def test_every_record_once_whatever_happens(actions, most, tmp_path_factory):
 
     for action in [*actions, *["read"] * 30]:
         if action == "read":
-            start, found = step(reader, start)
-            got += found
+            start, rows = step(reader, start)
+            got += rows
         elif action == "again":
             reader = reader_of(folder, maxRecordsPerTrigger=str(most))
         elif action == "torn":
@@ -236,7 +236,8 @@ def test_filters_narrow_but_never_too_much():
         topics=frozenset("b")
     )
     assert combine_filters([EqualTo(("code",), 310)]) == CaptureFilter(codes=frozenset([310]))
-    others = [IsNotNull(("time",)), Not(EqualTo(("topic",), "a")), StringContains(("topic",), "x")]
+    untranslated = [IsNotNull(("time",)), Not(EqualTo(("topic",), "a")), StringContains(("topic",), "x")]
     assert (
-        combine_filters([*others, EqualTo(("group",), "g"), EqualTo(("fields", "a"), "g")]) == CaptureFilter()
+        combine_filters([*untranslated, EqualTo(("group",), "g"), EqualTo(("fields", "a"), "g")])
+        == CaptureFilter()
     )

@@ -73,10 +73,10 @@ RECORDS = st.builds(
 )
 
 
-def rows_of(records, spec=None, wanted=None):
+def rows_of(records, spec=None, record_filter=None):
     spec = spec or CaptureSpec((), include_bodies=True, include_frames=True)
     data, block = block_of(records, 0)
-    found = RecordBlock(data, block, wanted or CaptureFilter())
+    found = RecordBlock(data, block, record_filter or CaptureFilter())
     batches = list(ExchangeRows(spec).build_batches(found, "a.rmqcap"))
     assert all(batch.schema == spec.arrow_schema() for batch in batches)
     for batch in batches:
@@ -117,8 +117,8 @@ def test_columns_are_what_the_codec_reads(records):
         assert row["gatewayUs"] == record.forwarded_us
         assert row["primaryUs"] == (None if record.by_target else record.answered_us)
         took = record.answered_us if record.by_target else record.target_us
-        known = record.by_target or record.target is not None or took
-        assert row["targetUs"] == (took if known else None)
+        has_target = record.by_target or record.target is not None or took
+        assert row["targetUs"] == (took if has_target else None)
         assert (row["request"], row["answer"], row["target"]) == (
             record.request,
             record.answer,
@@ -155,8 +155,8 @@ def check_send(row, record, asked, answer):
     waits = found.get("TRAN_MSG") == "true" or found.get("DELAY") == "3"
     stored_ = answer is not None and answer.code in (0, 10, 11, 12)
     if not batch:
-        told = int_field(answer.ext, "queueOffset", 2**63 - 1) if stored_ and not waits else None
-        assert row["queueOffset"] == told
+        stored_offset = int_field(answer.ext, "queueOffset", 2**63 - 1) if stored_ and not waits else None
+        assert row["queueOffset"] == stored_offset
         assert row["msgId"] == (
             found.get("UNIQ_KEY") or (stored_ and clean(answer.ext.get("msgId", "").split(",")[0])) or None
         )
@@ -168,15 +168,15 @@ def test_what_is_wanted_is_what_is_left(records, data):
     start = data.draw(st.none() | st.sampled_from([each.wall_ms for each in records]))
     topics = data.draw(st.none() | st.frozensets(st.sampled_from(["", "orders", "none"])))
     codes = data.draw(st.none() | st.frozensets(st.sampled_from([10, 320, 999_999])))
-    kept = [
+    expected = [
         place
         for place, each in enumerate(records)
         if (start is None or each.wall_ms >= start)
         and (topics is None or each.topic in topics)
         and (codes is None or each.code in codes)
     ]
-    rows = rows_of(records, wanted=CaptureFilter(start, None, topics, codes))
-    assert [row["record"] for row in rows] == kept
+    rows = rows_of(records, record_filter=CaptureFilter(start, None, topics, codes))
+    assert [row["record"] for row in rows] == expected
 
 
 def test_only_asked_for_columns_and_their_order():
@@ -283,8 +283,8 @@ def test_compressed_bodies(tmp_path):
     assert [row["body"] for row in rows] == [b"plain" * 50, None]
     with pytest.raises(DamageError, match="record 1: compressed body is damaged"):
         read(spec_of(tmp_path, rows="messages"))
-    kept = read(spec_of(tmp_path, rows="messages", failOnDamage="false", columns="body"))
-    assert kept == [{"body": b"plain" * 50}]
+    expected = read(spec_of(tmp_path, rows="messages", failOnDamage="false", columns="body"))
+    assert expected == [{"body": b"plain" * 50}]
 
 
 def test_partitions_by_count_and_by_what_is_wanted(tmp_path):

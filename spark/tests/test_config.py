@@ -82,7 +82,7 @@ def test_without_a_file_there_are_defaults() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         ("[sorce]\nx = 1", "there is no table [sorce]; did you mean [source]?"),
         (
@@ -100,24 +100,24 @@ def test_without_a_file_there_are_defaults() -> None:
         ("[source]\nsecretKey = '${SURELY_NOT_SET_7}'", "environment variable SURELY_NOT_SET_7 is not set"),
     ],
 )
-def test_what_is_wrong_is_named(tmp_path: Path, content: str, said: str) -> None:
+def test_what_is_wrong_is_named(tmp_path: Path, content: str, message: str) -> None:
     with pytest.raises(OptionError) as refused:
         load(tmp_path, content)
-    assert said in str(refused.value)
+    assert message in str(refused.value)
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ("ingest.every", "expected table.key=value"),
         ("every=1", "expected table.key=value"),
         ("ingst.every=1", "did you mean [ingest]?"),
     ],
 )
-def test_wrong_sets(given: str, said: str) -> None:
+def test_wrong_sets(given: str, message: str) -> None:
     with pytest.raises(OptionError) as refused:
         load_config(TABLES, None, [given])
-    assert said in str(refused.value)
+    assert message in str(refused.value)
 
 
 def test_a_missing_file() -> None:

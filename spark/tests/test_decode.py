@@ -39,8 +39,8 @@ def slow(raw: bytes, how: ReadSpec) -> pa.Table:
 @st.composite
 def specs(draw: st.DrawFn) -> ReadSpec:
     schema = draw(st.sampled_from(["rocketmq", "kafka"]))
-    known = [column.name for column in (KAFKA_COLUMNS if schema == "kafka" else COLUMNS)]
-    columns = draw(st.none() | st.lists(st.sampled_from(known), unique=True, min_size=1).map(tuple))
+    names = [column.name for column in (KAFKA_COLUMNS if schema == "kafka" else COLUMNS)]
+    columns = draw(st.none() | st.lists(st.sampled_from(names), unique=True, min_size=1).map(tuple))
     return spec(
         schema=schema,
         columns=columns,
@@ -52,9 +52,9 @@ def specs(draw: st.DrawFn) -> ReadSpec:
 
 @given(st.lists(messages(), max_size=12).map(b"".join), specs())
 def test_every_column_is_what_the_plain_decoder_gives(raw: bytes, how: ReadSpec) -> None:
-    made = fast(raw, how)
-    made.validate(full=True)
-    assert made.equals(slow(raw, how))
+    batches = fast(raw, how)
+    batches.validate(full=True)
+    assert batches.equals(slow(raw, how))
 
 
 @given(st.lists(messages(), min_size=1, max_size=5).map(b"".join))
@@ -130,9 +130,9 @@ def test_bodies_of_all_kinds_are_decompressed_in_order() -> None:
 
 def test_batches_stay_small_however_much_bodies_grow() -> None:
     raw = b"".join(stored_message(compressed(bytes(100_000), queue_offset=at)) for at in range(50))
-    made = list(decode_columns(locate_messages(raw), "b", spec(arrow_batch_bytes=1_000_000)))
-    assert len(made) == 5
-    offsets = [offset for batch in made for offset in batch["queueOffset"].to_pylist()]
+    batches = list(decode_columns(locate_messages(raw), "b", spec(arrow_batch_bytes=1_000_000)))
+    assert len(batches) == 5
+    offsets = [offset for batch in batches for offset in batch["queueOffset"].to_pylist()]
     assert offsets == list(range(50))
 
 

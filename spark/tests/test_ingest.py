@@ -62,7 +62,7 @@ def test_an_ingest_is_what_its_file_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("topic", "change", "said"),
+    ("topic", "change", "message"),
     [
         ("a", {"json": None}, "one of json and avro"),
         ("a", {"avro": '"int"'}, "one of json and avro"),
@@ -72,13 +72,13 @@ def test_an_ingest_is_what_its_file_says(tmp_path: Path) -> None:
         ("%RETRY%a", {}, "not a valid table name"),
     ],
 )
-def test_schemas_that_make_no_sense_are_refused(topic: str, change: dict[str, Any], said: str) -> None:
-    with pytest.raises(OptionError, match=said):
+def test_schemas_that_make_no_sense_are_refused(topic: str, change: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
         schema_from_options(topic, {**GIVEN, **change})
 
 
 @pytest.mark.parametrize(
-    ("toml", "said"),
+    ("toml", "message"),
     [
         ("", "path is required"),
         ('[table]\npath = "x"\n[bodies.quarantine]\njson = "id int"', "is named quarantine"),
@@ -88,8 +88,8 @@ def test_schemas_that_make_no_sense_are_refused(topic: str, change: dict[str, An
         ),
     ],
 )
-def test_files_that_make_no_sense_are_refused(tmp_path: Path, toml: str, said: str) -> None:
-    with pytest.raises(OptionError, match=said):
+def test_files_that_make_no_sense_are_refused(tmp_path: Path, toml: str, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
         prepare_ingest(job(tmp_path, toml))
 
 

@@ -273,9 +273,9 @@ def test_huge_bodies_come_in_small_batches() -> None:
     held[99] = held[99][:8] + b"\0\0\0\0" + held[99][12:]
     with FakeBroker(held).serving() as broker:
         spec = ReadSpec(broker.endpoint(), arrow_batch_bytes=300_000, fail_on_data_loss=False)
-        made = list(read_ranges(spec, [broker.range(0, 100)]))
-    assert [batch.num_rows for batch in made] == [3] * 33
-    assert all(batch.nbytes < 500_000 for batch in made)
+        batches = list(read_ranges(spec, [broker.range(0, 100)]))
+    assert [batch.num_rows for batch in batches] == [3] * 33
+    assert all(batch.nbytes < 500_000 for batch in batches)
 
 
 # -- rate limit -------------------------------------------------------------------------------------------------
@@ -284,5 +284,5 @@ def test_huge_bodies_come_in_small_batches() -> None:
 def test_a_limit_of_messages_makes_small_batches() -> None:
     with FakeBroker(numbered(100)).serving() as broker:
         spec = replace(ReadSpec(broker.endpoint()), max_messages_per_second=50, pull_batch_size=25)
-        made = list(read_ranges(spec, [broker.range(0, 100)]))
-    assert [batch.num_rows for batch in made] == [50, 50]
+        batches = list(read_ranges(spec, [broker.range(0, 100)]))
+    assert [batch.num_rows for batch in batches] == [50, 50]

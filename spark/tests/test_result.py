@@ -52,6 +52,6 @@ def test_nothing_to_compare_is_no_success() -> None:
 
 
 def test_times_are_read_in_utc() -> None:
-    said = ("1795341600000", "2026-11-22T10:00:00Z", "2026-11-22T10:00", "2026-11-22T11:00+01:00")
-    assert {parse_time_ms(each) for each in said} == {HOUR_MS}
-    assert read_options({"from": said[2]}, RECONCILE, "[reconcile]")["from"] == HOUR_MS
+    texts = ("1795341600000", "2026-11-22T10:00:00Z", "2026-11-22T10:00", "2026-11-22T11:00+01:00")
+    assert {parse_time_ms(each) for each in texts} == {HOUR_MS}
+    assert read_options({"from": texts[2]}, RECONCILE, "[reconcile]")["from"] == HOUR_MS

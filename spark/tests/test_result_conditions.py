@@ -10,14 +10,14 @@ TOTALS = {"missing": 2, "primary": 100}
 read = conditions_parser(("missing", "primary"))
 
 
-def holds(said: str) -> bool:
-    (condition,) = read(said)
+def holds(text: str) -> bool:
+    (condition,) = read(text)
     assert isinstance(condition, Condition)
     return condition.holds(condition_value(condition, TOTALS, TOPICS))
 
 
 @pytest.mark.parametrize(
-    "said",
+    "text",
     [
         "missing>0",
         "missing>=2",
@@ -28,15 +28,15 @@ def holds(said: str) -> bool:
         "missing[nowhere]<1",
     ],
 )
-def test_those_that_hold(said: str) -> None:
-    assert holds(said)
+def test_those_that_hold(text: str) -> None:
+    assert holds(text)
 
 
 @pytest.mark.parametrize(
-    "said", ["missing>2", "missing[b]>0", "missing/primary>0.02", "missing/primary[nowhere]>0"]
+    "text", ["missing>2", "missing[b]>0", "missing/primary>0.02", "missing/primary[nowhere]>0"]
 )
-def test_those_that_do_not(said: str) -> None:
-    assert not holds(said)
+def test_those_that_do_not(text: str) -> None:
+    assert not holds(text)
 
 
 def test_several_stand_between_commas() -> None:
@@ -44,7 +44,7 @@ def test_several_stand_between_commas() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "reason"),
+    ("text", "reason"),
     [
         ("mising>0", 'unknown metric "mising"; did you mean "missing"?'),
         ("missing>-1", "is not a condition on counts"),
@@ -53,6 +53,6 @@ def test_several_stand_between_commas() -> None:
         ("missing/whole>0", 'unknown metric "whole"'),
     ],
 )
-def test_mistakes_are_named(said: str, reason: str) -> None:
+def test_mistakes_are_named(text: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        read(said)
+        read(text)

@@ -76,8 +76,8 @@ def shipped() -> list[bytes]:
 def test_from_driver_to_planner_to_worker(tmp_path: Path) -> None:
     rocketmq, _capture = map(base64.b64encode, shipped())
     reader = without_package(PLANNER, rocketmq.decode(), tmp_path)
-    said = without_package(WORKER, reader, tmp_path)
-    assert said.splitlines() == [
+    output = without_package(WORKER, reader, tmp_path)
+    assert output.splitlines() == [
         "RocketmqStreamReader spark/__init__.py MemoryImporter",
         "No module named 'spark.no_such_module'",
     ]

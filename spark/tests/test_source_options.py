@@ -38,7 +38,7 @@ def test_no_two_options_share_a_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"subscribePattern": "o.*"}, "subscribe and subscribePattern contradict each other"),
         ({"startingOffset": "latest"}, 'unknown option "startingOffset"; did you mean "startingOffsets"?'),
@@ -63,10 +63,10 @@ def test_no_two_options_share_a_name() -> None:
         ({"accessKey": "who"}, "must be given together"),
     ],
 )
-def test_what_is_refused(options: dict[str, str], said: str) -> None:
+def test_what_is_refused(options: dict[str, str], message: str) -> None:
     with pytest.raises(OptionError, match="rocketmq: ") as refused:
         read_spec(given(**options))
-    assert said in str(refused.value)
+    assert message in str(refused.value)
 
 
 def test_one_way_to_choose_topics_is_needed() -> None:

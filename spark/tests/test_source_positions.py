@@ -135,12 +135,12 @@ def test_offsets_outside_fail_or_move(cluster: FakeCluster, caplog: pytest.LogCa
 
 def test_stretches_that_are_gone_fail_or_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
     extents = {Q0: Extent(5, 10), Q1: Extent(0, 10)}
-    gone = Queue("orders", "broker-b", 0)
-    for starts, ends in (({Q0: 4}, {Q0: 10}), ({Q1: 5}, {Q1: 11}), ({gone: 1}, {gone: 2})):
+    removed = Queue("orders", "broker-b", 0)
+    for starts, ends in (({Q0: 4}, {Q0: 10}), ({Q1: 5}, {Q1: 11}), ({removed: 1}, {removed: 2})):
         with pytest.raises(DataLossError):
             readable_ranges(starts, ends, extents, True)
-    kept = readable_ranges({Q0: 0, Q1: 5, gone: 1}, {Q0: 8, Q1: 15, gone: 2}, extents, False)
-    assert kept == {Q0: (5, 8), Q1: (5, 10)}
+    ranges = readable_ranges({Q0: 0, Q1: 5, removed: 1}, {Q0: 8, Q1: 15, removed: 2}, extents, False)
+    assert ranges == {Q0: (5, 8), Q1: (5, 10)}
     assert caplog.text.count("messages are missing") == 3
     assert readable_ranges({Q0: 0}, {Q0: 3}, extents, False) == {}
 

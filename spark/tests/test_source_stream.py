@@ -184,8 +184,8 @@ def test_a_queue_that_is_gone_for_a_moment_only_does_not(monkeypatch: pytest.Mon
     cluster = FakeCluster(t=(10, 20))
     driver = Driver(cluster, metadataMaxAgeMs="0")
     driver.batch()
-    gone = cluster.held.pop(Q1)
-    driver.reader._sleep = lambda _: cluster.held.update({Q1: gone})
+    extent = cluster.held.pop(Q1)
+    driver.reader._sleep = lambda _: cluster.held.update({Q1: extent})
     assert driver.batch() is None
 
 
@@ -197,8 +197,8 @@ def test_a_broker_that_is_gone_when_a_batch_is_planned_is_waited_for() -> None:
     new = cluster.fill("t", 0, 7, begin=3, broker="broker-b")
     cluster.fill("t", 0, 15)
     assert driver.plan()
-    gone = {queue: cluster.held.pop(queue) for queue in (Q0, new)}
-    driver.reader._sleep = lambda _: cluster.held.update(gone)
+    extent = {queue: cluster.held.pop(queue) for queue in (Q0, new)}
+    driver.reader._sleep = lambda _: cluster.held.update(extent)
     assert driver.run() == {Q0: (10, 15), new: (3, 7)}
 
 
@@ -218,12 +218,12 @@ def test_a_queue_that_is_gone_and_comes_back_is_not_read_twice(caplog: pytest.Lo
     cluster = FakeCluster(t=(10, 20))
     driver = Driver(cluster, metadataMaxAgeMs="0", failOnDataLoss="false")
     driver.batch()
-    gone = cluster.held.pop(Q1)
+    extent = cluster.held.pop(Q1)
     cluster.fill("t", 0, 11)
     assert driver.batch() == {Q0: (10, 11)}
     assert driver.batch() is None
     assert caplog.text.count("t@broker-a:1, which was read up to 20") == 1
-    cluster.held[Q1] = gone._replace(end=25)
+    cluster.held[Q1] = extent._replace(end=25)
     assert driver.batch() == {Q1: (20, 25)}
 
 

@@ -92,10 +92,10 @@ def test_a_drawing_is_the_same_each_time():
 
 @pytest.mark.parametrize("lasted_s", [0, 1, 59, 3600, 5400, 86_400, 40 * 86_400])
 def test_ticks_of_any_duration(lasted_s):
-    found = round_ticks([STARTED_MS, STARTED_MS + 1000 * lasted_s], 4)
-    assert len(found) <= 4
-    assert found == sorted(found)
-    assert len(found) >= 2 or lasted_s == 0
+    ticks = round_ticks([STARTED_MS, STARTED_MS + 1000 * lasted_s], 4)
+    assert len(ticks) <= 4
+    assert ticks == sorted(ticks)
+    assert len(ticks) >= 2 or lasted_s == 0
 
 
 def test_a_single_point_of_stacked_lines_is_a_column():
@@ -127,6 +127,6 @@ def test_labels_of_events_do_not_overlap() -> None:
     assert mark_labels(marked(0, 10, 35), 100) == {0: "1\u20133"}
     assert mark_labels(marked(0, 10, 45), 100) == {0: "1\u20132", 45: "3"}
     for chars in (10, 40, 200):
-        found = sorted(mark_labels(marked(*(number**2 for number in range(32))), chars).items())
-        for (at_ms, label), (next_ms, _) in itertools.pairwise(found):
+        labels = sorted(mark_labels(marked(*(number**2 for number in range(32))), chars).items())
+        for (at_ms, label), (next_ms, _) in itertools.pairwise(labels):
             assert at_ms + (len(label) + 1) * 1000 / chars <= next_ms

@@ -34,7 +34,7 @@ def test_batches_are_a_tenth_of_a_second_at_most():
 
 
 @pytest.mark.parametrize(
-    ("rates", "each", "times", "total_s"),
+    ("rates", "amount", "times", "total_s"),
     [
         ((100.0, 0.0), (10, 1), 20, 2.0),
         ((0.0, 1000.0), (1, 500), 4, 2.0),
@@ -42,13 +42,13 @@ def test_batches_are_a_tenth_of_a_second_at_most():
         ((0.0, 0.0), (9, 9), 9, 0.0),
     ],
 )
-def test_several_tasks_together_keep_below_both_rates(rates, each, times, total_s):
+def test_several_tasks_together_keep_below_both_rates(rates, amount, times, total_s):
     limiter = TrioRateLimiter(*rates)
 
     async def main():
         async with trio.open_nursery() as nursery:
             for _ in range(times):
-                nursery.start_soon(functools.partial(limiter.acquire, *each))
+                nursery.start_soon(functools.partial(limiter.acquire, *amount))
         assert trio.current_time() - started_s == pytest.approx(total_s)
 
     clock = MockClock(autojump_threshold=0)
