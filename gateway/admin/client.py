@@ -1,7 +1,7 @@
 """One cluster as a command sees it: a connection for each address it asks, and typed requests over them.
 
-Connections block, and one answers one request after the other, so that a command starts fast; several brokers are asked
-at a time by threads. `gateway/shadow/clusters` is the client of servers.
+Connections are blocking, because a command without an event loop starts faster; threads ask several brokers at a time.
+Servers use the client in `gateway/shadow/clusters`.
 """
 
 import ssl
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 MASTER_ID: Final = 0
 MAX_FRAME_BYTES: Final = 256 * 1024 * 1024
-"""Largest answer: that of a broker with 100,000 topics has 40 MiB."""
+"""Maximum size of an answer; that of a broker with 100,000 topics has 40 MiB."""
 _MAX_THREADS: Final = 16
 
 
@@ -68,7 +68,7 @@ class AdminClient:
 
     @property
     def cluster(self) -> "ClusterInfo":
-        """The brokers and clusters that a namesrv knows; asked once."""
+        """The brokers and clusters that a namesrv knows; requested once."""
         if self._cluster is None:
             from remoting.requests.namesrv import GetBrokerClusterInfo
 
@@ -77,7 +77,7 @@ class AdminClient:
 
     @property
     def masters(self) -> "Mapping[str, str]":
-        """The addresses of the brokers that answer questions, by broker name: masters, or those that act for them."""
+        """The address to ask by broker name: that of the master, or of the replica that acts for it."""
         return {
             name: data.broker_addrs.get(MASTER_ID) or data.broker_addrs[min(data.broker_addrs)]
             for name, data in sorted(self.cluster.broker_addr_table.items())
@@ -165,7 +165,7 @@ class AdminClient:
     def ask_many(
         self, address: str, requests: Sequence[Request[Reply]], *, timeout_s: float | None = None
     ) -> list[Reply | Refused]:
-        """Send many requests at once; a refused one has its Refused in place of a reply. Raises NotReached."""
+        """Send many requests at once; for a refused one the list contains Refused. Raises NotReached."""
         answers = self._exchange(address, requests, timeout_s)
         replies: list[Reply | Refused] = []
         for request, answer in zip(requests, answers, strict=True):
@@ -194,7 +194,7 @@ class AdminClient:
             advice = (
                 "Try again."
                 if self._tls
-                else "Try again; if it happens each time, the server may require TLS (--tls), or be no RocketMQ server."
+                else "Try again; if it happens each time, it may require TLS (--tls), or not be a RocketMQ server."
             )
             raise NotReached(f"{address} closed the connection before it answered. {advice}") from None
 
@@ -215,7 +215,9 @@ class AdminClient:
         try:
             ((host, port),) = Addresses()(address)
         except ValueError:
-            raise NotReached(f'"{address}" is no address: the broker has to advertise host:port.') from None
+            raise NotReached(
+                f'"{address}" is not an address: the broker has to advertise host:port.'
+            ) from None
         try:
             return BlockingClient(
                 host,
@@ -254,13 +256,16 @@ class AdminClient:
         )
 
     def map_brokers(self, brokers: Iterable[str], function: Callable[[str], T]) -> list[T]:
-        """Call a function with each broker name, several at a time. A broker's requests must all be in one call."""
+        """Call a function with each broker name, several at a time.
+
+        A connection must not be shared between threads, so all requests to a broker have to be in its call.
+        """
         names = list(brokers)
         if len(names) < 2:
             return [function(name) for name in names]
         from concurrent.futures import ThreadPoolExecutor
 
-        _ = self.masters  # asked once, and not by each thread
+        _ = self.masters  # requested once, not by each thread
         with ThreadPoolExecutor(min(len(names), _MAX_THREADS)) as threads:
             return list(threads.map(function, names))
 

@@ -1,4 +1,4 @@
-"""Brokers of a cluster with their state, and the checks that tell whether the cluster works."""
+"""Brokers of a cluster with their state, and checks of the cluster's health."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from gateway.admin.client import AdminClient
 
 MAX_DISK_RATIO: Final = 0.85
-"""Above it brokers delete old messages at any hour, above 0.9 official ones refuse messages."""
+"""Above it brokers delete old messages at any hour; above 0.9 official brokers refuse messages."""
 MAX_INDEX_BACKLOG_BYTES: Final = 64 * 1024 * 1024
-"""Stored bytes that are not in the queues yet, and so not readable."""
+"""Maximum number of stored bytes that are not in the queues yet, and so not readable."""
 MAX_QUEUE_WAIT_MS: Final = 1000
 """Official brokers refuse sends that wait for longer than 200 ms by default."""
 
 
 @dataclass(frozen=True, slots=True)
 class HealthCheck:
-    """One check: its subject, the verdict, and the reason with advice if it is no."""
+    """One check: its subject, the result, and for a failed one the reason with advice."""
 
     subject: str
     check: str
@@ -37,7 +37,7 @@ class HealthCheck:
 
 
 def describe_brokers(client: "AdminClient") -> list[dict[str, Any]]:
-    """Return a row for each address of each broker; ``problem`` says why one does not tell its state."""
+    """Return a row for each address of each broker; ``problem`` is the reason why its state could not be read."""
     addresses = [
         (cluster, name, number, address)
         for cluster, names in sorted(client.cluster.cluster_addr_table.items())
@@ -84,7 +84,7 @@ def broker_row(
 
 
 def first_number(text: str | None) -> float | None:
-    """Return the first of several numbers of a text: rates are those of 10 s, 1 min and 10 min."""
+    """Return the first number of a text: that over 10 s, of rates over 10 s, 1 min and 10 min."""
     try:
         return float((text or "").split()[0])
     except (IndexError, ValueError):
@@ -164,12 +164,12 @@ def check_broker(row: Mapping[str, Any]) -> Iterator[HealthCheck]:
             if ratio < MAX_DISK_RATIO
             else f"{ratio:.0%} is used: old messages are deleted early; add space or reduce fileReservedTime",
         )
-    behind = row["unreadableBytes"]
-    passed = behind < MAX_INDEX_BACKLOG_BYTES
+    unreadable_bytes = row["unreadableBytes"]
+    passed = unreadable_bytes < MAX_INDEX_BACKLOG_BYTES
     detail = (
         ""
         if passed
-        else f"{behind:,} stored bytes are not readable yet: the broker is overloaded or recovers"
+        else f"{unreadable_bytes:,} stored bytes are not readable yet: the broker is overloaded or recovers"
     )
     yield HealthCheck(subject, "stored messages are readable", passed, detail)
     wait_ms = row["sendWaitMs"]

@@ -1,6 +1,6 @@
-"""Reads the queues of a topic by pulls, as a tool that leaves no trace unless a group is given.
+"""Reads the queues of a topic by pulls, which leave no trace at the broker unless a group is given.
 
-One thread for each broker has one pull of each queue on its way and hands what arrives to the command, which prints it.
+Each broker has a thread with one outstanding pull per queue; it hands the messages to the command, which prints them.
 The queue between them is bounded, so a slow reader slows the pulls down.
 """
 
@@ -41,7 +41,7 @@ RECONNECT_S: Final = 60.0
 """Longest time without an answer of a broker while messages are followed."""
 RETRY_INTERVAL_S: Final = 0.5
 STOP_TIMEOUT_S: Final = 1.0
-"""Longest wait for a thread at the end; one that is just connecting is left alone."""
+"""Longest wait for a thread at the end; one that is connecting just then is not waited for."""
 _POLL_S: Final = 0.2
 _MAX_IDLE_PULLS: Final = 3
 """Pulls without progress before the end of a queue after which the rest of it counts as unreadable."""
@@ -54,7 +54,7 @@ class ReadOptions:
     start: str = EARLIEST
     start_ms: int | None = None
     end_ms: int | None = None
-    """Nothing stored at this time or later is wanted; a queue is read to one message behind that place."""
+    """Only messages stored before this time are selected; a queue is read up to the first message after it."""
     start_offset: int | None = None
     queues: tuple[int, ...] = ()
     brokers: tuple[str, ...] = ()
@@ -159,7 +159,7 @@ class TopicReader:
         )
 
     def read(self) -> Iterator[tuple[Message, str]]:
-        """Yield messages with the name of their broker; for ever if they are followed. Raises AdminError."""
+        """Yield messages with the name of their broker; without end if they are followed. Raises AdminError."""
         by_broker: dict[str, list[QueuePosition]] = {}
         for reader in self.readers:
             if not reader.is_done:
@@ -192,7 +192,7 @@ class TopicReader:
     # -- the threads ---------------------------------------------------------------------------------------------
 
     def _run(self, broker: str, readers: list[QueuePosition]) -> None:
-        """Read the queues of a broker to their ends. While messages are followed, connect again when that breaks."""
+        """Read the queues of a broker to their ends. While messages are followed, reconnect after a failure."""
         self._answered_s[broker] = time.monotonic()
         while True:
             try:
@@ -208,7 +208,7 @@ class TopicReader:
             self._stopping.wait(RETRY_INTERVAL_S)
 
     def _may_retry(self, broker: str, error: Exception) -> bool:
-        """Return True for a failure that a restart of the broker or its load explains, for RECONNECT_S."""
+        """Return True within RECONNECT_S for a failure that a restart of the broker, or its load, explains."""
         is_passing = not isinstance(error, AdminError) or isinstance(error, NotReached)
         if isinstance(error, Refused):
             is_passing = error.code in (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE)
@@ -252,7 +252,7 @@ class TopicReader:
             return
 
     def finish_current(self) -> None:
-        """Count the message that `read` yielded last as delivered, when no further one will be asked for."""
+        """Count the message that `read` yielded last as delivered; call it when reading ends early."""
         if self._current is not None:
             queue_key, offset = self._current
             self._delivered[queue_key] = max(offset, self._delivered.get(queue_key, 0))
@@ -286,13 +286,13 @@ def _describe_end(broker: str, error: Exception) -> AdminError:
 
 
 def _tags_of(options: ReadOptions) -> set[str] | None:
-    """Return the tags to check again, since brokers compare hash codes only; None if all are wanted."""
+    """Return the tags to compare here, since brokers compare only their hash codes; None if all are selected."""
     tags = {tag.strip() for tag in options.tags.split("||")} - {""}
     return None if options.sql or not tags or "*" in tags else tags
 
 
 def find_queues(client: "AdminClient", topic: str, options: ReadOptions) -> list[QueuePosition]:
-    """Return a reader at the beginning of each wanted queue. Raises NotFound, and AdminError if there is none."""
+    """Return the start position of each selected queue. Raises NotFound, and AdminError if no queue is selected."""
     readers: list[QueuePosition] = []
     for data in sorted(client.route(topic).queue_datas, key=lambda queue_data: queue_data.broker_name):
         if not data.perm & PERM_READ or data.broker_name not in client.masters:
@@ -331,7 +331,7 @@ def _readers_of_broker(
 def _end_offset(
     client: "AdminClient", address: str, topic: str, queue_id: int, options: ReadOptions, high: int
 ) -> int:
-    """Return the offset behind everything that was stored before `end_ms`; without that time ``high``.
+    """Return the offset after all messages stored before `end_ms`; without that time ``high``.
 
     Brokers of 4.9 return the message that is nearest to a time, which may be the last one before it.
     """

@@ -35,7 +35,7 @@ KEPT_SYSTEM_PROPERTIES: Final = frozenset(
         names.MESSAGE_REPLY_TO_CLIENT,
     }
 )
-"""Properties of the system that a message sent again keeps. Others speak of its former deliveries and delays."""
+"""Properties of the system that a message sent again keeps. The others describe its former deliveries and delays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class DeadLetter:
 
     @property
     def origin_topic(self) -> str:
-        """The topic from which the message came; empty if nothing says it."""
+        """The topic from which the message came; empty if no property contains it."""
         properties = self.message.properties
         topic = properties.get(names.RETRY_TOPIC) or properties.get(names.DLQ_ORIGIN_TOPIC) or ""
         return "" if topic.startswith(DLQ_PREFIX) else topic
@@ -97,7 +97,7 @@ def open_dead_letters(client: "AdminClient", group: str, options: ReadOptions) -
 def select_dead_letters(
     reader: TopicReader, *, ids: Iterable[str] = (), count: int | None = None
 ) -> Iterator[DeadLetter]:
-    """Yield the dead letters that a reader finds, all or those with an id (of the producer or the broker)."""
+    """Yield the dead letters that a reader returns: all, or those with one of the ids (of producer or broker)."""
     selected_ids = set(ids)
     number = 0
     for message, broker in reader.read():
@@ -131,12 +131,12 @@ class Resender:
         self._brokers: dict[str, list[tuple[str, int]]] = {}
 
     def target_topic(self, letter: DeadLetter) -> str:
-        """Return the topic that a dead letter is sent to. Raises AdminError if it does not tell its origin."""
+        """Return the topic that a dead letter is sent to. Raises AdminError if its origin is unknown."""
         if self._to == TO_GROUP:
             return self._retry_topic
         if not letter.origin_topic:
             raise AdminError(
-                f"dead letter {letter.message.unique_key or letter.message.msg_id} does not tell its topic; "
+                f"dead letter {letter.message.unique_key or letter.message.msg_id} has no property with its topic; "
                 "send it to the group (--to group), or print it with dlq peek --json and produce it"
             )
         return letter.origin_topic

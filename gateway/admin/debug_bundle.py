@@ -1,4 +1,4 @@
-"""A tar file with what somebody needs who has to find out why a cluster misbehaves, and without secrets or messages."""
+"""Collects information for the diagnosis of a misbehaving cluster in a tar file, without secrets and messages."""
 
 import io
 import platform
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 MAX_METRICS_BYTES: Final = 64 * 1024 * 1024
 CONTENTS: Final = {
     "versions.json": "versions of this program, Python and the operating system it ran on",
-    "cluster.json": "brokers with addresses, versions, rates and disks, as the namesrv and they tell",
+    "cluster.json": "brokers with addresses, versions, rates and disks, from the namesrv and from the brokers",
     "health.json": "the checks of `cluster health`",
     "topics.json": "names and settings of all topics",
     "groups.json": "consumer groups with members and lag",
@@ -43,7 +43,7 @@ NOTICE: Final = (
 
 
 class Bundle:
-    """Collects files in memory; a part that fails is noted among the errors, and the others go on."""
+    """Collects files in memory. A part that cannot be read becomes an entry among the errors."""
 
     def __init__(self, now_ms: int) -> None:
         self.files: dict[str, bytes] = {}
@@ -61,7 +61,7 @@ class Bundle:
         self.files[name] = value if is_text else orjson.dumps(value, option=orjson.OPT_INDENT_2)
 
     def readme(self) -> bytes:
-        """Return the text that says what is in the bundle."""
+        """Return the text that explains the files of the bundle."""
         lines = [
             f"Debug bundle of a RocketMQ cluster, made by rmq-gateway at {format_time(self._now_ms)}.",
             "",
@@ -135,7 +135,7 @@ def read_url(url: str, timeout_s: float) -> bytes:
     from urllib.request import urlopen
 
     if not url.startswith(("http://", "https://")):
-        raise ValueError(f"{url} is no http address")
+        raise ValueError(f"{url} is not an http address")
     try:
         with urlopen(url, timeout=timeout_s) as answer:
             body: bytes = answer.read(MAX_METRICS_BYTES)

@@ -1,4 +1,4 @@
-"""Errors of a command that asks servers: each text says what failed, and what to do."""
+"""Errors of commands that ask servers: each text says what failed, and what to do."""
 
 from typing import Any, Final
 
@@ -21,7 +21,7 @@ _NO_NAMESRV: Final = (
 
 
 class AdminError(Exception):
-    """A command cannot go on because of a server; the text is complete."""
+    """A failure that ends a command; the text needs no addition."""
 
 
 class NotReached(AdminError):
@@ -48,6 +48,6 @@ class NotFound(AdminError):
 
 
 def first_line(remark: str | None) -> str:
-    """Return the part of a remark that people need: official servers append a link, or a stack trace."""
+    """Return the first line of a remark: official servers append a link or a stack trace."""
     text = (remark or "").strip().split("\n")[0]
     return text.rstrip(".").strip()

@@ -51,7 +51,7 @@ def parse_format(text: str) -> Callable[[Message, str], bytes]:
         character, following = text[position], text[position + 1 : position + 2]
         if character == "%":
             if following not in PARTS:
-                raise ValueError(f'"%{following}" is not a part of a format; known are {describe_format()}')
+                raise ValueError(f'"%{following}" is not a part of a format; expected {describe_format()}')
             parts.append(PARTS[following][1])
             position += 2
         elif character == "\\" and following == "x":
@@ -88,7 +88,7 @@ def parse_delimiter(text: str) -> bytes:
 
 
 def plain_body(message: Message) -> bytes:
-    """Return the body as the producer passed it; as it is stored if it cannot be decompressed here."""
+    """Return the body that the producer passed, or the stored one if it cannot be decompressed here."""
     try:
         return message.decompressed_body()
     except MessageFormatError:
@@ -96,7 +96,7 @@ def plain_body(message: Message) -> bytes:
 
 
 def user_properties(message: Message) -> dict[str, str]:
-    """Return the properties that are not the system's."""
+    """Return the properties that the user set, without those of the system."""
     return {
         name: value
         for name, value in message.properties.items()

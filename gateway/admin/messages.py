@@ -1,4 +1,4 @@
-"""Finds single messages: by the id of the producer or the broker, by key, by place, and by time."""
+"""Finds single messages: by the id of the producer or the broker, by key, by offset, and by time."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
@@ -25,7 +25,7 @@ MAX_TIME_MS: Final = 2**63 - 1
 
 
 def get_message(client: "AdminClient", topic: str, message_id: str) -> list[Found]:
-    """Return the messages with an id: one of the broker names one message, one of the producer also its copies."""
+    """Return the messages with an id: a broker's id names one message, a producer's id also its copies."""
     route = client.route(topic)
     addresses = {
         address: data.broker_name for data in route.broker_datas for address in data.broker_addrs.values()
@@ -63,7 +63,10 @@ def find_by_key(
     end_ms: int = MAX_TIME_MS,
     count: int = MAX_FOUND,
 ) -> list[Found]:
-    """Return the newest messages with a key in order of time; keys are compared, since brokers compare hashes."""
+    """Return the newest messages with a key, ordered by time.
+
+    Keys are compared here as well, because brokers compare only their hashes.
+    """
     request = QueryMessage(
         topic=topic,
         key=key,
@@ -97,7 +100,7 @@ def find_by_key(
 
 
 def get_at_offset(client: "AdminClient", topic: str, broker: str, queue_id: int, offset: int) -> list[Found]:
-    """Return the message at an offset of a queue; nothing if there is none."""
+    """Return the message at an offset of a queue, or an empty list."""
     position = QueuePosition(topic, broker, queue_id, offset, None)
     messages = position.accept(client.ask_broker(broker, position.pull_request(ReadOptions(), 0)))
     return [(message, broker) for message in messages if message.queue_offset == offset]
@@ -123,7 +126,7 @@ def find_by_time(
 
 
 def consumption_of(client: "AdminClient", message: Message, broker: str) -> list[dict[str, Any]]:
-    """Return for each group of the message's topic if its offset is beyond the message."""
+    """Return a row for each group of the message's topic: its offset, and if that lies after the message."""
     groups = client.ask_broker(broker, QueryTopicConsumeByWho(topic=message.topic)).data.group_list
     rows = []
     for group in sorted(groups):

@@ -1,4 +1,4 @@
-"""Names of a cluster for shell completion: asked with a short limit, and without a word when nobody answers."""
+"""Reads names of a cluster for shell completion: with a short timeout, and without any output if it fails."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MAX_TIMEOUT_S: Final = 1.0
-"""A person waits for the answer after each press of the key."""
+"""Maximum time for the names: the user waits for them after pressing the key."""
 
 
 def find_names(kind: str, flags: Mapping[str, Any], start: str) -> list[str]:
-    """Return the topics, groups or brokers (``kind``) that begin with a text; none if the cluster does not answer."""
+    """Return the topics, groups or brokers (``kind``) that begin with ``start``; none without an answer."""
     ask: Callable[[AdminClient], list[str]] = {
         "topic": _topics,
         "group": lambda client: list(group_names(client)),

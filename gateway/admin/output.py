@@ -1,7 +1,7 @@
 """Prints rows and facts: as tables for people, or as JSON for programs.
 
-On a terminal long cells are folded; a table that would have to fold an id is printed as one line for each cell instead.
-Anywhere else a row is one line, however long.
+On a terminal, long cells are folded; a table that would have to fold an id is printed with one line for each cell
+instead. Elsewhere, a row is always one line.
 """
 
 import sys
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, Any]
 MAX_WIDTH_CHARS: Final = 1_000_000
-"""Width of a line where there is no terminal."""
+"""Width of a line when the output is not a terminal."""
 MIN_FOLDED_CHARS: Final = 16
-"""A column that is folded to less is no longer read with ease."""
+"""Minimum width of a folded column: a narrower one is hard to read."""
 COLUMN_GAP_CHARS: Final = 2
 
 
@@ -38,7 +38,7 @@ class TableColumn:
 
 
 def print_rows(rows: Iterable[Row], columns: Sequence[TableColumn], output: str, *, empty: str = "") -> None:
-    """Print rows in a format: table, wide, json (all keys of the rows) or name (the first column alone).
+    """Print rows in a format: table, wide, json (all keys of the rows) or name (only the first column).
 
     ``empty`` is printed instead of a table without rows, on standard error.
     """
@@ -127,7 +127,7 @@ def print_facts(facts: Iterable[tuple[str, Any]]) -> None:
 
 
 def print_warning(text: str) -> None:
-    """Print a line in red on standard output, since it is part of the answer."""
+    """Print a line in red on standard output: it is part of the result."""
     from rich.text import Text
 
     open_console().print(Text(printable(text), style="bold red"))
@@ -166,7 +166,7 @@ def format_value(value: Any) -> str:
 
 
 def printable(text: str) -> str:
-    """Return a text of a server without characters that could control a terminal."""
+    """Return a server's text with the characters escaped that could control a terminal."""
     if text.isprintable():
         return text
     return "".join(

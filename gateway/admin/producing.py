@@ -1,4 +1,4 @@
-"""Sends messages: what was asked for, from arguments, files or standard input, to the queues of a topic in turn."""
+"""Sends messages, from arguments, files or standard input, to the queues of a topic in turn."""
 
 import base64
 import binascii
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 PRODUCER_GROUP: Final = "TOOLS_PRODUCER"
 MAX_BATCH_MESSAGES: Final = 200
 MAX_BATCH_BYTES: Final = 1024 * 1024
-"""Messages are read from the input in batches: so many bytes are in memory."""
+"""Maximum size of a batch, and so of the messages in memory."""
 _READ_BYTES: Final = 256 * 1024
 _JSON_KEYS: Final = frozenset(
     {"value", "valueBase64", "key", "keys", "tag", "properties", "delayMs", "shardingKey"}
@@ -36,12 +36,12 @@ _JSON_KEYS: Final = frozenset(
 
 
 class InputError(AdminError):
-    """An input that is no message."""
+    """Input that cannot be read as a message."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProducedMessage:
-    """A message to send; ``queue`` and ``broker`` choose its place."""
+    """A message to send; ``queue`` and ``broker`` choose its queue."""
 
     value: bytes
     keys: tuple[str, ...] = ()
@@ -55,10 +55,10 @@ class ProducedMessage:
     broker: str = ""
 
     def all_properties(self, unique_key: str) -> dict[str, str]:
-        """Return the properties on the wire. Raises InputError for a name of the system's, or a separator in a text."""
+        """Return the properties to send. Raises InputError for a reserved name, or a separator in a text."""
         for name, value in self.properties.items():
             if name in names.RESERVED:
-                raise InputError(f'property "{name}" is one of the system\'s; use another name')
+                raise InputError(f'property "{name}" is reserved by the system; use another name')
             if any(mark in name + value for mark in (NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR)):
                 raise InputError(
                     f'property "{name}" contains the character \\x01 or \\x02, which separate properties'
@@ -79,7 +79,7 @@ class ProducedMessage:
 
 @dataclass(frozen=True, slots=True)
 class SentMessage:
-    """The place of one stored message."""
+    """The queue and offset of one stored message."""
 
     topic: str
     broker: str
@@ -87,7 +87,7 @@ class SentMessage:
     unique_key: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the place as a JSON object."""
+        """Return them as a JSON object."""
         return {
             "topic": self.topic,
             "broker": self.broker,
@@ -120,7 +120,7 @@ class TopicSender:
         self._process_key = secrets.randbits(32)
 
     def send(self, messages: Iterable[ProducedMessage]) -> Iterator[SentMessage]:
-        """Send messages in batches and yield the place of each. Raises the error of the first one that is refused."""
+        """Send messages in batches and yield the result of each. Raises the error of the first refused one."""
         for batch in split_batches(messages):
             yield from self._send_batch(batch)
 
@@ -213,7 +213,7 @@ def split_batches(messages: Iterable[ProducedMessage]) -> Iterator[list[Produced
 
 
 def read_records(stream: BinaryIO, delimiter: bytes) -> Iterator[bytes]:
-    """Yield the parts of a stream between delimiters, as soon as each is complete; an empty last one is left out."""
+    """Yield the parts of a stream between delimiters, as soon as each is complete, without an empty last one."""
     if delimiter == b"\n":
         for line in stream:
             yield line.removesuffix(b"\n")
@@ -238,9 +238,9 @@ def parse_line(record: bytes, template: ProducedMessage, key_delimiter: bytes | 
 
 
 def parse_json_line(record: bytes, template: ProducedMessage, number: int) -> ProducedMessage:
-    """Return the message of one JSON line; its keys win over the flags. Raises InputError, which names the line.
+    """Return the message of one JSON line, whose keys override the flags. Raises InputError, which names the line.
 
-    Further keys, such as the offset in the output of `consume --json`, are ignored.
+    Other keys, such as the offset in the output of `consume --json`, are ignored.
     """
     try:
         fields = orjson.loads(record)
@@ -250,7 +250,7 @@ def parse_json_line(record: bytes, template: ProducedMessage, number: int) -> Pr
             raise ValueError(f"expected one of the keys {', '.join(sorted(_JSON_KEYS))}")
         return _from_json(fields, template)
     except (ValueError, TypeError) as error:
-        raise InputError(f"line {number} of the input is no message: {error}") from None
+        raise InputError(f"line {number} of the input is not a message: {error}") from None
 
 
 def _from_json(fields: dict[str, Any], template: ProducedMessage) -> ProducedMessage:

@@ -1,8 +1,8 @@
-"""Moves the offsets of a consumer group: plan first, then do what the plan says.
+"""Moves the offsets of a consumer group, by a plan that can be shown before it is carried out.
 
-A group without members gets its offsets committed queue by queue. While members are online the broker has to tell
-them, or they would commit their old offsets again. Brokers pass on only times, not offsets (5.4 takes offsets with a
-setting that is off by default), so an exact offset is refused while a group is online.
+For a group without members, the offsets are committed queue by queue. While members are online, the broker has to
+notify them, or they would commit their old offsets again. Brokers pass on only times, not offsets (5.4 accepts offsets
+with a setting that is off by default), so an exact offset is refused while a group is online.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ _LATEST_TIMESTAMP: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class SeekTarget:
-    """The place to move to: exactly one of the beginning or end of each queue, a time in ms, and an offset."""
+    """The destination: exactly one of ``edge`` (earliest or latest), a time in ms, and an offset is set."""
 
     edge: str = ""
     time_ms: int | None = None
@@ -116,7 +116,7 @@ def check_seek(target: SeekTarget, members: Sequence[str], queues: Sequence[int]
 def apply_seek(
     client: "AdminClient", group: str, moves: Sequence[QueueMove], target: SeekTarget, *, is_online: bool
 ) -> None:
-    """Move the offsets: through the members if there are some, else by committing them."""
+    """Move the offsets: through the members of an online group, else by committing them."""
     if is_online:
         time_ms = target.time_ms if target.time_ms is not None else 0
         timestamp = _LATEST_TIMESTAMP if target.edge == LATEST else time_ms

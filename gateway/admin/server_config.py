@@ -1,4 +1,4 @@
-"""Settings of running brokers and namesrvs: read as text, changed one by one, secrets masked."""
+"""Reads and changes settings of running brokers and namesrvs, and masks their secrets."""
 
 import re
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ _NO_SECRET_NAME: Final = re.compile(r"(Path|File|Provider|Strategy|Enable|Enable
 
 
 def is_secret(name: str) -> bool:
-    """Tell whether the value of a setting has to be hidden, by its name: servers of any version have their own."""
+    """Return True if the value of a setting has to be hidden, judged by its name: keys differ between versions."""
     return bool(_SECRET_NAME.search(name)) and not _NO_SECRET_NAME.search(name)
 
 
@@ -31,7 +31,7 @@ def mask_secrets(values: Mapping[str, str]) -> dict[str, str]:
 
 
 def parse_config(body: bytes, address: str) -> dict[str, str]:
-    """Return the settings of an answer in order of their names. Raises AdminError if it is no properties text."""
+    """Return the settings of an answer in order of their names. Raises AdminError if it is not properties text."""
     try:
         lines = parse_properties(decode_text(body))
     except PropertiesError as error:
@@ -75,7 +75,7 @@ def rows_of_config(server: str, values: Mapping[str, str], pattern: str) -> list
 def compare_config(
     server: str, before: Mapping[str, str], after: Mapping[str, str], changes: Mapping[str, str]
 ) -> list[dict[str, Any]]:
-    """Return a row for each wanted setting: its value before and now. A server may ignore what it does not know."""
+    """Return a row for each changed setting: its value before and now, because servers ignore unknown keys."""
     old, new = mask_secrets(before), mask_secrets(after)
     return [
         {

@@ -153,7 +153,7 @@ def _turn_tls_on(merged: dict[str, Any]) -> None:
 
 
 def _find_profile(file: Path, name: str | None, is_file_named: bool) -> dict[str, Any]:
-    """Return the table of a profile; an empty one if none is asked for and there is no default."""
+    """Return the table of a profile; an empty one if no profile is named and there is no default."""
     if not name and not is_file_named and not file.exists():
         return {}
     profiles = read_profiles(file)
@@ -176,7 +176,7 @@ def _check_profile(table: dict[str, Any], where: str) -> None:
 
 
 def _values_of_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return the settings in the environment. Raises SettingsError for a name that is no setting, too."""
+    """Return the settings in the environment. Raises SettingsError, also for a variable without a setting."""
     names = {f"{CLIENT_ENVIRONMENT_PREFIX}{name.upper()}": name for name in settings_of(ConnectionSettings)}
     names[f"{CLIENT_ENVIRONMENT_PREFIX}TIMEOUT"] = "timeout_s"
     values: dict[str, Any] = {}

@@ -64,7 +64,7 @@ def list_topics(
 ) -> list[dict[str, Any]]:
     """Return a row for each topic whose name matches a shell pattern; topics of users only, unless ``all_kinds``.
 
-    The namesrv knows the names, the brokers the rest; a broker that cannot be reached leaves its share out.
+    Names come from the namesrv, settings from the brokers; those of a broker that cannot be reached are missing.
     """
     names = names_of_cluster(client)
     listed = client.ask_namesrv(GetAllTopicListFromNameserver()).data.topic_list
@@ -113,7 +113,7 @@ def attributes_of(config: TopicConfig) -> dict[str, str]:
 def read_config(client: "AdminClient", broker: str, topic: str) -> TopicConfig | None:
     """Return a topic's settings on one broker; None if it does not have the topic.
 
-    A server without GET_TOPIC_CONFIG (before 5.0) is asked for all topics.
+    From a server without GET_TOPIC_CONFIG (before 5.0) all topics are read.
     """
     try:
         return client.ask_broker(broker, GetTopicConfig(topic=topic)).data
@@ -191,7 +191,7 @@ def attribute_text(attributes: Mapping[str, str], removed: Sequence[str] = ()) -
 
 
 def brokers_with_topic(client: "AdminClient", topic: str, brokers: Sequence[str]) -> dict[str, TopicConfig]:
-    """Return the settings of a topic on those of the brokers that have it."""
+    """Return the settings of a topic by broker, for the brokers that have it."""
     configs = client.map_brokers(brokers, lambda broker: read_config(client, broker, topic))
     return {broker: config for broker, config in zip(brokers, configs, strict=True) if config is not None}
 
@@ -255,7 +255,7 @@ def alter_topic(
 
 
 def delete_topic(client: "AdminClient", topic: str, brokers: Sequence[str]) -> list[str]:
-    """Delete a topic from brokers and their part of its route from all namesrvs; return the brokers that had it.
+    """Delete a topic from brokers, and its route there from all namesrvs; return the brokers that had it.
 
     Raises NotFound if neither a broker nor a namesrv knows the topic.
     """
@@ -275,10 +275,10 @@ def delete_topic(client: "AdminClient", topic: str, brokers: Sequence[str]) -> l
 
 
 def _restore_route(client: "AdminClient", topic: str, keepers: Mapping[str, TopicConfig]) -> None:
-    """Add the queues of brokers that keep the topic again: a namesrv deletes the route of a whole cluster only.
+    """Register the queues of brokers that keep the topic again: a namesrv only deletes the route of a whole cluster.
 
-    A namesrv before 5.0, and one in the process of its brokers, does not take them; there the brokers report the
-    topic after a change that has no effect, from one type of filters to the other and back.
+    A namesrv before 5.0, or one in the process of its brokers, refuses them. Then each broker is made to register the
+    topic again, by changing its filter type to the other value and back, which has no other effect.
     """
     queues = [
         QueueData(
@@ -302,7 +302,7 @@ def _restore_route(client: "AdminClient", topic: str, keepers: Mapping[str, Topi
 
 
 def wait_for_route(client: "AdminClient", topic: str, brokers: Iterable[str], timeout_s: float) -> bool:
-    """Wait until a namesrv names all these brokers in the topic's route; return False if the time is up."""
+    """Wait until the topic's route at a namesrv contains all these brokers; return False at the timeout."""
     import time
 
     deadline_s = time.monotonic() + timeout_s

@@ -1,7 +1,7 @@
 """Checks requests before their handlers run: is it signed by a user, and do the user's policies allow it?
 
 A denial has the code NO_PERMISSION and a remark that names the user, the resource, the action, the address, and the
-rule that decided or the one that is missing; the same goes to the log, as the audit trail.
+rule that decided or is missing. The log gets the same text.
 Source: AuthenticationPipeline, AuthorizationPipeline and their providers, 5.4.0, with the official texts.
 """
 
@@ -34,26 +34,26 @@ class AccessDenied(RequestError):
 
 
 class Accounts(Protocol):
-    """The users and their policies, from wherever they come."""
+    """The users and their policies, from any source: ACL 2.0, ACL 1.0, or files of another process."""
 
     trusts_addresses: bool
     """True if there may be addresses that need no signature."""
 
     def user(self, name: str) -> User | None:
-        """Return a user; None if there is none of that name."""
+        """Return the user of this name, if there is one."""
 
     def policies(self, name: str) -> Policies:
         """Return the policies of a user, who may have none."""
 
     def is_trusted_address(self, address: str, user: str | None) -> bool:
-        """Tell whether requests from an address need no signature: all of them, or those of one user."""
+        """Return True if requests from an address need no signature: all, or those of one ``user``."""
 
 
 class AccessControl:
-    """Wraps the handlers of a server so that they see allowed requests only.
+    """Wraps the handlers of a server so that they receive only allowed requests.
 
-    ``unauthenticated_codes`` need no signature, and so no policy: nobody knows who sends them. ``unauthorized_codes``
-    need no policy.
+    ``unauthenticated_codes`` need no signature, and so no policy: their sender is unknown. ``unauthorized_codes`` need
+    no policy.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class AccessControl:
         topic_field, group_field = FREQUENT_FIELDS.get(code, ("", ""))
 
         def handle(connection: Connection, command: Command) -> bytes | None:
-            # On the path of every message: what is allowed again and again takes no further calls.
+            # This is on the path of every message: a request that was allowed before takes no further calls.
             address = connection.remote[0]
             user = self.authenticate(command, address)
             if authorizes and user is not None and user.type is not UserType.SUPER:
@@ -95,9 +95,9 @@ class AccessControl:
         return handle
 
     def authenticate(self, command: Command, address: str) -> User | None:
-        """Return the user that has signed a request; None for an address that needs no user.
+        """Return the user who signed a request; None for an address that needs no user.
 
-        Raises RequestError for any other request.
+        Raises AccessDenied for a request without a valid signature.
         """
         name = command.ext.get(ACCESS_KEY)
         accounts = self._accounts
@@ -138,9 +138,9 @@ class AccessControl:
 
 
 def _is_memorable(key: RequestKey) -> bool:
-    """Tell whether a decision depends on the policies and this key only, and the key is short.
+    """Return True if a decision depends only on the policies and this key, and the key is short.
 
-    A retry topic's owner depends on the groups that exist.
+    The decision about a retry topic also depends on the groups that exist, because they decide who owns it.
     """
     _, topic, group, _ = key
     is_plain = not (topic.startswith("%") or group.startswith("%"))
@@ -162,7 +162,7 @@ def explain_denial(policies: Policies, need: Need, address: str) -> str | None:
 
 
 def describe_denial(user: str, need: Need, address: str, reason: str) -> str:
-    """Return the remark of a denial; it begins as the official one does."""
+    """Return the remark of a denial, which begins like the official one."""
     resource = "any topic or group" if need.resource is None else quoted(str(need.resource))
     return f"User:{user} has no permission to access {resource} from {address}, {reason}"
 

@@ -49,7 +49,7 @@ class UserType(Enum):
 
 
 class UserStatus(Enum):
-    """Tells whether a user may send requests."""
+    """The state of a user; a disabled one cannot send requests."""
 
     ENABLE = "enable"
     DISABLE = "disable"
@@ -89,7 +89,7 @@ class UserTable(SettingsTable):
         self.users: dict[str, User] = file.load(_parse_users) or {}
 
     def get(self, name: str) -> User | None:
-        """Return a user; None if there is none of that name."""
+        """Return the user of this name, if there is one."""
         return self.users.get(name)
 
     def create(self, info: UserInfo) -> None:
@@ -109,7 +109,7 @@ class UserTable(SettingsTable):
         )
 
     def update(self, info: UserInfo) -> None:
-        """Change what is given of a user. Raises AccountError."""
+        """Change the fields of a user that ``info`` contains. Raises AccountError."""
         old = self.users.get(_checked_name(info))
         if old is None:
             raise AccountError("The user is not exist")

@@ -43,7 +43,7 @@ class StoredAccounts:
         self.policy_table = policies
 
     def user(self, name: str) -> User | None:
-        """Return a user; None if there is none of that name."""
+        """Return the user of this name, if there is one."""
         return self.users.get(name)
 
     def policies(self, name: str) -> Policies:
@@ -55,19 +55,19 @@ class StoredAccounts:
         return False
 
     async def save(self) -> None:
-        """Write what has changed, and wait for the disk. A failure is logged, and tried again with the next change."""
+        """Write changes and wait for the disk. A failure is logged; the next change tries again."""
         for table in (self.users, self.policy_table):
             await table.save_changes()
             await table.settle()
 
     def persist(self) -> None:
-        """Write what has changed, and wait for the disk, without a task."""
+        """Write changes and wait for the disk; blocks."""
         self.users.persist()
         self.policy_table.persist()
 
 
 class FollowedAccounts:
-    """Users and policies that another process changes, or an administrator: read again when their files change."""
+    """Users and policies of files that another process or an administrator changes; read again after a change."""
 
     trusts_addresses = False
 
@@ -77,7 +77,7 @@ class FollowedAccounts:
         self._accounts = load()
 
     def user(self, name: str) -> User | None:
-        """Return a user; None if there is none of that name."""
+        """Return the user of this name, if there is one."""
         return self._accounts.user(name)
 
     def policies(self, name: str) -> Policies:
@@ -101,7 +101,7 @@ class FollowedAccounts:
 
 
 def check_config(config: AuthConfig) -> None:
-    """Raise AuthConfigError for settings that contradict each other, or that would lock everybody out."""
+    """Raise AuthConfigError for settings that contradict each other, or that would lock out all users."""
     if config.authorization_enabled and not config.authentication_enabled:
         raise AuthConfigError(
             "authorizationEnabled=true needs authenticationEnabled=true: policies are about users, who sign requests"
@@ -116,7 +116,7 @@ def check_config(config: AuthConfig) -> None:
 
 
 def open_accounts(config: AuthConfig, open_table: OpenTable) -> Accounts | None:
-    """Return the accounts, which this process may change; None if access control is off.
+    """Return the accounts of this process, which it may change; None if access control is off.
 
     Raises AuthConfigError, PlainAclError, ValueError.
     """
@@ -131,7 +131,7 @@ def open_accounts(config: AuthConfig, open_table: OpenTable) -> Accounts | None:
 
 
 def follow_accounts(config: AuthConfig, open_table: OpenTable) -> Accounts | None:
-    """Return the accounts, which another process owns; None if access control is off.
+    """Return accounts that another process owns, following its changes; None if access control is off.
 
     Raises what `open_accounts` raises.
     """
@@ -164,7 +164,7 @@ def _add_first_users(config: AuthConfig, accounts: StoredAccounts) -> None:
 
 
 def inner_credentials(config: AuthConfig) -> Credentials | None:
-    """Return what signs the broker's own requests; None if they are not signed. Raises AuthConfigError."""
+    """Return the credentials of the broker's own requests; None if these are not signed. Raises AuthConfigError."""
     key = "innerClientAuthenticationCredentials"
     pair = _read_pair(config.inner_credentials, key, "accessKey", "secretKey")
     return None if pair is None else Credentials(*pair)

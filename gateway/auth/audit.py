@@ -31,12 +31,12 @@ log = logging.getLogger(__name__)
 
 EVENT: Final = "administrative request"
 DONE, ACCEPTED, REFUSED, INTERRUPTED = "done", "accepted", "refused", "interrupted"
-"""Results. ACCEPTED: the change is in effect, and the answer follows when it is on the disk.
-INTERRUPTED: the connection closed before the answer, and the change may have taken effect.
+"""Results of a request. ACCEPTED: the change is in effect, and the answer follows when it is on the disk. INTERRUPTED:
+the connection closed before the answer; the change may or may not have taken effect.
 """
 
 FindSigner = Callable[[Command], str | None]
-"""Returns the user whose signature a request carries, None if there is none or it is wrong."""
+"""Returns the user whose signature a request carries; None without a valid signature."""
 
 
 def find_no_signer(command: Command) -> str | None:
@@ -74,7 +74,7 @@ class OutsideCommits:
 
 
 class AuditLog:
-    """Writes the lines of one server, a namesrv or a broker, whose name is in each of them."""
+    """Writes the audit lines of one server, a namesrv or a broker; each contains the server's name."""
 
     def __init__(
         self, server: str, find_signer: FindSigner = find_no_signer, is_member: IsMember | None = None
@@ -84,11 +84,11 @@ class AuditLog:
         self._outside_commits = None if is_member is None else OutsideCommits(is_member)
 
     def guard(self, protect: Protect = leave_unprotected) -> Guard:
-        """Return what writes the lines of a server, around the checks of ``protect``."""
+        """Return the guard of a server: the checks of ``protect``, with the audit log around them."""
         return Guard(partial(self._protect, protect), self.observers())
 
     def observers(self) -> dict[int, Observe]:
-        """Return what is told of requests whose handlers have returned, by request code."""
+        """Return the observers of requests whose handlers return, by request code."""
         observers: dict[int, Observe] = dict.fromkeys(AUDITED, self._begin)
         if self._outside_commits is not None:
             observers[UpdateConsumerOffset.code] = partial(self._begin_commit, self._outside_commits)
@@ -109,7 +109,7 @@ class AuditLog:
         return handle
 
     def _begin(self, connection: Connection, command: Command) -> Finish:
-        """Return what writes the line. The sender is identified now, because the request may delete its user."""
+        """Return the function that writes the line. The sender is identified now: the request may delete its user."""
         facts = {
             "request": REQUESTS[command.code].NAME,
             "server": self._server,
@@ -120,14 +120,14 @@ class AuditLog:
 
         def finish(outcome: Outcome) -> None:
             result = _describe_outcome(outcome)
-            # Anybody who reaches the port can cause a refusal, so their lines are bounded; those of changes are not.
+            # Any client that reaches the port can cause refusals, so their lines are bounded; those of changes are not.
             is_complete = result["result"] != REFUSED
             log.info(EVENT, extra={**facts, **result, ALWAYS_WRITTEN: is_complete})
 
         return finish
 
     def _begin_commit(self, commits: OutsideCommits, connection: Connection, command: Command) -> Finish:
-        """Return what writes the line of a connection's first commit for a group that it has not joined."""
+        """Return the function that writes the line, if this is a connection's first commit for a foreign group."""
         if not commits.is_first(connection, command):
             return _write_nothing
         write_line = self._begin(connection, command)
@@ -140,7 +140,7 @@ class AuditLog:
         return finish
 
     def _describe_sender(self, command: Command) -> dict[str, str]:
-        """Return the user as ``by``; a name that nobody has verified as ``claims``."""
+        """Return the user as ``by``, or an unverified name as ``claims``."""
         name = command.ext.get(ACCESS_KEY)
         if not name:
             return {}

@@ -1,7 +1,7 @@
 """The requests that leave a line in the audit log: administrative ones that change something, by request code.
 
-A new request whose needs include Create, Update or Delete must be declared here, on one side or the other; a test
-demands it. `audit.py` writes the lines.
+A new request whose needs include Create, Update or Delete must be declared here, as audited or as not audited with the
+reason; a test checks that. `audit.py` writes the lines.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -29,10 +29,10 @@ from remoting.requests import (
 )
 
 DescribeBody = Callable[[Command], Iterator[str]]
-"""Yields parts of a line for a body; may raise any exception for one that is malformed."""
+"""Yields parts of a line for a body; may raise any exception for a malformed one."""
 
 MAX_DESCRIBED_BODY_BYTES: Final = 16 * 1024
-"""A larger body is named by its size only: parsing it once more would hold up everybody else."""
+"""Of a larger body only the size is logged: parsing it a second time would delay all other clients."""
 HIDDEN_FIELDS: Final[Mapping[int, frozenset[str]]] = {namesrv.PutKvConfig.code: frozenset({"value"})}
 """Header fields whose values may be secrets, by request code."""
 
@@ -47,7 +47,7 @@ def _no_body(command: Command) -> Iterator[str]:
 
 
 def _properties(command: Command) -> Iterator[str]:
-    """Yield changed settings; of a key that no request can change only its name, because the value may be a secret."""
+    """Yield changed settings; only the name of a key that no request can change, because its value may be secret."""
     for entry in parse_properties(decode_text(bytes(command.body))):
         is_shown = any(
             entry.key in keys and keys[entry.key].is_live and not keys[entry.key].setting.secret
@@ -76,7 +76,7 @@ def _request_mode(command: Command) -> Iterator[str]:
 
 
 def _user(command: Command) -> Iterator[str]:
-    """Yield what is given of a user, of the password only that there is one."""
+    """Yield the fields of a user that the request contains; the password itself is not shown."""
     data = _parse_body(command)
     properties = {"type": data.user_type, "status": data.user_status, "password": data.password and "given"}
     yield from (f"{name}={value}" for name, value in properties.items() if value)
@@ -130,9 +130,9 @@ NOT_AUDITED: Final[Mapping[int, str]] = {
 
 
 def describe_request(command: Command) -> str:
-    """Return what an audited request is to change: its declared header fields and what matters of its body.
+    """Return the change that an audited request asks for: its declared header fields, and a description of its body.
 
-    Nothing secret, and no field that the request does not declare, is in it. Never raises.
+    Secrets and undeclared fields are left out. Never raises.
     """
     hidden = HIDDEN_FIELDS.get(command.code, frozenset())
     parts = [
@@ -145,6 +145,6 @@ def describe_request(command: Command) -> str:
     else:
         try:
             parts += map(quoted, AUDITED.get(command.code, _no_body)(command))
-        except Exception:  # noqa: BLE001 - whatever is wrong with the body is in the answer to the request
+        except Exception:  # noqa: BLE001 - the answer to the request tells the error of its body
             parts.append("a body that cannot be read")
     return "; ".join(parts)

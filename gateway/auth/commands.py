@@ -1,4 +1,4 @@
-"""The command `rmq-gateway acl explain`: what the rules in users.json and acls.json say about a request."""
+"""The command `rmq-gateway acl explain`: shows which rule of users.json and acls.json decides about a request."""
 
 from pathlib import Path
 
@@ -21,14 +21,18 @@ def acl() -> None:
 )
 @click.option("--user", required=True, help="Name of the user.")
 @click.option(
-    "--action", "actions", required=True, multiple=True, help="Pub, Sub, Create, …; several: one suffices."
+    "--action",
+    "actions",
+    required=True,
+    multiple=True,
+    help="Pub, Sub, Create, …; repeatable: any one of them suffices.",
 )
 @click.option("--resource", required=True, help="Topic:NAME, Group:NAME or Cluster:NAME.")
 @click.option(
     "--source", default="127.0.0.1", show_default=True, help="Address from which the request comes."
 )
 def explain(config_dir: Path, user: str, actions: tuple[str, ...], resource: str, source: str) -> None:
-    """Tell whether a user may do something, and which rule decides.
+    """Show if a user may do something, and which rule decides.
 
     The exit code is 0 if the answer is yes, and 3 if it is no.
     """
@@ -49,7 +53,7 @@ def explain(config_dir: Path, user: str, actions: tuple[str, ...], resource: str
         raise click.ClickException(str(problem)) from problem
     target, chosen_actions = parse_resource(resource), [find_named(Action, name) for name in actions]
     if target is None or target.pattern is not ResourcePattern.LITERAL:
-        raise click.UsageError(f"--resource {resource} is none of Topic:NAME, Group:NAME and Cluster:NAME.")
+        raise click.UsageError(f"--resource {resource}: expected Topic:NAME, Group:NAME or Cluster:NAME.")
     if None in chosen_actions:
         raise click.UsageError("--action is one of All, Pub, Sub, Create, Update, Delete, Get, List.")
     account = users.get(user)

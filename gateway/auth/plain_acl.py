@@ -2,9 +2,9 @@
 
 Accounts are read from the file and again when it changes; a file that cannot be used is reported, and the accounts in
 use stay. Source: PlainPermissionManager and RemoteAddressStrategyFactory, 4.9.8, and AuthMigrator, 5.4.0.
-Deviations: requests that 4.9.8 does not check at all (it checks sends, pulls, heartbeats, offsets and a list of admin
-requests) need a matching grant here, too; to keep clients working, a grant to publish or consume includes reading about
-the topic or group, and every account may read about the cluster.
+Deviations: 4.9.8 checks only sends, pulls, heartbeats, offsets and a list of admin requests; here all other requests
+need a matching grant, too. To keep clients working, a grant to publish or consume includes reading information about
+the topic or group, and every account may read information about the cluster.
 """
 
 import logging
@@ -30,7 +30,7 @@ from toolkit.settings import SettingsError
 log = logging.getLogger(__name__)
 
 RELOAD_INTERVAL_S: Final = 1.0
-"""Time between looks at the file; the official server looks every 0.5 s."""
+"""Time between two checks of the file; the official server checks every 0.5 s."""
 MAX_FILE_BYTES: Final = 16 * 1024 * 1024
 MIN_SECRET_CHARS: Final = 6
 """Source: PlainPermissionManager.buildPlainAccessResource, 4.9.8: access keys and secrets are longer than this."""
@@ -85,11 +85,11 @@ class PlainAccounts:
         return self._users.get(name)
 
     def policies(self, name: str) -> Policies:
-        """Return what an account may do."""
+        """Return the policies of an account."""
         return self._policies.get(name, NO_POLICIES)
 
     def is_trusted_address(self, address: str, user: str | None) -> bool:
-        """Tell whether the white addresses of the file, or of the account, contain an address."""
+        """Return True if the white addresses of the file, or those of the account ``user``, contain an address."""
         if user is None:
             return any(matches_address(pattern, address) for pattern in self._acl.white_addresses)
         account = self._acl.accounts.get(user)
@@ -120,12 +120,12 @@ def load_plain_acl(file: Path) -> PlainAcl:
     except OSError as problem:
         raise PlainAclError(f"{file}: {problem.strerror}") from None
     except (UnicodeDecodeError, yaml.YAMLError, RecursionError) as problem:
-        # Its own text quotes the file, which holds secrets.
+        # The exception's own text quotes the file, which holds secrets.
         mark = getattr(problem, "problem_mark", None)
         position = "" if mark is None else f", line {mark.line + 1}, column {mark.column + 1}"
-        raise PlainAclError(f"{file}{position}: this is no YAML") from None
+        raise PlainAclError(f"{file}{position}: not valid YAML") from None
     if not isinstance(content, dict):
-        raise PlainAclError(f"{file}: neither accounts nor globalWhiteRemoteAddresses")
+        raise PlainAclError(f"{file}: expected accounts or globalWhiteRemoteAddresses")
     accounts: dict[str, PlainAccount] = {}
     for entry in _list(content.get("accounts"), f"{file}: accounts"):
         account = _parse_account(entry, f"{file}: accounts")
@@ -166,7 +166,7 @@ def _parse_account(value: Any, where: str) -> PlainAccount:
 def _checked_permission(value: Any, where: str) -> str:
     text = "" if value is None else str(value).replace(" ", "")
     if text and text not in ("DENY", "PUB", "SUB", "PUB|SUB", "SUB|PUB"):
-        raise PlainAclError(f"{where}: {text} is none of DENY, PUB, SUB and PUB|SUB")
+        raise PlainAclError(f"{where}: invalid permission {text} (expected DENY, PUB, SUB or PUB|SUB)")
     return text
 
 
@@ -212,7 +212,7 @@ def _entry(resource: Resource, permission: str) -> PolicyEntry:
 
 
 def served_policies(account: PlainAccount) -> Policies:
-    """Return the policies of an account while the file itself is in use: with the rights to read that come along."""
+    """Return the policies of an account while the file itself is in use: the migrated ones and rights to read."""
     migrated = migrated_policies(account)
     cluster = Resource(ResourceType.CLUSTER, "", ResourcePattern.ANY)
     may_look = PolicyEntry(cluster, frozenset({Action.GET, Action.LIST}), (), is_allow=True)
@@ -232,10 +232,10 @@ def _with_reading(entry: PolicyEntry) -> PolicyEntry:
 
 
 def matches_address(pattern: str, address: str) -> bool:
-    """Tell whether an address matches a pattern of the file.
+    """Return True if an address matches a pattern of the file.
 
     Patterns are single addresses, several with commas between them, ``*``, CIDR ranges, and IPv4 addresses whose parts
-    may be ``*``, ``1-20`` or ``{1,2,3}``. Source: RemoteAddressStrategyFactory, 4.9.8; CIDR is ours.
+    may be ``*``, ``1-20`` or ``{1,2,3}``. Source: RemoteAddressStrategyFactory, 4.9.8, which has no CIDR ranges.
     """
     pattern = pattern.strip()
     if not pattern:

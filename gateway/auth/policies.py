@@ -1,8 +1,9 @@
 """Access policies of one user, and the decision about a request.
 
-A user has at most one policy of each type. The CUSTOM policy decides; the DEFAULT policy does only where no entry of
-the custom one matches. Among the entries that match resource, action and source address the most specific decides: a
-literal name before the longest prefix, before all names, before all resources. Without an entry the answer is no.
+A user has at most one policy of each type. The CUSTOM policy decides, and the DEFAULT policy only if no entry of the
+custom one matches. Among the entries that match resource, action and source address, the most specific one decides: a
+literal name before the longest prefix, before all names, before all resources. If no entry matches, the request is
+denied.
 Source: AclAuthorizationHandler and Acl, 5.4.0. Deviation: of two equally specific entries the one that denies wins, as
 the official comment promises and its comparison does not.
 """
@@ -52,7 +53,7 @@ class PolicyEntry:
     is_allow: bool
 
     def matches(self, actions: Iterable[Action], source_ip: str) -> bool:
-        """Tell whether the entry is about one of the actions, from this address."""
+        """Return True if the entry is about one of the actions, and about this address."""
         if Action.ALL not in self.actions and self.actions.isdisjoint(actions):
             return False
         return not self.source_ips or any(
@@ -74,7 +75,7 @@ def _network(text: str) -> Network | None:
 
 
 def is_in_range(address: str, range_text: str) -> bool:
-    """Tell whether an address lies in a range such as 10.0.0.0/8; a single address is a range of one."""
+    """Return True if an address lies in a range such as 10.0.0.0/8; a single address is a range of one."""
     network, own = _network(range_text), _network(address)
     return network is not None and own is not None and own.version == network.version and own[0] in network
 
@@ -89,9 +90,9 @@ class Decision:
 
 
 class Policies:
-    """The policies of one user, arranged so that a decision looks at few entries. Unchangeable.
+    """The policies of one user, arranged so that a decision reads few entries. The entries never change.
 
-    ``allowed`` holds the keys of requests that were allowed and that `remember` was called for.
+    ``allowed`` is a cache: the keys of requests that were allowed, as recorded by `remember`.
     """
 
     def __init__(self, entries: dict[PolicyType, tuple[PolicyEntry, ...]]) -> None:
@@ -108,7 +109,7 @@ class Policies:
         return Decision(is_allowed=False)
 
     def allows_somewhere(self, actions: Sequence[Action], source_ip: str) -> bool:
-        """Tell whether an entry allows one of the actions on any topic or group."""
+        """Return True if an entry allows one of the actions on any topic or group."""
         return any(
             entry.is_allow
             and entry.resource.type is not ResourceType.CLUSTER
@@ -118,7 +119,7 @@ class Policies:
         )
 
     def remember(self, key: RequestKey) -> None:
-        """Add a request to those that were allowed; at the limit all are forgotten."""
+        """Record that a request was allowed; at the limit, all earlier ones are forgotten."""
         if len(self.allowed) >= MAX_REMEMBERED:
             self.allowed.clear()
         self.allowed.add(key)
@@ -156,7 +157,7 @@ class _EntryIndex:
         }
 
     def find(self, resource: Resource, actions: Sequence[Action], source_ip: str) -> PolicyEntry | None:
-        """Return the most specific entry that matches, one that denies first."""
+        """Return the most specific entry that matches; among equally specific ones, one that denies."""
         for candidates in self._by_specificity(resource):
             matching = [entry for entry in candidates if entry.matches(actions, source_ip)]
             if matching:
@@ -194,7 +195,7 @@ def parse_policies(info: AclInfo) -> list[tuple[PolicyType, list[PolicyEntry]]]:
 
 
 def parse_policy_type(name: str | None) -> PolicyType:
-    """Return the type of this name, without case; CUSTOM for none or another name, as officially."""
+    """Return the type of this name, in any case; CUSTOM for an unknown or missing name, as the official server does."""
     return find_named(PolicyType, name) or PolicyType.CUSTOM
 
 
@@ -221,7 +222,7 @@ def parse_entry(info: PolicyEntryInfo) -> PolicyEntry:
 
 
 def describe_policies(subject: str, policies: Policies, resource_filter: str = "") -> AclInfo:
-    """Return policies as the admin tools show them, with entries whose resource contains a text only."""
+    """Return policies as the admin tools show them, limited to entries whose resource contains a text."""
     shown = []
     for kind, entries in policies.entries.items():
         infos = [_describe_entry(entry) for entry in entries if resource_filter in str(entry.resource)]

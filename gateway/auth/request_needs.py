@@ -1,13 +1,13 @@
 """The needs of requests, as actions on resources: one entry for every request code that namesrv or broker serves.
 
-A code without an entry is refused, and a test forbids it. Source: the annotations of the official request headers and
-DefaultAuthorizationContextBuilder, 5.4.0. Deviations, all stricter: the official server lets any user pass
+A code without an entry is refused, and a test fails for it. Source: the annotations of the official request headers and
+DefaultAuthorizationContextBuilder, 5.4.0. Deviations, all stricter: the official server allows any user
 
 - requests without header fields, and codes whose header is not registered: LITE_PULL, QUERY_ASSIGNMENT, BATCH_ACK,
   groups created by UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, settings changed by UPDATE_BROKER_CONFIG, replies and others
 - heartbeats of producers
 - requests that name a message by its offset, such as VIEW_MESSAGE_BY_ID, END_TRANSACTION without a topic, and
-  CONSUMER_SEND_MSG_BACK; here the topic is the one of the message, whatever the request says
+  CONSUMER_SEND_MSG_BACK; here the topic is that of the stored message, whatever the request contains
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -46,7 +46,7 @@ from remoting.requests import (
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """One of the actions on a single resource; without a resource, on any topic or group."""
+    """A need is met if one of the actions is allowed on the resource; without a resource, on any topic or group."""
 
     actions: Sequence[Action]
     resource: Resource | None
@@ -57,8 +57,8 @@ class NeedContext:
     """Facts of the server that needs depend on.
 
     ``topic_at`` returns the topic of the message at a physical offset: for a half message the topic it is meant for,
-    None where no message begins. ``has_group`` tells whether a consumer group exists,
-    ``max_json_values`` limits a JSON body as `ConnectionLimits` does.
+    and None where no message begins. ``has_group`` returns True for a consumer group that exists. ``max_json_values``
+    limits a JSON body as `ConnectionLimits` does.
     """
 
     cluster: str
@@ -87,12 +87,12 @@ FREQUENT_FIELDS: Final[dict[int, tuple[str, str]]] = {
     },
     offsets.UpdateConsumerOffset.code: ("topic", "consumerGroup"),
 }
-"""The header fields for topic and group on which the needs of the most frequent requests depend, and on nothing else,
-unless the topic is a retry topic."""
+"""Header fields of topic and group, by code of the most frequent requests. The needs of these requests depend on the
+two fields only, unless the topic is a retry topic."""
 
 
 def find_needs(command: Command, context: NeedContext) -> list[Need] | None:
-    """Return what a request needs, all of it; None for a code that is not known here.
+    """Return all needs of a request; None for an unknown code.
 
     Raises RequestError for a request that cannot be parsed, as its handler would.
     """
@@ -135,9 +135,9 @@ def _topic_and_group(
 
 
 def _is_retry_of_pop(topic: str, group: str, context: NeedContext) -> bool:
-    """Tell whether a topic is a retry topic of the group's pops: ``%RETRY%group_topic``, in the form before 5.2.
+    """Return True for a retry topic of the group's pops, in the form before 5.2: ``%RETRY%group_topic``.
 
-    The same name may be the retry topic of another group, ``group_topic``; then it is that one's.
+    If a group called ``group_topic`` exists, the same name is that group's retry topic.
     """
     name = topic.removeprefix(RETRY_PREFIX)
     return topic.startswith(f"{RETRY_PREFIX}{group}_") and bool(group) and not context.has_group(name)
@@ -289,7 +289,10 @@ _register(send.SendMessageV2, send.SendBatchMessage)(_send("b"))
 @_register(send.SendReplyMessage, send.SendReplyMessageV2, client.CheckClientConfig, staging.GetStagingState,
            staging.PublishStaged)  # fmt: skip
 def _any_client(command: Command, context: NeedContext) -> Iterator[Need]:
-    """A reply goes to the topic of replies, for which consumers hold no grant; the others name what was checked."""
+    """Yield a need that any client meets: consumers have no grant for the topic of replies.
+
+    The other requests concern subscriptions or messages that were checked when they were sent.
+    """
     yield Need((PUB, SUB), None)
 
 
@@ -299,7 +302,7 @@ def _any_client(command: Command, context: NeedContext) -> Iterator[Need]:
 def _topic_of_message(
     command: Command, field: str, context: NeedContext, actions: Sequence[Action]
 ) -> Iterator[Need]:
-    """Yield the need for the topic of the message at an offset; for the topic of the request if there is none."""
+    """Yield the need for the topic of the message at an offset, or of the request if no message begins there."""
     topic = context.topic_at(parse_integer_or(command.ext.get(field, ""), -1))
     if topic is None:
         topic = command.ext.get("topic") or command.ext.get("originTopic", "")
@@ -333,7 +336,7 @@ def _consume_directly(command: Command, context: NeedContext) -> Iterator[Need]:
 
 
 def _parse_body(command: Command, context: NeedContext) -> Any:
-    """Parse the body of a request as declared. Raises RequestError, also for none."""
+    """Parse the body of a request as declared. Raises RequestError, also if the body is missing."""
     data = getattr(REQUESTS[command.code].from_command(command, context.max_json_values), "data", None)
     if data is None:
         raise RequestError(ResponseCode.SYSTEM_ERROR, f"the body of request {command.code} is missing")

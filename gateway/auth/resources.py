@@ -15,7 +15,7 @@ NamedEnum = TypeVar("NamedEnum", bound=Enum)
 
 
 def find_named(kind: type[NamedEnum], name: str | None) -> NamedEnum | None:
-    """Return the member whose value is this name, without case; None for another one, or none."""
+    """Return the member whose value is this name, in any case; None for an unknown or missing name."""
     return next((member for member in kind if name and member.value.lower() == name.lower()), None)
 
 
@@ -68,7 +68,7 @@ class Resource:
 
 
 def parse_resource(key: str | None) -> Resource | None:
-    """Return the resource with this key; None for a text that is no key. Kinds are matched without case."""
+    """Return the resource with this key, whose kind may be in any case; None for a text that is not a key."""
     if key is None or not key.strip():
         return None
     if key == ANYTHING:
@@ -85,10 +85,10 @@ def parse_resource(key: str | None) -> Resource | None:
 
 
 def topic_resource(topic: str) -> Resource:
-    """Return what a request about a topic is about: the group, if it is a retry or dead-letter topic.
+    """Return the resource of a topic: a retry or dead-letter topic belongs to its group.
 
-    Source: NamespaceUtil.isRetryTopic and Resource.ofGroup, 5.4.0. Deviation: dead-letter topics belong to their
-    group, too, and so do the retry topics of pops, ``%RETRY%group+topic``.
+    Source: NamespaceUtil.isRetryTopic and Resource.ofGroup, 5.4.0. Deviation: in the official server, dead-letter
+    topics and the retry topics of pops (``%RETRY%group+topic``) do not belong to their group.
     """
     for prefix in (RETRY_PREFIX, DLQ_PREFIX):
         if topic.startswith(prefix):

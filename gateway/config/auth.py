@@ -55,5 +55,5 @@ class AuthConfig:
 
     @property
     def is_enabled(self) -> bool:
-        """Tell whether requests are checked at all."""
+        """Return True if requests are checked at all."""
         return self.authentication_enabled or self.acl_enable

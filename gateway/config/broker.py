@@ -282,10 +282,10 @@ class BrokerConfig:
 
     @property
     def vip_port(self) -> int | None:
-        """The second port (listenPort - 2) stock clients may use, None when there is no room for one."""
+        """The second port that stock clients may use, listenPort - 2; None if that is not a valid port."""
         return self.listen_port - 2 if self.listen_port > 2 else None
 
     @property
     def ha_address_port(self) -> int:
-        """The port told as HA address. Source: BrokerStartup.buildBrokerController sets listenPort + 1."""
+        """The port of the announced HA address. Source: BrokerStartup.buildBrokerController sets listenPort + 1."""
         return self.ha_listen_port or self.listen_port + 1

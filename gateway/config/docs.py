@@ -60,7 +60,7 @@ def example_file(table: str) -> str:
 
 
 def environment_of(table: str, key: Key) -> str:
-    """Return the environment variable of a key: the namesrv's carry NAMESRV_."""
+    """Return the environment variable of a key; those of the namesrv contain NAMESRV_."""
     if table != "namesrv":
         return key.environment
     return key.environment.replace("RMQ_GATEWAY_", "RMQ_GATEWAY_NAMESRV_", 1)
@@ -82,6 +82,6 @@ def _accepted_values(key: Key) -> str:
 
 
 def _meaning(key: Key) -> str:
-    """Return the description; keys that nothing reads yet say so."""
+    """Return the description, with a note for keys that nothing reads yet."""
     tags = key.setting.tags + ((UNUSED_REASON,) if key.name in UNUSED else ())
     return description_of(replace(key.setting, tags=tags))

@@ -1,6 +1,6 @@
 """Keys of flow control and quotas: official BrokerConfig names and defaults where there are any.
 
-`gateway/broker/limits/flow_control.py` and `quotas.py` explain them for a server without thread pools.
+`gateway/broker/limits/flow_control.py` and `quotas.py` explain their meaning in a server without thread pools.
 """
 
 from dataclasses import dataclass

@@ -46,9 +46,9 @@ def key(
 ) -> T:
     """Declare a dataclass field that is read from the key `name`.
 
-    `pattern` must match a text as a whole; `description` says it to people. `path`: a leading ~ is the home
-    directory. `live`: may be changed while the server runs. `unofficial`: the official server does not have the key.
-    `secret`: never printed.
+    `pattern` must match the whole text; `description` explains it to users. `path`: a leading ~ is the home directory.
+    `live`: may be changed while the server runs. `unofficial`: the official server does not have the key. `secret`:
+    never printed.
     """
     tags = [tag for tag, applies in ((OURS, unofficial), (LIVE, live)) if applies]
     field: Any = setting(
@@ -79,7 +79,7 @@ class Key:
 
     @property
     def is_live(self) -> bool:
-        """Tell whether the key may be changed while the server runs."""
+        """True if the key may be changed while the server runs."""
         return LIVE in self.setting.tags
 
     @property
@@ -122,7 +122,7 @@ def values_of(config: Any) -> dict[str, str]:
 
 
 def with_values(config: C, values: Mapping[str, Value]) -> C:
-    """Return a copy of `config` with the given keys (by official name) changed; values are taken as checked."""
+    """Return a copy of `config` with these values by official name, which must have been checked before."""
     table = keys_of(type(config))
     changes: dict[str, dict[str, Value]] = {}
     for name, value in values.items():

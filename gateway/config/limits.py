@@ -1,8 +1,8 @@
-"""Keys that bound what strangers can make a namesrv and a broker hold.
+"""Keys that bound the state which requests can create in a namesrv and a broker.
 
-Every bound is on state that a request creates and that stays after its answer. At a bound the request is refused with
-SYSTEM_ERROR (or the official code where there is one) and a remark that names the key; what exists goes on working.
-The official server has none of these keys: its tables grow until the heap is full.
+Each key limits state that stays after the answer of the request that created it. At the limit, the request is refused
+with SYSTEM_ERROR (or the official code where there is one) and a remark that names the key; existing state continues to
+work. The official server has none of these keys: its tables grow until the heap is full.
 """
 
 from dataclasses import dataclass

@@ -16,7 +16,7 @@ from gateway.config.unsupported import UNUSED, UNUSED_REASON, reason_for
 C = TypeVar("C")
 
 MAX_UPDATE_CHARS: Final = 64 * 1024
-"""Several times the size of all keys; parsing 16 MiB takes seconds."""
+"""Maximum length of an update: several times that of all keys. Parsing 16 MiB would take seconds."""
 
 
 class ForbiddenKey(ValueError):
@@ -25,9 +25,9 @@ class ForbiddenKey(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ConfigUpdate(Generic[C]):
-    """A changed configuration, and the given keys that had no effect: unknown, or read at start only.
+    """A changed configuration, and the keys of the update that had no effect: unknown, or read at start only.
 
-    ``refusal`` says so for each of them, with what to do; it is empty if all had an effect.
+    ``refusal`` gives the reason and the remedy for each of these keys; it is empty without any.
     """
 
     config: C
@@ -40,10 +40,10 @@ def apply_update(
 ) -> ConfigUpdate[C]:
     """Return a configuration with the values of a properties text.
 
-    Keys that keep their value are accepted, too; ``other_values`` are the values of listed keys that ``config`` lacks.
+    A key with its present value is accepted, even if it cannot be changed. ``other_values`` are the values of listed
+    keys that ``config`` does not have.
 
-    Raises ForbiddenKey, PropertiesError, or ValueError for a value that does not fit and for a text that is too long;
-    nothing changes then.
+    Raises ForbiddenKey, PropertiesError, or ValueError for a value that does not fit and for a text that is too long.
     """
     if len(text) > MAX_UPDATE_CHARS:
         raise ValueError(f"the text has {len(text)} characters; at most {MAX_UPDATE_CHARS} are read")
@@ -78,7 +78,7 @@ def _refusal_of(names: tuple[str, ...], declared: set[str]) -> str:
 
 
 def list_values(config: Any, other_values: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Return the properties text of all values of a configuration, sorted by key, with ``other_values`` in between."""
+    """Return the properties text of a configuration's values together with ``other_values``, sorted by key."""
     return format_properties({**other_values, **values_of(config)})
 
 

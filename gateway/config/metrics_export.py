@@ -13,7 +13,7 @@ PUSHING_TYPES = ("OTLP_GRPC", "OTLP_HTTP", "LOG")
 
 @dataclass(frozen=True, slots=True)
 class MetricsExportConfig:
-    """Source: BrokerConfig, 5.4.0. OTLP_HTTP is ours."""
+    """Source: BrokerConfig, 5.4.0, which does not have OTLP_HTTP."""
 
     exporter_type: str = key(
         "metricsExporterType",
@@ -63,10 +63,10 @@ class MetricsExportConfig:
 
     @property
     def pushes(self) -> bool:
-        """Tell whether metrics are pushed, or written to the log, at all."""
+        """True if metrics are pushed or written to the log."""
         return self.exporter_type in PUSHING_TYPES
 
     @property
     def writes_log(self) -> bool:
-        """Tell whether metrics go to the log."""
+        """True if metrics are written to the log."""
         return self.exporter_type == "LOG"

@@ -1,8 +1,8 @@
 """Official keys that this server does not have, with the values that official servers list for them.
 
 Tools read a server's configuration (codes 26 and 319) and expect the official keys in it; `mqadmin exportConfigs`, for
-one, prints `brokerRole`. Where a key could matter, its default says what this server is: a master, without replicas,
-in the default format. `unsupported.py` says why each has no effect.
+example, prints `brokerRole`. Where a key could matter, its default describes this server: a master without replicas, in
+the default format. `unsupported.py` gives the reason why each key has no effect.
 """
 
 import os

@@ -38,7 +38,7 @@ def decode_text(data: bytes) -> str:
 
 
 def parse_properties(text: str) -> list[PropertyLine]:
-    """Return every property in order; of repeated keys the last one counts.
+    """Return every property in the order of the text; of repeated keys the last one counts.
 
     Raises PropertiesError for a malformed unicode escape. Source: java.util.Properties.load.
     """
@@ -86,7 +86,7 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _continues(line: str) -> bool:
-    """Tell whether the line ends with an odd number of backslashes; an even number is escaped backslashes."""
+    """Return True if a line ends with an odd number of backslashes; an even number is escaped backslashes."""
     return (len(line) - len(line.rstrip("\\"))) % 2 == 1
 
 

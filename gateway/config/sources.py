@@ -2,9 +2,9 @@
 
 Later sources win: defaults < files (-c, in the order given) < environment < flags (--set before the named flags).
 
-A key that nobody declares is an error on the command line and in the environment, where only a typing error can be the
-reason: a misspelt flushDiskType would start with weaker durability. Official files may name keys of other versions, so
-there it is a notice, unless the caller is strict.
+An unknown key is an error on the command line and in the environment, where it can only be a typing error: with a
+misspelt flushDiskType the server would start with weaker durability. Official files may contain keys of other versions,
+so there an unknown key is a notice, unless the caller is strict.
 """
 
 import os
@@ -157,7 +157,7 @@ def resolve_key(name: str, scope: str) -> tuple[str, Key] | None:
 
 
 def assemble(role: Role, source_values: Iterable[SourceValue]) -> ServeConfig:
-    """Check the given values, later ones winning, and shape them into one process. Raises ConfigError."""
+    """Check values, of which later ones win, and build the configuration of a process. Raises ConfigError."""
     source_values = list(source_values)
     values: dict[str, dict[str, Value]] = {table: {} for table in TABLES}
     notices: dict[str, None] = {}
@@ -209,7 +209,7 @@ def _parse(key: Key, source_value: SourceValue) -> Value:
 
 
 def _check_contradictions(source_values: Iterable[SourceValue], *, in_memory: bool) -> None:
-    """Refuse flags that cannot both be meant; a file or variable may be overruled by a flag."""
+    """Refuse flags that contradict each other; a flag may overrule a file or a variable."""
     flags = {
         source_value.name.rpartition(".")[2]: source_value
         for source_value in source_values
@@ -224,7 +224,7 @@ def _check_contradictions(source_values: Iterable[SourceValue], *, in_memory: bo
 
 
 def _check_control(role: Role, process: ProcessConfig) -> None:
-    """Refuse the API for tests where it would be of no use, or would put stored messages at risk."""
+    """Refuse the API for tests where it would be useless, or would endanger stored messages."""
     if process.control_port < 0:
         return
     if role != "serve" or not process.memory:
@@ -278,7 +278,7 @@ def nearest_key(name: str) -> str | None:
 
 
 def _brokers(first: BrokerConfig, process: ProcessConfig) -> list[BrokerConfig]:
-    """Return the brokers of one process: names -a, -b, …, ports 10 apart, each its own directory below the root."""
+    """Return the brokers of one process: names -a, -b, …, ports 10 apart, each with a directory below the root."""
     if process.brokers == 1:
         return [first]
     root = first.store.store_path_root_dir

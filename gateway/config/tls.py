@@ -2,7 +2,7 @@
 
 `gateway/runtime/server_tls.py` uses them. Source: TlsSystemConfig and TlsHelper.buildSslContext, 5.4.0. Deviations:
 
-- A configured certificate is used whatever tls.test.mode.enable is.
+- A configured certificate is used even if tls.test.mode.enable is true.
 - A required client certificate is always verified.
 - A namesrv's certificate and name are verified unless tls.client.authServer=false.
 """

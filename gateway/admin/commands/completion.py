@@ -29,7 +29,7 @@ def show(shell: str | None) -> None:
 @completion.command()
 @_SHELL_ARGUMENT
 def install(shell: str | None) -> None:
-    """Write the script to where SHELL finds it, and say what else is to do.
+    """Write the script to the folder where SHELL looks for it, and print what else to do.
 
     bash needs the package bash-completion, which nearly all systems have.
     """

@@ -74,7 +74,7 @@ def consume(
     options = _build_options(read_flags)
     out = sys.stdout.buffer
     printed = 0
-    # The bar would be torn apart by messages on the same terminal, and has no end while messages are followed.
+    # Messages on the same terminal would break the bar, and while messages are followed it has no end.
     shows_bar = not options.follow and not sys.stdout.isatty()
     with connection.open() as client, TopicReader(client, topic, options) as reader:
         total = min(reader.total, count or reader.total)

@@ -1,4 +1,4 @@
-"""The command `rmq-gateway debug`: collects what is needed to find out why a cluster misbehaves."""
+"""The command `rmq-gateway debug`: collects information about a cluster that misbehaves."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ def debug() -> None:
 )
 @cluster_options
 def bundle(connection: ConnectionFlags, file: Path | None, metrics: tuple[str, ...]) -> None:
-    """Write a tar file for those who help: settings, versions, health, topics, groups with lag, statistics.
+    """Write a tar file for support: settings, versions, health, topics, groups with lag, statistics.
 
     It holds no messages and no secrets; its README.txt says what is in it. FILE is
     rmq-gateway-debug-TIME.tar.gz by default, and is never overwritten.

@@ -163,7 +163,7 @@ def resend(
 
 
 def _send_all(resender: Any, letters: list[Any]) -> int:
-    """Send the dead letters and return their number; a failure or Ctrl-C tells where it stopped."""
+    """Send the dead letters and return their number; after a failure or Ctrl-C, print where it stopped."""
     from gateway.admin.errors import AdminError
     from toolkit.progress import show_progress
 

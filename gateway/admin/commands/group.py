@@ -170,8 +170,8 @@ def seek(
 ) -> None:
     """Move the offsets of a group in one topic.
 
-    Shows the plan first, and asks. Members that are online are told by the broker, and continue at the new place
-    within seconds.
+    Shows the plan first, and asks. The broker notifies members that are online; they continue at the new offsets within
+    seconds.
     """
     from gateway.admin.groups import online_members
     from gateway.admin.output import TableColumn, print_rows
@@ -197,7 +197,7 @@ def seek(
         print_rows([move.to_row() for move in moves], columns, output)
         if dry_run:
             return
-        online = f" It has {len(members)} member(s), which are told." if members else ""
+        online = f" It has {len(members)} member(s), which the broker notifies." if members else ""
         confirm(f"Move {name} in {len(moves)} queue(s) of {topic}?{online}", yes)
         apply_seek(client, name, moves, target, is_online=bool(members))
     click.echo(f"Moved {name} in {len(moves)} queue(s) of {topic}.", err=output == "json")

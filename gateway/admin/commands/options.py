@@ -40,7 +40,7 @@ class ClusterCommand(click.Command):
 
 
 class ClusterGroup(click.Group):
-    """A group of such commands."""
+    """A group of commands that ask servers."""
 
     command_class = ClusterCommand
 
@@ -190,7 +190,7 @@ def queues_option(function: Function) -> Function:
 
 
 def parse_place(option: str, text: str) -> tuple[str, int | None]:
-    """Return the place that an option names: "earliest" or "latest", or "" and a time in ms. Raises UsageError."""
+    """Return "earliest" or "latest", or else "" and a time in ms, from an option's text. Raises UsageError."""
     from gateway.admin.consuming import EARLIEST, LATEST
     from toolkit.option_types import PastTimeType
 
@@ -210,12 +210,12 @@ def confirm_option(function: Function) -> Function:
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Ask on the terminal unless --yes is given. A no ends the command; without a terminal --yes is required."""
+    """Ask on the terminal unless --yes is given; a no ends the command. Without a terminal, --yes is required."""
     if yes:
         return
     import sys
 
     if not sys.stdin.isatty():
-        raise click.UsageError(f"{question} Nobody can answer here: pass --yes.")
+        raise click.UsageError(f"{question} There is no terminal to ask on: pass --yes.")
     if not click.confirm(question, err=True):
         raise click.ClickException("Not confirmed; nothing was changed.")

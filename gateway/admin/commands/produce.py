@@ -119,7 +119,7 @@ def produce(
 
 
 def _build_template(flags: dict[str, Any]) -> "ProducedMessage":
-    """Return a message with what flags say about all messages. Raises UsageError."""
+    """Return the message whose fields come from the flags. Raises UsageError."""
     from gateway.admin.producing import ProducedMessage
 
     if sum(flags[name] is not None for name in ("delay", "delay_level", "deliver_at")) > 1:

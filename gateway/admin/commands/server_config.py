@@ -89,9 +89,9 @@ def _print_settings(rows: list[dict[str, Any]], output: str) -> None:
 def set_broker(
     connection: ConnectionFlags, settings: tuple[str, ...], brokers: tuple[str, ...], yes: bool, output: str
 ) -> None:
-    """Change settings of brokers while they run, and show what they have become.
+    """Change settings of brokers while they run, and show their values before and now.
 
-    Ends with 3 if a broker did not take one over.
+    Ends with 3 if a broker did not apply one.
     """
     from gateway.admin.server_config import read_broker_config, update_broker_config
 
@@ -106,9 +106,9 @@ def set_broker(
 @output_options()
 @cluster_options
 def set_namesrv(connection: ConnectionFlags, settings: tuple[str, ...], yes: bool, output: str) -> None:
-    """Change settings of all given namesrvs while they run, and show what they have become.
+    """Change settings of all given namesrvs while they run, and show their values before and now.
 
-    Ends with 3 if a namesrv did not take one over.
+    Ends with 3 if a namesrv did not apply one.
     """
     from gateway.admin.server_config import read_namesrv_config, update_namesrv_config
 

@@ -265,7 +265,7 @@ def alter(
         for row in rows:
             if row["setting"] == "perm":
                 row |= {key: permission_text(row[key]) for key in ("before", "now")}
-    print_rows(rows, columns, output, empty="Everything was as wanted already.")
+    print_rows(rows, columns, output, empty="Nothing changed: the topic had these settings already.")
 
 
 @topic.command()
@@ -282,7 +282,7 @@ def delete(
     with connection.open() as client:
         chosen = client.choose_brokers(brokers, cluster)
         if not yes:
-            client.route(name)  # a misspelt name is found out before the question
+            client.route(name)  # reports a misspelt name before the question
         confirm(f"Delete topic {name} with all its messages on {', '.join(chosen)}?", yes)
         had = delete_topic(client, name, chosen)
     click.echo(

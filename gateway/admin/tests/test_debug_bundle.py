@@ -77,7 +77,7 @@ def test_the_bundle_of_a_cluster(server_with_secrets: LocalServer, tmp_path: Pat
     assert values["runtime/broker-broker-a.json"]["brokerVersionDesc"] == "V5_4_0"
     assert set(values["versions.json"]) == {"rmq-gateway", "python", "platform"}
     assert values["errors.json"] == {
-        "metrics/file____etc_passwd.txt": "file:///etc/passwd is no http address"
+        "metrics/file____etc_passwd.txt": "file:///etc/passwd is not an http address"
     }
     assert b"config/" in files["README.txt"]
     everything = b"\n".join(files.values())

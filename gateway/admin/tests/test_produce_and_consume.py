@@ -187,12 +187,12 @@ def test_follow_until_ctrl_c(server: LocalServer, topic: str) -> None:
         (("produce", "TBW102", "x", "-p", "novalue"), 2, "expected NAME=VALUE"),
         (("produce", "TBW102", "--repeat", "2"), 2, "standard input can be read once only"),
         (("produce", "TBW102", "x", "--deliver-at", "soon"), 2, "neither ms since 1970 nor a time"),
-        (("produce", "TBW102", "x", "-p", "KEYS=a"), 1, 'property "KEYS" is one of the system'),
+        (("produce", "TBW102", "x", "-p", "KEYS=a"), 1, 'property "KEYS" is reserved by the system'),
         (("produce", "TBW102", "x", "--delay", "soon"), 2, "is not a duration"),
         (("produce", "TBW102", "x", "--delay", "5s", "--delay-level", "1"), 2, "only one of"),
         (("produce", "TBW102", "-D", "\\x", "--whole"), 2, "hex digits"),
         (("consume", "no-such-topic"), 1, "does not exist"),
-        (("consume", "TBW102", "-f", "%z"), 2, '--format: "%z" is not a part of a format; known are %s'),
+        (("consume", "TBW102", "-f", "%z"), 2, '--format: "%z" is not a part of a format; expected %s'),
         (("consume", "TBW102", "-f", "%s", "--json"), 2, "either --json or --format"),
         (("consume", "TBW102", "--from", "never"), 2, "--from: 'never' is neither"),
         (("consume", "TBW102", "--queue", "99"), 1, "no such readable queue"),
@@ -208,4 +208,4 @@ def test_a_failure_in_the_middle_tells_how_far_it_came(server: LocalServer, topi
     result = server.invoke("produce", topic, "--json-lines", stdin="\n".join([*good, "bad"]))
     assert result.exit_code == 1
     assert f"200 message(s) were sent to {topic} before this failure" in result.stderr
-    assert "line 251 of the input is no message" in result.stderr
+    assert "line 251 of the input is not a message" in result.stderr

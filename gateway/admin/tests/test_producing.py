@@ -72,7 +72,7 @@ def test_json_lines() -> None:
     ],
 )
 def test_json_lines_that_are_no_messages(line: bytes) -> None:
-    with pytest.raises(InputError, match="line 7 of the input is no message"):
+    with pytest.raises(InputError, match="line 7 of the input is not a message"):
         parse_json_line(line, EMPTY, 7)
 
 

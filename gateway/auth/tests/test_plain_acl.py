@@ -93,7 +93,7 @@ def test_a_changed_file_is_loaded_and_a_broken_one_is_not(file, caplog):
     ("content", "reason"),
     [
         ("accounts: {}", "a list is expected"),
-        ("- nonsense", "neither accounts nor"),
+        ("- nonsense", "expected accounts or"),
         ("accounts: [nonsense]", "each account is a map"),
         ("accounts: [{accessKey: short, secretKey: 12345678}]", "more than 6 characters"),
         (
@@ -148,6 +148,6 @@ def test_address_patterns(pattern, address, expected):
 def test_a_broken_file_is_not_quoted(tmp_path, text):
     file = tmp_path / "plain_acl.yml"
     file.write_text(text)
-    with pytest.raises(PlainAclError, match=r"line \d+, column \d+: this is no YAML") as refused:
+    with pytest.raises(PlainAclError, match=r"line \d+, column \d+: not valid YAML") as refused:
         load_plain_acl(file)
     assert "tell-nobody" not in str(refused.value)
