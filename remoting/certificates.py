@@ -51,7 +51,7 @@ class CertificateAuthority:
     def create(cls, directory: Path, name: str = "ca", *, days: int = 3650) -> "CertificateAuthority":
         """Create an authority as NAME.pem and NAME.key. Raises FileExistsError if there is one."""
         key = ec.generate_private_key(ec.SECP256R1())
-        own = _name(f"{name} (rocketmq-gateway development)")
+        subject = _name(f"{name} (rocketmq-gateway development)")
         signs = {"key_cert_sign": True, "crl_sign": True}
         other_usages = (
             "digital_signature",
@@ -63,7 +63,7 @@ class CertificateAuthority:
             "decipher_only",
         )
         certificate = (
-            _builder(own, own, key, days)
+            _builder(subject, subject, key, days)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(x509.KeyUsage(**dict.fromkeys(other_usages, False), **signs), critical=True)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)

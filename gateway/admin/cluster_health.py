@@ -117,9 +117,9 @@ def check_cluster(client: "AdminClient") -> list[HealthCheck]:
 def _compare_views(views: Mapping[str, ClusterInfo]) -> Iterator[HealthCheck]:
     tables = {
         address: {
-            (name, number): where
+            (name, number): broker_address
             for name, data in view.broker_addr_table.items()
-            for number, where in data.broker_addrs.items()
+            for number, broker_address in data.broker_addrs.items()
         }
         for address, view in views.items()
     }

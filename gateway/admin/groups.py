@@ -230,7 +230,7 @@ def _queue_key(queue: MessageQueue) -> tuple[str, str, int]:
 
 
 def _member_row(member: ConnectedClient, state: ConsumerRunningInfo | None) -> dict[str, Any]:
-    own: list[SubscriptionData] = list(state.subscription_set) if state is not None else []
+    subscriptions: list[SubscriptionData] = list(state.subscription_set) if state is not None else []
     return {
         "client": member.client_id,
         "address": member.client_addr,
@@ -240,7 +240,7 @@ def _member_row(member: ConnectedClient, state: ConsumerRunningInfo | None) -> d
         "queues": len(state.mq_table) + len(state.mq_pop_table) if state is not None else None,
         "subscriptions": {
             subscription.topic: subscription.expression_text
-            for subscription in own
+            for subscription in subscriptions
             if not subscription.topic.startswith(RETRY_PREFIX)
         }
         if state is not None
@@ -345,10 +345,10 @@ def check_group_exists(client: "AdminClient", group: str) -> None:
     """Raise NotFound, with a suggestion, for a group that no broker knows."""
     groups = group_names(client, all_kinds=True)
     if group not in groups:
-        near = suggest_name(group, groups, list_all=False)
+        suggestion = suggest_name(group, groups, list_all=False)
         raise NotFound(
-            f'group "{group}" does not exist{near}'
-            + ("" if near else '. See the names with "rmq-gateway group list".')
+            f'group "{group}" does not exist{suggestion}'
+            + ("" if suggestion else '. See the names with "rmq-gateway group list".')
         )
 
 
@@ -403,13 +403,13 @@ def find_inconsistencies(members: Mapping[str, Iterable[SubscriptionData]]) -> l
         for client, subscriptions in sorted(members.items())
     }
     inconsistencies = []
-    for topic in sorted({topic for held in by_client.values() for topic in held}):
+    for topic in sorted({topic for by_topic in by_client.values() for topic in by_topic}):
         variants: dict[Any, dict[str, Any]] = {}
         for client, by_topic in by_client.items():
             # Compared by what is selected, not by its text: "a||b" and "b || a" are the same.
-            own = by_topic.get(topic)
-            key = own.selection if own is not None else None
-            text = own.expression_text if own is not None else NOT_SUBSCRIBED
+            subscription = by_topic.get(topic)
+            key = subscription.selection if subscription is not None else None
+            text = subscription.expression_text if subscription is not None else NOT_SUBSCRIBED
             variants.setdefault(key, {"subscription": text, "clients": []})["clients"].append(client)
         if len(variants) > 1:
             inconsistencies.append({"topic": topic, "subscriptions": list(variants.values())})

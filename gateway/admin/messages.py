@@ -18,13 +18,13 @@ from toolkit.progress import show_progress
 if TYPE_CHECKING:
     from gateway.admin.client import AdminClient
 
-Found = tuple[Message, str]
+LocatedMessage = tuple[Message, str]
 """A message and the name of its broker."""
-MAX_FOUND: Final = 64
+MAX_MATCHES: Final = 64
 MAX_TIME_MS: Final = 2**63 - 1
 
 
-def get_message(client: "AdminClient", topic: str, message_id: str) -> list[Found]:
+def get_message(client: "AdminClient", topic: str, message_id: str) -> list[LocatedMessage]:
     """Return the messages with an id: a broker's id names one message, a producer's id also its copies."""
     route = client.route(topic)
     addresses = {
@@ -61,8 +61,8 @@ def find_by_key(
     is_unique: bool = False,
     begin_ms: int = 0,
     end_ms: int = MAX_TIME_MS,
-    count: int = MAX_FOUND,
-) -> list[Found]:
+    count: int = MAX_MATCHES,
+) -> list[LocatedMessage]:
     """Return the newest messages with a key, ordered by time.
 
     Keys are compared here as well, because brokers compare only their hashes.
@@ -76,7 +76,7 @@ def find_by_key(
         unique_key_query=is_unique or None,
     )
 
-    def query(broker: str) -> list[Found]:
+    def query(broker: str) -> list[LocatedMessage]:
         try:
             body = client.ask_broker(broker, request).body
         except Refused as refused:
@@ -91,15 +91,17 @@ def find_by_key(
         if queue_data.broker_name in client.masters
     ]
     candidates = [candidate for part in client.map_brokers(brokers, query) for candidate in part]
-    fitting = [
+    matches = [
         (message, broker)
         for message, broker in candidates
         if message.topic == topic and (message.unique_key == key if is_unique else key in message.keys)
     ]
-    return sorted(fitting, key=lambda item: item[0].store_timestamp)[-count:]
+    return sorted(matches, key=lambda item: item[0].store_timestamp)[-count:]
 
 
-def get_at_offset(client: "AdminClient", topic: str, broker: str, queue_id: int, offset: int) -> list[Found]:
+def get_at_offset(
+    client: "AdminClient", topic: str, broker: str, queue_id: int, offset: int
+) -> list[LocatedMessage]:
     """Return the message at an offset of a queue, or an empty list."""
     position = QueuePosition(topic, broker, queue_id, offset, None)
     messages = position.accept(client.ask_broker(broker, position.pull_request(ReadOptions(), 0)))
@@ -108,7 +110,7 @@ def get_at_offset(client: "AdminClient", topic: str, broker: str, queue_id: int,
 
 def find_by_time(
     client: "AdminClient", topic: str, begin_ms: int, end_ms: int | None, count: int
-) -> Iterator[Found]:
+) -> Iterator[LocatedMessage]:
     """Yield at most ``count`` messages stored in [begin, end), those of a queue in order; None stands for no end."""
     number = 0
     options = ReadOptions(start="", start_ms=begin_ms, end_ms=end_ms)

@@ -150,22 +150,22 @@ class TopicSender:
             yield SentMessage(self._topic, broker, reply, unique_key)
 
     def _choose_queue(self, message: ProducedMessage) -> tuple[str, int]:
-        fitting = self._queues
+        candidates = self._queues
         if message.queue is not None or message.broker:
-            fitting = [
+            candidates = [
                 (broker, queue)
-                for broker, queue in fitting
+                for broker, queue in candidates
                 if (not message.broker or broker == message.broker)
                 and (message.queue is None or queue == message.queue)
             ]
-            if not fitting:
+            if not candidates:
                 queue_text = f"queue {message.queue}" if message.queue is not None else "writable queue"
-                where = f" on {message.broker}" if message.broker else ""
-                raise AdminError(f'topic "{self._topic}" has no {queue_text}{where}')
+                broker_text = f" on {message.broker}" if message.broker else ""
+                raise AdminError(f'topic "{self._topic}" has no {queue_text}{broker_text}')
         if message.sharding_key:
-            return fitting[java_hash(message.sharding_key) % len(fitting)]
+            return candidates[java_hash(message.sharding_key) % len(candidates)]
         self._turn += 1
-        return fitting[self._turn % len(fitting)]
+        return candidates[self._turn % len(candidates)]
 
     def _request(self, message: ProducedMessage, broker: str, queue: int) -> tuple[str, SendMessageV2]:
         now_ms = round(time.time() * 1000)

@@ -129,9 +129,9 @@ def load_settings(
     from_environment = _values_of_environment(environment)
     name = named or environment.get(PROFILE_VARIABLE)
     table = _find_profile(file, name, is_file_named)
-    where = f"{file}: [{name or DEFAULT_PROFILE}]"
+    location = f"{file}: [{name or DEFAULT_PROFILE}]"
     if table:
-        _check_profile(table, where)
+        _check_profile(table, location)
     layers = [from_environment, table] if named else [table, from_environment]
     merged: dict[str, Any] = {}
     for layer in (*layers, flag_values):
@@ -165,14 +165,14 @@ def _find_profile(file: Path, name: str | None, is_file_named: bool) -> dict[str
     return {}
 
 
-def _check_profile(table: dict[str, Any], where: str) -> None:
+def _check_profile(table: dict[str, Any], location: str) -> None:
     """Check one table by itself, so that an error names the file. A text stands for a list of one address."""
     if isinstance(table.get("namesrv"), str):
         table["namesrv"] = split_addresses(table["namesrv"])
     try:
         load_table(ConnectionSettings, table)
     except SettingsError as error:
-        raise SettingsError(f"{where} {error}") from None
+        raise SettingsError(f"{location} {error}") from None
 
 
 def _values_of_environment(environment: Mapping[str, str]) -> dict[str, Any]:

@@ -73,8 +73,8 @@ def list_topics(
     for name in sorted(set(listed)):
         kind = classify_topic(name, names)
         if fnmatchcase(name, pattern) and (all_kinds or kind == USER):
-            held = {broker: table[name] for broker, table in configs.items() if name in table}
-            rows.append(_topic_row(name, kind, held))
+            topic_configs = {broker: table[name] for broker, table in configs.items() if name in table}
+            rows.append(_topic_row(name, kind, topic_configs))
     return rows
 
 
@@ -89,14 +89,14 @@ def _configs_of_brokers(client: "AdminClient") -> dict[str, dict[str, TopicConfi
     return dict(zip(brokers, client.map_brokers(brokers, read), strict=True))
 
 
-def _topic_row(name: str, kind: str, held: Mapping[str, TopicConfig]) -> dict[str, Any]:
-    configs = list(held.values())
+def _topic_row(name: str, kind: str, configs_by_broker: Mapping[str, TopicConfig]) -> dict[str, Any]:
+    configs = list(configs_by_broker.values())
     attributes = {key: value for config in configs for key, value in attributes_of(config).items()}
     return {
         "topic": name,
         "kind": kind,
         "type": attributes.pop(MESSAGE_TYPE, None),
-        "brokers": sorted(held),
+        "brokers": sorted(configs_by_broker),
         "readQueues": sum(config.read_queue_nums for config in configs),
         "writeQueues": sum(config.write_queue_nums for config in configs),
         "permission": "/".join(sorted({permission_text(config.perm) for config in configs})) or None,

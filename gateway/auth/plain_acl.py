@@ -134,49 +134,49 @@ def load_plain_acl(file: Path) -> PlainAcl:
     return PlainAcl(accounts, tuple(str(white_address) for white_address in addresses if white_address))
 
 
-def _list(value: Any, where: str) -> list[Any]:
+def _list(value: Any, location: str) -> list[Any]:
     if value is None:
         return []
     if not isinstance(value, list):
-        raise PlainAclError(f"{where}: a list is expected")
+        raise PlainAclError(f"{location}: a list is expected")
     return value
 
 
-def _parse_account(value: Any, where: str) -> PlainAccount:
+def _parse_account(value: Any, location: str) -> PlainAccount:
     if not isinstance(value, dict):
-        raise PlainAclError(f"{where}: each account is a map")
+        raise PlainAclError(f"{location}: each account is a map")
     access_key, secret_key = (str(value.get(name) or "") for name in ("accessKey", "secretKey"))
     if len(access_key) <= MIN_SECRET_CHARS or len(secret_key) <= MIN_SECRET_CHARS:
         raise PlainAclError(
-            f"{where}: accessKey={access_key} and its secretKey must have more than {MIN_SECRET_CHARS} characters"
+            f"{location}: accessKey={access_key} and its secretKey must have more than {MIN_SECRET_CHARS} characters"
         )
-    where = f"{where}: {access_key}"
+    location = f"{location}: {access_key}"
     return PlainAccount(
         access_key,
         secret_key,
         str(value.get("whiteRemoteAddress") or ""),
         value.get("admin") is True,
-        _checked_permission(value.get("defaultTopicPerm"), where),
-        _checked_permission(value.get("defaultGroupPerm"), where),
-        _parse_permissions(value.get("topicPerms"), where),
-        _parse_permissions(value.get("groupPerms"), where),
+        _checked_permission(value.get("defaultTopicPerm"), location),
+        _checked_permission(value.get("defaultGroupPerm"), location),
+        _parse_permissions(value.get("topicPerms"), location),
+        _parse_permissions(value.get("groupPerms"), location),
     )
 
 
-def _checked_permission(value: Any, where: str) -> str:
+def _checked_permission(value: Any, location: str) -> str:
     text = "" if value is None else str(value).replace(" ", "")
     if text and text not in ("DENY", "PUB", "SUB", "PUB|SUB", "SUB|PUB"):
-        raise PlainAclError(f"{where}: invalid permission {text} (expected DENY, PUB, SUB or PUB|SUB)")
+        raise PlainAclError(f"{location}: invalid permission {text} (expected DENY, PUB, SUB or PUB|SUB)")
     return text
 
 
-def _parse_permissions(value: Any, where: str) -> tuple[tuple[str, str], ...]:
+def _parse_permissions(value: Any, location: str) -> tuple[tuple[str, str], ...]:
     permissions = []
-    for entry in _list(value, where):
+    for entry in _list(value, location):
         name, separator, permission = str(entry).partition("=")
         if not separator or not name.strip():
-            raise PlainAclError(f"{where}: {entry} is not NAME=PERMISSION")
-        permissions.append((name.strip(), _checked_permission(permission, where)))
+            raise PlainAclError(f"{location}: {entry} is not NAME=PERMISSION")
+        permissions.append((name.strip(), _checked_permission(permission, location)))
     return tuple(permissions)
 
 

@@ -76,8 +76,8 @@ def _network(text: str) -> Network | None:
 
 def is_in_range(address: str, range_text: str) -> bool:
     """Return True if an address lies in a range such as 10.0.0.0/8; a single address is a range of one."""
-    network, own = _network(range_text), _network(address)
-    return network is not None and own is not None and own.version == network.version and own[0] in network
+    network, host = _network(range_text), _network(address)
+    return network is not None and host is not None and host.version == network.version and host[0] in network
 
 
 @dataclass(frozen=True, slots=True)

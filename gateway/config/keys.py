@@ -128,6 +128,6 @@ def with_values(config: C, values: Mapping[str, Value]) -> C:
     for name, value in values.items():
         part, _, attribute = table[name].attribute.rpartition(".")
         changes.setdefault(part, {})[attribute] = value
-    own: dict[str, Any] = dict(changes.pop("", {}))
-    own |= {part: replace(getattr(config, part), **changed) for part, changed in changes.items()}
-    return cast(C, replace(cast(Any, config), **own))
+    own_changes: dict[str, Any] = dict(changes.pop("", {}))
+    own_changes |= {part: replace(getattr(config, part), **changed) for part, changed in changes.items()}
+    return cast(C, replace(cast(Any, config), **own_changes))

@@ -262,9 +262,9 @@ def _notice_of_unknown(source_value: SourceValue) -> str:
     reason = reason_for(source_value.name)
     if reason is not None:
         return f"{source_value.origin}: {source_value.name} {reason}"
-    near = nearest_key(source_value.name)
+    suggestion = nearest_key(source_value.name)
     return f"{source_value.origin}: unknown key {source_value.name}" + (
-        f"; did you mean {near}?" if near else ""
+        f"; did you mean {suggestion}?" if suggestion else ""
     )
 
 

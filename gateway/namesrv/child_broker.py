@@ -56,13 +56,15 @@ class ChildBroker:
         if (registration.broker_name, registration.broker_id) != (self._broker_name, self._broker_id):
             raise refused(f"this channel belongs to {self._broker_name} with broker id {self._broker_id}")
         missing = self._routes.missing_topics(registration.broker_name, registration.queues)
-        news = {
+        changed_queues = {
             topic: queues
             for topic, queues in registration.queues.items()
             if topic in missing or queues != self._registered.get(topic)
         }
         self._registered = registration.queues
-        self._routes.register_local(replace(registration, queues=news, ha_address=""), registration.queues)
+        self._routes.register_local(
+            replace(registration, queues=changed_queues, ha_address=""), registration.queues
+        )
         self.registered.set()
 
     def unregister(self) -> None:

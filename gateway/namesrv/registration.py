@@ -70,9 +70,9 @@ def read_registration(request: RegisterBroker, zone: str | None, limits: Namesrv
     check_name("broker name", request.broker_name)
     check_name("cluster name", request.cluster_name)
     check_address(request.broker_addr)
-    for what, text in (("HA address", request.ha_server_addr), ("zone name", zone)):
+    for label, text in (("HA address", request.ha_server_addr), ("zone name", zone)):
         if text:
-            check_name(what, text)
+            check_name(label, text)
     if request.broker_id < 0:
         raise refused(f"the broker id {request.broker_id} is negative")
     body = _read_body(request, limits)
@@ -106,7 +106,7 @@ def _read_body(request: RegisterBroker, limits: NamesrvLimits) -> RegisterBroker
             max_topics=limits.max_topics_per_broker,
         )
     except RegistrationTooLarge as error:
-        key = "maxRegistrationBytes" if error.what == "bytes" else "maxTopicsPerBroker"
+        key = "maxRegistrationBytes" if error.unit == "bytes" else "maxTopicsPerBroker"
         raise refused(f"{error}: raise {key}, or delete topics") from error
 
 
@@ -158,13 +158,13 @@ def _checked_mappings(
     mappings = {}
     for topic, mapping in mappings_by_topic.items():
         check_name("topic name", topic)
-        for what, text in (
+        for label, text in (
             ("broker name", mapping.bname),
             ("topic name", mapping.topic),
             ("scope", mapping.scope),
         ):
             if text:
-                check_name(what, text)
+                check_name(label, text)
         if len(mapping.curr_id_map) > MAX_QUEUES:
             raise refused(f"the static topic {quoted(topic)} has more than {MAX_QUEUES} queues")
         mappings[topic] = mapping
@@ -181,14 +181,14 @@ def _checked_filter_servers(servers: Iterable[str]) -> list[str]:
     return names
 
 
-def check_name(what: str, text: str) -> None:
+def check_name(label: str, text: str) -> None:
     """Raise RequestError unless the text can be a name: printable, not blank, and not too long."""
     if not text.strip():
-        raise refused(f"the {what} is blank")
+        raise refused(f"the {label} is blank")
     if len(text) > MAX_NAME_CHARS:
-        raise refused(f"the {what} {quoted(text)} is longer than {MAX_NAME_CHARS} characters")
+        raise refused(f"the {label} {quoted(text)} is longer than {MAX_NAME_CHARS} characters")
     if not text.isprintable():
-        raise refused(f"the {what} {quoted(text)!a} has characters that cannot be printed")
+        raise refused(f"the {label} {quoted(text)!a} has characters that cannot be printed")
 
 
 def check_address(address: str) -> None:

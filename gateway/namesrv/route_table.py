@@ -527,7 +527,9 @@ class RouteTable:
     def topics_of_cluster(self, cluster: str) -> TopicList:
         names = self._clusters().get(cluster, {}).keys()
         return TopicList(
-            topic_list=[topic for topic, held in self._topics.items() if not held.keys().isdisjoint(names)]
+            topic_list=[
+                topic for topic, holders in self._topics.items() if not holders.keys().isdisjoint(names)
+            ]
         )
 
     def system_topics(self, local_host: str) -> TopicList:

@@ -27,12 +27,14 @@ class ListenTls:
     client_required: bool = setting(False, "refuse clients without a certificate")
 
 
-def listener_acceptor(settings: ListenTls, where: str = "listen.tls") -> TlsAcceptor:
+def listener_acceptor(settings: ListenTls, table_name: str = "listen.tls") -> TlsAcceptor:
     """Return the acceptor of a listener's connections. Raises SettingsError."""
     mode = TlsMode(settings.mode)
     if not settings.certificate:
         if mode is not TlsMode.DISABLED and (settings.client_ca or settings.client_required):
-            raise SettingsError(f"{where}: certificate must be set when clients' certificates are verified")
+            raise SettingsError(
+                f"{table_name}: certificate must be set when clients' certificates are verified"
+            )
         return TlsAcceptor(mode, self_signed_context)
     try:
         return TlsAcceptor.of_files(
@@ -44,4 +46,4 @@ def listener_acceptor(settings: ListenTls, where: str = "listen.tls") -> TlsAcce
             client_required=settings.client_required,
         )
     except (OSError, ValueError) as error:
-        raise SettingsError(f"{where}: {error}") from error
+        raise SettingsError(f"{table_name}: {error}") from error

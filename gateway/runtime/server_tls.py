@@ -52,9 +52,9 @@ def _build_acceptor(
 ) -> TlsAcceptor:
     if not config.certificate:
         if not config.test_mode or verifies:
-            what = "clients are verified" if verifies else "tls.test.mode.enable=false"
+            condition = "clients are verified" if verifies else "tls.test.mode.enable=false"
             raise TlsError(
-                f"tls.server.certPath is not set, although {what}. Set it and tls.server.keyPath "
+                f"tls.server.certPath is not set, although {condition}. Set it and tls.server.keyPath "
                 "(`rmq-gateway cert` creates both for development), or tls.server.mode=disabled"
             )
         return TlsAcceptor(mode, self_signed_context, (), max_first_byte_wait_s, protocols)

@@ -23,14 +23,18 @@ def absolute_path(path: str) -> str:
 
 
 class StateFile:
-    """A state file. `what` names its content in error messages. Without a path nothing is read or written."""
+    """A state file. `content_name` names its content in error messages. Without a path nothing is read or written."""
 
     def __init__(
-        self, files: SmallFiles, path: str, what: str, run_blocking: RunBlocking = trio.to_thread.run_sync
+        self,
+        files: SmallFiles,
+        path: str,
+        content_name: str,
+        run_blocking: RunBlocking = trio.to_thread.run_sync,
     ) -> None:
         self._files = files
         self._run_blocking = run_blocking
-        self._what = what
+        self._content_name = content_name
         self.path = path
 
     def read(self, parse: Callable[[Any], State]) -> State | None:
@@ -45,7 +49,7 @@ class StateFile:
             return parse(value)
         except (AttributeError, KeyError, TypeError, ValueError) as problem:
             name = os.path.basename(self.path)
-            raise SettingsError(f"{name}: {self._what} cannot be read: {problem}") from problem
+            raise SettingsError(f"{name}: {self._content_name} cannot be read: {problem}") from problem
 
     async def write(self, **content: Any) -> None:
         """Replace the file: after a crash it holds the old content or the new. Raises OSError, StoreFull.

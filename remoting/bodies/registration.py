@@ -26,14 +26,14 @@ _LENGTH = struct.Struct(">i")
 
 
 class RegistrationTooLarge(ValueError):
-    """A registration above a limit. ``what`` names what there is too much of: bytes, topics, static topics or values.
+    """A registration above a limit. ``unit`` is what is limited: bytes, topics, static topics or values.
 
     Values are those of JSON; their limit is a multiple of the limit of topics.
     """
 
-    def __init__(self, what: str, limit: int) -> None:
-        super().__init__(f"the registration has more than {limit} {what}")
-        self.what = what
+    def __init__(self, unit: str, limit: int) -> None:
+        super().__init__(f"the registration has more than {limit} {unit}")
+        self.unit = unit
 
 
 class RegisterBrokerBody(JsonBody):
@@ -91,12 +91,12 @@ class RegisterBrokerBody(JsonBody):
             raise RequestError(ResponseCode.SYSTEM_ERROR, remark) from error
         wrapper = value.get("topicConfigSerializeWrapper") if isinstance(value, dict) else None
         if isinstance(wrapper, dict):
-            for key, what in (
+            for key, unit in (
                 ("topicConfigTable", "topics"),
                 ("topicQueueMappingInfoMap", "static topics"),
             ):
                 table = wrapper.get(key)
-                _check_count(len(table) if isinstance(table, dict) else 0, what, max_topics)
+                _check_count(len(table) if isinstance(table, dict) else 0, unit, max_topics)
         return cls.from_value(value)
 
     @classmethod
@@ -168,9 +168,9 @@ def _max_values(max_topics: int) -> int:
     return MAX_VALUES + VALUES_PER_TOPIC * max_topics
 
 
-def _check_count(count: int, what: str, limit: int) -> int:
+def _check_count(count: int, unit: str, limit: int) -> int:
     if count > limit:
-        raise RegistrationTooLarge(what, limit)
+        raise RegistrationTooLarge(unit, limit)
     return count
 
 

@@ -74,7 +74,7 @@ def test_damage_is_refused(data: bytes) -> None:
 def test_a_registration_that_inflates_without_end_is_refused() -> None:
     with pytest.raises(RegistrationTooLarge, match="more than 1000 bytes") as error:
         RegisterBrokerBody.decode(zlib.compress(bytes(100_000)), compressed=True, max_bytes=1000)
-    assert error.value.what == "bytes"
+    assert error.value.unit == "bytes"
 
 
 @pytest.mark.parametrize("compressed", [False, True])

@@ -15,7 +15,7 @@ from toolkit.exit_codes import ExitCode
 from toolkit.option_types import PastTimeType
 
 if TYPE_CHECKING:
-    from gateway.admin.messages import Found
+    from gateway.admin.messages import LocatedMessage
 
 
 @click.group(cls=ClusterGroup)
@@ -65,7 +65,9 @@ def get(
     _print_messages(messages, groups, output)
 
 
-def _print_messages(messages: "list[Found]", groups: list[list[dict[str, Any]]], output: str) -> None:
+def _print_messages(
+    messages: "list[LocatedMessage]", groups: list[list[dict[str, Any]]], output: str
+) -> None:
     from gateway.admin.formats import to_json_value
     from gateway.admin.output import TableColumn, print_facts, print_json, print_table
 
