@@ -20,7 +20,7 @@ from compat_tests.malformed.valid_requests import (
     UNRECORDED_BROKER_CODES,
 )
 from compat_tests.mqadmin.recording import read_recording as read_output
-from gateway.broker.processors import all_routes
+from gateway.broker.processors import all_handlers
 from gateway.namesrv.processors import handlers as namesrv_handlers
 from remoting.requests.replication import PRIVATE_CODES
 
@@ -74,7 +74,7 @@ OTHER_REFUSALS: Final[Mapping[int, str]] = {
     318: "updateNamesrvConfig of a closed key",
 }
 """Refusals in the recording of mqadmin."""
-SERVED: Final = {"broker": all_routes().request_codes(), "namesrv": namesrv_handlers.request_codes()}
+SERVED: Final = {"broker": all_handlers().request_codes(), "namesrv": namesrv_handlers.request_codes()}
 RECORDED: Final = {"broker": BROKER_CODES, "namesrv": NAMESRV_CODES}
 BOTH: Final = [(server, code) for server in SERVED for code in RECORDED[server] if code in SERVED[server]]
 

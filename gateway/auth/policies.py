@@ -56,9 +56,7 @@ class PolicyEntry:
         """Return True if the entry is about one of the actions, and about this address."""
         if Action.ALL not in self.actions and self.actions.isdisjoint(actions):
             return False
-        return not self.source_ips or any(
-            is_in_range(source_ip, source_range) for source_range in self.source_ips
-        )
+        return not self.source_ips or any(is_in_range(source_ip, source) for source in self.source_ips)
 
     def __str__(self) -> str:
         actions = ",".join(sorted(action.value for action in self.actions))

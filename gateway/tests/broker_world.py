@@ -10,7 +10,7 @@ from codec.command import Command, decode_frame
 from codec.message import Message, decode_message
 from gateway.broker.assembly.build import build_broker
 from gateway.broker.messages.message_writer import NewMessage
-from gateway.broker.processors import all_routes
+from gateway.broker.processors import all_handlers
 from gateway.tests.broker_fakes import FakeClock, FakeConnection, run_inline
 from gateway.tests.configs import broker_config
 from remoting.bodies.heartbeat import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
@@ -42,7 +42,7 @@ class World:
             port=lambda: 10911,
             files=self.files,
         )
-        self.handlers = all_routes().bind(self.broker)
+        self.handlers = all_handlers().bind(self.broker)
         self.connection = FakeConnection()
 
     def ask(

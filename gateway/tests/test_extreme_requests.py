@@ -18,7 +18,7 @@ from codec.command import Command, encode_response
 from codec.ids import decode_message_id
 from codec.java_numbers import I32
 from codec.message import decode_message
-from gateway.broker.processors import all_routes
+from gateway.broker.processors import all_handlers
 from gateway.namesrv.processors import handlers as namesrv_handlers
 from gateway.tests.cluster import NAMESRV, Cluster, Node, bodies, message, pull, simulated
 from gateway.tests.extreme_values import (
@@ -189,7 +189,7 @@ def name_of(code: int) -> str:
     return REQUESTS[code].__name__
 
 
-ALL_CODES = sorted(all_routes().request_codes())
+ALL_CODES = sorted(all_handlers().request_codes())
 
 
 @pytest.mark.parametrize("code", ALL_CODES, ids=name_of)

@@ -14,7 +14,7 @@ from gateway.broker.consumers.broadcast_offsets import SCAN_INTERVAL_S
 from gateway.broker.delayed.timer_task import TimerTask, save_timers
 from gateway.broker.limits.go_away import GoAway
 from gateway.broker.messages.index_builder import IndexBuilder
-from gateway.broker.processors import all_routes
+from gateway.broker.processors import all_handlers
 from gateway.broker.processors.turns import run_in_slices
 from gateway.broker.statistics.traffic_rates import SAMPLE_INTERVAL_S
 from gateway.broker.topics.topic_table import SAVE_INTERVAL_S
@@ -55,7 +55,7 @@ class BrokerService:
         self.broker = broker
         self._run_blocking = run_blocking
         self._drain_s = server_limits.max_drain_s
-        self.handlers: dict[int, Handler] = all_routes().bind(broker, guard.observed)
+        self.handlers: dict[int, Handler] = all_handlers().bind(broker, guard.observed)
         broker.flow_control.guard_handlers(
             self.handlers,
             reactor.seconds_since_readable if reactor else lambda: 0.0,

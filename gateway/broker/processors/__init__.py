@@ -1,4 +1,4 @@
-"""Request handlers of a broker: one module per area, combined by `all_routes`."""
+"""Request handlers of a broker: one module per area, combined by `all_handlers`."""
 
 from gateway.broker.broker import Broker
 from gateway.broker.processors import (
@@ -27,7 +27,7 @@ from gateway.broker.processors import (
 from remoting.handler_table import HandlerTable
 
 
-def all_routes() -> HandlerTable[Broker]:
+def all_handlers() -> HandlerTable[Broker]:
     """Return every handler of a broker."""
     areas = (
         accounts,
@@ -52,4 +52,4 @@ def all_routes() -> HandlerTable[Broker]:
         topics,
         transactions,
     )
-    return HandlerTable[Broker]().include(*(area.routes for area in areas))
+    return HandlerTable[Broker]().include(*(area.handlers for area in areas))

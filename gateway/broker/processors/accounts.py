@@ -35,7 +35,7 @@ from remoting.requests.auth import (
     AuthUpdateUser,
 )
 
-routes: HandlerTable[Broker] = HandlerTable()
+handlers: HandlerTable[Broker] = HandlerTable()
 
 MASKED_PASSWORD: Final = "******"
 """Stands for a password in answers. It is no password: `copyUser` of the admin tool would make it one."""
@@ -70,7 +70,7 @@ def _is_super(info: UserInfo) -> bool:
     return (info.user_type or "").lower() == "super"
 
 
-@AuthCreateUser.on(routes)
+@AuthCreateUser.on(handlers)
 async def create_user(broker: Broker, request: AuthCreateUser, call: Call) -> None:
     accounts, info = _accounts(broker), _checked_user(request.data, request.username)
     sender = _sender(accounts, call)
@@ -81,7 +81,7 @@ async def create_user(broker: Broker, request: AuthCreateUser, call: Call) -> No
     await accounts.save()
 
 
-@AuthUpdateUser.on(routes)
+@AuthUpdateUser.on(handlers)
 async def update_user(broker: Broker, request: AuthUpdateUser, call: Call) -> None:
     accounts, info = _accounts(broker), _checked_user(request.data, request.username)
     sender, old = _sender(accounts, call), accounts.users.get(info.username or "")
@@ -95,7 +95,7 @@ async def update_user(broker: Broker, request: AuthUpdateUser, call: Call) -> No
     await accounts.save()
 
 
-@AuthDeleteUser.on(routes)
+@AuthDeleteUser.on(handlers)
 async def delete_user(broker: Broker, request: AuthDeleteUser, call: Call) -> None:
     """Delete a user with its policies; one that does not exist is no error."""
     accounts, name = _accounts(broker), request.username or ""
@@ -120,7 +120,7 @@ def _describe_user(user: User) -> UserInfo:
     )
 
 
-@AuthGetUser.on(routes)
+@AuthGetUser.on(handlers)
 def get_user(broker: Broker, request: AuthGetUser) -> AuthGetUserReply:
     accounts = _accounts(broker)
     if not (request.username or "").strip():
@@ -129,7 +129,7 @@ def get_user(broker: Broker, request: AuthGetUser) -> AuthGetUserReply:
     return AuthGetUserReply(data=None if user is None else _describe_user(user))
 
 
-@AuthListUser.on(routes)
+@AuthListUser.on(handlers)
 def list_users(broker: Broker, request: AuthListUser) -> Header:
     """List users whose name contains the filter; no body if there are none."""
     wanted = (request.filter or "").strip()
@@ -140,12 +140,12 @@ def list_users(broker: Broker, request: AuthListUser) -> Header:
     return reply
 
 
-@AuthCreateAcl.on(routes)
+@AuthCreateAcl.on(handlers)
 async def create_acl(broker: Broker, request: AuthCreateAcl) -> None:
     await _put_acl(broker, request)
 
 
-@AuthUpdateAcl.on(routes)
+@AuthUpdateAcl.on(handlers)
 async def update_acl(broker: Broker, request: AuthUpdateAcl) -> None:
     """Do the same as to create: entries are added, or replaced where there is one for the resource."""
     await _put_acl(broker, request)
@@ -163,7 +163,7 @@ async def _put_acl(broker: Broker, request: AuthCreateAcl | AuthUpdateAcl) -> No
     await accounts.save()
 
 
-@AuthDeleteAcl.on(routes)
+@AuthDeleteAcl.on(handlers)
 async def delete_acl(broker: Broker, request: AuthDeleteAcl) -> None:
     """Delete the entry for a resource of a policy (by default the custom one), or all policies of a user."""
     accounts = _accounts(broker)
@@ -180,7 +180,7 @@ async def delete_acl(broker: Broker, request: AuthDeleteAcl) -> None:
     await accounts.save()
 
 
-@AuthGetAcl.on(routes)
+@AuthGetAcl.on(handlers)
 def get_acl(broker: Broker, request: AuthGetAcl) -> AuthGetAclReply:
     accounts = _accounts(broker)
     user = user_of_subject(request.subject)
@@ -191,7 +191,7 @@ def get_acl(broker: Broker, request: AuthGetAcl) -> AuthGetAclReply:
     return AuthGetAclReply(data=describe_policies(SUBJECT_PREFIX + user, accounts.policy_table.get(user)))
 
 
-@AuthListAcl.on(routes)
+@AuthListAcl.on(handlers)
 def list_acls(broker: Broker, request: AuthListAcl) -> Header:
     """List policies of subjects that contain one filter, with the entries for resources that contain the other."""
     subject_filter = (request.subject_filter or "").strip()

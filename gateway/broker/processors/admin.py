@@ -46,7 +46,7 @@ from remoting.requests.admin import (
 from remoting.requests.ha import GetBrokerEpochCache, GetBrokerHaStatus, GetBrokerHaStatusReply
 from remoting.requests.query import ViewBrokerStatsData, ViewBrokerStatsDataReply
 
-routes: HandlerTable[Broker] = HandlerTable()
+handlers: HandlerTable[Broker] = HandlerTable()
 
 UNCHANGEABLE_KEYS: Final = frozenset({"brokerConfigPath", "rocketmqHome", "configBlackList"})
 """Source: AdminBrokerProcessor.initConfigBlackList, 5.4.0."""
@@ -89,7 +89,7 @@ QUEUE_CAPACITIES: Final = {
 ZERO_RATES: Final = ("putLatency99", "putLatency999")
 
 
-@GetBrokerConfig.on(routes)
+@GetBrokerConfig.on(handlers)
 def get_broker_config(broker: Broker, request: GetBrokerConfig) -> GetBrokerConfigReply:
     """Return all settings as properties text. Source: AdminBrokerProcessor.getBrokerConfig, 5.4.0.
 
@@ -111,7 +111,7 @@ def _listed_besides(broker: Broker) -> dict[str, str]:
     }
 
 
-@UpdateBrokerConfig.on(routes)
+@UpdateBrokerConfig.on(handlers)
 async def update_broker_config(broker: Broker, request: UpdateBrokerConfig) -> None:
     """Change settings until the next start. Source: AdminBrokerProcessor.updateBrokerConfig, 5.4.0.
 
@@ -176,7 +176,7 @@ def _checked_update(broker: Broker, text: str) -> BrokerConfig:
     return update.config
 
 
-@GetBrokerRuntimeInfo.on(routes)
+@GetBrokerRuntimeInfo.on(handlers)
 def get_runtime_info(broker: Broker, request: GetBrokerRuntimeInfo) -> GetBrokerRuntimeInfoReply:
     """Return the metrics that the mqadmin commands brokerStatus and clusterList show.
     Source: AdminBrokerProcessor.prepareRuntimeInfo, 5.4.0.
@@ -287,21 +287,21 @@ def _describe_timers(broker: Broker) -> dict[str, str]:
     }
 
 
-@DeleteExpiredCommitlog.on(routes)
+@DeleteExpiredCommitlog.on(handlers)
 async def delete_expired_commit_log(broker: Broker, request: DeleteExpiredCommitlog) -> None:
     """Delete files past their retention now. Source: AdminBrokerProcessor.deleteExpiredCommitLog, 5.4.0."""
     broker.store.delete_expired_log_files(manual=True)
     await run_in_slices(broker.store.hide_expired_entries())
 
 
-@GetBrokerHaStatus.on(routes)
+@GetBrokerHaStatus.on(handlers)
 def get_ha_status(broker: Broker, request: GetBrokerHaStatus) -> GetBrokerHaStatusReply:
     """Return the status of a master without replicas. Source: DefaultHAService.getRuntimeInfo, 5.4.0."""
     end = broker.store.max_physical_offset
     return GetBrokerHaStatusReply(data=HARuntimeInfo(master=True, master_commit_log_max_offset=end))
 
 
-@ViewBrokerStatsData.on(routes)
+@ViewBrokerStatsData.on(handlers)
 def view_stats(broker: Broker, request: ViewBrokerStatsData) -> ViewBrokerStatsDataReply:
     """Return one statistic over a minute, an hour and a day. Source: AdminBrokerProcessor.ViewBrokerStatsData, 5.4.0.
 
@@ -340,13 +340,13 @@ def _stats_item(count: WindowCount, unit: str) -> BrokerStatsItem:
     return BrokerStatsItem(sum=count.bytes, tps=count.per_second * mean, avgpt=count.per_request * mean)
 
 
-@GetBrokerEpochCache.on(routes)
+@GetBrokerEpochCache.on(handlers)
 def get_epoch_cache(broker: Broker, request: GetBrokerEpochCache) -> None:
     """Refuse, because this broker has no controller. Source: AdminBrokerProcessor.getBrokerEpochCache, 5.4.0."""
     raise RequestError(ResponseCode.SYSTEM_ERROR, "this request only for controllerMode ")
 
 
-@ExportRocksdbConfigToJson.on(routes)
+@ExportRocksdbConfigToJson.on(handlers)
 def export_rocksdb_config(broker: Broker, request: ExportRocksdbConfigToJson) -> Header:
     """Confirm the export without doing anything, because the tables are JSON files already.
     Source: AdminBrokerProcessor.exportRocksDBConfigToJson, 5.4.0.

@@ -29,10 +29,10 @@ from remoting.requests.pop import (
 
 log = logging.getLogger(__name__)
 
-routes: HandlerTable[Broker] = HandlerTable()
+handlers: HandlerTable[Broker] = HandlerTable()
 
 
-@QueryAssignment.on(routes)
+@QueryAssignment.on(handlers)
 async def query_assignment(broker: Broker, request: QueryAssignment) -> QueryAssignmentReply:
     """Return the queues that a client should consume now. Without a list the client keeps the queues it has."""
     body = request.data
@@ -97,7 +97,7 @@ def _assigned_queues(
     return assign_queues(strategy, client, queues, clients)
 
 
-@SetMessageRequestMode.on(routes)
+@SetMessageRequestMode.on(handlers)
 async def set_message_request_mode(broker: Broker, request: SetMessageRequestMode) -> None:
     """Set whether a group pulls or pops a topic."""
     body = request.data

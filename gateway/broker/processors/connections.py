@@ -34,7 +34,7 @@ from remoting.requests.client import (
     GetProducerConnectionListReply,
 )
 
-routes: HandlerTable[Broker] = HandlerTable()
+handlers: HandlerTable[Broker] = HandlerTable()
 
 FIRST_VERSION_ANSWERING = VERSION_NAMES.index("V3_1_8_SNAPSHOT")
 CLIENT_TIMEOUT_S = 10.0
@@ -50,7 +50,7 @@ def _describe_connection(client: GroupMember) -> ConnectedClient:
     )
 
 
-@GetConsumerConnectionList.on(routes)
+@GetConsumerConnectionList.on(handlers)
 async def get_consumers(broker: Broker, request: GetConsumerConnectionList) -> GetConsumerConnectionListReply:
     """Return online members and subscriptions of a group.
 
@@ -80,7 +80,7 @@ async def _describe_connections(members: Mapping[Connection, GroupMember]) -> li
     return described
 
 
-@GetProducerConnectionList.on(routes)
+@GetProducerConnectionList.on(handlers)
 async def get_producers(broker: Broker, request: GetProducerConnectionList) -> GetProducerConnectionListReply:
     """Return online members of a producer group. Source: AdminBrokerProcessor.getProducerConnectionList, 5.4.0."""
     members = broker.clients.producers.get(request.producer_group)
@@ -92,7 +92,7 @@ async def get_producers(broker: Broker, request: GetProducerConnectionList) -> G
     return reply
 
 
-@GetAllProducerInfo.on(routes)
+@GetAllProducerInfo.on(handlers)
 async def get_all_producers(broker: Broker, request: GetAllProducerInfo) -> GetAllProducerInfoReply:
     """Return every online producer by group. Source: AdminBrokerProcessor.getAllProducerInfo, 5.4.0."""
     groups, number = [], 0
@@ -118,7 +118,7 @@ def _describe_producer(client: GroupMember) -> ProducerInfo:
     )
 
 
-@GetConsumerRunningInfo.on(routes)
+@GetConsumerRunningInfo.on(handlers)
 async def ask_running_info(broker: Broker, request: GetConsumerRunningInfo, call: Call) -> Header:
     """Forward a request for running information to a consumer.
 
@@ -128,7 +128,7 @@ async def ask_running_info(broker: Broker, request: GetConsumerRunningInfo, call
     return await _ask_client(broker, request.consumer_group, request.client_id, request.code, ext, body)
 
 
-@ConsumeMessageDirectly.on(routes)
+@ConsumeMessageDirectly.on(handlers)
 async def consume_directly(broker: Broker, request: ConsumeMessageDirectly, call: Call) -> Header:
     """Have a consumer consume one stored message now.
 

@@ -42,7 +42,7 @@ from remoting.requests.offsets import (
 )
 from storage.time_search import Boundary
 
-routes: HandlerTable[Broker] = HandlerTable()
+handlers: HandlerTable[Broker] = HandlerTable()
 
 LONG_MAX = 2**63 - 1
 CLIENT_TIMEOUT_S = 5.0
@@ -63,7 +63,7 @@ def _queue_progress(broker: Broker, group: str, topic: str, queue_id: int) -> Of
     )
 
 
-@GetConsumeStats.on(routes)
+@GetConsumeStats.on(handlers)
 async def get_consume_stats(broker: Broker, request: GetConsumeStats) -> GetConsumeStatsReply:
     """Return end offsets and consumer offsets by queue. Source: AdminBrokerProcessor.getConsumeStats, 5.4.0."""
     group = request.consumer_group
@@ -109,7 +109,7 @@ def _requested_topics(broker: Broker, request: GetConsumeStats) -> list[str]:
     return [topic for topic in topics if broker.clients.may_consume(group, topic)]
 
 
-@GetBrokerConsumeStats.on(routes)
+@GetBrokerConsumeStats.on(handlers)
 async def get_broker_consume_stats(
     broker: Broker, request: GetBrokerConsumeStats, call: Call
 ) -> GetBrokerConsumeStatsReply:
@@ -155,7 +155,7 @@ async def _encode_stats(found: ListedProgress, broker: Broker, group: str, confi
     return fill_empty(stats, "offsetTable", found.members[before:])
 
 
-@InvokeBrokerToResetOffset.on(routes)
+@InvokeBrokerToResetOffset.on(handlers)
 async def reset_offset(broker: Broker, request: InvokeBrokerToResetOffset) -> InvokeBrokerToResetOffsetReply:
     """Set a group's offsets to a time or a number. Its next pull of each queue starts there.
 
@@ -206,7 +206,7 @@ def _offset_at(broker: Broker, topic: str, queue_id: int, timestamp_ms: int) -> 
     return broker.store.offset_by_time(topic, queue_id, timestamp_ms, Boundary.LOWER)
 
 
-@InvokeBrokerToGetConsumerStatus.on(routes)
+@InvokeBrokerToGetConsumerStatus.on(handlers)
 async def get_consumer_status(
     broker: Broker, request: InvokeBrokerToGetConsumerStatus
 ) -> InvokeBrokerToGetConsumerStatusReply:
@@ -228,7 +228,7 @@ async def get_consumer_status(
     return InvokeBrokerToGetConsumerStatusReply(data=body)
 
 
-@QueryConsumeTimeSpan.on(routes)
+@QueryConsumeTimeSpan.on(handlers)
 async def get_time_span(broker: Broker, request: QueryConsumeTimeSpan) -> QueryConsumeTimeSpanReply:
     """Return the ages of a topic's queues and of the messages that a group has not consumed.
 
@@ -264,7 +264,7 @@ def _queue_time_span(broker: Broker, request: QueryConsumeTimeSpan, queue_id: in
     return span
 
 
-@QueryCorrectionOffset.on(routes)
+@QueryCorrectionOffset.on(handlers)
 async def get_correction_offsets(
     broker: Broker, request: QueryCorrectionOffset
 ) -> QueryCorrectionOffsetReply:
@@ -284,7 +284,7 @@ async def get_correction_offsets(
     return QueryCorrectionOffsetReply(data=QueryCorrectionOffsetBody(correction_offsets=smallest))
 
 
-@CloneGroupOffset.on(routes)
+@CloneGroupOffset.on(handlers)
 async def clone_offsets(broker: Broker, request: CloneGroupOffset) -> None:
     """Copy one group's offsets to another, in one topic or all.
 

@@ -29,10 +29,10 @@ from remoting.requests.groups import (
     UpdateAndGetGroupForbiddenReply,
 )
 
-routes: HandlerTable[Broker] = HandlerTable()
+handlers: HandlerTable[Broker] = HandlerTable()
 
 
-@UpdateAndCreateSubscriptionGroup.on(routes)
+@UpdateAndCreateSubscriptionGroup.on(handlers)
 async def update_group(broker: Broker, request: UpdateAndCreateSubscriptionGroup) -> None:
     """Create or change a group. Source: AdminBrokerProcessor.updateAndCreateSubscriptionGroup, 5.4.0."""
     with broker.stats.group_changes.measure(broker.clock):
@@ -41,7 +41,7 @@ async def update_group(broker: Broker, request: UpdateAndCreateSubscriptionGroup
         await broker.groups.save_changes()
 
 
-@UpdateAndCreateSubscriptionGroupList.on(routes)
+@UpdateAndCreateSubscriptionGroupList.on(handlers)
 async def update_groups(broker: Broker, request: UpdateAndCreateSubscriptionGroupList) -> None:
     """Create or change several groups; none if the name of one is refused.
 
@@ -69,7 +69,7 @@ def _update_groups(broker: Broker, configs: list[SubscriptionGroupConfig]) -> No
         raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
 
 
-@GetAllSubscriptionGroupConfig.on(routes)
+@GetAllSubscriptionGroupConfig.on(handlers)
 def get_all_groups(
     broker: Broker, request: GetAllSubscriptionGroupConfig
 ) -> GetAllSubscriptionGroupConfigReply:
@@ -89,7 +89,7 @@ def get_all_groups(
     return reply
 
 
-@GetSubscriptionGroupConfig.on(routes)
+@GetSubscriptionGroupConfig.on(handlers)
 def get_group(broker: Broker, request: GetSubscriptionGroupConfig) -> GetSubscriptionGroupConfigReply:
     """Return one group, created when groups may be created automatically.
 
@@ -101,7 +101,7 @@ def get_group(broker: Broker, request: GetSubscriptionGroupConfig) -> GetSubscri
     return GetSubscriptionGroupConfigReply(data=config)
 
 
-@DeleteSubscriptionGroup.on(routes)
+@DeleteSubscriptionGroup.on(handlers)
 async def delete_group(broker: Broker, request: DeleteSubscriptionGroup) -> None:
     """Delete a group, and its offsets if requested.
 
@@ -116,7 +116,7 @@ async def delete_group(broker: Broker, request: DeleteSubscriptionGroup) -> None
     await broker.groups.save_changes()
 
 
-@QuerySubscriptionByConsumer.on(routes)
+@QuerySubscriptionByConsumer.on(handlers)
 def get_subscription(
     broker: Broker, request: QuerySubscriptionByConsumer
 ) -> QuerySubscriptionByConsumerReply:
@@ -131,7 +131,7 @@ def get_subscription(
     return QuerySubscriptionByConsumerReply(data=body)
 
 
-@UpdateAndGetGroupForbidden.on(routes)
+@UpdateAndGetGroupForbidden.on(handlers)
 async def forbid_group(
     broker: Broker, request: UpdateAndGetGroupForbidden
 ) -> UpdateAndGetGroupForbiddenReply:

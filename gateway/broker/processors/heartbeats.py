@@ -30,14 +30,14 @@ from remoting.requests.client import (
     UnregisterClient,
 )
 
-routes: HandlerTable[Broker] = HandlerTable()
+handlers: HandlerTable[Broker] = HandlerTable()
 
 GROUPS_PER_SLICE: Final = 32
 MAX_GROUP_NAME_CHARS: Final = 255
 MAX_ENUM_CHARS: Final = 64
 
 
-@routes.register_raw(HeartBeat.code)
+@handlers.register_raw(HeartBeat.code)
 def choose_heartbeat_handler(broker: Broker) -> Handler:
     """Return the handler of heartbeats.
 
@@ -185,7 +185,7 @@ def _check_subscription(broker: Broker, subscription: SubscriptionData) -> None:
         raise RequestError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark) from error
 
 
-@UnregisterClient.on(routes)
+@UnregisterClient.on(handlers)
 def unregister_client(broker: Broker, request: UnregisterClient, call: Call) -> None:
     """Remove a stopping client from its groups. Source: ClientManageProcessor.unregisterClient, 5.4.0."""
     if request.producer_group is not None:
@@ -196,7 +196,7 @@ def unregister_client(broker: Broker, request: UnregisterClient, call: Call) -> 
         broker.clients.unregister_consumer(request.consumer_group, call.connection, notify=notify)
 
 
-@CheckClientConfig.on(routes)
+@CheckClientConfig.on(handlers)
 def check_client_config(broker: Broker, request: CheckClientConfig) -> None:
     """Refuse a subscription by which this broker cannot filter.
 
@@ -218,7 +218,7 @@ def check_client_config(broker: Broker, request: CheckClientConfig) -> None:
         raise RequestError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from error
 
 
-@GetConsumerListByGroup.on(routes)
+@GetConsumerListByGroup.on(handlers)
 def get_consumer_list_by_group(
     broker: Broker, request: GetConsumerListByGroup
 ) -> GetConsumerListByGroupReply:

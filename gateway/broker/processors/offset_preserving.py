@@ -18,13 +18,13 @@ from remoting.requests.replication import UNEXPECTED_OFFSET, PutMessagesAtOffset
 from storage.errors import MessageIllegal, OffsetGap, QueueDiverged, StoreFull
 from storage.offset_preserving_append import OffsetPreservingResult
 
-routes: HandlerTable[Broker] = HandlerTable()
+handlers: HandlerTable[Broker] = HandlerTable()
 
 MAX_QUEUE_OFFSET: Final = I64.high // 32
 """Entries of 20 bytes up to this offset, and many more, have a position in their file that Java can hold."""
 
 
-@PutMessagesAtOffsets.on(routes)
+@PutMessagesAtOffsets.on(handlers)
 def put_messages_at_offsets(
     broker: Broker, request: PutMessagesAtOffsets, call: Call
 ) -> PutMessagesAtOffsetsReply | AnswersLater:

@@ -28,13 +28,13 @@ from remoting.requests.offsets import (
 )
 from storage.time_search import Boundary
 
-routes: HandlerTable[Broker] = HandlerTable()
+handlers: HandlerTable[Broker] = HandlerTable()
 
 NEW_GROUP: Final = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
 NEW_GROUP_NOT_ZERO: Final = "Not found, do not set to zero, maybe this group boot first"
 
 
-@QueryConsumerOffset.on(routes)
+@QueryConsumerOffset.on(handlers)
 def query_consumer_offset(broker: Broker, request: QueryConsumerOffset) -> QueryConsumerOffsetReply:
     """Return a group's consumer offset. A new group starts at 0 if the first message is still there and in memory.
 
@@ -53,7 +53,7 @@ def query_consumer_offset(broker: Broker, request: QueryConsumerOffset) -> Query
     raise RequestError(ResponseCode.QUERY_NOT_FOUND, NEW_GROUP)
 
 
-@UpdateConsumerOffset.on(routes)
+@UpdateConsumerOffset.on(handlers)
 def update_consumer_offset(broker: Broker, request: UpdateConsumerOffset) -> Header | None:
     """Commit a consumer offset. Source: ConsumerManageProcessor.updateConsumerOffset, 5.4.0."""
     group, topic, queue_id = request.consumer_group, request.topic, request.queue_id
@@ -70,19 +70,19 @@ def update_consumer_offset(broker: Broker, request: UpdateConsumerOffset) -> Hea
     return None
 
 
-@GetMaxOffset.on(routes)
+@GetMaxOffset.on(handlers)
 def get_max_offset(broker: Broker, request: GetMaxOffset) -> GetMaxOffsetReply:
     """Return the end of a queue, exclusive. Source: AdminBrokerProcessor.getMaxOffset, 5.4.0."""
     return GetMaxOffsetReply(offset=broker.store.max_offset(request.topic, request.queue_id))
 
 
-@GetMinOffset.on(routes)
+@GetMinOffset.on(handlers)
 def get_min_offset(broker: Broker, request: GetMinOffset) -> GetMinOffsetReply:
     """Return the beginning of a queue, inclusive. Source: AdminBrokerProcessor.getMinOffset, 5.4.0."""
     return GetMinOffsetReply(offset=broker.store.min_offset(request.topic, request.queue_id))
 
 
-@SearchOffsetByTimestamp.on(routes)
+@SearchOffsetByTimestamp.on(handlers)
 def search_offset_by_timestamp(
     broker: Broker, request: SearchOffsetByTimestamp
 ) -> SearchOffsetByTimestampReply:
@@ -96,7 +96,7 @@ def search_offset_by_timestamp(
     return SearchOffsetByTimestampReply(offset=offset)
 
 
-@GetEarliestMsgStoretime.on(routes)
+@GetEarliestMsgStoretime.on(handlers)
 def get_earliest_store_time(broker: Broker, request: GetEarliestMsgStoretime) -> GetEarliestMsgStoretimeReply:
     """Return the store time of a queue's first message.
 
@@ -106,7 +106,7 @@ def get_earliest_store_time(broker: Broker, request: GetEarliestMsgStoretime) ->
     return GetEarliestMsgStoretimeReply(timestamp=timestamp)
 
 
-@GetAllConsumerOffset.on(routes)
+@GetAllConsumerOffset.on(handlers)
 async def get_all_consumer_offset(broker: Broker, request: GetAllConsumerOffset) -> GetAllConsumerOffsetReply:
     """Return all groups' offsets. Source: AdminBrokerProcessor.getAllConsumerOffset, 5.4.0."""
     reply = GetAllConsumerOffsetReply(data=ConsumerOffsetSerializeWrapper())
@@ -114,7 +114,7 @@ async def get_all_consumer_offset(broker: Broker, request: GetAllConsumerOffset)
     return reply
 
 
-@GetAllDelayOffset.on(routes)
+@GetAllDelayOffset.on(handlers)
 def get_all_delay_offset(broker: Broker, request: GetAllDelayOffset) -> Header:
     """Return the delivered offset of each delay level. Source: AdminBrokerProcessor.getAllDelayOffset, 5.4.0."""
     reply = Header()

@@ -17,28 +17,28 @@ from remoting.requests.pop import (
     PopMessage,
 )
 
-routes: HandlerTable[Broker] = HandlerTable()
+handlers: HandlerTable[Broker] = HandlerTable()
 
 
-@routes.register_raw(PopMessage.code)
+@handlers.register_raw(PopMessage.code)
 def pop(broker: Broker) -> Handler:
     """Return the handler of POP_MESSAGE, which decodes its header fields itself."""
     return broker.pop.pop_handler.pop
 
 
-@AckMessage.on(routes)
+@AckMessage.on(handlers)
 def ack(broker: Broker, request: AckMessage, call: Call) -> None:
     """Record that one message is consumed."""
     broker.pop.ack_handler.ack_message(call.connection, request)
 
 
-@BatchAckMessage.on(routes)
+@BatchAckMessage.on(handlers)
 def batch_ack(broker: Broker, request: BatchAckMessage, call: Call) -> None:
     """Record that several messages are consumed."""
     broker.pop.ack_handler.batch_ack(call.connection, request.data)
 
 
-@ChangeMessageInvisibletime.on(routes)
+@ChangeMessageInvisibletime.on(handlers)
 def change_invisible_time(
     broker: Broker, request: ChangeMessageInvisibletime, call: Call
 ) -> ChangeMessageInvisibletimeReply:
@@ -46,19 +46,19 @@ def change_invisible_time(
     return broker.pop.ack_handler.change_invisible_time(call.connection, request)
 
 
-@Notification.on(routes)
+@Notification.on(handlers)
 def notification(broker: Broker, request: Notification, call: Call) -> NotificationReply | AnswersLater:
     """Tell whether there is a message to pop, now or within the request's poll time."""
     return broker.pop.queries.handle_notification(request, call)
 
 
-@PeekMessage.on(routes)
+@PeekMessage.on(handlers)
 def peek(broker: Broker, request: PeekMessage, call: Call) -> PeekMessageReply:
     """Return messages that could be popped."""
     return broker.pop.queries.handle_peek(request, call)
 
 
-@PollingInfo.on(routes)
+@PollingInfo.on(handlers)
 def polling_info(broker: Broker, request: PollingInfo, call: Call) -> PollingInfoReply:
     """Return the number of waiting pops of a queue."""
     return broker.pop.queries.handle_polling_info(request, call)

@@ -21,7 +21,7 @@ from remoting.requests.query import (
     ViewMessageById,
 )
 
-routes: HandlerTable[Broker] = HandlerTable()
+handlers: HandlerTable[Broker] = HandlerTable()
 
 UNIQUE_KEY: Final = "U"
 TAG: Final = "T"
@@ -37,7 +37,7 @@ MAX_ANSWER_BYTES: Final = 15 * 1024 * 1024
 """Largest total size of the messages in an answer; a stock client reads no frame of more than 16 MiB."""
 
 
-@QueryMessage.on(routes)
+@QueryMessage.on(handlers)
 async def query_message(broker: Broker, request: QueryMessage) -> QueryMessageReply:
     """Return the newest messages of a topic that carry a key, as stored, in the order of the log.
 
@@ -102,7 +102,7 @@ def _has_key(stored: memoryview, request: QueryMessage, key_type: str) -> bool:
     return message.unique_key == request.key or (key_type != UNIQUE_KEY and request.key in message.keys)
 
 
-@ViewMessageById.on(routes)
+@ViewMessageById.on(handlers)
 def view_message(broker: Broker, request: ViewMessageById) -> Header:
     """Return the message at a physical offset, as stored. Source: QueryMessageProcessor.viewMessageById, 5.4.0."""
     found = find_stored(broker.store, request.offset)
@@ -114,7 +114,7 @@ def view_message(broker: Broker, request: ViewMessageById) -> Header:
     return reply
 
 
-@QueryConsumeQueue.on(routes)
+@QueryConsumeQueue.on(handlers)
 async def query_consume_queue(broker: Broker, request: QueryConsumeQueue) -> QueryConsumeQueueReply:
     """Return entries of a queue. Source: AdminBrokerProcessor.queryConsumeQueue, 5.4.0."""
     topic, queue_id = request.topic or "", request.queue_id

@@ -7,10 +7,10 @@ from remoting.bodies.queues import MessageQueue
 from remoting.handler_table import HandlerTable
 from remoting.requests.locks import LockBatchMq, LockBatchMqReply, UnlockBatchMq
 
-routes: HandlerTable[Broker] = HandlerTable()
+handlers: HandlerTable[Broker] = HandlerTable()
 
 
-@LockBatchMq.on(routes)
+@LockBatchMq.on(handlers)
 def lock_batch(broker: Broker, request: LockBatchMq) -> LockBatchMqReply:
     """Lock queues for a client; return those that it now holds.
 
@@ -31,7 +31,7 @@ def _exists(broker: Broker, queue: MessageQueue) -> bool:
     return topic is not None and 0 <= queue.queue_id < max(topic.read_queue_nums, topic.write_queue_nums)
 
 
-@UnlockBatchMq.on(routes)
+@UnlockBatchMq.on(handlers)
 def unlock_batch(broker: Broker, request: UnlockBatchMq) -> None:
     """Unlock queues that a client holds. Source: AdminBrokerProcessor.unlockBatchMQ, 5.4.0."""
     given = request.data

@@ -17,7 +17,7 @@ from remoting.requests.ha import ExchangeBrokerHaInfo, ResetMasterFlushOffset
 from remoting.requests.pop import GetAllMessageRequestMode, GetAllMessageRequestModeReply
 
 log = logging.getLogger(__name__)
-routes: HandlerTable[Broker] = HandlerTable()
+handlers: HandlerTable[Broker] = HandlerTable()
 
 NO_REPLICATION: Final = (
     "does not replicate, so its replicas stay empty; give the replica a brokerName of its own"
@@ -41,7 +41,7 @@ def _note_replica(broker: Broker, connection: Connection) -> str:
     return remark
 
 
-@GetAllMessageRequestMode.on(routes)
+@GetAllMessageRequestMode.on(handlers)
 def get_all_message_request_modes(
     broker: Broker, request: GetAllMessageRequestMode, call: Call
 ) -> GetAllMessageRequestModeReply:
@@ -54,12 +54,12 @@ def get_all_message_request_modes(
     return reply
 
 
-@ResetMasterFlushOffset.on(routes)
+@ResetMasterFlushOffset.on(handlers)
 def reset_master_flush_offset(broker: Broker, request: ResetMasterFlushOffset) -> None:
     """Confirm and do nothing, as every master does. Source: AdminBrokerProcessor.resetMasterFlushOffset, 5.4.0."""
 
 
-@ExchangeBrokerHaInfo.on(routes)
+@ExchangeBrokerHaInfo.on(handlers)
 def exchange_ha_info(broker: Broker, request: ExchangeBrokerHaInfo, call: Call) -> None:
     """Refuse the address exchange of a replica that acts as master. Source: AdminBrokerProcessor, 5.4.0."""
     raise RequestError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, _note_replica(broker, call.connection))

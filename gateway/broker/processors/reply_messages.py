@@ -23,14 +23,14 @@ from remoting.requests.send import (
 )
 
 log = logging.getLogger(__name__)
-routes: HandlerTable[Broker] = HandlerTable()
+handlers: HandlerTable[Broker] = HandlerTable()
 
 CLIENT_TIMEOUT_S = 10.0
 """Time that the waiting client has to confirm. Source: Broker2Client.callClient, 5.4.0."""
 
 
-@SendReplyMessageV2.on(routes)
-@SendReplyMessage.on(routes)
+@SendReplyMessageV2.on(handlers)
+@SendReplyMessage.on(handlers)
 async def send_reply(
     broker: Broker, request: SendReplyMessage | SendReplyMessageV2, call: Call
 ) -> SendMessageReply:

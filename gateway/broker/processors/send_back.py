@@ -8,10 +8,10 @@ from remoting.errors import RequestError
 from remoting.handler_table import Call, HandlerTable
 from remoting.requests.send import ConsumerSendMsgBack
 
-routes: HandlerTable[Broker] = HandlerTable()
+handlers: HandlerTable[Broker] = HandlerTable()
 
 
-@ConsumerSendMsgBack.on(routes)
+@ConsumerSendMsgBack.on(handlers)
 def send_back(broker: Broker, request: ConsumerSendMsgBack, call: Call) -> None:
     """Store the message again, in the retry topic or as a dead letter.
 

@@ -43,7 +43,7 @@ from storage.append import check_message_parts
 from storage.errors import MessageIllegal, StoreFull
 from storage.staged_files import StagedPart
 
-routes: HandlerTable[Broker] = HandlerTable()
+handlers: HandlerTable[Broker] = HandlerTable()
 
 _NAME: Final = re.compile(r"[A-Za-z0-9-]{1,64}")
 _DELIVERED_LATER: Final = tuple(
@@ -52,7 +52,7 @@ _DELIVERED_LATER: Final = tuple(
 )
 
 
-@GetStagingState.on(routes)
+@GetStagingState.on(handlers)
 def get_staging_state(broker: Broker, request: GetStagingState) -> StagingStateReply:
     """Return the number of the writer's last published batch."""
     return StagingStateReply(
@@ -60,7 +60,7 @@ def get_staging_state(broker: Broker, request: GetStagingState) -> StagingStateR
     )
 
 
-@StageMessages.on(routes)
+@StageMessages.on(handlers)
 async def stage_messages(broker: Broker, request: StageMessages, call: Call) -> StagingStateReply:
     """Store a part of a batch. It is on disk before the request is answered."""
     staging = _require_staging(broker, request)
@@ -88,7 +88,7 @@ async def stage_messages(broker: Broker, request: StageMessages, call: Call) -> 
     return StagingStateReply(published=published)
 
 
-@PublishStaged.on(routes)
+@PublishStaged.on(handlers)
 async def publish_staged(broker: Broker, request: PublishStaged) -> PublishStagedReply:
     """Publish a batch; answer when all its messages are in their queues and on disk."""
     staging = _require_staging(broker, request)

@@ -24,7 +24,7 @@ from remoting.requests.pop import PopRollback
 from remoting.requests.query import CheckRocksdbCqWriteProgress
 from remoting.requests.timers import SwitchTimerEngine
 
-routes: HandlerTable[Broker] = HandlerTable()
+handlers: HandlerTable[Broker] = HandlerTable()
 
 COLD_DATA: Final = {
     "runtimeTable": {},
@@ -40,7 +40,7 @@ FILES_ENGINE, ROCKSDB_ENGINE = "F", "R"
 """Engines of timer messages. Source: MessageConst.TIMER_ENGINE_FILE_TIME_WHEEL and …_ROCKSDB_TIMELINE, 5.4.0."""
 
 
-@GetColdDataFlowCtrInfo.on(routes)
+@GetColdDataFlowCtrInfo.on(handlers)
 def get_cold_data_info(broker: Broker, request: GetColdDataFlowCtrInfo) -> Header:
     """Return that reads of cold data are not limited."""
     reply = Header()
@@ -48,18 +48,18 @@ def get_cold_data_info(broker: Broker, request: GetColdDataFlowCtrInfo) -> Heade
     return reply
 
 
-@UpdateColdDataFlowCtrConfig.on(routes)
+@UpdateColdDataFlowCtrConfig.on(handlers)
 def update_cold_data_limit(broker: Broker, request: UpdateColdDataFlowCtrConfig) -> Header:
     """Accept a limit, which has no effect while cold data is not limited, in either server."""
     return _with_remark("coldDataFlowControlEnable is false: the limit has no effect; quotas limit all reads")
 
 
-@RemoveColdDataFlowCtrConfig.on(routes)
+@RemoveColdDataFlowCtrConfig.on(handlers)
 def remove_cold_data_limit(broker: Broker, request: RemoveColdDataFlowCtrConfig) -> None:
     """Remove nothing: no limit is in effect."""
 
 
-@SetCommitlogReadMode.on(routes)
+@SetCommitlogReadMode.on(handlers)
 def set_read_ahead(broker: Broker, request: SetCommitlogReadMode) -> Header:
     """Accept the advice that files are read in order, which is what this broker relies on; refuse the other.
 
@@ -76,12 +76,12 @@ def set_read_ahead(broker: Broker, request: SetCommitlogReadMode) -> Header:
     return _with_remark(f"set commitlog readahead mode success, mode: {mode}")
 
 
-@PopRollback.on(routes)
+@PopRollback.on(handlers)
 def move_pop_records(broker: Broker, request: PopRollback) -> None:
     """Move nothing: pop records are in the revive topic already. Source: transferPopToFsStore, 5.4.0."""
 
 
-@CheckRocksdbCqWriteProgress.on(routes)
+@CheckRocksdbCqWriteProgress.on(handlers)
 def check_rocksdb_queues(broker: Broker, request: CheckRocksdbCqWriteProgress) -> Header:
     """Answer that all is well: without RocksDB there is nothing to compare the queues with.
 
@@ -92,7 +92,7 @@ def check_rocksdb_queues(broker: Broker, request: CheckRocksdbCqWriteProgress) -
     return reply
 
 
-@SwitchTimerEngine.on(routes)
+@SwitchTimerEngine.on(handlers)
 def switch_timer_engine(broker: Broker, request: SwitchTimerEngine) -> Header:
     """Accept the engine of files, which ends `timerStopEnqueue`; refuse that of RocksDB as without its setting.
 

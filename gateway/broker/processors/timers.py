@@ -18,13 +18,13 @@ from remoting.handler_table import Call, HandlerTable
 from remoting.requests.send import RecallMessage, RecallMessageReply
 from remoting.requests.timers import GetTimerCheckPoint, GetTimerMetrics
 
-routes: HandlerTable[Broker] = HandlerTable()
+handlers: HandlerTable[Broker] = HandlerTable()
 
 RECALL_TAG: Final = "_RECALL_TAG_"
 _UNAVAILABLE: Final = "recall failed, broker service not available"
 
 
-@RecallMessage.on(routes)
+@RecallMessage.on(handlers)
 def recall_message(broker: Broker, request: RecallMessage, call: Call) -> RecallMessageReply:
     """Recall a timer message: store a recall in the same slot, which makes delivery skip the message.
 
@@ -105,7 +105,7 @@ def _recall_request(broker: Broker, request: RecallMessage, handle: RecallHandle
     return NewMessage(handle.topic, 0, b"0", properties, born_timestamp=now_ms)
 
 
-@GetTimerCheckPoint.on(routes)
+@GetTimerCheckPoint.on(handlers)
 def get_timer_check_point(broker: Broker, request: GetTimerCheckPoint) -> Header:
     """Return the checkpoint of the timer wheel. Source: AdminBrokerProcessor.getTimerCheckPoint, 5.4.0."""
     reply = Header()
@@ -113,7 +113,7 @@ def get_timer_check_point(broker: Broker, request: GetTimerCheckPoint) -> Header
     return reply
 
 
-@GetTimerMetrics.on(routes)
+@GetTimerMetrics.on(handlers)
 def get_timer_metrics(broker: Broker, request: GetTimerMetrics) -> Header:
     """Return the counts of waiting timer messages. Source: AdminBrokerProcessor.getTimerMetrics, 5.4.0."""
     reply = Header()

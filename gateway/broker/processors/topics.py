@@ -45,10 +45,10 @@ from remoting.requests.topics import (
     UpdateAndCreateTopicList,
 )
 
-routes: HandlerTable[Broker] = HandlerTable()
+handlers: HandlerTable[Broker] = HandlerTable()
 
 
-@UpdateAndCreateTopic.on(routes)
+@UpdateAndCreateTopic.on(handlers)
 async def update_topic(broker: Broker, request: UpdateAndCreateTopic) -> None:
     """Create or change one topic. Source: AdminBrokerProcessor.updateAndCreateTopic, 5.4.0."""
     with broker.stats.topic_changes.measure(broker.clock, is_system_topic(request.topic)):
@@ -75,7 +75,7 @@ async def _update_topic(broker: Broker, request: UpdateAndCreateTopic) -> None:
     await broker.topics.save_changes()
 
 
-@UpdateAndCreateTopicList.on(routes)
+@UpdateAndCreateTopicList.on(handlers)
 async def update_topics(broker: Broker, request: UpdateAndCreateTopicList) -> None:
     """Create or change several topics; none if the name or type of one is refused.
 
@@ -128,7 +128,7 @@ def _update_topics(broker: Broker, configs: list[TopicConfig]) -> None:
         raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
 
 
-@DeleteTopicInBroker.on(routes)
+@DeleteTopicInBroker.on(handlers)
 async def delete_topic(broker: Broker, request: DeleteTopicInBroker) -> None:
     """Delete a topic, its queues and its groups' offsets.
 
@@ -163,7 +163,7 @@ async def _delete_queues(broker: Broker, topic: str) -> None:
     await run_in_slices(slices)
 
 
-@GetAllTopicConfig.on(routes)
+@GetAllTopicConfig.on(handlers)
 def get_all_topics(broker: Broker, request: GetAllTopicConfig) -> GetAllTopicConfigReply:
     """Return all topics, or one page of them by name. Source: AdminBrokerProcessor.getAllTopicConfig, 5.4.0."""
     topics = broker.topics
@@ -176,7 +176,7 @@ def get_all_topics(broker: Broker, request: GetAllTopicConfig) -> GetAllTopicCon
     return reply
 
 
-@GetTopicConfig.on(routes)
+@GetTopicConfig.on(handlers)
 def get_topic(broker: Broker, request: GetTopicConfig) -> GetTopicConfigReply:
     """Return one topic. Source: AdminBrokerProcessor.getTopicConfig, 5.4.0."""
     config = broker.topics.get(request.topic)
@@ -186,7 +186,7 @@ def get_topic(broker: Broker, request: GetTopicConfig) -> GetTopicConfigReply:
     return GetTopicConfigReply(data=TopicConfigAndQueueMapping.from_value(config.to_value()))
 
 
-@GetTopicStatsInfo.on(routes)
+@GetTopicStatsInfo.on(handlers)
 async def get_topic_stats(broker: Broker, request: GetTopicStatsInfo) -> GetTopicStatsInfoReply:
     """Return the beginning and end of each queue. Source: AdminBrokerProcessor.getTopicStatsInfo, 5.4.0."""
     topic = request.topic
@@ -214,7 +214,7 @@ def _topic_offset(broker: Broker, topic: str, queue_id: int) -> TopicOffset:
     )
 
 
-@QueryTopicConsumeByWho.on(routes)
+@QueryTopicConsumeByWho.on(handlers)
 def groups_of_topic(broker: Broker, request: QueryTopicConsumeByWho) -> QueryTopicConsumeByWhoReply:
     """Return groups that are online or have offsets in a topic.
 
@@ -224,7 +224,7 @@ def groups_of_topic(broker: Broker, request: QueryTopicConsumeByWho) -> QueryTop
     return QueryTopicConsumeByWhoReply(data=GroupList(group_list=sorted(groups)))
 
 
-@QueryTopicsByConsumer.on(routes)
+@QueryTopicsByConsumer.on(handlers)
 def topics_of_group(broker: Broker, request: QueryTopicsByConsumer, call: Call) -> QueryTopicsByConsumerReply:
     """Return topics in which a group has offsets. Source: AdminBrokerProcessor.queryTopicsByConsumer, 5.4.0."""
     host, port = broker.hosts.address_for(call.connection)
@@ -232,13 +232,13 @@ def topics_of_group(broker: Broker, request: QueryTopicsByConsumer, call: Call) 
     return QueryTopicsByConsumerReply(data=TopicList(topic_list=topics, broker_addr=f"{host}:{port}"))
 
 
-@GetSystemTopicListFromBroker.on(routes)
+@GetSystemTopicListFromBroker.on(handlers)
 def system_topics(broker: Broker, request: GetSystemTopicListFromBroker) -> GetSystemTopicListFromBrokerReply:
     """Return the broker's own topics. Source: AdminBrokerProcessor.getSystemTopicListFromBroker, 5.4.0."""
     return GetSystemTopicListFromBrokerReply(data=TopicList(topic_list=sorted(broker.topics.system_topics)))
 
 
-@CleanUnusedTopic.on(routes)
+@CleanUnusedTopic.on(handlers)
 async def clean_unused_topics(broker: Broker, request: CleanUnusedTopic) -> None:
     """Delete the queues of topics that no longer exist, except those of the broker's own topics.
     Source: DefaultMessageStore.cleanUnusedTopic.
@@ -249,7 +249,7 @@ async def clean_unused_topics(broker: Broker, request: CleanUnusedTopic) -> None
         await end_turn(number)
 
 
-@CleanExpiredConsumequeue.on(routes)
+@CleanExpiredConsumequeue.on(handlers)
 async def clean_expired_queues(broker: Broker, request: CleanExpiredConsumequeue) -> None:
     """Delete queue files whose messages have expired.
 

@@ -14,18 +14,18 @@ from remoting.errors import RequestError
 from remoting.handler_table import HandlerTable
 from remoting.requests.transaction import ResumeCheckHalfMessage
 
-routes: HandlerTable[Broker] = HandlerTable()
+handlers: HandlerTable[Broker] = HandlerTable()
 
 END_TRANSACTION = 37
 
 
-@routes.register_raw(END_TRANSACTION)
+@handlers.register_raw(END_TRANSACTION)
 def end_transaction(broker: Broker) -> Handler:
     """Handle a producer's decision about its half message."""
     return broker.transactions.end_transaction
 
 
-@ResumeCheckHalfMessage.on(routes)
+@ResumeCheckHalfMessage.on(handlers)
 def resume_check(broker: Broker, request: ResumeCheckHalfMessage) -> None:
     """Write a given-up message to the half messages again, as if it had never been checked.
 

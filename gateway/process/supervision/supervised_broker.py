@@ -77,7 +77,7 @@ class SupervisedBroker:
         self._config = config
         self._start_process = start_process
         self._write_log = write_log
-        self._handlers = {**namesrv_handlers, **routes.bind(self)}
+        self._handlers = {**namesrv_handlers, **handlers.bind(self)}
         self._child = child
         self._limits = limits
         self._drain_s = drain_s
@@ -205,10 +205,10 @@ class SupervisedBroker:
         return None
 
 
-routes: HandlerTable[SupervisedBroker] = HandlerTable()
+handlers: HandlerTable[SupervisedBroker] = HandlerTable()
 
 
-@BrokerProcessReady.on(routes)
+@BrokerProcessReady.on(handlers)
 async def note_ready(broker: SupervisedBroker, request: BrokerProcessReady) -> None:
     await broker.record_ready(request.address)
 

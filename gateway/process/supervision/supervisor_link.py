@@ -56,9 +56,9 @@ class SupervisorLink:
         # Registered with this host, the supervisor's namesrv names each client the address by which it came.
         transport.local = (AUTO, 0)
         transport.remote = ("supervisor", 0)
-        handlers = routes.bind(_Served(signals, metrics, failing_tasks))
+        bound_handlers = handlers.bind(_Served(signals, metrics, failing_tasks))
         gone = trio.Event()
-        async with open_client_over(transport, handlers, limits=self._limits) as connection:
+        async with open_client_over(transport, bound_handlers, limits=self._limits) as connection:
             connection.on_close(lambda _: gone.set())
             self._connection = connection
             task_status.started()
@@ -93,15 +93,15 @@ class _Served:
         self.failing_tasks = failing_tasks
 
 
-routes: HandlerTable[_Served] = HandlerTable()
+handlers: HandlerTable[_Served] = HandlerTable()
 
 
-@StopBrokerProcess.on(routes)
+@StopBrokerProcess.on(handlers)
 def stop(served: _Served, request: StopBrokerProcess) -> None:
     served.signals.request_stop("stopped by the supervisor", at_once=request.at_once)
 
 
-@GetBrokerProcessState.on(routes)
+@GetBrokerProcessState.on(handlers)
 async def get_state(served: _Served, request: GetBrokerProcessState) -> BrokerProcessStateReply:
     state = BrokerProcessState(failing=served.failing_tasks())
     for each in (*await served.metrics.collect_in_slices(), *process_metrics()):
