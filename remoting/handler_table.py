@@ -46,7 +46,7 @@ That function is not called for an exception of a synchronous handler, which the
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """What runs around the handlers of a server: checks before them, and observers of their outcome by request code."""
+    """Checks before the handlers of a server, and observers of their outcomes, by request code."""
 
     protect: Protect = leave_unprotected
     observed: Mapping[int, Observe] = field(default_factory=dict)
