@@ -194,7 +194,8 @@ class AdminClient:
             advice = (
                 "Try again."
                 if self._tls
-                else "Try again; if it happens each time, it may require TLS (--tls), or not be a RocketMQ server."
+                else "Try again; if it happens each time, the server may require TLS (--tls), "
+                "or it is not a RocketMQ server."
             )
             raise NotReached(f"{address} closed the connection before it answered. {advice}") from None
 

@@ -58,7 +58,7 @@ def test_answers(directory, user, resource, source, code, text):
 
 
 def test_questions_that_make_no_sense(directory, tmp_path):
-    assert "none of Topic:NAME" in explain(directory, "clerk", "Topic:*").output
+    assert "expected Topic:NAME" in explain(directory, "clerk", "Topic:*").output
     assert "--action is one of" in explain(directory, "clerk", "Topic:orders", "Read").output
     empty = tmp_path / "empty"
     empty.mkdir()
