@@ -189,8 +189,8 @@ class ShadowServer:
             lambda: check.problem if check is not None else "",
         )
         cutover.register_metrics(self.metrics)
-        self.report.show_moves(cutover.routes.moves_status)
-        cutover.routes.register_routes(self.report.console)
+        self.report.show_moves(cutover.console_routes.moves_status)
+        cutover.console_routes.register_routes(self.report.console)
         MirrorRoutes(mirror.mirror, cutover.mode_switch.switch_mode).register(self.report.console)
         cutover.resume_moves()
         return cutover

@@ -34,7 +34,7 @@ from remoting.requests.namesrv import GetRouteInfoByTopic
 
 PULL_CODES = frozenset((11, 361))
 """Replayed only when selected by their codes, at mapped offsets and without long polling: pulls change nothing."""
-_MAX_KNOWN_ROUTES = 10_000
+_MAX_LEARNED_ROUTES = 10_000
 _MAX_UNANSWERED = 1_000
 """Unanswered requests of one client that later ones are ordered by; real clients have far fewer."""
 Lane = tuple[str, str, int]
@@ -168,8 +168,8 @@ class _PlanBuilder:
         self._filter = record_filter
         self._bases: dict[int, int] = {}
         self._lane_by_key: dict[str, Lane] = {}
-        self._routes: dict[tuple[str, str], int] = {}
-        self._known_routes: set[tuple[str, bytes]] = set()
+        self._route_queue_counts: dict[tuple[str, str], int] = {}
+        self._learned_routes: set[tuple[str, bytes]] = set()
 
     def read_file(self, number: int, file: CaptureFileReader) -> None:
         """Add the selected records of one file."""
@@ -199,22 +199,26 @@ class _PlanBuilder:
         try:
             answer = to_exchange(record).answer_command
             body = bytes(answer.body) if answer is not None and answer.code == 0 else b""
-            if not body or (record.topic, body) in self._known_routes:
+            if not body or (record.topic, body) in self._learned_routes:
                 return
             for queue in TopicRouteData.from_json(body).queue_datas or []:
                 topic_at_broker = (queue.broker_name, record.topic)
                 queues = min(queue.write_queue_nums, MAX_QUEUES_PER_TOPIC)
-                self._routes[topic_at_broker] = max(self._routes.get(topic_at_broker, 0), queues)
+                self._route_queue_counts[topic_at_broker] = max(
+                    self._route_queue_counts.get(topic_at_broker, 0), queues
+                )
         except (FrameError, RequestError, ValueError):
             return
-        if len(self._known_routes) < _MAX_KNOWN_ROUTES:
-            self._known_routes.add((record.topic, body))
+        if len(self._learned_routes) < _MAX_LEARNED_ROUTES:
+            self._learned_routes.add((record.topic, body))
 
     def apply_route_queues(self) -> None:
         """Raise the number of queues of each topic to that of its captured routes."""
         queues = self.plan.queue_counts
         for topic_at_broker in queues:
-            queues[topic_at_broker] = max(queues[topic_at_broker], self._routes.get(topic_at_broker, 0))
+            queues[topic_at_broker] = max(
+                queues[topic_at_broker], self._route_queue_counts.get(topic_at_broker, 0)
+            )
 
     def _add_step(self, step: ReplayStep, run: int, record: CaptureRecord) -> None:
         step.connection = (run, record.connection)

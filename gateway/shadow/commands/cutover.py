@@ -329,7 +329,7 @@ async def _run_sync(config: Any, request: dict[str, Any]) -> "list[SyncStep]":
     from gateway.shadow.clusters.full_sync import FullSync
     from gateway.shadow.clusters.target_check import refuse_same_cluster
     from gateway.shadow.cutover.assembly import open_move_file, pair_clusters
-    from gateway.shadow.cutover.routes import parse_names
+    from gateway.shadow.cutover.console_routes import parse_names
 
     primary, target = make_cluster(config.primary, "primary"), make_cluster(config.target, "target")
     async with trio.open_nursery() as nursery:

@@ -111,7 +111,7 @@ async def _compare_clusters(
     topics: tuple[str, ...],
     begin: QueueBound | None,
     end: QueueBound | None,
-    shown: "ParityProgress",
+    progress: "ParityProgress",
 ) -> Any:
     import trio
 
@@ -126,7 +126,7 @@ async def _compare_clusters(
         for cluster in (comparing.primary, comparing.target):
             await nursery.start(cluster.run)
         await refuse_same_cluster(comparing.primary, comparing.target)
-        result = await comparing.check_parity(topics, window, shown)
+        result = await comparing.check_parity(topics, window, progress)
         nursery.cancel_scope.cancel()
     return result
 
@@ -137,16 +137,16 @@ class ParityProgress:
     def __init__(self, quiet: bool) -> None:
         self._quiet = quiet
         self._next_s = 0.0
-        self._looked: dict[tuple[str, str, int], tuple[int, int]] = {}
+        self._counts: dict[tuple[str, str, int], tuple[int, int]] = {}
 
     def __call__(self, queue: Any) -> None:
-        self._looked[queue.topic, queue.broker, queue.queue_id] = (queue.primary, queue.wrong)
+        self._counts[queue.topic, queue.broker, queue.queue_id] = (queue.primary, queue.wrong)
         if self._quiet or time.monotonic() < self._next_s:
             return
         self._next_s = time.monotonic() + PROGRESS_INTERVAL_S
-        messages, wrong = (sum(counts) for counts in zip(*self._looked.values(), strict=True))
+        messages, wrong = (sum(counts) for counts in zip(*self._counts.values(), strict=True))
         text = (
-            f"{len(self._looked)} queues, {messages} messages, {wrong} wrong; {queue.topic} {queue.queue_id}"
+            f"{len(self._counts)} queues, {messages} messages, {wrong} wrong; {queue.topic} {queue.queue_id}"
         )
         end = "\r" if sys.stderr.isatty() else "\n"
         click.echo(f"{text:<78}{end}", nl=False, err=True)
@@ -160,7 +160,7 @@ def describe_parity(value: dict[str, Any]) -> str:
         if wrong or queue["problem"]:
             queue_label = f"{queue['topic']} {queue['broker']} {queue['queue_id']}"
             lines.append(f"{queue_label}: {', '.join(filter(None, (queue['problem'], wrong)))}")
-            lines += [f"    {line}" for fault in queue["findings"] for line in _describe_finding(fault)]
+            lines += [f"    {line}" for finding in queue["findings"] for line in _describe_finding(finding)]
     sums = (
         f"{value['primary']} messages of the primary, {value['target']} of the target, {value['same']} equal"
     )
@@ -180,8 +180,8 @@ def describe_empty(value: dict[str, Any]) -> str:
     """Return why there is no verdict, and what to do."""
     reasons = []
     for pattern in value["unmatched"]:
-        there = f"; there is {', '.join(pattern['similar'])}" if pattern["similar"] else ""
-        reasons.append(f'the primary has no topic that matches "{pattern["name"]}"{there}')
+        similar = f"; there is {', '.join(pattern['similar'])}" if pattern["similar"] else ""
+        reasons.append(f'the primary has no topic that matches "{pattern["name"]}"{similar}')
     if not reasons:
         reasons.append(
             f"{len(value['queues'])} queues have no message in the range; check --from and --until"
@@ -189,11 +189,11 @@ def describe_empty(value: dict[str, Any]) -> str:
     return f"No verdict: {'; '.join(reasons)}."
 
 
-def _describe_finding(fault: dict[str, Any]) -> Iterator[str]:
-    at = f"primary {fault['primary_offset']}, target {fault['target_offset']}".replace("None", "-")
-    part = f" ({fault['part']})" if fault["part"] else ""
-    yield f"{fault['kind']}{part} {fault['key']}: {at}"
-    for difference in fault["differences"]:
+def _describe_finding(finding: dict[str, Any]) -> Iterator[str]:
+    at = f"primary {finding['primary_offset']}, target {finding['target_offset']}".replace("None", "-")
+    part = f" ({finding['part']})" if finding["part"] else ""
+    yield f"{finding['kind']}{part} {finding['key']}: {at}"
+    for difference in finding["differences"]:
         yield f"    {difference['name']}: {difference['primary']} at the primary, {difference['target']} at the target"
 
 

@@ -10,5 +10,5 @@
 | `copy_back`, `group_transfer` | messages that go back to the primary; offsets and locks that follow a group |
 | `mode_switch` | switches the mirror mode of a topic, including who leads it |
 | `backfill` | copies the history of topics to a target of ours |
-| `assembly`, `routes`, `settings` | construction, console routes, the table `[cutover]` |
+| `assembly`, `console_routes`, `settings` | construction, console routes, the table `[cutover]` |
 """

@@ -17,12 +17,12 @@ from gateway.shadow.compare.parity import (
 )
 from gateway.shadow.cutover.bypass_watch import BypassWatch
 from gateway.shadow.cutover.checks import MoveCheck, MoveChecks
+from gateway.shadow.cutover.console_routes import CutoverConsoleRoutes
 from gateway.shadow.cutover.director import MoveDirector
 from gateway.shadow.cutover.mode_switch import ModeSwitch
 from gateway.shadow.cutover.move_file import MoveFile
 from gateway.shadow.cutover.move_traffic import MoveTraffic
 from gateway.shadow.cutover.mover import Mover
-from gateway.shadow.cutover.routes import CutoverRoutes
 from gateway.shadow.cutover.settings import CutoverSettings
 from gateway.shadow.mirror.mirror import Mirror
 from gateway.shadow.mirror.service import MirrorService
@@ -157,7 +157,7 @@ class Cutover:
             service.mirror, self.mover, self.director, service.open_mode_overrides()
         )
         offsets = service.factory.directions[Side.PRIMARY].state.offsets
-        self.routes = CutoverRoutes(
+        self.console_routes = CutoverConsoleRoutes(
             self.mover,
             FullSync(
                 clusters,

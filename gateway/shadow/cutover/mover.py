@@ -212,7 +212,7 @@ class Mover:
             permissions = {broker: config.perm for broker, config in writable.items()}
             if not permissions and not move.is_read_only:
                 raise OperationRefused(f"{topic} is read-only at the primary already, and not by the gateway")
-            # Clients of the gateway never see the topic as read-only, so their routes change first.
+            # Clients of the gateway never see the topic as read-only, so the topic routes they see change first.
             move = await self._save_move(
                 move.with_taken_permissions({**move.taken_permissions, **permissions})
             )
@@ -537,10 +537,10 @@ class WritePermission:
     stock clients), and its sends fail instead of being stored where nobody reads them. Everything else works as before:
     consumers read, and the gateway copies messages back in a roll-back.
 
-    Clients of the gateway read the same routes. The director lets the proxy show the topic as writable to them, from
-    the moment the taken permissions are in the move file. So `Mover` writes the file first and then changes the topic,
-    and in the reverse order when the permission is given back. A crash in between leaves a topic that is writable at
-    the primary although the file calls it read-only; repeating `take` or `give_back` mends that.
+    Clients of the gateway read the same topic routes. The director lets the proxy show the topic as writable to them,
+    from the moment the taken permissions are in the move file. So `Mover` writes the file first and then changes the
+    topic, and in the reverse order when the permission is given back. A crash in between leaves a topic that is
+    writable at the primary although the file calls it read-only; repeating `take` or `give_back` mends that.
     """
 
     clusters: ClusterPair

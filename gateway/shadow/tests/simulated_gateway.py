@@ -80,11 +80,11 @@ class SimulatedGateway:
         files: MemoryFiles,
         nursery: trio.Nursery,
         *,
-        kept: bool = True,
+        preserves_offsets: bool = True,
         settings: CutoverSettings | None = None,
     ) -> None:
         self.primary, self.target, self.files, self.nursery = primary, target, files, nursery
-        self.kept = kept
+        self.preserves_offsets = preserves_offsets
         self.settings = settings or CutoverSettings(state_file=STATE)
         self.mirror = SimulatedMirror(target)
         nursery.start_soon(self.mirror.run)
@@ -97,7 +97,7 @@ class SimulatedGateway:
         self.hub.add_observer(self.traffic)
         self.hub.add_observer(self.mirror)
         self.mirror.stopped.clear()
-        sides = ClusterPair(self.primary, self.target, lambda broker: broker, self.kept)
+        sides = ClusterPair(self.primary, self.target, lambda broker: broker, self.preserves_offsets)
         clock = self.primary.simulated.clock
         self.checks = MoveChecks(sides, self.traffic, self.mirror, self.settings, clock.now_ms)
         book = MoveFile(self.files, self.settings.state_file, inline)

@@ -93,11 +93,11 @@ async def load(gateway, nursery, topic="orders", groups=("GID",)):
             assert consumer.of(queue) == producer.of(queue)
 
 
-@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("preserves_offsets", [True, False])
 @two_clusters
-async def test_topic_moves_under_load_without_loss_or_disorder(primary, target, kept):
-    async with world(primary, target, kept=kept) as (gateway, nursery):
-        if not kept:
+async def test_topic_moves_under_load_without_loss_or_disorder(primary, target, preserves_offsets):
+    async with world(primary, target, preserves_offsets=preserves_offsets) as (gateway, nursery):
+        if not preserves_offsets:
             await target.ask_broker("broker-a", message(queue_id=0))
             broker(target).topics.update(
                 [TopicConfig(topic_name="orders", read_queue_nums=2, write_queue_nums=2)]
@@ -184,7 +184,7 @@ async def test_messages_after_a_roll_back_do_not_answer_polls_at_the_target(prim
     """Otherwise a consumer would continue after them at the primary, and skip messages sent before mirroring
     resumed.
     """
-    async with world(primary, target, kept=False) as (gateway, nursery):
+    async with world(primary, target, preserves_offsets=False) as (gateway, nursery):
         producer, consumer = SimulatedProducer(gateway), SimulatedConsumer(gateway, wait_ms=15_000)
         await send_heartbeat(primary)
         await send_heartbeat(target)
@@ -280,7 +280,7 @@ async def test_producers_continue_when_the_pause_is_too_short(primary, target):
 @two_clusters
 async def test_open_half_messages_block_the_producer_switch(primary, target):
     half = {"TRAN_MSG": "true", "PGROUP": "PID"}
-    async with world(primary, target, kept=False) as (gateway, _):
+    async with world(primary, target, preserves_offsets=False) as (gateway, _):
         await take_step(gateway, "orders")
         sent, _ = await gateway.ask(message("orders", key="T", properties=half, sys_flag=4))
         assert "1 at the primary" in await refusal_reason(gateway, "orders")
@@ -301,7 +301,7 @@ async def test_delayed_messages_block_producers_unless_allowed_and_groups_until_
     primary, target, properties
 ):
     async with (
-        world(primary, target, kept=False) as (gateway, nursery),
+        world(primary, target, preserves_offsets=False) as (gateway, nursery),
         load(gateway, nursery) as (_, (consumer,)),
     ):
         await take_step(gateway, "orders")

@@ -7,8 +7,8 @@ import trio
 
 from gateway.http_server.errors import ConsoleError, OperationRefused
 from gateway.shadow.cutover.tests.test_bypass_watch import send_past_the_gateway
+from gateway.shadow.cutover.tests.test_console_routes import serve_routes
 from gateway.shadow.cutover.tests.test_mover import C, M, P, broker, load, refusal_reason, take_step, world
-from gateway.shadow.cutover.tests.test_routes import serve_routes
 from gateway.shadow.tests.two_clusters import two_clusters
 from gateway.shadow.traffic.exchange import Side
 from remoting.bodies.topics import TopicConfig

@@ -4,7 +4,7 @@ import pytest
 
 from gateway.http_server.errors import ConsoleError
 from gateway.shadow.clusters.full_sync import FullSync
-from gateway.shadow.cutover.routes import CutoverRoutes
+from gateway.shadow.cutover.console_routes import CutoverConsoleRoutes
 from gateway.shadow.cutover.tests.test_mover import broker, load, world
 from gateway.shadow.tests.two_clusters import two_clusters
 from remoting.bodies.topics import TopicConfig
@@ -30,7 +30,7 @@ class FakeConsole:
 async def serve_routes(primary, target):
     async with world(primary, target) as (gateway, nursery):
         console = FakeConsole()
-        CutoverRoutes(gateway.mover, FullSync(gateway.checks.clusters)).register_routes(console)
+        CutoverConsoleRoutes(gateway.mover, FullSync(gateway.checks.clusters)).register_routes(console)
         yield console, gateway, nursery
 
 

@@ -1,4 +1,4 @@
-"""Console routes of the cut-over: functions from a dict to a dict, which the commands show as tables."""
+"""The console routes of the cut-over. Each takes and returns a dict; the commands show the answers as tables."""
 
 import math
 from functools import partial
@@ -18,7 +18,7 @@ MAX_NAME_CHARS: Final = 255
 MAX_NAMES: Final = 1_000
 
 
-class CutoverRoutes:
+class CutoverConsoleRoutes:
     """The routes below `/cutover`.
 
     Errors are ConsoleError: status 409 if the states do not allow the operation, 502 if a cluster does not answer.
