@@ -48,15 +48,14 @@ def status(file: str | None, address: str | None) -> None:
 
 
 def show_problems(console: ConsoleClient) -> None:
-    """Print what keeps the gateway from its work, in red."""
+    """Print the gateway's present problems in red."""
     for problem in console.get("/status").get("problems", ()):
         click.secho(f"Problem ({problem['part']}): {problem['problem']}", fg="red")
 
 
 def _move_rows(move: dict[str, Any]) -> Iterable[dict[str, str]]:
     """Yield a row for the topic, and one for each of its groups."""
-    there = ("PRODUCERS_SWITCHED", "DONE")
-    producers = "target" if move["state"] in there else "primary"
+    producers = "target" if move["state"] in ("PRODUCERS_SWITCHED", "DONE") else "primary"
     if move["taken_permissions"]:
         producers += " (read-only at the primary)"
     yield {"topic": move["topic"], "state": move["overall_state"], "producers": producers}
@@ -90,9 +89,9 @@ def _step_options(function: Any) -> Any:
             "--allow",
             multiple=True,
             type=click.Choice(["transactions", "delays", "apart", "bypass"]),
-            help="Continue although the primary holds back half messages, or delayed ones, although the group's other "
-            "topics have not got as far, or although messages were sent past the gateway; repeatable. See "
-            "docs/reference/cutover-guarantees.md.",
+            help="Check that may fail; repeatable. transactions: the primary holds back half messages; delays: it "
+            "holds back delayed messages; apart: the group's other topics have not got as far; bypass: messages were "
+            "sent past the gateway. See docs/reference/cutover-guarantees.md.",
         ),
         click.option(
             "--wait",

@@ -89,8 +89,9 @@ SAME_SERVER: Final = ComparisonTerms(same_offsets=True)
 def diff_answers(
     code: int, primary: Command, target: Command, terms: ComparisonTerms, max_body_bytes: float = math.inf
 ) -> list[Difference]:
-    """Return the differences between two answers to a request with this code, expected differences left out; at most
-    `MAX_DIFFERENCES`. Bodies of more than ``max_body_bytes`` are one value, which is equal or not.
+    """Return the differences between two answers to a request with this code, at most `MAX_DIFFERENCES`.
+
+    Expected differences are left out. A body of more than ``max_body_bytes`` is compared as one value.
     """
     if max(len(primary.body), len(target.body)) <= max_body_bytes and _equal_bytes(
         code, primary, target, terms

@@ -81,14 +81,13 @@ def parity_options(
 
 
 async def match_topics(primary: Cluster, patterns: Iterable[str]) -> tuple[list[str], dict[str, list[str]]]:
-    """Return the user topics of a cluster that match names or shell patterns, and those that match nothing.
+    """Return the user topics of a cluster that match names or shell patterns, and the patterns without a match.
 
-    With each pattern that matches nothing come a few topics that it matches regardless of case.
-
-    Retry and dead-letter topics match only patterns that begin with "%": their content depends on consumers. Raises
-    CLUSTER_ERRORS.
+    Each of the latter maps to a few topics that it matches regardless of case. Retry and dead-letter topics match only
+    patterns that begin with "%": their content depends on consumers. Raises CLUSTER_ERRORS.
     """
     patterns = list(patterns)
+    # Routes of a few names cost less than the list of all topics.
     if all(not set(pattern) & set("*?[") for pattern in patterns) and all(
         [await _has_topic(primary, pattern) for pattern in patterns]
     ):

@@ -56,21 +56,21 @@ class ReplicationSettings:
     )
     offsets_ms: int = setting(
         5_000,
-        "Interval at which consumer offsets that are behind the primary's are moved forward: offsets from before the "
-        "mirror started, of pops, or lost by the target.",
+        "Interval at which the target's consumer offsets are compared with the primary's and moved forward: those from "
+        "before the mirror started, those of pops, and those that the target lost.",
         low=100,
         high=3_600_000,
     )
     backoff_ms: int = setting(
         100,
-        "Pause of a queue after a failure; it doubles with each further failure.",
+        "First back-off of a queue after a failure; it doubles with each further failure.",
         low=1,
         high=60_000,
     )
-    backoff_max_ms: int = setting(5_000, "Maximum of that pause.", low=1, high=600_000)
+    backoff_max_ms: int = setting(5_000, "Maximum back-off of a queue.", low=1, high=600_000)
     catch_up_rate: float = setting(
         5_000.0,
-        "Maximum messages per second of all queues that are more than `live_messages` behind, together; 0: no limit.",
+        "Maximum messages per second of all queues together that are more than `live_messages` behind; 0: no limit.",
         low=0,
     )
     catch_up_bytes_rate: float = setting(
