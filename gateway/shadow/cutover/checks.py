@@ -338,7 +338,7 @@ class MoveChecks:
     async def check_drained(self, move: Move, group: str) -> list[MoveCheck]:
         """Return the checks before DRAINED: the group has consumed all of its side, which holds nothing back for it."""
         side = move.consumer_side(group)
-        if not await self._has_consumers(side, move.topic, group):
+        if not await self._has_consumers(move.topic, group):
             return [await run_check("online", lambda: self._check_idle_group(move, group))]
         checks = [await run_check("drained", lambda: self._check_consumed(side, move.topic, group))]
         checks.append(
@@ -353,7 +353,8 @@ class MoveChecks:
         checks.append(self._check_popped(move.topic, group))
         return checks
 
-    async def _has_consumers(self, side: Side, topic: str, group: str) -> bool:
+    async def _has_consumers(self, topic: str, group: str) -> bool:
+        # The primary gets the heartbeats of all clients, also of those that consume from the target.
         for broker in await self.clusters.brokers_of(topic):
             if await self.clusters.group_members(Side.PRIMARY, broker, group):
                 return True
