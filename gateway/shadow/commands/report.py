@@ -35,7 +35,7 @@ def report(
     if not (output or json_output or conditions):
         raise click.UsageError("nothing to do: pass -o FILE, --json FILE or --fail-if CONDITION")
     report_data = (
-        _read_json(source, "sections") if source else console_from_options(file, address).get("/report")
+        _read_json(source, "metrics") if source else console_from_options(file, address).get("/report")
     )
     if parity:
         report_data["sections"]["parity"] = _read_json(parity, "holds")
@@ -69,13 +69,16 @@ def watch(every_s: float, times: int | None, file: str | None, address: str | No
 COMMANDS = (report, watch)
 
 
-def _read_json(source: str, has: str) -> dict[str, Any]:
+def _read_json(source: str, key: str) -> dict[str, Any]:
+    """Return the object in a JSON file, which must have a key that tells what it is. Raises ClickException."""
     try:
         content = orjson.loads(Path(source).read_bytes())
     except (OSError, orjson.JSONDecodeError) as error:
         raise click.ClickException(f"{source}: {error}") from error
-    if not isinstance(content, dict) or has not in content:
-        raise click.ClickException(f"{source} is not a result of this kind of a shadow gateway")
+    if not isinstance(content, dict) or key not in content:
+        raise click.ClickException(
+            f'{source} was not written by this version of the command: it has no "{key}"'
+        )
     return content
 
 
