@@ -38,10 +38,10 @@ def test_damage_raises_nothing_but_message_format_error(entries, data):
     body = bytearray(encode_batch(entries))
     body[data.draw(st.integers(0, len(body) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     try:
-        found = list(split_batch(body))
+        messages = list(split_batch(body))
     except MessageFormatError:
         return
-    assert len(found) == len(entries)
+    assert len(messages) == len(entries)
 
 
 def test_every_cut_is_noticed():

@@ -58,15 +58,15 @@ FILES = st.lists(st.lists(RECORDS, min_size=1, max_size=4), max_size=4)
 
 def file_of(groups, *, level=1, closed=True, created_ms=5, gateway="gw", run=7):
     """Return a file with one block for each group of records, and its blocks."""
-    data, known = encode_header(created_ms, gateway, run), []
+    data, blocks = encode_header(created_ms, gateway, run), []
     for records in groups:
         builder = BlockBuilder()
         for record in records:
             builder.add_record(record)
         block_data, block = builder.build(len(data), level)
         data += block_data
-        known.append(block)
-    return data + (encode_index(len(data), known) if closed else b""), known
+        blocks.append(block)
+    return data + (encode_index(len(data), blocks) if closed else b""), blocks
 
 
 def some(count=3, **fields):
@@ -77,18 +77,18 @@ def some(count=3, **fields):
     ]
 
 
-def read(data, **wanted):
-    found = list(scan_records(data, **wanted))
-    damage = [each for each in found if isinstance(each, Damage)]
-    return [each for each in found if not isinstance(each, Damage)], damage
+def read(data, **conditions):
+    blocks = list(scan_records(data, **conditions))
+    damage = [block for block in blocks if isinstance(block, Damage)]
+    return [block for block in blocks if not isinstance(block, Damage)], damage
 
 
 @given(groups=FILES, level=st.integers(0, 9), closed=st.booleans())
 def test_written_records_are_read_back(groups, level, closed):
-    data, known = file_of(groups, level=level, closed=closed)
+    data, blocks = file_of(groups, level=level, closed=closed)
     assert read(data) == ([record for group in groups for record in group], [])
-    assert (read_index(data) == known) if closed else (read_index(data) is None)
-    assert list(walk_blocks(data)) == known == list(iter_blocks(memoryview(data)))
+    assert (read_index(data) == blocks) if closed else (read_index(data) is None)
+    assert list(walk_blocks(data)) == blocks == list(iter_blocks(memoryview(data)))
 
 
 def test_the_header_tells_who_wrote_it():
@@ -103,7 +103,7 @@ def test_other_files_are_refused(data):
     with pytest.raises(CaptureError, match="not a capture file"):
         decode_header(data)
     assert read(data)[0] == []
-    assert [each.size for each in read(data)[1]] == [len(data)]
+    assert [block.size for block in read(data)[1]] == [len(data)]
 
 
 def test_a_later_version_is_refused():
@@ -116,14 +116,14 @@ def test_a_later_version_is_refused():
 @settings(max_examples=150)
 @given(groups=FILES, closed=st.booleans(), level=st.sampled_from([0, 1]), data=st.data())
 def test_a_truncated_file_is_told_and_what_is_whole_is_read(groups, closed, level, data):
-    whole, known = file_of(groups, closed=closed, level=level)
+    whole, blocks = file_of(groups, closed=closed, level=level)
     cut = data.draw(st.integers(0, len(whole) - 1))
     records, damage = read(whole[:cut])
     complete = [
-        group for group, block in zip(groups, known, strict=True) if block.position + block.size <= cut
+        group for group, block in zip(groups, blocks, strict=True) if block.position + block.size <= cut
     ]
     assert records == [record for group in complete for record in group]
-    ends = {decode_header(whole).size, *(block.position + block.size for block in known)}
+    ends = {decode_header(whole).size, *(block.position + block.size for block in blocks)}
     index_end = len(whole) - TRAILER.size
     if closed and groups is not None:
         ends.add(index_end)
@@ -137,14 +137,14 @@ def test_a_truncated_file_is_told_and_what_is_whole_is_read(groups, closed, leve
 @settings(max_examples=150)
 @given(groups=FILES, closed=st.booleans(), level=st.sampled_from([0, 1]), data=st.data())
 def test_a_flipped_bit_is_told_and_never_becomes_a_wrong_record(groups, closed, level, data):
-    whole, known = file_of(groups, closed=closed, level=level)
+    whole, blocks = file_of(groups, closed=closed, level=level)
     bit = data.draw(st.integers(0, 8 * len(whole) - 1))
     damaged = bytearray(whole)
     damaged[bit // 8] ^= 1 << bit % 8
     records, damage = read(bytes(damaged))
     expected = [
         record
-        for group, block in zip(groups, known, strict=True)
+        for group, block in zip(groups, blocks, strict=True)
         if not block.position <= bit // 8 < block.position + block.size
         for record in group
     ]
@@ -164,7 +164,7 @@ def test_a_flipped_bit_is_told_and_never_becomes_a_wrong_record(groups, closed, 
     closed=st.booleans(),
 )
 def test_pruning_never_loses_a_record(groups, from_ms, until_ms, topics, closed):
-    data, known = file_of(groups, closed=closed)
+    data, blocks = file_of(groups, closed=closed)
     expected = [
         record
         for group in groups
@@ -187,22 +187,22 @@ def test_pruning_spares_blocks_that_hold_nothing_wanted():
 
 
 def test_a_damaged_block_is_told_also_where_the_index_leads_to_it():
-    data, known = file_of(some(3))
-    middle = known[1]
+    data, blocks = file_of(some(3))
+    middle = blocks[1]
     damaged = bytearray(data)
     damaged[middle.position + middle.size - 1] ^= 1
     records, damage = read(bytes(damaged))
     assert [record.wall_ms for record in records] == [0, 2]
-    assert [(each.position, each.size) for each in damage] == [(middle.position, middle.size)]
+    assert [(block.position, block.size) for block in damage] == [(middle.position, middle.size)]
     assert list(walk_blocks(bytes(damaged)))[1] == damage[0]
 
 
 def test_a_block_inside_a_message_is_not_taken_for_one():
     """A client sends a capture file as a message, and the block around the message is damaged."""
     inner, _ = file_of(some(2))
-    data, known = file_of([[CaptureRecord(310, inner)], *some(1)], level=0)
+    data, blocks = file_of([[CaptureRecord(310, inner)], *some(1)], level=0)
     damaged = bytearray(data)
-    damaged[known[0].position + 60] ^= 1
+    damaged[blocks[0].position + 60] ^= 1
     records, damage = read(bytes(damaged))
     assert [record.code for record in records] == [10]
     assert len(damage) == 1
@@ -247,11 +247,11 @@ def test_a_hostile_block_cannot_make_a_reader_allocate_more_than_it_says():
 
 @given(groups=FILES, level=st.integers(0, 1))
 def test_the_layouts_are_the_declared_ones(groups, level):
-    data, known = file_of(groups, level=level)
+    data, blocks = file_of(groups, level=level)
     header = layouts.CAPTURE_HEADER.parse(data)
     assert (header.version, header.created_ms, header.run, header.gateway) == (1, 5, 7, b"gw")
     assert header.crc == zlib.crc32(data[: decode_header(data).size - 4])
-    for group, block in zip(groups, known, strict=True):
+    for group, block in zip(groups, blocks, strict=True):
         piece = data[block.position : block.position + block.size]
         parsed = layouts.CAPTURE_BLOCK.parse(piece)
         assert (parsed.kind, parsed.position, parsed.size) == (1, block.position, block.size)
@@ -262,28 +262,28 @@ def test_the_layouts_are_the_declared_ones(groups, level):
         assert len(plain) == parsed.plain_bytes
         _records_agree(layouts.CAPTURE_RECORDS.parse(plain), group)
     trailer = layouts.CAPTURE_TRAILER.parse(data[-layouts.CAPTURE_TRAILER.sizeof() :])
-    _index_agrees(layouts.CAPTURE_BLOCK.parse(data[trailer.position : -TRAILER.size]), known)
+    _index_agrees(layouts.CAPTURE_BLOCK.parse(data[trailer.position : -TRAILER.size]), blocks)
 
 
 def _records_agree(parsed, group):
     texts = [text.decode() for text in parsed.texts]
     assert len(parsed.records) == len(group)
-    for one, record in zip(parsed.records, group, strict=True):
+    for parsed_record, record in zip(parsed.records, group, strict=True):
         for name in ("code", "request", "wall_ms", "asked_us", "connection", "forwarded_us", "target_us"):
-            assert one[name] == getattr(record, name)
+            assert parsed_record[name] == getattr(record, name)
         for name in ("client", "upstream", "broker", "topic", "group"):
-            assert texts[one[name]] == getattr(record, name)
-        assert (one.answer, one.target) == (record.answer or b"", record.target or b"")
-        assert FATES[one.fate] == record.fate
+            assert texts[parsed_record[name]] == getattr(record, name)
+        assert (parsed_record.answer, parsed_record.target) == (record.answer or b"", record.target or b"")
+        assert FATES[parsed_record.fate] == record.fate
         bits = (record.answer is not None, record.target is not None, record.reverse, record.by_target)
-        assert one.flags == sum(1 << n for n, bit in enumerate((*bits, record.redacted)) if bit)
+        assert parsed_record.flags == sum(1 << n for n, bit in enumerate((*bits, record.redacted)) if bit)
 
 
-def _index_agrees(block, known):
-    assert (block.kind, block.count) == (2, len(known))
+def _index_agrees(block, blocks):
+    assert (block.kind, block.count) == (2, len(blocks))
     plain = zlib.decompress(block.payload) if block.compression else block.payload
     index = layouts.CAPTURE_INDEX.parse(plain)
-    for entry, block in zip(index.entries, known, strict=True):
+    for entry, block in zip(index.entries, blocks, strict=True):
         assert (entry.position, entry.size, entry.count, entry.min_ms, entry.max_ms) == block[:5]
         assert {index.topics[number].decode() for number in entry.topics} == block.topics
 
@@ -307,9 +307,9 @@ def test_a_file_full_of_beginnings_of_blocks_is_given_up():
     with pytest.MonkeyPatch.context() as context:
         context.setattr(capture, "_crc", counting)
         context.setattr(capture, "MIN_SEARCHED_BYTES", 0)
-        found = list(walk_blocks(bytes(data)))
-    assert [type(each) for each in found] == [Damage]
-    assert found[0].position + found[0].size == len(data)
+        blocks = list(walk_blocks(bytes(data)))
+    assert [type(block) for block in blocks] == [Damage]
+    assert blocks[0].position + blocks[0].size == len(data)
     assert checked <= (capture.SEARCHES_PER_BYTE + 3) * len(data)
 
 

@@ -128,7 +128,7 @@ def test_integers_beyond_64_bits_become_fractions_in_both_parsers(text, value):
     read = loads(text)
     assert read == value
     pairs = zip(read.values(), value.values()) if isinstance(value, dict) else zip(read, value)  # noqa: B905
-    assert all(type(one) is type(other) for one, other in pairs)
+    assert all(type(value) is type(other) for value, other in pairs)
 
 
 @given(VALUES.filter(lambda value: not has_reference(value)))

@@ -15,8 +15,8 @@ from codec.tests.test_command import COMMANDS
 def test_frames_come_out_whole_however_they_are_cut(commands, step):
     stream = b"".join(map(encode_command, commands))
     splitter = FrameSplitter()
-    found = [c for at in range(0, len(stream), step) for c in splitter.feed(stream[at : at + step])]
-    assert found == commands
+    decoded = [c for at in range(0, len(stream), step) for c in splitter.feed(stream[at : at + step])]
+    assert decoded == commands
     assert splitter.buffered_bytes == 0
 
 
@@ -28,20 +28,20 @@ def test_large_frames_are_filled_where_they_stay(sizes, cuts):
     """However they are cut, and whether or not the rest is written where it is wanted."""
     commands = [Command(1, number, 0, {}, bytes([number]) * size) for number, size in enumerate(sizes)]
     stream = memoryview(b"".join(map(encode_command, commands)))
-    splitter, found, at = FrameSplitter(), [], 0
+    splitter, decoded, at = FrameSplitter(), [], 0
     for step, in_place in cycle(cuts):
         if at == len(stream):
             break
         rest = splitter.rest_buffer() if in_place else None
         if rest is None:
             piece = stream[at : at + step]
-            found += splitter.feed(piece)
+            decoded += splitter.feed(piece)
         else:
             piece = stream[at : at + min(step, len(rest))]
             rest[: len(piece)] = piece
-            found += splitter.rest_written(len(piece))
+            decoded += splitter.rest_written(len(piece))
         at += len(piece)
-    assert found == commands
+    assert decoded == commands
     assert splitter.buffered_bytes == 0
 
 

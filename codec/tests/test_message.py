@@ -106,10 +106,10 @@ def test_damage_raises_nothing_but_message_format_error(message, data):
     stored[data.draw(st.integers(0, len(stored) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     piece = stored[: data.draw(st.integers(0, len(stored)))]
     try:
-        found = list(iter_messages(piece))
+        messages = list(iter_messages(piece))
     except MessageFormatError:
         return
-    assert len(found) <= 1
+    assert len(messages) <= 1
 
 
 @given(st.binary(max_size=300))

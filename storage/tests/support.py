@@ -50,19 +50,19 @@ def run_interrupted(work: Callable[[], object], step: int, other: Callable[[], o
 
     Only instructions of the store's modules count. ``other`` stands for another thread, or is `kill_process`.
     """
-    left = step
+    steps_left = step
 
     def trace(frame: FrameType, event: str, argument: object) -> object:
-        nonlocal left
+        nonlocal steps_left
         if "/storage/" not in frame.f_code.co_filename:
             return None
         frame.f_trace_opcodes = True
         if event == "opcode":
-            left -= 1
-            if left == -1:
+            steps_left -= 1
+            if steps_left == -1:
                 sys.settrace(None)
                 other()
-        return trace if left >= 0 else None
+        return trace if steps_left >= 0 else None
 
     before = sys.gettrace()
     sys.settrace(trace)
@@ -70,7 +70,7 @@ def run_interrupted(work: Callable[[], object], step: int, other: Callable[[], o
         work()
     finally:
         sys.settrace(before)
-    return left < 0
+    return steps_left < 0
 
 
 def states_during(work: Callable[[], object], files: CrashFiles) -> list[CrashFiles]:
@@ -139,10 +139,10 @@ class RecordedBuffer(bytearray):
         super().__init__(content)
         self.changes: list[tuple[int, bytes, bytes]] = []  # place, bytes before, bytes after
 
-    def __setitem__(self, place: Any, value: Any) -> None:
-        if isinstance(place, slice) and isinstance(value, bytes):
-            self.changes.append((place.start or 0, bytes(self[place]), value))
-        super().__setitem__(place, value)
+    def __setitem__(self, position: Any, value: Any) -> None:
+        if isinstance(position, slice) and isinstance(value, bytes):
+            self.changes.append((position.start or 0, bytes(self[position]), value))
+        super().__setitem__(position, value)
 
 
 class LockIsHeld(Exception):

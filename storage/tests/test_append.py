@@ -49,18 +49,18 @@ def test_append_writes_what_codec_reads(store, topic, born_host, store_host):
 @pytest.mark.parametrize("born_host", [V4, V6])
 def test_batch_equals_single_appends(born_host):
     entries = [(n, b"b%d" % n, b"TAGS\x01t%d\x02" % n) for n in range(5)]
-    one = MessageStore.open(small_config(), CrashFiles(), FakeClock())
+    single = MessageStore.open(small_config(), CrashFiles(), FakeClock())
     many = MessageStore.open(small_config(), CrashFiles(), FakeClock())
     for flag, body, properties in entries:
-        one.append("t", 1, body, properties, flag=flag, born_timestamp=7, born_host=born_host)
+        single.append("t", 1, body, properties, flag=flag, born_timestamp=7, born_host=born_host)
     first, places, _ = many.append_batch("t", 1, encode_batch(entries), born_timestamp=7, born_host=born_host)
-    end = one.max_physical_offset
+    end = single.max_physical_offset
     assert first == 0
     assert many.max_physical_offset == end
-    assert b"".join(many.read("t", 1, 0, 32).chunks) == b"".join(one.read("t", 1, 0, 32).chunks)
-    assert places == [one.physical_offset_at("t", 1, n) for n in range(5)]
-    wanted = tags_code("t4")
-    assert many.read("t", 1, 0, 32, predicate=wanted.__eq__).count == 1
+    assert b"".join(many.read("t", 1, 0, 32).chunks) == b"".join(single.read("t", 1, 0, 32).chunks)
+    assert places == [single.physical_offset_at("t", 1, n) for n in range(5)]
+    expected_code = tags_code("t4")
+    assert many.read("t", 1, 0, 32, predicate=expected_code.__eq__).count == 1
 
 
 def test_batch_suffix_goes_behind_own_properties(store):

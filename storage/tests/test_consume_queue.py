@@ -43,29 +43,29 @@ def queue_files(files):
 def test_a_queue_that_grows_gets_its_file(file_entries, checkpoint_after):
     files = CrashFiles()
     store = open_store(files, consume_queue_file_entries=file_entries)
-    wanted = [b"%d" % number for number in range(MANY_ENTRIES + 5)]
-    for number, body in enumerate(wanted):
+    expected = [b"%d" % number for number in range(MANY_ENTRIES + 5)]
+    for number, body in enumerate(expected):
         if number == checkpoint_after:
             store.write_checkpoint()
         store.append("t", 0, body)
     assert queue_files(files)
-    assert bodies(store, "t") == wanted
+    assert bodies(store, "t") == expected
     store.close()
-    assert bodies(open_store(files, consume_queue_file_entries=file_entries), "t") == wanted
+    assert bodies(open_store(files, consume_queue_file_entries=file_entries), "t") == expected
 
 
 @pytest.mark.parametrize("sizes", [(3, 4), (MANY_ENTRIES,), (MANY_ENTRIES - 1, 2), (1, 700), (999, 5)])
 def test_batches_fit_whatever_their_size(sizes):
     files = CrashFiles()
     store = open_store(files)
-    wanted = []
+    expected = []
     for size in sizes:
         batch = [b"%d.%d" % (size, number) for number in range(size)]
-        wanted += batch
+        expected += batch
         store.append_batch("t", 0, encode_batch([(0, body, b"") for body in batch]))
-    assert store.max_offset("t", 0) == len(wanted)
+    assert store.max_offset("t", 0) == len(expected)
     store.close()
-    assert bodies(open_store(files), "t") == wanted
+    assert bodies(open_store(files), "t") == expected
 
 
 @pytest.mark.parametrize("lose_unflushed", [False, True])
@@ -82,12 +82,12 @@ def test_nothing_durable_is_lost_with_a_process(seed, lose_unflushed):
         sent.setdefault(topic, []).append(b"%d" % number)
         if rng.random() < 0.02:
             store.write_checkpoint()
-            durable = {name: len(each) for name, each in sent.items()}
+            durable = {name: len(sent_bodies) for name, sent_bodies in sent.items()}
     again = open_store(files.crash(rng, lose_unflushed))
-    for topic, wanted in sent.items():
-        found = bodies(again, topic)
-        assert found == wanted[: len(found)]
-        assert len(found) >= (durable.get(topic, 0) if lose_unflushed else len(wanted))
+    for topic, expected in sent.items():
+        stored = bodies(again, topic)
+        assert stored == expected[: len(stored)]
+        assert len(stored) >= (durable.get(topic, 0) if lose_unflushed else len(expected))
 
 
 @pytest.mark.parametrize("checkpoint", [False, True])

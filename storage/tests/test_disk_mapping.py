@@ -26,23 +26,23 @@ QUEUES = 40
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    place = tmp_path / "disk"
-    place.mkdir()
-    try_command("mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "tmpfs", str(place))
-    yield place
-    subprocess.run(["umount", "-l", str(place)], timeout=30, check=True)
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    try_command("mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "tmpfs", str(folder))
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], timeout=30, check=True)
 
 
 @pytest.fixture
 def ext4_disk(tmp_path: Path) -> Iterator[Path]:
-    image, place = tmp_path / "image", tmp_path / "disk"
+    image, folder = tmp_path / "image", tmp_path / "disk"
     image.write_bytes(b"")
     os.truncate(image, DISK_MIB << 20)
-    place.mkdir()
+    folder.mkdir()
     try_command("mkfs.ext4", "-q", "-m", "0", str(image))
-    try_command("mount", "-o", "loop", str(image), str(place))
-    yield place
-    subprocess.run(["umount", "-l", str(place)], timeout=30, check=True)
+    try_command("mount", "-o", "loop", str(image), str(folder))
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], timeout=30, check=True)
 
 
 def try_command(*command: str) -> None:
@@ -87,7 +87,7 @@ def write_and_die(disk: str) -> None:
 def read_all(disk: str) -> None:
     """Open the store on the full disk, and print all that is in it."""
     store, timers = open_store(disk)
-    found = [
+    messages = [
         store.read("t", queue, offset, 1).chunks[0]
         for queue in range(QUEUES)
         for offset in range(store.max_offset("t", queue))
@@ -96,7 +96,9 @@ def read_all(disk: str) -> None:
     due_ms = timers.next_slot_ms() or 0
     for slot_ms in range(due_ms - 10_000_000, due_ms + 10_000_000, 100_000):
         timers.pending_records(slot_ms)
-    print(json.dumps({"messages": len(found), "keys": keys, "timers": timers.waiting_messages}), flush=True)
+    print(
+        json.dumps({"messages": len(messages), "keys": keys, "timers": timers.waiting_messages}), flush=True
+    )
     os._exit(0)
 
 
@@ -121,8 +123,8 @@ def append_until_full(disk: str) -> None:
             pass
     except StoreFull:
         pass
-    found = sum(store.max_offset(*key) - store.min_offset(*key) for key in store.queue_keys())
-    print(json.dumps(found - QUEUES * 5 == stored), flush=True)
+    messages = sum(store.max_offset(*key) - store.min_offset(*key) for key in store.queue_keys())
+    print(json.dumps(messages - QUEUES * 5 == stored), flush=True)
     os._exit(0)
 
 

@@ -24,8 +24,8 @@ def test_folders_that_get_a_new_folder_are_flushed(tmp_path, monkeypatch):
     path = f"{tmp_path}/store/consumequeue/topic/0/file"
     files.open_mapped(path, PAGE).close()
     files.flush(path)
-    wanted = [f"{tmp_path}/store{below}" for below in ("", "/consumequeue", "/consumequeue/topic")]
-    assert sorted(flushed) == [*wanted, f"{tmp_path}/store/consumequeue/topic/0"]
+    expected = [f"{tmp_path}/store{below}" for below in ("", "/consumequeue", "/consumequeue/topic")]
+    assert sorted(flushed) == [*expected, f"{tmp_path}/store/consumequeue/topic/0"]
     flushed.clear()
     files.open_mapped(f"{tmp_path}/store/consumequeue/other/0/file", PAGE).close()
     files.flush(f"{tmp_path}/store/commitlog/file")
@@ -40,8 +40,8 @@ def test_folders_that_get_a_new_folder_are_flushed(tmp_path, monkeypatch):
 @pytest.mark.parametrize("start", [0, 11, PAGE, 5 * PAGE, 8 * PAGE])
 def test_zeroing_the_end_of_a_file(tmp_path, written, start):
     file = DiskFiles().open_mapped(str(tmp_path / "file"), 8 * PAGE)
-    for place in written:
-        file.buffer[place] = 1
+    for path in written:
+        file.buffer[path] = 1
     file.zero_from(start)
     assert bytes(file.view) == bytes(1 if at in written and at < start else 0 for at in range(8 * PAGE))
     assert (tmp_path / "file").stat().st_size == 8 * PAGE

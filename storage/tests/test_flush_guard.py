@@ -73,9 +73,9 @@ class Run:
 
     def check(self) -> None:
         for (topic, queue_id, offset), body in self.acknowledged.items():
-            found = self.store.read(topic, queue_id, offset, 1).chunks
-            assert found, (topic, queue_id, offset)
-            assert decode_message(found[0]).body == body
+            messages = self.store.read(topic, queue_id, offset, 1).chunks
+            assert messages, (topic, queue_id, offset)
+            assert decode_message(messages[0]).body == body
 
 
 @pytest.mark.parametrize("part", ["commitlog", "consumequeue", "index", "checkpoint", ""])
@@ -109,14 +109,14 @@ def test_the_opening_reads_the_disk_and_not_the_cache(caplog: pytest.LogCaptureF
     with pytest.raises(FlushFailed):
         store.flush()
     assert files.small["/s/abort"] == FLUSH_FAILED
-    found = set()
+    messages = set()
     for seed in range(10):
         again = opened(files.crash(random.Random(seed), lose_unflushed=False))
-        found.add(again.max_offset("t", 0))
+        messages.add(again.max_offset("t", 0))
         again.flush()
         cut = opened(again.files.crash(random.Random(seed)))  # type: ignore[attr-defined]
         assert cut.max_offset("t", 0) == again.max_offset("t", 0)
-    assert found <= {1, 2}
+    assert messages <= {1, 2}
     assert caplog.text.count("the store takes no more messages: check the disk, then restart the broker") == 1
     assert "a flush failed in the last run, reading the disk" in caplog.text
 

@@ -87,8 +87,8 @@ def test_no_more_messages_are_found_than_asked_and_than_the_limit(most):
     store = open_store()
     for _ in range(200):
         store.append("t", 0, b"x", properties(["same"]))
-    found = store.query_by_key("t", "same", most, *ALWAYS)
-    assert len(found) == max(0, min(most, 64))
+    offsets = store.query_by_key("t", "same", most, *ALWAYS)
+    assert len(offsets) == max(0, min(most, 64))
 
 
 def test_files_may_be_deleted_while_a_search_waits():

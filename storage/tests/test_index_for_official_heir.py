@@ -73,8 +73,8 @@ def test_keys_added_to_a_file_that_the_checkpoint_covers(monkeypatch: pytest.Mon
     stored: dict[int, int] = {}
     monkeypatch.setattr(index.IndexFile, "write_header", _check_then_write(files, stored))
     for number in range(200):
-        place = store.append("t", 0, b"x" * 200, b"KEYS\x01a\x02")[1]
-        stored[place] = clock.now_ms()
+        physical_offset = store.append("t", 0, b"x" * 200, b"KEYS\x01a\x02")[1]
+        stored[physical_offset] = clock.now_ms()
         clock.advance(2000)
         if number % 7 == 0:
             store.build_index(7)

@@ -17,10 +17,10 @@ properties = st.dictionaries(names, text, max_size=6)
 
 def careful_hashes(topic: str, data: bytes) -> list[int]:
     unique, keys, tags = (find_property(data, name) for name in (b"UNIQ_KEY", b"KEYS", b"TAGS"))
-    found = [unique.decode()] if unique else []
-    found += [key for key in (keys or b"").decode().split(" ") if key]
-    found += [f"T#{tags.decode()}"] if tags else []
-    return [index_hash(f"{topic}#{key}") for key in found]
+    texts = [unique.decode()] if unique else []
+    texts += [key for key in (keys or b"").decode().split(" ") if key]
+    texts += [f"T#{tags.decode()}"] if tags else []
+    return [index_hash(f"{topic}#{key}") for key in texts]
 
 
 @given(st.text("abcdefgh_%", min_size=1, max_size=30), properties, st.binary(max_size=60), st.booleans())
@@ -32,11 +32,11 @@ def test_the_fast_path_agrees_with_the_careful_one(
         Message(topic=topic, body=body, properties=given_properties, born_host=host, store_timestamp=77)
     )
     view = memoryview(stored + bytes(64))
-    found = check_message(view, 0, 0, False)
-    assert isinstance(found, ScannedMessage)
-    expected = (found.size, found.sys_flag, found.store_timestamp, found.topic, found.properties)
+    texts = check_message(view, 0, 0, False)
+    assert isinstance(texts, ScannedMessage)
+    expected = (texts.size, texts.sys_flag, texts.store_timestamp, texts.topic, texts.properties)
     assert parse_common_message(view, 0, 0, len(view)) == (None if wide else expected)
-    assert key_hashes(found.topic, found.properties, 1000) == careful_hashes(topic, found.properties)
+    assert key_hashes(texts.topic, texts.properties, 1000) == careful_hashes(topic, texts.properties)
 
 
 @pytest.mark.parametrize("size", [19, 20, 21, 275, 276, 277, 4096, 32_000])
@@ -55,5 +55,5 @@ def test_other_bytes_are_not_a_common_message(data: bytes) -> None:
 def test_only_the_first_keys_are_hashed() -> None:
     keys = [f"k{number}" for number in range(6000)]
     data = encode_properties({"UNIQ_KEY": "u", "KEYS": "  ".join(keys), "TAGS": "T"})
-    wanted = [index_hash(f"t#{key}") for key in ("u", *keys[:256], "T#T")]
-    assert key_hashes(b"t", data, 256) == wanted
+    expected = [index_hash(f"t#{key}") for key in ("u", *keys[:256], "T#T")]
+    assert key_hashes(b"t", data, 256) == expected

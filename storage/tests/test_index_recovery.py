@@ -145,19 +145,19 @@ def test_power_lost_after_keys_were_added_while_the_index_was_flushed(checkpoint
         places = append_minutes(store, clock, 100)
         store.build_index(40)
         flush = files.flush
-        left = [store.build_index]
+        pending = [store.build_index]
 
-        def flush_beside_the_other_thread(path, left=left, flush=flush):
-            if when == "before" and "/index/" in path and left:
-                left.pop()(1000)
+        def flush_beside_the_other_thread(path, pending=pending, flush=flush):
+            if when == "before" and "/index/" in path and pending:
+                pending.pop()(1000)
             flush(path)
-            if when == "after" and "/index/" in path and left:
-                left.pop()(1000)
+            if when == "after" and "/index/" in path and pending:
+                pending.pop()(1000)
 
         files.flush = flush_beside_the_other_thread
         for _ in range(checkpoints):
             store.write_checkpoint()
-        assert not left
+        assert not pending
         assert len(store.index.files) == 2
         files.flush = flush
         again = open_store(
@@ -200,19 +200,19 @@ def test_keys_of_a_message_that_recovery_cut_off_do_not_stand_for_the_next_one()
 def test_keys_of_a_message_whose_file_is_lost_are_added_again(lost):
     files, clock = CrashFiles(), FakeClock()
     store = open_store(files, clock, index_entries=4)
-    place = append_keys(store, 1, b"a b c d e f g h")[0]
+    physical_offset = append_keys(store, 1, b"a b c d e f g h")[0]
     store.close()
     for name in files.list("/s/index")[-lost:]:
         files.delete(f"/s/index/{name}")
     store = open_store(files, clock, index_entries=4)
-    assert [find(store, key) for key in "abcdefgh"] == [[place]] * 8
+    assert [find(store, key) for key in "abcdefgh"] == [[physical_offset]] * 8
 
 
 @pytest.mark.parametrize("reopen", [True, False])
 def test_a_disk_that_is_full_amid_the_keys_of_a_message(reopen, monkeypatch):
     files, clock = CrashFiles(), FakeClock()
     store = open_store(files, clock, index_entries=4)
-    place = append_keys(store, 1, b"a b c d e")[0]
+    physical_offset = append_keys(store, 1, b"a b c d e")[0]
     original = index.MessageIndex._add_file
 
     def add_file(self):
@@ -227,7 +227,7 @@ def test_a_disk_that_is_full_amid_the_keys_of_a_message(reopen, monkeypatch):
         store.close()
     monkeypatch.undo()
     store = open_store(files, clock, index_entries=4) if reopen else store
-    assert [find(store, key) for key in "abcde"] == [[place]] * 5
+    assert [find(store, key) for key in "abcde"] == [[physical_offset]] * 5
 
 
 def test_a_killed_process_leaves_an_index_that_need_not_be_built_again():

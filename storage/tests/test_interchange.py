@@ -148,8 +148,8 @@ def test_official_broker_and_ours_take_turns(tmp_path: Path, ending: signal.Sign
         broker.end(ending)
     store = MessageStore.open(settings(root))
     assert read_all(store) == [b"%d" % number for number in range(COUNT + 100)]
-    (place,) = store.query_by_key("Ours", f"k{COUNT + 50}", 9, 0, 1 << 60)
-    assert place == store.physical_offset_at("Ours", 0, COUNT + 50)
+    (physical_offset,) = store.query_by_key("Ours", f"k{COUNT + 50}", 9, 0, 1 << 60)
+    assert physical_offset == store.physical_offset_at("Ours", 0, COUNT + 50)
     write(store, COUNT + 100)
     store.close()
     again = MessageStore.open(settings(root))

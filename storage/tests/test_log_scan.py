@@ -87,9 +87,9 @@ def test_a_power_cut_that_loses_a_sector_of_properties_is_noticed() -> None:
     assert bodies(again) == [b"first"]
 
 
-def forged_message(place: int, size: int, sys_flag: int = 0, body_bytes: int = 3) -> bytes:
+def forged_message(physical_offset: int, size: int, sys_flag: int = 0, body_bytes: int = 3) -> bytes:
     """Return bytes that look like a message at a physical offset, and whose size, flag and body length may lie."""
-    whole = bytearray(encode_message(Message("t", b"abc", physical_offset=place)))
+    whole = bytearray(encode_message(Message("t", b"abc", physical_offset=physical_offset)))
     whole[:4], whole[36:40], whole[84:88] = size.to_bytes(4), sys_flag.to_bytes(4), body_bytes.to_bytes(4)
     return bytes(whole)
 
@@ -121,8 +121,8 @@ def test_a_message_with_a_torn_body_or_of_another_place_is_none(kind: str) -> No
     assert not isinstance(check_message(memoryview(stored), 0, 4096, True), str)
     if kind == "body":
         stored[500:800] = bytes(300)
-    place = 4096 if kind == "body" else 0
-    found = check_message(memoryview(stored), 0, place, True)
-    assert found == (
+    physical_offset = 4096 if kind == "body" else 0
+    reason = check_message(memoryview(stored), 0, physical_offset, True)
+    assert reason == (
         "the body does not match its CRC" if kind == "body" else "the message belongs at physical offset 4096"
     )

@@ -68,13 +68,17 @@ def test_all_fields_but_place_and_store_host_are_preserved(topic, born_host, sto
             topic, 0, 0, raw(primary, 0, topic=topic), store_host=own_host
         )
         assert (done.next_offset, done.messages) == (9, 9)
-        theirs, ours = messages(primary, topic), messages(target, topic)
-        assert [preserved_fields(each) for each in ours] == [preserved_fields(each) for each in theirs]
-        assert {each.store_host for each in ours} == {("10.0.0.7", 4321) if own_host == V4 else ("::1", 4321)}
-        assert all(target.message_at(each.physical_offset) is not None for each in ours)
+        originals, copies = messages(primary, topic), messages(target, topic)
+        assert [preserved_fields(each) for each in copies] == [
+            preserved_fields(message) for message in originals
+        ]
+        assert {message.store_host for message in copies} == {
+            ("10.0.0.7", 4321) if own_host == V4 else ("::1", 4321)
+        }
+        assert all(target.message_at(message.physical_offset) is not None for message in copies)
         tagged = target.read(topic, 0, 0, 32, predicate=lambda code: code == 3645)
-        assert {decode_message(bytes(each)).tags for each in tagged.chunks} <= {"t0", "t1"}
-        assert target.query_by_key(topic, "u4", 9, 0, 1 << 60) == [ours[4].physical_offset]
+        assert {decode_message(bytes(message)).tags for message in tagged.chunks} <= {"t0", "t1"}
+        assert target.query_by_key(topic, "u4", 9, 0, 1 << 60) == [copies[4].physical_offset]
         assert target.append(topic, 0, b"own")[0] == 9
 
 
@@ -103,7 +107,7 @@ def test_an_unused_queue_may_begin_at_any_offset():
     assert target.append_preserving_offsets("t", 0, 7, raw(primary, 7, 2), reset=True).next_offset == 9
     assert (target.min_offset("t", 0), target.max_offset("t", 0)) == (7, 9)
     target.append_preserving_offsets("t", 0, 9, raw(primary, 9))
-    assert [each.queue_offset for each in messages(target)] == list(range(7, 20))
+    assert [message.queue_offset for message in messages(target)] == list(range(7, 20))
 
 
 def test_a_reset_begins_the_queue_anew_and_that_survives_the_loss_of_its_files():
@@ -114,7 +118,7 @@ def test_a_reset_begins_the_queue_anew_and_that_survives_the_loss_of_its_files()
     assert (target.min_offset("t", 0), target.max_offset("t", 0)) == (17, 20)
     target.close()
     again = opened(files)
-    assert [each.queue_offset for each in messages(again)] == [17, 18, 19]
+    assert [message.queue_offset for message in messages(again)] == [17, 18, 19]
     again.close()
     files.delete_tree("/s/consumequeue")
     rebuilt = opened(files)
@@ -144,9 +148,9 @@ def test_a_search_by_time_finds_what_it_finds_at_the_source():
     target.append_preserving_offsets("t", 0, 0, raw(primary, 0))
     for seconds in range(-1, 22):
         for boundary in Boundary:
-            wanted = 1_600_000_000_000 + seconds * 1000 - 1
-            found = target.offset_by_time("t", 0, wanted, boundary)
-            assert found == primary.offset_by_time("t", 0, wanted, boundary)
+            expected = 1_600_000_000_000 + seconds * 1000 - 1
+            offset = target.offset_by_time("t", 0, expected, boundary)
+            assert offset == primary.offset_by_time("t", 0, expected, boundary)
 
 
 def test_store_times_only_rise_where_the_clock_of_the_source_was_set_back():
@@ -155,7 +159,7 @@ def test_store_times_only_rise_where_the_clock_of_the_source_was_set_back():
     primary.append("t", 0, b"late")
     target = opened()
     target.append_preserving_offsets("t", 0, 0, raw(primary, 0))
-    times = [each.store_timestamp for each in messages(target)]
+    times = [message.store_timestamp for message in messages(target)]
     assert times == sorted(times)
     assert times[-1] == times[-2]
 
@@ -269,9 +273,9 @@ class OffsetPreservingModel(RuleBasedStateMachine):
     @invariant()
     def same_queue(self) -> None:
         assert (self.target.min_offset("t", 0), self.target.max_offset("t", 0)) == (START, self.end)
-        wanted = iter_messages(bytes(raw(SOURCE, START, self.end - START)))
-        assert [preserved_fields(each) for each in messages(self.target)] == [
-            preserved_fields(each) for each in wanted
+        expected = iter_messages(bytes(raw(SOURCE, START, self.end - START)))
+        assert [preserved_fields(message) for message in messages(self.target)] == [
+            preserved_fields(message) for message in expected
         ]
 
 

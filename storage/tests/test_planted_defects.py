@@ -114,7 +114,9 @@ def test_a_test_that_pytest_cannot_set_up_catches_nothing() -> None:
 
 
 def test_names_may_be_patterns() -> None:
-    chosen = [each.name for each in STORE_DEFECTS.choose_defects(["index-*", "no-margin-of-three-seconds"])]
+    chosen = [
+        defect.name for defect in STORE_DEFECTS.choose_defects(["index-*", "no-margin-of-three-seconds"])
+    ]
     assert "no-margin-of-three-seconds" in chosen
     assert len(chosen) > 5
     assert all(name.startswith("index-") for name in chosen if name != "no-margin-of-three-seconds")

@@ -43,17 +43,17 @@ class Expensive:
         self._clock.seconds += self._cost_s
         return bool(self._matching) and self._matching in bytes(message)
 
-    def select(self, stored: bytes, ends: Sequence[int], wanted: int, /) -> list[int]:
+    def select(self, stored: bytes, ends: Sequence[int], max_matches: int, /) -> list[int]:
         self.largest_batch = max(self.largest_batch, len(ends))
         starts = [0, *ends[:-1]]
-        found = [
+        numbers = [
             number
             for number, start in enumerate(starts)
             if self.test(memoryview(stored)[start : ends[number]])
         ]
-        return found[:wanted]
+        return numbers[:max_matches]
 
-    def estimate_scan_count(self, wanted: int, /) -> int:
+    def estimate_scan_count(self, max_matches: int, /) -> int:
         return 4096
 
 

@@ -22,10 +22,10 @@ def open_store(files: CrashFiles, clock: FakeClock, **changes: object) -> Messag
 
 
 def bodies(store: MessageStore, topic: str = "t") -> list[bytes]:
-    found: list[bytes] = []
-    while chunks := store.read(topic, 0, store.min_offset(topic, 0) + len(found), 99).chunks:
-        found += [bytes(message.body) for chunk in chunks for message in iter_messages(chunk)]
-    return found
+    messages: list[bytes] = []
+    while chunks := store.read(topic, 0, store.min_offset(topic, 0) + len(messages), 99).chunks:
+        messages += [bytes(message.body) for chunk in chunks for message in iter_messages(chunk)]
+    return messages
 
 
 def fill(store: MessageStore, count: int, topic: str = "t") -> list[bytes]:
@@ -84,9 +84,9 @@ def damaged_store(
     clock.advance(round(seconds * 1000))
     store.write_checkpoint()
     for number in numbers:
-        place = store.physical_offset_at("t", 0, number)
-        base = place - place % 8192
-        files.mapped[f"/s/commitlog/{base:020d}"].buffer[place - base + 90] ^= 4
+        physical_offset = store.physical_offset_at("t", 0, number)
+        base = physical_offset - physical_offset % 8192
+        files.mapped[f"/s/commitlog/{base:020d}"].buffer[physical_offset - base + 90] ^= 4
     return files.crash(random.Random(0), lose_unflushed=False), clock, expected
 
 
@@ -111,14 +111,18 @@ def test_what_lies_behind_a_flipped_bit_stays_readable(numbers, seconds, caplog)
 
 def readable(store: MessageStore, end: int, topic: str = "t") -> list[bytes]:
     """Read as a consumer does: damaged messages, whose start is whole, are found by their CRC."""
-    found, offset = [], 0
+    sound_bodies, offset = [], 0
     while offset < end:
         result = store.read(topic, 0, offset, 32)
         assert result.next_offset > offset
-        messages = [each for chunk in result.chunks for each in iter_messages(chunk, check_crc=False)]
-        found += [bytes(each.body) for each in messages if crc32(each.body) & 0x7FFFFFFF == each.body_crc]
+        messages = [message for chunk in result.chunks for message in iter_messages(chunk, check_crc=False)]
+        sound_bodies += [
+            bytes(message.body)
+            for message in messages
+            if crc32(message.body) & 0x7FFFFFFF == message.body_crc
+        ]
         offset = result.next_offset
-    return found
+    return sound_bodies
 
 
 @pytest.mark.parametrize("number", [10, 15, 18])
@@ -159,7 +163,7 @@ def test_damaged_bytes_are_kept_apart_and_reported(caplog) -> None:
     (name,) = files.list("/s/damaged")
     start, end = (int(part) % 8192 for part in name.split("-"))
     assert files.read_small(f"/s/damaged/{name}") == before[start:end]
-    (report,) = [each for each in caplog.records if each.message.startswith("commit log is damaged")]
+    (report,) = [message for message in caplog.records if message.message.startswith("commit log is damaged")]
     assert (report.copy, report.bytes) == (f"/s/damaged/{name}", end - start)
 
 
@@ -233,10 +237,10 @@ def test_missing_queue_files_are_built_again_from_the_whole_log(clean: bool, mis
 def test_a_damaged_header_of_the_last_message_of_a_queue_keeps_its_offset(clean: bool, byte: int) -> None:
     files, clock = CrashFiles(), FakeClock()
     store = store_with_idle_queues(files, clock)
-    place = store.physical_offset_at("early", 0, 16)
+    physical_offset = store.physical_offset_at("early", 0, 16)
     store.close(clean)
     files = killed(files)
-    files.mapped[LOG_FILE].buffer[place + byte] ^= 1
+    files.mapped[LOG_FILE].buffer[physical_offset + byte] ^= 1
     for _ in range(2):
         again = open_store(files, clock)
         assert readable(again, 17, "early") == [b"%d" % number for number in range(16)]
@@ -325,14 +329,14 @@ def test_entries_behind_lost_ones_do_not_return() -> None:
     end = store.max_physical_offset
     fill(store, 300)
     queue_file = "/s/consumequeue/t/0/00000000000000000000"
-    kept = files.mapped[queue_file].buffer[1024:]
+    entries = files.mapped[queue_file].buffer[1024:]
     log_durable = files.mapped[LOG_FILE].durable
     files = killed(files)
     files._boot += 1
     assert log_durable is not None
     files.mapped[LOG_FILE].buffer[:] = log_durable
-    files.mapped[queue_file].buffer[520:] = bytes(504) + kept
-    assert any(kept)
+    files.mapped[queue_file].buffer[520:] = bytes(504) + entries
+    assert any(entries)
     again = open_store(files, clock, **settings)
     assert (again.max_offset("t", 0), again.max_physical_offset) == (26, end)
     assert not any(files.mapped[queue_file].buffer[520:])
@@ -422,13 +426,13 @@ def test_the_filler_is_durable_after_an_orderly_end() -> None:
     files, clock = CrashFiles(), FakeClock()
     store = open_store(files, clock)
     fill(store, 3)
-    place = store.physical_offset_at("t", 0, 2)
+    physical_offset = store.physical_offset_at("t", 0, 2)
     store.close()
-    files.mapped[LOG_FILE].buffer[place + 4] ^= 1
+    files.mapped[LOG_FILE].buffer[physical_offset + 4] ^= 1
     open_store(files, clock)
     durable = files.mapped[LOG_FILE].durable
     assert durable is not None
-    assert durable[place:] == files.mapped[LOG_FILE].buffer[place:]
+    assert durable[physical_offset:] == files.mapped[LOG_FILE].buffer[physical_offset:]
 
 
 @pytest.mark.parametrize("last_boot", [b"boot 0", b"", b"4711"], ids=["earlier", "unknown", "official"])
@@ -437,13 +441,13 @@ def test_another_boot_means_that_power_was_cut(last_boot: bytes) -> None:
     files, clock = CrashFiles(), FakeClock()
     store = open_store(files, clock)
     assert files.small["/s/abort"] == b"boot 1"
-    place = store.append("t", 0, b"", b"KEYS\x01" + b"k" * 2000)[1]
+    physical_offset = store.append("t", 0, b"", b"KEYS\x01" + b"k" * 2000)[1]
     files.mapped[LOG_FILE].buffer[512:1024] = bytes(512)
     files = killed(files)
     assert ends(open_store(killed(files), clock)) == {("t", 0): 1}
     files.small["/s/abort"] = last_boot
     again = open_store(files, clock)
-    assert again.max_physical_offset == place
+    assert again.max_physical_offset == physical_offset
     assert again.crashed
 
 
@@ -456,7 +460,7 @@ def test_a_crash_in_the_middle_of_building_queues_again(cause: str, lose_unflush
     fill(store, 60)
     store.append("other", 0, b"")
     store.write_checkpoint()
-    wanted = {("t", 0): 60, ("other", 0): 1}
+    expected = {("t", 0): 60, ("other", 0): 1}
     if cause == "files":
         damaged.delete_tree("/s/consumequeue")
     elif cause == "entry":
@@ -467,7 +471,7 @@ def test_a_crash_in_the_middle_of_building_queues_again(cause: str, lose_unflush
         store.delete_topic("t")
         damaged.delete("/s/deletedtopics.json")  # an official broker notes no deletion
         fill(store, 2)
-        wanted["t", 0] = 2
+        expected["t", 0] = 2
     damaged.settle()
     steps = 0
     while True:
@@ -480,8 +484,8 @@ def test_a_crash_in_the_middle_of_building_queues_again(cause: str, lose_unflush
         else:
             break
         again = open_store(files, clock)
-        assert ends(again) == wanted
-        assert bodies(again) == [b"%d" % number for number in range(wanted["t", 0])]
+        assert ends(again) == expected
+        assert bodies(again) == [b"%d" % number for number in range(expected["t", 0])]
         steps += 1
     assert steps > 10
 
@@ -549,28 +553,28 @@ def test_recovery_reads_the_log_from_the_checkpoint_on(
     monkeypatch.setattr(log_scan, "check_message", check_message)
     again = open_store(files.crash(random.Random(1), lose_unflushed), clock)
     assert bodies(again) == [b"%d" % number for number in range(300)]
-    assert sum(place < safe for place in read) <= 10
+    assert sum(physical_offset < safe for physical_offset in read) <= 10
 
 
-@pytest.mark.parametrize("place", ["queue", "log"])
-def test_what_recovery_erases_at_the_start_of_a_file_is_erased_on_the_disk(place: str) -> None:
+@pytest.mark.parametrize("kind", ["queue", "log"])
+def test_what_recovery_erases_at_the_start_of_a_file_is_erased_on_the_disk(kind: str) -> None:
     """Nothing else flushes a file that only holds remains; they could come back among what is written there next."""
     files, clock = CrashFiles(), FakeClock()
     store = open_store(files, clock)
     fill(store, 5)
     path = f"/s/consumequeue/t/0/{100:020d}"
-    if place == "log":
+    if kind == "log":
         path = f"/s/commitlog/{8192:020d}"
         while store.max_physical_offset + 3000 < 8192:
             store.append("t", 0, bytes(2500))
     store.write_checkpoint()
     count = store.max_offset("t", 0)
     for _ in range(3):
-        store.append("t", 0, bytes(2500 if place == "log" else 2000))
+        store.append("t", 0, bytes(2500 if kind == "log" else 2000))
     files.settle()
-    lost = 512 if place == "log" else 20
+    lost = 512 if kind == "log" else 20
     files.mapped[path].buffer[:lost] = bytes(lost)
-    if place == "queue":
+    if kind == "queue":
         files.mapped[LOG_FILE].buffer[store.physical_offset_at("t", 0, count) :] = bytes(
             8192 - store.physical_offset_at("t", 0, count)
         )

@@ -93,8 +93,10 @@ def test_damage_at_the_start_of_a_file_makes_the_one_before_it_no_older(damaged:
     store = filled(4 * PER_FILE, files, clock, apart_ms=HOUR_MS)
     store.write_checkpoint()
     for number in range(PER_FILE, PER_FILE + damaged):
-        place = store.physical_offset_at("t", 0, number)
-        files.mapped[FILES[place // LOG_FILE_BYTES]].buffer[place % LOG_FILE_BYTES + 3] ^= 1
+        physical_offset = store.physical_offset_at("t", 0, number)
+        files.mapped[FILES[physical_offset // LOG_FILE_BYTES]].buffer[
+            physical_offset % LOG_FILE_BYTES + 3
+        ] ^= 1
     store = MessageStore.open(small_config(), files.crash(random.Random(0), lose_unflushed=False), clock)
     assert store.files.list("/s/damaged")
     first_behind = PER_FILE + damaged  # the file before it ended at the latest when this message was stored
@@ -138,8 +140,8 @@ def test_the_keys_of_stored_messages_are_found_after_older_ones_have_expired() -
         stored = range(expired * PER_FILE, count)
         places = [store.physical_offset_at("t", 0, number) for number in stored]
         assert store.query_by_key("t", "all", 64, 0, 1 << 60) == places[::-1]
-        for number, place in zip(stored, places, strict=True):
-            assert store.query_by_key("t", f"k{number}", 64, 0, 1 << 60) == [place]
+        for number, physical_offset in zip(stored, places, strict=True):
+            assert store.query_by_key("t", f"k{number}", 64, 0, 1 << 60) == [physical_offset]
 
 
 def test_a_file_that_was_written_lately_stays_though_its_messages_say_they_are_old() -> None:

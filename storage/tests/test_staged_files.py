@@ -70,9 +70,9 @@ def test_a_process_killed_while_a_batch_is_finished_leaves_its_intent_or_its_mar
         with pytest.raises(ProcessKilled) if steps < 3 else nullcontext():
             staged.finish_batch("w", mark)
         files = files.crash(random.Random(0), lose_unflushed=False)
-        found = StagedFiles(files, "/s")
-        assert found.read_mark("w") == mark or found.read_intent("w") == intent
-        assert found.read_part("w", 1, "s", 0) == (b"12345" if steps < 3 else None)
+        reopened = StagedFiles(files, "/s")
+        assert reopened.read_mark("w") == mark or reopened.read_intent("w") == intent
+        assert reopened.read_part("w", 1, "s", 0) == (b"12345" if steps < 3 else None)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -88,7 +88,7 @@ def test_power_lost_while_a_batch_is_finished_leaves_all_that_publishing_needs(s
         files.operations_left = steps
         with pytest.raises(ProcessKilled) if steps < 4 else nullcontext():
             staged.finish_batch("w", mark)
-        found = StagedFiles(files.crash(random.Random(seed)), "/s")
-        if found.read_mark("w") != mark:
-            assert found.read_intent("w") == intent
-            assert [found.read_part("w", 1, "s", number) for number in range(2)] == [b"12345"] * 2
+        reopened = StagedFiles(files.crash(random.Random(seed)), "/s")
+        if reopened.read_mark("w") != mark:
+            assert reopened.read_intent("w") == intent
+            assert [reopened.read_part("w", 1, "s", number) for number in range(2)] == [b"12345"] * 2

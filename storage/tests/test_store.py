@@ -75,11 +75,11 @@ def test_adjacent_messages_are_one_slice_of_the_log():
 def test_damage_is_reported_with_place():
     files = CrashFiles()
     store = filled(5, files, consume_queue_file_entries=10)
-    place = store.physical_offset_at("t", 0, 3)
-    files.mapped["/s/commitlog/" + "0" * 20].buffer[place + 4] ^= 1
+    physical_offset = store.physical_offset_at("t", 0, 3)
+    files.mapped["/s/commitlog/" + "0" * 20].buffer[physical_offset + 4] ^= 1
     with pytest.raises(CorruptionError) as caught:
         store.read("t", 0, 3, 1)
-    assert (caught.value.offset, caught.value.file) == (place, "/s/commitlog/" + "0" * 20)
+    assert (caught.value.offset, caught.value.file) == (physical_offset, "/s/commitlog/" + "0" * 20)
 
 
 @pytest.mark.parametrize(

@@ -46,10 +46,10 @@ def test_power_lost_at_any_operation_of_a_close() -> None:
         is_clean = "/s/abort" not in picture.small
         clean += is_clean
         again = MessageStore.open(CONFIG, picture, clock)
-        found = bodies(again)
-        assert found == expected[: len(found)]
-        assert len(found) >= (7 if is_clean else 3)
-        places = [again.physical_offset_at("t", 0, number) for number in range(len(found))]
+        stored = bodies(again)
+        assert stored == expected[: len(stored)]
+        assert len(stored) >= (7 if is_clean else 3)
+        places = [again.physical_offset_at("t", 0, number) for number in range(len(stored))]
         assert again.query_by_key("t", "k", 64, 0, 1 << 60) == places[::-1]
     assert 0 < clean < len(pictures)
 
@@ -81,10 +81,10 @@ def test_a_log_that_is_torn_after_an_orderly_end_is_damaged() -> None:
     """All of it was on the disk, so that nothing may be cut off in silence."""
     files, clock = CrashFiles(), FakeClock()
     store = MessageStore.open(CONFIG, files, clock)
-    place = store.append("t", 0, b"kept")[1]
+    physical_offset = store.append("t", 0, b"kept")[1]
     store.close()
     files.delete("/s/queueends.json")
     files.mapped["/s/checkpoint"].buffer[32:40] = bytes(8)  # as an official broker writes it
-    files.mapped["/s/commitlog/" + "0" * 20].buffer[place + 89] ^= 1
+    files.mapped["/s/commitlog/" + "0" * 20].buffer[physical_offset + 89] ^= 1
     with pytest.raises(CorruptionError):
         MessageStore.open(CONFIG, files, clock)

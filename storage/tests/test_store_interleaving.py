@@ -54,15 +54,15 @@ def prepare(messages: int) -> tuple[CrashFiles, FakeClock, MessageStore]:
 
 
 def contents(store: MessageStore) -> dict[str, list[bytes]]:
-    found: dict[str, list[bytes]] = {topic: [] for topic in TOPICS}
-    for topic, bodies in found.items():
+    stored: dict[str, list[bytes]] = {topic: [] for topic in TOPICS}
+    for topic, bodies in stored.items():
         for offset in range(store.min_offset(topic, 0), store.max_offset(topic, 0)):
             bodies += map(bytes, store.read(topic, 0, offset, 1).chunks)
-    return found
+    return stored
 
 
-def is_prefix(found: dict[str, list[bytes]], wanted: dict[str, list[bytes]]) -> bool:
-    return all(found[topic] == wanted[topic][: len(found[topic])] for topic in TOPICS)
+def is_prefix(stored: dict[str, list[bytes]], expected: dict[str, list[bytes]]) -> bool:
+    return all(stored[topic] == expected[topic][: len(stored[topic])] for topic in TOPICS)
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -81,19 +81,19 @@ def test_a_checkpoint_and_a_change_at_the_same_time(change: Work, messages: int,
             works.reverse()
         if not run_interrupted(works[0], step, works[1]):
             break
-        wanted, durable = contents(store), store.durable_offset
+        expected, durable = contents(store), store.durable_offset
         again = MessageStore.open(
             small_config(**CONFIG), files.crash(random.Random(step), lose_unflushed=False), clock
         )
-        assert contents(again) == wanted
+        assert contents(again) == expected
         again = MessageStore.open(small_config(**CONFIG), files.crash(random.Random(step)), clock)
         assert again.max_physical_offset >= durable
         if change is not recreate_topic:
-            assert is_prefix(contents(again), wanted)
+            assert is_prefix(contents(again), expected)
         for make_durable in (store.flush, store.write_checkpoint):
             make_durable()
             again = MessageStore.open(small_config(**CONFIG), files.crash(random.Random(step)), clock)
-            assert contents(again) == wanted
+            assert contents(again) == expected
     assert step > 100
 
 
@@ -145,16 +145,16 @@ def test_a_checkpoint_while_messages_are_indexed(outer: str) -> None:
             works.reverse()
         if not run_interrupted(works[0], step, works[1]):
             break
-        wanted = [store.physical_offset_at("a", 0, offset) for offset in range(5, -1, -1)]
+        expected = [store.physical_offset_at("a", 0, offset) for offset in range(5, -1, -1)]
         for lose_unflushed in (False, True):
             again = MessageStore.open(
                 small_config(**KEYS_CONFIG), files.crash(random.Random(step), lose_unflushed), clock
             )
-            found = again.query_by_key("a", "k", 64, 0, 1 << 60)
-            assert found == [place for place in wanted if place < again.max_physical_offset]
+            stored = again.query_by_key("a", "k", 64, 0, 1 << 60)
+            assert stored == [offset for offset in expected if offset < again.max_physical_offset]
         store.write_checkpoint()
         again = MessageStore.open(small_config(**KEYS_CONFIG), files.crash(random.Random(step)), clock)
-        assert again.query_by_key("a", "k", 64, 0, 1 << 60) == wanted
+        assert again.query_by_key("a", "k", 64, 0, 1 << 60) == expected
     assert step > 100
 
 
@@ -247,15 +247,15 @@ def test_threads_that_take_turns_at_every_lock(messages: int, change: Work, oute
             clock.advance(5000)
         if not hand_over_locks(store, partial(outer, store), at, partial(change, store)):
             break
-        wanted, durable = contents(store), store.durable_offset
+        expected, durable = contents(store), store.durable_offset
         keys = [store.physical_offset_at("a", 0, number) for number in range(messages)][::-1]
         for seed in range(6):
             again = MessageStore.open(small_config(**KEYS_CONFIG), files.crash(random.Random(seed)), clock)
             assert again.max_physical_offset >= durable
             if change is not recreate_topic:
-                assert is_prefix(contents(again), wanted)
-                found = again.query_by_key("a", "k", 64, 0, 1 << 60)
-                assert found == [place for place in keys if place < again.max_physical_offset]
+                assert is_prefix(contents(again), expected)
+                stored = again.query_by_key("a", "k", 64, 0, 1 << 60)
+                assert stored == [offset for offset in keys if offset < again.max_physical_offset]
         files = files.crash(random.Random(at), lose_unflushed=False)
-        assert contents(MessageStore.open(small_config(**KEYS_CONFIG), files, clock)) == wanted
+        assert contents(MessageStore.open(small_config(**KEYS_CONFIG), files, clock)) == expected
     assert at >= 2

@@ -105,7 +105,11 @@ class StoreModel(RuleBasedStateMachine):
         self.staged = StagedFiles(files, "/s")
 
     def live(self, queue: Queue) -> list[Stored]:
-        return [each for each in self.log if each.queue == queue and each.offset >= 0 and not each.is_deleted]
+        return [
+            message
+            for message in self.log
+            if message.queue == queue and message.offset >= 0 and not message.is_deleted
+        ]
 
     # -- what a broker does --
 
@@ -140,18 +144,18 @@ class StoreModel(RuleBasedStateMachine):
             for number in range(count):
                 self.append("a", queue_id, b"%d" % number, b"")
 
-    @rule(topic=topics, queue_id=queue_ids, body=bodies, place=st.sampled_from(["entry", "disk", "batch"]))
-    def append_during_checkpoint(self, topic: str, queue_id: int, body: bytes, place: str) -> None:
+    @rule(topic=topics, queue_id=queue_ids, body=bodies, kind=st.sampled_from(["entry", "disk", "batch"]))
+    def append_during_checkpoint(self, topic: str, queue_id: int, body: bytes, kind: str) -> None:
         """Let the checkpoint's thread run in the middle of an append, or the other way round."""
         confirmed = self.store.commit_log.queued_until
         with pytest.MonkeyPatch.context() as patch:
-            if place == "disk":
+            if kind == "disk":
                 append = run_once(lambda: self.append(topic, queue_id, body, b""))
                 patch.setattr(self.files, "flush", before(append, self.files.flush))
                 self.store.write_checkpoint()
             else:
                 checkpoint = run_once(self.store.write_checkpoint)
-                if place == "entry":
+                if kind == "entry":
                     patch.setattr("storage.append.tags_code_of", before(checkpoint, lambda properties: 0))
                     self.append(topic, queue_id, body, b"")
                 else:
@@ -192,9 +196,9 @@ class StoreModel(RuleBasedStateMachine):
         self.note_deletion(topic)
 
     def note_deletion(self, topic: str) -> None:
-        for each in self.log:
-            if each.queue[0] == topic and each.offset >= 0:
-                each.is_deleted = True
+        for message in self.log:
+            if message.queue[0] == topic and message.offset >= 0:
+                message.is_deleted = True
 
     @rule(milliseconds=st.sampled_from([1, 500, 4000]))
     def pass_time(self, milliseconds: int) -> None:
@@ -237,7 +241,7 @@ class StoreModel(RuleBasedStateMachine):
         self.store.delete_expired(manual=True)
         first = self.store.min_physical_offset
         limit_ms = self.clock.now_ms() - self.config.file_reserved_hours * HOUR_MS
-        assert all(each.time_ms <= limit_ms for each in self.log if before <= each.start < first)
+        assert all(message.time_ms <= limit_ms for message in self.log if before <= message.start < first)
         written = (
             self.store.max_physical_offset
             - self.store.max_physical_offset % self.config.commit_log_file_bytes
@@ -277,9 +281,15 @@ class StoreModel(RuleBasedStateMachine):
         now_ms = self.clock.now_ms()
         ahead = int(message.body) if message.body.isdigit() else 0
         slot = max(self.timers.slot_start_ms(now_ms) + ahead * TIMER_CONFIG.precision_ms, self.timers.read_ms)
-        place, size = message.physical_offset, message.size
+        physical_offset, size = message.physical_offset, message.size
         self.timers.chain_message(
-            slot, magic=1, write_ms=now_ms, physical_offset=place, size=size, topic_hash=0, due_ms=slot + 1
+            slot,
+            magic=1,
+            write_ms=now_ms,
+            physical_offset=physical_offset,
+            size=size,
+            topic_hash=0,
+            due_ms=slot + 1,
         )
 
     @rule()
@@ -306,18 +316,20 @@ class StoreModel(RuleBasedStateMachine):
         waiting = Counter(record.physical_offset for record in records)
         assert not waiting or max(waiting.values()) == 1
         sent = self.live((WHEEL, 0))
-        unread = {each.start for each in sent if each.offset >= self.timers.queue_offset}
+        unread = {message.start for message in sent if message.offset >= self.timers.queue_offset}
         unread -= self.timers.already_chained
         again = self.delivered & (waiting.keys() | unread)
         assert lost_power or not again
         self.delivered -= again
         assert not waiting.keys() & unread
         first = self.store.min_physical_offset
-        stored = {each.start: each for each in sent if each.body is not None and each.start >= first}
+        stored = {
+            message.start: message for message in sent if message.body is not None and message.start >= first
+        }
         assert stored.keys() <= waiting.keys() | unread | self.delivered
         for record in records:
-            known = stored.get(record.physical_offset)
-            assert known is None or record.size == known.end - known.start
+            message = stored.get(record.physical_offset)
+            assert message is None or record.size == message.end - message.start
 
     # -- staged batches: published once and whole --
 
@@ -346,7 +358,7 @@ class StoreModel(RuleBasedStateMachine):
         if intent is None:
             return
         floor = intent.floors[STAGED]["0"]
-        present = {each.body for each in self.live((STAGED, 0)) if each.offset >= floor}
+        present = {message.body for message in self.live((STAGED, 0)) if message.offset >= floor}
         numbers = range(intent.stages[0][1])
         bodies = [self.staged.read_part("w", intent.batch, "s", number) for number in numbers]
         missing = [body for body in bodies if body is not None and body not in present]
@@ -363,10 +375,10 @@ class StoreModel(RuleBasedStateMachine):
             self.staged.finish_batch("w", PublishedMark(done, False))
             intent = None
         assert self.batch - 1 == (done if intent is None else intent.batch)
-        bodies = [each.body for each in self.live((STAGED, 0))]
+        bodies = [message.body for message in self.live((STAGED, 0))]
         assert len(set(bodies)) == len(bodies)
-        wanted = [body for body in self.published if int(body.split(b"-")[0]) <= done]
-        assert set(wanted) <= set(bodies)
+        expected = [body for body in self.published if int(body.split(b"-")[0]) <= done]
+        assert set(expected) <= set(bodies)
         if intent is not None:
             count = intent.stages[0][1]
             assert None not in [
@@ -387,13 +399,15 @@ class StoreModel(RuleBasedStateMachine):
         self.recover(self.files.crash(random.Random(seed)), self.store.durable_offset, True)
 
     @rule(
-        seed=st.integers(0, 1 << 30), lose=st.sampled_from(["ny", "yn", "yy", "nn"]), left=st.integers(0, 30)
+        seed=st.integers(0, 1 << 30),
+        lose=st.sampled_from(["ny", "yn", "yy", "nn"]),
+        operations_left=st.integers(0, 30),
     )
-    def crash_twice(self, seed: int, lose: str, left: int) -> None:
+    def crash_twice(self, seed: int, lose: str, operations_left: int) -> None:
         """Crash, and crash again while the store recovers."""
         expected = self.store.durable_offset if "y" in lose else self.store.max_physical_offset
         files = self.files.crash(random.Random(seed), lose_unflushed=lose[0] == "y")
-        files.operations_left = left
+        files.operations_left = operations_left
         try:
             MessageStore.open(self.config, files, self.clock)
         except ProcessKilled:
@@ -401,10 +415,10 @@ class StoreModel(RuleBasedStateMachine):
         files = files.crash(random.Random(seed + 1), lose_unflushed=lose[1] == "y")
         self.recover(files, expected, "y" in lose)
 
-    @rule(seed=st.integers(0, 1 << 30), lose=st.booleans(), left=st.integers(0, 12))
-    def crash_while_closing(self, seed: int, lose: bool, left: int) -> None:
+    @rule(seed=st.integers(0, 1 << 30), lose=st.booleans(), operations_left=st.integers(0, 12))
+    def crash_while_closing(self, seed: int, lose: bool, operations_left: int) -> None:
         expected = self.store.durable_offset if lose else self.store.max_physical_offset
-        self.files.operations_left = left
+        self.files.operations_left = operations_left
         with suppress(ProcessKilled):
             self.store.close()
             expected = self.store.durable_offset
@@ -413,15 +427,15 @@ class StoreModel(RuleBasedStateMachine):
     @rule(
         seed=st.integers(0, 1 << 30),
         lose=st.booleans(),
-        left=st.integers(0, 12),
+        operations_left=st.integers(0, 12),
         work=st.sampled_from(["checkpoint", "index", "retention"]),
     )
-    def crash_at_work(self, seed: int, lose: bool, left: int, work: str) -> None:
+    def crash_at_work(self, seed: int, lose: bool, operations_left: int, work: str) -> None:
         """Crash at one of the file operations of a background task."""
         if work == "retention":
             self.prepare_expiry(80)
         files, store = self.files, self.store
-        files.operations_left = left
+        files.operations_left = operations_left
         with suppress(ProcessKilled):
             if work == "index":
                 store.build_index(20)
@@ -431,11 +445,11 @@ class StoreModel(RuleBasedStateMachine):
         expected = store.durable_offset if lose else store.max_physical_offset
         self.recover(files.crash(random.Random(seed), lose_unflushed=lose), expected, lose)
 
-    @rule(topic=topics, seed=st.integers(0, 1 << 30), lose=st.booleans(), left=st.integers(0, 12))
-    def crash_while_deleting(self, topic: str, seed: int, lose: bool, left: int) -> None:
+    @rule(topic=topics, seed=st.integers(0, 1 << 30), lose=st.booleans(), operations_left=st.integers(0, 12))
+    def crash_while_deleting(self, topic: str, seed: int, lose: bool, operations_left: int) -> None:
         """Crash at one of the file operations of a deletion: all or nothing of the topic is left."""
         expected = self.store.durable_offset if lose else self.store.max_physical_offset
-        self.files.operations_left = left
+        self.files.operations_left = operations_left
         with suppress(ProcessKilled):
             self.store.delete_topic(topic)
         self.recover(self.files.crash(random.Random(seed), lose_unflushed=lose), expected, lose)
@@ -447,9 +461,11 @@ class StoreModel(RuleBasedStateMachine):
         """Flip a bit of a message that the checkpoint covers, and kill the process."""
         first = self.store.min_physical_offset
         covered = [
-            each for each in self.log if first <= each.start < each.end <= self.confirmed and each.body
+            message
+            for message in self.log
+            if first <= message.start < message.end <= self.confirmed and message.body
         ]
-        covered = [each for each in covered if each.queue[0] not in (WHEEL, STAGED)]
+        covered = [message for message in covered if message.queue[0] not in (WHEEL, STAGED)]
         if covered:
             chosen = covered[number % len(covered)]
             self.damage(chosen, HEADER.size + int(part * len(chosen.body or b"")))
@@ -457,24 +473,19 @@ class StoreModel(RuleBasedStateMachine):
     @rule(queue_id=queue_ids, topic=topics, byte=st.sampled_from([3, MAGIC_AT + 2, PHYSICAL_OFFSET_AT + 5]))
     def damage_header(self, queue_id: int, topic: str, byte: int) -> None:
         """Damage the last message of a queue: nothing but its queue entry tells then that it existed."""
-        known = self.live((topic, queue_id))
+        sent = self.live((topic, queue_id))
         first = self.store.min_physical_offset
-        if (
-            known
-            and first <= known[-1].start
-            and known[-1].end <= self.confirmed
-            and known[-1].body is not None
-        ):
-            self.damage(known[-1], byte)
+        if sent and first <= sent[-1].start and sent[-1].end <= self.confirmed and sent[-1].body is not None:
+            self.damage(sent[-1], byte)
 
     def damage(self, chosen: Stored, byte: int) -> None:
-        place = chosen.start + byte
-        base = place - place % self.config.commit_log_file_bytes
+        physical_offset = chosen.start + byte
+        base = physical_offset - physical_offset % self.config.commit_log_file_bytes
         file = self.files.mapped[f"/s/commitlog/{base:020d}"]
-        file.buffer[place - base] ^= 1
+        file.buffer[physical_offset - base] ^= 1
         if file.durable is not None:
             durable = bytearray(file.durable)
-            durable[place - base] ^= 1
+            durable[physical_offset - base] ^= 1
             file.durable = bytes(durable)
         chosen.body, chosen.keys = None, ()
         self.kill()
@@ -485,8 +496,8 @@ class StoreModel(RuleBasedStateMachine):
         end = self.store.max_physical_offset
         assert end >= expected_end
         self.confirmed = end
-        self.log = [each for each in self.log if each.end <= end]
-        self.delivered = {place for place in self.delivered if place < end}
+        self.log = [message for message in self.log if message.end <= end]
+        self.delivered = {physical_offset for physical_offset in self.delivered if physical_offset < end}
         self.check_timers(lost_power)
         self.check_staged()
         if len(self.log) % 2:  # otherwise the index is searched in the state in which the crash left it later
@@ -502,27 +513,33 @@ class StoreModel(RuleBasedStateMachine):
     def search_by_time(self, topic: str, queue_id: int, back_ms: int) -> None:
         queue, time_ms = (topic, queue_id), self.clock.now_ms() - back_ms
         low, high = self.store.min_offset(*queue), self.store.max_offset(*queue)
-        messages = [each for each in self.live(queue) if each.body is not None and each.offset >= low]
+        messages = [
+            message for message in self.live(queue) if message.body is not None and message.offset >= low
+        ]
         first = self.store.offset_by_time(*queue, time_ms, Boundary.LOWER)
         assert low <= first <= high
-        assert all((each.time_ms >= time_ms) == (each.offset >= first) for each in messages)
+        assert all((message.time_ms >= time_ms) == (message.offset >= first) for message in messages)
         last = self.store.offset_by_time(*queue, time_ms, Boundary.UPPER)
         assert low <= last <= high
         assert all(
-            (each.time_ms > time_ms) == (each.offset > last) for each in messages if each.offset != low
+            (message.time_ms > time_ms) == (message.offset > last)
+            for message in messages
+            if message.offset != low
         )
 
     @rule(topic=topics, key=st.sampled_from(KEPT_KEYS))
     def query_by_key(self, topic: str, key: str) -> None:
         first = self.store.min_physical_offset
-        wanted = [
-            each.start
-            for each in self.log
-            if each.queue[0] == topic and key in each.keys and each.start >= first
+        expected = [
+            message.start
+            for message in self.log
+            if message.queue[0] == topic and key in message.keys and message.start >= first
         ]
-        gone = {each.start for each in self.log if each.body is None}
-        found = self.store.query_by_key(topic, key, 64, 0, 1 << 60)
-        assert [start for start in found if start not in gone] == wanted[::-1][: 64 - len(gone & set(found))]
+        lost = {message.start for message in self.log if message.body is None}
+        stored = self.store.query_by_key(topic, key, 64, 0, 1 << 60)
+        assert [start for start in stored if start not in lost] == expected[::-1][
+            : 64 - len(lost & set(stored))
+        ]
 
     @invariant()
     @precondition(lambda self: hasattr(self, "store"))
@@ -530,27 +547,31 @@ class StoreModel(RuleBasedStateMachine):
         assert self.store._checkpoint.confirm_offset <= self.store.durable_offset
         assert self.store.durable_offset <= self.store.max_physical_offset
         assert self.store.max_physical_offset >= self.confirmed
-        for queue in {each.queue for each in self.log}:
-            wanted = self.live(queue)
-            assert self.store.max_offset(*queue) == len(wanted)
-            assert [each.offset for each in wanted] == list(range(len(wanted)))
+        for queue in {message.queue for message in self.log}:
+            expected = self.live(queue)
+            assert self.store.max_offset(*queue) == len(expected)
+            assert [message.offset for message in expected] == list(range(len(expected)))
             first = self.store.min_physical_offset
-            visible = [each for each in wanted if each.start >= first]
-            has_holes = any(each.body is None for each in wanted)
-            lowest = visible[0].offset if visible else len(wanted)
+            visible = [message for message in expected if message.start >= first]
+            has_holes = any(message.body is None for message in expected)
+            lowest = visible[0].offset if visible else len(expected)
             assert self.store.min_offset(*queue) == lowest or has_holes
-            found: dict[int, tuple[bytes, tuple[str, ...]]] = {}
+            stored: dict[int, tuple[bytes, tuple[str, ...]]] = {}
             offset = self.store.min_offset(*queue)
-            while offset < len(wanted):
+            while offset < len(expected):
                 result = self.store.read(*queue, offset, 32)
                 assert result.status is ReadStatus.FOUND or has_holes
                 assert result.next_offset > offset
                 offset = result.next_offset
                 for message in iter_messages(b"".join(result.chunks), check_crc=False):
-                    assert message.queue_offset not in found
+                    assert message.queue_offset not in stored
                     if crc32(message.body) & 0x7FFFFFFF == message.body_crc:
-                        found[message.queue_offset] = bytes(message.body), keys_of(message)
-            assert found == {each.offset: (each.body, each.keys) for each in visible if each.body is not None}
+                        stored[message.queue_offset] = bytes(message.body), keys_of(message)
+            assert stored == {
+                message.offset: (message.body, message.keys)
+                for message in visible
+                if message.body is not None
+            }
 
 
 def keys_of(message: Message) -> tuple[str, ...]:
@@ -562,11 +583,11 @@ def keys_of(message: Message) -> tuple[str, ...]:
 
 def run_once(work: Callable[[], object]) -> Callable[[], None]:
     """Return a function that does the work when it is called first."""
-    left = [work]
+    pending_work = [work]
 
     def run() -> None:
-        if left:
-            left.pop()()
+        if pending_work:
+            pending_work.pop()()
 
     return run
 
@@ -597,7 +618,7 @@ def test_a_rebuild_brings_back_nothing_of_a_queue_whose_deletion_lost_power() ->
     model.append(LONG, 2, b"u", b"")
     model.checkpoint()
     model.delete_topic("a")
-    model.crash_while_closing(seed=82744, lose=True, left=3)
+    model.crash_while_closing(seed=82744, lose=True, operations_left=3)
     model.damage_header(queue_id=2, topic=LONG, byte=33)
     assert model.store.max_offset("a", 2) == 0
     model.same_messages()

@@ -17,7 +17,11 @@ from storage.tests.support import RecordedBuffer, copy_of_killed, run_interrupte
 from storage.tests.timer_world import CHECK, FILE_GROUPS, LOG, NOW, SLOTS, TOPIC, WHEEL, TimerWorld
 from storage.timer_wheel import SLOT
 
-LEFT_BY_A_CUT = [kept for number in range(len(FILE_GROUPS) + 1) for kept in combinations(FILE_GROUPS, number)]
+LEFT_BY_A_CUT = [
+    written_groups
+    for number in range(len(FILE_GROUPS) + 1)
+    for written_groups in combinations(FILE_GROUPS, number)
+]
 """The files that the kernel had written when the power failed."""
 
 
@@ -63,8 +67,8 @@ def has_prefix(prefixes: tuple[str, ...], path: str) -> bool:
 def check_power_cuts(
     world: TimerWorld, files: CrashFiles, acknowledged: Collection[int], may_repeat: Collection[int]
 ) -> None:
-    for kept in LEFT_BY_A_CUT:
-        after = world.reopen(files.cut_power(partial(has_prefix, kept)))
+    for written_groups in LEFT_BY_A_CUT:
+        after = world.reopen(files.cut_power(partial(has_prefix, written_groups)))
         check_deliveries(after, acknowledged, may_repeat)
 
 
@@ -105,7 +109,7 @@ def test_chaining_and_delivering_that_end_anywhere(work: str) -> None:
 @pytest.mark.parametrize("outer", ["flush", "work"])
 def test_a_flush_in_the_middle_of_other_work(work: str, outer: str) -> None:
     """The flush covers what was done when its position was taken, and nothing later."""
-    seen: list[CrashFiles] = []
+    states: list[CrashFiles] = []
     for step in count(0, 3):
         world = prepare()
         world.send_all([9, 1])
@@ -120,8 +124,8 @@ def test_a_flush_in_the_middle_of_other_work(work: str, outer: str) -> None:
             works.reverse()
         if not run_interrupted(works[0], step, works[1]):
             break
-        if not any(world.files.equals(known) for known in seen):
-            seen.append(copy_of_killed(world.files))
+        if not any(world.files.equals(state) for state in states):
+            states.append(copy_of_killed(world.files))
             check_power_cuts(world, world.files, world.acknowledged(), world.delivered().keys() - before)
     assert step > 300
 
@@ -242,7 +246,7 @@ def test_a_timer_record_that_is_torn_anywhere(record: int) -> None:
         files.open_mapped(path, 4096).buffer[:] = content
         after = world.reopen(copy_of_killed(files))
         after.read()
-        assert [each._replace(position=0) for each in after.waiting(NOW + 2000)] == [
+        assert [record._replace(position=0) for record in after.waiting(NOW + 2000)] == [
             chained._replace(position=0)
         ]
         check_deliveries(after, range(world.sent), ())
@@ -262,12 +266,12 @@ def test_rewriting_a_slot_that_ends_anywhere(flushed: str) -> None:
     world.read()
     if flushed != "nothing":
         world.deliver_first()
-    left = sorted(world.waiting(NOW + 1000), key=lambda record: record.position)
-    assert len(left) > 5
+    records = sorted(world.waiting(NOW + 1000), key=lambda record: record.position)
+    assert len(records) > 5
     may_repeat, acknowledged = world.delivered().keys() - SETTLED, world.acknowledged()
 
     def rewrite_and_flush() -> None:
-        world.timers.rewrite_slot(NOW + 1000, left)
+        world.timers.rewrite_slot(NOW + 1000, records)
         world.flush()
 
     states = states_during(rewrite_and_flush, world.files)

@@ -14,9 +14,9 @@ def record(log, previous=-1, number=0):
 
 def write(log, count, previous=-1):
     for number in range(count):
-        made = record(log, previous, number)
-        log.append(made)
-        previous = made.position
+        appended = record(log, previous, number)
+        log.append(appended)
+        previous = appended.position
     return previous
 
 
@@ -45,7 +45,7 @@ def test_a_record_has_the_official_layout(files):
 def test_a_chain_goes_back_over_files_and_blanks(files):
     log = opened(files)
     last = write(log, 50)
-    assert [each.physical_offset for each in log.chain_from(last)] == [
+    assert [entry.physical_offset for entry in log.chain_from(last)] == [
         number * 100 for number in range(49, -1, -1)
     ]
     assert list(log.chain_from(-1)) == []
@@ -61,7 +61,7 @@ def test_blanks_of_every_size_are_no_records(files, blank_bytes):
     file_bytes = 18 * RECORD.size + blank_bytes
     last = write(opened(files, file_bytes=file_bytes), 50)
     log = opened(files, file_bytes=file_bytes)
-    assert [each.physical_offset for each in log.records_from(0)] == [number * 100 for number in range(50)]
+    assert [entry.physical_offset for entry in log.records_from(0)] == [number * 100 for number in range(50)]
     assert len(list(log.chain_from(last))) == 50
     assert log.record_at(18 * RECORD.size) is None
     assert log.delete_expired_files(10_000) == 2
@@ -95,7 +95,7 @@ def test_files_go_when_all_their_messages_are_gone(files):
     assert log.delete_expired_files(1700) == 0
     assert log.delete_expired_files(1701) == 1
     assert log.first == 1000
-    assert [each.physical_offset for each in log.chain_from(last)][-1] == 1800
+    assert [entry.physical_offset for entry in log.chain_from(last)][-1] == 1800
     assert log.delete_expired_files(1 << 40) == 1
     assert opened(files).end == log.end
 

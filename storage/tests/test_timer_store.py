@@ -61,11 +61,11 @@ def test_a_rewritten_slot_counts_when_it_is_whole():
     world = TimerWorld()
     world.send_all(number % 5 for number in range(11))
     world.read()
-    left = sorted(world.timers.pending_records(NOW))[1:]
-    world.timers.rewrite_slot(NOW, left)
+    remaining = sorted(world.timers.pending_records(NOW))[1:]
+    world.timers.rewrite_slot(NOW, remaining)
     again = world.crash()
     assert [record.physical_offset for record in again.timers.pending_records(NOW)] == [
-        record.physical_offset for record in reversed(left)
+        record.physical_offset for record in reversed(remaining)
     ]
 
 
@@ -107,9 +107,13 @@ def test_a_record_of_a_lost_message_does_not_stand_for_the_next_one():
     assert world.store.max_offset(TOPIC, 0) == 1
     world.send(1, "a longer one")
     world.read()
-    place = world.store.physical_offset_at(TOPIC, 0, 1)
-    (record,) = [each for each in world.timers.pending_records(NOW + 1000) if each.physical_offset == place]
-    assert record.size == len(world.store.message_at(place))
+    physical_offset = world.store.physical_offset_at(TOPIC, 0, 1)
+    (record,) = [
+        candidate
+        for candidate in world.timers.pending_records(NOW + 1000)
+        if candidate.physical_offset == physical_offset
+    ]
+    assert record.size == len(world.store.message_at(physical_offset))
 
 
 @pytest.mark.parametrize("lost", [0, 20, 40])

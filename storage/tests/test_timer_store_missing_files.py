@@ -26,10 +26,16 @@ def filled() -> CrashFiles:
     timers = opened(files)
     now_ms = timers._store.clock.now_ms()
     for number in range(10):
-        _, place, size, _ = timers._store.append("timers", 0, b"x")
+        _, physical_offset, size, _ = timers._store.append("timers", 0, b"x")
         due_ms = timers.slot_start_ms(now_ms) + 5000 + number * 1000
         timers.chain_message(
-            due_ms, magic=1, write_ms=now_ms, physical_offset=place, size=size, topic_hash=0, due_ms=due_ms
+            due_ms,
+            magic=1,
+            write_ms=now_ms,
+            physical_offset=physical_offset,
+            size=size,
+            topic_hash=0,
+            due_ms=due_ms,
         )
         timers.queue_offset += 1
     timers.save_progress()

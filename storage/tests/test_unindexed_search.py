@@ -30,21 +30,21 @@ def search(store, key, limit=64, times=ALWAYS, key_type="", topic="t"):
 
 
 def found(store, key, **options):
-    return [place for place in search(store, key, **options) if place is not None]
+    return [offset for offset in search(store, key, **options) if offset is not None]
 
 
 def test_messages_are_found_before_they_are_indexed():
     store = open_store()
-    one = put(store, keys="red round", uniq_key="U1", tags="A")
-    two = put(store, keys="red", uniq_key="U2", tags="B")
+    first = put(store, keys="red round", uniq_key="U1", tags="A")
+    second = put(store, keys="red", uniq_key="U2", tags="B")
     put(store, topic="other", keys="red", uniq_key="U3")
     put(store, b"red U1 A", keys="blue", uniq_key="redder")
     assert store.index.next_offset == 0
-    assert found(store, "red") == [two, one]
-    assert found(store, "red", limit=1) == [two]
-    assert found(store, "round") == [one]
-    assert found(store, "U1") == [one]
-    assert found(store, "A", key_type="T") == [one]
+    assert found(store, "red") == [second, first]
+    assert found(store, "red", limit=1) == [second]
+    assert found(store, "round") == [first]
+    assert found(store, "U1") == [first]
+    assert found(store, "A", key_type="T") == [first]
     assert found(store, "ed") == found(store, "A") == found(store, "") == []
 
 
@@ -67,21 +67,21 @@ def test_the_index_may_grow_while_a_search_waits():
     store = open_store()
     places = [put(store, keys="all") for _ in range(10)]
     waiting = store.query_in_slices("t", "all", 64, *ALWAYS)
-    first = next(place for place in waiting if place is not None)
+    first = next(offset for offset in waiting if offset is not None)
     while store.build_index(100):
         pass
     places.append(put(store, keys="all"))
-    assert [first, *(place for place in waiting if place is not None)] == places[-2::-1]
+    assert [first, *(offset for offset in waiting if offset is not None)] == places[-2::-1]
 
 
 def test_files_may_be_deleted_while_a_search_waits():
     store = open_store(commit_log_file_bytes=4096)
     places = [put(store, keys="all") for _ in range(100)]
     waiting = store.query_in_slices("t", "all", 64, *ALWAYS)
-    assert next(place for place in waiting if place is not None) == places[-1]
+    assert next(offset for offset in waiting if offset is not None) == places[-1]
     while store.commit_log.first_base < store.commit_log.base:
         store.commit_log.delete_first()
-    assert all(place is None or place >= store.min_physical_offset for place in waiting)
+    assert all(offset is None or offset >= store.min_physical_offset for offset in waiting)
 
 
 def test_only_messages_that_the_index_would_hold_are_found():
@@ -143,8 +143,8 @@ def test_every_slice_of_a_search_is_short(monkeypatch):
     parsed = counting(monkeypatch, "check_message_at")
     walked = counting(monkeypatch, "START", START.unpack_from)
     costs = []
-    for place in store.query_in_slices("t", "k", 64, *ALWAYS):  # every message contains it, none has it
-        assert place is None
+    for offset in store.query_in_slices("t", "k", 64, *ALWAYS):  # every message contains it, none has it
+        assert offset is None
         costs.append((parsed[0], walked[0]))
         parsed[0] = walked[0] = 0
     bytes_each = store.max_physical_offset // 6000

@@ -116,17 +116,17 @@ class TimerWorld:
 
     def deliver(self) -> list[int]:
         """Deliver what is left of the first slot; return the physical offsets of the messages."""
-        found = []
-        while (place := self.deliver_first()) is not None:
-            found.append(place)
-        return found
+        delivered = []
+        while (physical_offset := self.deliver_first()) is not None:
+            delivered.append(physical_offset)
+        return delivered
 
     def deliver_all(self) -> list[int]:
         """Deliver all slots; return the physical offsets of the messages."""
-        found = []
+        delivered = []
         while self.timers.next_slot_ms() is not None:
-            found += self.deliver()
-        return found
+            delivered += self.deliver()
+        return delivered
 
     def flush(self) -> None:
         """Flush as the broker does about once a second."""

@@ -25,20 +25,20 @@ class Catalogue:
     def choose_defects(self, patterns: Sequence[str]) -> list[Defect]:
         """Return the defects whose names match one of the patterns; all without a pattern. Raises ValueError."""
         for pattern in patterns:
-            if not any(fnmatch.fnmatchcase(each.name, pattern) for each in self.defects):
+            if not any(fnmatch.fnmatchcase(defect.name, pattern) for defect in self.defects):
                 raise ValueError(f"no planted defect is called {pattern}; --list shows all")
         return [
-            each
-            for each in self.defects
-            if not patterns or any(fnmatch.fnmatchcase(each.name, pattern) for pattern in patterns)
+            defect
+            for defect in self.defects
+            if not patterns or any(fnmatch.fnmatchcase(defect.name, pattern) for pattern in patterns)
         ]
 
     def render_table(self) -> str:
         """Return the table of the page: each rule, the defects that break it, and the files of their tests."""
         lines = [f"| {self.rule} | planted defects | tests that must fail |", "|---|---|---|"]
         for rule in self.rules:
-            defects = [each for each in self.defects if each.law == rule]
-            files = sorted({test.partition("::")[0] for each in defects for test in each.tests})
-            names = ", ".join(f"`{each.name}`" for each in defects)
+            defects = [defect for defect in self.defects if defect.law == rule]
+            files = sorted({test.partition("::")[0] for defect in defects for test in defect.tests})
+            names = ", ".join(f"`{defect.name}`" for defect in defects)
             lines.append(f"| {rule} | {len(defects)}: {names} | {', '.join(f'`{file}`' for file in files)} |")
         return "\n".join(lines) + "\n"

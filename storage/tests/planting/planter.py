@@ -179,7 +179,7 @@ def plant_all(
     outcomes = []
     with ThreadPoolExecutor(jobs) as pool:
         try:
-            for outcome in pool.map(lambda each: plant(each, tests[each.name]), defects):
+            for outcome in pool.map(lambda defect: plant(defect, tests[defect.name]), defects):
                 outcomes.append(outcome)
                 print(describe(outcome), flush=True)
                 if verbose and not outcome.is_caught:
@@ -212,8 +212,8 @@ def summarize(outcomes: Sequence[Outcome]) -> str:
     files = Counter(outcome.file for outcome in outcomes if outcome.is_caught)
     lines = [f"{count:4}  {file}" for file, count in sorted(files.items())]
     lines.append(f"{files.total()} of {len(outcomes)} planted defects are caught")
-    others = Counter(outcome.run.result for outcome in outcomes if not outcome.is_caught)
-    return "\n".join(lines) + "".join(f", {count} {result}" for result, count in sorted(others.items()))
+    missed = Counter(outcome.run.result for outcome in outcomes if not outcome.is_caught)
+    return "\n".join(lines) + "".join(f", {count} {result}" for result, count in sorted(missed.items()))
 
 
 def plant_from_command_line(catalogue: Catalogue) -> int:
@@ -236,14 +236,14 @@ def plant_from_command_line(catalogue: Catalogue) -> int:
     except ValueError as error:
         parser.error(str(error))
     if arguments.list:
-        for each in chosen:
-            print(f"{each.name:44} {each.law:50} {' '.join(each.tests)}")
+        for defect in chosen:
+            print(f"{defect.name:44} {defect.law:50} {' '.join(defect.tests)}")
         return 0
     if arguments.table:
         print(catalogue.render_table(), end="")
         return 0
     with_stories = catalogue.stories and arguments.stories
-    tests = {each.name: (catalogue.stories,) if with_stories else each.tests for each in chosen}
+    tests = {defect.name: (catalogue.stories,) if with_stories else defect.tests for defect in chosen}
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if not passes_without_defect(test for names in tests.values() for test in names):
         print("the tests fail without a defect")

@@ -88,7 +88,7 @@ def verify(root: Path, **changes: object) -> tuple[Verification, list[StoreFindi
 
 
 def damage_of(root: Path, **changes: object) -> list[StoreFinding]:
-    return [found for found in verify(root, **changes)[1] if found.is_damage]
+    return [finding for finding in verify(root, **changes)[1] if finding.is_damage]
 
 
 def snapshot(root: Path) -> dict[str, bytes]:

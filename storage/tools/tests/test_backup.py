@@ -55,15 +55,15 @@ def make_backup(
 
 def bodies(store: MessageStore) -> set[bytes]:
     """Return all messages that can be read, and check that queues have no gaps."""
-    found = set()
+    messages = set()
     for topic, queue_id in store.queue_keys():
         offset = store.min_offset(topic, queue_id)
         while offset < store.max_offset(topic, queue_id):
             view = store.message_at(store.physical_offset_at(topic, queue_id, offset))
             assert view is not None
-            found.add(bytes(view))
+            messages.add(bytes(view))
             offset += 1
-    return found
+    return messages
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ def test_whatever_came_after_the_end_is_left_out(
     """As if the messages from this one on had been appended and indexed during the backup."""
     store = open_store(root)
     end = store.physical_offset_at(*(("t", 0), ("t", 1), ("other", 0))[number % 3], number // 3)
-    expected = {each for each in bodies(store) if int.from_bytes(each[28:36]) < end}
+    expected = {message for message in bodies(store) if int.from_bytes(message[28:36]) < end}
     assert len(expected) == number
     store.close()
     monkeypatch.setattr(Backup, "_find_end", lambda self, known_until: end)
@@ -165,7 +165,7 @@ def test_a_broker_goes_on_writing(root: Path, target: Path) -> None:
 
         append_more(process)
         reader = StoreReader(disk_config(root))
-        acknowledged = {each.body for each in all_messages(reader)}
+        acknowledged = {message.body for message in all_messages(reader)}
         reader.close()
         writer = threading.Thread(target=write)
         writer.start()
@@ -176,19 +176,19 @@ def test_a_broker_goes_on_writing(root: Path, target: Path) -> None:
             writer.join()
         assert len(acknowledged) == COUNT + 60
     for number, result in enumerate(results):
-        place = target.with_name(f"backup{number}")
+        backup_path = target.with_name(f"backup{number}")
         assert not result.needs_recovery
-        assert verify(place)[1] == []
-        reader = StoreReader(disk_config(place))
-        assert {each.body for each in all_messages(reader)} >= acknowledged
+        assert verify(backup_path)[1] == []
+        reader = StoreReader(disk_config(backup_path))
+        assert {message.body for message in all_messages(reader)} >= acknowledged
         reader.close()
-        copy = open_store(place)
+        copy = open_store(backup_path)
         assert copy.max_physical_offset == result.end_offset
         copy.close()
 
 
 def all_messages(reader: StoreReader) -> list[Message | StoreFinding]:
-    return [each for topic in ("t", "other") for each in dump_messages(reader, DumpFilter(topic=topic))]
+    return [message for topic in ("t", "other") for message in dump_messages(reader, DumpFilter(topic=topic))]
 
 
 def test_progress_is_copied_before_the_log_and_settings_after_it(root: Path, target: Path) -> None:
@@ -206,8 +206,8 @@ def test_progress_is_copied_before_the_log_and_settings_after_it(root: Path, tar
         (root / "checkpoint").write_bytes(bytes(4096))
 
     make_backup(root, target, change)
-    found = {name: (target / "config" / name).read_text() for name in names}
-    assert found == {
+    files = {name: (target / "config" / name).read_text() for name in names}
+    assert files == {
         "consumerOffset.json": '{"then":1}',
         "delayOffset.json": '{"then":1}',
         "topics.json": '{"later":1}',
@@ -241,16 +241,16 @@ def test_staged_batches_are_copied_as_they_are_at_one_moment(
 
 def test_files_that_expire_meanwhile_leave_no_gap(root: Path, target: Path) -> None:
     """The oldest files vanish after the newest was copied."""
-    gone: list[str] = []
+    expired: list[str] = []
 
     def expire(copied: int) -> None:
-        if not gone:
+        if not expired:
             for number in (0, 1):
-                gone.append(str(log_file(root, number)))
+                expired.append(str(log_file(root, number)))
                 log_file(root, number).unlink()
 
     result = make_backup(root, target, expire)
-    assert len(gone) == 2
+    assert len(expired) == 2
     assert result.first_offset == 2 * LOG_FILE_BYTES
     assert sorted(path.name for path in (target / "commitlog").iterdir())[0] == f"{2 * LOG_FILE_BYTES:020d}"
     assert verify(target)[0].damage_count == 0
@@ -274,11 +274,11 @@ def test_missing_queue_entries_are_added_when_the_copy_is_opened(root: Path, tar
 def test_a_killed_store(root: Path, target: Path) -> None:
     store = open_store(root)
     fill(store, 30, COUNT)
-    place = store.append("t", 0, b"torn")[1]
+    physical_offset = store.append("t", 0, b"torn")[1]
     kill_store(store)
-    flip_bit(max((root / "commitlog").iterdir()), place % LOG_FILE_BYTES + 4)
+    flip_bit(max((root / "commitlog").iterdir()), physical_offset % LOG_FILE_BYTES + 4)
     result = make_backup(root, target)
-    assert (result.needs_recovery, result.end_offset) == (True, place)
+    assert (result.needs_recovery, result.end_offset) == (True, physical_offset)
     copy = open_store(target)
     assert len(bodies(copy)) == COUNT + 30
     copy.close()
@@ -292,9 +292,9 @@ def test_an_empty_store(tmp_path: Path, target: Path) -> None:
 
 def test_a_damaged_end_is_refused(root: Path, target: Path) -> None:
     store = open_store(root)
-    place = store.append("t", 0, b"last")[1]
+    physical_offset = store.append("t", 0, b"last")[1]
     store.close()
-    flip_bit(max((root / "commitlog").iterdir()), place % LOG_FILE_BYTES + 4)
+    flip_bit(max((root / "commitlog").iterdir()), physical_offset % LOG_FILE_BYTES + 4)
     with pytest.raises(CorruptionError, match="store repair"):
         make_backup(root, target)
     assert [path.name for path in target.parent.iterdir()] == ["store"]

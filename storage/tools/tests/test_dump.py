@@ -23,16 +23,16 @@ from storage.tools.tests.stores import (
 START_MS = 1_700_000_000_000
 
 
-def dump(root: Path, **given: object) -> list[Message | StoreFinding]:
+def dump(root: Path, **conditions: object) -> list[Message | StoreFinding]:
     reader = StoreReader(disk_config(root))
     try:
-        return list(dump_messages(reader, DumpFilter(**given)))
+        return list(dump_messages(reader, DumpFilter(**conditions)))
     finally:
         reader.close()
 
 
-def numbers(root: Path, **given: object) -> list[int]:
-    return [int(each.body.split()[1]) for each in dump(root, **given) if isinstance(each, Message)]
+def numbers(root: Path, **conditions: object) -> list[int]:
+    return [int(item.body.split()[1]) for item in dump(root, **conditions) if isinstance(item, Message)]
 
 
 @pytest.fixture
@@ -62,24 +62,24 @@ def test_half_messages_are_in_the_log_only(root: Path) -> None:
     assert 1000 not in numbers(root, topic="t")
 
 
-@pytest.mark.parametrize("given", [{}, {"topic": "t", "queue_id": 0}])
-def test_damage_is_passed_over_and_reported(root: Path, given: dict[str, object]) -> None:
+@pytest.mark.parametrize("conditions", [{}, {"topic": "t", "queue_id": 0}])
+def test_damage_is_passed_over_and_reported(root: Path, conditions: dict[str, object]) -> None:
     store = open_store(root)
-    place = store.physical_offset_at("t", 0, 30)
+    physical_offset = store.physical_offset_at("t", 0, 30)
     store.close()
-    base = place - place % LOG_FILE_BYTES
-    flip_bit(root / "commitlog" / f"{base:020d}", place - base + 90)
-    found = dump(root, **given)
-    (damage,) = [each for each in found if isinstance(each, StoreFinding)]
-    assert (damage.offset, damage.file) == (place - base, f"{root}/commitlog/{base:020d}")
-    assert 90 not in numbers(root, **given)
-    assert len(found) == (COUNT if not given else 67)
+    base = physical_offset - physical_offset % LOG_FILE_BYTES
+    flip_bit(root / "commitlog" / f"{base:020d}", physical_offset - base + 90)
+    items = dump(root, **conditions)
+    (damage,) = [item for item in items if isinstance(item, StoreFinding)]
+    assert (damage.offset, damage.file) == (physical_offset - base, f"{root}/commitlog/{base:020d}")
+    assert 90 not in numbers(root, **conditions)
+    assert len(items) == (COUNT if not conditions else 67)
 
 
 def test_a_missing_log_file_is_passed_over(root: Path) -> None:
     log_file(root, 1).unlink()
-    found = dump(root)
-    assert [each.reason for each in found if isinstance(each, StoreFinding)] == ["the file is missing"]
+    items = dump(root)
+    assert [item.reason for item in items if isinstance(item, StoreFinding)] == ["the file is missing"]
     assert numbers(root)[-1] == COUNT - 1
 
 

@@ -35,14 +35,16 @@ ENDS = {("t", 0): 67, ("t", 1): 67, ("other", 0): 66}
 def plan(root: Path, *, index_sizes_known: bool = True, **changes: object) -> RepairPlan:
     reader = StoreReader(disk_config(root, **changes))
     try:
-        return plan_repair(reader, lambda done: None, lambda found: None, index_sizes_known=index_sizes_known)
+        return plan_repair(
+            reader, lambda done: None, lambda finding: None, index_sizes_known=index_sizes_known
+        )
     finally:
         reader.close()
 
 
 def read_all(store: MessageStore) -> list[int]:
     """Return the numbers of all readable messages, each at the offset it was stored at."""
-    found = []
+    message_numbers = []
     for index, (topic, queue_id) in enumerate(QUEUES):
         offset = store.min_offset(topic, queue_id)
         while offset < store.max_offset(topic, queue_id):
@@ -51,28 +53,32 @@ def read_all(store: MessageStore) -> list[int]:
             for chunk in result.chunks:
                 for message in iter_messages(chunk):
                     assert message.queue_id == queue_id
-                    found.append(int(message.body.split()[1]))
-                    assert message.queue_offset * 3 + index == found[-1]
+                    message_numbers.append(int(message.body.split()[1]))
+                    assert message.queue_offset * 3 + index == message_numbers[-1]
             offset = result.next_offset
-    return sorted(found)
+    return sorted(message_numbers)
 
 
 def place_of(root: Path, number: int) -> int:
     store = open_store(root)
-    place = store.physical_offset_at(*QUEUES[number % 3], number // 3)
+    physical_offset = store.physical_offset_at(*QUEUES[number % 3], number // 3)
     store.close()
-    return place
+    return physical_offset
 
 
 def damage_message(root: Path, number: int) -> None:
-    place = place_of(root, number)
-    base = place - place % LOG_FILE_BYTES
-    flip_bit(root / "commitlog" / f"{base:020d}", place - base + 90)
+    physical_offset = place_of(root, number)
+    base = physical_offset - physical_offset % LOG_FILE_BYTES
+    flip_bit(root / "commitlog" / f"{base:020d}", physical_offset - base + 90)
 
 
 def messages_of_file(root: Path, number: int) -> set[int]:
     """Return the numbers of the messages in one log file."""
-    return {each for each in range(COUNT) if place_of(root, each) // LOG_FILE_BYTES == number}
+    return {
+        message_number
+        for message_number in range(COUNT)
+        if place_of(root, message_number) // LOG_FILE_BYTES == number
+    }
 
 
 @pytest.fixture
@@ -82,10 +88,10 @@ def root(tmp_path: Path) -> Path:
 
 def repair_and_check(root: Path, lost: set[int]) -> MessageStore:
     """Repair a store; assert that it is whole and has all messages but the lost ones. Return it open."""
-    found = plan(root)
-    assert not found.is_empty
-    assert list(found.describe())
-    carry_out(found)
+    repair_plan = plan(root)
+    assert not repair_plan.is_empty
+    assert list(repair_plan.describe())
+    carry_out(repair_plan)
     assert damage_of(root) == []
     assert plan(root).is_empty
     store = open_store(root)
@@ -93,8 +99,8 @@ def repair_and_check(root: Path, lost: set[int]) -> MessageStore:
     assert {key: store.max_offset(*key) for key in QUEUES} == ENDS
     for number in set(range(0, COUNT, 7)) - lost:
         key = f"k{number}"
-        (place,) = store.query_by_key(QUEUES[number % 3][0], key, 9, 0, 1 << 60)
-        assert place == store.physical_offset_at(*QUEUES[number % 3], number // 3)
+        (physical_offset,) = store.query_by_key(QUEUES[number % 3][0], key, 9, 0, 1 << 60)
+        assert physical_offset == store.physical_offset_at(*QUEUES[number % 3], number // 3)
     return store
 
 
@@ -180,13 +186,13 @@ DAMAGES = (
 def test_other_files(root: Path, spoil: Callable[[Path], None]) -> None:
     spoil(root)
     before = snapshot(root)
-    damaged = {os.path.relpath(found.file, root) for found in damage_of(root)}
+    damaged = {os.path.relpath(finding.file, root) for finding in damage_of(root)}
     repair_and_check(root, set()).close()
     (folder,) = (root / "damaged").iterdir()
-    kept = snapshot(folder)
-    assert kept
-    assert all(before[name] == content for name, content in kept.items())
-    assert damaged & before.keys() <= kept.keys()
+    copies = snapshot(folder)
+    assert copies
+    assert all(before[name] == content for name, content in copies.items())
+    assert damaged & before.keys() <= copies.keys()
 
 
 def test_everything_at_once(root: Path) -> None:
@@ -213,8 +219,8 @@ def test_a_torn_end_is_kept_before_it_is_cut_off(tmp_path: Path) -> None:
 def test_a_killed_store_is_recovered(root: Path) -> None:
     store = open_store(root)
     kill_store(store)
-    found = plan(root)
-    assert list(found.describe()) == [
+    repair_plan = plan(root)
+    assert list(repair_plan.describe()) == [
         "recover, as the next start would: add missing queue entries after the checkpoint"
     ]
     repair_and_check(root, set()).close()
@@ -260,11 +266,11 @@ def test_an_index_of_unknown_size_is_not_taken_for_damage(root: Path) -> None:
 
 def test_a_plan_from_before_a_broker_ran_is_refused(root: Path) -> None:
     damage_message(root, 50)
-    found = plan(root)
+    repair_plan = plan(root)
     store = open_store(root)
     fill(store, 3, COUNT + 1)
     store.close()
     before = snapshot(root)
     with pytest.raises(StoreError, match="run the command again"):
-        carry_out(found)
+        carry_out(repair_plan)
     assert snapshot(root) == before

@@ -30,10 +30,10 @@ def open_timers(root: Path) -> tuple[MessageStore, TimerStore]:
 def chain(store: MessageStore, timers: TimerStore, numbers: range, generator: random.Random) -> None:
     """Append messages to the timer's topic and chain each into one of the slots."""
     for number in numbers:
-        _, place, size, _ = store.append(TOPIC, 0, b"message %d" % number)
+        _, physical_offset, size, _ = store.append(TOPIC, 0, b"message %d" % number)
         magic = MAGIC_DEFAULT | (MAGIC_DELETE if number % 10 == 9 else 0)
         timers.chain_message(
-            generator.choice(SLOTS), magic=magic, write_ms=START_MS, physical_offset=place, size=size,
+            generator.choice(SLOTS), magic=magic, write_ms=START_MS, physical_offset=physical_offset, size=size,
             topic_hash=1, due_ms=START_MS + number,
         )  # fmt: skip
         timers.queue_offset += 1

@@ -38,9 +38,9 @@ def root(tmp_path: Path) -> Path:
 def place_of(root: Path, topic: str, queue_id: int, offset: int) -> int:
     """Return the physical offset of a message."""
     store = open_store(root)
-    place = store.physical_offset_at(topic, queue_id, offset)
+    physical_offset = store.physical_offset_at(topic, queue_id, offset)
     store.close()
-    return place
+    return physical_offset
 
 
 def test_a_whole_store_has_no_findings_and_is_not_changed(root: Path) -> None:
@@ -58,12 +58,12 @@ def test_an_empty_store(tmp_path: Path) -> None:
 
 
 def test_a_flipped_bit_in_a_body(root: Path) -> None:
-    place = place_of(root, "t", 1, 20)
-    base = place - place % LOG_FILE_BYTES
-    flip_bit(root / "commitlog" / f"{base:020d}", place - base + 90)
-    (found,) = damage_of(root)
-    assert (found.part, found.file) == (Part.LOG, f"{root}/commitlog/{base:020d}")
-    assert (found.offset, found.reason) == (place - base, "the body does not match its CRC")
+    physical_offset = place_of(root, "t", 1, 20)
+    base = physical_offset - physical_offset % LOG_FILE_BYTES
+    flip_bit(root / "commitlog" / f"{base:020d}", physical_offset - base + 90)
+    (finding,) = damage_of(root)
+    assert (finding.part, finding.file) == (Part.LOG, f"{root}/commitlog/{base:020d}")
+    assert (finding.offset, finding.reason) == (physical_offset - base, "the body does not match its CRC")
     verification, _ = verify(root)
     assert verification.queue_check.unreadable == 1
     assert verification.log_check.messages == COUNT - 1
@@ -74,10 +74,10 @@ def test_every_bit_of_a_queue_entry_matters(root: Path) -> None:
     for position in range(40, 60):  # entry 7
         for bit in range(8):
             flip_bit(path, position, bit)
-            first, *_ = found = damage_of(root)
-            assert first.part is Part.QUEUE, found
+            first, *_ = findings = damage_of(root)
+            assert first.part is Part.QUEUE, findings
             # An entry that now looks empty may be taken for the end of the queue.
-            assert (first.file, first.offset, first.queue_offset) == (str(path), 40, 7), found
+            assert (first.file, first.offset, first.queue_offset) == (str(path), 40, 7), findings
             assert (first.topic, first.queue_id) == ("t", 0)
             flip_bit(path, position, bit)
     assert damage_of(root) == []
@@ -90,49 +90,51 @@ def test_every_bit_of_an_index_entry_and_slot_matters(root: Path) -> None:
     for position in [*range(entry, entry + 20), *(slot + byte for slot in slots for byte in range(4))]:
         for bit in (0, 6):
             flip_bit(path, position, bit)
-            found = damage_of(root)
-            assert {each.part for each in found} == {Part.INDEX}, (position, bit)
-            assert {each.file for each in found} == {str(path)}
+            findings = damage_of(root)
+            assert {finding.part for finding in findings} == {Part.INDEX}, (position, bit)
+            assert {finding.file for finding in findings} == {str(path)}
             if position >= entry:
-                assert entry in {each.offset for each in found}
+                assert entry in {finding.offset for finding in findings}
             flip_bit(path, position, bit)
     assert damage_of(root) == []
 
 
 def test_random_bits_of_log_headers_are_found(root: Path) -> None:
     """All fields that the store relies on: size, magic, CRC, queue, offsets, sys flag's host bits, lengths, topic."""
-    place = place_of(root, "t", 0, 30)
-    base = place - place % LOG_FILE_BYTES
+    physical_offset = place_of(root, "t", 0, 30)
+    base = physical_offset - physical_offset % LOG_FILE_BYTES
     path = root / "commitlog" / f"{base:020d}"
     fields = [*range(0, 16), *range(20, 36), *range(84, 88)]
     generator = random.Random(27)
     for position in fields:
         bit = generator.randrange(8)
-        flip_bit(path, place - base + position, bit)
-        found = damage_of(root)
-        assert found, (position, bit)
-        flip_bit(path, place - base + position, bit)
+        flip_bit(path, physical_offset - base + position, bit)
+        findings = damage_of(root)
+        assert findings, (position, bit)
+        flip_bit(path, physical_offset - base + position, bit)
 
 
 def test_a_missing_log_file(root: Path) -> None:
     log_file(root, 1).unlink()
-    found = damage_of(root)
-    assert [(each.file, each.reason) for each in found] == [(str(log_file(root, 1)), "the file is missing")]
-    assert found[0].bytes == LOG_FILE_BYTES
+    findings = damage_of(root)
+    assert [(finding.file, finding.reason) for finding in findings] == [
+        (str(log_file(root, 1)), "the file is missing")
+    ]
+    assert findings[0].bytes == LOG_FILE_BYTES
 
 
 def test_a_missing_last_log_file(root: Path) -> None:
     last = max((root / "commitlog").iterdir())
     last.unlink()
-    first, *others = damage_of(root)
+    first, *later = damage_of(root)
     assert "the checkpoint covers it up to" in first.reason
     assert first.file == str(last)
-    assert {each.part for each in others} <= {Part.QUEUE, Part.INDEX}
+    assert {finding.part for finding in later} <= {Part.QUEUE, Part.INDEX}
 
 
 def test_a_truncated_log_file(root: Path) -> None:
     os.truncate(log_file(root, 1), 5000)
-    first, second, *others = damage_of(root)
+    first, second, *later = damage_of(root)
     assert (first.file, first.offset, first.reason) == (
         str(log_file(root, 1)),
         5000,
@@ -140,13 +142,13 @@ def test_a_truncated_log_file(root: Path) -> None:
     )
     assert second.file == first.file
     assert second.offset <= 5000 == second.offset + second.bytes - (LOG_FILE_BYTES - 5000)
-    assert others == []
+    assert later == []
 
 
 def test_a_missing_queue_file(root: Path) -> None:
     queue_file(root, number=2).unlink()
-    (found,) = damage_of(root)
-    assert (found.file, found.reason) == (
+    (finding,) = damage_of(root)
+    assert (finding.file, finding.reason) == (
         str(queue_file(root, number=3)),
         "a file before this one is missing",
     )
@@ -154,22 +156,22 @@ def test_a_missing_queue_file(root: Path) -> None:
 
 def test_a_missing_first_queue_file(root: Path) -> None:
     queue_file(root).unlink()
-    (found,) = damage_of(root)
-    assert found.reason == "entries begin at 5, but the log holds messages from offset 0 on"
+    (finding,) = damage_of(root)
+    assert finding.reason == "entries begin at 5, but the log holds messages from offset 0 on"
 
 
 def test_a_missing_last_queue_file(root: Path) -> None:
     last = max((root / "consumequeue" / "t" / "0").iterdir())
     last.unlink()
-    (found,) = damage_of(root)
-    assert (found.file, found.offset, found.queue_offset) == (str(last), 0, 65)
-    assert found.reason == "entries end at 65, but the log holds messages up to offset 67"
+    (finding,) = damage_of(root)
+    assert (finding.file, finding.offset, finding.queue_offset) == (str(last), 0, 65)
+    assert finding.reason == "entries end at 65, but the log holds messages up to offset 67"
 
 
 def test_a_truncated_queue_file(root: Path) -> None:
     os.truncate(queue_file(root, number=3), 70)
-    (found,) = damage_of(root)
-    assert (found.file, found.offset) == (str(queue_file(root, number=3)), 70)
+    (finding,) = damage_of(root)
+    assert (finding.file, finding.offset) == (str(queue_file(root, number=3)), 70)
 
 
 def test_a_lost_page_of_a_queue(tmp_path: Path) -> None:
@@ -182,10 +184,10 @@ def test_a_lost_page_of_a_queue(tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[4096:8192] = bytes(4096)
     path.write_bytes(data)
-    found = damage_of(root)
-    assert found
-    assert {each.file for each in found} == {str(path)}
-    assert 4080 <= found[0].offset <= 8200
+    findings = damage_of(root)
+    assert findings
+    assert {finding.file for finding in findings} == {str(path)}
+    assert 4080 <= findings[0].offset <= 8200
 
 
 def test_a_missing_queue_folder_of_a_known_topic(root: Path) -> None:
@@ -194,9 +196,9 @@ def test_a_missing_queue_folder_of_a_known_topic(root: Path) -> None:
     assert damage_of(root) == []  # the topic may have been deleted
     (root / "config").mkdir()
     (root / "config" / "topics.json").write_text('{"topicConfigTable":{"other":{},"t":{}}}')
-    (found,) = damage_of(root)
-    assert (found.topic, found.queue_id) == ("other", 0)
-    assert "the log holds its messages up to offset 66" in found.reason
+    (finding,) = damage_of(root)
+    assert (finding.topic, finding.queue_id) == ("other", 0)
+    assert "the log holds its messages up to offset 66" in finding.reason
 
 
 def test_deleted_and_new_topics_are_no_damage(root: Path) -> None:
@@ -206,7 +208,7 @@ def test_deleted_and_new_topics_are_no_damage(root: Path) -> None:
     store.delete_topic("other")
     store.close()
     verification, findings = verify(root)
-    assert {found.reason for found in findings} == {"messages of a deleted topic are still in the log"}
+    assert {finding.reason for finding in findings} == {"messages of a deleted topic are still in the log"}
     assert verification.damage_count == 0
 
 
@@ -220,13 +222,13 @@ def test_half_messages_and_expired_messages_are_no_damage(root: Path) -> None:
 
 def test_a_truncated_index_file(root: Path) -> None:
     os.truncate(index_file(root), 20)
-    (found,) = damage_of(root)
-    assert (found.part, found.reason) == (Part.INDEX, "the file has only 20 bytes")
+    (finding,) = damage_of(root)
+    assert (finding.part, finding.reason) == (Part.INDEX, "the file has only 20 bytes")
 
 
 def test_another_number_of_index_slots_is_explained(root: Path) -> None:
-    (found,) = damage_of(root, index_slots=5_000_000)
-    assert "maxHashSlotNum" in found.reason
+    (finding,) = damage_of(root, index_slots=5_000_000)
+    assert "maxHashSlotNum" in finding.reason
 
 
 def test_tables(root: Path) -> None:
@@ -235,18 +237,18 @@ def test_tables(root: Path) -> None:
     table.write_text('{"offsetTable":{"t@g":{0:3}}}')  # as the official broker writes it
     assert damage_of(root) == []
     table.write_text('{"offsetTable":{"t@g":{0')
-    (found,) = damage_of(root)
-    assert (found.part, found.file) == (Part.TABLE, str(table))
-    assert "it has no backup that can be read" in found.reason
+    (finding,) = damage_of(root)
+    assert (finding.part, finding.file) == (Part.TABLE, str(table))
+    assert "it has no backup that can be read" in finding.reason
     table.with_name("consumerOffset.json.bak").write_text(json.dumps({"offsetTable": {}}))
-    (found,) = damage_of(root)
-    assert "its backup is whole" in found.reason
+    (finding,) = damage_of(root)
+    assert "its backup is whole" in finding.reason
 
 
 def test_a_short_checkpoint(root: Path) -> None:
     os.truncate(root / "checkpoint", 30)
-    (found,) = damage_of(root)
-    assert (found.part, found.offset) == (Part.CHECKPOINT, 30)
+    (finding,) = damage_of(root)
+    assert (finding.part, finding.offset) == (Part.CHECKPOINT, 30)
 
 
 def test_a_killed_store_may_end_in_a_torn_message(tmp_path: Path) -> None:
@@ -254,9 +256,9 @@ def test_a_killed_store_may_end_in_a_torn_message(tmp_path: Path) -> None:
     store = open_store(root)
     store.append("t", 0, b"whole")
     end = store.max_physical_offset
-    place = store.append("t", 0, b"torn" * 100)[1]
+    physical_offset = store.append("t", 0, b"torn" * 100)[1]
     kill_store(store)
-    flip_bit(log_file(root), place + 100)
+    flip_bit(log_file(root), physical_offset + 100)
     verification, findings = verify(root)
     assert verification.damage_count == 0
     torn, *_ = findings
@@ -267,21 +269,21 @@ def test_a_killed_store_may_end_in_a_torn_message(tmp_path: Path) -> None:
 def test_damage_before_whole_messages_of_a_killed_store_is_damage(tmp_path: Path) -> None:
     root = tmp_path / "s"
     store = open_store(root)
-    place = store.append("t", 0, b"torn" * 100)[1]
+    physical_offset = store.append("t", 0, b"torn" * 100)[1]
     store.append("t", 0, b"whole")
     kill_store(store)
-    flip_bit(log_file(root), place + 100)
-    (found,) = damage_of(root)
-    assert found.offset == place
+    flip_bit(log_file(root), physical_offset + 100)
+    (finding,) = damage_of(root)
+    assert finding.offset == physical_offset
 
 
 def test_mended_damage_is_a_note(root: Path) -> None:
-    place = place_of(root, "t", 0, 30)
-    base = place - place % LOG_FILE_BYTES
+    physical_offset = place_of(root, "t", 0, 30)
+    base = physical_offset - physical_offset % LOG_FILE_BYTES
     store = open_store(root)
     fill_clock = FakeClock()
     kill_store(store)
-    flip_bit(root / "commitlog" / f"{base:020d}", place - base + 90)
+    flip_bit(root / "commitlog" / f"{base:020d}", physical_offset - base + 90)
     os.truncate(queue_file(root), 100)
     (root / "abort").write_bytes(b"rebuilding queues")
     open_store(root, fill_clock).close()
