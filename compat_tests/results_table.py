@@ -73,14 +73,16 @@ def _area_overview(columns: Sequence[Column]) -> list[str]:
 def _pass_summary(lines: Sequence[dict[str, Any]]) -> str:
     """Return "12 of 12" followed by the other outcomes; "" if there are no cases."""
     count = Counter(line["outcome"] for line in lines)
-    others = [f"{count[outcome]} {_WORDS[outcome]}" for outcome in _WORST_FIRST[:-1] if count[outcome]]
-    return ", ".join([f"{count['passed']} of {len(lines)}", *others]) if lines else ""
+    other_outcomes = [
+        f"{count[outcome]} {_WORDS[outcome]}" for outcome in _WORST_FIRST[:-1] if count[outcome]
+    ]
+    return ", ".join([f"{count['passed']} of {len(lines)}", *other_outcomes]) if lines else ""
 
 
 def _anchor(title: str) -> str:
     """Return the anchor that GitHub gives a heading."""
-    kept = "".join(letter for letter in title.lower() if letter.isalnum() or letter in " -")
-    return kept.replace(" ", "-")
+    anchor_text = "".join(letter for letter in title.lower() if letter.isalnum() or letter in " -")
+    return anchor_text.replace(" ", "-")
 
 
 def _area_table(area: str, columns: Sequence[Column]) -> list[str]:
@@ -119,14 +121,14 @@ def render_failures(columns: Sequence[Column]) -> list[str]:
     """Return the lines with every case that did not pass, and why, for each endpoint."""
     lines: list[str] = []
     for name, results in columns:
-        found = [line for line in results.values() if line["outcome"] != "passed"]
-        if found:
-            lines += ["", f"## Not passed on {name}", "", *_reason_lines(found)]
+        failures = [line for line in results.values() if line["outcome"] != "passed"]
+        if failures:
+            lines += ["", f"## Not passed on {name}", "", *_reason_lines(failures)]
     return lines
 
 
-def _reason_lines(found: Iterable[dict[str, Any]]) -> list[str]:
-    ordered = sorted(found, key=lambda line: (_WORST_FIRST.index(line["outcome"]), line["id"]))
+def _reason_lines(result_lines: Iterable[dict[str, Any]]) -> list[str]:
+    ordered = sorted(result_lines, key=lambda line: (_WORST_FIRST.index(line["outcome"]), line["id"]))
     return [f"- {line['outcome']}: `{line['id']}`: {line['reason']}" for line in ordered]
 
 

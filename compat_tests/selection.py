@@ -68,9 +68,9 @@ def _expect_failures(item: pytest.Item, label: str) -> None:
 
 def _select_areas(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave only the cases of the areas that were asked for; those without an area go as well."""
-    wanted = config.getoption("--area")
-    if wanted:
-        _keep(config, items, lambda item: _area(item) in wanted)
+    areas = config.getoption("--area")
+    if areas:
+        _keep(config, items, lambda item: _area(item) in areas)
 
 
 def _area(item: pytest.Item) -> str:

@@ -40,7 +40,7 @@ def start_cases(
     places: Sequence[str] = (),
 ) -> subprocess.Popen[bytes]:
     """Start the cases, or those with the ids ``places``. What pytest prints goes to ``output``."""
-    chosen = [str(CASES / place) for place in places] or [str(CASES)]
+    chosen = [str(CASES / case_id) for case_id in places] or [str(CASES)]
     command = [sys.executable, "-m", "pytest", *chosen, f"--endpoint={endpoint}", *options]
     if results is not None:
         command.append(f"--results={results}")

@@ -64,10 +64,10 @@ class CommandDriver:
 
     def wait_for(self, op: str, name: str, count: int, timeout_s: float) -> list[dict[str, Any]]:
         """Return what a client of this name has got so far, once there are `count` or the time is up."""
-        found: list[dict[str, Any]] = self.call(
+        messages: list[dict[str, Any]] = self.call(
             op, name=name, count=count, timeout=int(timeout_s * 1000), timeout_s=timeout_s + 30
         )
-        return found
+        return messages
 
     def start_call(self, op: str, **arguments: Any) -> Future[Any]:
         """Start one operation without waiting for its result."""
@@ -92,8 +92,8 @@ class CommandDriver:
             else:
                 future.set_result(answer["ok"])
         with self._lock:
-            left, self._waiting = self._waiting, {}
-        for future in left.values():
+            unanswered, self._waiting = self._waiting, {}
+        for future in unanswered.values():
             future.set_exception(RuntimeError(f"the driver ended: {self._log.read_text()[-1500:]}"))
 
     def kill(self) -> None:

@@ -12,8 +12,8 @@ from click.testing import CliRunner, Result
 @cache
 def load_command() -> Any:
     """Return the command `rmq-gateway` as it is installed."""
-    (found,) = entry_points(group="console_scripts", name="rmq-gateway")
-    return found.load()
+    (entry_point,) = entry_points(group="console_scripts", name="rmq-gateway")
+    return entry_point.load()
 
 
 @dataclass(frozen=True)

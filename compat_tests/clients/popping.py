@@ -105,26 +105,26 @@ def pop_until(
     broker: BlockingClient, topic: str, group: str, count: int, timeout_s: float = 60, **fields: Any
 ) -> list[PoppedMessage]:
     """Pop until `count` messages have come."""
-    found: list[PoppedMessage] = []
+    messages: list[PoppedMessage] = []
 
     def look() -> bool:
-        found.extend(pop_messages(broker, topic, group, **fields))
-        return len(found) >= count
+        messages.extend(pop_messages(broker, topic, group, **fields))
+        return len(messages) >= count
 
     eventually(look, timeout_s)
-    return found
+    return messages
 
 
-def ack(broker: BlockingClient, group: str, each: PoppedMessage, **fields: Any) -> None:
-    broker.ask(ack_request(group, each, **fields))
+def ack(broker: BlockingClient, group: str, message: PoppedMessage, **fields: Any) -> None:
+    broker.ask(ack_request(group, message, **fields))
 
 
-def ack_request(group: str, each: PoppedMessage, **fields: Any) -> AckMessage:
+def ack_request(group: str, message: PoppedMessage, **fields: Any) -> AckMessage:
     values = {
-        "topic": each.topic,
-        "queue_id": each.message.queue_id,
-        "extra_info": each.receipt,
-        "offset": each.message.queue_offset,
+        "topic": message.topic,
+        "queue_id": message.message.queue_id,
+        "extra_info": message.receipt,
+        "offset": message.message.queue_offset,
         **fields,
     }
     return AckMessage(consumer_group=group, **values)
@@ -133,8 +133,8 @@ def ack_request(group: str, each: PoppedMessage, **fields: Any) -> AckMessage:
 def batch_ack(broker: BlockingClient, group: str, topic: str, messages: Iterable[PoppedMessage]) -> None:
     """Acknowledge messages of several pops with one request."""
     batches: dict[tuple[str, ...], list[int]] = {}
-    for each in messages:
-        start, pop_time, invisible, revive, kind, _, queue, offset = each.receipt.split(" ")
+    for message in messages:
+        start, pop_time, invisible, revive, kind, _, queue, offset = message.receipt.split(" ")
         key = (start, pop_time, invisible, revive, kind, queue)
         batches.setdefault(key, []).append(int(offset) - int(start))
     acks = [_batch(group, topic, key, bits) for key, bits in batches.items()]
@@ -159,25 +159,25 @@ def _batch(group: str, topic: str, key: tuple[str, ...], bits: list[int]) -> Bat
 
 
 def invisible_time_request(
-    group: str, each: PoppedMessage, invisible_ms: int, **fields: Any
+    group: str, message: PoppedMessage, invisible_ms: int, **fields: Any
 ) -> ChangeMessageInvisibletime:
     values = {
-        "topic": each.topic,
-        "queue_id": each.message.queue_id,
-        "extra_info": each.receipt,
-        "offset": each.message.queue_offset,
+        "topic": message.topic,
+        "queue_id": message.message.queue_id,
+        "extra_info": message.receipt,
+        "offset": message.message.queue_offset,
         **fields,
     }
     return ChangeMessageInvisibletime(consumer_group=group, invisible_time=invisible_ms, **values)
 
 
 def change_invisible_time(
-    broker: BlockingClient, group: str, each: PoppedMessage, invisible_ms: int, **fields: Any
+    broker: BlockingClient, group: str, message: PoppedMessage, invisible_ms: int, **fields: Any
 ) -> ChangeMessageInvisibletimeReply:
     """Change the invisible time of a message and update its receipt handle."""
-    reply = broker.ask(invisible_time_request(group, each, invisible_ms, **fields))
-    parts = each.receipt.split(" ")
+    reply = broker.ask(invisible_time_request(group, message, invisible_ms, **fields))
+    parts = message.receipt.split(" ")
     start = parts[0] if reply.revive_qid == ORDERED_REVIVE_QUEUE_ID else parts[7]
     parts[:4] = [start, str(reply.pop_time), str(reply.invisible_time), str(reply.revive_qid)]
-    each.receipt = " ".join(parts)
+    message.receipt = " ".join(parts)
     return reply

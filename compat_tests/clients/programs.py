@@ -169,15 +169,15 @@ def _build_go(folder: str, *flags: str) -> Path:
 
 def install_python_client(version: str) -> Path:
     """Return the interpreter of an environment with this version of rocketmq-python-client, made once."""
-    wanted = f"rocketmq-python-client=={version}"
-    target = cache_dir() / "python" / f"{wanted}-{sys.version_info[0]}.{sys.version_info[1]}"
+    requirement = f"rocketmq-python-client=={version}"
+    target = cache_dir() / "python" / f"{requirement}-{sys.version_info[0]}.{sys.version_info[1]}"
     interpreter = target / "bin" / "python"
     with lock_file(target.with_name(target.name + ".lock")):
         if not (target / "done").exists():
             target.parent.mkdir(parents=True, exist_ok=True)
-            what = f"an environment with {wanted}"
+            what = f"an environment with {requirement}"
             _build([sys.executable, "-m", "venv", "--clear", str(target)], target.parent, what)
-            install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", wanted]
+            install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", requirement]
             _build([str(interpreter), *install], target.parent, what)
             (target / "done").touch()
     return interpreter

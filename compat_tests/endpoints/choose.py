@@ -77,6 +77,6 @@ def official_version(text: str) -> str | None:
 def _full_version(text: str) -> str:
     version = OFFICIAL_VERSIONS.get(text or MARKED_VERSION, text or MARKED_VERSION)
     if _VERSION.fullmatch(version) is None:
-        known = ", ".join(OFFICIAL_VERSIONS)
-        raise ValueError(f"{text!r} is no version of the official server: give one of {known}, or x.y.z")
+        versions = ", ".join(OFFICIAL_VERSIONS)
+        raise ValueError(f"{text!r} is no version of the official server: give one of {versions}, or x.y.z")
     return version

@@ -163,9 +163,9 @@ def _explanation(error: Exception) -> str:
 
 
 def _no_engine(error: Exception, address: str | None = None) -> str:
-    place = f" at {address}" if address else ""
+    where = f" at {address}" if address else ""
     return (
-        f"no Docker engine answers{place} ({error}): start Docker, or set DOCKER_HOST to the address of an engine; "
+        f"no Docker engine answers{where} ({error}): start Docker, or set DOCKER_HOST to the address of an engine; "
         "--official VERSION tests the same server without Docker"
     )
 

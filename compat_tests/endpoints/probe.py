@@ -145,11 +145,13 @@ def wait_for_route(
         check()
         try:
             with Probe(namesrv, tls=tls) as probe:
-                found = broker_addresses(probe.route("TBW102"))
-            found = [one for one in found if broker_port is None or one.endswith(f":{broker_port}")]
-            if found:
-                Probe(found[0], tls=tls).__exit__()
-                return found[0]
+                addresses = broker_addresses(probe.route("TBW102"))
+            addresses = [
+                address for address in addresses if broker_port is None or address.endswith(f":{broker_port}")
+            ]
+            if addresses:
+                Probe(addresses[0], tls=tls).__exit__()
+                return addresses[0]
         except (OSError, ProbeRefused, ValueError) as error:
             problem = error
         time.sleep(0.01)

@@ -82,13 +82,13 @@ class ChildProcess:
 
 def descendants(pid: int) -> list[int]:
     """Return `pid` and the ids of its descendants from /proc; only `pid` on systems without /proc."""
-    found = [pid]
-    for parent in found:
+    pids = [pid]
+    for parent in pids:
         with suppress(OSError):
             for task in os.listdir(f"/proc/{parent}/task"):
                 text = Path(f"/proc/{parent}/task/{task}/children").read_text()
-                found.extend(int(word) for word in text.split())
-    return found
+                pids.extend(int(word) for word in text.split())
+    return pids
 
 
 def kill_all_children() -> None:

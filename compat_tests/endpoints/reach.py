@@ -71,13 +71,13 @@ def _ask_for_broker(namesrv: str) -> str:
         ) from error
     except (OSError, ValueError) as error:
         raise Unreachable(_explain_silence(namesrv, error)) from error
-    found = broker_addresses(body.decode(errors="replace"))
-    if not found:
+    addresses = broker_addresses(body.decode(errors="replace"))
+    if not addresses:
         raise Unreachable(
             f"the namesrv at {namesrv} knows no master broker: start a broker with namesrvAddr={namesrv}, "
             "or wait until it has registered"
         )
-    return found[0]
+    return addresses[0]
 
 
 def _check_broker(broker: str, namesrv: str) -> None:

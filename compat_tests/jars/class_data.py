@@ -24,13 +24,13 @@ def build_archive_once(archive: Path, make: Callable[[Path], str]) -> None:
     with lock_file(archive.with_suffix(".lock")):
         if archive.exists():
             return
-        made = archive.with_suffix(".new")
-        problem = make(made)
+        new_archive = archive.with_suffix(".new")
+        problem = make(new_archive)
         if problem:
-            made.unlink(missing_ok=True)
+            new_archive.unlink(missing_ok=True)
             report_missing_archive(problem)
         else:
-            made.rename(archive)
+            new_archive.rename(archive)
 
 
 def report_missing_archive(problem: str) -> None:

@@ -75,10 +75,10 @@ def tool_environment() -> dict[str, str]:
 
 def find_program(program: str, purpose: str) -> str:
     """Return the full path of a program on PATH. Raises Unavailable if there is none."""
-    found = shutil.which(program)
-    if found is None:
+    path = shutil.which(program)
+    if path is None:
         raise Unavailable(f"{program} is not on PATH, which is needed to {purpose}")
-    return found
+    return path
 
 
 @contextmanager
@@ -128,8 +128,8 @@ def _run_maven(profile: str, target: Path) -> None:
     except subprocess.TimeoutExpired as error:
         raise Unavailable(f"Maven took over {_FETCH_TIMEOUT_S} s to fetch profile {profile}") from error
     if done.returncode != 0:
-        said = (done.stdout + done.stderr).strip()
-        raise Unavailable(f"Maven could not fetch profile {profile}: {said[:400] or 'it said nothing'}")
+        output = (done.stdout + done.stderr).strip()
+        raise Unavailable(f"Maven could not fetch profile {profile}: {output[:400] or 'it said nothing'}")
     (target / COMPLETE_MARKER).touch()
 
 

@@ -70,29 +70,29 @@ def recordable(outcome: ObservedAnswer) -> ObservedAnswer:
     return replace(outcome, remark=remark)
 
 
-def same_answer(ours: ObservedAnswer, recorded: ObservedAnswer) -> bool:
+def same_answer(answer: ObservedAnswer, recorded: ObservedAnswer) -> bool:
     """Tell if our answer equals the recorded one. Any remark says more than that of an unexpected exception."""
-    found = recordable(ours)
-    if recorded.remark == _UNEXPECTED and found.remark:
-        found = replace(found, remark=_UNEXPECTED)
-    return found == recorded
+    comparable = recordable(answer)
+    if recorded.remark == _UNEXPECTED and comparable.remark:
+        comparable = replace(comparable, remark=_UNEXPECTED)
+    return comparable == recorded
 
 
 def read_deviations() -> dict[str, Deviation]:
     """Return the deviations by case ("broker 310: without b"). Raises ValueError for a case that is listed twice."""
     groups = tomllib.loads(DEVIATIONS.read_text())["deviation"]
-    found: dict[str, Deviation] = {}
+    deviations: dict[str, Deviation] = {}
     counts: Counter[str] = Counter()
     for group in groups:
         for section, variants in group["cases"].items():
             for variant in variants:
                 case = case_name(section, variant)
                 counts[case] += 1
-                found[case] = Deviation(group["reason"], group["ours"])
+                deviations[case] = Deviation(group["reason"], group["ours"])
     repeated = [case for case, count in counts.items() if count > 1]
     if repeated:
         raise ValueError(f"listed more than once: {', '.join(repeated)}")
-    return found
+    return deviations
 
 
 def case_name(section: str, variant: str) -> str:

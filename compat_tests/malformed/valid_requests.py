@@ -185,9 +185,11 @@ class ValidRequest:
 
 def valid_request(code: int) -> ValidRequest:
     """Return the valid request of a code."""
-    known = REQUESTS.get(code)
+    request_type = REQUESTS.get(code)
     rpc_fields = {item.wire for item in RpcRequest.WIRE_FIELDS} | {"lo", "n"}
-    declared = [item for item in known.WIRE_FIELDS if item.wire not in rpc_fields] if known else []
+    declared = (
+        [item for item in request_type.WIRE_FIELDS if item.wire not in rpc_fields] if request_type else []
+    )
     values = {**VALUES, **OVERRIDES.get(code, {})}
     ext = {}
     for item in declared:

@@ -33,7 +33,7 @@ def mask_output(text: str, command: AdminCommand, places: Mapping[str, str]) -> 
 
     `places` are the values of the placeholders, which are printed as their names.
     """
-    for name, value in sorted(places.items(), key=lambda place: -len(place[1])):
+    for name, value in sorted(places.items(), key=lambda item: -len(item[1])):
         text = text.replace(value, name.upper())
     lines = [_mask_line(line, command) for line in text.splitlines() if not _is_left_out(line)]
     lines = [line for line in lines if line and (not command.only or re.search(command.only, line))]

@@ -27,10 +27,10 @@ def client_of(case: ComparedCase) -> tuple[str, str] | None:
 
     Java cases that run with either version say it in their id.
     """
-    found = _FEATURE.match(case.feature)
-    if found is None:
+    match = _FEATURE.match(case.feature)
+    if match is None:
         return None
-    name, rest = found[1], found[2] or found[0]
+    name, rest = match[1], match[2] or match[0]
     if case.area == "grpc":
         name = f"{name} gRPC"
     elif name == "Java":

@@ -284,23 +284,23 @@ def as_json(comparison: EndpointComparison, when: str) -> dict[str, Any]:
         "counts": dict(comparison.counts),
         "cases": [
             {
-                "id": each.id,
-                "area": each.area,
-                "feature": each.feature,
-                "outcome": each.outcome,
-                "expected": each.expected,
-                "verdict": each.verdict,
-                "reason": each.reason,
+                "id": case.id,
+                "area": case.area,
+                "feature": case.feature,
+                "outcome": case.outcome,
+                "expected": case.expected,
+                "verdict": case.verdict,
+                "reason": case.reason,
             }
-            for each in comparison.cases
+            for case in comparison.cases
         ],
     }
 
 
 def _print_comparison(comparison: EndpointComparison) -> None:
-    found = comparison.deviations
-    for each in found[:MAX_LISTED]:
-        click.echo(f"{DEVIATES}: {each.feature} ({each.id}): {each.reason or each.outcome}")
-    if len(found) > MAX_LISTED:
-        click.echo(f"… and {len(found) - MAX_LISTED} more: --json FILE or --html FILE lists all")
+    deviations = comparison.deviations
+    for case in deviations[:MAX_LISTED]:
+        click.echo(f"{DEVIATES}: {case.feature} ({case.id}): {case.reason or case.outcome}")
+    if len(deviations) > MAX_LISTED:
+        click.echo(f"… and {len(deviations) - MAX_LISTED} more: --json FILE or --html FILE lists all")
     click.echo(verdict_text(comparison))

@@ -40,12 +40,12 @@ class EndpointComparison:
     @property
     def counts(self) -> Counter[str]:
         """Number of cases by verdict."""
-        return Counter(each.verdict for each in self.cases)
+        return Counter(case.verdict for case in self.cases)
 
     @property
     def deviations(self) -> list[ComparedCase]:
         """Cases that the reference passes and the endpoint does not."""
-        return [each for each in self.cases if each.verdict == DEVIATES]
+        return [case for case in self.cases if case.verdict == DEVIATES]
 
     @property
     def compared(self) -> int:
@@ -54,19 +54,19 @@ class EndpointComparison:
 
     def features(self, area: str) -> Iterator[tuple[str, list[ComparedCase]]]:
         """Yield the features of an area in order, each with its cases."""
-        of_area = [each for each in self.cases if each.area == area]
-        for feature in sorted({each.feature for each in of_area}):
-            yield feature, [each for each in of_area if each.feature == feature]
+        of_area = [case for case in self.cases if case.area == area]
+        for feature in sorted({case.feature for case in of_area}):
+            yield feature, [case for case in of_area if case.feature == feature]
 
 
 def compare(endpoint: tuple[str, Results], reference: tuple[str, Results]) -> EndpointComparison:
     """Compare results by case. Cases that only the reference has are NOT_RUN: they were not selected."""
-    name, found = endpoint
+    name, results = endpoint
     other, expected = reference
     cases = []
-    for case_id in sorted(found.keys() | expected.keys()):
-        line = found.get(case_id) or expected[case_id]
-        outcome = found[case_id]["outcome"] if case_id in found else _SKIPPED
+    for case_id in sorted(results.keys() | expected.keys()):
+        line = results.get(case_id) or expected[case_id]
+        outcome = results[case_id]["outcome"] if case_id in results else _SKIPPED
         reference_outcome = expected[case_id]["outcome"] if case_id in expected else None
         cases.append(
             ComparedCase(
@@ -76,7 +76,7 @@ def compare(endpoint: tuple[str, Results], reference: tuple[str, Results]) -> En
                 outcome,
                 reference_outcome or NOT_RECORDED,
                 judge(outcome, reference_outcome),
-                str(found.get(case_id, {}).get("reason", "")),
+                str(results.get(case_id, {}).get("reason", "")),
             )
         )
     return EndpointComparison(name, other, tuple(cases))

@@ -46,7 +46,7 @@ def render_page(comparison: EndpointComparison, when: str) -> str:
         render_table(("area", *VERDICTS), _area_rows(comparison)),
     ]
     if deviations := comparison.deviations:
-        rows = [(each.feature, each.reason or each.outcome, each.id) for each in deviations]
+        rows = [(case.feature, case.reason or case.outcome, case.id) for case in deviations]
         body += [
             "<h2>Deviations</h2>",
             render_table(("feature", "what happened", "case"), rows, max_rows=None),
@@ -93,7 +93,7 @@ def _verdict(comparison: EndpointComparison) -> str:
 def _area_rows(comparison: EndpointComparison) -> list[tuple[str | int, ...]]:
     rows: list[tuple[str | int, ...]] = []
     for area, title in AREAS.items():
-        counts = Counter(each.verdict for each in comparison.cases if each.area == area)
+        counts = Counter(case.verdict for case in comparison.cases if case.area == area)
         if counts:
             rows.append((title, *(counts[verdict] for verdict in VERDICTS)))
     return rows
@@ -102,10 +102,10 @@ def _area_rows(comparison: EndpointComparison) -> list[tuple[str | int, ...]]:
 def _clients(comparison: EndpointComparison) -> list[str]:
     """Return the table of what stock clients show: a row for each feature, a column for each client."""
     table: dict[str, dict[str, list[ComparedCase]]] = {}
-    for each in comparison.cases:
-        if (found := client_of(each)) is not None:
-            client, feature = found
-            table.setdefault(feature, {}).setdefault(client, []).append(each)
+    for case in comparison.cases:
+        if (client_feature := client_of(case)) is not None:
+            client, feature = client_feature
+            table.setdefault(feature, {}).setdefault(client, []).append(case)
     if not table:
         return []
     clients = order_clients({client for cells in table.values() for client in cells})
@@ -122,14 +122,14 @@ def _verdict_cell(cases: list[ComparedCase]) -> str:
     """Return the worst verdict of some cases, with their number if not all of them have it; a dash for none."""
     if not cases:
         return NO_VALUE
-    worst = next(verdict for verdict in _WORST_FIRST if any(each.verdict == verdict for each in cases))
-    number = sum(each.verdict == worst for each in cases)
+    worst = next(verdict for verdict in _WORST_FIRST if any(case.verdict == verdict for case in cases))
+    number = sum(case.verdict == worst for case in cases)
     return worst + (f" ({number} of {len(cases)})" if number < len(cases) else "")
 
 
 def _feature_row(feature: str, cases: list[ComparedCase]) -> tuple[str, str, str, str]:
-    outcomes = _list_outcomes(each.outcome for each in cases)
-    expected = _list_outcomes(each.expected for each in cases)
+    outcomes = _list_outcomes(case.outcome for case in cases)
+    expected = _list_outcomes(case.expected for case in cases)
     return feature, outcomes, expected, _verdict_cell(cases)
 
 

@@ -20,9 +20,9 @@ LISTING: Final = Path(__file__).parents[1] / "cases" / "config_listing.toml"
 def render_compatibility() -> str:
     """Return the page. Raises FileNotFoundError unless our server and official `MARKED_VERSION` are recorded."""
     marked = read_snapshot(MARKED_VERSION)
-    others = [read_snapshot(version) for version in snapshot_versions() if version != MARKED_VERSION]
-    snapshots = [read_snapshot(OURS), marked, *others]
-    columns = [(each.endpoint, each.results) for each in snapshots]
+    other_snapshots = [read_snapshot(version) for version in snapshot_versions() if version != MARKED_VERSION]
+    snapshots = [read_snapshot(OURS), marked, *other_snapshots]
+    columns = [(snapshot.endpoint, snapshot.results) for snapshot in snapshots]
     head = Template(HEAD.read_text()).substitute(
         recordings="\n".join(map(_describe, snapshots)), version=MARKED_VERSION
     )

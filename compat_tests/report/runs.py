@@ -83,16 +83,17 @@ class SuiteRun:
         namesrv = self.check()
         with tempfile.TemporaryDirectory(prefix="rmq-compat-") as text:
             parts = [
-                _Part(Path(text) / str(number), each) for number, each in enumerate(self._parts(namesrv))
+                _Part(Path(text) / str(number), part_plan)
+                for number, part_plan in enumerate(self._parts(namesrv))
             ]
             for group in [parts] if self._runs_parts_together else [[part] for part in parts]:
                 self._run_together(group, places, namesrv)
             if self.junit is not None:
                 _merge_reports([part.junit for part in parts if part.junit.exists()], self.junit)
-            found: Results = {}
+            results: Results = {}
             for part in parts:
-                found |= part.read()
-        return found
+                results |= part.read()
+        return results
 
     def check(self) -> str | None:
         """Return the address of the namesrv of somebody's cluster; None for a server that the run starts.
@@ -165,9 +166,9 @@ class SuiteRun:
             codes = self._wait(processes, view.update, state, namesrv)
         for part, code in zip(parts, codes, strict=True):
             if code != _PYTEST_NOTHING_SELECTED and (code not in _PYTEST_DONE or not part.results.exists()):
-                said = part.log.read_text()[-MAX_OUTPUT_CHARS:].strip()
+                output = part.log.read_text()[-MAX_OUTPUT_CHARS:].strip()
                 raise click.ClickException(
-                    f"the cases against {self._label} ended early (pytest exit code {code}):\n{said}"
+                    f"the cases against {self._label} ended early (pytest exit code {code}):\n{output}"
                 )
 
     def _wait(

@@ -243,23 +243,23 @@ def _read_backlog(
 ) -> Figures:
     pids = endpoint.pids()
     begin = UsageSnapshot.take(pids)
-    found = run_bench_client(
+    figures = run_bench_client(
         endpoint, "catchup", _backlog_topic(durations), f"count={wanted}", f"passes={passes}", *more
     )
     end = UsageSnapshot.take(pids)
-    if found["distinct"] < wanted:
-        raise LoadFailed(f"only {found['distinct']:.0f} of {wanted} messages arrived at {endpoint.name}")
+    if figures["distinct"] < wanted:
+        raise LoadFailed(f"only {figures['distinct']:.0f} of {wanted} messages arrived at {endpoint.name}")
     cpu_us = (end.server_s - begin.server_s) / (passes * durations.backlog) * 1e6
-    return {"rate": durations.backlog / found["seconds"], "cpu_us": cpu_us}
+    return {"rate": durations.backlog / figures["seconds"], "cpu_us": cpu_us}
 
 
 def measure_latency(endpoint: MeasuredEndpoint, durations: LoadDurations) -> Figures:
     """Measure the time from just before a send to the consumer's listener, at 100 messages/s."""
     counts = (f"count={durations.latency_messages}", f"warm_up={durations.latency_warm_up}")
-    found = run_bench_client(endpoint, "latency", "topic=BenchLatency", *counts, "rate=100", "size=128")
-    if found["lost"] > 0:
-        raise LoadFailed(f"{found['lost']:.0f} messages never arrived at {endpoint.name}")
-    return {name: found[name] for name in ("p50_ms", "p99_ms", "max_ms")}
+    figures = run_bench_client(endpoint, "latency", "topic=BenchLatency", *counts, "rate=100", "size=128")
+    if figures["lost"] > 0:
+        raise LoadFailed(f"{figures['lost']:.0f} messages never arrived at {endpoint.name}")
+    return {name: figures[name] for name in ("p50_ms", "p99_ms", "max_ms")}
 
 
 def run_bench_client(endpoint: MeasuredEndpoint, mode: str, *pairs: str) -> Figures:

@@ -93,7 +93,7 @@ class ComparisonReport:
 
     def median(self, load: str, figure: str, side: int) -> float | None:
         """Return the median over rounds; None without samples."""
-        of_load = [one.figures for one in self.samples if (one.load, one.side) == (load, side)]
+        of_load = [sample.figures for sample in self.samples if (sample.load, sample.side) == (load, side)]
         values = [figures[figure] for figures in of_load if figure in figures]
         return statistics.median(values) if values else None
 
@@ -125,7 +125,7 @@ class ComparisonReport:
         return "\n\n".join([table, *self._notes()])
 
     def _notes(self) -> Sequence[str]:
-        rounds = 1 + max((one.round for one in self.samples), default=0)
+        rounds = 1 + max((sample.round for sample in self.samples), default=0)
         notes = [
             f"Medians of {rounds} round(s) in one run. The servers took turns, with the same clients and machine."
         ]
@@ -134,12 +134,14 @@ class ComparisonReport:
             "then), divided by the messages of that load. Add it to the row above for the whole cost. It includes the "
             "server's constant background work in those seconds, which is most of the official server's figure."
         )
-        others = [one.figures["others_cores"] for one in self.samples if "others_cores" in one.figures]
-        if others:
+        shares = [
+            sample.figures["others_cores"] for sample in self.samples if "others_cores" in sample.figures
+        ]
+        if shares:
             notes.append(
-                f"Other processes used {statistics.median(others):.2f} cores (median of the send loads)."
+                f"Other processes used {statistics.median(shares):.2f} cores (median of the send loads)."
             )
-        errors = sum(one.figures.get("client_errors", 0) for one in self.samples)
+        errors = sum(sample.figures.get("client_errors", 0) for sample in self.samples)
         if errors:
             notes.append(f"Clients logged {errors:.0f} errors.")
         return [*notes, *(f"FAILED: {problem}" for problem in self.problems)]

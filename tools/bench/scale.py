@@ -181,7 +181,7 @@ def _send_over_all(endpoint: Endpoint, work: ScaleWork) -> Figures:
         for number in range(SEND_PARTS):
             took_s = sender.send_all(islice(queues, size), BODY, keys="key")
             if number in (0, SEND_PARTS - 1):
-                edges.append([one * 1000 for one in took_s])
+                edges.append([duration_s * 1000 for duration_s in took_s])
     rate = size * SEND_PARTS / (time.perf_counter() - begin)
     first, last = edges
     return {

@@ -92,50 +92,49 @@ def measure_round(measured: list[MeasuredWay], threads: int, size_bytes: int, co
         "block": BLOCK_SENDS,
         "warm_up": WARM_UP_SENDS,
         "threads": threads,
-        "namesrvs": ",".join(each.endpoint.namesrv for each in measured),
-        "signed": ",".join(str(int(each.way == SIGNED)) for each in measured),
-        "tls": ",".join(str(int(each.way == TLS)) for each in measured),
+        "namesrvs": ",".join(way.endpoint.namesrv for way in measured),
+        "signed": ",".join(str(int(way.way == SIGNED)) for way in measured),
+        "tls": ",".join(str(int(way.way == TLS)) for way in measured),
         "access_key": SENDER.access_key,
         "secret_key": SENDER.secret_key,
     }
-    before_s, begin_s = [cpu_s(each.endpoint.pids()) for each in measured], time.monotonic()
+    before_s, begin_s = [cpu_s(way.endpoint.pids()) for way in measured], time.monotonic()
     pairs = (f"{key}={value}" for key, value in options.items())
     figures = run_bench_client(measured[0].endpoint, "senders", *pairs)
     took_s = time.monotonic() - begin_s
-    for place, each in enumerate(measured):
-        used_s = cpu_s(each.endpoint.pids()) - before_s[place] - idle_cores[place] * took_s
-        sample = {name: figures[f"{name}_{place}"] for name in ("rate", "p50_ms", "p99_ms")}
-        each.samples.append({**sample, "cpu_us": used_s / (count + WARM_UP_SENDS) * 1e6})
-        click.echo(json.dumps({f"{each.side}, {each.way}": each.samples[-1]}), err=True)
+    for index, way in enumerate(measured):
+        used_s = cpu_s(way.endpoint.pids()) - before_s[index] - idle_cores[index] * took_s
+        sample = {name: figures[f"{name}_{index}"] for name in ("rate", "p50_ms", "p99_ms")}
+        way.samples.append({**sample, "cpu_us": used_s / (count + WARM_UP_SENDS) * 1e6})
+        click.echo(json.dumps({f"{way.side}, {way.way}": way.samples[-1]}), err=True)
 
 
 def measure_idle_cores(measured: list[MeasuredWay]) -> list[float]:
     """Return the cores that each server uses when nobody sends."""
-    before_s = [cpu_s(each.endpoint.pids()) for each in measured]
+    before_s = [cpu_s(way.endpoint.pids()) for way in measured]
     time.sleep(IDLE_S)
     return [
-        (cpu_s(each.endpoint.pids()) - before) / IDLE_S
-        for each, before in zip(measured, before_s, strict=True)
+        (cpu_s(way.endpoint.pids()) - before) / IDLE_S for way, before in zip(measured, before_s, strict=True)
     ]
 
 
-def median_of_ratios(each: MeasuredWay, plain: MeasuredWay, figure: str) -> float:
+def median_of_ratios(measured: MeasuredWay, plain: MeasuredWay, figure: str) -> float:
     """Return the median, over the rounds, of a figure relative to the plain way of the same round."""
     return statistics.median(
-        own[figure] / base[figure] for own, base in zip(each.samples, plain.samples, strict=True)
+        own[figure] / base[figure] for own, base in zip(measured.samples, plain.samples, strict=True)
     )
 
 
 def ratio_table(measured: list[MeasuredWay]) -> str:
     """Return the figures as a Markdown table."""
     rows = [["server", "way", "messages/s", "CPU µs/message", "rate", "CPU"], ["---", "---", *["---:"] * 4]]
-    for each in measured:
-        plain = next(one for one in measured if one.side == each.side and one.way == PLAIN)
+    for way in measured:
+        plain = next(other for other in measured if other.side == way.side and other.way == PLAIN)
         rate, cpu_us = (
-            statistics.median(sample[figure] for sample in each.samples) for figure in ("rate", "cpu_us")
+            statistics.median(sample[figure] for sample in way.samples) for figure in ("rate", "cpu_us")
         )
-        ratios = [f"{median_of_ratios(each, plain, figure):.2f}" for figure in ("rate", "cpu_us")]
-        rows.append([each.side, each.way, f"{rate:,.0f}", f"{cpu_us:.1f}", *ratios])
+        ratios = [f"{median_of_ratios(way, plain, figure):.2f}" for figure in ("rate", "cpu_us")]
+        rows.append([way.side, way.way, f"{rate:,.0f}", f"{cpu_us:.1f}", *ratios])
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 

@@ -193,7 +193,10 @@ def _send_for(name: str, seconds: int, disk: Path | None) -> tuple[list[float], 
             try:
                 with PipelinedSender(endpoint.broker, RETENTION_DEPTH) as sender:
                     while time.monotonic() < end:
-                        took_ms += (one * 1000 for one in sender.send_all(islice(queues, 1000), LARGE_BODY))
+                        took_ms += (
+                            duration_s * 1000
+                            for duration_s in sender.send_all(islice(queues, 1000), LARGE_BODY)
+                        )
             except SendRefused:
                 refusals += 1
                 time.sleep(CLEAN_INTERVAL_MS / 1000)  # as long as the broker takes to look at the disk again
@@ -205,18 +208,18 @@ def _send_for(name: str, seconds: int, disk: Path | None) -> tuple[list[float], 
 def small_disk() -> Iterator[Path]:
     """Mount a disk of DISK_BYTES during the block, most of which is used. Raises OSError, CalledProcessError."""
     with tempfile.TemporaryDirectory(prefix="rocketmq-bench-disk-") as folder:
-        image, place = Path(folder) / "image", Path(folder) / "disk"
-        place.mkdir()
+        image, mount_point = Path(folder) / "image", Path(folder) / "disk"
+        mount_point.mkdir()
         with image.open("wb") as file:
             file.truncate(DISK_BYTES)
         subprocess.run(["mkfs.ext4", "-q", "-m", "0", str(image)], check=True, capture_output=True)
-        subprocess.run(["mount", "-o", "loop", str(image), str(place)], check=True, capture_output=True)
+        subprocess.run(["mount", "-o", "loop", str(image), str(mount_point)], check=True, capture_output=True)
         try:
-            with (place / "ballast").open("wb") as file:
+            with (mount_point / "ballast").open("wb") as file:
                 os.posix_fallocate(file.fileno(), 0, BALLAST_BYTES)
-            yield place
+            yield mount_point
         finally:
-            subprocess.run(["umount", "-l", str(place)], check=False, capture_output=True)
+            subprocess.run(["umount", "-l", str(mount_point)], check=False, capture_output=True)
 
 
 if __name__ == "__main__":

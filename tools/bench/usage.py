@@ -58,8 +58,8 @@ class UsageSnapshot:
     def others_cores(self, end: Self) -> float:
         """Return the average number of cores used by other processes between two snapshots."""
         busy = end.machine_s - self.machine_s
-        known = end.server_s - self.server_s + end.client_s - self.client_s
-        return max(0.0, busy - known) / (end.at_s - self.at_s)
+        accounted = end.server_s - self.server_s + end.client_s - self.client_s
+        return max(0.0, busy - accounted) / (end.at_s - self.at_s)
 
 
 def work_until_idle_s(pids: list[int], limit_s: float) -> float:

@@ -220,8 +220,8 @@ class Campaign:
         self.result.findings.add(FuzzFinding(kind, self._case + signature, detail, list(self._recent)))
 
     def _report_new(self) -> None:
-        found = self.result.findings.items()
-        for finding in found[self._reported :]:
+        findings = self.result.findings.items()
+        for finding in findings[self._reported :]:
             recording = Recording(self._against, self._seed, finding.walks, finding.title, finding.detail)
             if len(finding.walks) == 1 and finding.walks[0] >= 0:
                 recording.suspect = finding.walks[0]
@@ -229,7 +229,7 @@ class Campaign:
             if self._driver is not None:
                 recording.last_frames = self._driver.last_frames()
             self._on_finding(recording)
-        self._reported = len(found)
+        self._reported = len(findings)
 
     # -- after the attack ---------------------------------------------------------------------------------------------
 

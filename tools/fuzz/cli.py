@@ -78,7 +78,9 @@ def main(
     targets = TARGETS if against == "all" else (against,)
     window = 1 if one_at_a_time else MAX_OUTSTANDING
     results = [
-        _run_campaign(target, each, bounds, save, window, frames) for target in targets for each in seed
+        _run_campaign(target, one_seed, bounds, save, window, frames)
+        for target in targets
+        for one_seed in seed
     ]
     sys.exit(1 if any(len(result.findings) for result in results) else 0)
 
@@ -97,7 +99,7 @@ def _run_campaign(
 
 def _minimise(path: Path, bounds: Bounds, trials: int) -> None:
     recording = Recording.load(path)
-    smallest = minimise_recording(recording, lambda each: repeats_finding(each, bounds), trials)
+    smallest = minimise_recording(recording, lambda candidate: repeats_finding(candidate, bounds), trials)
     if smallest is None:
         sys.exit(f"the finding does not repeat: {recording.title}")
     smallest.save(path)

@@ -98,11 +98,11 @@ class FuzzConnection:
 
     def take_pending(self, opaque: int) -> PendingAnswer | None:
         """Return the oldest request of this opaque, which is answered now."""
-        found = self.pending.get(opaque)
-        if not found:
+        waiting = self.pending.get(opaque)
+        if not waiting:
             return None
-        pending = found.pop(0)
-        if not found:
+        pending = waiting.pop(0)
+        if not waiting:
             del self.pending[opaque]
         if pending.frame.expects is Expect.LATER:
             self.waiting -= 1
@@ -166,18 +166,20 @@ class Driver:
     def _shared_connection(self, port: Port) -> FuzzConnection | None:
         """Return the shared connection with the most room; None if all are full."""
         connections = self._shared[port]
-        for connection in [each for each in connections if each.is_used_up and not each.pending_count]:
+        for connection in [
+            candidate for candidate in connections if candidate.is_used_up and not candidate.pending_count
+        ]:
             self._close(connection, reset=self._chance.happens(0.5))
         while len(connections) < self._shared_count:
             connections.append(self._open(port, f"{port.value}-{self._numbers}", None))
         free = [
-            each
-            for each in connections
-            if each.pending_count < self._window
-            and len(each.output) < MAX_UNSENT_BYTES
-            and not each.is_used_up
+            candidate
+            for candidate in connections
+            if candidate.pending_count < self._window
+            and len(candidate.output) < MAX_UNSENT_BYTES
+            and not candidate.is_used_up
         ]
-        return min(free, key=lambda each: each.pending_count) if free else None
+        return min(free, key=lambda candidate: candidate.pending_count) if free else None
 
     def _send_on_own(self, walk: Walk) -> None:
         while len(self._own) > MAX_OWN:
@@ -203,7 +205,7 @@ class Driver:
         """Send and receive what is possible, waiting for at most this time."""
         self._last_turn_s = time.monotonic()
         for connections in self._shared.values():
-            for shared in [each for each in connections if each.output]:
+            for shared in [connection for connection in connections if connection.output]:
                 self._flush(shared)
         for key, events in self._selector.select(wait_s):
             connection: FuzzConnection = key.data
@@ -364,9 +366,9 @@ class Driver:
     def last_frames(self) -> dict[str, list[str]]:
         """Return the last frames of every open connection, as text."""
         return {
-            each.name: [show_frame(frame) for frame in each.recent]
-            for each in self.connections()
-            if each.recent
+            connection.name: [show_frame(frame) for frame in connection.recent]
+            for connection in self.connections()
+            if connection.recent
         }
 
     # -- the oracle of answers -----------------------------------------------------------------------------------
@@ -389,8 +391,8 @@ class Driver:
                 self._report_overdue(connection, oldest_s)
 
     def _report_overdue(self, connection: FuzzConnection, oldest_s: float) -> None:
-        for opaque, found in list(connection.pending.items()):
-            for pending in found:
+        for opaque, requests in list(connection.pending.items()):
+            for pending in requests:
                 if pending.frame.expects is Expect.ANSWER and pending.sent_s < oldest_s:
                     text = f"code {pending.frame.code}"
                     detail = show_frame(pending.frame.data)
@@ -404,9 +406,9 @@ class Driver:
     def drain(self, check: Callable[[], None]) -> None:
         """Wait until nothing is outstanding or overdue, then close every connection. ``check`` runs in between."""
         while any(
-            each.output or each.pending_count or each.half_closed_s
-            for each in self.connections()
-            if each not in self._held
+            connection.output or connection.pending_count or connection.half_closed_s
+            for connection in self.connections()
+            if connection not in self._held
         ):
             self.turn(0.05)
             self.check_patience()

@@ -69,15 +69,15 @@ class GrpcProbe:
             raise RemotingClosed(f"the gRPC port closed the connection: {error}") from error
 
     def _read_answer(self) -> bytes:
-        found = b""
+        answer = b""
         while True:
             kind, flags, stream, payload = self._read_frame()
             if stream != self._stream:
                 continue
             if kind == DATA:
-                found += payload
+                answer += payload
             if kind == RESET or (kind in (DATA, HEADERS) and flags & END_STREAM):
-                return found
+                return answer
 
     def _read_frame(self) -> tuple[int, int, int, bytes]:
         while len(self._input) < _HEAD_BYTES + int.from_bytes(self._input[:3]):

@@ -41,7 +41,7 @@ class HealthyReport:
 
     def quantile_ms(self, share: float) -> float:
         """Return the latency that this share of all operations stayed below."""
-        values = sorted(value for each in self.latencies_ms.values() for value in each)
+        values = sorted(value for latencies in self.latencies_ms.values() for value in latencies)
         return values[min(int(share * len(values)), len(values) - 1)] if values else 0.0
 
     def __str__(self) -> str:
@@ -80,15 +80,15 @@ class HealthyWork:
         try:
             offset = self._timed("send", lambda: send(self._client("broker"), TOPIC, body)).queue_offset
             self.report.acknowledged += 1
-            found = self._timed(
+            pulled = self._timed(
                 "pull", lambda: bodies(pull(self._client("broker"), TOPIC, offset, max_msg_nums=1))
             )
             route = self._timed(
                 "route", lambda: self._client("namesrv").ask(GetRouteInfoByTopic(topic=TOPIC))
             ).data
-            if found != [body]:
-                self._note(f"sent {body!r} to offset {offset}, and pulled {found!r}")
-            addresses = [each.broker_addrs.get(0) for each in route.broker_datas]
+            if pulled != [body]:
+                self._note(f"sent {body!r} to offset {offset}, and pulled {pulled!r}")
+            addresses = [broker_data.broker_addrs.get(0) for broker_data in route.broker_datas]
             if self._grpc and TOPIC.encode() not in self._timed("grpc", self._ask_grpc):
                 self._note("the gRPC port does not know the topic")
             if self._addresses["broker"] not in addresses:
@@ -156,8 +156,8 @@ class HealthyClient:
 def missing_messages(broker: str, acknowledged: int) -> int:
     """Return how many of the healthy client's messages a broker no longer has."""
     with connect(broker, timeout_s=TIMEOUT_S) as client:
-        found = {bytes(message.body) for message in iter_queue(client, TOPIC, 0)}
-    return sum(b"%d" % number not in found for number in range(acknowledged))
+        stored = {bytes(message.body) for message in iter_queue(client, TOPIC, 0)}
+    return sum(b"%d" % number not in stored for number in range(acknowledged))
 
 
 if __name__ == "__main__":

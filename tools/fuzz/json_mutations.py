@@ -153,7 +153,7 @@ def _contains_raw(value: Any) -> bool:
     if isinstance(value, dict):
         return any(map(_contains_raw, value.values()))
     if isinstance(value, list):
-        return any(map(_contains_raw, value[:8])) or any(type(each) is RawJson for each in value)
+        return any(map(_contains_raw, value[:8])) or any(type(item) is RawJson for item in value)
     return type(value) is RawJson
 
 

@@ -68,4 +68,4 @@ def _candidates(walks: Sequence[int], parts: int) -> list[list[int]]:
     size = -(-len(walks) // parts)
     cuts = [list(walks[at : at + size]) for at in range(0, len(walks), size)][::-1]
     rests = [[walk for walk in walks if walk not in set(part)] for part in cuts] if parts > 2 else []
-    return [each for each in (*cuts, *rests) if each]
+    return [candidate for candidate in (*cuts, *rests) if candidate]

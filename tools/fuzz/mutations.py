@@ -32,7 +32,9 @@ from tools.fuzz.values import (
 SETTINGS_CODES: Final = frozenset((25, 318, 1009))
 REGISTRATION_CODES: Final = frozenset((103, 217))
 """Requests whose body names addresses that a shadow gateway may dial: their bytes are not flipped."""
-FIELD_NAMES: Final = tuple(sorted({item.wire for each in REQUESTS.values() for item in each.WIRE_FIELDS}))
+FIELD_NAMES: Final = tuple(
+    sorted({item.wire for request_type in REQUESTS.values() for item in request_type.WIRE_FIELDS})
+)
 UNDECLARED_CODES: Final = (
     *NOT_SERVED,
     *(
@@ -139,14 +141,14 @@ def _extreme_value(chance: Chance, name: str, value: str) -> str:
 
 def _mutate_words(chance: Chance, value: str) -> str:
     words = value.split(" ")
-    place = chance.below(len(words))
+    index = chance.below(len(words))
     kind = chance.below(4)
     if kind == 0:
-        del words[place]
+        del words[index]
     elif kind == 1:
-        words.insert(place, extreme_text(chance))
+        words.insert(index, extreme_text(chance))
     else:
-        words[place] = extreme_number(chance)
+        words[index] = extreme_number(chance)
     return " ".join(words)
 
 

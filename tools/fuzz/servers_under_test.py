@@ -174,8 +174,8 @@ class ServersUnderTest:
     @property
     def addresses(self) -> dict[Port, str]:
         """The addresses that peers use."""
-        found = {Port.NAMESRV: self.front.namesrv, Port.BROKER: self.front.broker}
-        return {**found, Port.GRPC: self.grpc_address} if self.grpc_address else found
+        addresses = {Port.NAMESRV: self.front.namesrv, Port.BROKER: self.front.broker}
+        return {**addresses, Port.GRPC: self.grpc_address} if self.grpc_address else addresses
 
     def ended(self) -> list[str]:
         """Return the processes that have ended, each with its exit code."""

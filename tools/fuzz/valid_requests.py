@@ -204,11 +204,11 @@ class RequestSource:
             request.json_body = self.body_value(request_type.BODY)
         return request
 
-    def _ext(self, request_type: type[Request[Any]], given: Mapping[str, str]) -> dict[str, Any]:
+    def _ext(self, request_type: type[Request[Any]], values: Mapping[str, str]) -> dict[str, Any]:
         chance = self.chance
         ext = {}
         for item in request_type.WIRE_FIELDS:
-            value = given.get(item.name)
+            value = values.get(item.name)
             if value is None:
                 if item.default is not MISSING and chance.happens(0.5):
                     continue
@@ -279,7 +279,7 @@ def _plain_type(kind: Any) -> Any:
             return str
         if origin is not Union and type(kind).__name__ != "UnionType":
             return kind
-        kind = next(each for each in get_args(kind) if each is not type(None))
+        kind = next(member for member in get_args(kind) if member is not type(None))
 
 
 # -- requests with fields that belong together ------------------------------------------------------------------------
@@ -293,12 +293,12 @@ def _body(chance: Chance) -> bytes:
 def _send(source: RequestSource, code: int) -> FuzzRequest:
     """Return a send; one in eight is a half message."""
     half = source.chance.happens(0.12)
-    given = {"batch": "false", "sys_flag": source.chance.pick(("0", "0", "1", "257", "769"))}
+    fields = {"batch": "false", "sys_flag": source.chance.pick(("0", "0", "1", "257", "769"))}
     properties = valid_properties(source.chance)
     if half:
-        given |= {"sys_flag": "4", "topic": "fuzz_transaction"}
+        fields |= {"sys_flag": "4", "topic": "fuzz_transaction"}
         properties += f"TRAN_MSG\x01true\x02PGROUP\x01{PRODUCER_GROUPS[0]}\x02"
-    request = source.declared(code, properties=properties, **given)
+    request = source.declared(code, properties=properties, **fields)
     request.body = _body(source.chance)
     if source.chance.happens(0.1):
         request.body = zlib.compress(request.body)
@@ -355,9 +355,9 @@ def _end_transaction(source: RequestSource, code: int) -> FuzzRequest:
 
 def _at_stored_place(source: RequestSource, code: int) -> FuzzRequest:
     """Return a request about the physical offset of a stored message."""
-    place = source.world.places[source.place()]
+    stored = source.world.places[source.place()]
     return source.declared(
-        code, offset=place.physical_offset, topic=place.topic, origin_msg_id=place.message_id
+        code, offset=stored.physical_offset, topic=stored.topic, origin_msg_id=stored.message_id
     )
 
 

@@ -98,10 +98,10 @@ class FuzzWorld:
         try:
             message_id = reply["msgId"].split(",")[0]
             physical = decode_message_id(message_id)[2]
-            place = StoredPlace(topic, message_id, reply["queueId"], reply["queueOffset"], str(physical))
+            stored = StoredPlace(topic, message_id, reply["queueId"], reply["queueOffset"], str(physical))
         except (KeyError, MessageFormatError):
             return
-        (self.halves if half else self.places).append(place)
+        (self.halves if half else self.places).append(stored)
         if handle := reply.get("recallHandle"):
             self.recall_handles.append(handle)
 
@@ -134,7 +134,7 @@ def _is_handle(text: str) -> bool:
     """Tell whether a text has the fields of a receipt handle: a mutated send may have stored anything as POP_CK."""
     fields = text.split(" ")
     numbers = (*fields[:HANDLE_BROKER], *fields[HANDLE_BROKER + 1 :])
-    return len(fields) == HANDLE_FIELDS and all(each.isascii() and each.isdecimal() for each in numbers)
+    return len(fields) == HANDLE_FIELDS and all(number.isascii() and number.isdecimal() for number in numbers)
 
 
 def set_up_world(namesrv: str, broker: str) -> FuzzWorld:

@@ -92,5 +92,5 @@ def _cells(result: Round) -> Sequence[str]:
 
 
 def _line(cells: Sequence[str]) -> str:
-    first, *others = cells
-    return f"{first:15}" + "".join(f"{cell:>14}" for cell in others)
+    first, *values = cells
+    return f"{first:15}" + "".join(f"{cell:>14}" for cell in values)

@@ -39,8 +39,8 @@ class Target:
 
 
 TARGETS: Final = {
-    each.name: each
-    for each in (
+    target.name: target
+    for target in (
         Target("ours", OursEndpoint, {"flushDiskType": "SYNC_FLUSH"}, must_keep=True),
         Target("ours-async", OursEndpoint, {"flushDiskType": "ASYNC_FLUSH"}, must_lose=True),
         Target("official", OfficialEndpoint, {"flushDiskType": "SYNC_FLUSH"}),
@@ -64,8 +64,8 @@ class Round:
 def run_rounds(target: Target, rounds: int, senders: int, seed: int) -> Iterator[Round]:
     """Cut a server's power again and again, and yield each result."""
     rng = random.Random(seed)
-    with tempfile.TemporaryDirectory(prefix="power-cut-") as place:
-        home = Path(place)
+    with tempfile.TemporaryDirectory(prefix="power-cut-") as folder:
+        home = Path(folder)
         endpoint = target.endpoint(COMMON_SETTINGS | target.settings, home / "server")
         try:
             with CuttableFileSystem(home / "image", endpoint.store) as disk:

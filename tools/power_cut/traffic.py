@@ -69,8 +69,8 @@ def _send(broker: str, notes: Notes, number: int, name: str, seed: int, stopped:
             except ProbeRefused:
                 notes.refused += 1
                 continue
-            place = int(answer["queueId"]), int(answer["queueOffset"])
-            notes.acknowledged.append(Acknowledged(*place, body, time.monotonic_ns()))
+            position = int(answer["queueId"]), int(answer["queueOffset"])
+            notes.acknowledged.append(Acknowledged(*position, body, time.monotonic_ns()))
 
 
 def _read_and_commit(broker: str, notes: Notes, stopped: threading.Event) -> None:

@@ -59,18 +59,18 @@ def judge(broker: str, notes: Notes, cut_at_ns: int) -> CutVerdict:
 def _compare(
     notes: Notes, stored: dict[tuple[int, int], bytes], cut_at_ns: int, offences: list[str]
 ) -> CutVerdict:
-    found: list[Acknowledged] = []
+    survivors: list[Acknowledged] = []
     verdict = CutVerdict(len(notes.acknowledged), 0, 0, 0, offences)
     for message in notes.acknowledged:
         is_after = message.at_ns > cut_at_ns
         verdict.acknowledged_after += is_after
         if stored.get((message.queue_id, message.queue_offset)) == message.body:
-            found.append(message._replace(at_ns=0))
+            survivors.append(message._replace(at_ns=0))
         elif is_after:
             verdict.lost_after += 1
         else:
             verdict.lost += 1
-    notes.acknowledged = found
+    notes.acknowledged = survivors
     return verdict
 
 
@@ -82,6 +82,6 @@ def _read_queue(probe: Probe, queue_id: int, end: int) -> dict[int, bytes]:
         following = offset + 1
         with suppress(ProbeRefused):
             following, messages = pull(probe, queue_id, offset)
-            bodies.update({each.queue_offset: bytes(each.body) for each in iter_messages(messages)})
+            bodies.update({message.queue_offset: bytes(message.body) for message in iter_messages(messages)})
         offset = max(following, offset + 1)
     return bodies

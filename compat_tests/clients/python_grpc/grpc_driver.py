@@ -24,10 +24,10 @@ def configuration(command: Command) -> Any:
 
 def subscriptions(command: Command) -> dict[str, Any]:
     return {
-        each["topic"]: rocketmq.FilterExpression(each["sql"], FilterType.SQL)
-        if "sql" in each
-        else rocketmq.FilterExpression(each.get("tags", "*"))
-        for each in command["subscriptions"]
+        subscription["topic"]: rocketmq.FilterExpression(subscription["sql"], FilterType.SQL)
+        if "sql" in subscription
+        else rocketmq.FilterExpression(subscription.get("tags", "*"))
+        for subscription in command["subscriptions"]
     }
 
 
@@ -100,7 +100,7 @@ def describe_receipt(receipt: Any) -> Command:
 
 def send(command: Command) -> list[Command]:
     producer = CLIENTS[command["name"]].client
-    return [describe_receipt(producer.send(make_message(each))) for each in command["messages"]]
+    return [describe_receipt(producer.send(make_message(fields))) for fields in command["messages"]]
 
 
 def send_half(command: Command) -> Command:
@@ -131,11 +131,11 @@ class SimpleSession:
 
 def receive(command: Command) -> list[Command]:
     session = CLIENTS[command["name"]]
-    found = []
+    descriptions = []
     for message in session.client.receive(command["count"], command["invisible_ms"] // 1000) or ():
-        found.append({**describe(message), "index": len(session.received)})
+        descriptions.append({**describe(message), "index": len(session.received)})
         session.received.append(message)
-    return found
+    return descriptions
 
 
 def ack(command: Command) -> None:
