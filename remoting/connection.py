@@ -37,6 +37,7 @@ from codec.command import Command, decode_frame, encode_command, encode_response
 from codec.constants import ResponseCode
 from codec.errors import FrameError
 from codec.hosts import format_host
+from remoting.connection_state import new_state
 from remoting.declare import Header, Request
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
 from remoting.foreign_protocols import log_foreign, recognise
@@ -71,7 +72,8 @@ def encode_failure(command: Command, error: Exception) -> bytes:
 class Connection:
     """A connection to one peer, on either side.
 
-    Answers leave in the order in which handlers finish. Handlers store data about the peer in ``state``.
+    Answers leave in the order in which handlers finish. Handlers store data about the peer in ``state``, each in a
+    `StateSlot` of its own.
     ``on_batch`` is called after each batch of requests, ``on_large_input`` with the bytes added to a large unfinished
     frame.
     """
@@ -122,7 +124,7 @@ class Connection:
         self.limits = limits
         self.remote = transport.remote
         self.local = transport.local
-        self.state: dict[str, Any] = {}
+        self.state = new_state()
         self.closed = False
         self.idle_ticks = 0
         self.outstanding_requests = 0

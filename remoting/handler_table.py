@@ -1,10 +1,12 @@
 """Maps request codes to handlers: typed ones, and hand-tuned ones that work on raw commands.
 
-A handler gets its request and the context that the table is bound to.
+A handler gets its request and the context that the table is bound to. `HandlerTable.bind` returns the handlers of one
+server, `GuardedHandlers` puts the server's guards around them: access control, flow control and whatever else may
+refuse or delay a request before its handler runs.
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, Generic, TypeVar
@@ -17,9 +19,11 @@ Context = TypeVar("Context")
 HandlerFactory = Callable[[Context], Handler]
 """Returns the handler for a code from a context; called once, when the table is bound."""
 
-
 Protect = Callable[[int, Handler], Handler]
-"""Wraps the handler of a request code, for instance to check who sends a request."""
+"""A guard: takes a request code and its handler, and returns the handler inside of a check.
+
+A guard that does not concern the code returns the handler itself, so that requests of this code pay nothing for it.
+"""
 
 
 def leave_unprotected(_: int, handler: Handler) -> Handler:
@@ -144,6 +148,35 @@ class HandlerTable(Generic[Context]):
                 function = _observe_handler(function, observed[code])
             bound[code] = _bind_typed(context, request_type, function)
         return bound
+
+
+class GuardedHandlers:
+    """The handlers of one server, each inside of the guards that run before it.
+
+    ``by_code`` is the table that connections use. Guards are applied when it is built, not when a request comes: a
+    request passes the guards of its code and no others. A guard whose answer depends on settings must have
+    `apply_guards` called when they change.
+    """
+
+    def __init__(self, handlers: Mapping[int, Handler], guards: Sequence[Protect]) -> None:
+        """Apply ``guards``, which are given in the order in which a request passes them."""
+        self._unguarded = dict(handlers)
+        self._guards = tuple(guards)
+        self.by_code: dict[int, Handler] = {}
+        self.apply_guards()
+
+    def apply_guards(self) -> None:
+        """Build the handlers again, each inside of the guards that concern its code now."""
+        # In place: every connection holds the table itself.
+        for code, handler in self._unguarded.items():
+            for guard in reversed(self._guards):
+                handler = guard(code, handler)
+            self.by_code[code] = handler
+
+    def guards_of(self, code: int) -> list[Protect]:
+        """Return the guards that a request of this code passes now, in order."""
+        handler = self._unguarded[code]
+        return [guard for guard in self._guards if guard(code, handler) is not handler]
 
 
 def _wants_call(function: Callable[..., Any]) -> bool:

@@ -9,6 +9,7 @@ Source: GrpcChannelManager, GrpcClientChannel, GrpcClientSettingsManager, Client
 import logging
 from collections.abc import Iterator
 from functools import partial
+from typing import Final
 
 from codec.command import Command
 from codec.errors import MessageFormatError
@@ -23,13 +24,12 @@ from gateway.grpc_front.subscriptions import subscription_to
 from gateway.grpc_front.transactions import OpenTransaction, OpenTransactions
 from remoting.bodies.heartbeat import ConsumerData, HeartbeatData, ProducerData
 from remoting.connection import Connection
+from remoting.connection_state import StateSlot
 from remoting.requests.client import HeartBeat, UnregisterClient
 from remoting.requests.transaction import CheckTransactionState
 
 log = logging.getLogger(__name__)
 
-_CLIENTS = "grpc clients"
-"""The key under which a connection keeps the clients that use it."""
 CONSUMERS = (messages.PUSH_CONSUMER, messages.SIMPLE_CONSUMER)
 
 
@@ -140,6 +140,10 @@ class GrpcClient:
         )
 
 
+CLIENTS: Final = StateSlot[set[GrpcClient]]("gRPC clients")
+"""The clients that use a connection."""
+
+
 class Clients:
     """All clients by their ids."""
 
@@ -173,16 +177,15 @@ class Clients:
         if connection in client.connections:
             return
         client.connections.add(connection)
-        users: set[GrpcClient] | None = connection.state.get(_CLIENTS)
+        users = connection.state.get(CLIENTS)
         if users is not None:
             users.add(client)
             return
-        connection.state[_CLIENTS] = {client}
+        connection.state[CLIENTS] = {client}
         connection.on_close(self._forget_connection)
 
     def _forget_connection(self, connection: Connection) -> None:
-        users: set[GrpcClient] = connection.state.pop(_CLIENTS, set())
-        for client in users:
+        for client in connection.state.pop(CLIENTS, set()):
             client.connections.discard(connection)
             if not client.connections:
                 self.remove(client)
@@ -193,7 +196,7 @@ class Clients:
             del self._by_id[client.client_id]
         # A connection may live on, and bring any number of clients.
         for connection in client.connections:
-            connection.state.get(_CLIENTS, set()).discard(client)
+            (connection.state.get(CLIENTS) or set()).discard(client)
         client.connections.clear()
         client.close()
 

@@ -1,6 +1,6 @@
 """The brokers and the namesrv behind the gRPC port, and the links of each connection to them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -17,11 +17,12 @@ from gateway.grpc_front.statuses import StatusError
 from remoting.bodies.groups import SubscriptionGroupConfig
 from remoting.bodies.topics import TopicConfig
 from remoting.connection import Connection
+from remoting.connection_state import StateSlot
 from storage.clock import Clock
 
 NAMESRV: Final = ""
 """The name under which a connection keeps its link to the namesrv; no broker has it."""
-_LINKS: Final = "links"
+_LINKS: Final = StateSlot[dict[str, BrokerLink]]("links to the brokers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class LocalCluster:
         return self._shared_link(peer, NAMESRV, namesrv)
 
     def _shared_link(self, peer: Connection, name: str, served: ServedHandlers) -> BrokerLink:
-        links: dict[str, BrokerLink] | None = peer.state.get(_LINKS)
+        links = peer.state.get(_LINKS)
         if links is None:
             links = peer.state[_LINKS] = {}
             peer.on_close(close_links)
@@ -127,8 +128,7 @@ class LocalCluster:
 
 def close_links(peer: Connection) -> None:
     """Close the links of a connection that has ended."""
-    links: Mapping[str, BrokerLink] = peer.state.get(_LINKS, {})
-    for link in links.values():
+    for link in (peer.state.get(_LINKS) or {}).values():
         link.close("the client's connection has ended")
 
 

@@ -25,8 +25,9 @@ from gateway.namesrv.registration import Registration, refused
 from gateway.namesrv.route_table import RouteTable
 from remoting.bodies.routes import QueueData
 from remoting.connection import Connection
+from remoting.connection_state import StateSlot
 
-_STATE_KEY: Final = "child broker"
+_CHILD_BROKER: Final = StateSlot["ChildBroker"]("child broker")
 
 
 class ChildBroker:
@@ -42,14 +43,13 @@ class ChildBroker:
 
     def attach(self, connection: Connection) -> None:
         """Take the registrations of this connection for the broker's; remove the broker when the connection closes."""
-        connection.state[_STATE_KEY] = self
+        connection.state[_CHILD_BROKER] = self
         connection.on_close(lambda _: self.unregister())
 
     @staticmethod
     def of_connection(connection: Connection) -> "ChildBroker | None":
         """Return the broker process at the other end of a connection; None for any other peer."""
-        child: ChildBroker | None = connection.state.get(_STATE_KEY)
-        return child
+        return connection.state.get(_CHILD_BROKER)
 
     def register(self, registration: Registration) -> None:
         """Add or renew the broker as a local one. Raises RequestError for another broker's name or id."""

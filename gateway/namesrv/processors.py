@@ -30,6 +30,7 @@ from gateway.namesrv.route_table import RegistrationResult
 from gateway.namesrv.text_file import CoalescedFile, PendingWrite, StoreFailed
 from remoting.bodies.routes import GetBrokerMemberGroupResponseBody
 from remoting.bodies.topics import KVTable
+from remoting.connection_state import StateSlot
 from remoting.declare import Header
 from remoting.errors import RequestError
 from remoting.handler_table import ANSWERS_LATER, AnswersLater, Call, HandlerTable
@@ -43,6 +44,7 @@ NO_REPLICATION: Final = (
     "the master with brokerId 0 does not replicate, so this replica stays empty; "
     "give it a brokerName of its own"
 )
+_HAS_REGISTERED: Final = StateSlot[bool]("has registered")
 UNCHANGEABLE_KEYS = {"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"}
 
 
@@ -105,8 +107,8 @@ def _accept(namesrv: Namesrv, registration: Registration, call: Call) -> ask.Reg
         return _registered(namesrv, RegistrationResult())
     namesrv.child_brokers.check_not_reserved(registration)
     result = namesrv.routes.register(registration, call.connection, _local_host(call))
-    if "namesrv" not in call.connection.state:
-        call.connection.state["namesrv"] = namesrv
+    if _HAS_REGISTERED not in call.connection.state:
+        call.connection.state[_HAS_REGISTERED] = True
         call.connection.on_close(namesrv.routes.unregister_owned_by)
     reply = _registered(namesrv, result)
     if result.is_change:

@@ -22,6 +22,7 @@ from remoting.bodies.registration import RegisterBrokerBody, RegistrationTooLarg
 from remoting.bodies.routes import QueueData, TopicQueueMappingInfo
 from remoting.bodies.topics import TopicConfig
 from remoting.connection import Connection
+from remoting.connection_state import StateSlot
 from remoting.errors import RequestError
 from remoting.requests.namesrv import RegisterBroker
 
@@ -210,7 +211,7 @@ MAX_INLINE_BYTES: Final = 512 * 1024
 MAX_ZLIB_RATIO: Final = 1_032
 MAX_WAITING: Final = 64
 MAX_WAITING_BYTES: Final = 64 * 1024 * 1024
-_WAITING: Final = "registrations waiting"
+_WAITING: Final = StateSlot[int]("registrations waiting")
 
 
 class LargeRegistrations:
@@ -231,7 +232,7 @@ class LargeRegistrations:
     def must_wait(request: RegisterBroker, connection: Connection) -> bool:
         """Return True for a registration that is large, or follows a large one of the same connection."""
         inflated_bytes = len(request.body) * (MAX_ZLIB_RATIO if request.compressed else 1)
-        return inflated_bytes > MAX_INLINE_BYTES or connection.state.get(_WAITING, 0) > 0
+        return inflated_bytes > MAX_INLINE_BYTES or (connection.state.get(_WAITING) or 0) > 0
 
     def begin(self, request: RegisterBroker, connection: Connection) -> None:
         """Count a registration that will be read; `end` must follow. Raises RequestError(SYSTEM_BUSY) at a limit."""
@@ -239,13 +240,13 @@ class LargeRegistrations:
             raise RequestError(ResponseCode.SYSTEM_BUSY, "[OVERLOAD]too many large registrations are waiting")
         self._waiting += 1
         self._waiting_bytes += len(request.body)
-        connection.state[_WAITING] = connection.state.get(_WAITING, 0) + 1
+        connection.state[_WAITING] = (connection.state.get(_WAITING) or 0) + 1
 
     def end(self, request: RegisterBroker, connection: Connection) -> None:
         """Finish a registration counted by `begin`."""
         self._waiting -= 1
         self._waiting_bytes -= len(request.body)
-        connection.state[_WAITING] -= 1
+        connection.state[_WAITING] = (connection.state.get(_WAITING) or 0) - 1
 
     async def read(self, request: RegisterBroker, zone: str | None, limits: NamesrvLimits) -> Registration:
         """Decode and check a registration in the thread, after those before it. Raises RequestError."""

@@ -18,7 +18,7 @@ from gateway.runtime.metrics import Metric
 from gateway.runtime.run_blocking import RunBlocking
 from gateway.runtime.supervise import TaskSupervisor
 from remoting.connection import Connection, Handler
-from remoting.handler_table import NO_GUARD, Guard
+from remoting.handler_table import NO_GUARD, Guard, GuardedHandlers
 from remoting.limits import ConnectionLimits
 from remoting.reactor import Reactor
 from remoting.requests.namesrv import RegisterBroker
@@ -58,10 +58,8 @@ class NamesrvService:
             observe_registration=observed.pop(RegisterBroker.code, ignore_outcome),
         )
         self.tasks = TaskSupervisor("namesrv")
-        self.handlers: dict[int, Handler] = {
-            code: guard.protect(code, handler)
-            for code, handler in namesrv_handlers.bind(self.namesrv, observed).items()
-        }
+        guarded_handlers = GuardedHandlers(namesrv_handlers.bind(self.namesrv, observed), (guard.protect,))
+        self.handlers: dict[int, Handler] = guarded_handlers.by_code
         self.server = RemotingServer(
             self.handlers,
             limits,

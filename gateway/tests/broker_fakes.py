@@ -10,6 +10,7 @@ from codec.command import Command
 from codec.constants import ResponseCode
 from gateway.runtime.config_file import ConfigFile
 from remoting.connection import encode_failure
+from remoting.connection_state import new_state
 from remoting.declare import Request
 from remoting.errors import RequestError
 from remoting.limits import ConnectionLimits
@@ -48,7 +49,7 @@ class FakeConnection:
         self.limits = ConnectionLimits()
         self.told: list[Any] = []
         self.closed: str | None = None
-        self.state: dict[Any, Any] = {}
+        self.state = new_state()
         self.written: list[bytes] = []
         self.asked: list[Command] = []
         self.answer: Command | Exception | None = None

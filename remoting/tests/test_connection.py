@@ -10,6 +10,7 @@ from codec.constants import ResponseCode
 from codec.errors import FrameError
 from remoting import connection as connection_module
 from remoting.connection import MAX_REMARK_CHARS, Connection
+from remoting.connection_state import StateSlot
 from remoting.declare import REQUESTS, Header, Request
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
 from remoting.limits import ConnectionLimits
@@ -130,7 +131,7 @@ async def test_a_connection_that_a_bad_frame_ended_is_freed_at_once():
     async with trio.open_nursery() as nursery:
         bench = Bench(nursery, HANDLERS)
         await bench.feed(b"\0\0\0\3" + bytes(8))
-        kept = bench.connection.state["kept"] = trio.Event()
+        kept = bench.connection.state[StateSlot[trio.Event]("kept")] = trio.Event()
         is_kept = weakref.ref(kept)
         gc.disable()
         try:

@@ -4,7 +4,7 @@ import trio
 from codec.command import Command, encode_response
 from remoting.declare import REQUESTS, Header, JsonBody, Request, field, i32
 from remoting.errors import RequestError
-from remoting.handler_table import ANSWERS_LATER, Call, HandlerTable
+from remoting.handler_table import ANSWERS_LATER, Call, GuardedHandlers, HandlerTable
 from remoting.limits import ConnectionLimits
 from remoting.tests.virtual import Bench, frame, settle, virtual
 
@@ -311,3 +311,48 @@ def test_handlers_of_raw_commands_cannot_be_observed():
     table.register_raw(7)(lambda context: lambda connection, command: b"")
     with pytest.raises(ValueError, match="cannot be observed"):
         table.bind(None, {7: lambda connection, command: print})
+
+
+# -- guards -----------------------------------------------------------------------------------------------------
+
+
+def noting_guard(name, codes, passed):
+    """A guard of some codes that notes each request in ``passed``."""
+
+    def guard(code, handler):
+        if code not in codes:
+            return handler
+
+        def handle(connection, command):
+            passed.append(name)
+            return handler(connection, command)
+
+        return handle
+
+    return guard
+
+
+def test_a_request_passes_the_guards_of_its_code_in_their_order():
+    passed = []
+    outer, inner = noting_guard("outer", {1, 2}, passed), noting_guard("inner", {1}, passed)
+    plain = dict.fromkeys((1, 2, 3), lambda connection, command: b"served")
+    guarded = GuardedHandlers(plain, (outer, inner))
+    assert guarded.by_code[1](None, None) == b"served"
+    assert passed == ["outer", "inner"]
+    assert guarded.by_code[2](None, None) == b"served"
+    assert passed == ["outer", "inner", "outer"]
+    assert guarded.by_code[3] is plain[3]
+    assert [guarded.guards_of(code) for code in plain] == [[outer, inner], [outer], []]
+
+
+def test_guards_are_applied_again_to_the_same_table():
+    codes = {1}
+    plain = {1: lambda connection, command: b"served"}
+    guarded = GuardedHandlers(plain, (noting_guard("only", codes, []),))
+    by_code = guarded.by_code
+    assert by_code[1] is not plain[1]
+    codes.clear()
+    assert by_code[1] is not plain[1]
+    guarded.apply_guards()
+    assert guarded.by_code is by_code
+    assert by_code == plain

@@ -94,6 +94,7 @@ def build_broker(
             flush_store=store.flush if name in PROGRESS_TABLES else None,
         ),
         process_values,
+        reactor.seconds_since_readable if reactor else lambda: 0.0,
     )
 
 
@@ -105,6 +106,7 @@ def _connect_parts(
     accounts: Accounts | None,
     table_file: Callable[[str], ConfigFile],
     process_values: Mapping[str, str],
+    waited_s: Callable[[], float],
 ) -> Broker:
     """Build the parts of a broker on its store, each from those it uses."""
     clock = store.clock
@@ -120,7 +122,7 @@ def _connect_parts(
     send_handler = SendHandler(
         config, tables.topics, services, writer, retry_rules, UniqueKeyGenerator(clock)
     )
-    flow_control = _flow_control(config, services, tables.topics)
+    flow_control = _flow_control(config, services, tables.topics, waited_s)
     broadcasts = BroadcastOffsets(config, tables, store)
     return Broker(
         config=config,
@@ -221,11 +223,13 @@ def _staged_batches(
     return StagedBatches(files, services, topics, send_handler, run_blocking, config.store.staged_max_bytes)
 
 
-def _flow_control(config: BrokerConfig, services: MessageServices, topics: TopicTable) -> FlowControl:
+def _flow_control(
+    config: BrokerConfig, services: MessageServices, topics: TopicTable, waited_s: Callable[[], float]
+) -> FlowControl:
     store = services.store
-    flow = FlowControl(config, store, services.group_commit, Quotas(config, topics, store.clock))
+    flow = FlowControl(config, store, services.group_commit, Quotas(config, topics, store.clock), waited_s)
     # Listeners run in order: the quotas, which added theirs when constructed, must be updated first.
-    topics.add_listener(lambda _: flow.refresh_quota_guards())
+    topics.add_listener(lambda _: flow.note_topic_change())
     return flow
 
 

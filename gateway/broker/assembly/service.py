@@ -22,7 +22,7 @@ from gateway.runtime.config_file import ChangingTable, SettingsTable
 from gateway.runtime.run_blocking import RunBlocking
 from gateway.runtime.supervise import TaskSupervisor
 from remoting.connection import Connection, Handler
-from remoting.handler_table import NO_GUARD, Guard
+from remoting.handler_table import NO_GUARD, Guard, GuardedHandlers
 from remoting.limits import ConnectionLimits
 from remoting.reactor import Reactor
 from remoting.server import AcceptTransport, ConnectionType, RemotingServer, ServerLimits
@@ -55,12 +55,23 @@ class BrokerService:
         self.broker = broker
         self._run_blocking = run_blocking
         self._drain_s = server_limits.max_drain_s
-        self.handlers: dict[int, Handler] = all_handlers().bind(broker, guard.observed)
-        broker.flow_control.guard_handlers(
-            self.handlers,
-            reactor.seconds_since_readable if reactor else lambda: 0.0,
-            guard.protect,
+        self._go_away = GoAway(broker.clock)
+        flow = broker.flow_control
+        self.guarded_handlers = GuardedHandlers(
+            all_handlers().bind(broker, guard.observed),
+            # A request passes these in this order. Access control is the first, because a request that it refuses must
+            # not use up a quota; quotas are the last, because requests that another guard refuses do not count.
+            (
+                guard.protect,
+                self._go_away.guard,
+                flow.limit_waiting_time,
+                flow.limit_held_sends,
+                flow.limit_pull_rate,
+                flow.limit_send_rate,
+            ),
         )
+        flow.add_listener(self.guarded_handlers.apply_guards)
+        self.handlers: dict[int, Handler] = self.guarded_handlers.by_code
         self.tasks = TaskSupervisor(broker.config.broker_name)
         self.server = RemotingServer(
             self.handlers,
@@ -239,16 +250,16 @@ class BrokerService:
         That includes requests that wait for a message, or for the disk.
         """
         broker = self.broker
-        go_away = GoAway(broker.clock)
         self.server.stop_accepting()
-        broker.flow_control.begin_stop(go_away)
+        self._go_away.begin()
+        self.guarded_handlers.apply_guards()
         with trio.move_on_after(self._drain_s):
             while broker.group_commit.held_count or len(broker.long_polls):
                 # Again and again: a pull that waited for its quota begins to wait for a message.
                 broker.long_polls.answer_all()
                 await trio.sleep(DRAIN_POLL_S)
             if self.server.connections:
-                await go_away.wait_quiet()
+                await self._go_away.wait_quiet()
         await self.server.drain()
 
     def close(self) -> None:

@@ -7,12 +7,14 @@ with SYNC_FLUSH the number of sends that wait for the disk. While the disk stall
 ([REJECTREQUEST]), so it never has to refuse waiting ones: the official remarks [PCBUSY_CLEAN_QUEUE] and
 [PC_SYNCHRONIZED] do not occur.
 
-A request code without a limit costs nothing: when settings or topics change, `FlowControl.refresh_guards` wraps the
-handlers that need guards and unwraps all others. The limits of one connection live in `remoting/limits.py`, the
-counting of quotas in `quotas.py`.
+The limits are guards: `BrokerService` lists them, in order, where it binds the handlers. A guard returns the handler
+itself for a request code that it does not limit, so a request pays for the limits of its code only. When settings or
+topics change the limits, the listeners of `FlowControl` apply the guards again. So this is the one place that knows
+which limits a plain send passes. The limits of one connection live in `remoting/limits.py`, the counting of quotas in
+`quotas.py`.
 """
 
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable
 from math import floor
 from typing import Any, Final
 
@@ -22,14 +24,12 @@ from codec.batch import ENTRY_HEAD
 from codec.command import Command, encode_response
 from codec.constants import MASTER_ID, ResponseCode
 from codec.java_numbers import parse_integer_or
-from gateway.broker.limits.go_away import GoAway
 from gateway.broker.limits.quotas import PULL, SEND, Quotas
 from gateway.broker.messages.group_commit import GroupCommit
 from gateway.config.process import BrokerConfig
 from remoting.connection import Connection, Handler
 from remoting.declare import Request
 from remoting.errors import RequestError
-from remoting.handler_table import Protect, leave_unprotected
 from remoting.requests.client import CheckClientConfig, GetConsumerListByGroup, HeartBeat, UnregisterClient
 from remoting.requests.offsets import QueryConsumerOffset, UpdateConsumerOffset
 from remoting.requests.pop import (
@@ -93,75 +93,54 @@ SUSPEND: Final = 2
 
 
 class FlowControl:
-    """Guards for handlers. Source: BrokerFastFailure, NettyRemotingAbstract.processRequestCommand, 5.4.0."""
+    """The guards that limit requests. Source: BrokerFastFailure, NettyRemotingAbstract.processRequestCommand, 5.4.0.
+
+    ``waited_s`` returns how long the current request has waited for its turn.
+    """
 
     def __init__(
-        self, config: BrokerConfig, store: MessageStore, commit: GroupCommit, quotas: Quotas
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        commit: GroupCommit,
+        quotas: Quotas,
+        waited_s: Callable[[], float],
     ) -> None:
         self._config = config
         self._store = store
         self._commit = commit
         self.quotas = quotas
-        self._waited_s: Callable[[], float] = lambda: 0.0
-        self._protect: Protect = leave_unprotected
-        self._handlers: MutableMapping[int, Handler] = {}
-        self._unguarded: dict[int, Handler] = {}
-        self._guarded_quotas = (False, False)
-        self._go_away: GoAway | None = None
+        self.waited_s = waited_s
+        self._quota_directions = (quotas.sending, quotas.pulling)
+        self._listeners: list[Callable[[], None]] = []
 
-    def guard_handlers(
-        self,
-        handlers: MutableMapping[int, Handler],
-        waited_s: Callable[[], float],
-        protect: Protect = leave_unprotected,
-    ) -> None:
-        """Guard these handlers from now on. ``waited_s`` returns how long the current request has waited.
-
-        ``protect`` wraps each guarded handler once more: a request that access control refuses must not use up a quota.
-        """
-        self._handlers, self._unguarded, self._waited_s = handlers, dict(handlers), waited_s
-        self._protect = protect
-        self.refresh_guards()
-
-    def begin_stop(self, go_away: GoAway) -> None:
-        """Send clients away from now on, because the broker stops."""
-        self._go_away = go_away
-        self.refresh_guards()
+    def add_listener(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` whenever the guards must be applied again, because requests get or lose a limit."""
+        self._listeners.append(listener)
 
     def reconfigure(self, config: BrokerConfig) -> None:
         """Apply changed settings."""
         self._config = config
         self.quotas.reconfigure(config)
-        self.refresh_guards()
+        self._notify_listeners()
 
-    def refresh_quota_guards(self) -> None:
-        """Install the guards that current topics need; cheap when a topic changed none of them."""
-        if self._guarded_quotas != (self.quotas.sending, self.quotas.pulling):
-            self.refresh_guards()
+    def note_topic_change(self) -> None:
+        """Have the guards applied again if sends or pulls got their first quota, or lost their last."""
+        # Topics change often, and nearly never a quota.
+        if self._quota_directions != (self.quotas.sending, self.quotas.pulling):
+            self._notify_listeners()
 
-    def refresh_guards(self) -> None:
-        """Install the guards that current settings and topics need, and remove all others."""
-        self._guarded_quotas = (self.quotas.sending, self.quotas.pulling)
-        for code, handler in self._unguarded.items():
-            self._handlers[code] = self._protect(code, self._wrap_in_guards(code, handler))
-
-    def _wrap_in_guards(self, code: int, handler: Handler) -> Handler:
-        """Wrap a handler in its guards, from the innermost: quotas, waiting for the disk, waiting time, stop."""
-        if code in SENDS and self.quotas.sending:
-            handler = self._within_send_quota(handler)
-        if code in PULLS and self.quotas.pulling:
-            handler = self._within_pull_quota(handler)
-        if code in SENDS and self._commit.synchronous:
-            handler = self._within_capacity(handler)
-        if self._config.flow.broker_fast_failure_enable and code not in UNLIMITED:
-            handler = self._within_wait_limit(code, handler)
-        if self._go_away is not None:
-            handler = self._go_away.guard(code, handler)
-        return handler
+    def _notify_listeners(self) -> None:
+        self._quota_directions = (self.quotas.sending, self.quotas.pulling)
+        for listener in self._listeners:
+            listener()
 
     # -- overload -----------------------------------------------------------------------------------------------
 
-    def _within_wait_limit(self, code: int, handler: Handler) -> Handler:
+    def limit_waiting_time(self, code: int, handler: Handler) -> Handler:
+        """Refuse requests that waited too long for their turn, and sends while the disk stalls. A guard."""
+        if not self._config.flow.broker_fast_failure_enable or code in UNLIMITED:
+            return handler
         limit_ms = max_wait_ms(self._config, code)
         stall_s = self._config.flow.page_cache_busy_timeout_ms / 1000
         stalls = code in STALLED_BY_DISK
@@ -169,14 +148,17 @@ class FlowControl:
         def handle(connection: Connection, command: Command) -> bytes | None:
             if stalls and self._commit.flushing_s > stall_s:
                 raise busy_refusal(f"[REJECTREQUEST]system busy, {START_TEXT}")
-            waited_ms = floor(self._waited_s() * 1000)
+            waited_ms = floor(self.waited_s() * 1000)
             if waited_ms >= limit_ms:
                 raise busy_refusal(long_wait_remark(waited_ms, self._commit.held_count))
             return handler(connection, command)
 
         return handle
 
-    def _within_capacity(self, handler: Handler) -> Handler:
+    def limit_held_sends(self, code: int, handler: Handler) -> Handler:
+        """Refuse sends when too many others wait for the disk, which they do with SYNC_FLUSH only. A guard."""
+        if code not in SENDS or not self._commit.synchronous:
+            return handler
         capacity = self._config.flow.send_queue_capacity
 
         def handle(connection: Connection, command: Command) -> bytes | None:
@@ -188,7 +170,10 @@ class FlowControl:
 
     # -- quotas -------------------------------------------------------------------------------------------------
 
-    def _within_send_quota(self, handler: Handler) -> Handler:
+    def limit_send_rate(self, code: int, handler: Handler) -> Handler:
+        """Refuse sends above the quotas of messages and bytes. A guard."""
+        if code not in SENDS or not self.quotas.sending:
+            return handler
         quotas = self.quotas
 
         def handle(connection: Connection, command: Command) -> bytes | None:
@@ -202,7 +187,11 @@ class FlowControl:
 
         return handle
 
-    def _within_pull_quota(self, handler: Handler) -> Handler:
+    def limit_pull_rate(self, code: int, handler: Handler) -> Handler:
+        """Hold pulls above the quotas of messages and bytes, and give the others no more than is left. A guard."""
+        if code not in PULLS or not self.quotas.pulling:
+            return handler
+
         def handle(connection: Connection, command: Command) -> bytes | None:
             topic = command.ext.get("topic", "")
             wait_s = self.quotas.wait_s(PULL, topic)

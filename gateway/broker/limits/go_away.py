@@ -39,14 +39,22 @@ _POLL_S: Final = 0.02
 
 
 class GoAway:
-    """Guards the handlers of a broker that stops, and notes when the last request was refused."""
+    """Refuses requests once the broker stops, and notes when the last one was refused."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self._is_stopping = False
         self._refused_s = clock.monotonic()
 
+    def begin(self) -> None:
+        """Let `guard` refuse requests from now on."""
+        self._is_stopping = True
+        self._refused_s = self._clock.monotonic()
+
     def guard(self, code: int, handler: Handler) -> Handler:
-        """Return a handler that refuses the requests of a code whose senders should go elsewhere."""
+        """Refuse the requests of a code whose senders should go elsewhere, once the broker stops."""
+        if not self._is_stopping:
+            return handler
         may_wait = code in MAY_WAIT
 
         def handle(connection: Connection, command: Command) -> bytes | None:

@@ -6,12 +6,14 @@ The namesrv applies the same rule to the routes that it hands out.
 import logging
 import socket
 from collections.abc import Callable
+from typing import Final
 from weakref import WeakSet
 
 from codec.errors import MessageFormatError
 from codec.hosts import pack_address, pack_host
 from codec.sysflag import BORN_HOST_V6, STORE_HOST_V6
 from remoting.connection import Connection
+from remoting.connection_state import StateSlot
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +53,9 @@ class HostView:
     def message_ids(self, physical_offsets: list[int]) -> str:
         """Return the message ids of a batch in the form that its answer lists them."""
         return ((self._message_id + ",") * len(physical_offsets))[:-1] % tuple(physical_offsets)
+
+
+HOST_VIEW: Final = StateSlot[HostView]("host view")
 
 
 def _pack_or_loopback(host: tuple[str, int]) -> bytes:
@@ -109,11 +114,11 @@ class AdvertisedHosts:
 
     def view_of(self, connection: Connection) -> HostView:
         """Return the view of a connection, which is created on the first call."""
-        view: HostView | None = connection.state.get("hosts")
+        view = connection.state.get(HOST_VIEW)
         if view is None:
             dialled = connection.local[0]
             shown = self._numeric_for(dialled), self._shown_port()
-            view = connection.state["hosts"] = HostView(connection.remote, shown, dialled)
+            view = connection.state[HOST_VIEW] = HostView(connection.remote, shown, dialled)
             self._views.add(view)
         return view
 

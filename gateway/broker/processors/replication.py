@@ -11,6 +11,7 @@ from typing import Final
 from codec.constants import ResponseCode
 from gateway.broker.broker import Broker
 from remoting.connection import Connection
+from remoting.connection_state import StateSlot
 from remoting.errors import RequestError
 from remoting.handler_table import Call, HandlerTable
 from remoting.requests.ha import ExchangeBrokerHaInfo, ResetMasterFlushOffset
@@ -22,14 +23,14 @@ handlers: HandlerTable[Broker] = HandlerTable()
 NO_REPLICATION: Final = (
     "does not replicate, so its replicas stay empty; give the replica a brokerName of its own"
 )
-_NOTED: Final = "replica noted"
+_IS_LOGGED: Final = StateSlot[bool]("replica is logged")
 
 
 def _note_replica(broker: Broker, connection: Connection) -> str:
     """Log once per connection that a replica gets no data, and return the remark for its answer."""
     remark = f"{broker.config.broker_name} {NO_REPLICATION}"
-    if _NOTED not in connection.state:
-        connection.state[_NOTED] = True
+    if _IS_LOGGED not in connection.state:
+        connection.state[_IS_LOGGED] = True
         log.warning(
             "a replica gets no data",
             extra={

@@ -20,7 +20,7 @@ from codec.topics import (
     permission_text,
 )
 from gateway.broker.delayed.timer_scheduler import encode_recall_handle
-from gateway.broker.messages.advertised_hosts import HostView
+from gateway.broker.messages.advertised_hosts import HOST_VIEW, HostView
 from gateway.broker.messages.message_services import MessageServices
 from gateway.broker.messages.message_writer import MessageWriter, NewMessage, read_delay_level, store_refusal
 from gateway.broker.messages.unique_keys import UniqueKeyGenerator
@@ -237,7 +237,7 @@ class SendHandler:
             queue_id = random.randrange(config.write_queue_nums)
         if config.topic_filter_type == "MULTI_TAG":
             sys_flag |= MULTI_TAGS
-        view = connection.state.get("hosts") or self._hosts.view_of(connection)
+        view = connection.state.get(HOST_VIEW) or self._hosts.view_of(connection)
         return SendHeader(
             topic, queue_id, sys_flag, born, flag, properties or "", times or 0, view, max_times, batch
         )

@@ -7,6 +7,7 @@ import pytest
 import trio
 
 from gateway.grpc_front import messages as m
+from gateway.grpc_front.clients import CLIENTS
 from gateway.grpc_front.framing import MAX_STATUS_CHARS, GrpcError, GrpcStatus, frame_message
 from gateway.grpc_front.http2_connection import MAX_HEADER_TABLE_BYTES, Http2Connection
 from gateway.grpc_front.names import MAX_NAMESPACE_CHARS
@@ -192,7 +193,7 @@ async def test_a_connection_keeps_nothing_of_clients_that_have_left(cluster):
         assert answer.status.code == m.OK
     (connection,) = set(front.service.server.connections) - {of_first}
     assert len(connection._close_callbacks) <= before + 2
-    assert len(connection.state["grpc clients"]) == 1
+    assert len(connection.state.get(CLIENTS)) == 1
 
 
 async def connections_of(front, client):

@@ -27,6 +27,7 @@ from remoting.bodies.registration import RegisterBrokerBody
 from remoting.bodies.routes import ClusterInfo, QueueData, TopicRouteData
 from remoting.bodies.topics import TopicConfig, TopicConfigAndMappingSerializeWrapper, TopicList
 from remoting.connection import encode_failure
+from remoting.connection_state import new_state
 from remoting.errors import RequestError
 from remoting.limits import ConnectionLimits
 from remoting.requests import namesrv as ask
@@ -59,7 +60,7 @@ class Peer:
 
     def __init__(self, local: str = "127.0.0.1") -> None:
         self.local, self.remote = (local, 9876), ("10.1.1.1", 5000)
-        self.state: dict[str, Any] = {}
+        self.state = new_state()
         self.callbacks: list[Callable[[Any], None]] = []
         self.closed_for = ""
         self.closed = False

@@ -11,7 +11,8 @@ from gateway.tests.configs import broker_config, change_config
 from remoting.bodies.topics import TopicConfig
 from remoting.errors import RequestError
 from remoting.requests.admin import GetBrokerConfig
-from remoting.requests.send import SendBatchMessage
+from remoting.requests.pull import PullMessage
+from remoting.requests.send import SendBatchMessage, SendMessageV2
 
 BUSY, RETRY = 2, 20
 BATCH_FIELDS = (
@@ -56,6 +57,17 @@ async def test_no_request_passes_a_guard_unless_one_is_wanted(cluster):
     assert handlers(node) == plain
 
 
+@simulated
+async def test_a_plain_send_passes_only_the_guards_that_settings_and_topics_ask_for(cluster):
+    node, _ = await started(cluster)
+    flow, guards_of = node.broker.flow_control, node.service.guarded_handlers.guards_of
+    assert guards_of(SendMessageV2.code) == []
+    configure(node.broker, broker_fast_failure_enable=True, send_quota_messages=5)
+    assert guards_of(SendMessageV2.code) == [flow.limit_waiting_time, flow.limit_send_rate]
+    node.broker.topics.update([TopicConfig(topic_name="orders", attributes={"+quota.pull.bytes": "7"})])
+    assert guards_of(PullMessage.code) == [flow.limit_waiting_time, flow.limit_pull_rate]
+
+
 # -- time in the queue ------------------------------------------------------------------------------------------
 
 
@@ -63,7 +75,7 @@ async def test_no_request_passes_a_guard_unless_one_is_wanted(cluster):
 async def test_a_send_that_waited_too_long_is_refused_if_that_is_wanted(cluster):
     node, client = await started(cluster)
     waited_s = 0.25
-    node.broker.flow_control.guard_handlers(node.service.handlers, lambda: waited_s)
+    node.broker.flow_control.waited_s = lambda: waited_s
     await client.ask(message())
     configure(node.broker, broker_fast_failure_enable=True)
     remark = (
