@@ -276,9 +276,9 @@ _DEVIATIONS: Final = (
         "reply",
         "reply-for-nobody-not-stored",
         "test_replies.py::test_nobody",
-        f"{PROCESSORS}/reply_messages.py",
+        f"{PROCESSORS}/send.py",
         "if broker.config.store_reply_message_enable:",
-        "if broker.config.store_reply_message_enable and refusal is None:",
+        "if broker.config.store_reply_message_enable and not problem:",
     ),
     deviation(
         "restart",

@@ -25,7 +25,7 @@ from gateway.broker.pop.checkpoint import PopCheckpoint, PopKey
 from gateway.broker.pop.receipts import ORDER_REVIVE_QUEUE, pop_retry_topic, retry_kind
 from gateway.broker.pop.state import PopState
 from gateway.broker.pop.waiting_pops import WaitingPop
-from gateway.broker.waiting.waiting_request import ANSWERED, NOTHING, UNFINISHED, WaitOutcome, keep_header
+from gateway.broker.waiting.waiting_requests import ANSWERED, NOTHING, UNFINISHED, WaitOutcome, keep_header
 from gateway.config.process import BrokerConfig
 from remoting.bodies.topics import TopicConfig
 from remoting.connection import Connection

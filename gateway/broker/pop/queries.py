@@ -14,7 +14,7 @@ from gateway.broker.pop.pop_handler import WRONG_OFFSET
 from gateway.broker.pop.receipts import pop_retry_topic
 from gateway.broker.pop.state import PopState
 from gateway.broker.pop.waiting_pops import WaitingPop
-from gateway.broker.waiting.waiting_request import ANSWERED, NOTHING, WaitOutcome, keep_header
+from gateway.broker.waiting.waiting_requests import ANSWERED, NOTHING, WaitOutcome, keep_header
 from gateway.config.process import BrokerConfig
 from remoting.handler_table import ANSWERS_LATER, AnswersLater, Call
 from remoting.requests.pop import (

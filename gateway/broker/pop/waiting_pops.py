@@ -14,7 +14,7 @@ from typing import Final
 from codec.constants import ResponseCode
 from gateway.broker.pop.receipts import pop_retry_topic
 from gateway.broker.waiting.long_poll import LongPolls
-from gateway.broker.waiting.waiting_request import ANSWERED, NOTHING, UNFINISHED, WaitingRequest, WaitOutcome
+from gateway.broker.waiting.waiting_requests import ANSWERED, NOTHING, UNFINISHED, WaitingRequest, WaitOutcome
 from gateway.config.process import BrokerConfig
 from remoting.connection import Connection
 from storage.clock import Clock

@@ -5,8 +5,8 @@ import trio.lowlevel
 from codec.constants import ResponseCode
 from gateway.broker.broker import Broker
 from gateway.broker.processors.turns import ITEMS_PER_TURN, end_turn
+from gateway.broker.topics.encoded_entries import select_page
 from gateway.broker.topics.name_validation import check_group_name, check_topic_name
-from gateway.broker.topics.table_pages import select_page
 from remoting.bodies.groups import (
     GroupForbidden,
     QuerySubscriptionResponseBody,

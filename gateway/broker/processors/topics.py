@@ -10,9 +10,8 @@ from gateway.broker.broker import Broker
 from gateway.broker.processors.turns import ITEMS_PER_TURN, end_turn, run_in_slices
 from gateway.broker.statistics.traffic_rates import TOPIC_PUT
 from gateway.broker.topics.attributes import MESSAGE_TYPE, UNSUPPORTED_ATTRIBUTES, parse_modification
-from gateway.broker.topics.encoded_entries import encode_member, fill_empty
+from gateway.broker.topics.encoded_entries import encode_member, fill_empty, select_page
 from gateway.broker.topics.name_validation import check_topic_name
-from gateway.broker.topics.table_pages import select_page
 from remoting.bodies.groups import GroupList
 from remoting.bodies.queues import MessageQueue
 from remoting.bodies.topics import (

@@ -17,8 +17,14 @@ from gateway.broker.filters.message_filter import MessageFilter, is_tag_type
 from gateway.broker.limits.quotas import PULL, Quotas
 from gateway.broker.messages.message_services import MessageServices
 from gateway.broker.topics.name_validation import check_may_commit
-from gateway.broker.waiting.waiting_pulls import WaitingPull
-from gateway.broker.waiting.waiting_request import ANSWERED, NOTHING, UNFINISHED, WaitOutcome, keep_header
+from gateway.broker.waiting.waiting_requests import (
+    ANSWERED,
+    NOTHING,
+    UNFINISHED,
+    WaitingPull,
+    WaitOutcome,
+    keep_header,
+)
 from gateway.config.process import BrokerConfig
 from remoting.bodies.groups import SubscriptionGroupConfig
 from remoting.bodies.topics import TopicConfig

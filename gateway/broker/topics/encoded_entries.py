@@ -1,13 +1,19 @@
-"""Entries of a table as JSON, encoded once per change.
+"""Entries of a table as JSON, encoded once per change, and paged reads of them.
 
 Encoding 50,000 topics takes 0.4 s; joining what was encoded before takes 3 ms. Files, listings and registrations all
 contain the same entries.
 """
 
 from collections.abc import Iterable
+from typing import Final
 
 from codec import fastjson
+from remoting.bodies.queues import DataVersion
+from remoting.errors import RequestError
 from remoting.json_body import JsonBody
+
+MAX_PAGE_ENTRIES: Final = 2000
+"""Largest number of entries per page. Source: BrokerConfig.splitMetadataSize, 5.4.0."""
 
 
 class EncodedEntries:
@@ -58,3 +64,31 @@ def fill_empty(body: JsonBody, member: str, parts: Iterable[bytes]) -> bytes:
     members[0] = before + name + after[:1] + members[0]
     members[-1] += after[1:]
     return b",".join(members)
+
+
+def select_page(
+    entries: EncodedEntries,
+    version: DataVersion,
+    seen_version: str | None,
+    start: int | None,
+    size: int | None,
+) -> list[str] | None:
+    """Return the names of entries [start, start + size) in order; None for all entries.
+
+    The page starts at the first entry when ``seen_version`` (JSON) is not the table's version any more. A client that
+    passes none of the three gets the whole table. Source: TopicConfigManager.subTopicConfigTable, 5.4.0.
+    """
+    if seen_version is None and start is None and size is None:
+        return None
+    first = max(0, start or 0) if _is_same_version(version, seen_version) else 0
+    count = min(MAX_PAGE_ENTRIES, MAX_PAGE_ENTRIES if size is None else max(0, size))
+    return entries.sorted_names()[first : first + count]
+
+
+def _is_same_version(version: DataVersion, seen_version: str | None) -> bool:
+    if not seen_version or not seen_version.strip():
+        return False
+    try:
+        return DataVersion.from_json(seen_version.encode()) == version
+    except RequestError:
+        return False

@@ -13,7 +13,7 @@ other client may notice them.
    requests delays no other queue's.
 3. Deadlines are kept to `TICK_MS`. Requests whose deadline has come are answered by a job as well.
 
-Which waiting pulls a new message concerns is decided in `waiting_pulls.py`, which pops and notifications in
+Which waiting pulls a new message concerns is decided in `waiting_requests.py`, which pops and notifications in
 `pop/waiting_pops.py`. Both are a `WaitingList`, which keeps its requests in order; this module knows when to answer
 them, not how.
 
@@ -32,8 +32,15 @@ from typing import Final, Protocol, TypeVar
 
 import trio.lowlevel
 
-from gateway.broker.waiting.waiting_pulls import FEW_PULLS, QueuePulls, WaitingPull
-from gateway.broker.waiting.waiting_request import ANSWERED, UNFINISHED, WaitingList, WaitingRequest
+from gateway.broker.waiting.waiting_requests import (
+    ANSWERED,
+    FEW_PULLS,
+    UNFINISHED,
+    QueuePulls,
+    WaitingList,
+    WaitingPull,
+    WaitingRequest,
+)
 from gateway.broker.waiting.wake_signal import WakeSignal
 from remoting.connection import Connection
 from storage.clock import Clock

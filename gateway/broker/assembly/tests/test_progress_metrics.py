@@ -7,7 +7,7 @@ from math import inf
 import trio
 
 from gateway.broker.assembly.metrics import broker_metrics
-from gateway.broker.statistics.execution_times import ExecutionTimes
+from gateway.broker.statistics.traffic_stats import ExecutionTimes
 from gateway.runtime.metrics import Distribution, Metric
 from gateway.tests.broker_fakes import FakeClock
 from gateway.tests.cluster import Cluster, Node, message, simulated

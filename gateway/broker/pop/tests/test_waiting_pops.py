@@ -5,7 +5,7 @@ import trio
 from gateway.broker.messages.message_writer import NewMessage
 from gateway.broker.pop.pop_handler import PopHandler
 from gateway.broker.waiting.long_poll import LongPolls
-from gateway.broker.waiting.waiting_request import MAX_WAITING_HEADER_CHARS
+from gateway.broker.waiting.waiting_requests import MAX_WAITING_HEADER_CHARS
 from gateway.tests.cluster import settle, simulated
 from gateway.tests.popping import REVIVE, Client, bodies, notification, now, pop_request
 from remoting.errors import RemotingClosed

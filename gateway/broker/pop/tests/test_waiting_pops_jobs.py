@@ -4,7 +4,7 @@ import pytest
 
 from gateway.broker.pop.waiting_pops import ANSWER_EARLY_MS, WaitingPop, WaitingPops
 from gateway.broker.waiting.long_poll import MAX_SLICE_STEPS, LongPolls
-from gateway.broker.waiting.waiting_request import WaitOutcome
+from gateway.broker.waiting.waiting_requests import WaitOutcome
 from gateway.tests.broker_fakes import CountingPeer, FakeClock, TagQueues
 from gateway.tests.configs import broker_config
 from remoting.errors import RequestError

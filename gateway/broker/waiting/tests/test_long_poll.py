@@ -1,7 +1,7 @@
 import trio
 
 from gateway.broker.processors.live_config import apply_broker_config
-from gateway.broker.waiting.waiting_request import MAX_WAITING_HEADER_CHARS
+from gateway.broker.waiting.waiting_requests import MAX_WAITING_HEADER_CHARS
 from gateway.tests.cluster import bodies, message, pull, settle, simulated
 from gateway.tests.configs import change_config
 from remoting.bodies.topics import TopicConfig

@@ -12,8 +12,7 @@ from gateway.broker.waiting.long_poll import (
     STEPS_PER_TURN,
     LongPolls,
 )
-from gateway.broker.waiting.waiting_pulls import MAX_INDEXED_TAGS, WaitingPull
-from gateway.broker.waiting.waiting_request import WaitOutcome
+from gateway.broker.waiting.waiting_requests import MAX_INDEXED_TAGS, WaitingPull, WaitOutcome
 from gateway.tests.broker_fakes import CountingPeer, FakeClock, TagQueues
 from remoting.errors import RequestError
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.broker.filters.bloom_filter_bits import bit_positions
+from gateway.broker.filters.consumer_filters import bit_positions
 
 
 @pytest.mark.parametrize(

@@ -1,23 +1,28 @@
-"""SEND_REPLY_MESSAGE (codes 324, 325): push a reply message to the client that waits for it, and store it.
+"""Requests of producers, of consumers that return a message, and of responders that send a reply message.
 
-Requests are ordinary messages that name their client. The reply is pushed through the connection by which that client
-is known as a producer, and stored as well unless `storeReplyMessageEnable` is false. Source: ReplyMessageProcessor,
-5.4.0.
+Sends themselves are the hot path: their handler gets the raw command, no typed header is built. A request of
+request-reply is an ordinary message; its reply (codes 324, 325) is pushed to the client that waits for it and stored.
 """
 
 import logging
 
 from codec.constants import ResponseCode
 from codec.properties import MESSAGE_REPLY_TO_CLIENT, PUSH_REPLY_TIME, decode_properties, properties_text
+from codec.topics import PERM_WRITE
 from gateway.broker.broker import Broker
+from gateway.broker.messages.stored_messages import find_message
 from gateway.broker.requests.send_handler import SendHeader
 from gateway.namesrv.addresses import join_address
-from remoting.connection import Connection
+from remoting.connection import Connection, Handler
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
 from remoting.handler_table import Call, HandlerTable
 from remoting.requests.send import (
+    ConsumerSendMsgBack,
     PushReplyMessageToClient,
+    SendBatchMessage,
+    SendMessage,
     SendMessageReply,
+    SendMessageV2,
     SendReplyMessage,
     SendReplyMessageV2,
 )
@@ -27,6 +32,33 @@ handlers: HandlerTable[Broker] = HandlerTable()
 
 CLIENT_TIMEOUT_S = 10.0
 """Time that the waiting client has to confirm. Source: Broker2Client.callClient, 5.4.0."""
+
+
+@handlers.register_raw(SendMessage.code, SendMessageV2.code, SendBatchMessage.code)
+def send(broker: Broker) -> Handler:
+    """Return the handler of one message or one batch, which reads its header fields itself."""
+    return broker.send_handler.send
+
+
+@ConsumerSendMsgBack.on(handlers)
+def send_back(broker: Broker, request: ConsumerSendMsgBack, call: Call) -> None:
+    """Store the message again, in the retry topic or as a dead letter.
+
+    Source: AbstractSendMessageProcessor.consumerSendMsgBack, 5.4.0. As there, the answer does not wait for the disk.
+    """
+    broker.retry_rules.require_group(request.group)
+    if not broker.config.broker_permission & PERM_WRITE:
+        host = broker.hosts.address_for(call.connection)[0]
+        raise RequestError(ResponseCode.NO_PERMISSION, f"the broker[{host}] sending message is forbidden")
+    broker.retry_rules.check_retry_topic(request)
+    found = find_message(broker.store, request.offset)
+    if found is None:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {request.offset}")
+    message = broker.retry_rules.make_retry_message(request, call.command.version, found)
+    if message is not None:
+        message.store_host = broker.hosts.view_of(call.connection).store_host
+        broker.writer.write(message)
+        broker.stats.sent_back[request.group, request.origin_topic or message.topic].count_messages(1, 0)
 
 
 @SendReplyMessageV2.on(handlers)
