@@ -121,8 +121,8 @@ def _stored_in_topic(topic: str, count: StoredCount, labels: Labels) -> Iterator
 
 def traffic_metrics(stats: BrokerStats, labels: Labels, limit: int) -> Iterator[Metric | Distribution | None]:
     """Yield messages and bytes in and out, by topic and group, and the messages that groups gave up on."""
-    yield from stored_metrics(stats.put, labels, limit)
-    for pair in sum_traffic(stats.got, limit, ("", "")):
+    yield from stored_metrics(stats.stored, labels, limit)
+    for pair in sum_traffic(stats.delivered, limit, ("", "")):
         if pair is None:
             yield None
             continue

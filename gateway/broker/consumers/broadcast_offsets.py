@@ -35,9 +35,9 @@ class PullPosition:
 
     __slots__ = ("by_proxy", "last_seen_s", "offsets")
 
-    def __init__(self, by_proxy: bool, seen: float) -> None:
+    def __init__(self, by_proxy: bool, last_seen_s: float) -> None:
         self.by_proxy = by_proxy
-        self.last_seen_s = seen
+        self.last_seen_s = last_seen_s
         self.offsets: dict[int, int] = {}
 
 
@@ -81,8 +81,8 @@ class BroadcastOffsets:
         if not self._config.enable_broadcast_offset_store:
             return None
         if proxy_client_id is not None:
-            known = len(proxy_client_id) <= MAX_CLIENT_ID_CHARS
-            return BroadcastMember(proxy_client_id, by_proxy=True) if known else None
+            is_valid = len(proxy_client_id) <= MAX_CLIENT_ID_CHARS
+            return BroadcastMember(proxy_client_id, by_proxy=True) if is_valid else None
         members = self._clients.consumer_group(group)
         if members is None or not members.is_broadcasting or members.consume_type != PASSIVELY:
             return None

@@ -118,16 +118,16 @@ class ConsumerGroup:
         self.consume_type = data.consume_type
         self.message_model = data.message_model
         self.consume_from_where = data.consume_from_where
-        known = self.clients.setdefault(client.connection, client)
-        if known.client_id != client.client_id:
-            extra = {"group": self.name, "before": known.client_id, "now": client.client_id}
+        member = self.clients.setdefault(client.connection, client)
+        if member.client_id != client.client_id:
+            extra = {"group": self.name, "before": member.client_id, "now": client.client_id}
             log.error("connection changed its client id", extra=extra)
             self.clients[client.connection] = client
-            self.conflicts.forget(known)
+            self.conflicts.forget(member)
             self.sorted_ids = None
-        if known is client:
+        if member is client:
             self.sorted_ids = None
-        return known is client
+        return member is client
 
     def remove_member(self, connection: Connection) -> GroupMember | None:
         """Remove a member and return it; None if the connection is no member."""
@@ -143,15 +143,15 @@ class ConsumerGroup:
         Source: ConsumerGroupInfo.updateSubscription, 5.4.0: newer versions replace older ones, topics that
         are no longer named are removed.
         """
-        wanted = {each.topic: each for each in subscriptions}
+        subscriptions_by_topic = {subscription.topic: subscription for subscription in subscriptions}
         changed = False
-        for topic, subscription in wanted.items():
-            known = self.subscriptions.get(topic)
-            changed = changed or known is None
-            if known is None or subscription.sub_version > known.sub_version:
+        for topic, subscription in subscriptions_by_topic.items():
+            previous = self.subscriptions.get(topic)
+            changed = changed or previous is None
+            if previous is None or subscription.sub_version > previous.sub_version:
                 self.subscriptions[topic] = subscription
-                self.subscription_bytes += size_of(subscription) - (size_of(known) if known else 0)
-        for topic in self.subscriptions.keys() - wanted.keys():
+                self.subscription_bytes += size_of(subscription) - (size_of(previous) if previous else 0)
+        for topic in self.subscriptions.keys() - subscriptions_by_topic.keys():
             log.warning("subscription removed", extra={"group": self.name, "topic": topic})
             self.subscription_bytes -= size_of(self.subscriptions.pop(topic))
             changed = True
@@ -264,15 +264,15 @@ class ClientRegistry:
     def register_producer(self, group: str, client: GroupMember) -> None:
         """Add a producer, or record that it is alive. Raises RequestError at a limit."""
         members = self.producers.get(group, {})
-        known = members.get(client.connection)
-        if known is None:
+        member = members.get(client.connection)
+        if member is None:
             self._check_new_member(client, len(members))
-            self.producers.setdefault(group, members)[client.connection] = known = client
+            self.producers.setdefault(group, members)[client.connection] = member = client
             self._memberships.setdefault(client.connection, Memberships()).producer_groups.add(group)
             self._member_count += 1
             log.info("producer online", extra={"group": group, "client": client.client_id})
-        self._producers_by_id[known.client_id] = known
-        self._mark_seen(known)
+        self._producers_by_id[member.client_id] = member
+        self._mark_seen(member)
 
     def register_consumer(
         self, client: GroupMember, data: ConsumerData, *, notify: bool = True, subscriptions: bool = True
@@ -308,7 +308,7 @@ class ClientRegistry:
 
     def _find_conflicts(self, members: ConsumerGroup, client: GroupMember, data: ConsumerData) -> None:
         """Log members that disagree, once until they agree or one of them leaves."""
-        stated = {each.topic: each for each in data.subscription_data_set}
+        stated = {subscription.topic: subscription for subscription in data.subscription_data_set}
         for conflict in members.conflicts.note(client, stated, members.clients):
             self._log_conflict(members.name, conflict)
         self._count_inconsistency(members)
@@ -350,7 +350,9 @@ class ClientRegistry:
             raise limit_error(
                 "maxSubscriptionsPerGroup", limits.max_subscriptions_per_group, "subscriptions of a group"
             )
-        added = sum(size_of(each) for each in subscriptions if self._is_newer(members, each))
+        added = sum(
+            size_of(subscription) for subscription in subscriptions if self._is_newer(members, subscription)
+        )
         if added > 0 and self._subscription_bytes + added > limits.max_subscription_bytes:
             raise limit_error(
                 "maxSubscriptionBytes", limits.max_subscription_bytes, "bytes of all groups' subscriptions"
@@ -358,8 +360,8 @@ class ClientRegistry:
 
     @staticmethod
     def _is_newer(members: ConsumerGroup, subscription: SubscriptionData) -> bool:
-        known = members.subscriptions.get(subscription.topic)
-        return known is None or subscription.sub_version > known.sub_version
+        previous = members.subscriptions.get(subscription.topic)
+        return previous is None or subscription.sub_version > previous.sub_version
 
     def _mark_seen(self, client: GroupMember) -> None:
         client.last_seen_s = self._clock.monotonic()

@@ -103,8 +103,8 @@ class GroupTable(SettingsTable):
         """
         configs = list(changes)
         for config in configs:
-            known = self.table.get(config.group_name)
-            present = None if known is None else known.attributes
+            previous = self.table.get(config.group_name)
+            present = None if previous is None else previous.attributes
             config.attributes = apply_changes(GROUP_ATTRIBUTES, present, config.attributes)
             self._check_size(config)
         self._store_configs(configs)

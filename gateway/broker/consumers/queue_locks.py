@@ -73,8 +73,10 @@ class QueueLocks:
             elif lease.client_id != client_id:
                 if now - lease.renewed_ms <= self._lease_ms:
                     continue
-                place = {"topic": queue.topic, "queue_id": queue.queue_id}
-                log.warning("queue lock taken over", extra={**place, "group": group, "client": client_id})
+                queue_fields = {"topic": queue.topic, "queue_id": queue.queue_id}
+                log.warning(
+                    "queue lock taken over", extra={**queue_fields, "group": group, "client": client_id}
+                )
                 lease.client_id = client_id
             self._renew(key, now)
             held.add(queue)

@@ -72,37 +72,46 @@ class SubscriptionConflicts:
         members: "Mapping[Connection, GroupMember]",
     ) -> list[SubscriptionConflict]:
         """Take over the subscriptions of one member's heartbeat by topic, and return the conflicts that are new."""
-        stated = {topic: each for topic, each in subscriptions.items() if not topic.startswith(RETRY_PREFIX)}
+        stated = {
+            topic: subscription
+            for topic, subscription in subscriptions.items()
+            if not topic.startswith(RETRY_PREFIX)
+        }
         new = []
-        for topic in [*stated, *(each for each in self._latest if each not in stated)]:
-            mine = stated.get(topic)
-            self._end_if_agreed(topic, member, mine)
-            conflict = self._find(topic, member, mine, members)
+        for topic in [
+            *stated,
+            *(earlier_topic for earlier_topic in self._latest if earlier_topic not in stated),
+        ]:
+            subscription = stated.get(topic)
+            self._end_if_agreed(topic, member, subscription)
+            conflict = self._find(topic, member, subscription, members)
             if conflict is not None and topic not in self.present:
                 self.present[topic] = conflict
                 new.append(conflict)
-            self._remember(topic, member, mine)
+            self._remember(topic, member, subscription)
         return new
 
     def _find(
         self,
         topic: str,
         member: "GroupMember",
-        mine: SubscriptionData | None,
+        subscription: SubscriptionData | None,
         members: "Mapping[Connection, GroupMember]",
     ) -> SubscriptionConflict | None:
         latest = self._latest.get(topic)
         if latest is None:
             # The first to state this topic, though others are there already: they have left it out.
-            other = next((each for each in members.values() if each is not member), None)
-            if other is None or mine is None or len(self._latest) >= MAX_WATCHED_TOPICS:
+            other = next((candidate for candidate in members.values() if candidate is not member), None)
+            if other is None or subscription is None or len(self._latest) >= MAX_WATCHED_TOPICS:
                 return None
-            return SubscriptionConflict(topic, _statement(other, None), _statement(member, mine))
-        if latest.member is member or latest.agrees_with(mine):
+            return SubscriptionConflict(topic, _statement(other, None), _statement(member, subscription))
+        if latest.member is member or latest.agrees_with(subscription):
             return None
-        return SubscriptionConflict(topic, latest, _statement(member, mine))
+        return SubscriptionConflict(topic, latest, _statement(member, subscription))
 
-    def _end_if_agreed(self, topic: str, member: "GroupMember", mine: SubscriptionData | None) -> None:
+    def _end_if_agreed(
+        self, topic: str, member: "GroupMember", subscription: SubscriptionData | None
+    ) -> None:
         conflict = self.present.get(topic)
         if conflict is None:
             return
@@ -112,22 +121,24 @@ class SubscriptionConflicts:
             other = conflict.first
         else:
             return
-        if other.agrees_with(mine):
+        if other.agrees_with(subscription):
             del self.present[topic]
 
-    def _remember(self, topic: str, member: "GroupMember", mine: SubscriptionData | None) -> None:
+    def _remember(self, topic: str, member: "GroupMember", subscription: SubscriptionData | None) -> None:
         latest = self._latest.get(topic)
-        if mine is None:
+        if subscription is None:
             if latest is not None and latest.member is member:
                 del self._latest[topic]
         elif latest is not None or len(self._latest) < MAX_WATCHED_TOPICS:
-            self._latest[topic] = _statement(member, mine)
+            self._latest[topic] = _statement(member, subscription)
 
     def forget(self, member: "GroupMember") -> None:
         """Forget a member that has left, with its conflicts."""
-        self._latest = {topic: each for topic, each in self._latest.items() if each.member is not member}
+        self._latest = {
+            topic: statement for topic, statement in self._latest.items() if statement.member is not member
+        }
         self.present = {
-            topic: each
-            for topic, each in self.present.items()
-            if each.first.member is not member and each.second.member is not member
+            topic: conflict
+            for topic, conflict in self.present.items()
+            if conflict.first.member is not member and conflict.second.member is not member
         }

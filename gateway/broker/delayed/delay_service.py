@@ -77,7 +77,7 @@ class DelayService(ChangingTable):
         self._clock = clock
         self._store = store
         self._appender = appender
-        self._put_stats = stats.put
+        self._put_stats = stats.stored
         self._damaged = damaged
         self.earlier = earlier
         self._timers = timers

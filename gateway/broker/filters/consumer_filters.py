@@ -373,17 +373,17 @@ def bit_positions(name: str) -> list[int]:
 
 def murmur3(data: bytes) -> int:
     """Return the first 64 bits of MurmurHash3 x64 128 with seed 0, unsigned."""
-    one = other = 0
+    h1 = h2 = 0
     whole = len(data) - len(data) % 16
     for start in range(0, whole, 16):
         left, right = _split_block(data[start : start + 16])
-        one = ((_rotate_left(one ^ _mix_first_word(left), 27) + other) * 5 + 0x52DCE729) & _MASK
-        other = ((_rotate_left(other ^ _mix_second_word(right), 31) + one) * 5 + 0x38495AB5) & _MASK
+        h1 = ((_rotate_left(h1 ^ _mix_first_word(left), 27) + h2) * 5 + 0x52DCE729) & _MASK
+        h2 = ((_rotate_left(h2 ^ _mix_second_word(right), 31) + h1) * 5 + 0x38495AB5) & _MASK
     left, right = _split_block(data[whole:])
-    one, other = one ^ _mix_first_word(left) ^ len(data), other ^ _mix_second_word(right) ^ len(data)
-    one = (one + other) & _MASK
-    other = (other + one) & _MASK
-    return (_final_mix(one) + _final_mix(other)) & _MASK
+    h1, h2 = h1 ^ _mix_first_word(left) ^ len(data), h2 ^ _mix_second_word(right) ^ len(data)
+    h1 = (h1 + h2) & _MASK
+    h2 = (h2 + h1) & _MASK
+    return (_final_mix(h1) + _final_mix(h2)) & _MASK
 
 
 def _split_block(block: bytes) -> Pair:

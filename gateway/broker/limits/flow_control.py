@@ -205,14 +205,16 @@ class FlowControl:
     def _serve_within_quota(self, handler: Handler, connection: Connection, command: Command) -> bytes | None:
         """Serve a pull with no more messages and bytes than its quotas have left."""
         ext = command.ext
-        asked = (
-            parse_integer_or(ext.get("maxMsgNums"), 0),
-            parse_integer_or(ext.get("maxMsgBytes"), DEFAULT_MAX_PULL_BYTES),
+        max_messages = parse_integer_or(ext.get("maxMsgNums"), 0)
+        max_bytes = parse_integer_or(ext.get("maxMsgBytes"), DEFAULT_MAX_PULL_BYTES)
+        allowed_messages, allowed_bytes = self.quotas.limit_to_tokens(
+            PULL, ext.get("topic", ""), max_messages, max_bytes
         )
-        room = self.quotas.limit_to_tokens(PULL, ext.get("topic", ""), *asked)
-        for name, wanted, left in zip(("maxMsgNums", "maxMsgBytes"), asked, room, strict=True):
-            if left < wanted:
-                ext[name] = str(left)
+        # A limit that the request does not exceed stays as the client wrote it, or absent.
+        if allowed_messages < max_messages:
+            ext["maxMsgNums"] = str(allowed_messages)
+        if allowed_bytes < max_bytes:
+            ext["maxMsgBytes"] = str(allowed_bytes)
         return handler(connection, command)
 
     async def _hold_until_allowed(

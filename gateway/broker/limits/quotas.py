@@ -45,8 +45,8 @@ class TokenBucket:
 
     def wait_s(self) -> float:
         """Return the seconds until tokens may be taken; 0 when they may be taken now."""
-        left = self.refill()
-        return 0.0 if left >= 1 else (1 - left) / self.per_second + MIN_WAIT_SHARE_S
+        tokens = self.refill()
+        return 0.0 if tokens >= 1 else (1 - tokens) / self.per_second + MIN_WAIT_SHARE_S
 
 
 class QuotaKey(NamedTuple):
@@ -114,22 +114,24 @@ class Quotas:
 
     def _set_rates(self, before: Collection[QuotaKey], rates: dict[QuotaKey, int]) -> None:
         """Replace the buckets ``before`` by those with these rates."""
-        known = {kind: self._buckets.pop(kind) for kind in before}
-        for kind in known:
+        previous = {kind: self._buckets.pop(kind) for kind in before}
+        for kind in previous:
             self._directions[kind.direction] -= 1
         for kind, rate in rates.items():
-            self._buckets[kind] = self._keep_or_create_bucket(known.get(kind), rate)
+            self._buckets[kind] = self._keep_or_create_bucket(previous.get(kind), rate)
             self._directions[kind.direction] += 1
 
-    def _keep_or_create_bucket(self, known: TokenBucket | None, rate: int) -> TokenBucket:
+    def _keep_or_create_bucket(self, bucket: TokenBucket | None, rate: int) -> TokenBucket:
         limit = float(max(1, rate * self._burst_s))
-        if known is not None and (known.per_second, known.limit) == (rate, limit):
-            return known
+        if bucket is not None and (bucket.per_second, bucket.limit) == (rate, limit):
+            return bucket
         return TokenBucket(rate, limit, self._clock, limit, self._clock.monotonic())
 
     def _buckets_for(self, direction: str, topic: str) -> list[tuple[QuotaKey, TokenBucket]]:
         kinds = (
-            QuotaKey(direction, unit, place) for place in (ALL_TOPICS, topic) for unit in (MESSAGES, BYTES)
+            QuotaKey(direction, unit, quota_topic)
+            for quota_topic in (ALL_TOPICS, topic)
+            for unit in (MESSAGES, BYTES)
         )
         return [(kind, self._buckets[kind]) for kind in kinds if kind in self._buckets]
 
@@ -154,11 +156,11 @@ class Quotas:
     def limit_to_tokens(self, direction: str, topic: str, messages: int, size_bytes: int) -> tuple[int, int]:
         """Lower the requested messages and bytes to the tokens left, but to no less than one message and one byte."""
         for kind, bucket in self._buckets_for(direction, topic):
-            left = max(1, floor(bucket.refill()))
+            available = max(1, floor(bucket.refill()))
             if kind.unit == MESSAGES:
-                messages = min(messages, left)
+                messages = min(messages, available)
             else:
-                size_bytes = min(size_bytes, left)
+                size_bytes = min(size_bytes, available)
         return messages, size_bytes
 
 

@@ -152,7 +152,7 @@ class RealQueueWriter:
     ) -> None:
         self._store = store
         self._long_polls = long_polls
-        self._put_stats = stats.put
+        self._put_stats = stats.stored
         self._kind = kind
 
     def append(

@@ -94,7 +94,7 @@ class PopHandler:
         self._clock = services.store.clock
         self._store = services.store
         self._group_commit = services.group_commit
-        self._got = services.stats.got
+        self._got = services.stats.delivered
         self._damaged = services.damaged
         self._topics = tables.topics
         self._offsets = tables.offsets

@@ -37,7 +37,7 @@ class PopQueries:
         self.config = config
         self._clock = services.store.clock
         self._store = services.store
-        self._got = services.stats.got
+        self._got = services.stats.delivered
         self._topics = tables.topics
         self._ordered_pops = state.ordered_pops
         self._waiting_pops = state.waiting_pops

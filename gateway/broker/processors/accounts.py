@@ -132,8 +132,8 @@ def get_user(broker: Broker, request: AuthGetUser) -> AuthGetUserReply:
 @AuthListUser.on(handlers)
 def list_users(broker: Broker, request: AuthListUser) -> Header:
     """List users whose name contains the filter; no body if there are none."""
-    wanted = (request.filter or "").strip()
-    users = [user for name, user in _accounts(broker).users.users.items() if wanted in name]
+    name_part = (request.filter or "").strip()
+    users = [user for name, user in _accounts(broker).users.users.items() if name_part in name]
     reply = Header()
     if users:
         reply.body = orjson.dumps([_describe_user(user).to_value() for user in users])
@@ -196,7 +196,7 @@ def list_acls(broker: Broker, request: AuthListAcl) -> Header:
     """List policies of subjects that contain one filter, with the entries for resources that contain the other."""
     subject_filter = (request.subject_filter or "").strip()
     resource_filter = (request.resource_filter or "").strip()
-    found = []
+    entries = []
     for user, policies in _accounts(broker).policy_table.policies.items():
         subject = SUBJECT_PREFIX + user
         if subject_filter in subject:
@@ -204,8 +204,8 @@ def list_acls(broker: Broker, request: AuthListAcl) -> Header:
                 subject, policies, "" if resource_filter in subject else resource_filter
             )
             if shown.policies:
-                found.append(shown.to_value())
+                entries.append(shown.to_value())
     reply = Header()
-    if found:
-        reply.body = orjson.dumps(found)
+    if entries:
+        reply.body = orjson.dumps(entries)
     return reply

@@ -215,24 +215,24 @@ def _duration_text(ms: int) -> str:
 
 def _describe_traffic(broker: Broker) -> dict[str, str]:
     rates = broker.rates
-    messages, got = rates.totals()
-    size = sum(tally.bytes for tally in broker.stats.put.values())
+    messages, delivered = rates.totals()
+    size = sum(tally.bytes for tally in broker.stats.stored.values())
     return {
         "putMessageTimesTotal": str(max(1, messages)),
         "putMessageSizeTotal": str(size),
         "putMessageAverageSize": str(size / max(1, messages)),
         "putMessageDistributeTime": DISTRIBUTION.format(messages),
-        "putTps": rates.put_text(),
-        "getFoundTps": rates.got_text(),
+        "putTps": rates.stored_text(),
+        "getFoundTps": rates.delivered_text(),
         "getMissTps": rates.missed_text(),
-        "getTotalTps": rates.got_and_missed_text(),
-        "getTransferredTps": rates.got_text(),
+        "getTotalTps": rates.delivered_and_missed_text(),
+        "getTransferredTps": rates.delivered_text(),
         "msgPutTotalYesterdayMorning": str(rates.yesterday[0]),
         "msgPutTotalTodayMorning": str(rates.this_morning[0]),
         "msgPutTotalTodayNow": str(messages),
         "msgGetTotalYesterdayMorning": str(rates.yesterday[1]),
         "msgGetTotalTodayMorning": str(rates.this_morning[1]),
-        "msgGetTotalTodayNow": str(got),
+        "msgGetTotalTodayNow": str(delivered),
     }
 
 
@@ -309,12 +309,12 @@ def view_stats(broker: Broker, request: ViewBrokerStatsData) -> ViewBrokerStatsD
     the whole broker stored, delivered and acked, under the name of its cluster.
     """
     name, key = request.stats_name, request.stats_key
-    found = _find_statistic(broker, name, key)
-    if found is None:
+    statistic = _find_statistic(broker, name, key)
+    if statistic is None:
         raise RequestError(ResponseCode.SYSTEM_ERROR, f"The stats <{name}> <{key}> not exist")
     unit = name.rpartition("_")[2]
     minute, hour, day = (
-        _stats_item(broker.rates.count(*found, window), unit) for window in (MINUTE_S, HOUR_S, DAY_S)
+        _stats_item(broker.rates.count(*statistic, window), unit) for window in (MINUTE_S, HOUR_S, DAY_S)
     )
     return ViewBrokerStatsDataReply(data=BrokerStatsData(stats_minute=minute, stats_hour=hour, stats_day=day))
 
@@ -323,14 +323,14 @@ def _find_statistic(broker: Broker, name: str, key: str) -> tuple[str, Hashable]
     """Return the kind and the key of a statistic in `TrafficRates`; None for one that was never counted."""
     kind, _, unit = name.rpartition("_")
     topic, _, group = key.partition("@")
-    found: tuple[str, Hashable] | None = None
+    statistic: tuple[str, Hashable] | None = None
     if kind == TOPIC_PUT and unit in ("NUMS", "SIZE"):
-        found = kind, key
+        statistic = kind, key
     elif (kind == GROUP_GET and unit in ("NUMS", "SIZE")) or (kind == SEND_BACK and unit == "NUMS"):
-        found = kind, (group, topic)
+        statistic = kind, (group, topic)
     elif kind in (PUT, GET, ACK) and unit == "NUMS" and key == broker.config.broker_cluster_name:
-        found = BROKER, kind
-    return found if found is not None and broker.rates.has(*found) else None
+        statistic = BROKER, kind
+    return statistic if statistic is not None and broker.rates.has(*statistic) else None
 
 
 def _stats_item(count: WindowCount, unit: str) -> BrokerStatsItem:

@@ -46,9 +46,9 @@ async def query_assignment(broker: Broker, request: QueryAssignment) -> QueryAss
 
 def _request_mode(broker: Broker, topic: str, group: str) -> SetMessageRequestModeRequestBody:
     """Return the mode set for the group, else the broker's default. Retry topics are always pulled."""
-    known = broker.pop.request_modes.find_mode(topic, group)
-    if known is not None:
-        return known
+    chosen = broker.pop.request_modes.find_mode(topic, group)
+    if chosen is not None:
+        return chosen
     mode = PULL if topic.startswith(RETRY_PREFIX) else broker.config.pop.default_message_request_mode
     shared = broker.config.pop.default_pop_share_queue_num if mode == POP else 0
     return SetMessageRequestModeRequestBody(

@@ -147,13 +147,15 @@ async def consume_directly(broker: Broker, request: ConsumeMessageDirectly, call
 
 def _read_stored(broker: Broker, message_id: str) -> bytes:
     try:
-        _, _, place = decode_message_id(message_id)
+        _, _, physical_offset = decode_message_id(message_id)
     except MessageFormatError as error:
         raise RequestError(ResponseCode.SYSTEM_ERROR, f"message id [{message_id}] is illegal") from error
-    found = find_stored(broker.store, place)
-    if found is None:
-        raise RequestError(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {place}")
-    return bytes(found)
+    stored = find_stored(broker.store, physical_offset)
+    if stored is None:
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {physical_offset}"
+        )
+    return bytes(stored)
 
 
 async def _ask_client(

@@ -67,15 +67,15 @@ def _queue_progress(broker: Broker, group: str, topic: str, queue_id: int) -> Of
 async def get_consume_stats(broker: Broker, request: GetConsumeStats) -> GetConsumeStatsReply:
     """Return end offsets and consumer offsets by queue. Source: AdminBrokerProcessor.getConsumeStats, 5.4.0."""
     group = request.consumer_group
-    found = ListedProgress(broker)
+    progress = ListedProgress(broker)
     rate = 0.0
     for number, topic in enumerate(_requested_topics(broker, request)):
         config = broker.topics.get(topic)
-        await found.add_queues(group, topic, config.read_queue_nums if config else 0)
+        await progress.add_queues(group, topic, config.read_queue_nums if config else 0)
         rate += broker.rates.count(GROUP_GET, (group, topic)).per_second
         await end_turn(number)
     reply = GetConsumeStatsReply(data=ConsumeStats(consume_tps=rate))
-    reply.body = fill_empty(reply.data, "offsetTable", found.members)
+    reply.body = fill_empty(reply.data, "offsetTable", progress.members)
     return reply
 
 
@@ -115,18 +115,18 @@ async def get_broker_consume_stats(
 ) -> GetBrokerConsumeStatsReply:
     """Return the progress of every group. Source: AdminBrokerProcessor.fetchAllConsumeStatsInBroker, 5.4.0."""
     host, port = broker.hosts.address_for(call.connection)
-    found, groups = ListedProgress(broker), []
+    progress, groups = ListedProgress(broker), []
     for number, group in enumerate(list(broker.groups.table)):
         stats = [
-            await _encode_stats(found, broker, group, topic)
+            await _encode_stats(progress, broker, group, topic)
             for topic in _consumed_topics(broker, group, request.is_order)
         ]
         groups.append(b"{%s:[%s]}" % (fastjson.dumps(group), b",".join(stats)))
         await end_turn(number)
     body = ConsumeStatsList(
         broker_addr=f"{host}:{port}",
-        total_diff=_as_long(found.total_diff),
-        total_inflight_diff=_as_long(found.total_inflight_diff),
+        total_diff=_as_long(progress.total_diff),
+        total_inflight_diff=_as_long(progress.total_inflight_diff),
     )
     reply = GetBrokerConsumeStatsReply(data=body)
     reply.body = fill_empty(body, "consumeStatsList", groups)
@@ -147,12 +147,12 @@ def _consumed_topics(broker: Broker, group: str, ordered_only: bool) -> Iterator
             yield config
 
 
-async def _encode_stats(found: ListedProgress, broker: Broker, group: str, config: TopicConfig) -> bytes:
+async def _encode_stats(progress: ListedProgress, broker: Broker, group: str, config: TopicConfig) -> bytes:
     """Return the JSON of one group's progress in one topic, which is added to ``found``."""
-    before, topic = len(found.members), config.topic_name
-    await found.add_queues(group, topic, config.write_queue_nums)
+    before, topic = len(progress.members), config.topic_name
+    await progress.add_queues(group, topic, config.write_queue_nums)
     stats = ConsumeStats(consume_tps=broker.rates.count(GROUP_GET, (group, topic)).per_second)
-    return fill_empty(stats, "offsetTable", found.members[before:])
+    return fill_empty(stats, "offsetTable", progress.members[before:])
 
 
 @InvokeBrokerToResetOffset.on(handlers)

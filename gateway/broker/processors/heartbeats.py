@@ -145,7 +145,9 @@ class HeartbeatRegistration:
         config = broker.groups.find_or_create(consumer.group_name)
         if config is None:
             return False
-        ordered = any(broker.topics.is_ordered(each.topic) for each in consumer.subscription_data_set)
+        ordered = any(
+            broker.topics.is_ordered(subscription.topic) for subscription in consumer.subscription_data_set
+        )
         broker.topics.create_for_send_back(
             retry_topic(consumer.group_name),
             config.retry_queue_nums,

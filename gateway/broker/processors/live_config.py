@@ -13,7 +13,8 @@ def apply_broker_config(broker: Broker, config: BrokerConfig, numeric_host: str 
     """
     old, broker.config = broker.config, config
     shown, shown_before = (
-        (each.broker_permission, each.broker_ip, each.advertised_port) for each in (config, old)
+        (settings.broker_permission, settings.broker_ip, settings.advertised_port)
+        for settings in (config, old)
     )
     if shown[1:] != shown_before[1:]:
         is_same = config.broker_ip == old.broker_ip

@@ -40,7 +40,7 @@ def put_messages_at_offsets(
     if not done.messages:
         return reply
     broker.long_polls.mark_grown(request.topic, request.queue_id)
-    broker.stats.put[request.topic].count_request(MessageType.NORMAL, done.size_bytes, done.messages)
+    broker.stats.stored[request.topic].count_request(MessageType.NORMAL, done.size_bytes, done.messages)
     if not broker.group_commit.synchronous:
         return reply
     broker.group_commit.hold_answer(call.connection, encode_reply(call.command, reply))

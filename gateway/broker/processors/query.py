@@ -48,15 +48,15 @@ async def query_message(broker: Broker, request: QueryMessage) -> QueryMessageRe
     unique = request.unique_key_query or request.index_type == UNIQUE_KEY
     max_messages = broker.config.store.default_query_max if request.unique_key_query else request.max_num
     key_type = UNIQUE_KEY if unique else request.index_type or ""
-    found = await _find_messages(broker, request, key_type, max_messages)
+    messages = await _find_messages(broker, request, key_type, max_messages)
     reply = QueryMessageReply(
         index_last_update_timestamp=broker.clock.now_ms(),
         index_last_update_phyoffset=broker.store.max_physical_offset,
     )
-    if not found:
+    if not messages:
         remark = "can not find message, maybe time range not correct"
         raise RequestError(ResponseCode.QUERY_NOT_FOUND, remark, reply.to_ext())
-    reply.body = b"".join(message for _, message in sorted(found.items()))
+    reply.body = b"".join(message for _, message in sorted(messages.items()))
     return reply
 
 
@@ -73,9 +73,9 @@ async def _find_messages(
     broker: Broker, request: QueryMessage, key_type: str, max_messages: int
 ) -> dict[int, memoryview]:
     """Return the newest messages by physical offset, as many as fit into one answer."""
-    found: dict[int, memoryview] = {}
+    messages: dict[int, memoryview] = {}
     size = 0
-    for place in broker.store.query_in_slices(
+    for physical_offset in broker.store.query_in_slices(
         request.topic,
         request.key,
         max_messages,
@@ -84,13 +84,13 @@ async def _find_messages(
         TAG if key_type == TAG else "",
     ):
         await trio.lowlevel.checkpoint()
-        message = None if place is None else broker.store.message_at(place)
-        if place is not None and message is not None and _has_key(message, request, key_type):
+        message = None if physical_offset is None else broker.store.message_at(physical_offset)
+        if physical_offset is not None and message is not None and _has_key(message, request, key_type):
             size += len(message)
-            if found and size > MAX_ANSWER_BYTES:
+            if messages and size > MAX_ANSWER_BYTES:
                 break
-            found[place] = message
-    return found
+            messages[physical_offset] = message
+    return messages
 
 
 def _has_key(stored: memoryview, request: QueryMessage, key_type: str) -> bool:
@@ -105,12 +105,12 @@ def _has_key(stored: memoryview, request: QueryMessage, key_type: str) -> bool:
 @ViewMessageById.on(handlers)
 def view_message(broker: Broker, request: ViewMessageById) -> Header:
     """Return the message at a physical offset, as stored. Source: QueryMessageProcessor.viewMessageById, 5.4.0."""
-    found = find_stored(broker.store, request.offset)
-    if found is None:
+    stored = find_stored(broker.store, request.offset)
+    if stored is None:
         remark = f"can not find message by the offset, {request.offset}"
         raise RequestError(ResponseCode.SYSTEM_ERROR, remark)
     reply = Header()
-    reply.body = bytes(found)
+    reply.body = bytes(stored)
     return reply
 
 
@@ -148,16 +148,16 @@ async def _queue_entries(
 ) -> list[ConsumeQueueData]:
     """Return entries from ``first`` on, read in slices between which other tasks run: each takes about 15 us."""
     end = min(first + count, broker.store.max_offset(topic, queue_id))
-    found: list[ConsumeQueueData] = []
+    entries: list[ConsumeQueueData] = []
     for offset in range(first, end):
-        found.append(_queue_entry(broker, topic, queue_id, offset))
+        entries.append(_queue_entry(broker, topic, queue_id, offset))
         await end_turn(offset - first, ENTRIES_PER_SLICE)
-    return found
+    return entries
 
 
 def _queue_entry(broker: Broker, topic: str, queue_id: int, offset: int) -> ConsumeQueueData:
-    place = broker.store.physical_offset_at(topic, queue_id, offset)
-    found = broker.store.message_at(place)
+    physical_offset = broker.store.physical_offset_at(topic, queue_id, offset)
+    message = broker.store.message_at(physical_offset)
     codes: list[int] = []
 
     def note(code: int) -> bool:
@@ -165,5 +165,7 @@ def _queue_entry(broker: Broker, topic: str, queue_id: int, offset: int) -> Cons
         return True
 
     broker.store.read(topic, queue_id, offset, 1, predicate=note)
-    size = 0 if found is None else len(found)
-    return ConsumeQueueData(physic_offset=place, physic_size=size, tags_code=codes[0] if codes else 0)
+    size = 0 if message is None else len(message)
+    return ConsumeQueueData(
+        physic_offset=physical_offset, physic_size=size, tags_code=codes[0] if codes else 0
+    )

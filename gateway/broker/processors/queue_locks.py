@@ -16,11 +16,11 @@ def lock_batch(broker: Broker, request: LockBatchMq) -> LockBatchMqReply:
 
     Source: AdminBrokerProcessor.lockBatchMQ, 5.4.0. Deviation: a queue that this broker does not have is not locked.
     """
-    wanted = request.data
-    check_group_name(wanted.consumer_group, broker.groups.table)
-    check_client_id(wanted.client_id)
-    queues = [queue for queue in wanted.mq_set if _exists(broker, queue)]
-    held = broker.queue_locks.lock(wanted.consumer_group, queues, wanted.client_id)
+    body = request.data
+    check_group_name(body.consumer_group, broker.groups.table)
+    check_client_id(body.client_id)
+    queues = [queue for queue in body.mq_set if _exists(broker, queue)]
+    held = broker.queue_locks.lock(body.consumer_group, queues, body.client_id)
     return LockBatchMqReply(
         data=LockBatchResponseBody(lock_okmq_set=[queue for queue in queues if queue in held])
     )
@@ -34,5 +34,5 @@ def _exists(broker: Broker, queue: MessageQueue) -> bool:
 @UnlockBatchMq.on(handlers)
 def unlock_batch(broker: Broker, request: UnlockBatchMq) -> None:
     """Unlock queues that a client holds. Source: AdminBrokerProcessor.unlockBatchMQ, 5.4.0."""
-    given = request.data
-    broker.queue_locks.unlock(given.consumer_group, given.mq_set, given.client_id)
+    body = request.data
+    broker.queue_locks.unlock(body.consumer_group, body.mq_set, body.client_id)

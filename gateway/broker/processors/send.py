@@ -51,10 +51,10 @@ def send_back(broker: Broker, request: ConsumerSendMsgBack, call: Call) -> None:
         host = broker.hosts.address_for(call.connection)[0]
         raise RequestError(ResponseCode.NO_PERMISSION, f"the broker[{host}] sending message is forbidden")
     broker.retry_rules.check_retry_topic(request)
-    found = find_message(broker.store, request.offset)
-    if found is None:
+    failed = find_message(broker.store, request.offset)
+    if failed is None:
         raise RequestError(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {request.offset}")
-    message = broker.retry_rules.make_retry_message(request, call.command.version, found)
+    message = broker.retry_rules.make_retry_message(request, call.command.version, failed)
     if message is not None:
         message.store_host = broker.hosts.view_of(call.connection).store_host
         broker.writer.write(message)

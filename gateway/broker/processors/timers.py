@@ -52,7 +52,7 @@ def _store_recall(broker: Broker, request: RecallMessage, call: Call) -> str:
         )
     except RequestError as error:
         raise RequestError(ResponseCode.SYSTEM_ERROR, "recall failed, execute error") from error
-    broker.stats.put[handle.topic].count_request(MessageType.DELAY, appended[2])
+    broker.stats.stored[handle.topic].count_request(MessageType.DELAY, appended[2])
     return handle.unique_key
 
 

@@ -137,12 +137,12 @@ async def delete_topic(broker: Broker, request: DeleteTopicInBroker) -> None:
     if not topic.strip():
         raise RequestError(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
     _refuse_system_topic(broker, topic)
-    gone = [topic]
+    deleted_topics = [topic]
     if broker.config.clear_retry_topic_when_delete_topic:
         groups = broker.offsets.groups_of_topic(topic)
         pop_retry = (f"{RETRY_PREFIX}{group}{mark}{topic}" for group in groups for mark in "+_")
-        gone += [name for name in pop_retry if name in broker.topics]
-    for name in gone:
+        deleted_topics += [name for name in pop_retry if name in broker.topics]
+    for name in deleted_topics:
         broker.topics.delete(name)
         for group in broker.offsets.groups_of_topic(name):
             broker.pop.state.ordered_pops.forget_group(name, group)

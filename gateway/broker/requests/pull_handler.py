@@ -100,7 +100,7 @@ class PullHandler:
         self._long_polls = services.long_polls
         self._hosts = services.hosts
         self._stats = services.stats
-        self._got = services.stats.got
+        self._got = services.stats.delivered
         self._quotas = quotas
         self._broadcasts = broadcasts
 

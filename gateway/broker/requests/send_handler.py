@@ -162,7 +162,7 @@ class SendHandler:
         self._long_polls = services.long_polls
         self._group_commit = services.group_commit
         self._hosts = services.hosts
-        self._put_stats = services.stats.put
+        self._put_stats = services.stats.stored
         self._writer = writer
         self._retry_rules = retry_rules
         self._unique_keys = unique_keys

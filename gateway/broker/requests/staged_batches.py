@@ -68,7 +68,7 @@ class StagedBatches:
         self._store = services.store
         self._long_polls = services.long_polls
         self._damaged = services.damaged
-        self._put_stats = services.stats.put
+        self._put_stats = services.stats.stored
         self._topics = topics
         self._send_handler = send_handler
         self._run_blocking = run_blocking

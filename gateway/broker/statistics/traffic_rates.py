@@ -15,7 +15,7 @@ GROUP_GET: Final = "GROUP_GET"
 SEND_BACK: Final = "SNDBCK_PUT"
 BROKER: Final = "BROKER"
 KINDS: Final = (TOPIC_PUT, GROUP_GET, SEND_BACK, BROKER)
-_TABLES: Final = {TOPIC_PUT: "put", GROUP_GET: "got", SEND_BACK: "sent_back"}
+_TABLES: Final = {TOPIC_PUT: "stored", GROUP_GET: "delivered", SEND_BACK: "sent_back"}
 WINDOWS_S: Final = (10, 60, 600)
 MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86400
 
@@ -24,8 +24,8 @@ class TrafficSample(NamedTuple):
     """Totals at one moment."""
 
     time_s: float
-    put: int
-    got: int
+    stored: int
+    delivered: int
     missed: int
 
 
@@ -74,8 +74,8 @@ class TrafficRates:
     def take_sample(self) -> None:
         """Record the current counters."""
         now = self._clock.monotonic()
-        put, got = self.totals()
-        self._samples.append(TrafficSample(now, put, got, self._stats.missed_pulls))
+        stored, delivered = self.totals()
+        self._samples.append(TrafficSample(now, stored, delivered, self._stats.missed_pulls))
         for window_s, mark in self._window_starts.items():
             if now - mark.time_s >= window_s:
                 self._previous_starts[window_s], self._window_starts[window_s] = (
@@ -84,18 +84,18 @@ class TrafficRates:
                 )
         today = self._clock.now_ms() // 86_400_000
         if today != self._today:
-            self._today, self.yesterday, self.this_morning = today, self.this_morning, (put, got)
+            self._today, self.yesterday, self.this_morning = today, self.this_morning, (stored, delivered)
 
     def totals(self) -> tuple[int, int]:
         """Return the messages stored and delivered since the start."""
-        put = sum(tally.messages for tally in self._stats.put.values())
-        return put, sum(tally.messages for tally in self._stats.got.values())
+        stored = sum(tally.messages for tally in self._stats.stored.values())
+        return stored, sum(tally.messages for tally in self._stats.delivered.values())
 
-    def put_text(self) -> str:
+    def stored_text(self) -> str:
         """Return the messages stored per second over ten seconds, a minute and ten minutes."""
         return self._format_rates(1)
 
-    def got_text(self) -> str:
+    def delivered_text(self) -> str:
         """Return the messages delivered per second over ten seconds, a minute and ten minutes."""
         return self._format_rates(2)
 
@@ -103,7 +103,7 @@ class TrafficRates:
         """Return the pulls without messages per second over ten seconds, a minute and ten minutes."""
         return self._format_rates(3)
 
-    def got_and_missed_text(self) -> str:
+    def delivered_and_missed_text(self) -> str:
         """Return the messages delivered and the pulls without messages, per second, over the same times."""
         return self._format_rates(2, 3)
 
@@ -112,10 +112,10 @@ class TrafficRates:
         rates = []
         for window_s in WINDOWS_S:
             old = next(
-                (each for each in self._samples if latest.time_s - each.time_s <= window_s + 1), latest
+                (sample for sample in self._samples if latest.time_s - sample.time_s <= window_s + 1), latest
             )
             passed = latest.time_s - old.time_s
-            rates.append(sum(latest[each] - old[each] for each in columns) / passed if passed else 0.0)
+            rates.append(sum(latest[column] - old[column] for column in columns) / passed if passed else 0.0)
         return " ".join(f"{rate:.4f}" for rate in rates)
 
     def has(self, kind: str, key: Hashable) -> bool:

@@ -113,8 +113,8 @@ class BrokerStats:
     counts of timer messages go by the real topic.
     """
 
-    put: CountTable[str, StoredCount] = field(default_factory=lambda: CountTable("", StoredCount))
-    got: CountTable[tuple[str, str], TrafficCount] = field(default_factory=_by_group_and_topic)
+    stored: CountTable[str, StoredCount] = field(default_factory=lambda: CountTable("", StoredCount))
+    delivered: CountTable[tuple[str, str], TrafficCount] = field(default_factory=_by_group_and_topic)
     sent_back: CountTable[tuple[str, str], TrafficCount] = field(default_factory=_by_group_and_topic)
     dead_letters: CountTable[tuple[str, str], TrafficCount] = field(default_factory=_by_group_and_topic)
     revived: CountTable[tuple[str, str], TrafficCount] = field(default_factory=_by_group_and_topic)
@@ -135,16 +135,16 @@ class BrokerStats:
 
     def totals(self) -> dict[str, TrafficCount]:
         """Return the sums of all topics and groups by the statistic that shows them."""
-        return {PUT: _sum(self.put), GET: _sum(self.got), ACK: self.acked}
+        return {PUT: _sum(self.stored), GET: _sum(self.delivered), ACK: self.acked}
 
     @property
     def _by_group_and_topic(self) -> tuple[CountTable[tuple[str, str], TrafficCount], ...]:
-        return self.got, self.sent_back, self.dead_letters, self.revived
+        return self.delivered, self.sent_back, self.dead_letters, self.revived
 
     def forget_topic(self, topic: str) -> None:
         """Drop the counters of a topic that is deleted."""
         for by_topic in (
-            self.put, self.committed, self.rolled_back, self.commit_latencies_s, self.timers_scheduled,
+            self.stored, self.committed, self.rolled_back, self.commit_latencies_s, self.timers_scheduled,
             self.timers_delivered, self.timer_delays_s,
         ):  # fmt: skip
             by_topic.pop(topic, None)
@@ -162,7 +162,7 @@ class BrokerStats:
 def _sum(counts: Mapping[K, Traffic]) -> TrafficCount:
     values = counts.values()
     return TrafficCount(
-        sum(each.messages for each in values),
-        sum(each.bytes for each in values),
-        sum(each.requests for each in values),
+        sum(count.messages for count in values),
+        sum(count.bytes for count in values),
+        sum(count.requests for count in values),
     )

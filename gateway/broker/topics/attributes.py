@@ -38,7 +38,7 @@ TOPIC_ATTRIBUTES: Final = {
     ),
     "reserve.time": AttributeRule(True, low=-1, high=2**63 - 1),
     # Private to this broker: the rates per second that `quotas.py` enforces; 0 sets no limit.
-    **{f"quota.{each}": AttributeRule(True, low=0, high=2**63 - 1) for each in QUOTAS},
+    **{f"quota.{quota}": AttributeRule(True, low=0, high=2**63 - 1) for quota in QUOTAS},
 }
 UNSUPPORTED_ATTRIBUTES: Final = {"queue.type": "BatchCQ", "cleanup.policy": "COMPACTION"}
 """Values that the official broker acts on and this one does not."""
@@ -64,7 +64,7 @@ def parse_modification(text: str | None) -> dict[str, str]:
 
 
 def apply_changes(
-    known: Mapping[str, AttributeRule],
+    rules: Mapping[str, AttributeRule],
     current: Mapping[str, str] | None,
     changes: Mapping[str, str],
 ) -> dict[str, str]:
@@ -73,37 +73,37 @@ def apply_changes(
     Raises ValueError with the official text. Source: AttributeUtil.alterCurrentAttributes, 5.4.0.
     """
     result = dict(current or {})
-    seen: set[str] = set()
+    changed_keys: set[str] = set()
     for marked, value in changes.items():
         key = marked[1:]
-        _check_key(key, seen)
+        _check_key(key, changed_keys)
         if marked.startswith("+"):
-            _check_changeable(known, key, creating=current is None)
-            known[key].check_value(value)
+            _check_changeable(rules, key, creating=current is None)
+            rules[key].check_value(value)
             result[key] = value
             continue
-        _check_removal(known, current, marked)
+        _check_removal(rules, current, marked)
         del result[key]
     return result
 
 
-def _check_key(key: str, seen: set[str]) -> None:
+def _check_key(key: str, changed_keys: set[str]) -> None:
     if not key or "+" in key or "-" in key:
         raise ValueError("kv string format wrong.")
-    if key in seen:
+    if key in changed_keys:
         raise ValueError(f"alter duplication key. key: {key}")
-    seen.add(key)
+    changed_keys.add(key)
 
 
-def _check_changeable(known: Mapping[str, AttributeRule], key: str, *, creating: bool) -> None:
-    if key not in known:
+def _check_changeable(rules: Mapping[str, AttributeRule], key: str, *, creating: bool) -> None:
+    if key not in rules:
         raise ValueError(f"unsupported key: {key}")
-    if not creating and not known[key].changeable:
+    if not creating and not rules[key].changeable:
         raise ValueError(f"attempt to update an unchangeable attribute. key: {key}")
 
 
 def _check_removal(
-    known: Mapping[str, AttributeRule], current: Mapping[str, str] | None, marked: str
+    rules: Mapping[str, AttributeRule], current: Mapping[str, str] | None, marked: str
 ) -> None:
     key = marked[1:]
     if current is None:
@@ -112,4 +112,4 @@ def _check_removal(
         raise ValueError(f"wrong format key: {key}")
     if key not in current:
         raise ValueError(f"attempt to delete a nonexistent key: {key}")
-    _check_changeable(known, key, creating=False)
+    _check_changeable(rules, key, creating=False)

@@ -54,8 +54,8 @@ def encode_member(key: JsonBody, value: JsonBody) -> bytes:
 def fill_empty(body: JsonBody, member: str, parts: Iterable[bytes]) -> bytes:
     """Return the JSON of a body with these parts in place of the content of its empty map or list ``member``."""
     name = f'"{member}":'.encode()
-    before, found, after = body.to_json().partition(name)
-    assert found, f"the body has no {member}"
+    before, name_in_body, after = body.to_json().partition(name)
+    assert name_in_body, f"the body has no {member}"
     assert after[:2] in (b"{}", b"[]"), f"{member} is not empty"
     members = list(parts)
     if not members:

@@ -73,16 +73,16 @@ def check_may_commit(group: str, topic: str) -> None:
         raise RequestError(ResponseCode.NO_PERMISSION, remark)
 
 
-def check_topic_name(topic: str | None, known: Container[str] = ()) -> None:
+def check_topic_name(topic: str | None, existing: Container[str] = ()) -> None:
     """Raise RequestError INVALID_PARAMETER for an invalid topic name, unless a known topic has it all the same."""
-    fault = None if topic in known else topic_name_error(topic)
+    fault = None if topic in existing else topic_name_error(topic)
     if fault is not None:
         raise RequestError(ResponseCode.INVALID_PARAMETER, fault)
 
 
-def check_group_name(group: str | None, known: Container[str] = ()) -> None:
+def check_group_name(group: str | None, existing: Container[str] = ()) -> None:
     """Raise RequestError INVALID_PARAMETER for an invalid group name, unless a known group has it all the same."""
-    fault = None if group in known else group_name_error(group)
+    fault = None if group in existing else group_name_error(group)
     if fault is not None:
         raise RequestError(ResponseCode.INVALID_PARAMETER, fault)
 

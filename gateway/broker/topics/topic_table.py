@@ -269,11 +269,11 @@ class TopicTable(SettingsTable):
         configs = list(changes)
         for config in configs:
             self._check_queues(config)
-            known = self.table.get(config.topic_name)
+            previous = self.table.get(config.topic_name)
             if "+reserve.time" in config.attributes:
                 raise ValueError("Update topic reserveTime not supported")
-            present = None if known is None else known.attributes
-            config.attributes = apply_changes(TOPIC_ATTRIBUTES, present, config.attributes)
+            attributes = None if previous is None else previous.attributes
+            config.attributes = apply_changes(TOPIC_ATTRIBUTES, attributes, config.attributes)
         self._store_configs(configs)
 
     def _check_queues(self, config: TopicConfig) -> None:

@@ -122,8 +122,8 @@ class LongPolls:
         """Hold a pull of a queue, of which it has read all messages. Raises RequestError as `hold` does."""
         pulls = self._queues.get(queue)
         if pulls is None:
-            seen = self._queue_tags.max_offset(*queue)
-            pulls = self._queues[queue] = QueuePulls(seen, partial(self._queues.pop, queue))
+            seen_until = self._queue_tags.max_offset(*queue)
+            pulls = self._queues[queue] = QueuePulls(seen_until, partial(self._queues.pop, queue))
         self.hold(pull, pulls, timeout_ms)
 
     def hold(self, request: WaitingRequest, waiting_list: WaitingList, timeout_ms: int) -> None:
@@ -258,8 +258,8 @@ class LongPolls:
 
         Return None when the queue became shorter.
         """
-        start, pulls.seen = pulls.seen, self._queue_tags.max_offset(*queue)
-        return start if start <= pulls.seen else None
+        start, pulls.seen_until = pulls.seen_until, self._queue_tags.max_offset(*queue)
+        return start if start <= pulls.seen_until else None
 
     def _run_slice(self) -> bool:
         """Run steps for the time of a slice; return True when work is left. Does nothing within a slice."""
@@ -267,7 +267,7 @@ class LongPolls:
             return True
         self._in_slice = True
         try:
-            left, end_s, monotonic = (
+            steps_left, end_s, monotonic = (
                 MAX_SLICE_STEPS,
                 self._clock.monotonic() + MAX_SLICE_S,
                 self._clock.monotonic,
@@ -281,8 +281,8 @@ class LongPolls:
                     if not self._run_step(job):
                         self._job_keys.discard(job.key)
                         break
-                    left -= 1
-                    if not left or monotonic() >= end_s:
+                    steps_left -= 1
+                    if not steps_left or monotonic() >= end_s:
                         self._jobs.append(job)
                         return True
                 else:
@@ -331,8 +331,8 @@ class LongPolls:
     def _concerned(self, queue: QueueKey, pulls: QueuePulls, start: int | None) -> Iterator[WaitingPull]:
         """Return the pulls that the messages from ``start`` on concern: all if that is not known, or too many came."""
         codes = None
-        if start is not None and pulls.has_indexed and pulls.seen - start <= MAX_CODES_READ:
-            codes = self._queue_tags.read_tags_codes(*queue, start, pulls.seen)
+        if start is not None and pulls.has_indexed and pulls.seen_until - start <= MAX_CODES_READ:
+            codes = self._queue_tags.read_tags_codes(*queue, start, pulls.seen_until)
         return pulls.everyone() if codes is None else pulls.concerned(codes)
 
     def _pull_steps(self, pulls: Iterator[WaitingPull], start: int) -> Steps:

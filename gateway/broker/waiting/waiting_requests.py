@@ -111,15 +111,15 @@ class WaitingPull(WaitingRequest):
 
 
 class QueuePulls:
-    """The waiting pulls of one queue. For none of them is there a message before queue offset ``seen``.
+    """The waiting pulls of one queue. For none of them is there a message before queue offset ``seen_until``.
 
     ``forget`` is called when the last one is removed. The index is made when there are more than `FEW_PULLS`.
     """
 
-    __slots__ = ("_by_code", "_forget", "_pulls", "_unindexed", "seen")
+    __slots__ = ("_by_code", "_forget", "_pulls", "_unindexed", "seen_until")
 
-    def __init__(self, seen: int, forget: Callable[[], object]) -> None:
-        self.seen = seen
+    def __init__(self, seen_until: int, forget: Callable[[], object]) -> None:
+        self.seen_until = seen_until
         self._forget = forget
         self._pulls: dict[WaitingPull, None] = {}
         self._unindexed: dict[WaitingPull, None] = {}
@@ -136,8 +136,8 @@ class QueuePulls:
             self._index(pull, self._by_code)
         elif len(self._pulls) > FEW_PULLS:
             self._by_code = {}
-            for each in self._pulls:
-                self._index(each, self._by_code)
+            for indexed_pull in self._pulls:
+                self._index(indexed_pull, self._by_code)
 
     def _index(self, pull: WaitingPull, by_code: dict[int, dict[WaitingPull, None]]) -> None:
         codes = _indexed_codes(pull)

@@ -39,7 +39,7 @@ def collected(world):
 
 def send(world, topic, queue_id=0, size=10):
     world.put(topic, queue_id)
-    world.broker.stats.put[topic].count_message(size)
+    world.broker.stats.stored[topic].count_message(size)
 
 
 def test_all_series_name_cluster_and_broker(world):
@@ -56,7 +56,7 @@ def test_traffic_by_topic_and_group(world):
     send(world, "t", size=100)
     send(world, "t", 1, size=50)
     world.broker.stats.dead_letters["g", "t"].count_messages(2, 0)
-    world.broker.stats.got["g", "t"].count_messages(1, 100)
+    world.broker.stats.delivered["g", "t"].count_messages(1, 100)
     found = collected(world)
     assert found["rocketmq_messages_in_total"]["t",] == 2
     assert found["rocketmq_throughput_in_total"]["t",] == 150
@@ -68,7 +68,7 @@ def test_traffic_by_topic_and_group(world):
 def test_sizes_by_topic_and_type_of_message(world):
     for size in (100, 5_000):
         send(world, "t", size=size)
-    world.broker.stats.put["t"].count_fifo(2_000)
+    world.broker.stats.stored["t"].count_fifo(2_000)
     samples = [each for each in broker_metrics("p", world.broker) if isinstance(each, Distribution)]
     found = {
         (each.labels["topic"], each.labels["message_type"], each.labels["is_system"]): each.histogram
@@ -86,7 +86,7 @@ def test_sizes_by_topic_and_type_of_message(world):
 
 def test_messages_are_counted_by_type(world):
     send(world, "t", size=100)
-    world.broker.stats.put["t"].count_request(MessageType.DELAY, 50, 2)
+    world.broker.stats.stored["t"].count_request(MessageType.DELAY, 50, 2)
     found = {
         (each.name, each.labels["message_type"]): each.value
         for each in broker_metrics("p", world.broker)
@@ -170,7 +170,7 @@ def test_topics_and_groups_beyond_the_limit_are_summed(world):
         topic = f"many-{number}"
         world.topic(topic, 1)
         send(world, topic, size=10)
-        world.broker.stats.got["g", topic].count_messages(1, 10)
+        world.broker.stats.delivered["g", topic].count_messages(1, 10)
         world.broker.offsets.commit_offset("g", topic, 0, 0)
     found = collected(world)
     assert found["rocketmq_messages_in_total"] == {("many-0",): 1, ("many-1",): 1, ("other",): 3}
@@ -186,7 +186,7 @@ def test_topics_and_groups_beyond_the_limit_are_summed(world):
 def test_a_long_collection_lets_other_tasks_run(world):
     stats = BrokerStats()
     for number in range(1_000):
-        stats.put[f"t-{number}"].count_message(1)
+        stats.stored[f"t-{number}"].count_message(1)
     world.broker.stats = stats
     pauses = sum(each is None for each in broker_metrics("broker-a", world.broker))
     assert pauses >= 7

@@ -37,8 +37,8 @@ async def shown():
     broker.groups.find_or_create("g")
     broker.offsets.commit_offset("g", "t", 0, 0)
     for kind in MessageType:
-        stats.put["t"].count_request(kind, 100)
-    stats.got["g", "t"].count_messages(1, 100)
+        stats.stored["t"].count_request(kind, 100)
+    stats.delivered["g", "t"].count_messages(1, 100)
     for by_group in (stats.dead_letters, stats.revived):
         by_group["g", "t"].count_messages(1, 0)
     for by_topic in (stats.committed, stats.rolled_back, stats.timers_scheduled, stats.timers_delivered):

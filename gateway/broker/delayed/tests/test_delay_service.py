@@ -103,7 +103,7 @@ def test_a_delayed_message_waits_and_is_delivered_to_the_millisecond(world):
     world.clock.ms = due
     assert world.delay.deliver_due(due) == 1
     (got,) = world.read()
-    ((kind, counted),) = world.stats.put["orders"].by_type()
+    ((kind, counted),) = world.stats.stored["orders"].by_type()
     stored_bytes = len(world.store.read("orders", 3, 0, 1).chunks[0])
     assert (kind.value, counted.messages, counted.bytes) == ("delay", 1, stored_bytes)
     assert (got.body, got.tags, got.unique_key, got.queue_id) == (b"hello", "A", "U1", 3)

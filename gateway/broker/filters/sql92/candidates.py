@@ -48,14 +48,14 @@ def compile_candidates(node: Node) -> Candidates | None:
 
     None when only a test can tell.
     """
-    found = _searches_of_node(node)
-    if found is None:
+    searches = _searches_of_node(node)
+    if searches is None:
         return None
     # Only the chosen searches are compiled: a pattern takes as long as a hundred other nodes.
-    searches = [_compile_search(search) for search in found]
-    if len(searches) == 1:
-        return searches[0]
-    return lambda stored: sorted(position for search in searches for position in search(stored))
+    compiled = [_compile_search(search) for search in searches]
+    if len(compiled) == 1:
+        return compiled[0]
+    return lambda stored: sorted(position for find in compiled for position in find(stored))
 
 
 def _compile_search(search: _Search) -> Candidates:
@@ -125,7 +125,7 @@ def _search_number(name: str, sign: str, number: int) -> Candidates:
     )
 
     def find(stored: bytes) -> list[int]:
-        return [found.start() for found in pattern.finditer(stored)]
+        return [match.start() for match in pattern.finditer(stored)]
 
     return find
 
@@ -158,11 +158,11 @@ def _at_least_pattern(number: int) -> str | None:
     return "|".join([longer, digits, *_same_length_patterns(digits, lambda digit: (digit + 1, 9))])
 
 
-def _same_length_patterns(digits: str, others: Callable[[int], tuple[int, int]]) -> list[str]:
+def _same_length_patterns(digits: str, digit_range: Callable[[int], tuple[int, int]]) -> list[str]:
     """Return patterns for numbers that share the first digits and then have another digit of a range."""
-    found = []
+    patterns = []
     for index, digit in enumerate(digits):
-        first, last = others(ord(digit) - ord("0"))
+        first, last = digit_range(ord(digit) - ord("0"))
         if first <= last:
-            found.append(f"{digits[:index]}[{first}-{last}][0-9]{{{len(digits) - index - 1}}}")
-    return found
+            patterns.append(f"{digits[:index]}[{first}-{last}][0-9]{{{len(digits) - index - 1}}}")
+    return patterns

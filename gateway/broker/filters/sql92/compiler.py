@@ -271,8 +271,8 @@ class _Compiler:
 
 def _compile_text_reader(read: ReadProperty) -> Evaluate:
     def evaluate(properties: Any) -> str | None:
-        found = read(properties)
-        return None if found is None else str(found, "utf-8", "replace")
+        value = read(properties)
+        return None if value is None else str(value, "utf-8", "replace")
 
     return evaluate
 
@@ -282,13 +282,13 @@ def _compile_all(terms: list[Truth]) -> Truth:
         return _compile_both(*terms)
 
     def evaluate(properties: Any) -> bool | None:
-        known = True
+        all_known = True
         for term in terms:
             value = term(properties)
             if value is False:
                 return False
-            known = known and value is not None
-        return True if known else None
+            all_known = all_known and value is not None
+        return True if all_known else None
 
     return evaluate
 
@@ -306,13 +306,13 @@ def _compile_both(left: Truth, right: Truth) -> Truth:
 
 def _compile_any(terms: list[Truth]) -> Truth:
     def evaluate(properties: Any) -> bool | None:
-        known = True
+        all_known = True
         for term in terms:
             value = term(properties)
             if value:
                 return True
-            known = known and value is not None
-        return False if known else None
+            all_known = all_known and value is not None
+        return False if all_known else None
 
     return evaluate
 
@@ -326,7 +326,7 @@ def _compile_not(operand: Truth) -> Truth:
 
 
 def _compile_text_test(node: TextTest, operand: Evaluate) -> Truth:
-    search, wanted = node.search, not node.negated
+    search, expected = node.search, not node.negated
     if not search:
         return lambda _: False
     test: Callable[[str], bool] = {
@@ -337,7 +337,7 @@ def _compile_text_test(node: TextTest, operand: Evaluate) -> Truth:
 
     def evaluate(properties: Any) -> bool | None:
         value = operand(properties)
-        return isinstance(value, str) and test(value) is wanted
+        return isinstance(value, str) and test(value) is expected
 
     return evaluate
 
@@ -357,12 +357,12 @@ def _compile_equal_text(read: ReadProperty, text: str) -> Truth:
 
 def _compile_equal_values(left: Evaluate, right: Evaluate) -> Truth:
     def evaluate(properties: Any) -> bool | None:
-        one, other = left(properties), right(properties)
-        if one is None:
-            return True if other is None else None
-        if isinstance(one, str) and isinstance(other, str):
-            return one == other
-        return other is not None and compare_values(one, other) == 0
+        left_value, right_value = left(properties), right(properties)
+        if left_value is None:
+            return True if right_value is None else None
+        if isinstance(left_value, str) and isinstance(right_value, str):
+            return left_value == right_value
+        return right_value is not None and compare_values(left_value, right_value) == 0
 
     return evaluate
 
@@ -406,14 +406,14 @@ def _compile_ordered_double(read: ReadProperty, number: float, holds: Callable[[
 
 def _compile_ordered_values(left: Evaluate, right: Evaluate, holds: Callable[[int, int], bool]) -> Truth:
     def evaluate(properties: Any) -> bool | None:
-        one = left(properties)
-        if one is None:
+        left_value = left(properties)
+        if left_value is None:
             return None
-        other = right(properties)
-        if other is None:
+        right_value = right(properties)
+        if right_value is None:
             return None
-        if isinstance(one, str) and isinstance(other, str):
-            return holds(compare_numbers(parse_double(one), parse_double(other)), 0)
-        return holds(compare_values(one, other), 0)
+        if isinstance(left_value, str) and isinstance(right_value, str):
+            return holds(compare_numbers(parse_double(left_value), parse_double(right_value)), 0)
+        return holds(compare_values(left_value, right_value), 0)
 
     return evaluate

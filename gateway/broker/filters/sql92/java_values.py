@@ -57,15 +57,15 @@ def parse_double(text: str) -> float:
     trimmed = text.strip(_BLANKS)
     if len(trimmed) > MAX_NUMBER_CHARS:
         raise _number_format_error(f'For input string: "{quoted(trimmed)}"')
-    found = _decimal(trimmed)
-    if found is not None:
-        return float(found[1])
-    found = _hexadecimal(trimmed)
-    if found is None:
+    decimal = _decimal(trimmed)
+    if decimal is not None:
+        return float(decimal[1])
+    hexadecimal = _hexadecimal(trimmed)
+    if hexadecimal is None:
         reason = f'For input string: "{trimmed}"' if trimmed else "empty String"
         raise _number_format_error(reason)
     try:
-        return float.fromhex(found[1])
+        return float.fromhex(hexadecimal[1])
     except OverflowError:
         return math.copysign(math.inf, -1.0 if trimmed[0] == "-" else 1.0)
 
@@ -108,8 +108,11 @@ def compare_values(left: str | bool | Number, right: str | bool | Number) -> int
 
 def _compare_text(left: str, right: str | bool | Number) -> int:
     if isinstance(right, str):
-        one, other = left.encode("utf-16-be", "surrogatepass"), right.encode("utf-16-be", "surrogatepass")
-        return (one > other) - (one < other)
+        left_units, right_units = (
+            left.encode("utf-16-be", "surrogatepass"),
+            right.encode("utf-16-be", "surrogatepass"),
+        )
+        return (left_units > right_units) - (left_units < right_units)
     if isinstance(right, bool):
         return parse_boolean(left) - right
     return compare_numbers(parse_as_type_of(right, left), right)

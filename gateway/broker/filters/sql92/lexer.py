@@ -61,18 +61,18 @@ class Tokens:
 
     def __init__(self, text: str) -> None:
         self._text = text if text.isascii() else _code_units(text)
-        self._known: list[Token] = []
+        self._tokens: list[Token] = []
         self._next = 0
 
     def __getitem__(self, number: int) -> Token:
         """Return a token. Raise SqlError when the text up to it has something that is not a token, or too many."""
-        known = self._known
-        while number >= len(known):
+        tokens = self._tokens
+        while number >= len(tokens):
             token = self._read_token()
-            if len(known) >= MAX_TOKENS and token.kind != EOF:
+            if len(tokens) >= MAX_TOKENS and token.kind != EOF:
                 raise too_long(f"more than {MAX_TOKENS} words, numbers, texts and signs")
-            known.append(token)
-        return known[number]
+            tokens.append(token)
+        return tokens[number]
 
     def skip_listed_texts(self, number: int) -> list[str]:
         """Skip all texts before token ``number`` that a comma follows, and return their values.
@@ -80,10 +80,10 @@ class Tokens:
         They get no numbers. Nothing is skipped if that token was read before.
         """
         values: list[str] = []
-        if number == len(self._known):
-            while found := _TEXT_AND_COMMA.match(self._text, self._next):
-                values.append(_unquote(found[1]))
-                self._next = found.end()
+        if number == len(self._tokens):
+            while listed_text := _TEXT_AND_COMMA.match(self._text, self._next):
+                values.append(_unquote(listed_text[1]))
+                self._next = listed_text.end()
         return values
 
     def line_and_column(self, number: int) -> tuple[int, int]:
@@ -96,12 +96,12 @@ class Tokens:
         start = self._next if skipped is None else skipped.end()
         if start == len(text):
             return Token(EOF, "", start - 1)
-        found = _TOKEN.match(text, start)
-        if found is None:
+        match = _TOKEN.match(text, start)
+        if match is None:
             raise _no_token_error(text, start)
-        self._next = found.end()
-        word = found.group()
-        return Token(_token_kind(found.lastgroup or "", word), word, start)
+        self._next = match.end()
+        word = match.group()
+        return Token(_token_kind(match.lastgroup or "", word), word, start)
 
 
 def _token_kind(group: str, word: str) -> int:

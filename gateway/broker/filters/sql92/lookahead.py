@@ -81,7 +81,7 @@ class Lookahead:
     def __init__(self, tokens: Tokens) -> None:
         self._tokens = tokens
         self._looks: dict[int, list[_LookedAhead]] = {}
-        self._position = self._furthest = self._left = self._depth = 0
+        self._position = self._furthest = self._tokens_left = self._depth = 0
         self._agreed_end = 0
         self._expected: _ExpectedTokens | None = None
 
@@ -93,7 +93,9 @@ class Lookahead:
         except _Agreed:
             return True
         finally:
-            self._record_look(LOOKAHEAD_RULES.index(rule), _LookedAhead(at, at + limit - self._left, limit))
+            self._record_look(
+                LOOKAHEAD_RULES.index(rule), _LookedAhead(at, at + limit - self._tokens_left, limit)
+            )
 
     def agrees_with_plus(self, at: int) -> bool:
         """Tell whether a plus sign with its whole operand comes next.
@@ -109,16 +111,16 @@ class Lookahead:
         return agrees
 
     def _record_look(self, number: int, look: _LookedAhead) -> None:
-        kept = self._looks.setdefault(number, [])
-        for place, old in enumerate(kept):
+        looks = self._looks.setdefault(number, [])
+        for index, old in enumerate(looks):
             if old.reach <= look.at:
-                kept[place] = look
+                looks[index] = look
                 return
-        kept.append(look)
+        looks.append(look)
 
     def _start_at(self, at: int, limit: int) -> None:
         self._position = self._furthest = at
-        self._left = limit
+        self._tokens_left = limit
         self._depth = 0
 
     def _match_rule(self, rule: Rule) -> bool:
@@ -159,20 +161,20 @@ class Lookahead:
 
     def _match_token(self, kind: int) -> bool:
         if self._position == self._furthest:
-            self._left -= 1
+            self._tokens_left -= 1
             self._furthest += 1
         self._position += 1
         if self._expected is not None:
             self._expected.note_expected(kind, self._position)
         if self._tokens[self._position - 1].kind != kind:
             return False
-        if self._left == 0 and self._position == self._furthest:
+        if self._tokens_left == 0 and self._position == self._furthest:
             raise _Agreed
         return True
 
     def unexpected_token(self, at: int, expected: set[int]) -> SqlError:
         """Return the error for a wrong token ``at``, instead of which ``expected`` or a lookahead's tokens were due."""
-        hopes = self._expected = _ExpectedTokens(at, sorted(expected))
+        expected_tokens = self._expected = _ExpectedTokens(at, sorted(expected))
         for number, rule in enumerate(LOOKAHEAD_RULES):
             try:
                 for look in self._looks.get(number, ()):
@@ -181,33 +183,33 @@ class Lookahead:
                         self._match_rule(rule)
             except _Agreed:
                 continue
-        hopes.end_sequence()
-        return syntax_error(_format_remark(self._tokens, at, hopes.found))
+        expected_tokens.end_sequence()
+        return syntax_error(_format_remark(self._tokens, at, expected_tokens.sequences))
 
 
 class _ExpectedTokens:
     """Collects the sequences of tokens from `at` on that would have been accepted."""
 
     def __init__(self, at: int, expected: list[int]) -> None:
-        self.found: list[tuple[int, ...]] = [(kind,) for kind in expected]
+        self.sequences: list[tuple[int, ...]] = [(kind,) for kind in expected]
         self._at = at
         self._kinds = [t.EOF] * _MAX_EXPECTED
         self._count = 0
 
     def note_expected(self, kind: int, position: int) -> None:
         """Record that `kind` was expected as the token before `position`."""
-        place = position - self._at
-        if not 0 <= place < _MAX_EXPECTED:
+        index = position - self._at
+        if not 0 <= index < _MAX_EXPECTED:
             return
-        if place == self._count + 1:
-            self._count = place
+        if index == self._count + 1:
+            self._count = index
         elif not self._count:
             return
         else:
             self.end_sequence()
-            self._count = place or self._count
-        if place:
-            self._kinds[place - 1] = kind
+            self._count = index or self._count
+        if index:
+            self._kinds[index - 1] = kind
 
     def end_sequence(self) -> None:
         """Store the current sequence unless it is known.
@@ -215,10 +217,10 @@ class _ExpectedTokens:
         An oddity of JavaCC: a sequence is also dropped when its length differs from that of the last one stored.
         """
         sequence = tuple(self._kinds[: self._count])
-        if not sequence or sequence in self.found:
+        if not sequence or sequence in self.sequences:
             return
-        if not self.found or len(self.found[-1]) == len(sequence):
-            self.found.append(sequence)
+        if not self.sequences or len(self.sequences[-1]) == len(sequence):
+            self.sequences.append(sequence)
 
 
 def _format_remark(tokens: Tokens, at: int, expected: list[tuple[int, ...]]) -> str:

@@ -93,14 +93,14 @@ class Selector:
 
     def _test_cached(self, properties: bytes) -> bool:
         """Return the test's answer, from the cache when properties had the same values before."""
-        known = self._answers
-        if known.is_useless:
+        answers = self._answers
+        if answers.is_useless:
             return self._test(properties)
         key = self._values(properties)
-        answer = known.get(key)
+        answer = answers.get(key)
         if answer is None:
-            return known.remember(key, self._test(properties))
-        known.hits += 1
+            return answers.remember(key, self._test(properties))
+        answers.hits += 1
         return answer
 
     def estimate_scan_count(self, max_matches: int) -> int:
@@ -114,13 +114,13 @@ class Selector:
         Raises IndexError, ValueError or struct.error when the bytes are not messages.
         """
         if self._candidates is not None and _DENSE_FACTOR * self._matched <= self._looked_at:
-            found = self._select_candidates(self._candidates(stored), stored, ends, max_matches)
+            selected = self._select_candidates(self._candidates(stored), stored, ends, max_matches)
         elif self._property_prefix and not self._tail_answers.is_useless:
-            found = self._select_by_tail(stored, ends, max_matches)
+            selected = self._select_by_tail(stored, ends, max_matches)
         else:
-            found = self._select_each(stored, ends, max_matches)
-        self._count_matches(len(ends) if len(found) < max_matches else found[-1] + 1, len(found))
-        return found
+            selected = self._select_each(stored, ends, max_matches)
+        self._count_matches(len(ends) if len(selected) < max_matches else selected[-1] + 1, len(selected))
+        return selected
 
     def _count_matches(self, looked_at: int, matched: int) -> None:
         self._looked_at += looked_at
@@ -132,28 +132,28 @@ class Selector:
     def _select_candidates(
         self, positions: Sequence[int], stored: bytes, ends: Sequence[int], max_matches: int
     ) -> list[int]:
-        found: list[int] = []
+        selected: list[int] = []
         end, number = 0, -1
         for position in positions:
             if position >= end:
                 number = bisect_right(ends, position, number + 1)
                 start, end = ends[number - 1] if number else 0, ends[number]
                 if self._test_cached(separated_properties(stored[start:end])):
-                    found.append(number)
-                    if len(found) == max_matches:
+                    selected.append(number)
+                    if len(selected) == max_matches:
                         break
-        return found
+        return selected
 
     def _select_each(self, stored: bytes, ends: Sequence[int], max_matches: int) -> list[int]:
-        found: list[int] = []
+        selected: list[int] = []
         start = 0
         for number, end in enumerate(ends):
             if self._test_cached(separated_properties(stored[start:end])):
-                found.append(number)
-                if len(found) == max_matches:
+                selected.append(number)
+                if len(selected) == max_matches:
                     break
             start = end
-        return found
+        return selected
 
     def _select_by_tail(self, stored: bytes, ends: Sequence[int], max_matches: int) -> list[int]:
         """Select by an expression of one property, with answers cached by the bytes of a message from that property on.
@@ -163,25 +163,25 @@ class Selector:
         with it a zero byte.
         """
         sought, tails = self._property_prefix, self._tail_answers
-        found: list[int] = []
-        start, others, width = 0, 0, len(sought)
+        selected: list[int] = []
+        start, uncached_count, width = 0, 0, len(sought)
         rfind, get = stored.rfind, tails.get
         for number, end in enumerate(ends):
             at = rfind(sought, end - _MAX_REMEMBERED_BYTES, end)
             tail = stored[at:end] if at >= start else b""
             answer = get(tail)
             if answer is None:
-                others += 1
+                uncached_count += 1
                 answer = self._test_cached(separated_properties(stored[start:end]))
                 if tail[width : width + 1] not in (b"", SEPARATOR) and 0 not in tail:
                     tails.remember(tail, answer)
             if answer:
-                found.append(number)
-                if len(found) == max_matches:
+                selected.append(number)
+                if len(selected) == max_matches:
                     break
             start = end
-        tails.hits += len(ends) - others
-        return found
+        tails.hits += len(ends) - uncached_count
+        return selected
 
 
 def _values_reader(names: Sequence[str]) -> Callable[[bytes], Key]:

@@ -60,12 +60,12 @@ def property_reader(name: str) -> ReadProperty:
 
 def split_stored_properties(properties: bytes) -> dict[bytes, bytes]:
     """Return the properties by name; the last of a name that has a value counts."""
-    found = {}
+    values = {}
     for pair in properties.split(SEPARATOR):
         name, _, value = pair.partition(_NAME_END)
         if value:
-            found[name] = value
-    return found
+            values[name] = value
+    return values
 
 
 def split_property_reader(name: str) -> ReadProperty:

@@ -70,8 +70,8 @@ def test_statistics_for_mqadmin(world):
     world.topic("t")
     world.put("t", body=b"x" * 2000)
     world.put("t", properties={"DELAY": "2"})
-    world.broker.stats.put["t"].count_request(MessageType.NORMAL, 300, 2)
-    world.broker.stats.got["g", "t"].count_messages(1, 150)
+    world.broker.stats.stored["t"].count_request(MessageType.NORMAL, 300, 2)
+    world.broker.stats.delivered["g", "t"].count_messages(1, 150)
     world.clock.pass_ms(90_061_000)
     table = world.ask(GetBrokerRuntimeInfo()).data.table
     assert table["brokerVersionDesc"] == "V5_4_0"
@@ -93,8 +93,8 @@ def test_statistics_of_an_empty_broker(world):
 
 
 def test_statistics_by_topic_and_group(world):
-    world.broker.stats.put["t"].count_request(MessageType.NORMAL, 300, 3)
-    world.broker.stats.got["g", "t"].count_messages(2, 200)
+    world.broker.stats.stored["t"].count_request(MessageType.NORMAL, 300, 3)
+    world.broker.stats.delivered["g", "t"].count_messages(2, 200)
     world.clock.pass_ms(10_000)
 
     def minute(name, key):
@@ -135,8 +135,8 @@ def test_statistics_of_the_whole_broker_and_of_messages_sent_back(world):
     for name, key in (("BROKER_ACK_NUMS", cluster), ("SNDBCK_PUT_NUMS", "t@g")):
         with pytest.raises(RequestError, match="not exist"):
             minute(name, key)
-    world.broker.stats.put["t"].count_request(MessageType.NORMAL, 300, 3)
-    world.broker.stats.put["u"].count_message(100)
+    world.broker.stats.stored["t"].count_request(MessageType.NORMAL, 300, 3)
+    world.broker.stats.stored["u"].count_message(100)
     world.broker.stats.acked.count_messages(2, 0)
     world.broker.stats.sent_back["g", "t"].count_messages(1, 0)
     world.clock.pass_ms(10_000)

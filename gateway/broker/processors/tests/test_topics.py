@@ -249,7 +249,7 @@ def test_others_have_their_turn_while_many_topics_are_created(world):
 
 def test_counters_go_with_their_topic(world):
     create(world, "t")
-    world.broker.stats.put["t"].count_message(10)
-    world.broker.stats.got["g", "t"].count_messages(1, 10)
+    world.broker.stats.stored["t"].count_message(10)
+    world.broker.stats.delivered["g", "t"].count_messages(1, 10)
     world.ask(DeleteTopicInBroker(topic="t"))
-    assert ("t" in world.broker.stats.put, ("g", "t") in world.broker.stats.got) == (False, False)
+    assert ("t" in world.broker.stats.stored, ("g", "t") in world.broker.stats.delivered) == (False, False)

@@ -55,7 +55,7 @@ async def test_messages_come_as_they_were_stored_with_all_offsets(cluster):
     assert (reply.next_begin_offset, reply.min_offset, reply.max_offset) == (5, 0, 5)
     assert (reply.code, reply.remark, reply.suggest_which_broker_id) == (0, "FOUND", 0)
     assert (reply.topic_sys_flag, reply.group_sys_flag) == (0, 0)
-    assert broker.stats.got["GID", "orders"].messages == 3
+    assert broker.stats.delivered["GID", "orders"].messages == 3
 
 
 @simulated

@@ -84,14 +84,14 @@ async def test_what_is_stored_is_what_was_sent(cluster):
     assert (reply.queue_id, reply.queue_offset, reply.transaction_id) == (2, 0, "U1")
     assert reply.msg_id == got.msg_id
     assert decode_message_id(reply.msg_id) == (*client.remote, got.physical_offset)
-    assert broker.stats.put["orders"].messages == 1
+    assert broker.stats.stored["orders"].messages == 1
 
 
 def counted(broker, topic):
     """Return messages, bytes and entries of the histogram of sizes, by the type of the messages of a topic."""
     return {
         kind.value: (stored.messages, stored.bytes, stored.sizes.count)
-        for kind, stored in broker.stats.put[topic].by_type()
+        for kind, stored in broker.stats.stored[topic].by_type()
     }
 
 
@@ -191,7 +191,7 @@ async def test_a_batch_is_stored_message_by_message(cluster, code):
     assert answer.ext["msgId"] == ",".join(each.msg_id for each in got)
     assert (answer.ext["queueOffset"], "transactionId" in answer.ext) == ("0", False)
     assert all(each.properties["CLUSTER"] == "DefaultCluster" for each in got)
-    assert broker.stats.put["orders"].messages == 3
+    assert broker.stats.stored["orders"].messages == 3
 
 
 @pytest.mark.parametrize(

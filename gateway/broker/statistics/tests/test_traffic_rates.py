@@ -12,7 +12,9 @@ class World:
 
     def run(self, seconds, put_per_second=0):
         for _ in range(seconds // 10):
-            self.stats.put["t"].count_request(MessageType.NORMAL, put_per_second * 1000, put_per_second * 10)
+            self.stats.stored["t"].count_request(
+                MessageType.NORMAL, put_per_second * 1000, put_per_second * 10
+            )
             self.clock.pass_ms(10_000)
             self.rates.take_sample()
 
@@ -22,14 +24,14 @@ def test_rates_over_three_windows():
     world.run(540, 1)
     world.run(50, 10)
     world.run(10, 100)
-    ten, minute, ten_minutes = map(float, world.rates.put_text().split())
+    ten, minute, ten_minutes = map(float, world.rates.stored_text().split())
     assert (ten, minute) == (100.0, 25.0)
     assert round(ten_minutes, 2) == round((540 + 500 + 1000) / 600, 2)
-    assert world.rates.got_text() == "0.0000 0.0000 0.0000"
+    assert world.rates.delivered_text() == "0.0000 0.0000 0.0000"
 
 
 def test_before_the_first_sample_nothing_is_claimed():
-    assert World().rates.put_text() == "0.0000 0.0000 0.0000"
+    assert World().rates.stored_text() == "0.0000 0.0000 0.0000"
 
 
 def test_counts_reach_back_to_the_window_before():
