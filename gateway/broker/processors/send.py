@@ -1,7 +1,10 @@
 """Requests of producers, of consumers that return a message, and of responders that send a reply message.
 
-Sends themselves are the hot path: their handler gets the raw command, no typed header is built. A request of
-request-reply is an ordinary message; its reply (codes 324, 325) is pushed to the client that waits for it and stored.
+Sends themselves are the hot path: their handler gets the raw command, no typed header is built.
+
+In request-reply, requests are ordinary messages that name their client. The reply (codes 324, 325) is pushed through
+the connection by which that client is known as a producer, and stored as well unless `storeReplyMessageEnable` is
+false.
 """
 
 import logging
