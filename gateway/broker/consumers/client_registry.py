@@ -3,8 +3,8 @@
 Heartbeats are parsed in `processors/heartbeats.py`. Everything here belongs to a connection and goes with it: an entry
 that a heartbeat adds is removed when its connection closes, and a connection without heartbeats is closed.
 
-Members of a changed group are notified a moment later by a task, `ClientRegistry.run`: when 10,000 clients join one
-group, notifying all members at each of these changes would be fifty million notices.
+The task `ClientRegistry.run` notifies the members of a changed group a moment later, once for all changes of that
+moment. When 10,000 clients join one group, notifying all members at each change would take fifty million notices.
 """
 
 import logging
@@ -119,12 +119,14 @@ class ConsumerGroup:
         self.message_model = data.message_model
         self.consume_from_where = data.consume_from_where
         member = self.clients.setdefault(client.connection, client)
+        # A client keeps its id as long as its connection lives. One that does not is logged, and known by the new id.
         if member.client_id != client.client_id:
             extra = {"group": self.name, "before": member.client_id, "now": client.client_id}
             log.error("connection changed its client id", extra=extra)
             self.clients[client.connection] = client
             self.conflicts.forget(member)
             self.sorted_ids = None
+        # The member that is known stays when it sends another heartbeat, since its times and conflicts belong to it.
         if member is client:
             self.sorted_ids = None
         return member is client
@@ -146,6 +148,7 @@ class ConsumerGroup:
         subscriptions_by_topic = {subscription.topic: subscription for subscription in subscriptions}
         changed = False
         for topic, subscription in subscriptions_by_topic.items():
+            # Members send their subscriptions in any order: the version, the time of a member's last change, decides.
             previous = self.subscriptions.get(topic)
             changed = changed or previous is None
             if previous is None or subscription.sub_version > previous.sub_version:
@@ -250,7 +253,8 @@ class ClientRegistry:
         members = self.producers.get(group)
         if not members:
             return None
-        # The first one goes to the end; copying the list of members each time would take long for a large group.
+        # The dict is the rotation: the producer that is asked moves to its end. Copying the members into a list for
+        # each request would take long for a large group.
         connection = next(iter(members))
         members[connection] = chosen = members.pop(connection)
         return chosen
@@ -271,6 +275,7 @@ class ClientRegistry:
             self._memberships.setdefault(client.connection, Memberships()).producer_groups.add(group)
             self._member_count += 1
             log.info("producer online", extra={"group": group, "client": client.client_id})
+        # At each heartbeat: the entry may belong to an earlier connection of this client that is still open.
         self._producers_by_id[member.client_id] = member
         self._mark_seen(member)
 
@@ -287,12 +292,13 @@ class ClientRegistry:
             self._check_new_member(client, len(members.clients))
         if subscriptions:
             self._check_subscriptions(members, data)
+        # Nothing is changed before this line, so that a refused heartbeat leaves no trace, not even an empty group.
         self.consumers[data.group_name] = members
         changed = members.add_member(client, data)
         if changed:
             self._memberships.setdefault(client.connection, Memberships()).consumer_groups.add(members.name)
             self._member_count += 1
-        # Never reset: the flag only saves pulls a lookup.
+        # Never reset: the flag only saves pulls the look-up of their group while no group has ever broadcast.
         self.any_broadcasting = self.any_broadcasting or members.is_broadcasting
         if subscriptions:
             before = members.subscription_bytes
@@ -381,6 +387,8 @@ class ClientRegistry:
             del self._producers_by_id[client.client_id]
         own = self._memberships[connection]
         own.producer_groups.discard(group)
+        # The client may produce in other groups over this connection, and must still be found by its id. Another
+        # connection of the same client that has taken the entry keeps it.
         for other in own.producer_groups:
             self._producers_by_id.setdefault(client.client_id, self.producers[other][connection])
             break
@@ -415,6 +423,7 @@ class ClientRegistry:
         own = self._memberships.get(connection)
         if own is None:
             return
+        # Copied, because leaving a group takes it out of the connection's own sets.
         producers, consumers = list(own.producer_groups), list(own.consumer_groups)
         for group in producers:
             self.unregister_producer(group, connection)
@@ -436,11 +445,13 @@ class ClientRegistry:
         limit = self._clock.monotonic() - self._expiry_s
         looked_at = 0
         for connection, own in list(self._memberships.items()):
+            # A connection that closed since the list was made has no members any more.
             client = self._silent_member(connection, own, limit)
             if client is not None:
                 log.warning("client expired", extra={"client": client.client_id, "remote": client.address})
                 connection.close("no heartbeat")
                 self.drop_connection(connection)
+            # A slice is bounded by members: one client may be in thousands of groups.
             looked_at += 1 + len(own)
             if looked_at >= MEMBERS_PER_SLICE:
                 looked_at = 0
@@ -461,10 +472,12 @@ class ClientRegistry:
     async def run(self) -> None:
         """Notify the members of changed groups until cancelled."""
         while True:
+            # Cleared before the changes are taken: a group that changes meanwhile ends the wait below.
             self._group_changed.clear()
             sent = 0
             for sent in self.send_notices():  # noqa: B007 - the last number counts
                 await trio.lowlevel.checkpoint()
+            # After each round, so that changes of this time are one round, and a round of many notices a longer pause.
             await trio.sleep(NOTIFY_DELAY_S + sent * PAUSE_PER_NOTICE_S)
             await self._group_changed.wait(float("inf"))
 

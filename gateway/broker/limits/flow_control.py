@@ -146,6 +146,7 @@ class FlowControl:
         stalls = code in STALLED_BY_DISK
 
         def handle(connection: Connection, command: Command) -> bytes | None:
+            # Before the waiting time: while the disk stalls, sends are refused whether they waited or not.
             if stalls and self._commit.flushing_s > stall_s:
                 raise busy_refusal(f"[REJECTREQUEST]system busy, {START_TEXT}")
             waited_ms = floor(self.waited_s() * 1000)
@@ -159,6 +160,7 @@ class FlowControl:
         """Refuse sends when too many others wait for the disk, which they do with SYNC_FLUSH only. A guard."""
         if code not in SENDS or not self._commit.synchronous:
             return handler
+        # Read when the guard is applied; a changed setting applies the guards again.
         capacity = self._config.flow.send_queue_capacity
 
         def handle(connection: Connection, command: Command) -> bytes | None:
@@ -177,6 +179,7 @@ class FlowControl:
         quotas = self.quotas
 
         def handle(connection: Connection, command: Command) -> bytes | None:
+            # The field "b" is the topic in the short header of version 2 and of batches.
             topic = command.ext.get("topic" if command.code == SendMessage.code else "b", "")
             exhausted = quotas.describe_exhausted(SEND, topic)
             if exhausted is not None:
@@ -193,6 +196,8 @@ class FlowControl:
             return handler
 
         def handle(connection: Connection, command: Command) -> bytes | None:
+            # Pulls take their tokens in `PullHandler` and `PopHandler`, which know how much they answer with; here a
+            # request only waits for its turn.
             topic = command.ext.get("topic", "")
             wait_s = self.quotas.wait_s(PULL, topic)
             if wait_s > 0:
@@ -221,10 +226,12 @@ class FlowControl:
         self, handler: Handler, connection: Connection, command: Command, wait_s: float
     ) -> None:
         """Answer a pull when its quotas allow it; at the end of its hold, tell the client to pull again.
+
         Deviation: the official broker, which only knows such a limit for cold data, refuses push consumers
         (SYSTEM_BUSY), which then log an error and pause for 3 s. Source: PullMessageProcessor, 5.4.0.
         """
         end = trio.current_time() + _hold_s(command)
+        # Several pulls wait for the same tokens: whoever wakes up first takes them, the others wait again.
         while wait_s > 0 and trio.current_time() < end:
             await trio.sleep(min(wait_s, end - trio.current_time()))
             wait_s = self.quotas.wait_s(PULL, command.ext.get("topic", ""))
@@ -243,6 +250,7 @@ class FlowControl:
             "minOffset": str(self._store.min_offset(topic, queue_id)),
             "maxOffset": str(self._store.max_offset(topic, queue_id)),
         }
+        # No offset moves, so the client pulls the same messages again, at once, and waits here.
         code = ResponseCode.PULL_RETRY_IMMEDIATELY
         return encode_response(command.opaque, code, ext, b"", self._pull_remark(topic))
 
@@ -295,6 +303,7 @@ def _count_messages(command: Command) -> int:
     flag = command.ext.get("batch" if command.code == SendMessage.code else "m", "")
     if command.code != SendBatchMessage.code and flag.lower() != "true":
         return 1
+    # Only the lengths are followed. An entry is at least its head, so the loop ends whatever the lengths say.
     count, position, body = 0, 0, bytes(command.body)
     while position < len(body):
         position += max(ENTRY_HEAD.size, int.from_bytes(body[position : position + 4], "big"))

@@ -7,15 +7,16 @@ other client may notice them.
 
 1. `mark_grown` notes that a queue grew. `answer_marked`, which runs once after each batch of requests, turns each mark
    into a *job*: a generator that tries one waiting request per step, oldest first.
-2. Jobs run in slices of at most `MAX_SLICE_STEPS` steps and `MAX_SLICE_S`. The first slice runs at once, so that few
-   waiting requests are answered in the same step as ever; what is left is continued by `run` with other tasks' turns in
-   between. Jobs take turns within a slice, and new ones alternate with old ones, so that a queue with many waiting
-   requests delays no other queue's.
-3. Deadlines are kept to `TICK_MS`. Requests whose deadline has come are answered by a job as well.
+2. Jobs run in slices of at most `MAX_SLICE_STEPS` steps and `MAX_SLICE_S`. The first slice runs at once, so that a few
+   waiting requests are answered without a task switch. The task `run` continues with the rest, and other tasks have
+   their turns between two slices. Jobs take turns within a slice, and new jobs alternate with old ones, so that a queue
+   with many waiting requests delays no other queue.
+3. Deadlines are rounded up to `TICK_MS`, so that requests with nearly the same deadline share one entry of the heap.
+   A job answers the requests whose deadline has come.
 
 Which waiting pulls a new message concerns is decided in `waiting_requests.py`, which pops and notifications in
-`pop/waiting_pops.py`. Both are a `WaitingList`, which keeps its requests in order; this module knows when to answer
-them, not how.
+`pop/waiting_pops.py`. Both are a `WaitingList`, which keeps its requests in order. This module decides when a
+request is tried; the request itself knows how it is answered.
 
 Invariant: a request that is held is in its list, in a tick and in its connection's table, and leaves all three at once
 (`remove`). An exception of a step ends its job, not the others, and is logged.
@@ -100,7 +101,7 @@ class LongPolls:
         self._watchers: dict[str, dict[Watcher, None]] = {}
         self._by_connection: dict[Connection, dict[WaitingRequest, None]] = {}
         self._by_tick: dict[int, dict[WaitingRequest, None]] = {}
-        # Every tick of the table above, and some of which all requests have left.
+        # A heap of every tick in the table above. Ticks without requests stay in it until they are due or too many.
         self._ticks: list[int] = []
         self._count = 0
         # Work to start: queues that grew, and other jobs by their keys.
@@ -131,11 +132,13 @@ class LongPolls:
 
         Raises RequestError when the connection has too many outstanding requests; the request is released then.
         """
+        # Into the list before anything can fail: a list that has just been made for this request is dropped by its
+        # discard, and would stay for ever otherwise.
         waiting_list.add(request)
         try:
             request.connection.begin_request()
         except BaseException:
-            waiting_list.discard(request)  # A list that was made for this request is forgotten with it.
+            waiting_list.discard(request)
             request.release()
             raise
         request.waiting_list = waiting_list
@@ -149,11 +152,14 @@ class LongPolls:
             requests = self._by_tick[tick] = {}
             self._add_tick(tick)
         requests[request] = None
+        # `run` sleeps until the earliest deadline it knew; this one comes before that.
         if tick < self._sleeping_until:
             self._work_left.set()
 
     def _add_tick(self, tick: int) -> None:
         heappush(self._ticks, tick)
+        # Clients that poll with long timeouts and are answered early leave a stale tick each: without this, the heap
+        # would grow until those deadlines come.
         if len(self._ticks) > 2 * len(self._by_tick) + _MAX_STALE_TICKS:
             self._ticks = list(self._by_tick)
             heapify(self._ticks)
@@ -218,8 +224,10 @@ class LongPolls:
 
     def answer_marked(self) -> None:
         """Answer the requests of marked queues that now find messages, or begin to: `run` continues."""
+        # Within a slice there is nothing to do: it looks at the marks before each turn.
         if not (self._grown or self._marked or self._jobs) or self._in_slice:
             return
+        # The short cut only if no job waits for its turn: it would overtake the requests of those jobs.
         if self._grown and not self._jobs:
             self._answer_few()
         if (self._grown or self._marked or self._jobs or self._new_jobs) and self._run_slice():
@@ -240,10 +248,12 @@ class LongPolls:
                     return
                 del self._grown[queue]
                 start = self._advance(queue, pulls) or 0
+                # No look at tags: four tries cost less than reading the tags of the new messages.
                 for pull in pulls.everyone():
                     if self._try_pull(pull, start):
+                        # Its filter has more messages to look at than one step may: it goes on in slices.
                         self._start_job(pull, self._pull_steps(iter((pull,)), start))
-                if self._grown:  # Usually there is one queue, and no look at the clock.
+                if self._grown:  # Usually one queue grew, and no look at the clock is needed.
                     now_s = self._clock.monotonic()
                     end_s = end_s or now_s + MAX_SLICE_S
                     if now_s >= end_s:
@@ -267,13 +277,13 @@ class LongPolls:
             return True
         self._in_slice = True
         try:
-            steps_left, end_s, monotonic = (
-                MAX_SLICE_STEPS,
-                self._clock.monotonic() + MAX_SLICE_S,
-                self._clock.monotonic,
-            )
+            monotonic = self._clock.monotonic
+            steps_left, end_s = MAX_SLICE_STEPS, monotonic() + MAX_SLICE_S
             turn_of_new = True
+            # Marks are looked at before every turn: answers of this slice may have made queues grow.
             while self._start_marked():
+                # New and old jobs alternate: a job of a single request, the usual one, is not behind all the long ones,
+                # and many new jobs cannot starve an old one.
                 jobs = self._new_jobs if self._new_jobs and (turn_of_new or not self._jobs) else self._jobs
                 turn_of_new = not turn_of_new
                 job = jobs.popleft()
@@ -292,7 +302,11 @@ class LongPolls:
             self._in_slice = False
 
     def _start_marked(self) -> bool:
-        """Turn marks into jobs, except those whose job is under way; return True when there are jobs."""
+        """Turn marks into jobs, except those whose job is under way; return True when there are jobs.
+
+        A queue whose job is under way stays marked, so that its job runs again: it may have passed the pulls that the
+        newest message concerns.
+        """
         if self._grown:
             for queue in [queue for queue in self._grown if queue not in self._job_keys]:
                 del self._grown[queue]
@@ -329,13 +343,14 @@ class LongPolls:
             yield
 
     def _concerned(self, queue: QueueKey, pulls: QueuePulls, start: int | None) -> Iterator[WaitingPull]:
-        """Return the pulls that the messages from ``start`` on concern: all if that is not known, or too many came."""
+        """Return the pulls that the messages from ``start`` on concern, all if their tags cannot be read cheaply."""
         codes = None
         if start is not None and pulls.has_indexed and pulls.seen_until - start <= MAX_CODES_READ:
             codes = self._queue_tags.read_tags_codes(*queue, start, pulls.seen_until)
         return pulls.everyone() if codes is None else pulls.concerned(codes)
 
     def _pull_steps(self, pulls: Iterator[WaitingPull], start: int) -> Steps:
+        # All pulls are tried once before one with a long search is tried again: the others need not wait for it.
         unfinished: deque[WaitingPull] = deque()
         for pull in pulls:
             if self._try_pull(pull, start):
@@ -384,6 +399,7 @@ class LongPolls:
     def _expiry_steps(self) -> Steps:
         while self._ticks and self._ticks[0] <= self._now_tick():
             requests = self._by_tick.get(self._ticks[0])
+            # Looked up again for each request: between two steps, other tasks hold and remove requests.
             if requests is None:
                 heappop(self._ticks)
                 continue
@@ -393,6 +409,7 @@ class LongPolls:
     async def run(self) -> None:
         """Answer requests at their deadlines, and continue what `answer_marked` began, until cancelled."""
         while True:
+            # Cleared before the work is looked for: work that arrives after the look ends the sleep.
             self._work_left.clear()
             self.expire_due()
             if self._run_slice():

@@ -27,10 +27,9 @@ FEW_PULLS: Final = 4
 _serials = count()
 _serial_of = attrgetter("serial")
 
-
 MAX_WAITING_HEADER_CHARS: Final = 2048
-"""Largest header of a request that may wait: a hundred thousand requests may wait for minutes. Those of clients have a
-quarter of this, without their expression."""
+"""Largest header of a request that may wait, without the expression that the filter cache holds anyway. The headers of
+stock clients have a quarter of this."""
 
 
 class WaitOutcome(Enum):
@@ -84,6 +83,7 @@ def keep_header(command: Command, expression_field: str, shared_expression: str 
     """
     command.body = b""
     command.remark = None
+    # The members of a group repeat one expression, of up to 64 KiB: all of them refer to one copy of it.
     if shared_expression is not None and command.ext.get(expression_field) == shared_expression:
         command.ext[expression_field] = shared_expression
         shared_chars = len(shared_expression)
@@ -135,6 +135,7 @@ class QueuePulls:
         if self._by_code is not None:
             self._index(pull, self._by_code)
         elif len(self._pulls) > FEW_PULLS:
+            # Kept until the queue's last pull is removed: at this limit, pulls come and go all the time.
             self._by_code = {}
             for indexed_pull in self._pulls:
                 self._index(indexed_pull, self._by_code)

@@ -3,9 +3,14 @@
 Truth values are True, False and None for unknown. A message matches when the whole expression is True. A comparison
 that Java refuses with an exception ends the evaluation, and the message does not match.
 
-Bounds. Parsing is bounded by `MAX_TOKENS` and `MAX_DEPTH`, and what it built by `_Inspection`: the functions call each
-other at most `MAX_LEVELS` deep, so that evaluation never meets Python's recursion limit, and no operand counts twice
-too often. An expression that reads many properties splits those of a message once instead of searching each time.
+Each node becomes one function that has the functions of its operands in its closure, so that nothing looks at the kind
+of a node while messages are tested. Frequent forms, such as a property compared with a constant, have functions of
+their own that work on the stored bytes.
+
+Bounds. `MAX_TOKENS` and `MAX_DEPTH` bound parsing, `_Inspection` bounds the tree that the parser builds. The functions
+call each other at most `MAX_LEVELS` deep, so that evaluation never meets Python's recursion limit. BETWEEN evaluates
+its operand twice, so operands are counted as often as they are evaluated, and `MAX_NODES` bounds that number. An
+expression that reads many properties splits the properties of a message once instead of searching them each time.
 
 Source: the evaluate methods of rocketmq-filter; ExpressionMessageFilter.isMatchedByCommitLog, 5.4.0.
 """
@@ -61,8 +66,8 @@ MAX_EXPRESSION_CHARS: Final = 64 * 1024
 MAX_LEVELS: Final = 2 * MAX_DEPTH
 """Deepest nesting of the compiled functions. A chain of one logical operator is one level."""
 MAX_NODES: Final = 4 * MAX_TOKENS
-"""Most operands and operators, counted as often as they are evaluated: BETWEEN evaluates its operand twice, and nested
-ones double it each time."""
+"""Largest number of operands and operators, counted as often as they are evaluated: BETWEEN evaluates its operand
+twice, and nested ones double it each time."""
 # An expression that reads more properties than this splits a message's properties once.
 _MAX_SEARCHED_PROPERTIES: Final = 16
 # Parsing and compiling recurse once per level of parentheses, through about 22 functions.
@@ -135,6 +140,7 @@ def compile_sql(text: str) -> SqlFilter:
     """
     if len(text) > MAX_EXPRESSION_CHARS:
         raise too_long(f"longer than {MAX_EXPRESSION_CHARS} characters")
+    # The limit is the interpreter's, so it is raised only while this function runs; nothing else does on the loop.
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(max(before, _RECURSION_LIMIT))
     try:
@@ -154,12 +160,15 @@ class _Inspection:
     def __init__(self, node: Node) -> None:
         self.names: set[str] = set()
         self.node_count = self.property_count = self._literal_bytes = 0
+        # A list of nodes to visit, not recursion, which would be as deep as the tree that is to be refused.
         waiting: list[tuple[Node, int]] = [(node, 1)]
         while waiting:
             part, level = waiting.pop()
             if level > MAX_LEVELS:
                 raise too_deep()
             self._count(part)
+            # Checked at each node: nested BETWEENs share an operand that is visited twice at each level, so the walk
+            # could take billions of steps.
             if self.node_count > MAX_NODES:
                 raise too_long(f"more than {MAX_NODES} operands and operators")
             operands = terms_of(part) if isinstance(part, Logic) else operands_of(part)
@@ -251,6 +260,8 @@ class _Compiler:
             read = self._reader(left.name)
             if right.value is None:
                 return lambda properties: read(properties) is None
+            # Bytes that are not UTF-8 read as U+FFFD, in Java too. A literal with that character may equal such bytes,
+            # so it is compared as text, any other literal as bytes.
             if isinstance(right.value, str) and _REPLACED not in right.value:
                 return _compile_equal_text(read, right.value)
         return _compile_equal_values(self.compile_value(left), self.compile_value(right))
@@ -282,6 +293,7 @@ def _compile_all(terms: list[Truth]) -> Truth:
         return _compile_both(*terms)
 
     def evaluate(properties: Any) -> bool | None:
+        # One False term decides, even beside unknown ones; an unknown term only keeps the result from being True.
         all_known = True
         for term in terms:
             value = term(properties)
@@ -298,6 +310,7 @@ def _compile_both(left: Truth, right: Truth) -> Truth:
         first = left(properties)
         if first is False:
             return False
+        # The right term is evaluated even if the left one is unknown: False beside unknown is False.
         second = right(properties)
         return second if second is False or first else None
 
@@ -327,6 +340,7 @@ def _compile_not(operand: Truth) -> Truth:
 
 def _compile_text_test(node: TextTest, operand: Evaluate) -> Truth:
     search, expected = node.search, not node.negated
+    # In the official filter, too, an empty text matches nothing, negated or not.
     if not search:
         return lambda _: False
     test: Callable[[str], bool] = {
@@ -346,6 +360,7 @@ def _compile_text_test(node: TextTest, operand: Evaluate) -> Truth:
 
 
 def _compile_equal_text(read: ReadProperty, text: str) -> Truth:
+    # A lone surrogate cannot be encoded; Java, too, replaces it by a question mark.
     encoded = text.encode("utf-8", "replace")
 
     def evaluate(properties: Any) -> bool | None:
@@ -358,6 +373,7 @@ def _compile_equal_text(read: ReadProperty, text: str) -> Truth:
 def _compile_equal_values(left: Evaluate, right: Evaluate) -> Truth:
     def evaluate(properties: Any) -> bool | None:
         left_value, right_value = left(properties), right(properties)
+        # Two missing values are equal. A missing left one makes the result unknown, a missing right one False.
         if left_value is None:
             return True if right_value is None else None
         if isinstance(left_value, str) and isinstance(right_value, str):
@@ -387,6 +403,7 @@ def _compile_ordered_whole(read: ReadProperty, number: int, holds: Callable[[int
         value = read(properties)
         if value is None:
             return None
+        # Nearly every value: int() of few ASCII digits is what Java reads, without its rules and their exceptions.
         if value.isdigit() and len(value) <= _SAFE_DIGITS:
             return holds(int(value), number)
         return holds(compare_numbers(parse_as_type_of(number, str(value, "utf-8", "replace")), number), 0)
@@ -412,6 +429,7 @@ def _compile_ordered_values(left: Evaluate, right: Evaluate, holds: Callable[[in
         right_value = right(properties)
         if right_value is None:
             return None
+        # Two properties are both text; Java reads each as a double to order them.
         if isinstance(left_value, str) and isinstance(right_value, str):
             return holds(compare_numbers(parse_double(left_value), parse_double(right_value)), 0)
         return holds(compare_values(left_value, right_value), 0)
