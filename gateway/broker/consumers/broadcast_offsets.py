@@ -74,7 +74,7 @@ class BroadcastOffsets:
     def find_member(
         self, connection: Connection, group: str, proxy_client_id: str | None
     ) -> BroadcastMember | None:
-        """Return the broadcasting client behind a pull; None for one that does not broadcast, or is unknown.
+        """Return the broadcasting client that a pull is for; None for one that does not broadcast, or is unknown.
 
         ``proxy_client_id`` is the id that a proxy gives for the client for which it pulls.
         """

@@ -101,7 +101,7 @@ class ConsumerGroup:
         return [client.client_id for client in self.clients.values()]
 
     def sorted_client_ids(self) -> list[str]:
-        """Return the different client ids in order. The list must not be changed."""
+        """Return the distinct client ids, sorted. The list must not be changed."""
         if self.sorted_ids is None:
             self.sorted_ids = sorted(set(self.client_ids()))
         return self.sorted_ids
@@ -132,7 +132,7 @@ class ConsumerGroup:
         return member is client
 
     def remove_member(self, connection: Connection) -> GroupMember | None:
-        """Remove a member and return it; None if the connection is no member."""
+        """Remove a member and return it; None if the connection is not a member."""
         self.sorted_ids = None
         member = self.clients.pop(connection, None)
         if member is not None:
@@ -162,7 +162,7 @@ class ConsumerGroup:
 
 
 def size_of(subscription: SubscriptionData) -> int:
-    """Return about the memory that a subscription takes, in bytes."""
+    """Estimate the memory of a subscription, in bytes."""
     texts = len(subscription.topic) + len(subscription.sub_string) + sum(map(len, subscription.tags_set))
     return SUBSCRIPTION_BYTES + texts + 100 * (len(subscription.tags_set) + len(subscription.code_set))
 
@@ -260,7 +260,7 @@ class ClientRegistry:
         return chosen
 
     def producer_by_id(self, client_id: str) -> GroupMember | None:
-        """Return an online producer by its id, in whatever group."""
+        """Return an online producer of any group by its client id."""
         return self._producers_by_id.get(client_id)
 
     # -- joining --------------------------------------------------------------------------------------------
@@ -477,14 +477,14 @@ class ClientRegistry:
             sent = 0
             for sent in self.send_notices():  # noqa: B007 - the last number counts
                 await trio.lowlevel.checkpoint()
-            # After each round, so that changes of this time are one round, and a round of many notices a longer pause.
+            # Changes during this pause are notified in one round. It grows with the notices that the last round sent.
             await trio.sleep(NOTIFY_DELAY_S + sent * PAUSE_PER_NOTICE_S)
             await self._group_changed.wait(float("inf"))
 
     def send_notices(self) -> Iterator[int]:
         """Notify the members of all groups that changed, in slices; yield the number of notices sent so far.
 
-        Sending a notice may reveal that a member is gone, which changes its groups again: for the next call.
+        Sending a notice may reveal that a member is gone. That changes its groups again, which the next call notifies.
         """
         changed, self._to_notify = self._to_notify, {}
         sent = 0

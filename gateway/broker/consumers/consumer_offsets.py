@@ -27,7 +27,7 @@ Source: BrokerConfig.consumerOffsetUpdateVersionStep.
 """
 
 MAX_PULL_OFFSETS = 100_000
-"""Number of queues and groups for which the last pull is remembered; further ones count as nothing in flight."""
+"""Number of queues and groups for which the last pull is remembered. Statistics show nothing in flight for others."""
 OFFSETS_PER_SLICE: Final = 2000
 """Offsets encoded at once, which takes about half a millisecond."""
 

@@ -57,7 +57,7 @@ class QueueLocks:
         self._groups: dict[str, _GroupLeases] = {}
 
     def lock(self, group: str, queues: Iterable[Queue], client_id: str) -> set[Queue]:
-        """Take or renew the leases that are free, expired or the client's own. Return the queues that it holds now.
+        """Lease free and expired queues to a client, and renew its own leases. Return the queues that it holds now.
 
         At the limit of leases no more are taken; RequestError is raised if the client then holds none.
         """
@@ -113,7 +113,7 @@ class QueueLocks:
                 self._remove(key)
 
     def all_expired(self, group: str) -> bool:
-        """Tell whether no client currently consumes any queue of the group in order."""
+        """Tell whether no lock on any queue of the group is still in force."""
         leases = self._groups.get(group)
         return leases is None or self._clock.now_ms() - leases.renewed_ms > self._lease_ms
 

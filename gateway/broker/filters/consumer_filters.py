@@ -45,8 +45,9 @@ _FILTER_BYTES: Final = 1024
 class ConsumerFilter:
     """One group's filter in one topic. Source: ConsumerFilterData, 5.4.0.
 
-    ``is_invalid`` is set when a pull found that the expression cannot be compiled; officially such a filter does not
-    exist. ``is_restored`` tells that it was read from the file: officially an invalid one lets everything pass then.
+    ``is_invalid`` is set when a pull found that the expression cannot be compiled; in the official broker such a filter
+    does not exist. ``is_restored`` is set when the filter was read from the file: an invalid expression then lets every
+    message pass, as in the official broker.
     """
 
     __slots__ = (

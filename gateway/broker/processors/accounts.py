@@ -38,7 +38,7 @@ from remoting.requests.auth import (
 handlers: HandlerTable[Broker] = HandlerTable()
 
 MASKED_PASSWORD: Final = "******"
-"""Stands for a password in answers. It is no password: `copyUser` of the admin tool would make it one."""
+"""Stands for a password in answers. It is refused as a password, because `copyUser` of the admin tool would send it."""
 
 
 def _accounts(broker: Broker) -> StoredAccounts:
@@ -97,7 +97,7 @@ async def update_user(broker: Broker, request: AuthUpdateUser, call: Call) -> No
 
 @AuthDeleteUser.on(handlers)
 async def delete_user(broker: Broker, request: AuthDeleteUser, call: Call) -> None:
-    """Delete a user with its policies; one that does not exist is no error."""
+    """Delete a user with its policies, if it exists."""
     accounts, name = _accounts(broker), request.username or ""
     if not name.strip():
         raise AccountError("username can not be blank")
@@ -172,9 +172,9 @@ async def delete_acl(broker: Broker, request: AuthDeleteAcl) -> None:
         raise AccountError("The subject is not exist.")
     resource = parse_resource(request.resource)
     if resource is None and (request.resource or "").strip():
-        # Officially an invalid resource deletes everything.
+        # In the official broker an invalid resource deletes everything.
         raise AccountError(
-            f"{quoted(request.resource or '')} is no resource such as Topic:NAME or Group:PREFIX*"
+            f"{quoted(request.resource or '')} is not a resource such as Topic:NAME or Group:PREFIX*"
         )
     accounts.policy_table.delete_entry(user, parse_policy_type(request.policy_type), resource)
     await accounts.save()

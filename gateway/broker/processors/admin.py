@@ -255,7 +255,7 @@ def _describe_disk(broker: Broker) -> dict[str, str]:
 def _describe_capacity(root: str) -> dict[str, str]:
     try:
         usage = shutil.disk_usage(root)
-    except OSError:  # A store in memory has no directory; tools expect the key all the same.
+    except OSError:  # A store in memory has no directory; tools expect the key anyway.
         usage = shutil.disk_usage(os.sep)
     text = f"Total : {_bytes_text(usage.total)}, Free : {_bytes_text(usage.free)}."
     return {"commitLogDirCapacity": text}

@@ -61,8 +61,8 @@ async def query_message(broker: Broker, request: QueryMessage) -> QueryMessageRe
 
 
 async def _index_old_messages(broker: Broker) -> None:
-    """Index until at most MAX_UNINDEXED_SEARCH_BYTES of what is stored now are left, in slices between which other
-    tasks run.
+    """Index stored messages, in slices between which other tasks run, until at most MAX_UNINDEXED_SEARCH_BYTES are
+    left.
     """
     index, target = broker.store.index, broker.store.max_physical_offset - MAX_UNINDEXED_SEARCH_BYTES
     while index.next_offset < target and broker.store.build_index(INDEX_SLICE_MESSAGES):

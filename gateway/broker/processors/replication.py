@@ -57,7 +57,10 @@ def get_all_message_request_modes(
 
 @ResetMasterFlushOffset.on(handlers)
 def reset_master_flush_offset(broker: Broker, request: ResetMasterFlushOffset) -> None:
-    """Confirm and do nothing, as every master does. Source: AdminBrokerProcessor.resetMasterFlushOffset, 5.4.0."""
+    """Answer with success and do nothing, as every official master does.
+
+    Source: AdminBrokerProcessor.resetMasterFlushOffset, 5.4.0.
+    """
 
 
 @ExchangeBrokerHaInfo.on(handlers)

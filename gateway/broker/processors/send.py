@@ -71,7 +71,7 @@ async def send_reply(
 ) -> SendMessageReply:
     """Push the reply message, and store it whether the push worked or not.
 
-    Refusals have the header fields of the answer that they replace, as officially.
+    Refusals have the header fields of the answer that they replace, as in the official broker.
     """
     common = broker.send_handler.common_answer_fields
     try:

@@ -61,7 +61,7 @@ def remove_cold_data_limit(broker: Broker, request: RemoveColdDataFlowCtrConfig)
 
 @SetCommitlogReadMode.on(handlers)
 def set_read_ahead(broker: Broker, request: SetCommitlogReadMode) -> Header:
-    """Accept the advice that files are read in order, which is what this broker relies on; refuse the other.
+    """Accept the advice of sequential reads, on which this broker relies; refuse that of random reads.
 
     Source: AdminBrokerProcessor.setCommitLogReadaheadMode, 5.4.0.
     """

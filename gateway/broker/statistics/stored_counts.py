@@ -60,8 +60,8 @@ class StoredCount:
     """Messages stored in one topic.
 
     ``_sizes`` has the buckets of one type after those of another. ``_bytes_of`` has the bytes of each type but the
-    normal one, which are the rest. ``_beyond`` has what the histogram of a type does not show of its batches: messages
-    and bytes.
+    normal one, which are the rest. ``_beyond`` has the messages and bytes of batches that the histogram of
+    their type does not show.
     """
 
     __slots__ = ("_beyond", "_bytes_of", "_sizes", "bytes", "messages")
@@ -89,7 +89,7 @@ class StoredCount:
     def count_request(self, kind: MessageType, size_bytes: int, messages: int = 1) -> None:
         """Count the messages of one request, which take ``size_bytes`` together.
 
-        As officially, a batch is one entry of the histogram of sizes: the mean of its messages.
+        As in the official broker, a batch is one entry of the histogram of sizes: the mean of its messages.
         """
         number, mean_bytes = _TYPES.index(kind), size_bytes // messages
         self.messages += messages
@@ -116,7 +116,7 @@ class StoredCount:
             self._beyond[kind] = (more + messages, more_bytes + size_bytes)
 
     def by_type(self) -> Iterator[tuple[MessageType, TypeCount]]:
-        """Yield what was stored of each type, without types of which nothing was. Together they are this count."""
+        """Yield what was stored of each type that occurred. Together the counts are this count."""
         for number, kind in enumerate(_TYPES):
             sizes = self._sizes[number * _BUCKETS : (number + 1) * _BUCKETS]
             requests = sum(sizes)

@@ -20,7 +20,7 @@ SUCCESS, FAILURE = "success", "failure"
 
 
 class ExecutionTimes:
-    """The time in ms that requests took, by outcome and by a truth value that says more about the request."""
+    """The time in ms that requests took, by outcome and by whether they concern a system topic or group."""
 
     def __init__(self) -> None:
         self.histograms: dict[tuple[str, bool], FixedHistogram] = {}

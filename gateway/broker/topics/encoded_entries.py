@@ -30,12 +30,12 @@ class EncodedEntries:
         self._members[name] = fastjson.dumps(name) + b":" + entry.to_json()
 
     def remove(self, name: str) -> None:
-        """Forget an entry; a missing one is no error."""
+        """Remove an entry if it exists."""
         if self._members.pop(name, None) is not None:
             self._sorted = None
 
     def sorted_names(self) -> list[str]:
-        """Return the names in order. The list must not be changed."""
+        """Return the sorted names. The list must not be changed."""
         if self._sorted is None:
             self._sorted = sorted(self._members)
         return self._sorted
@@ -73,7 +73,7 @@ def select_page(
     start: int | None,
     size: int | None,
 ) -> list[str] | None:
-    """Return the names of entries [start, start + size) in order; None for all entries.
+    """Return the names of the sorted entries [start, start + size); None for all entries.
 
     The page starts at the first entry when ``seen_version`` (JSON) is not the table's version any more. A client that
     passes none of the three gets the whole table. Source: TopicConfigManager.subTopicConfigTable, 5.4.0.

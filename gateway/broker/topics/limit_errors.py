@@ -5,9 +5,9 @@ from remoting.errors import RequestError
 
 
 def limit_error(key: str, limit: int, holds: str, remedy: str = "") -> RequestError:
-    """Return the refusal of something new: ``holds`` names what the broker has ``limit`` of already.
+    """Return the refusal of a new entry when ``limit`` of them exist; ``holds`` names them in the plural.
 
-    The remark names the key and what an operator can do.
+    The remark names the setting ``key`` and what an operator can do.
     """
     remark = f"the limit of {limit} {holds} is reached: {remedy or 'remove some'} or raise {key}"
     return RequestError(ResponseCode.SYSTEM_ERROR, remark)

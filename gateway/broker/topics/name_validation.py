@@ -64,9 +64,9 @@ def closed_topic_refusal(topic: str) -> RequestError:
 
 
 def check_may_commit(group: str, topic: str) -> None:
-    """Raise RequestError NO_PERMISSION for offsets by which the broker itself finds its way, after a start above all.
+    """Raise RequestError NO_PERMISSION for consumer offsets at which the broker itself goes on after a start.
 
-    Deviation: the official broker takes them from anybody, so that half messages or outstanding pops are passed over.
+    Deviation: the official broker takes them from anybody, so that half messages or outstanding pops are skipped.
     """
     if is_system_group(group) and is_closed_to_producers(topic):
         remark = f"the offsets of group[{group}] in topic[{topic}] are the broker's own"
@@ -74,21 +74,21 @@ def check_may_commit(group: str, topic: str) -> None:
 
 
 def check_topic_name(topic: str | None, existing: Container[str] = ()) -> None:
-    """Raise RequestError INVALID_PARAMETER for an invalid topic name, unless a known topic has it all the same."""
+    """Raise RequestError INVALID_PARAMETER for an invalid topic name, unless an existing topic has it."""
     fault = None if topic in existing else topic_name_error(topic)
     if fault is not None:
         raise RequestError(ResponseCode.INVALID_PARAMETER, fault)
 
 
 def check_group_name(group: str | None, existing: Container[str] = ()) -> None:
-    """Raise RequestError INVALID_PARAMETER for an invalid group name, unless a known group has it all the same."""
+    """Raise RequestError INVALID_PARAMETER for an invalid group name, unless an existing group has it."""
     fault = None if group in existing else group_name_error(group)
     if fault is not None:
         raise RequestError(ResponseCode.INVALID_PARAMETER, fault)
 
 
 def check_client_id(client_id: str) -> None:
-    """Raise RequestError INVALID_PARAMETER for a client id that is too long to be kept."""
+    """Raise RequestError INVALID_PARAMETER for a client id that is longer than `MAX_CLIENT_ID_CHARS`."""
     if len(client_id) > MAX_CLIENT_ID_CHARS:
         remark = f"the client id {quoted(client_id)} is longer than {MAX_CLIENT_ID_CHARS}"
         raise RequestError(ResponseCode.INVALID_PARAMETER, remark)

@@ -1,8 +1,8 @@
 """Restores topics whose creation was not written before the process was killed.
 
 A topic that a send creates is written a moment later (see `topic_table.py`), but its messages are in the commit log at
-once. A topic is taken for such a one if it is missing in topics.json and its newest message is not older than the
-last change in that file. A topic that was deleted has no message after its deletion, so it stays deleted, even if
+once. A topic counts as lost in this way if it is missing in topics.json and its newest message is not older than
+the last change in that file. A topic that was deleted has no message after its deletion, so it stays deleted, even if
 recovery finds some of its messages in the log.
 """
 

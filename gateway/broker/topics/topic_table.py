@@ -11,7 +11,7 @@ A change takes effect at once, in memory. What survives a killed process:
   the broker starts again.
 
 A power failure in the second after that may undo a change. Deviation: the official broker writes the whole file, on
-the thread of the request, whenever a send creates a topic; a thousand new topics take it a thousand such writes.
+the thread of the request, whenever a send creates a topic, a thousand times for a thousand topics.
 Source: TopicConfigManager and ConfigManager.persist, 5.4.0.
 """
 
@@ -38,7 +38,7 @@ SAVE_INTERVAL_S: Final = 0.25
 
 
 MAX_COUNTED_QUEUES: Final = 65_536
-"""Most queues of a topic that is read from a file, whatever it claims: the greatest ``maxQueuesPerTopic``."""
+"""Largest number of queues of a topic that is read from a file: the greatest value of ``maxQueuesPerTopic``."""
 
 
 class TopicChange(NamedTuple):
@@ -125,7 +125,7 @@ class TopicTable(SettingsTable):
     """All topics by name. Every change is passed to the listeners; `save_changes` writes it.
 
     ``limits`` are set again when the configuration changes. A topic beyond them is refused with a RequestError; topics
-    that a file of another broker brought with it are served whatever their number.
+    from another broker's file are served, however many they are.
     Source: TopicConfigManager, 5.4.0. ValueError carries the official text about an invalid change.
     """
 
@@ -306,7 +306,7 @@ class TopicTable(SettingsTable):
             self._store_configs(changed)
 
     def set_auto_create(self, auto_create: bool, default_queues: int) -> None:
-        """Set whether a send creates its topic. The default topic, after which it is made, is added if it is missing.
+        """Set whether a send creates its topic. The default topic, from which it is copied, is added if it is missing.
 
         Deviation: the official broker adds the default topic at its start only.
         """

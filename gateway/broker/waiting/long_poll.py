@@ -282,7 +282,7 @@ class LongPolls:
             turn_of_new = True
             # Marks are looked at before every turn: answers of this slice may have made queues grow.
             while self._start_marked():
-                # New and old jobs alternate: a job of a single request, the usual one, is not behind all the long ones,
+                # New and old jobs alternate: a job of a single request, the usual one, does not wait for all long ones,
                 # and many new jobs cannot starve an old one.
                 jobs = self._new_jobs if self._new_jobs and (turn_of_new or not self._jobs) else self._jobs
                 turn_of_new = not turn_of_new

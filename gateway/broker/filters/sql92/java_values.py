@@ -35,7 +35,7 @@ _hexadecimal = re.compile(
     r"([+-]?0[xX](?:[0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+)[pP][+-]?[0-9]+)[fFdD]?"
 ).fullmatch
 MAX_NUMBER_CHARS: Final = 1024
-"""Deviation: longer text is no number. Each comparison parses it again, in quadratic time."""
+"""Deviation: longer text is not a number. Each comparison parses it again, in quadratic time."""
 _MIN_DOUBLE: Final = 5e-324
 _BLANKS: Final = "".join(map(chr, range(33)))
 

@@ -1,6 +1,6 @@
 """The tokens of an expression, read one by one as the parser needs them.
 
-Source: SelectorParser.jj and SelectorParserTokenManager, 5.4.0. Text behind the last token that the parser looks at is
+Source: SelectorParser.jj and SelectorParserTokenManager, 5.4.0. Text after the last token that the parser looks at is
 never read, so errors in it go unnoticed.
 """
 
@@ -57,7 +57,7 @@ class Token(NamedTuple):
 
 
 class Tokens:
-    """The tokens of a text by number, from 0. Every number behind the last token is an EOF."""
+    """The tokens of a text by number, from 0. Every number after the last token is an EOF."""
 
     def __init__(self, text: str) -> None:
         self._text = text if text.isascii() else _code_units(text)

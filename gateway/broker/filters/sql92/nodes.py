@@ -203,7 +203,7 @@ def make_equal(left: Node, right: Node) -> Comparison:
 
 
 def make_between(value: Node, low: Node, high: Node) -> Logic:
-    """Build BETWEEN, whose constants must be in order. Raises SqlError."""
+    """Build BETWEEN, whose lower constant must not be greater than the upper one. Raises SqlError."""
     if isinstance(low, Constant) and isinstance(high, Constant):
         if low.value is None or high.value is None:
             raise illegal_operands("Illegal values of between, values can not be null!")
