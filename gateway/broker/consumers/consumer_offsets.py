@@ -124,9 +124,11 @@ class ConsumerOffsets(ChangingTable):
 
     def _add_queues(self, key: str, number: int, *, by_broker: bool = False) -> QueueOffsets:
         """Count offsets of queues that are about to be added to a key; return the key's offsets."""
-        most = self.limits.max_committed_offsets
-        if self._count + number > most and not by_broker:
-            raise limit_error("maxCommittedOffsets", most, "consumer offsets", "delete groups or topics")
+        max_offsets = self.limits.max_committed_offsets
+        if self._count + number > max_offsets and not by_broker:
+            raise limit_error(
+                "maxCommittedOffsets", max_offsets, "consumer offsets", "delete groups or topics"
+            )
         self._count += number
         if key not in self.table:
             self.table[key] = {}

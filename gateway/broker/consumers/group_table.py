@@ -111,9 +111,11 @@ class GroupTable(SettingsTable):
 
     def _check_size(self, config: SubscriptionGroupConfig) -> None:
         """Refuse lists of retry delays and subscriptions that no group needs."""
-        most = self.limits.max_settings_bytes
-        if len(config.to_json()) > most:
-            raise limit_error("maxSettingsBytes", most, "bytes of a group's settings", "shorten its lists")
+        max_bytes = self.limits.max_settings_bytes
+        if len(config.to_json()) > max_bytes:
+            raise limit_error(
+                "maxSettingsBytes", max_bytes, "bytes of a group's settings", "shorten its lists"
+            )
 
     def delete(self, group: str) -> bool:
         """Delete a group and its flags; return False when there was none."""

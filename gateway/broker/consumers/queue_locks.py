@@ -122,9 +122,9 @@ class QueueLocks:
         while self._remove_expired(self._clock.now_ms(), LEASES_PER_SLICE):
             yield
 
-    def _remove_expired(self, now_ms: int, most: int) -> bool:
-        """Remove at most ``most`` expired leases; return True if there may be more."""
-        for _ in range(most):
+    def _remove_expired(self, now_ms: int, max_leases: int) -> bool:
+        """Remove at most ``max_leases`` expired leases; return True if there may be more."""
+        for _ in range(max_leases):
             key = next(iter(self._leases), None)
             if key is None or now_ms - self._leases[key].renewed_ms <= self._lease_ms:
                 return False

@@ -129,12 +129,12 @@ class ConsumerFilterTable(ChangingTable):
         for subscription in subscriptions:
             topics.add(subscription.topic)
             if not is_tag_type(subscription.expression_type) and subscription.sub_string:
-                self._register_one(group, subscription)
+                self._register_filter(group, subscription)
         for data in self.of_group(group):
             if data.topic not in topics:
                 self._mark_dead(data)
 
-    def _register_one(self, group: str, subscription: SubscriptionData) -> None:
+    def _register_filter(self, group: str, subscription: SubscriptionData) -> None:
         topic, version = subscription.topic, subscription.sub_version
         old = self.get(topic, group)
         if old is None or (version > old.version and not old.matches_subscription(subscription)):

@@ -239,14 +239,14 @@ def _describe_traffic(broker: Broker) -> dict[str, str]:
 def _describe_disk(broker: Broker) -> dict[str, str]:
     store, config = broker.store, broker.store.config
     ratio = str(store.files.disk_used_ratio(config.root))
-    behind = max(0, store.max_physical_offset - store.durable_offset)
+    unflushed_bytes = max(0, store.max_physical_offset - store.durable_offset)
     info = {
         "commitLogMinOffset": str(store.min_physical_offset),
         "commitLogMaxOffset": str(store.max_physical_offset),
         "commitLogDiskRatio": ratio,
         f"commitLogDiskRatio_{config.commit_log_path}": ratio,
         "consumeQueueDiskRatio": ratio,
-        "remainHowManyDataToFlush": _bytes_text(behind),
+        "remainHowManyDataToFlush": _bytes_text(unflushed_bytes),
         "earliestMessageTimeStamp": str(earliest_log_timestamp(broker.store)),
     }
     return info | _describe_capacity(config.root)

@@ -86,9 +86,9 @@ class HeartbeatRegistration:
         self._needs_subscriptions = False
         self._refusal: RequestError | None = None
         self.group_count = len(beat.consumer_data_set) + len(beat.producer_data_set)
-        most = broker.config.limits.max_groups_per_client
-        if self.group_count > most:
-            raise limit_error("maxGroupsPerClient", most, "groups of one client", "use several clients")
+        max_groups = broker.config.limits.max_groups_per_client
+        if self.group_count > max_groups:
+            raise limit_error("maxGroupsPerClient", max_groups, "groups of one client", "use several clients")
         check_client_id(beat.client_id)
 
     def register_groups(self) -> Iterator[None]:
@@ -172,9 +172,9 @@ def _check_consumer(broker: Broker, consumer: ConsumerData) -> None:
         _check_subscription(broker, subscription)
 
 
-def _check_text(name: str, text: str, most: int) -> None:
-    if len(text) > most:
-        remark = f"{name} {quoted(text)} of a heartbeat is longer than {most}"
+def _check_text(name: str, text: str, max_chars: int) -> None:
+    if len(text) > max_chars:
+        remark = f"{name} {quoted(text)} of a heartbeat is longer than {max_chars}"
         raise RequestError(ResponseCode.INVALID_PARAMETER, remark)
 
 

@@ -277,9 +277,9 @@ class TopicTable(SettingsTable):
         self._store_configs(configs)
 
     def _check_queues(self, config: TopicConfig) -> None:
-        most = self.limits.max_queues_per_topic
-        if max(config.read_queue_nums, config.write_queue_nums) > most:
-            raise limit_error("maxQueuesPerTopic", most, "queues of a topic", "create fewer")
+        max_queues = self.limits.max_queues_per_topic
+        if max(config.read_queue_nums, config.write_queue_nums) > max_queues:
+            raise limit_error("maxQueuesPerTopic", max_queues, "queues of a topic", "create fewer")
 
     def delete(self, topic: str) -> bool:
         """Delete a topic; return False when there was none. The caller removes its messages and offsets."""
