@@ -100,7 +100,7 @@ class SubscriptionConflicts:
     ) -> SubscriptionConflict | None:
         latest = self._latest.get(topic)
         if latest is None:
-            # The first to state this topic, though others are there already: they have left it out.
+            # The first member to subscribe to this topic. If others are online already, they have left it out.
             other = next((candidate for candidate in members.values() if candidate is not member), None)
             if other is None or subscription is None or len(self._latest) >= MAX_WATCHED_TOPICS:
                 return None

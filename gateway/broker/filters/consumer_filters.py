@@ -71,7 +71,7 @@ class ConsumerFilter:
 
     @property
     def size_bytes(self) -> int:
-        """Memory that it takes, and again while it is encoded for the file."""
+        """Memory of the filter, and of its copy while it is encoded for the file."""
         return _FILTER_BYTES + 2 * (len(self.topic) + len(self.group) + len(self.expression))
 
     def matches_subscription(self, subscription: SubscriptionData) -> bool:
@@ -110,7 +110,7 @@ class ConsumerFilterTable(ChangingTable):
         self._was_full = False
         self._by_topic: dict[str, dict[str, ConsumerFilter]] = {}
         self._by_group: dict[str, dict[str, ConsumerFilter]] = {}
-        # Those of groups that left, in the order in which they left.
+        # Filters of groups that left, the one that is dead longest first.
         self._dead: OrderedDict[ConsumerFilter, None] = OrderedDict()
         for data in sorted(file.load(self._parse_file) or (), key=lambda data: data.dead_ms):
             self._add_filter(data)
@@ -251,7 +251,7 @@ class ConsumerFilterTable(ChangingTable):
     def message_filter(self, data: ConsumerFilter, *, retried: bool) -> MessageFilter:
         """Return the compiled filter. Raises RequestError for an invalid expression.
 
-        With ``retried``, the filter of the topic they were first sent to is applied to messages of retry topics.
+        With ``retried``, messages of a retry topic pass the filter of the topic that they were first sent to.
         Source: ExpressionForRetryMessageFilter, 5.4.0.
         """
         if retried and data.topic.startswith(RETRY_PREFIX):

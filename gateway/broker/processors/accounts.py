@@ -147,7 +147,7 @@ async def create_acl(broker: Broker, request: AuthCreateAcl) -> None:
 
 @AuthUpdateAcl.on(handlers)
 async def update_acl(broker: Broker, request: AuthUpdateAcl) -> None:
-    """Do the same as to create: entries are added, or replaced where there is one for the resource."""
+    """Add entries, or replace those for the same resource, as a creation does."""
     await _put_acl(broker, request)
 
 

@@ -102,7 +102,7 @@ def get_broker_config(broker: Broker, request: GetBrokerConfig) -> GetBrokerConf
 
 
 def _listed_besides(broker: Broker) -> dict[str, str]:
-    """Return the values of official keys that are none of `BrokerConfig`."""
+    """Return the values of official keys that `BrokerConfig` does not have."""
     return {
         **official_defaults.BROKER,
         **broker.process_values,
@@ -121,22 +121,22 @@ async def update_broker_config(broker: Broker, request: UpdateBrokerConfig) -> N
     text = _announce_listen_port(broker, decode_text(request.body))
     host = _checked_update(broker, text).broker_ip
     numeric_host = None if host == broker.config.broker_ip else await _resolve(broker, host)
-    # Once more, because another request may have changed other settings meanwhile.
+    # Computed again, because another request may have changed other settings meanwhile.
     apply_broker_config(broker, _checked_update(broker, text), numeric_host)
 
 
 def _announce_listen_port(broker: Broker, text: str) -> str:
     """Return a properties text with a changed listenPort as advertisedPort.
 
-    The official broker goes on listening on its old port and announces the new one, which containers rely on whose
-    published port is known only after their start. Source: BrokerController.getBrokerAddr, 5.4.0.
+    The official broker goes on listening on its old port and announces the new one. Containers whose published port is
+    known only after their start rely on it. Source: BrokerController.getBrokerAddr, 5.4.0.
     """
     if "listenPort" not in text or "listenPort" in _black_list(broker) or len(text) > MAX_UPDATE_CHARS:
         return text
     try:
         entries = {entry.key: entry.value for entry in parse_properties(text)}
     except PropertiesError:
-        return text  # which says so when it is applied
+        return text  # It is refused when it is applied.
     port, config = entries.pop("listenPort", "").strip(), broker.config
     is_own = port == str(config.listen_port)
     if not port or (is_own and not config.advertised_port):
@@ -305,8 +305,8 @@ def get_ha_status(broker: Broker, request: GetBrokerHaStatus) -> GetBrokerHaStat
 def view_stats(broker: Broker, request: ViewBrokerStatsData) -> ViewBrokerStatsDataReply:
     """Return one statistic over a minute, an hour and a day. Source: AdminBrokerProcessor.ViewBrokerStatsData, 5.4.0.
 
-    Counted are messages and bytes stored per topic and delivered per group, messages that groups sent back, and what
-    the whole broker stored, delivered and acked, under the name of its cluster.
+    The statistics are messages and bytes stored per topic and delivered per group, messages that groups sent back, and
+    the totals that the broker stored, delivered and acked, under the name of its cluster.
     """
     name, key = request.stats_name, request.stats_key
     statistic = _find_statistic(broker, name, key)

@@ -148,7 +148,7 @@ def _consumed_topics(broker: Broker, group: str, ordered_only: bool) -> Iterator
 
 
 async def _encode_stats(progress: ListedProgress, broker: Broker, group: str, config: TopicConfig) -> bytes:
-    """Return the JSON of one group's progress in one topic, which is added to ``found``."""
+    """Return the JSON of one group's progress in one topic, which is added to ``progress``."""
     before, topic = len(progress.members), config.topic_name
     await progress.add_queues(group, topic, config.write_queue_nums)
     stats = ConsumeStats(consume_tps=broker.rates.count(GROUP_GET, (group, topic)).per_second)
