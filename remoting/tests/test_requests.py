@@ -29,7 +29,7 @@ from remoting.fields import MISSING, Declared, Field
 from remoting.json_body import JsonBody
 from remoting.requests.replication import PRIVATE_CODES
 
-RECORDING = Path(__file__).parents[2] / "compat_tests" / "declarations" / "official_declarations.json"
+RECORDING = Path(__file__).parents[2] / "acceptance" / "declarations" / "official_declarations.json"
 OFFICIAL: dict[str, Any] = json.loads(RECORDING.read_text("utf-8"))
 HEADERS: Mapping[str, Any] = ChainMap(
     *(OFFICIAL["headers"][version] for version in ("5.5.0", "5.4.0", "4.9.8"))
