@@ -45,9 +45,9 @@ def _table_lines(kind: Any, name: str) -> Iterator[str]:
 
 def _table_of(hint: Any) -> tuple[Any, bool] | None:
     """Return the settings class of a table or list of tables, and whether it is a list; None for other settings."""
-    for each in (hint, *typing.get_args(hint)):
-        if dataclasses.is_dataclass(each):
-            return each, typing.get_origin(hint) is list
+    for part in (hint, *typing.get_args(hint)):
+        if dataclasses.is_dataclass(part):
+            return part, typing.get_origin(hint) is list
     return None
 
 

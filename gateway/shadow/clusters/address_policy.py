@@ -83,10 +83,10 @@ class AddressPolicy:
         Raises AddressRefused, and OSError for a name that cannot be resolved.
         """
         refused = ""
-        for found in await self._look_up(host):
-            if await self._is_allowed(found):
-                return str(found), port
-            refused = f" ({found})" if str(found) != host else ""
+        for address in await self._look_up(host):
+            if await self._is_allowed(address):
+                return str(address), port
+            refused = f" ({address})" if str(address) != host else ""
         raise AddressRefused(
             f"{quoted(host)}{refused} is not in a network that brokers may be in; to allow it: {self._setting}"
         )
@@ -116,25 +116,25 @@ class AddressPolicy:
     async def _is_allowed(self, address: IpAddress) -> bool:
         addresses = _with_embedded(address)
         if self._networks:
-            return all(_is_in(each, self._networks) for each in addresses)
-        if any(_is_in(each, REFUSED_NETWORKS) for each in addresses):
+            return all(_is_in(candidate, self._networks) for candidate in addresses)
+        if any(_is_in(candidate, REFUSED_NETWORKS) for candidate in addresses):
             return False
-        is_loopback = any(_is_in(each, LOOPBACK_NETWORKS) for each in addresses)
+        is_loopback = any(_is_in(candidate, LOOPBACK_NETWORKS) for candidate in addresses)
         return not is_loopback or await self._is_cluster_local()
 
     async def _is_cluster_local(self) -> bool:
         if self._is_local is None:
-            found = False
+            is_local = False
             for host, _ in self._namesrvs:
                 try:
-                    found = found or any(
-                        _is_in(each, LOOPBACK_NETWORKS)
+                    is_local = is_local or any(
+                        _is_in(candidate, LOOPBACK_NETWORKS)
                         for address in await self._look_up(host)
-                        for each in _with_embedded(address)
+                        for candidate in _with_embedded(address)
                     )
                 except OSError:
                     return False  # asked again for the next address
-            self._is_local = found
+            self._is_local = is_local
         return self._is_local
 
     async def _look_up(self, host: str) -> list[IpAddress]:
@@ -143,25 +143,25 @@ class AddressPolicy:
         except ValueError:
             pass
         with trio.move_on_after(RESOLVE_TIMEOUT_S):
-            found = await trio.to_thread.run_sync(
+            addresses = await trio.to_thread.run_sync(
                 _resolve_name, host, limiter=self._lookups, abandon_on_cancel=True
             )
-            return list(dict.fromkeys(found))
+            return list(dict.fromkeys(addresses))
         raise OSError(f"the name {quoted(host)} was not resolved within {RESOLVE_TIMEOUT_S:g} s")
 
 
 def parse_networks(networks: Iterable[str], setting: str) -> tuple[IpNetwork, ...]:
     """Return networks from texts such as "10.0.0.0/8". Raises SettingsError."""
     try:
-        return tuple(ipaddress.ip_network(each, strict=False) for each in networks)
+        return tuple(ipaddress.ip_network(network, strict=False) for network in networks)
     except ValueError as error:
         raise SettingsError(f"{setting}: {error}") from error
 
 
 def _resolve_name(host: str) -> list[IpAddress]:
     try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-        return [ipaddress.ip_address(str(each[4][0])) for each in found]
+        entries = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        return [ipaddress.ip_address(str(entry[4][0])) for entry in entries]
     except ValueError as error:  # UnicodeError: the name is no host name
         raise OSError(f"{quoted(host)} is not a host name: {error}") from error
 

@@ -163,14 +163,15 @@ class Cluster:
 
         There is no checkpoint if it is open already: a pass through the scheduler costs more than the request.
         """
-        known = self._connections.get(address)
-        if known is not None and not known.closed:
-            return known
+        connection = self._connections.get(address)
+        if connection is not None and not connection.closed:
+            return connection
         self._forget_closed_connections()
         async with self._locks.setdefault(address, trio.Lock()):
-            known = self._connections.get(address)
-            if known is not None and not known.closed:
-                return known
+            # Another task may have opened it while this one waited for the lock.
+            connection = self._connections.get(address)
+            if connection is not None and not connection.closed:
+                return connection
             connection = self._connections[address] = await self._open(address)
             return connection
 
@@ -179,8 +180,8 @@ class Cluster:
         if len(self._locks) < MAX_KNOWN_CONNECTIONS:
             return
         for address, lock in list(self._locks.items()):
-            known = self._connections.get(address)
-            if not lock.locked() and (known is None or known.closed):
+            connection = self._connections.get(address)
+            if not lock.locked() and (connection is None or connection.closed):
                 del self._locks[address]
                 self._connections.pop(address, None)
 
@@ -211,10 +212,10 @@ class Cluster:
         if self._grown_bytes <= MAX_INPUT_BYTES // 8:
             return
         self._grown_bytes = 0
-        held = sorted(self._connections.values(), key=lambda each: each.input_bytes)
-        total = sum(each.input_bytes for each in held)
-        while held and total > MAX_INPUT_BYTES:
-            largest = held.pop()
+        by_size = sorted(self._connections.values(), key=lambda connection: connection.input_bytes)
+        total = sum(connection.input_bytes for connection in by_size)
+        while by_size and total > MAX_INPUT_BYTES:
+            largest = by_size.pop()
             total -= largest.input_bytes
             log.warning(
                 "connection closed: unfinished answers hold too much", extra={"remote": largest.remote}

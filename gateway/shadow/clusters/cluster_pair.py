@@ -19,14 +19,14 @@ LOOKUP_ERRORS: Final = (*CLUSTER_ERRORS, MessageFormatError, LookupError)
 _MAX_PULL_MESSAGES: Final = 256
 
 
-def find_counterpart(broker: str, known: Mapping[str, object], declared: Mapping[str, str]) -> str:
+def find_counterpart(broker: str, brokers: Mapping[str, object], declared: Mapping[str, str]) -> str:
     """Return the declared broker name, else the same name, else the only broker; raise LookupError otherwise."""
     name = declared.get(broker, broker)
-    if name in known:
+    if name in brokers:
         return name
-    if broker not in declared and len(known) == 1:
-        return next(iter(known))
-    raise LookupError(f"the target has no broker {name!r}; it has {', '.join(sorted(known)) or 'none'}")
+    if broker not in declared and len(brokers) == 1:
+        return next(iter(brokers))
+    raise LookupError(f"the target has no broker {name!r}; it has {', '.join(sorted(brokers)) or 'none'}")
 
 
 def queue_name(broker: str, queue_id: int) -> str:
@@ -81,7 +81,10 @@ class ClusterPair:
             raise
         if len(table) > MAX_QUEUES_PER_TOPIC:
             raise OSError(f"{topic} has {len(table)} queues at {name}, more than {MAX_QUEUES_PER_TOPIC}")
-        return {queue.queue_id: QueueRange(each.min_offset, each.max_offset) for queue, each in table.items()}
+        return {
+            queue.queue_id: QueueRange(offsets.min_offset, offsets.max_offset)
+            for queue, offsets in table.items()
+        }
 
     async def consumer_offset(
         self, side: Side, broker: str, group: str, topic: str, queue_id: int

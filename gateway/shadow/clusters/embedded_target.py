@@ -70,8 +70,8 @@ def _die_with_parent() -> None:
 
 def _secret_keys() -> dict[str, Key]:
     """Return the keys of a server whose values are secrets, by name."""
-    keys = {name: each for table in TABLES.values() for name, each in keys_of(table).items()}
-    return {name: each for name, each in keys.items() if each.setting.secret}
+    keys = {name: key for table in TABLES.values() for name, key in keys_of(table).items()}
+    return {name: key for name, key in keys.items() if key.setting.secret}
 
 
 class EmbeddedTarget:

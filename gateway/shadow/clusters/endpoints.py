@@ -70,8 +70,8 @@ def upstream_opener(settings: UpstreamTls, open_plain: Opener, where: str) -> Op
 
 def make_signer(settings: CredentialSettings, where: str) -> Callable[[Command], None] | None:
     """Return a function that signs the gateway's own requests; None if they are not signed. Raises SettingsError."""
-    found = load_credentials(settings, where)
-    return None if found is None else acl.make_signer(found)
+    credentials = load_credentials(settings, where)
+    return None if credentials is None else acl.make_signer(credentials)
 
 
 def load_credentials(settings: CredentialSettings, where: str) -> Credentials | None:

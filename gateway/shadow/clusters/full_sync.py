@@ -68,9 +68,11 @@ class FullSync:
         await sides.target.refresh()
         for broker in sorted(sides.primary.brokers):
             try:
-                there = sides.counterpart(broker)
-                steps += await self._sync_broker(broker, there, OffsetFilter(topics, groups, moving), dry_run)
-                names[broker] = there
+                target_broker = sides.counterpart(broker)
+                steps += await self._sync_broker(
+                    broker, target_broker, OffsetFilter(topics, groups, moving), dry_run
+                )
+                names[broker] = target_broker
             except (*CLUSTER_ERRORS, LookupError) as error:
                 problem = error
                 reason = f"{type(error).__name__}: {error}"
@@ -81,12 +83,15 @@ class FullSync:
         return [*steps, *await self._apply_unless_dry(orders, dry_run)]
 
     async def _sync_broker(
-        self, broker: str, there: str, wanted: OffsetFilter, dry_run: bool
+        self, broker: str, target_broker: str, offset_filter: OffsetFilter, dry_run: bool
     ) -> list[SyncStep]:
-        both = self._sides.primary, self._sides.target, broker, there
-        steps = [*await plan_topics(*both, wanted.topics), *await plan_groups(*both, wanted.groups)]
+        both = self._sides.primary, self._sides.target, broker, target_broker
+        steps = [
+            *await plan_topics(*both, offset_filter.topics),
+            *await plan_groups(*both, offset_filter.groups),
+        ]
         await self._apply_unless_dry(steps, dry_run)
-        offsets = await plan_offsets(self._sides, broker, wanted, self._translate)
+        offsets = await plan_offsets(self._sides, broker, offset_filter, self._translate)
         return [*steps, *await self._apply_unless_dry(offsets, dry_run)]
 
     async def _apply_unless_dry(self, steps: list[SyncStep], dry_run: bool) -> list[SyncStep]:
@@ -99,20 +104,20 @@ class FullSync:
 
 
 async def plan_offsets(
-    sides: ClusterPair, broker: str, wanted: OffsetFilter, translate: TranslateOffset | None = None
+    sides: ClusterPair, broker: str, offset_filter: OffsetFilter, translate: TranslateOffset | None = None
 ) -> list[SyncStep]:
     """Return one step for each topic and group with offsets at the primary's ``broker``."""
-    ours = await _all_offsets(sides, Side.PRIMARY, broker)
-    theirs = await _all_offsets(sides, Side.TARGET, broker)
+    primary_offsets = await _all_offsets(sides, Side.PRIMARY, broker)
+    target_offsets = await _all_offsets(sides, Side.TARGET, broker)
     ranges: dict[str, dict[int, QueueRange]] = {}
     active: dict[str, bool] = {}
     steps = []
-    for number, ((topic, group), offsets) in enumerate(sorted(ours.items())):
+    for number, ((topic, group), offsets) in enumerate(sorted(primary_offsets.items())):
         if not number % NAMES_PER_TURN:
             await trio.lowlevel.checkpoint()
-        if not wanted.includes_pair(topic, group):
+        if not offset_filter.includes_pair(topic, group):
             continue
-        reason = _exclusion_reason(topic, group, wanted)
+        reason = _exclusion_reason(topic, group, offset_filter)
         if not reason and topic not in ranges:
             ranges[topic] = await sides.queue_ranges(Side.TARGET, broker, topic)
         if not reason and group not in active:
@@ -124,27 +129,28 @@ async def plan_offsets(
         if reason:
             steps.append(SyncStep("offset", name, SyncAction.LEFT_OUT, reason, target))
             continue
-        there = _translate_offsets(sides, broker, topic, offsets, translate)
-        steps.append(_offset_step(topic, group, target, there, theirs.get((topic, group), {}), ranges[topic]))
+        translated = _translate_offsets(sides, broker, topic, offsets, translate)
+        present = target_offsets.get((topic, group), {})
+        steps.append(_offset_step(topic, group, target, translated, present, ranges[topic]))
     return steps
 
 
-def _exclusion_reason(topic: str, group: str, wanted: OffsetFilter) -> str:
+def _exclusion_reason(topic: str, group: str, offset_filter: OffsetFilter) -> str:
     if "@" in group:
         return "offsets of broadcasting clients are their own"
     if is_system_topic(topic) or group in TOOL_GROUPS or is_system_group(group):
         return "the system's own"
-    return "the topic is being moved" if topic in wanted.moving else ""
+    return "the topic is being moved" if topic in offset_filter.moving else ""
 
 
 async def _all_offsets(sides: ClusterPair, side: Side, broker: str) -> dict[tuple[str, str], QueueOffsets]:
     cluster, name = sides.locate_broker(side, broker)
     table = (await cluster.ask_broker(name, GetAllConsumerOffset())).data.offset_table
-    found = {}
+    by_pair = {}
     for key, offsets in table.items():
         topic, _, group = key.partition("@")
-        found[topic, group] = offsets
-    return found
+        by_pair[topic, group] = offsets
+    return by_pair
 
 
 def _translate_offsets(
@@ -161,27 +167,29 @@ def _offset_step(
     topic: str,
     group: str,
     broker: str,
-    wanted: Mapping[int, int | None],
+    translated: Mapping[int, int | None],
     present: QueueOffsets,
     ranges: Mapping[int, QueueRange],
 ) -> SyncStep:
     """Return the step for one topic and group; offsets beyond the end of the target's queue become that end."""
     name = f"{topic}@{group}"
-    known = {queue: offset for queue, offset in wanted.items() if offset is not None}
-    if not known and wanted:
+    desired = {queue: offset for queue, offset in translated.items() if offset is not None}
+    if not desired and translated:
         return SyncStep("offset", name, SyncAction.LEFT_OUT, UNKNOWN_OFFSETS, broker)
     if not ranges:
         return SyncStep("offset", name, SyncAction.LEFT_OUT, "the target has no such topic", broker)
-    there = {queue: min(offset, ranges[queue].high) for queue, offset in known.items() if queue in ranges}
-    changes = {queue: offset for queue, offset in there.items() if present.get(queue) != offset}
-    behind = sum(known[queue] - offset for queue, offset in there.items())
-    late = f"{behind} messages are not at the target yet" if behind else ""
+    existing = {
+        queue: min(offset, ranges[queue].high) for queue, offset in desired.items() if queue in ranges
+    }
+    changes = {queue: offset for queue, offset in existing.items() if present.get(queue) != offset}
+    missing_count = sum(desired[queue] - offset for queue, offset in existing.items())
+    missing = f"{missing_count} messages are not at the target yet" if missing_count else ""
     if not changes:
-        return SyncStep("offset", name, SyncAction.SAME, late, broker)
+        return SyncStep("offset", name, SyncAction.SAME, missing, broker)
     text = ", ".join(f"{queue}: {present.get(queue, '-')} -> {offset}" for queue, offset in changes.items())
     requests = tuple(
         UpdateConsumerOffset(consumer_group=group, topic=topic, queue_id=queue, commit_offset=offset)
         for queue, offset in changes.items()
     )
     action = SyncAction.CHANGE if present else SyncAction.CREATE
-    return SyncStep("offset", name, action, f"{text}; {late}" if late else text, broker, requests)
+    return SyncStep("offset", name, action, f"{text}; {missing}" if missing else text, broker, requests)

@@ -70,10 +70,10 @@ async def copy_topic(
     Raises RequestError if the primary has no such topic, and the errors of `Cluster.ask_broker` for the primary. A
     refusal by the target is in the step.
     """
-    wanted = await find_topic(primary, broker, topic)
-    if wanted is None:
+    desired = await find_topic(primary, broker, topic)
+    if desired is None:
         raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"broker {broker} has no topic {topic}")
-    step = topic_step(wanted, await find_topic(target, target_broker, topic), target_broker)
+    step = topic_step(desired, await find_topic(target, target_broker, topic), target_broker)
     await apply_steps(target, [step])
     return step
 
@@ -105,39 +105,39 @@ async def groups_of(cluster: Cluster, broker: str) -> SubscriptionGroupWrapper:
 # -- topics ------------------------------------------------------------------------------------------------------
 
 
-def topic_step(wanted: TopicConfig, present: TopicConfig | None, broker: str) -> SyncStep:
+def topic_step(desired: TopicConfig, present: TopicConfig | None, broker: str) -> SyncStep:
     """Return the step that makes a topic of the target's ``broker`` equal to the wanted one."""
-    name = wanted.topic_name
-    queues = max(wanted.read_queue_nums, wanted.write_queue_nums)
+    name = desired.topic_name
+    queues = max(desired.read_queue_nums, desired.write_queue_nums)
     if queues > MAX_QUEUES_PER_TOPIC:
         detail = f"{queues} queues are more than the {MAX_QUEUES_PER_TOPIC} that are copied"
         return SyncStep("topic", name, SyncAction.LEFT_OUT, detail, broker)
     if present is None:
-        detail = f"{wanted.read_queue_nums}/{wanted.write_queue_nums} queues"
-        return SyncStep("topic", name, SyncAction.CREATE, detail, broker, (topic_request(wanted, {}),))
-    changes = ", ".join(describe_differences(wanted, present, TOPIC_FIELDS))
+        detail = f"{desired.read_queue_nums}/{desired.write_queue_nums} queues"
+        return SyncStep("topic", name, SyncAction.CREATE, detail, broker, (topic_request(desired, {}),))
+    changes = ", ".join(describe_differences(desired, present, TOPIC_FIELDS))
     if not changes:
         return SyncStep("topic", name, SyncAction.SAME, "", broker)
-    request = topic_request(wanted, present.attributes)
+    request = topic_request(desired, present.attributes)
     return SyncStep("topic", name, SyncAction.CHANGE, changes, broker, (request,))
 
 
-def topic_request(wanted: TopicConfig, present: dict[str, str]) -> UpdateAndCreateTopic:
+def topic_request(desired: TopicConfig, present: dict[str, str]) -> UpdateAndCreateTopic:
     """Return the request that makes a topic as wanted, at a broker where it has the attributes ``present``."""
-    changes = attribute_changes(wanted.attributes, present)
+    changes = attribute_changes(desired.attributes, present)
     attributes = ",".join(f"{key}={value}" if value else key for key, value in changes.items())
-    return UpdateAndCreateTopic.from_config(wanted, attributes)
+    return UpdateAndCreateTopic.from_config(desired, attributes)
 
 
 async def plan_topics(
     primary: Cluster, target: Cluster, broker: str, target_broker: str, topics: NameFilter = None
 ) -> list[SyncStep]:
     """Return one step for each topic of the primary's broker; system topics are left out."""
-    wanted = await topics_of(primary, broker)
+    desired = await topics_of(primary, broker)
     present = await topics_of(target, target_broker)
     system = set((await primary.ask_broker(broker, GetSystemTopicListFromBroker())).data.topic_list)
     steps = []
-    for number, name in enumerate(_select_names(wanted, topics)):
+    for number, name in enumerate(_select_names(desired, topics)):
         if not number % NAMES_PER_TURN:
             await trio.lowlevel.checkpoint()
         if name in system or is_system_topic(name):
@@ -145,7 +145,7 @@ async def plan_topics(
                 SyncStep("topic", name, SyncAction.LEFT_OUT, "the broker's own topic", target_broker)
             )
         else:
-            steps.append(topic_step(wanted[name], present.get(name), target_broker))
+            steps.append(topic_step(desired[name], present.get(name), target_broker))
     return steps
 
 
@@ -154,32 +154,32 @@ def is_system_topic(topic: str) -> bool:
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIX)
 
 
-def _select_names(known: Iterable[str], wanted: NameFilter) -> list[str]:
-    return sorted(name for name in known if wanted is None or name in wanted)
+def _select_names(names: Iterable[str], name_filter: NameFilter) -> list[str]:
+    return sorted(name for name in names if name_filter is None or name in name_filter)
 
 
 # -- groups ------------------------------------------------------------------------------------------------------
 
 
 def group_step(
-    wanted: SubscriptionGroupConfig, present: SubscriptionGroupConfig | None, broker: str
+    desired: SubscriptionGroupConfig, present: SubscriptionGroupConfig | None, broker: str
 ) -> SyncStep:
     """Return the step that makes a group of the target's ``broker`` equal to the wanted one."""
-    name = wanted.group_name
+    name = desired.group_name
     if present is None:
-        return SyncStep("group", name, SyncAction.CREATE, "", broker, (_group_request(wanted, {}),))
-    changes = ", ".join(describe_differences(wanted, present, GROUP_FIELDS))
+        return SyncStep("group", name, SyncAction.CREATE, "", broker, (_group_request(desired, {}),))
+    changes = ", ".join(describe_differences(desired, present, GROUP_FIELDS))
     if not changes:
         return SyncStep("group", name, SyncAction.SAME, "", broker)
-    request = _group_request(wanted, present.attributes)
+    request = _group_request(desired, present.attributes)
     return SyncStep("group", name, SyncAction.CHANGE, changes, broker, (request,))
 
 
 def _group_request(
-    wanted: SubscriptionGroupConfig, present: dict[str, str]
+    desired: SubscriptionGroupConfig, present: dict[str, str]
 ) -> UpdateAndCreateSubscriptionGroup:
-    changed = SubscriptionGroupConfig.from_value(wanted.to_value())
-    changed.attributes = attribute_changes(wanted.attributes, present)
+    changed = SubscriptionGroupConfig.from_value(desired.to_value())
+    changed.attributes = attribute_changes(desired.attributes, present)
     return UpdateAndCreateSubscriptionGroup(data=changed)
 
 
@@ -187,10 +187,10 @@ async def plan_groups(
     primary: Cluster, target: Cluster, broker: str, target_broker: str, groups: NameFilter = None
 ) -> list[SyncStep]:
     """Return one step for each group of the primary's broker, and one for each topic whose read permission differs."""
-    wanted = await groups_of(primary, broker)
+    desired = await groups_of(primary, broker)
     present = await groups_of(target, target_broker)
     steps = []
-    for number, name in enumerate(_select_names(wanted.subscription_group_table, groups)):
+    for number, name in enumerate(_select_names(desired.subscription_group_table, groups)):
         if not number % NAMES_PER_TURN:
             await trio.lowlevel.checkpoint()
         if name in TOOL_GROUPS or is_system_group(name):
@@ -198,20 +198,20 @@ async def plan_groups(
                 SyncStep("group", name, SyncAction.LEFT_OUT, "the system's own group", target_broker)
             )
             continue
-        config = wanted.subscription_group_table[name]
+        config = desired.subscription_group_table[name]
         steps.append(group_step(config, present.subscription_group_table.get(name), target_broker))
-        flags = wanted.forbidden_table.get(name, {}), present.forbidden_table.get(name, {})
+        flags = desired.forbidden_table.get(name, {}), present.forbidden_table.get(name, {})
         steps += forbidden_steps(name, *flags, target_broker)
     return steps
 
 
 def forbidden_steps(
-    group: str, wanted: Mapping[str, int], present: Mapping[str, int], broker: str
+    group: str, desired: Mapping[str, int], present: Mapping[str, int], broker: str
 ) -> list[SyncStep]:
     """Return the steps that withdraw or grant a group's permission to read topics."""
     steps = []
-    for topic in sorted({*wanted, *present}):
-        closed = bool(wanted.get(topic, 0) & FORBIDDEN_READ)
+    for topic in sorted({*desired, *present}):
+        closed = bool(desired.get(topic, 0) & FORBIDDEN_READ)
         if closed != bool(present.get(topic, 0) & FORBIDDEN_READ):
             request = UpdateAndGetGroupForbidden(group=group, topic=topic, readable=not closed)
             detail = "may not read" if closed else "may read"
@@ -252,14 +252,14 @@ async def _find_order(cluster: Cluster, topic: str) -> str | None:
         return None
 
 
-def order_step(topic: str, wanted: str, present: str | None) -> SyncStep:
+def order_step(topic: str, desired: str, present: str | None) -> SyncStep:
     """Return the step that makes namesrvs report the same order of a topic's queues."""
-    if wanted == present:
+    if desired == present:
         return SyncStep("order", topic, SyncAction.SAME)
     action = SyncAction.CREATE if present is None else SyncAction.CHANGE
-    request = PutKvConfig(namespace=ORDER_NAMESPACE, key=topic, value=wanted)
+    request = PutKvConfig(namespace=ORDER_NAMESPACE, key=topic, value=desired)
     return SyncStep(
-        "order", topic, action, wanted if present is None else f"{present} -> {wanted}", requests=(request,)
+        "order", topic, action, desired if present is None else f"{present} -> {desired}", requests=(request,)
     )
 
 

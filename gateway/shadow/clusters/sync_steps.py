@@ -71,16 +71,16 @@ async def _send_request(target: Cluster, step: SyncStep, request: Request[Any]) 
         await target.ask_address(address, request)
 
 
-def describe_differences(wanted: Any, present: Any, names: Iterable[str]) -> Iterator[str]:
+def describe_differences(desired: Any, present: Any, names: Iterable[str]) -> Iterator[str]:
     """Yield `name present -> wanted` for every named attribute that differs."""
     for name in names:
-        now, then = getattr(present, name), getattr(wanted, name)
+        now, then = getattr(present, name), getattr(desired, name)
         if now != then:
             yield f"{name} {now} -> {then}"
 
 
-def attribute_changes(wanted: dict[str, str], present: dict[str, str]) -> dict[str, str]:
+def attribute_changes(desired: dict[str, str], present: dict[str, str]) -> dict[str, str]:
     """Return the `+key` and `-key` entries with which a broker turns the present attributes into the wanted ones."""
-    changes = {f"+{key}": value for key, value in wanted.items() if present.get(key) != value}
-    changes |= {f"-{key}": "" for key in present if key not in wanted}
+    changes = {f"+{key}": value for key, value in desired.items() if present.get(key) != value}
+    changes |= {f"-{key}": "" for key in present if key not in desired}
     return changes

@@ -212,9 +212,9 @@ async def _shares_producers(primary: Cluster, target: Cluster, broker: str) -> b
     return True
 
 
-def _same_cluster(found: str) -> str:
+def _same_cluster(evidence: str) -> str:
     return (
-        f"the target is the primary: {found}. Every message would be stored twice. "
+        f"the target is the primary: {evidence}. Every message would be stored twice. "
         "Set target.namesrv to the namesrv of another cluster"
     )
 

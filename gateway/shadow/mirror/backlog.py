@@ -77,7 +77,7 @@ class Backlog:
         self._max_bytes = max_bytes
         self._listener = listener
         self._queue: deque[BacklogEntry] = deque()
-        self._taken_count = 0
+        self._in_flight_count = 0
         self.size_bytes = 0
         """Memory of all entries, taken ones included; those that are only on disk do not count."""
 
@@ -115,7 +115,7 @@ class Backlog:
 
     def _has_room(self, entry: BacklogEntry) -> bool:
         return (
-            len(self._queue) + self._taken_count < self._max_messages
+            len(self._queue) + self._in_flight_count < self._max_messages
             and self.size_bytes + entry.size <= self._max_bytes
         )
 
@@ -128,18 +128,18 @@ class Backlog:
     def take_entries(self, max_count: int) -> list[BacklogEntry]:
         """Take up to ``max_count`` entries from the front."""
         queue = self._queue
-        taken = [queue.popleft() for _ in range(min(max_count, len(queue)))]
-        self._taken_count += len(taken)
-        return taken
+        entries = [queue.popleft() for _ in range(min(max_count, len(queue)))]
+        self._in_flight_count += len(entries)
+        return entries
 
     def put_back(self, entries: list[BacklogEntry]) -> None:
         """Return taken entries to the front, in their order."""
         self._queue.extendleft(reversed(entries))
-        self._taken_count -= len(entries)
+        self._in_flight_count -= len(entries)
 
     def finish_entry(self, entry: BacklogEntry) -> None:
         """Forget a taken entry whose outcome is known."""
-        self._taken_count -= 1
+        self._in_flight_count -= 1
         self.size_bytes -= entry.size
 
     async def wait_until_opened(self) -> None:

@@ -14,7 +14,7 @@ import trio
 
 from codec.command import Command
 from gateway.shadow.clusters.cluster import CLUSTER_ERRORS, Cluster
-from gateway.shadow.mirror.half_messages import FINAL_DECISIONS, HalfMessage, HalfMessages
+from gateway.shadow.mirror.half_messages import FINAL_DECISIONS, CopyPlace, HalfMessage, HalfMessages
 from remoting.bodies.heartbeat import HeartbeatData, ProducerData
 from remoting.connection import Connection, Handler
 from remoting.requests.client import HeartBeat, UnregisterClient
@@ -89,12 +89,12 @@ class CheckBackProducer:
                     log.info("heartbeat to mirror target failed", extra={"reason": str(problem)})
 
     async def _renew_groups(self, target_broker: str) -> None:
-        known = self._registered[target_broker]
+        registered = self._registered[target_broker]
         needed = self._halves.open_groups(self._source_brokers.get(target_broker, target_broker))
-        for group in sorted(known - needed):
+        for group in sorted(registered - needed):
             request = UnregisterClient(client_id=self._client_id, producer_group=group)
             await self.target.ask_broker(target_broker, request)
-            known.discard(group)
+            registered.discard(group)
         needed = set(islice(sorted(needed), MAX_GROUPS))
         if needed:
             self._registered[target_broker] = needed
@@ -105,16 +105,16 @@ class CheckBackProducer:
         """Answer CHECK_TRANSACTION_STATE with the decision of the source's producer, if there is one yet."""
         check = CheckTransactionState.from_command(command)
         self.check_backs_total += 1
-        found = self._find_half(connection, check.transaction_id or check.msg_id or "")
-        if found is None:
+        match = self._find_half(connection, check.transaction_id or check.msg_id or "")
+        if match is None:
             self.unknown_total += 1
             return
-        target_broker, half = found
-        place = check.tran_state_table_offset, check.commit_log_offset
-        end = self._halves.answer_check_back(half, *place, trio.current_time())
+        target_broker, half = match
+        copy = CopyPlace(check.tran_state_table_offset, check.commit_log_offset)
+        end = self._halves.answer_check_back(half, copy, trio.current_time())
         if end in FINAL_DECISIONS:
             connection.spawn(
-                self._send_end, target_broker, half, build_end_request(half, target_broker, end, place)
+                self._send_end, target_broker, half, build_end_request(half, target_broker, end, copy)
             )
 
     async def _send_end(self, target_broker: str, half: HalfMessage, end: EndTransaction) -> None:
@@ -128,8 +128,8 @@ class CheckBackProducer:
             self._halves.note_change()
 
     def _find_half(self, connection: Connection, unique_key: str) -> tuple[str, HalfMessage] | None:
-        for target_broker, known in self._connections.items():
-            if known is connection:
+        for target_broker, producer_connection in self._connections.items():
+            if producer_connection is connection:
                 half = self._halves.find_half(
                     self._source_brokers.get(target_broker, target_broker), unique_key
                 )
@@ -137,10 +137,8 @@ class CheckBackProducer:
         return None
 
 
-def build_end_request(
-    half: HalfMessage, target_broker: str, end: int, place: tuple[int, int]
-) -> EndTransaction:
-    """Build the request that ends a copy of a half message; ``place`` is the copy's queue offset and physical offset.
+def build_end_request(half: HalfMessage, target_broker: str, end: int, copy: CopyPlace) -> EndTransaction:
+    """Build the request that ends a copy of a half message.
 
     It claims to answer a check-back, because the broker refuses a late end otherwise.
     Source: EndTransactionProcessor.rejectCommitOrRollback, 5.4.0.
@@ -148,8 +146,8 @@ def build_end_request(
     return EndTransaction(
         topic=half.topic,
         producer_group=half.group,
-        tran_state_table_offset=place[0],
-        commit_log_offset=place[1],
+        tran_state_table_offset=copy.queue_offset,
+        commit_log_offset=copy.physical_offset,
         commit_or_rollback=end,
         from_transaction_check=True,
         msg_id=half.unique_key,

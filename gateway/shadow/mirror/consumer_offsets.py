@@ -111,9 +111,9 @@ class ConsumerOffsetWriter:
 
     async def _is_active(self, group: str) -> bool:
         now_s = trio.current_time()
-        known = self._active.get(group)
-        if known is not None and now_s - known[0] < ACTIVITY_CACHE_S:
-            return known[1]
+        activity = self._active.get(group)
+        if activity is not None and now_s - activity[0] < ACTIVITY_CACHE_S:
+            return activity[1]
         if len(self._active) >= _MAX_CACHED_GROUPS:
             self._active.clear()
         active = bool(await group_members(self._target, self._target_broker, group))

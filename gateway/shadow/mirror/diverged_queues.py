@@ -32,12 +32,12 @@ class DivergedQueue:
 
 
 class DivergedQueues:
-    """Marks by broker, topic and queue. Messages of queues beyond ``max_queues`` are only counted, in `others`."""
+    """Marks by broker, topic and queue. Messages of queues beyond ``max_queues`` are only counted, in `unlisted`."""
 
     def __init__(self, max_queues: int) -> None:
         self._max_queues = max_queues
         self._marks: dict[tuple[str, str, int], DivergedQueue] = {}
-        self.others = 0
+        self.unlisted = 0
 
     def mark_diverged(
         self,
@@ -51,29 +51,29 @@ class DivergedQueues:
         offset: int = -1,
     ) -> None:
         """Note that ``count`` messages of a queue did not reach the target."""
-        place = broker, topic, queue_id
-        known = self._marks.get(place)
-        if known is None:
+        queue = broker, topic, queue_id
+        mark = self._marks.get(queue)
+        if mark is None:
             if len(self._marks) >= self._max_queues:
-                self.others += count
+                self.unlisted += count
                 return
-            known = self._marks[place] = DivergedQueue(broker, topic, queue_id, now_ms, reason, offset)
-        known.count += count
-        known.last_ms = now_ms
-        if offset >= 0 and not 0 <= known.offset <= offset:
-            known.offset = offset
+            mark = self._marks[queue] = DivergedQueue(broker, topic, queue_id, now_ms, reason, offset)
+        mark.count += count
+        mark.last_ms = now_ms
+        if offset >= 0 and not 0 <= mark.offset <= offset:
+            mark.offset = offset
 
     def clear_marks(self, topic: str, broker: str | None = None, queue_id: int | None = None) -> int:
         """Clear the marks of a topic, or only of a broker or queue; return how many there were."""
         if broker is not None and queue_id is not None:
             return int(self._marks.pop((broker, topic, queue_id), None) is not None)
         healed = [
-            place
-            for place in self._marks
-            if place[1] == topic and broker in (None, place[0]) and queue_id in (None, place[2])
+            queue
+            for queue in self._marks
+            if queue[1] == topic and broker in (None, queue[0]) and queue_id in (None, queue[2])
         ]
-        for place in healed:
-            del self._marks[place]
+        for queue in healed:
+            del self._marks[queue]
         return len(healed)
 
     def marks_of_topic(self, topic: str) -> list[DivergedQueue]:

@@ -8,13 +8,20 @@ import math
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from codec.sysflag import TRANSACTION_COMMIT, TRANSACTION_NONE, TRANSACTION_ROLLBACK
 
 FINAL_DECISIONS: Final = (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK)
 STREAM_GRACE_S: Final = 60.0
 """Time after an end was sent during which check-backs are not answered, because the stream repeats the end anyway."""
+
+
+class CopyPlace(NamedTuple):
+    """The place of a copy at the target: where it stands in the queue of half messages, and in the commit log."""
+
+    queue_offset: int
+    physical_offset: int
 
 
 @dataclass(slots=True)
@@ -37,6 +44,11 @@ class HalfMessage:
     end: int = TRANSACTION_NONE
     ended: bool = False
     tried_s: float = -math.inf
+
+    @property
+    def copy(self) -> CopyPlace:
+        """The place of the target's newest copy."""
+        return CopyPlace(self.queue_offset, self.physical_offset)
 
     def record_decision(self, end: int, now_s: float = -math.inf) -> None:
         """Record the producer's decision, and with ``now_s`` that it is being sent to the target."""
@@ -84,10 +96,8 @@ class HalfMessages:
         """Note that a half message was changed in place, so that the state is saved."""
         self.changes += 1
 
-    def answer_check_back(
-        self, half: HalfMessage, queue_offset: int, physical_offset: int, now_s: float
-    ) -> int:
-        """Return the decision for a check-back about the copy at this place, 0 for no answer yet.
+    def answer_check_back(self, half: HalfMessage, copy: CopyPlace, now_s: float) -> int:
+        """Return the decision for a check-back about a copy, 0 for no answer yet.
 
         A copy that shows up after the end is a duplicate, and is rolled back. While there is no decision, the copy that
         the target asks about becomes the one to be ended later.
@@ -96,8 +106,8 @@ class HalfMessages:
             return TRANSACTION_ROLLBACK
         if now_s - half.tried_s < STREAM_GRACE_S:
             return TRANSACTION_NONE
-        if half.queue_offset != queue_offset or half.physical_offset != physical_offset:
-            half.queue_offset, half.physical_offset = queue_offset, physical_offset
+        if half.copy != copy:
+            half.queue_offset, half.physical_offset = copy
             self.changes += 1
         return half.end
 

@@ -276,9 +276,9 @@ class Mirror:
     async def _report_set_aside(self) -> None:
         """Mark the queues whose messages were set aside as diverged."""
         self._set_aside = await self._factory.find_set_aside()
-        for each in self._set_aside:
-            for queue, (count, offset) in each.queues.items():
-                reason = f"set aside, for another configuration: {each.directory}"
+        for directory in self._set_aside:
+            for queue, (count, offset) in directory.queues.items():
+                reason = f"set aside, for another configuration: {directory.directory}"
                 self.diverged.mark_diverged(*queue, self._now_ms(), reason, count=count, offset=offset)
 
     def _on_outcome(self, entry: BacklogEntry, outcome: Outcome) -> None:
@@ -324,11 +324,11 @@ class Mirror:
         They leave a gap between the last resumed offset of a queue and the first new one.
         """
         exchange, subject = entry.exchange, entry.subject
-        place = exchange.side, exchange.broker, subject.queue
+        queue = exchange.side, exchange.broker, subject.queue
         if entry.resumed:
-            self._resumed_ends[place] = max(self._resumed_ends.get(place, 0), subject.offset + subject.count)
+            self._resumed_ends[queue] = max(self._resumed_ends.get(queue, 0), subject.offset + subject.count)
             return
-        expected = self._resumed_ends.pop(place, subject.offset)
+        expected = self._resumed_ends.pop(queue, subject.offset)
         if expected < subject.offset:
             reason = "lost when the gateway was killed, or never seen by it"
             missing = subject.offset - expected
@@ -419,10 +419,11 @@ class Mirror:
             "streams": [_stream_row(stream) for stream in self._streams.values()],
             "diverged": [mark.to_dict() for mark in islice(self.diverged, MAX_STATUS_MARKS)],
             "diverged_queues": len(self.diverged),
-            "diverged_others": self.diverged.others,
+            "diverged_others": self.diverged.unlisted,
             "held": len(self.answer_holder),
             "set_aside": [
-                {"directory": each.directory, "exchanges": each.exchanges} for each in self._set_aside
+                {"directory": directory.directory, "exchanges": directory.exchanges}
+                for directory in self._set_aside
             ],
         }
 

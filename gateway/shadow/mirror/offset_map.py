@@ -70,7 +70,7 @@ class OffsetMap:
         crossed = self._crossed.setdefault(queue, [])
         crossed.append([primary, target, 1])
         if len(crossed) > _MAX_CROSSED_RANGES:
-            merged = [min(each[0] for each in crossed), max(each[1] for each in crossed), 1]
+            merged = [min(run[0] for run in crossed), max(run[1] for run in crossed), 1]
             self._crossed[queue] = [merged]
 
     def translate(self, queue: PrimaryQueue, primary: int) -> int | None:

@@ -154,8 +154,8 @@ class ResendWriter:
         subject = subject_of(exchange)
         if exchange.code == END_TRANSACTION:
             half = self._state.halves.find_half(self._broker, subject.unique_key)
-            known = (half.topic, half.queue_id) if half is not None else subject.unique_key
-            return halves.get(subject.unique_key, known)
+            lane = (half.topic, half.queue_id) if half is not None else subject.unique_key
+            return halves.get(subject.unique_key, lane)
         if subject.half:
             halves[subject.unique_key] = subject.queue
         return subject.queue
@@ -257,10 +257,10 @@ class ResendWriter:
         if not subject.unique_key:
             return False
         after = self._last_target_offsets.get(subject.queue, -1) if subject.offset >= 0 else -1
-        place = storage_queue_of(exchange, subject)
+        storage_queue = storage_queue_of(exchange, subject)
         depth = max(DEFAULT_SEARCH_MESSAGES, exchange.search_depth)
         message = await find_message(
-            self._target, self._target_broker, *place, subject.unique_key, after, depth
+            self._target, self._target_broker, *storage_queue, subject.unique_key, after, depth
         )
         if message is None:
             return False
@@ -327,19 +327,23 @@ class ResendWriter:
         return Outcome(exchange, OutcomeKind.MIRRORED)
 
     def _build_end_command(self, half: HalfMessage) -> Command:
-        place = half.queue_offset, half.physical_offset
-        return build_end_request(half, self._target_broker, half.end, place).to_command()
+        return build_end_request(half, self._target_broker, half.end, half.copy).to_command()
 
     async def _is_committed(self, half: HalfMessage, depth: int) -> bool:
         if half.end != TRANSACTION_COMMIT:
             return False
-        place = self._target_broker, half.topic, half.queue_id
-        found = (
-            await find_message(self._target, *place, half.unique_key, -1, max(depth, DEFAULT_SEARCH_MESSAGES))
-            is not None
+        message = await find_message(
+            self._target,
+            self._target_broker,
+            half.topic,
+            half.queue_id,
+            half.unique_key,
+            depth=max(depth, DEFAULT_SEARCH_MESSAGES),
         )
-        self._counts.found += found
-        return found
+        if message is None:
+            return False
+        self._counts.found += 1
+        return True
 
     # -- recalls, topics, groups --------------------------------------------------------------------------------
 
@@ -459,10 +463,10 @@ def storage_queue_of(exchange: Exchange, subject: Subject) -> tuple[str, int]:
     if subject.half:
         return TRANS_HALF_TOPIC, 0
     if subject.delayed:
-        found = decode_properties(
+        properties = decode_properties(
             exchange.request_command.ext.get(header_field_name(exchange.code, "properties")) or ""
         )
-        level = found.get(keys.DELAY_TIME_LEVEL, "")
+        level = properties.get(keys.DELAY_TIME_LEVEL, "")
         number = parse_integer_or(level, 0, I32)
         return (SCHEDULE_TOPIC, number - 1) if number > 0 else (TIMER_TOPIC, 0)
     return subject.queue

@@ -43,8 +43,8 @@ class MirrorRules:
         if len(self._rule_cache) >= _MAX_CACHE_ENTRIES:
             self._rule_cache.clear()
         matching = (index for index, _ in enumerate(self.rules) if self._rule_matches(index, *key))
-        found = self._rule_cache[key] = next(matching, None)
-        return found
+        index = self._rule_cache[key] = next(matching, None)
+        return index
 
     def _rule_matches(self, index: int, code: int, topic: str, group: str, host: str) -> bool:
         rule = self.rules[index]
@@ -92,14 +92,14 @@ class MirrorRules:
 
     def target_leads(self, topic: str) -> bool:
         """Tell whether sends of a topic go to the target first, because its mode is target-primary."""
-        known = self._target_leads_cache.get(topic)
-        if known is None:
+        leads = self._target_leads_cache.get(topic)
+        if leads is None:
             if len(self._target_leads_cache) >= _MAX_CACHE_ENTRIES:
                 self._target_leads_cache.clear()
-            known = self._target_leads_cache[topic] = self.target_would_lead(
+            leads = self._target_leads_cache[topic] = self.target_would_lead(
                 topic, self._overrides.get(topic, "")
             )
-        return known
+        return leads
 
     def target_would_lead(self, topic: str, mode: str) -> bool:
         """Tell whether sends of a topic would go to the target first with this override; "" stands for none."""
@@ -156,13 +156,13 @@ def _resolve_codes(rule: MirrorRule, index: int) -> frozenset[int]:
         for code, request in REQUESTS.items()
         if policy_of(code).treatment is not Treatment.LEFT_OUT
     }
-    known = {request.NAME: code for code, request in REQUESTS.items()}
+    all_codes = {request.NAME: code for code, request in REQUESTS.items()}
     for name in rule.codes:
-        if name not in known:
+        if name not in all_codes:
             raise SettingsError(f"mirror[{index}].codes: unknown request code {name!r}")
         if name not in mirrored:
             raise SettingsError(
-                f"mirror[{index}].codes: {name} is never mirrored: {policy_of(known[name]).reason}"
+                f"mirror[{index}].codes: {name} is never mirrored: {policy_of(all_codes[name]).reason}"
             )
     return frozenset(mirrored[name] for name in rule.codes or mirrored)
 

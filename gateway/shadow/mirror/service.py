@@ -163,9 +163,9 @@ class MirrorRoutes:
         console.get("/mirror", lambda _: self._mirror.status())
         console.post("/mirror/mode", self.switch_mode)
 
-    async def switch_mode(self, given: dict[str, Any]) -> dict[str, Any]:
+    async def switch_mode(self, body: dict[str, Any]) -> dict[str, Any]:
         """Switch the mode of a topic from now on. Raises ConsoleError for an unknown mode and for a refused switch."""
-        topic, mode = given.get("topic"), given.get("mode") or ""
+        topic, mode = body.get("topic"), body.get("mode") or ""
         if not isinstance(topic, str) or not 0 < len(topic) <= MAX_NAME_CHARS or not isinstance(mode, str):
             raise ConsoleError("topic must be a topic name, and mode a mode name or empty")
         try:

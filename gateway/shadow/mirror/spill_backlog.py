@@ -5,9 +5,9 @@ Theory of operation
 Problem: a target that is down must cost neither the primary's clients nor the messages it misses, and a gateway that is
 killed meanwhile must not lose what the target is still owed. But while all is well, nothing should be written at all.
 
-An entry is in one of four places, in the order in which entries leave: *taken* by the stream, in the *memory* queue,
-*only on disk* (`spilled`), or in the *tail*, which waits to be written. Taken entries and those in memory may also
-be on disk.
+An entry is in one of four places, in the order in which entries leave: *in flight* (taken by the stream), in the
+*memory* queue, *only on disk* (`spilled`), or in the *tail*, which waits to be written. Entries in flight and in memory
+may be on disk too.
 
 Invariant: entries leave in the order in which they were appended, and once spilling has started, every entry is written
 to the spill queue before any later one.
@@ -76,7 +76,7 @@ class SpillBacklog(Backlog):
         super().__init__(settings.queue_messages, settings.queue_bytes, listener)
         self._run_blocking = run_blocking
         self._spill_queue = SpillQueue(directory, settings.spill_bytes, settings.spill_file_bytes, owner)
-        self._taken: deque[BacklogEntry] = deque()
+        self._in_flight: deque[BacklogEntry] = deque()
         self._tail: deque[BacklogEntry] = deque()
         self._tail_bytes = 0
         self._max_tail_bytes = settings.queue_bytes // 4
@@ -145,9 +145,9 @@ class SpillBacklog(Backlog):
         """Take entries from the front. With entries on disk: at most `MAX_IN_DOUBT_MESSAGES` messages, or one entry."""
         if self._in_both:
             max_count = min(max_count, self._max_batch_entries())
-        taken = super().take_entries(max_count)
-        self._taken.extend(taken)
-        return taken
+        entries = super().take_entries(max_count)
+        self._in_flight.extend(entries)
+        return entries
 
     def _max_batch_entries(self) -> int:
         messages = 0
@@ -161,14 +161,14 @@ class SpillBacklog(Backlog):
         """Return taken entries to the front. The target has failed with them, so spilling starts."""
         super().put_back(entries)
         for entry in entries:
-            self._taken.remove(entry)
+            self._in_flight.remove(entry)
         self._target_failed = True
         self._start_spilling()
 
     def finish_entry(self, entry: BacklogEntry) -> None:
         """Forget a taken entry whose outcome is known; the position on disk is then out of date."""
         super().finish_entry(entry)
-        self._taken.remove(entry)
+        self._in_flight.remove(entry)
         entry.is_finished, self._target_failed = True, False
         if entry.sequence >= 0:
             self._in_both -= 1
@@ -185,7 +185,7 @@ class SpillBacklog(Backlog):
         if self._is_spilling or not self._opened.is_set():
             return
         self._is_spilling = True
-        self._unwritten = deque(entry for entry in chain(self._taken, self._queue) if entry.sequence < 0)
+        self._unwritten = deque(entry for entry in chain(self._in_flight, self._queue) if entry.sequence < 0)
         self._changed.set()
 
     def _stop_spilling_if_drained(self) -> None:
@@ -258,7 +258,7 @@ class SpillBacklog(Backlog):
     def _resume_sequence(self) -> int:
         """Return the sequence number of the first record that is not finished."""
         if self._in_both:
-            for entry in chain(self._taken, self._queue):
+            for entry in chain(self._in_flight, self._queue):
                 if entry.sequence >= 0:
                     return entry.sequence
         return self._spill_queue.read_sequence
@@ -340,21 +340,21 @@ class SpillBacklog(Backlog):
         return self._spill_queue.append_records([encode_exchange(entry.exchange) for entry in entries])
 
     async def _read_back(self) -> None:
-        found = await self._run_blocking(partial(self._spill_queue.read_records, MAX_READ_BYTES))
-        self._spilled -= len(found.records) + found.lost
-        for sequence, payload in found.records:
+        batch = await self._run_blocking(partial(self._spill_queue.read_records, MAX_READ_BYTES))
+        self._spilled -= len(batch.records) + batch.lost
+        for sequence, payload in batch.records:
             try:
                 exchange = decode_exchange(payload)
                 entry = BacklogEntry(exchange, subject_of(exchange))
             except Exception as problem:  # noqa: BLE001 - perhaps written by another version of this program
-                self._report_lost(1, f"cannot decode an exchange in {found.path}: {type(problem).__name__}")
+                self._report_lost(1, f"cannot decode an exchange in {batch.path}: {type(problem).__name__}")
                 continue
             entry.sequence = sequence
             self._in_both += 1
             self._identify(entry)
             self._append_to_memory(entry)
-        if found.lost:
-            self._report_lost(found.lost, f"{found.path} is damaged: {found.lost} exchanges are lost")
+        if batch.lost:
+            self._report_lost(batch.lost, f"{batch.path} is damaged: {batch.lost} exchanges are lost")
 
     def _report_lost(self, count: int, reason: str) -> None:
         log.error("spilled exchanges lost", extra={"reason": reason})
@@ -376,7 +376,7 @@ class SpillBacklog(Backlog):
 
     def close(self) -> None:
         """Write everything that is only in memory, so that the next process resumes it. Blocks."""
-        waiting = [entry for entry in chain(self._taken, self._queue, self._tail) if entry.sequence < 0]
+        waiting = [entry for entry in chain(self._in_flight, self._queue, self._tail) if entry.sequence < 0]
         if not self._opened.is_set():
             return
         try:

@@ -118,28 +118,28 @@ class SpillDirectory:
 
     async def read_set_aside(self) -> list[SetAsideDirectory]:
         """Return everything that was set aside, by this run or earlier ones."""
-        found = []
+        directories = []
         for name in self._list_names():
             if ASIDE_MARKER in name:
                 path = os.path.join(self._settings.spill_dir, name)
-                found.append(await self._run_blocking(partial(_summarize_directory, path)))
-                details = {"directory": path, "exchanges": found[-1].exchanges}
+                directories.append(await self._run_blocking(partial(_summarize_directory, path)))
+                details = {"directory": path, "exchanges": directories[-1].exchanges}
                 log.error("exchanges set aside will not be mirrored", extra=details)
-        return found
+        return directories
 
 
 def _summarize_directory(directory: str) -> SetAsideDirectory:
-    found = SetAsideDirectory(directory)
+    summary = SetAsideDirectory(directory)
     try:
         for broker, topic, queue_id, offset, count in _iter_messages(directory):
-            found.exchanges += 1
-            place = broker, topic, queue_id
+            summary.exchanges += 1
+            queue = broker, topic, queue_id
             if count:
-                messages, first = found.queues.get(place, (0, offset))
-                found.queues[place] = messages + count, first
+                messages, first = summary.queues.get(queue, (0, offset))
+                summary.queues[queue] = messages + count, first
     except OSError as problem:
         log.error("cannot read a directory that was set aside", extra={"reason": str(problem)})
-    return found
+    return summary
 
 
 def _iter_messages(directory: str) -> Iterator[tuple[str, str, int, int, int]]:

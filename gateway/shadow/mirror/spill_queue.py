@@ -168,20 +168,20 @@ class SpillQueue:
         """Find the records of an earlier process and position the queue at the first unfinished one. Raises OSError."""
         recovery = SpillRecovery()
         make_private_directories(self._directory)
-        found = sorted(_list_files(self._directory, recovery.problems), key=lambda file: file.first)
-        if found and read_owner(self._directory) != self._owner:
+        files = sorted(_list_files(self._directory, recovery.problems), key=lambda file: file.first)
+        if files and read_owner(self._directory) != self._owner:
             recovery.set_aside_as = set_directory_aside(self._directory)
             make_private_directories(self._directory)
-            found = []
+            files = []
         _replace_file(os.path.join(self._directory, _OWNER), self._owner.encode())
         position = self._position.load_sequence()
         if position is None:
-            position = found[0].first if found else 0
-            if found and os.path.exists(os.path.join(self._directory, _POSITION)):
+            position = files[0].first if files else 0
+            if files and os.path.exists(os.path.join(self._directory, _POSITION)):
                 recovery.problems.append(
                     "the position file is damaged: records that were finished are read again"
                 )
-        self._resume_at(deque(found), position, recovery)
+        self._resume_at(deque(files), position, recovery)
         return recovery
 
     def _resume_at(self, files: deque[_SpillFile], position: int, recovery: SpillRecovery) -> None:
@@ -218,9 +218,9 @@ class SpillQueue:
         try:
             with open(file.path, "r+b", buffering=0) as out:
                 out.seek(file.size)
-                left = memoryview(data)
-                while left:
-                    left = left[out.write(left) :]
+                rest = memoryview(data)
+                while rest:
+                    rest = rest[out.write(rest) :]
         except OSError:
             self._truncate_partial(file)
             raise
@@ -248,18 +248,18 @@ class SpillQueue:
 
     def read_records(self, size_bytes: int) -> SpillRead:
         """Read the next records: about ``size_bytes``, at least one record; none when everything has been read."""
-        found, at = SpillRead([], 0, ""), self.read_sequence
+        batch, at = SpillRead([], 0, ""), self.read_sequence
         if not self.unread_count:
-            return found
+            return batch
         index = max(0, sum(file.first <= at for file in self._files) - 1)
         file = self._files[index] if self._files else _SpillFile("a file that is gone", self.next_sequence, 0)
         if file.first > at:  # the file before it is gone
             self.read_sequence = file.first
         else:
             stop = self._files[index + 1].first if index + 1 < len(self._files) else self.next_sequence
-            self.read_sequence = _read_file(file, at, stop, size_bytes, found.records)
-        found.lost, found.path = self.read_sequence - at - len(found.records), file.path
-        return found
+            self.read_sequence = _read_file(file, at, stop, size_bytes, batch.records)
+        batch.lost, batch.path = self.read_sequence - at - len(batch.records), file.path
+        return batch
 
     def skip_to(self, sequence: int) -> None:
         """Skip unread records before this sequence number: the caller still has them in memory."""
@@ -368,13 +368,13 @@ def _read_file(
     file: _SpillFile, at: int, stop: int, size_bytes: int, records: list[tuple[int, bytes]]
 ) -> int:
     """Collect records from ``at`` on and before ``stop``; return where reading continues."""
-    taken = 0
+    read_bytes = 0
     for sequence, payload in _iter_records(file):
         if payload is None or not at <= sequence < stop:
             continue
         records.append((sequence, payload))
-        at, taken = sequence + 1, taken + len(payload)
-        if taken >= size_bytes:
+        at, read_bytes = sequence + 1, read_bytes + len(payload)
+        if read_bytes >= size_bytes:
             return at
     return stop
 

@@ -69,12 +69,12 @@ class AddressView:
 
         Reserves a port for an address that is new. Returns the address itself if it gets none.
         """
-        known = self.gateway_addresses.get(address)
-        if known is None:
+        gateway_address = self.gateway_addresses.get(address)
+        if gateway_address is None:
             port = self._port_of(address)
             return self.add_listener(address, port) if port else address
         self._note_seen(address)
-        return known
+        return gateway_address
 
     def add_listener(self, address: str, port: int) -> str:
         """Note the port that stands for one of the primary's addresses; return the gateway's address."""

@@ -5,8 +5,7 @@ Routes can also be shown as writable: the primary's topic may be read-only while
 Clients find addresses that they dial in these places: routes, cluster and member tables (JSON bodies); message ids in
 the header of send answers and check-backs; the store host and the original id in message bytes. The last two kinds are
 changed in place and recognised by their bytes, so no request has to be remembered for them. `AddressView` knows which
-address stands for which. In names of this module, ``theirs`` is the primary's form of an address or id, and ``ours`` is
-the gateway's.
+address stands for which.
 """
 
 import re
@@ -98,38 +97,38 @@ def patch_answers(data: bytes, stops: list[int], view: AddressView, id_prefix: b
     begin with ``id_prefix``.
     """
     patched: bytearray | None = None
-    our_prefix = view.id_prefixes.get(id_prefix) if id_prefix else None
+    gateway_prefix = view.id_prefixes.get(id_prefix) if id_prefix else None
     start = 0
     for stop in stops:
         header_stop = start + HEADER_AT + (_WORD_AT(data, start + 4)[0] & HEADER_LENGTH_MASK)
-        if our_prefix is not None and header_stop - start <= MAX_HEADER_BYTES:
+        if gateway_prefix is not None and header_stop - start <= MAX_HEADER_BYTES:
             at = data.find(id_prefix, start, min(header_stop, stop))
             if at >= 0:
                 patched = bytearray(data) if patched is None else patched
-                _patch_ids(patched, at, header_stop, id_prefix, our_prefix)
+                _patch_ids(patched, at, header_stop, id_prefix, gateway_prefix)
         if (
             data[header_stop + 4 : header_stop + 8] in _MESSAGE_MAGICS
             and header_stop + MIN_MESSAGE_BYTES <= stop
         ):
             patched = bytearray(data) if patched is None else patched
             _patch_store_hosts(patched, header_stop, stop, view.store_hosts)
-            if our_prefix is not None and data.find(_ORIGIN_PROPERTY + id_prefix, header_stop, stop) >= 0:
-                _patch_origins(patched, header_stop, stop, _ORIGIN_PROPERTY + id_prefix, our_prefix)
+            if gateway_prefix is not None and data.find(_ORIGIN_PROPERTY + id_prefix, header_stop, stop) >= 0:
+                _patch_origins(patched, header_stop, stop, _ORIGIN_PROPERTY + id_prefix, gateway_prefix)
         start = stop
     return data if patched is None else patched
 
 
-def _patch_ids(data: bytearray, at: int, stop: int, theirs: bytes, ours: bytes) -> None:
+def _patch_ids(data: bytearray, at: int, stop: int, primary_prefix: bytes, gateway_prefix: bytes) -> None:
     """Replace all message ids of a header; the answer to a batch has one per message, in one field."""
-    size = len(theirs)
+    size = len(primary_prefix)
     while at >= 0:
-        data[at : at + size] = ours
-        at = data.find(theirs, at + size, stop)
+        data[at : at + size] = gateway_prefix
+        at = data.find(primary_prefix, at + size, stop)
 
 
 def _patch_store_hosts(data: bytearray, start: int, stop: int, hosts: dict[bytes, bytes]) -> None:
     """Replace the store hosts of the messages in ``data[start:stop]``; stop at an incomplete message."""
-    theirs, ours = b"", None
+    primary_host, gateway_host = b"", None
     for _ in range(MAX_PATCHED_MESSAGES):
         if stop - start < MIN_MESSAGE_BYTES:
             return
@@ -140,16 +139,21 @@ def _patch_store_hosts(data: bytearray, start: int, stop: int, hosts: dict[bytes
         at = start + _STORE_HOST_AT + (_IPV6_EXTRA_BYTES if flags & BORN_HOST_V6 else 0)
         end = at + (20 if flags & STORE_HOST_V6 else 8)
         stored = data[at:end]
-        if stored != theirs:  # Nearly always it equals that of the previous message.
-            theirs = bytes(stored)
-            ours = hosts.get(theirs)
-        if ours is not None:
-            data[at:end] = ours
+        if stored != primary_host:  # Nearly always it equals that of the previous message.
+            primary_host = bytes(stored)
+            gateway_host = hosts.get(primary_host)
+        if gateway_host is not None:
+            data[at:end] = gateway_host
         start += size
 
 
-def _patch_origins(data: bytearray, start: int, stop: int, theirs: bytes, ours: bytes) -> None:
-    """Replace the original id, a property of messages that a consumer has sent back."""
+def _patch_origins(
+    data: bytearray, start: int, stop: int, primary_property: bytes, gateway_prefix: bytes
+) -> None:
+    """Replace the original id, a property of messages that a consumer has sent back.
+
+    ``primary_property`` is the name of the property and the beginning of the id, as they stand in the message.
+    """
     for _ in range(MAX_PATCHED_MESSAGES):
         if stop - start < MIN_MESSAGE_BYTES:
             return
@@ -157,10 +161,11 @@ def _patch_origins(data: bytearray, start: int, stop: int, theirs: bytes, ours: 
         body_at, end = start + header_bytes, start + int.from_bytes(data[start : start + 4])
         if not start + MIN_MESSAGE_BYTES <= end <= stop:
             return
-        at = data.find(theirs, body_at + int.from_bytes(data[body_at - 4 : body_at]), end)
+        at = data.find(primary_property, body_at + int.from_bytes(data[body_at - 4 : body_at]), end)
         while at >= 0:  # Dead letters have two such properties.
-            data[at + len(theirs) - len(ours) : at + len(theirs)] = ours
-            at = data.find(theirs, at + len(theirs), end)
+            property_end = at + len(primary_property)
+            data[property_end - len(gateway_prefix) : property_end] = gateway_prefix
+            at = data.find(primary_property, property_end, end)
         start = end
 
 
@@ -219,7 +224,9 @@ def _add_write_permission(route: bytes, brokers: Collection[str]) -> bytes:
         broker = _BROKER_NAME.search(match[0])
         if broker is None or broker[1].decode("utf-8", "replace") not in brokers:
             return match[0]
-        return _PERMISSION.sub(lambda found: b"%b%d" % (found[1], int(found[2]) | PERM_WRITE), match[0])
+        return _PERMISSION.sub(
+            lambda permission: b"%b%d" % (permission[1], int(permission[2]) | PERM_WRITE), match[0]
+        )
 
     return _QUEUE_DATAS.sub(lambda match: _QUEUE_DATA.sub(add_to_queue, match[0]), route)
 
@@ -233,7 +240,7 @@ def restore_message_ids(frame: bytes, view: AddressView) -> bytes:
     if frame.find(_SIGNATURE_FIELD, HEADER_AT, stop) >= 0:
         return frame
     header = frame[HEADER_AT:stop]
-    for theirs, ours in view.id_prefixes.items():
-        if ours in header:
-            return frame[:HEADER_AT] + header.replace(ours, theirs) + frame[stop:]
+    for primary_prefix, gateway_prefix in view.id_prefixes.items():
+        if gateway_prefix in header:
+            return frame[:HEADER_AT] + header.replace(gateway_prefix, primary_prefix) + frame[stop:]
     return frame

@@ -92,14 +92,14 @@ class BrokerCheck:
 
         Several callers share one question.
         """
-        while (asked := self._under_way.get(address)) is not None:
-            await asked.wait()
+        while (answered := self._under_way.get(address)) is not None:
+            await answered.wait()
             if address in self._checked:
                 return
         failure = self._failures.get(address)
         if failure is not None and trio.current_time() < failure[0]:
             raise type(failure[1])(*failure[1].args)
-        asked = self._under_way[address] = trio.Event()
+        answered = self._under_way[address] = trio.Event()
         try:
             self._checked[address] = await self._ask(address)
             self._failures.pop(address, None)
@@ -109,7 +109,7 @@ class BrokerCheck:
             raise
         finally:
             del self._under_way[address]
-            asked.set()
+            answered.set()
 
     def forget_addresses(self, addresses: Iterable[str]) -> None:
         """Check these addresses again before they are dialed next."""

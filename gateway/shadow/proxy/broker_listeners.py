@@ -109,6 +109,10 @@ class _BrokerPort:
     def session_count(self) -> int:
         return sum(listener.session_count for listener in self.listeners)
 
+    def needs_check(self, now_s: float) -> bool:
+        """Tell whether the check that decides about serving is due."""
+        return self.state is not PortState.SERVING and not self.is_being_checked and self.check_at_s <= now_s
+
 
 class BrokerListeners:
     """One listener per broker address of ``cluster`` that passes ``checks``."""
@@ -130,7 +134,7 @@ class BrokerListeners:
         self._listen = listen
         self._saved_ports = saved_ports or ListenerPorts(DiskFiles(), "", settings.broker_port)
         self.tasks = tasks or TaskSupervisor("forwarder")
-        self._known: dict[str, _BrokerPort] = {}
+        self._broker_ports: dict[str, _BrokerPort] = {}
         self._closed: set[str] = set()
         """Addresses in state CLOSED."""
         self._refused: OrderedDict[str, float] = OrderedDict()
@@ -147,7 +151,7 @@ class BrokerListeners:
     @property
     def ports(self) -> dict[str, int]:
         """The ports by address, of addresses that are not served at the moment as well."""
-        return {address: each.port for address, each in self._known.items()}
+        return {address: broker_port.port for address, broker_port in self._broker_ports.items()}
 
     @property
     def refused_count(self) -> int:
@@ -156,12 +160,12 @@ class BrokerListeners:
 
     def state_of(self, address: str) -> PortState | None:
         """Return the state of an address, None if it has no port."""
-        known = self._known.get(address)
-        return None if known is None else known.state
+        broker_port = self._broker_ports.get(address)
+        return None if broker_port is None else broker_port.state
 
     def upstream_of(self, address: str) -> UpstreamAddress:
         """Return the upstream that stands for an address with a port."""
-        return self._known[address].upstream
+        return self._broker_ports[address].upstream
 
     # -- looking up brokers ---------------------------------------------------------------------------------------
 
@@ -172,8 +176,8 @@ class BrokerListeners:
                 nursery.start_soon(self.tasks.keep_running, "look up brokers", self._look_up_repeatedly)
                 nursery.start_soon(self.tasks.keep_running, "check brokers", self._check_when_due)
         finally:
-            for each in self._known.values():
-                _close_sockets(each.sockets)
+            for broker_port in self._broker_ports.values():
+                _close_sockets(broker_port.sockets)
 
     async def _look_up_repeatedly(self) -> None:
         """Look up the brokers regularly, and at once after an unknown address was seen."""
@@ -205,10 +209,10 @@ class BrokerListeners:
             if not self.book.is_ignored(address)
         }
         now_s = trio.current_time()
-        for address in names.keys() & self._known.keys():
-            self._known[address].seen_s = now_s
-            self._known[address].upstream.broker = names[address]
-        for address in self._choose_new(names.keys() - self._known.keys(), names):
+        for address in names.keys() & self._broker_ports.keys():
+            self._broker_ports[address].seen_s = now_s
+            self._broker_ports[address].upstream.broker = names[address]
+        for address in self._choose_new(names.keys() - self._broker_ports.keys(), names):
             self.port_for(address, names[address])
         self._forget_vanished(now_s)
         return True
@@ -231,15 +235,16 @@ class BrokerListeners:
 
         With a fixed order the first ones would get all the room, time and again.
         """
-        if len(new) <= self._settings.broker_addresses - len(self._known):
+        if len(new) <= self._settings.broker_addresses - len(self._broker_ports):
             return [address for address in names if address in new]
         return random.sample(sorted(new), min(len(new), self._settings.broker_addresses))
 
     def _forget_vanished(self, now_s: float) -> None:
-        for address, each in list(self._known.items()):
-            if now_s - each.seen_s > self._settings.forget_s and not each.session_count:
+        for address, broker_port in list(self._broker_ports.items()):
+            if now_s - broker_port.seen_s > self._settings.forget_s and not broker_port.session_count:
                 log.info(
-                    "broker is gone: its listener is closed", extra={"upstream": address, "port": each.port}
+                    "broker is gone: its listener is closed",
+                    extra={"upstream": address, "port": broker_port.port},
                 )
                 self._forget(address)
 
@@ -247,25 +252,25 @@ class BrokerListeners:
 
     def port_for(self, address: str, broker: str = "") -> int:
         """Return the port that stands for an address, reserving one if there is none; 0 if it gets none."""
-        known = self._known.get(address)
-        if known is not None:
-            known.seen_s = trio.current_time()
-            return known.port
+        broker_port = self._broker_ports.get(address)
+        if broker_port is not None:
+            broker_port.seen_s = trio.current_time()
+            return broker_port.port
         if len(address) > MAX_ADDRESS_CHARS or trio.current_time() < self._refused.get(address, -math.inf):
             return 0
         return self._add_address(address, broker) if self._make_room(address) else 0
 
     def _note_seen(self, address: str) -> None:
-        known = self._known.get(address)
-        if known is not None:
-            known.seen_s = trio.current_time()
+        broker_port = self._broker_ports.get(address)
+        if broker_port is not None:
+            broker_port.seen_s = trio.current_time()
 
     def _make_room(self, address: str) -> bool:
         """Forget an address that never was a broker if there are too many; return whether there is room."""
-        if len(self._known) < self._settings.broker_addresses:
+        if len(self._broker_ports) < self._settings.broker_addresses:
             return True
         if self._closed:
-            self._forget(max(self._closed, key=lambda name: self._known[name].failures))
+            self._forget(max(self._closed, key=lambda name: self._broker_ports[name].failures))
             return True
         self.turned_away_total += 1
         self._log_address("too many broker addresses: raise listen.broker_addresses", address)
@@ -280,7 +285,7 @@ class BrokerListeners:
             return 0
         port: int = sockets[0].getsockname()[1]
         self._release_port(port)
-        self._known[address] = _BrokerPort(
+        self._broker_ports[address] = _BrokerPort(
             UpstreamAddress(address, broker), port, sockets, trio.current_time()
         )
         self.book.add_listener(address, port)
@@ -290,15 +295,15 @@ class BrokerListeners:
 
     def _release_port(self, port: int) -> None:
         """Take a port away from an address that nothing listens for: the kernel gave it to another one."""
-        for address in [name for name, each in self._known.items() if each.port == port]:
+        for address in [name for name, broker_port in self._broker_ports.items() if broker_port.port == port]:
             self._forget(address)
 
     def _forget(self, address: str) -> None:
-        each = self._known.pop(address)
+        broker_port = self._broker_ports.pop(address)
         self._closed.discard(address)
-        for listener in each.listeners:
+        for listener in broker_port.listeners:
             listener.stop_accepting()
-        _close_sockets(each.sockets)
+        _close_sockets(broker_port.sockets)
         self.book.remove_listener(address)
 
     def _refuse(self, address: str, reason: str, for_s: float = REFUSED_S) -> None:
@@ -339,7 +344,7 @@ class BrokerListeners:
         assigned = {
             *self._settings.ports.values(),
             *self._saved_ports.assigned_ports(),
-            *(each.port for each in self._known.values()),
+            *(broker_port.port for broker_port in self._broker_ports.values()),
             *self._taken_ports,
         }
         for port in range(self._settings.broker_port, MAX_PORT + 1, PORT_STEP):
@@ -361,86 +366,93 @@ class BrokerListeners:
             while True:
                 self._check_due = trio.Event()
                 now_s = trio.current_time()
-                for address in [name for name, each in self._known.items() if _needs_check(each, now_s)]:
-                    self._known[address].is_being_checked = True
-                    nursery.start_soon(self.check_address, address)
-                later = (each.check_at_s for each in self._known.values() if _needs_check(each, math.inf))
-                with trio.move_on_at(min(later, default=math.inf)):
+                for address, broker_port in self._broker_ports.items():
+                    if broker_port.needs_check(now_s):
+                        broker_port.is_being_checked = True
+                        nursery.start_soon(self.check_address, address)
+                next_checks_s = (
+                    broker_port.check_at_s
+                    for broker_port in self._broker_ports.values()
+                    if broker_port.needs_check(math.inf)
+                )
+                with trio.move_on_at(min(next_checks_s, default=math.inf)):
                     await self._check_due.wait()
 
     async def check_address(self, address: str) -> None:
         """Check a reserved address, and then serve it, or close its port until the next check."""
-        each = self._known.get(address)
-        if each is None:
+        broker_port = self._broker_ports.get(address)
+        if broker_port is None:
             return
         try:
             await self._checks.check(address)
         except AddressRefused as error:
-            if self._known.get(address) is each:
+            if self._broker_ports.get(address) is broker_port:
                 self._forget(address)
             self._refuse(address, str(error))
         except OSError as error:
-            self._close_until_next_check(address, each, error)
+            self._close_until_next_check(address, broker_port, error)
         except Exception:
             log.exception("broker address cannot be checked", extra={"upstream": address})
-            self._close_until_next_check(address, each, OSError("defect in the gateway"))
+            self._close_until_next_check(address, broker_port, OSError("defect in the gateway"))
         else:
             # Saved first: clients that connect may keep the port for longer than this process lives.
             if address not in self._settings.ports:
-                self._saved_ports.assign_port(address, each.port)
+                self._saved_ports.assign_port(address, broker_port.port)
                 await self._saved_ports.save()
-            if self._known.get(address) is each:
-                self._serve(address, each)
+            if self._broker_ports.get(address) is broker_port:
+                self._serve(address, broker_port)
         finally:
-            each.is_being_checked = False
+            broker_port.is_being_checked = False
             self._check_due.set()
 
-    def _close_until_next_check(self, address: str, each: _BrokerPort, error: OSError) -> None:
-        _close_sockets(each.sockets)
-        each.state = PortState.CLOSED
-        if self._known.get(address) is each:
+    def _close_until_next_check(self, address: str, broker_port: _BrokerPort, error: OSError) -> None:
+        _close_sockets(broker_port.sockets)
+        broker_port.state = PortState.CLOSED
+        if self._broker_ports.get(address) is broker_port:
             self._closed.add(address)
-        each.failures += 1
-        backoff_s = min(MIN_BACKOFF_S * 2 ** min(each.failures - 1, 10), MAX_BACKOFF_S)
-        each.check_at_s = trio.current_time() + backoff_s
-        if each.failures == 1:
+        broker_port.failures += 1
+        backoff_s = min(MIN_BACKOFF_S * 2 ** min(broker_port.failures - 1, 10), MAX_BACKOFF_S)
+        broker_port.check_at_s = trio.current_time() + backoff_s
+        if broker_port.failures == 1:
             self._log_address(
                 "broker address is not served: it does not answer as a broker", address, str(error)
             )
 
-    def _serve(self, address: str, each: _BrokerPort) -> None:
-        if each.state is PortState.CLOSED and not self._reopen(address, each):
+    def _serve(self, address: str, broker_port: _BrokerPort) -> None:
+        if broker_port.state is PortState.CLOSED and not self._reopen(address, broker_port):
             return
-        each.state = PortState.SERVING
+        broker_port.state = PortState.SERVING
         self._closed.discard(address)
-        each.failures = 0
+        broker_port.failures = 0
         self._note_store_host(address)
-        extra = {"broker": each.upstream.broker, "upstream": address, "port": each.port}
+        extra = {"broker": broker_port.upstream.broker, "upstream": address, "port": broker_port.port}
         log.info("listening for a broker", extra=extra)
-        sockets, each.sockets = each.sockets, []
-        each.listeners.append(self._start_listener(each.upstream, sockets, 0))
+        sockets, broker_port.sockets = broker_port.sockets, []
+        broker_port.listeners.append(self._start_listener(broker_port.upstream, sockets, 0))
         if self._settings.vip:
-            self._open_vip_port(each)
+            self._open_vip_port(broker_port)
 
-    def _reopen(self, address: str, each: _BrokerPort) -> bool:
+    def _reopen(self, address: str, broker_port: _BrokerPort) -> bool:
         """Listen again for an address whose port was closed: on the same port, or on another if that is taken."""
         try:
-            each.sockets = self._listen(self._settings.host, each.port)
+            broker_port.sockets = self._listen(self._settings.host, broker_port.port)
         except OSError:
             self._forget(address)
-            self.port_for(address, each.upstream.broker)
+            self.port_for(address, broker_port.upstream.broker)
             return False
         return True
 
-    def _open_vip_port(self, each: _BrokerPort) -> None:
+    def _open_vip_port(self, broker_port: _BrokerPort) -> None:
         """Open the VIP port; if that fails, the broker still serves all other clients."""
         try:
-            sockets = self._listen(self._settings.host, each.port - VIP_PORT_OFFSET)
+            sockets = self._listen(self._settings.host, broker_port.port - VIP_PORT_OFFSET)
         except (OSError, OverflowError) as error:
-            extra = {"port": each.port - VIP_PORT_OFFSET, "reason": str(error)}
+            extra = {"port": broker_port.port - VIP_PORT_OFFSET, "reason": str(error)}
             log.warning("cannot open a VIP port", extra=extra)
         else:
-            each.listeners.append(self._start_listener(each.upstream, sockets, -VIP_PORT_OFFSET))
+            broker_port.listeners.append(
+                self._start_listener(broker_port.upstream, sockets, -VIP_PORT_OFFSET)
+            )
 
     def _note_store_host(self, address: str) -> None:
         """Note the numeric address of a broker that registered a name, because message ids contain it."""
@@ -452,11 +464,14 @@ class BrokerListeners:
 
     def is_own_port(self, port: int) -> bool:
         """Tell whether one of these listeners has a port."""
-        return any(port in (each.port, each.port - VIP_PORT_OFFSET) for each in self._known.values())
+        return any(
+            port in (broker_port.port, broker_port.port - VIP_PORT_OFFSET)
+            for broker_port in self._broker_ports.values()
+        )
 
     def metrics(self) -> Iterator[Metric]:
         """Yield the number of addresses by state, and of those without a listener."""
-        states = Counter(each.state for each in self._known.values())
+        states = Counter(broker_port.state for broker_port in self._broker_ports.values())
         for state in PortState:
             labels = {"state": state.value}
             meaning = "Broker addresses of the primary by state."
@@ -471,10 +486,6 @@ class BrokerListeners:
         )
 
 
-def _needs_check(each: _BrokerPort, now_s: float) -> bool:
-    return each.state is not PortState.SERVING and not each.is_being_checked and each.check_at_s <= now_s
-
-
 def _close_sockets(sockets: Iterable[socket.socket]) -> None:
-    for each in sockets:
-        each.close()
+    for listening_socket in sockets:
+        listening_socket.close()

@@ -214,7 +214,7 @@ class ClientListener:
 
         The number of outstanding answers is unknown, and a long poll may take longer than this anyway.
         """
-        counters, seen = self.context.counters, -1
-        while self._sessions and counters.answers != seen:
-            seen = counters.answers
+        counters, answers_before = self.context.counters, -1
+        while self._sessions and counters.answers != answers_before:
+            answers_before = counters.answers
             await trio.sleep(QUIET_S)

@@ -113,13 +113,13 @@ class Forwarder:
             return False
         try:
             with trio.fail_after(self._settings.connect_s):
-                found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+                entries = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError, trio.TooSlowError):
             return False
         own_host = self._settings.host
         return any(
-            is_local_host(str(place[0])) and (own_host in WILDCARD_HOSTS or own_host == place[0])
-            for *_, place in found
+            is_local_host(str(endpoint[0])) and (own_host in WILDCARD_HOSTS or own_host == endpoint[0])
+            for *_, endpoint in entries
         )
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

@@ -64,8 +64,8 @@ def peek_code(data: bytes, start: int, end: int) -> int:
     if data[start + 4] == SERIALIZE_BINARY and end - start >= HEADER_AT + _BINARY_HEAD_BYTES:
         return int.from_bytes(data[start + HEADER_AT : start + HEADER_AT + 2], signed=True)
     header_start = data[start + HEADER_AT : start + HEADER_AT + _START_BYTES]
-    known = _code_by_start.get(header_start)
-    return _parse_code(data, start, end, header_start) if known is None else known
+    code = _code_by_start.get(header_start)
+    return _parse_code(data, start, end, header_start) if code is None else code
 
 
 def _parse_code(data: bytes, start: int, end: int, header_start: bytes) -> int:
@@ -113,7 +113,7 @@ def _peek_unordered_head(data: bytes, start: int, end: int, header_end: int) -> 
     # Header fields may have these names as well, also where the header itself lacks the value.
     ext_at = data.find(b'"extFields"', start, header_end)
     if 0 < ext_at < max(opaque.start(), flag.start()) and data.find(b"}", ext_at, header_end) > min(
-        found.start() for found in (opaque, flag) if found.start() > ext_at
+        match.start() for match in (opaque, flag) if match.start() > ext_at
     ):
         return _decode_head(data, start, end)
     repeated = data.rfind(b'"opaque"', start, header_end) != opaque.start()

@@ -64,8 +64,9 @@ class ListenerPorts:
         """
         if self._ports.get(address) == port:
             return
-        others = [(name, each) for name, each in self._ports.items() if each != port and name != address]
-        self._ports = {**dict(others[-MAX_SAVED_PORTS + 1 :]), address: port}
+        # The address moves to the end, because the oldest assignments are forgotten from the beginning.
+        remaining = [item for item in self._ports.items() if item[0] != address and item[1] != port]
+        self._ports = {**dict(remaining[-MAX_SAVED_PORTS + 1 :]), address: port}
 
     async def save(self) -> None:
         """Write changes to the file. A failure is logged, and the next change is a new attempt."""

@@ -83,8 +83,8 @@ class MemoryGuard:
         self._grown_bytes += size
         if self._grown_bytes > self._grown_limit:
             self._grown_bytes = 0
-            held = [(each.buffered_bytes, each.unfinished_bytes, each) for each in self._grown]
-            self._grown = {each: None for size, _, each in held if size}
+            held = [(session.buffered_bytes, session.unfinished_bytes, session) for session in self._grown]
+            self._grown = {session: None for size, _, session in held if size}
             self._close_largest(held)
 
     def forget_session(self, session: BufferingSession) -> None:
@@ -96,8 +96,8 @@ class MemoryGuard:
         held: list[tuple[int, int, BufferingSession]] = []
         for group in list(groups):
             first = len(held)
-            for number, each in enumerate(list(group.sessions), 1):
-                held.append((each.buffered_bytes, each.unfinished_bytes, each))
+            for number, session in enumerate(list(group.sessions), 1):
+                held.append((session.buffered_bytes, session.unfinished_bytes, session))
                 if not number % SESSIONS_PER_TURN:
                     await trio.lowlevel.checkpoint()
             group.buffered_bytes = sum(size for size, _, _ in held[first:])
@@ -114,9 +114,9 @@ class MemoryGuard:
             await self._run_blocking(self._give_back)
 
     def _close_largest(self, held: list[tuple[int, int, BufferingSession]]) -> None:
-        unfinished = [(size, each) for _, size, each in held]
+        unfinished = [(size, session) for _, size, session in held]
         closed = self._close_down_to(self._max_unfinished_bytes, unfinished, "unfinished_total_bytes")
-        buffered = [(size, each) for size, _, each in held if each not in closed]
+        buffered = [(size, session) for size, _, session in held if session not in closed]
         self._close_down_to(self._max_bytes, buffered, "buffered_total_bytes")
 
     def _close_down_to(
@@ -124,13 +124,13 @@ class MemoryGuard:
     ) -> set[BufferingSession]:
         """Close the largest sessions until the others hold no more than the limit; return the closed ones."""
         closed: set[BufferingSession] = set()
-        left = total = sum(size for size, _ in held)
+        held_bytes = total = sum(size for size, _ in held)
         if total <= limit:
             return closed
         for size, session in sorted(held, key=itemgetter(0), reverse=True):
-            if left <= limit:
+            if held_bytes <= limit:
                 break
-            left -= size
+            held_bytes -= size
             closed.add(session)
             session.abort()
         self.closed_total += len(closed)

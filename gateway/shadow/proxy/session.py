@@ -301,7 +301,7 @@ class Session:
         if ends:
             counters.requests += len(ends)
             counters.request_bytes += ends[-1]
-            to_primary = self._route_frames(data, ends)
+            to_primary = self._forward_frames(data, ends)
         if splitter.has_more and self._undecided is None:
             self._yield_turn(Peer.CLIENT)
         if splitter.error is not None:
@@ -319,7 +319,7 @@ class Session:
             log.warning("connection closed: bad frame", extra=extra)
         self.end()
 
-    def _route_frames(self, data: bytes, ends: list[int]) -> Buffer:
+    def _forward_frames(self, data: bytes, ends: list[int]) -> Buffer:
         """Return the bytes of whole frames that the primary gets; frames for the target become actions."""
         interests, inspected_codes, target = self._hub.interests, self._inspected_codes, self._target
         conversation = None if target is None else target.conversation
@@ -342,10 +342,10 @@ class Session:
                         side = self._hub.choose_side(code, frame)
                         if side is Side.WAIT:
                             self._await_decision(
-                                data[start : ends[-1]], [each - start for each in ends if each > start]
+                                data[start : ends[-1]], [later - start for later in ends if later > start]
                             )
                             break
-                    to_primary = self._route_frame(head, frame, side)
+                    to_primary = self._forward_frame(head, frame, side)
                     if to_primary is not frame:
                         pieces.append(data[begin:start])
                         if to_primary is not None:
@@ -357,8 +357,13 @@ class Session:
         if begin:
             pieces.append(data[begin:start])
             return b"".join(pieces)
-        if is_plain and target is None and len(ends) == 1 and (known := find_plain_start(data)) is not None:
-            self._hub.plain_header_starts.add(known)
+        if (
+            is_plain
+            and target is None
+            and len(ends) == 1
+            and (header_start := find_plain_start(data)) is not None
+        ):
+            self._hub.plain_header_starts.add(header_start)
         return data if start == len(data) else data[:start]
 
     def _may_be_directed(self, head: FrameHead) -> bool:
@@ -366,10 +371,10 @@ class Session:
         is_introduction = self._target is not None and head.code in INTRODUCTION_CODES
         return not head.flag & FLAG_RESPONSE and not is_introduction
 
-    def _route_frame(self, head: FrameHead, frame: bytes, side: Side) -> bytes | None:
+    def _forward_frame(self, head: FrameHead, frame: bytes, side: Side) -> bytes | None:
         """Return the bytes that the primary gets for one frame, None for nothing."""
         if head.flag & FLAG_RESPONSE:
-            return self._route_answer(head, frame)
+            return self._forward_answer(head, frame)
         code, target = head.code, self._target
         if target is not None:
             if side is Side.TARGET:
@@ -386,7 +391,7 @@ class Session:
             self._ignore_registered_address(frame)
         return restore_message_ids(frame, self._view) if code in REWRITTEN_REQUEST_CODES else frame
 
-    def _route_answer(self, head: FrameHead, frame: bytes) -> bytes | None:
+    def _forward_answer(self, head: FrameHead, frame: bytes) -> bytes | None:
         """Pass an answer of the client to the upstream whose request it answers."""
         conversation = None if self._target is None else self._target.conversation
         if conversation is not None:
@@ -417,7 +422,7 @@ class Session:
         undecided, self._undecided = self._undecided, None
         if undecided is None or self._has_ended:
             return b""
-        to_primary = self._route_frames(*undecided)
+        to_primary = self._forward_frames(*undecided)
         if self._undecided is None:
             if self._client_splitter.has_more:
                 self._yield_turn(Peer.CLIENT)
@@ -519,8 +524,8 @@ class Session:
                 counters, prefix = self._counters, self._id_prefix
                 counters.answers += 1
                 counters.answer_bytes += size
-                ours = self._view.id_prefixes.get(prefix)
-                return data if ours is None else data.replace(prefix, ours)
+                gateway_prefix = self._view.id_prefixes.get(prefix)
+                return data if gateway_prefix is None else data.replace(prefix, gateway_prefix)
         to_client = self._primary.receive_bytes(
             data, MAX_FRAMES_PER_TURN if self._hub.observes_anything else ALL_FRAMES
         )

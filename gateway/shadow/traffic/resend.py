@@ -36,14 +36,16 @@ def is_temporary_refusal(code: int, remark: str | None) -> bool:
     return code in _TEMPORARY_CODES or (code == ResponseCode.SYSTEM_ERROR and _BUSY in (remark or ""))
 
 
-def repeat_command(asked: Command, target_broker: str) -> Command:
+def repeat_command(request: Command, target_broker: str) -> Command:
     """Return the same request without its sender's signature, and with the target's broker where it names a broker."""
-    ext = {name: value for name, value in asked.ext.items() if name not in CREDENTIALS}
-    names = ("bname", "n") if asked.code in SEND_CODES and asked.code != 10 else ("bname",)
+    ext = {name: value for name, value in request.ext.items() if name not in CREDENTIALS}
+    names = ("bname", "n") if request.code in SEND_CODES and request.code != 10 else ("bname",)
     for name in names:
         if name in ext:
             ext[name] = target_broker
-    return Command(asked.code, 0, 0, ext, asked.body, None, asked.language, asked.version, asked.binary)
+    return Command(
+        request.code, 0, 0, ext, request.body, None, request.language, request.version, request.binary
+    )
 
 
 def send_to_queue(exchange: Exchange, subject: Subject, target_broker: str) -> Command:
@@ -53,20 +55,20 @@ def send_to_queue(exchange: Exchange, subject: Subject, target_broker: str) -> C
     return command
 
 
-def recall_from_target(asked: Command, target_broker: str) -> Command:
+def recall_from_target(request: Command, target_broker: str) -> Command:
     """Return RECALL_MESSAGE with the target's broker in its handle.
 
     Raises MessageFormatError for an unreadable handle.
     """
-    command = repeat_command(asked, target_broker)
-    handle = RecallHandle.decode(asked.ext.get("recallHandle", ""))
+    command = repeat_command(request, target_broker)
+    handle = RecallHandle.decode(request.ext.get("recallHandle", ""))
     command.ext["recallHandle"] = handle._replace(broker_name=target_broker).encode()
     return command
 
 
-def recalled_unique_key(asked: Command) -> str:
+def recalled_unique_key(request: Command) -> str:
     """Return the unique key of the message that a RECALL_MESSAGE takes back; "" for an unreadable handle."""
     try:
-        return RecallHandle.decode(asked.ext.get("recallHandle", "")).unique_key
+        return RecallHandle.decode(request.ext.get("recallHandle", "")).unique_key
     except MessageFormatError:
         return ""

@@ -83,14 +83,14 @@ def subject_of(exchange: Exchange) -> Subject:
 
 
 def _derive_subject(exchange: Exchange) -> Subject:
-    asked = exchange.request_command
+    request = exchange.request_command
     if exchange.code in SEND_CODES:
-        return _send_subject(exchange, asked)
-    ext = asked.ext
+        return _send_subject(exchange, request)
+    ext = request.ext
     queue_id = _parse_number(ext.get("queueId"))
     number = _parse_number(ext.get(_NUMBER_FIELDS.get(exchange.code, "")))
     unique_key = ext.get("transactionId") or ext.get("msgId") or ""
-    group, topic = _group_of(asked), ext.get("topic", "")
+    group, topic = _group_of(request), ext.get("topic", "")
     _require_short(group, topic, unique_key)
     return Subject(topic, group, queue_id, unique_key=unique_key, number=number)
 
@@ -105,32 +105,32 @@ def _require_short(*names: str) -> None:
         raise ValueError("a name is longer than any broker accepts")
 
 
-def _group_of(asked: Command) -> str:
-    named = _BODY_NAMES_GROUP.get(asked.code)
+def _group_of(request: Command) -> str:
+    named = _BODY_NAMES_GROUP.get(request.code)
     if named is not None:
-        if len(asked.body) > MAX_NAMING_BODY_BYTES:
+        if len(request.body) > MAX_NAMING_BODY_BYTES:
             raise ValueError("the body is larger than any that names a group")
-        value = orjson.loads(asked.body)
+        value = orjson.loads(request.body)
         return str(value.get(named) or "") if isinstance(value, dict) else ""
-    return next((asked.ext[name] for name in _GROUP_FIELDS if name in asked.ext), "")
+    return next((request.ext[name] for name in _GROUP_FIELDS if name in request.ext), "")
 
 
-def _send_subject(exchange: Exchange, asked: Command) -> Subject:
-    ext = asked.ext
+def _send_subject(exchange: Exchange, request: Command) -> Subject:
+    ext = request.ext
     topic_name, group_name, queue_name, properties_name = _LONG_NAMES if exchange.code == 10 else _SHORT_NAMES
     topic, group, text = ext[topic_name], ext.get(group_name, ""), ext.get(properties_name) or ""
-    found = decode_properties(text) if text else {}
+    properties = decode_properties(text) if text else {}
     if exchange.code == SEND_BATCH:
-        found |= decode_properties(_first_batch_properties(asked))
+        properties |= decode_properties(_first_batch_properties(request))
     waits = "DELAY" in text or "TIMER_" in text or "TRAN_MSG" in text
     # A batch is stored as it is, whatever its properties say: brokers look for half messages in single sends only.
     single = exchange.code != SEND_BATCH
-    half = single and waits and found.get(keys.TRANSACTION_PREPARED, "").lower() == "true"
-    delayed = waits and _is_delayed(found)
+    half = single and waits and properties.get(keys.TRANSACTION_PREPARED, "").lower() == "true"
+    delayed = waits and _is_delayed(properties)
     key = (
-        found.get(keys.SHARDING_KEY)
-        or found.get(keys.KEYS)
-        or found.get(keys.UNIQ_CLIENT_MESSAGE_ID_KEYIDX)
+        properties.get(keys.SHARDING_KEY)
+        or properties.get(keys.KEYS)
+        or properties.get(keys.UNIQ_CLIENT_MESSAGE_ID_KEYIDX)
         or ""
     )
     queue_id, offset, count = _parse_number(ext[queue_name]), -1, 1
@@ -139,23 +139,25 @@ def _send_subject(exchange: Exchange, asked: Command) -> Subject:
         queue_id = _parse_number(answer.ext["queueId"])
         offset = -1 if half or delayed else _parse_number(answer.ext["queueOffset"])
         count = answer.ext["msgId"].count(",") + 1
-    unique_key = found.get(keys.UNIQ_CLIENT_MESSAGE_ID_KEYIDX, "")
+    unique_key = properties.get(keys.UNIQ_CLIENT_MESSAGE_ID_KEYIDX, "")
     _require_short(topic, group, unique_key)
     return Subject(topic, group, queue_id, offset, count, key, unique_key, half, delayed)
 
 
-def _first_batch_properties(asked: Command) -> bytes:
+def _first_batch_properties(request: Command) -> bytes:
     try:
-        return next(split_batch(asked.body))[2]
+        return next(split_batch(request.body))[2]
     except (StopIteration, MessageFormatError):
         return b""
 
 
-def _is_delayed(found: dict[str, str]) -> bool:
-    level = found.get(keys.DELAY_TIME_LEVEL, "0")
+def _is_delayed(properties: dict[str, str]) -> bool:
+    level = properties.get(keys.DELAY_TIME_LEVEL, "0")
     if level.isdecimal() and parse_integer_or(level, 1) > 0:
         return True
-    return any(name in found for name in (keys.TIMER_DELAY_SEC, keys.TIMER_DELAY_MS, keys.TIMER_DELIVER_MS))
+    return any(
+        name in properties for name in (keys.TIMER_DELAY_SEC, keys.TIMER_DELAY_MS, keys.TIMER_DELIVER_MS)
+    )
 
 
 def stable_share(*parts: str) -> float:

@@ -406,7 +406,7 @@ async def test_a_flood_of_addresses_costs_little_when_there_is_no_room():
                 looks += 1
                 return super().items()
 
-        bench.listeners._known = CountedDict(bench.listeners._known)
+        bench.listeners._broker_ports = CountedDict(bench.listeners._broker_ports)
         for number in range(20_000):
             bench.translate(f"10.66.{number // 250}.{number % 250}:1")
         assert looks == 0
