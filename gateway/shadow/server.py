@@ -256,6 +256,7 @@ class ShadowServer:
                 TRIM_INTERVAL_S,
                 self._heap_trimmer.trim,
             )
+            # Before everything that connects to it.
             if self._config.target.embedded.store:
                 await nursery.start(EmbeddedTarget(self._config.target.embedded).run)
             await nursery.start(self.primary.run)
@@ -264,6 +265,7 @@ class ShadowServer:
             if self.target is not None:
                 await nursery.start(self.target.run)
             if self.target_check is not None:
+                # Raises if the target is the primary. Nothing was mirrored yet.
                 await self.target_check.check_at_start()
                 nursery.start_soon(self._target_tasks.keep_running, "check the target", self.target_check.run)
             if self.mirror is not None:
@@ -272,6 +274,7 @@ class ShadowServer:
                 nursery.start_soon(self.cutover.bypass.run)
             if self.comparison is not None:
                 await nursery.start(self.comparison.run)
+            # Last of the parts: from here on clients are served, and every observer has to be ready.
             await nursery.start(self.forwarder.run)
             if self.mirror is not None:
                 # Clients are served already, but readiness must not be reported before backlogs on disk are known.
@@ -301,6 +304,7 @@ class ShadowServer:
 
     async def _finish_traffic(self) -> None:
         """Let answers arrive, drain the mirror, and write the report."""
+        # First, so that nothing more is added to what the mirror has to bring to the target.
         await self.forwarder.stop()
         if self.mirror is not None:
             await self.mirror.drain()

@@ -162,7 +162,7 @@ def _resolve_name(host: str) -> list[IpAddress]:
     try:
         entries = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
         return [ipaddress.ip_address(str(entry[4][0])) for entry in entries]
-    except ValueError as error:  # UnicodeError: the name is no host name
+    except ValueError as error:  # UnicodeError: the name is not a host name
         raise OSError(f"{quoted(host)} is not a host name: {error}") from error
 
 

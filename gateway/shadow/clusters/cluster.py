@@ -31,7 +31,7 @@ Sign = Callable[[Command], None]
 CLUSTER_ERRORS = (OSError, RemotingTimeout, RemotingClosed, RequestError)
 """Exceptions of a request that fail because of the cluster: it does not answer, or it refuses."""
 MAX_BROKERS: Final = 1024
-"""Brokers of a cluster that are known at a time: anybody can register as many as he likes."""
+"""Brokers of a cluster that are known at a time: anybody can register any number of them."""
 MAX_BROKER_NAME_CHARS: Final = 200
 MAX_KNOWN_CONNECTIONS: Final = 1024
 MAX_QUEUES_PER_TOPIC: Final = 10_000
@@ -131,6 +131,7 @@ class Cluster:
         for address in self.namesrvs:
             try:
                 return await self.ask_address(address, request, timeout_s)
+            # An answer, though a refusal: the other namesrvs would say the same.
             except RequestError:
                 raise
             except (OSError, RemotingTimeout, RemotingClosed) as error:
@@ -147,6 +148,7 @@ class Cluster:
         """Send a request to an address. Raises OSError, RemotingTimeout, RemotingClosed, RequestError."""
         answer = await self.ask_command(address, request.to_command(), timeout_s)
         reply = request.REPLY
+        # In place while that is quicker than the way to a thread and back.
         if len(answer.body) <= LARGE_BODY_BYTES or reply is None or reply.BODY is None:
             return request.read_reply(answer)
         return await trio.to_thread.run_sync(request.read_reply, answer, limiter=self._decoding)
@@ -181,6 +183,7 @@ class Cluster:
             return
         for address, lock in list(self._locks.items()):
             connection = self._connections.get(address)
+            # A locked one is being opened at this moment.
             if not lock.locked() and (connection is None or connection.closed):
                 del self._locks[address]
                 self._connections.pop(address, None)
@@ -209,6 +212,7 @@ class Cluster:
     def _count_large_input(self, size: int) -> None:
         """Close the connections with the largest unfinished answers while all together hold too much."""
         self._grown_bytes += size
+        # Summing up all connections costs time, so only after enough has arrived.
         if self._grown_bytes <= MAX_INPUT_BYTES // 8:
             return
         self._grown_bytes = 0

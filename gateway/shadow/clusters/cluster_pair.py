@@ -123,6 +123,7 @@ class ClusterPair:
             for message in iter_messages(reply.body) if reply.code == ResponseCode.SUCCESS else ():
                 if message.queue_offset < stop:
                     yield message
+            # Without progress the queue ends here; asking on would never end.
             if reply.next_begin_offset <= start:
                 return
             start = reply.next_begin_offset

@@ -95,15 +95,18 @@ class EmbeddedTarget:
             began_s = trio.current_time()
             await self._wait_for_end(process)
             log.error("embedded target ended unexpectedly", extra={"status": process.returncode})
+            # A child that ran for a while had a new cause to end: the back-off begins again.
             pause_s = _MIN_BACK_OFF_S if trio.current_time() - began_s > _MAX_BACK_OFF_S else pause_s
             await trio.sleep(pause_s)
             pause_s = min(2 * pause_s, _MAX_BACK_OFF_S)
             self.restarts += 1
+            # A start that fails leaves the process that ended, so the next turn waits longer and tries again.
             with suppress(OSError):
                 process = await self._start()
 
     async def _start(self) -> subprocess.Popen[bytes]:
         self._ready.parent.mkdir(parents=True, exist_ok=True)
+        # A file of an earlier run would report a server as ready that is still starting.
         self._ready.unlink(missing_ok=True)
         # Not in a worker thread: PR_SET_PDEATHSIG signals the child when the thread that made it ends.
         process = subprocess.Popen(  # noqa: ASYNC220
@@ -137,7 +140,7 @@ class EmbeddedTarget:
         }
 
     def command(self) -> list[str]:
-        """Return the command line, with all settings that are no secret."""
+        """Return the command line, with all settings that are not secret."""
         settings, secrets = self._settings, _secret_keys()
         keys = {**settings.settings, "mirrorTarget": "true"}
         command = [sys.executable, "-m", "gateway.commands.cli", "serve", "--host", "127.0.0.1"]
@@ -145,6 +148,7 @@ class EmbeddedTarget:
         command += ["--brokers", str(settings.brokers), "--store", settings.store]
         command += ["--advertise", "127.0.0.1", "--ready-file", str(self._ready), "--log-level", "warning"]
         for key, value in keys.items():
+            # Other users of the machine can read a command line.
             if key not in secrets:
                 command += ["--set", f"{key}={value}"]
         return command

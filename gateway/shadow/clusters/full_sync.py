@@ -73,12 +73,14 @@ class FullSync:
                     broker, target_broker, OffsetFilter(topics, groups, moving), dry_run
                 )
                 names[broker] = target_broker
+            # The other brokers are still copied: a partial copy can be completed by another run.
             except (*CLUSTER_ERRORS, LookupError) as error:
                 problem = error
                 reason = f"{type(error).__name__}: {error}"
                 steps.append(SyncStep("broker", broker, SyncAction.FAILED, reason))
         if problem is not None and not names:
             raise problem
+        # Last, because the order of a topic names brokers: only those that were copied.
         orders = await plan_orders(sides.primary, sides.target, names, topics)
         return [*steps, *await self._apply_unless_dry(orders, dry_run)]
 
@@ -113,11 +115,13 @@ async def plan_offsets(
     active: dict[str, bool] = {}
     steps = []
     for number, ((topic, group), offsets) in enumerate(sorted(primary_offsets.items())):
+        # Clients' requests wait for this loop.
         if not number % NAMES_PER_TURN:
             await trio.lowlevel.checkpoint()
         if not offset_filter.includes_pair(topic, group):
             continue
         reason = _exclusion_reason(topic, group, offset_filter)
+        # One question per topic and group, not per pair of them.
         if not reason and topic not in ranges:
             ranges[topic] = await sides.queue_ranges(Side.TARGET, broker, topic)
         if not reason and group not in active:
@@ -174,15 +178,17 @@ def _offset_step(
     """Return the step for one topic and group; offsets beyond the end of the target's queue become that end."""
     name = f"{topic}@{group}"
     desired = {queue: offset for queue, offset in translated.items() if offset is not None}
+    # Nothing is better than a guess: an offset that is too late would lose messages for the group.
     if not desired and translated:
         return SyncStep("offset", name, SyncAction.LEFT_OUT, UNKNOWN_OFFSETS, broker)
     if not ranges:
         return SyncStep("offset", name, SyncAction.LEFT_OUT, "the target has no such topic", broker)
-    existing = {
+    # An offset beyond the end would skip messages that are still to come.
+    reachable = {
         queue: min(offset, ranges[queue].high) for queue, offset in desired.items() if queue in ranges
     }
-    changes = {queue: offset for queue, offset in existing.items() if present.get(queue) != offset}
-    missing_count = sum(desired[queue] - offset for queue, offset in existing.items())
+    changes = {queue: offset for queue, offset in reachable.items() if present.get(queue) != offset}
+    missing_count = sum(desired[queue] - offset for queue, offset in reachable.items())
     missing = f"{missing_count} messages are not at the target yet" if missing_count else ""
     if not changes:
         return SyncStep("offset", name, SyncAction.SAME, missing, broker)

@@ -59,6 +59,7 @@ class LoopGuard:
         if self._refused or not self._checked:
             raise TargetLeadsBack(self._refused or NOT_CHECKED)
         passed = command.ext.get(MARK_FIELD)
+        # Ids of other gateways, but not this one: a circle that does not lead through here, or leads around it.
         if passed is not None and len(passed) > MAX_MARK_CHARS:
             self.refuse(
                 "requests to the target have passed more than 60 shadow gateways: they run in a circle"
@@ -106,5 +107,6 @@ class LoopGuard:
     def refuse(self, reason: str) -> None:
         """Send nothing to the target until the gateway is restarted."""
         if not self._refused:
+            # The first reason stays: what follows from it would only hide it.
             self._refused = reason
             log.error("mirroring is stopped", extra={"reason": reason})

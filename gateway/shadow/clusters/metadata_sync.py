@@ -108,6 +108,7 @@ async def groups_of(cluster: Cluster, broker: str) -> SubscriptionGroupWrapper:
 def topic_step(desired: TopicConfig, present: TopicConfig | None, broker: str) -> SyncStep:
     """Return the step that makes a topic of the target's ``broker`` equal to the wanted one."""
     name = desired.topic_name
+    # A topic with two billion queues would take the target down.
     queues = max(desired.read_queue_nums, desired.write_queue_nums)
     if queues > MAX_QUEUES_PER_TOPIC:
         detail = f"{queues} queues are more than the {MAX_QUEUES_PER_TOPIC} that are copied"
@@ -178,6 +179,7 @@ def group_step(
 def _group_request(
     desired: SubscriptionGroupConfig, present: dict[str, str]
 ) -> UpdateAndCreateSubscriptionGroup:
+    # A copy, because in a request the attributes are a list of changes.
     changed = SubscriptionGroupConfig.from_value(desired.to_value())
     changed.attributes = attribute_changes(desired.attributes, present)
     return UpdateAndCreateSubscriptionGroup(data=changed)

@@ -54,7 +54,7 @@ class SyncStep:
 
 
 async def apply_steps(target: Cluster, steps: Iterable[SyncStep]) -> None:
-    """Take the steps in order. A step that fails says so in its `detail`, and the next ones are still taken."""
+    """Take the steps in order. A failed step has the reason in its `detail`; the next ones are still taken."""
     for step in steps:
         try:
             for request in step.requests:
@@ -67,6 +67,7 @@ async def _send_request(target: Cluster, step: SyncStep, request: Request[Any]) 
     if step.broker != ALL_NAMESRVS:
         await target.ask_broker(step.broker, request)
         return
+    # Namesrvs do not tell each other, and clients ask any of them.
     for address in target.namesrvs:
         await target.ask_address(address, request)
 

@@ -95,16 +95,17 @@ class TargetCheck:
             try:
                 reason = await find_shared_broker(self._primary, self._target)
             except CLUSTER_ERRORS as error:
-                return self._note_failure(
+                self._note_failure(
                     f"the target could not be compared with the primary: {str(error) or type(error).__name__}"
                 )
+                return
         if reason:
-            return self._guard.refuse(reason)
+            self._guard.refuse(reason)
+            return
         self._failure = ""
         self._guard.allow()
         if self._preserves_offsets:
             await self._find_refusing_brokers()
-        return None
 
     def _note_failure(self, reason: str) -> None:
         if reason != self._failure and not self._guard.is_checked:
@@ -161,6 +162,7 @@ async def find_shared_broker(primary: Cluster, target: Cluster) -> str:
     """Return why the clusters are the same; "" if they are not. Raises CLUSTER_ERRORS."""
     await primary.refresh()
     await target.refresh()
+    # The cheap test first. The other one needs a request to each broker.
     named = {address: name for name, all in primary.brokers.items() for address in all.values()}
     for addresses in target.brokers.values():
         for address in addresses.values():
@@ -175,6 +177,7 @@ async def find_shared_broker(primary: Cluster, target: Cluster) -> str:
                 return _same_cluster(f"the target's broker {broker} at {at} is the primary's")
         except CLUSTER_ERRORS as error:
             problems.append(error)  # one broker that is down must not stop mirroring to the others
+    # Nothing could be compared, which is not the same as different clusters.
     if problems and len(problems) == len(shared_names):
         raise problems[0]
     return ""
@@ -190,6 +193,7 @@ async def refuse_same_cluster(primary: Cluster, target: Cluster) -> None:
 async def _is_same_broker(primary: Cluster, target: Cluster, broker: str) -> bool:
     if not all(MASTER_ID in side.brokers[broker] for side in (primary, target)):
         return False
+    # Different times of start rule out the same process, without registering anything.
     started = [await _boot_time(side, broker) for side in (primary, target)]
     return bool(started[0]) and started[0] == started[1] and await _shares_producers(primary, target, broker)
 

@@ -49,8 +49,10 @@ class AnswerHolder:
 
         ``outcome`` is None unless it is known already. ``is_strict``: a failure is answered in place of a success.
         """
+        # Treated as if the time had passed: the client of a strict mode is refused, any other gets its answer.
         if outcome is None and len(self._held) >= self._max_answers:
             outcome = Outcome(exchange, OutcomeKind.DROPPED, "too many answers are held")
+        # Nothing to wait for, and nothing to change about the answer.
         if outcome is not None and not (is_strict and _is_failure(outcome)):
             return False
         held = _HeldAnswer(exchange, release, is_strict, trio.current_time() + self._hold_s)
@@ -90,11 +92,13 @@ class AnswerHolder:
                 if not self._order:
                     self._wake = trio.Event()
                     await self._wake.wait()
+                # All answers wait for the same time, so the oldest is due first. Those released before are skipped.
                 held = self._order.popleft()
                 if held.exchange in self._held:
                     await trio.sleep_until(held.due_s)
                     self._time_out(held)
         finally:
+            # The mirror stops: no outcome will come any more.
             for held in list(self._held.values()):
                 self._time_out(held)
 

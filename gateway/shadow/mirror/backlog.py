@@ -18,8 +18,8 @@ BACKLOG_FULL = "the queue is full"
 ENTRY_OVERHEAD_BYTES: Final = 1_200
 """Memory of an entry besides its two frames: objects, subject, addresses."""
 MAX_DECODED_ENTRIES: Final = 256
-"""Entries whose commands stay decoded: about a batch. Decoding those behind them again costs 3 us each; keeping them so
-would take four times the memory of their frames."""
+"""Entries at the front whose commands stay decoded: about a batch. Decoding a later entry again costs 3 us; keeping it
+decoded would take four times the memory of its frames."""
 
 
 class BacklogEntry:
@@ -120,6 +120,7 @@ class Backlog:
         )
 
     def _append_to_memory(self, entry: BacklogEntry) -> None:
+        # Far from the front: it will be a while until the commands are needed again.
         if len(self._queue) >= MAX_DECODED_ENTRIES:
             entry.exchange.forget_decoded()
         self._queue.append(entry)
@@ -134,6 +135,7 @@ class Backlog:
 
     def put_back(self, entries: list[BacklogEntry]) -> None:
         """Return taken entries to the front, in their order."""
+        # `extendleft` appends one by one, which turns the order around.
         self._queue.extendleft(reversed(entries))
         self._in_flight_count -= len(entries)
 

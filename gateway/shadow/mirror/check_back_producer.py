@@ -63,6 +63,7 @@ class CheckBackProducer:
             await self.target.refresh()
         connection = await self.target.connection(self.target.master(target_broker))
         groups = self._registered.setdefault(target_broker, set())
+        # Registered over this very connection. A broker forgets the producers of a connection that ended.
         if group in groups and self._connections.get(target_broker) is connection:
             return
         if group not in groups and len(groups) >= MAX_GROUPS:
@@ -91,6 +92,7 @@ class CheckBackProducer:
     async def _renew_groups(self, target_broker: str) -> None:
         registered = self._registered[target_broker]
         needed = self._halves.open_groups(self._source_brokers.get(target_broker, target_broker))
+        # Otherwise the target would ask the gateway about transactions of producers that have moved there.
         for group in sorted(registered - needed):
             request = UnregisterClient(client_id=self._client_id, producer_group=group)
             await self.target.ask_broker(target_broker, request)
@@ -112,6 +114,7 @@ class CheckBackProducer:
         target_broker, half = match
         copy = CopyPlace(check.tran_state_table_offset, check.commit_log_offset)
         end = self._halves.answer_check_back(half, copy, trio.current_time())
+        # Without a decision there is no answer: the target asks again later.
         if end in FINAL_DECISIONS:
             connection.spawn(
                 self._send_end, target_broker, half, build_end_request(half, target_broker, end, copy)
@@ -124,6 +127,7 @@ class CheckBackProducer:
         except (*CLUSTER_ERRORS, KeyError) as problem:
             log.info("answer to a check-back failed", extra={"reason": str(problem)})
         else:
+            # Only after the answer: until then a check-back is answered again.
             half.ended = True
             self._halves.note_change()
 

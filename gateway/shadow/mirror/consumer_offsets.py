@@ -69,6 +69,7 @@ class ConsumerOffsetWriter:
             return Outcome(
                 exchange, OutcomeKind.SKIPPED, "the offset is older than everything mirrored to this queue"
             )
+        # The group has moved: its own commits at the target are newer than what the primary knows.
         if await self._is_active(group):
             return Outcome(exchange, OutcomeKind.SKIPPED, "the group is active on the target")
         request = UpdateConsumerOffset(
@@ -96,6 +97,7 @@ class ConsumerOffsetWriter:
         try:
             await self._target.ask_broker(self._target_broker, request)
         except RequestError as problem:
+            # The group has to exist first, with the settings that it has at the primary.
             if problem.code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
                 raise
             groups = (request.consumer_group,)

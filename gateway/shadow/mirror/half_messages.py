@@ -104,6 +104,7 @@ class HalfMessages:
         """
         if half.ended:
             return TRANSACTION_ROLLBACK
+        # The stream is sending the end, or will repeat it.
         if now_s - half.tried_s < STREAM_GRACE_S:
             return TRANSACTION_NONE
         if half.copy != copy:

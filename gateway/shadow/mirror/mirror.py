@@ -147,16 +147,17 @@ class Mirror:
         if match.rule == NO_RULE:
             self._skip_unmatched(exchange, match.reason)
             return False
+        # A stream per side, broker and rule: within it the order holds, and no stream waits for another.
         key = exchange.side, exchange.broker, match.rule
         if len(self._streams) >= MAX_STREAMS and key not in self._streams:
             self._skip_unmatched(exchange, "too many brokers")
             return False
         stream = self._stream_for(*key)
         mode = self.rules.effective_mode(match.rule, match.subject.topic)
-        # While the breaker is open, the target is not even tried: a client would wait for nothing. The state is read
-        # before the exchange is offered, so that both modes judge by what was known when the answer arrived.
+        # While the breaker is open, the target is not even tried: a client of sync-best-effort would wait for nothing.
         breaker_is_open = stream.breaker.state is BreakerState.OPEN
         must_hold = mode == STRICT_DUAL or (mode == SYNC_BEST_EFFORT and not breaker_is_open)
+        # Also exchanges that are left out go through their stream, so that its counts add up.
         skip = self._find_skip_reason(exchange, match, mode)
         outcome: Outcome | None
         if skip is None:
@@ -205,9 +206,11 @@ class Mirror:
             half = self._rules_of_halves.get(half_key)
             if half is not None:
                 return half.rule
+            # The half message may be older than this process: the state file knows its topic, and so its rule.
             topic = subject.topic or self._factory.find_half_topic(exchange, subject)
             subject = Subject(topic, subject.group, unique_key=subject.unique_key)
         index = self.rules.find_rule(exchange.code, subject, exchange.client)
+        # Remembered for the end of the transaction, which does not always name the topic that rules select by.
         if subject.half and index is not None:
             self._rules_of_halves[half_key] = HalfRule(index, subject.topic)
             if len(self._rules_of_halves) > self._settings.half_messages:
@@ -221,6 +224,7 @@ class Mirror:
         if reason:
             return SkipReason(reason, is_missing=False)
         moved = subject.topic in self.moved_topics
+        # The message is where the topic has moved to: nothing is missing anywhere.
         if mode == OFF and moved and exchange.side is Side.TARGET:
             return SkipReason("moved: the target has it", is_missing=False)
         if mode == OFF:
@@ -230,6 +234,7 @@ class Mirror:
             is_missing = exchange.code != END_TRANSACTION
             return SkipReason(f"answered by the target, and the mode is {mode}", is_missing)
         if exchange.answer is None and exchange.code in SEND_CODES:
+            # The primary may never have got it. Sent to the target, it would be stored there only.
             if not exchange.request_command.is_oneway:
                 ended_early = "the connection ended before the answer, so it is unknown whether it was stored"
                 return SkipReason(ended_early, is_missing=True)
@@ -259,6 +264,7 @@ class Mirror:
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run all streams until cancelled, including those made later."""
+        # Made now, and not at their first exchange: what an earlier run left must not wait for a new message.
         for key in self._factory.find_resumable_streams(self.rules):
             self._stream_for(*key)
         try:
@@ -283,17 +289,21 @@ class Mirror:
 
     def _on_outcome(self, entry: BacklogEntry, outcome: Outcome) -> None:
         exchange = outcome.exchange
+        # Cheap in normal operation: the table is empty unless spill files were resumed.
         if entry.subject.offset >= 0 and (entry.resumed or self._resumed_ends):
             self._check_resume_gap(entry)
+        # Only messages and ends of transactions can be missing; a lost consumer offset is made good by the next commit.
         if outcome.kind in (OutcomeKind.REFUSED, OutcomeKind.DROPPED) and exchange.code in _MESSAGE_CODES:
             self._mark_diverged(exchange, entry.subject, outcome.reason)
             if exchange.code == END_TRANSACTION:
+                # The target will ask for the decision later (check-back), and then gets it.
                 self._factory.note_undelivered_end(exchange, entry.subject)
         elif outcome.kind is OutcomeKind.MIRRORED:
             self._latencies_of(entry.subject.topic).record(outcome.latency_s)
         self._publish_outcome(outcome)
 
     def _publish_outcome(self, outcome: Outcome) -> None:
+        # The waiting client comes first; listeners only record.
         self.answer_holder.on_outcome(outcome)
         for listener in self._listeners:
             try:
@@ -328,6 +338,7 @@ class Mirror:
         if entry.resumed:
             self._resumed_ends[queue] = max(self._resumed_ends.get(queue, 0), subject.offset + subject.count)
             return
+        # Removed: only the first new message of a queue can show the gap.
         expected = self._resumed_ends.pop(queue, subject.offset)
         if expected < subject.offset:
             reason = "lost when the gateway was killed, or never seen by it"
@@ -338,6 +349,7 @@ class Mirror:
             )
 
     def _latencies_of(self, topic: str) -> LatencyHistogram:
+        # Clients make up topics: all beyond the limit share one histogram without a name.
         if topic not in self._latencies and len(self._latencies) >= _MAX_LATENCY_TOPICS:
             topic = ""
         return self._latencies.setdefault(topic, LatencyHistogram())
@@ -374,6 +386,7 @@ class Mirror:
 
     def _on_modes_changed(self) -> None:
         self._update_holdable_codes()
+        # The proxy caches which codes it has to look at and whose answers may be held.
         if self._hub is not None:
             self._hub.refresh_interests()
 
@@ -455,6 +468,7 @@ def _reason_without_effect(exchange: Exchange) -> str:
     """Return why a request had no effect where it was sent; "" when it had one, or may have had one."""
     answer = exchange.answer_command
     if answer is None:
+        # These are sent oneway too, and may have been carried out although no answer came.
         unanswered = (*SEND_CODES, END_TRANSACTION, UPDATE_CONSUMER_OFFSET)
         return "" if exchange.code in unanswered else "without answer"
     done = STORED_CODES if exchange.code in SEND_CODES else (ResponseCode.SUCCESS,)

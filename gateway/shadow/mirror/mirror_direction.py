@@ -88,10 +88,12 @@ class MirrorState:
                 await trio.sleep(self._interval_s)
                 await self._save_file()
         finally:
+            # Cancelled: written here, without a thread, because no await can succeed any more.
             if self._saved_changes != self._changes:
                 _replace_file(self._path, self.encode_state())
 
     async def _save_file(self) -> None:
+        # Read before the state is encoded: what changes while the thread writes is saved next time.
         changes = self._changes
         if changes == self._saved_changes:
             return
@@ -108,6 +110,7 @@ def _replace_file(path: str, data: bytes) -> None:
     with open(path + ".new", "wb") as file:
         file.write(data)
         file.flush()
+        # Synced before it takes the old file's place: after a power failure there is one of the two, and it is whole.
         os.fsync(file.fileno())
     os.replace(path + ".new", path)
 

@@ -101,7 +101,7 @@ class MirrorFactory:
         return find_counterpart(broker, self._clusters[side].brokers, self._counterparts[Side.PRIMARY])
 
     def make_backlog(self, key: StreamKey, rule: MirrorRule, listener: BacklogListener) -> Backlog:
-        """Return the backlog of a stream, with files behind it if the settings ask for them."""
+        """Return the backlog of a stream, with a spill queue on disk if the settings ask for one."""
         settings = self._settings
         if settings.spill == "disk":
             path, owner = self._spill_directory.stream_path(key), self._spill_directory.stream_owner(rule)

@@ -154,6 +154,7 @@ class MirrorStream:
         )
         self.counts.late = self._reorder_buffer.late
         if self._reorder_buffer.waiting:
+            # The buffer bounds each queue by itself; many queues with a gap each are bounded here.
             if self._reorder_buffer.waiting > self._settings.queue_messages:
                 self._append_all_to_backlog(self._reorder_buffer.take_all())
             self._wake_order.set()
@@ -204,6 +205,7 @@ class MirrorStream:
 
     async def _write_batches(self) -> None:
         while True:
+            # A new event before waiting: whoever appends after this line sets it.
             if not self._backlog.can_take:
                 self._wake = trio.Event()
                 await self._wake.wait()
@@ -227,15 +229,19 @@ class MirrorStream:
     async def _write_batch(self, entries: list[BacklogEntry]) -> None:
         """Hand a batch to the writer; a batch that fails goes back to the front of the backlog."""
         self._in_flight = entries
+        # Half-open means that the target answered a probe a moment ago, so that a failure now says something about the
+        # batch.
         probed = self.breaker.state is BreakerState.HALF_OPEN
         started_s = trio.current_time()
         try:
             with trio.fail_after(self._settings.deadline_ms / 1000):
                 outcomes = await self.writer.write([entry.exchange for entry in entries])
+            # A defect of a writer must not settle the wrong entries; as a failure it is tried again and reported.
             if len(outcomes) != len(entries):
                 raise AssertionError(f"{len(outcomes)} outcomes of {len(entries)} exchanges")
         except Exception as problem:  # noqa: BLE001 - whatever the target does wrong ends here
             self._on_failure(entries, problem, probed)
+        # Cancelled: the batch goes back, so that the backlog can write it to disk at the end.
         except BaseException:
             self._backlog.put_back(entries)
             self._in_flight = []
@@ -249,6 +255,7 @@ class MirrorStream:
         sent = [outcome for outcome in outcomes if outcome.kind is not OutcomeKind.SKIPPED]
         if sent and all(outcome.refusal == ResponseCode.NO_PERMISSION for outcome in sent):
             self._on_forbidden(sent)
+        # A batch that was skipped as a whole neither confirms nor clears a series of refusals.
         elif sent or not self._forbidden_in_a_row:
             self._forbidden_in_a_row = 0
             self.breaker.record_success()
@@ -264,6 +271,7 @@ class MirrorStream:
         self._forbidden_in_a_row += len(outcomes)
         self._batch_messages = 1
         self._set_problem(outcomes[-1].reason)
+        # The target answers, so it is not the breaker's business yet: a few refusals may concern single topics.
         if self._forbidden_in_a_row < self._settings.breaker_forbidden:
             self.breaker.record_success()
         else:
@@ -271,17 +279,20 @@ class MirrorStream:
 
     def _on_failure(self, entries: list[BacklogEntry], problem: Exception, probed: bool) -> None:
         self._in_flight = []
+        # Down to one soon: only an exchange that fails alone can be blamed.
         self._batch_messages = max(1, self._batch_messages // 4)
         self._record_failure(problem)
         if probed and len(entries) == 1 and self._give_up_if_exhausted(entries[0], problem):
             self._backlog.finish_entry(entries[0])
             return
+        # Back to the front, in order: nothing of these queues may overtake them.
         self.counts.repeated += len(entries)
         self._backlog.put_back(entries)
 
     def _give_up_if_exhausted(self, entry: BacklogEntry, problem: Exception) -> bool:
         """Settle an exchange with which the target has failed too often, right after answering a probe each time."""
         entry.failures += 1
+        # The two have limits of their own: a refusal comes at once, while silence costs the whole deadline each time.
         refused = isinstance(problem, RequestError)
         if entry.failures < (self._settings.refusals if refused else self._settings.attempts):
             return False
@@ -295,6 +306,7 @@ class MirrorStream:
         self.breaker.record_failure(trio.current_time())
 
     def _set_problem(self, reason: str) -> None:
+        # Logged when it changes, not with every attempt of an outage.
         if reason != self.problem:
             log.warning("mirror target failed", extra={"stream": self.name, "reason": reason})
         self._account.problem = reason

@@ -1,4 +1,4 @@
-"""Maps queue offsets of the primary to those of the target: a sparse map that may be behind, but never ahead.
+"""Maps queue offsets of the primary to those of the target: a sparse map, sometimes too early, never too late.
 
 It is built from messages whose place on both sides is known. A translated consumer offset may be earlier than
 necessary, so that a group gets messages again, but never so late that it misses one.
@@ -44,10 +44,12 @@ class OffsetMap:
             ranges = self._add_queue(queue)
         if ranges:
             first, there, length = last = ranges[-1]
+            # The usual case: the next message on both sides. One range stays one range.
             if primary == first + length and target == there + length:
                 last[2] = length + count
                 self.changes += 1
                 return True
+            # Late on one side. The range is left out of the map, as translation must never be ahead.
             if primary < first + length or target < there + length:
                 self._note_crossing(queue, primary, target)
                 return False
@@ -58,6 +60,7 @@ class OffsetMap:
         return True
 
     def _add_queue(self, queue: PrimaryQueue) -> list[MappedRange]:
+        # Dicts keep the order of insertion, so the first key is the oldest queue.
         if len(self._queues) >= MAX_QUEUES:
             oldest = next(iter(self._queues))
             del self._queues[oldest]
@@ -96,6 +99,7 @@ class OffsetMap:
         if at < 0:
             return None
         first, there, length = ranges[at]
+        # Messages at or after ``target`` that are earlier at the primary: the group has not seen them.
         crossed = [run[0] for run in self._crossed.get(queue, ()) if run[1] >= target]
         return min([first + min(target - there, length), *crossed])
 

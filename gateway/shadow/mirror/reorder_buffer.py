@@ -45,6 +45,7 @@ class ReorderBuffer(Generic[Item]):
         buffer = self._queues.get(queue)
         if buffer is None:
             buffer = self._add_queue(queue)
+        # A later message has left already. Holding this one back would only make it later still.
         if offset < buffer.expected:
             self.late += 1
             return [item]
@@ -54,6 +55,7 @@ class ReorderBuffer(Generic[Item]):
         self._number += 1
         heappush(buffer.waiting, (offset, self._number, item, count))
         self.waiting += 1
+        # At the expected offset it leaves right below, and needs no due time.
         if offset != buffer.expected:
             self._due.append((now_s + self._wait_s, queue, offset))
         return self._take_ready(buffer, buffer.expected)
@@ -70,6 +72,7 @@ class ReorderBuffer(Generic[Item]):
 
     def next_due_s(self) -> float | None:
         """Return when to call `take_due`; None while nothing waits."""
+        # Everything left before it was due: drop the due times, which would wake the stream for nothing.
         if not self.waiting:
             self._due.clear()
         return self._due[0][0] if self._due else None
@@ -99,6 +102,7 @@ class ReorderBuffer(Generic[Item]):
 
     def _add_queue(self, queue: Hashable) -> _QueueBuffer[Item]:
         if len(self._queues) >= self._max_queues:
+            # Idle queues are forgotten. Their next message waits once, as the first of a queue does.
             self._queues = {name: buffer for name, buffer in self._queues.items() if buffer.waiting}
         buffer = self._queues[queue] = _QueueBuffer()
         return buffer

@@ -128,6 +128,7 @@ class ResendWriter:
 
         Outcomes reached before a failure are remembered until the stream offers the same exchange again.
         """
+        # One after the other: a message must not reach the target before its topic, nor after the topic was deleted.
         for segment in _split_at_admin_requests(exchanges):
             await self._write_segment(segment)
         return [self._finished.pop(exchange) for exchange in exchanges]
@@ -137,6 +138,7 @@ class ResendWriter:
         halves: dict[str, object] = {}
         commits = []
         for exchange in exchanges:
+            # Written by an earlier attempt of this batch, which failed at another exchange.
             if exchange in self._finished:
                 continue
             if exchange.code == UPDATE_CONSUMER_OFFSET:
@@ -144,6 +146,7 @@ class ResendWriter:
             else:
                 lanes.setdefault(self._lane_key(exchange, halves), []).append(exchange)
         await self._write_lanes(list(lanes.values()))
+        # After all messages: an offset can only be translated once the messages before it are in the map.
         await self._write_lanes([[commit] for commit in commits])
 
     def _lane_key(self, exchange: Exchange, halves: dict[str, object]) -> object:
@@ -162,6 +165,7 @@ class ResendWriter:
 
     async def _write_lanes(self, lanes: Sequence[Sequence[Exchange]]) -> None:
         """Write lanes side by side. Raises the first problem, after all lanes have ended."""
+        # The usual case at low load, without the cost of tasks.
         if len(lanes) < 2:
             for lane in lanes:
                 await self._write_lane(lane)
@@ -175,18 +179,17 @@ class ResendWriter:
                 problems.append(problem)
 
         await process_in_parallel(lanes, try_lane, MAX_PARALLEL_LANES)
+        # The other lanes have run to their end, so what they wrote is in `_finished` and not repeated.
         if problems:
             raise problems[0]
 
     async def _write_lane(self, lane: Sequence[Exchange]) -> None:
         for exchange in lane:
-            await self._write_one(exchange)
-
-    async def _write_one(self, exchange: Exchange) -> None:
-        started_s = trio.current_time()
-        outcome = await self._handler_of(exchange.code)(exchange, subject_of(exchange))
-        outcome.latency_s = trio.current_time() - started_s
-        self._finished[exchange] = outcome
+            started_s = trio.current_time()
+            outcome = await self._handler_of(exchange.code)(exchange, subject_of(exchange))
+            outcome.latency_s = trio.current_time() - started_s
+            # Noted at once: if a later exchange of the lane fails, this one is not written again.
+            self._finished[exchange] = outcome
 
     def _handler_of(self, code: int) -> Callable[[Exchange, Subject], Awaitable[Outcome]]:
         if code in SEND_CODES:
@@ -205,10 +208,13 @@ class ResendWriter:
             return Outcome(exchange, OutcomeKind.SKIPPED, reason)
         if _may_be_delivered(exchange) and await self._was_delivered(exchange, subject):
             return Outcome(exchange, OutcomeKind.MIRRORED, "found at the target")
+        # Brokers create unknown topics with default queues, so the topic must exist with the primary's queues before.
         await self._ensure_topic(subject.topic)
         if subject.half:
+            # Before the half message: the target may ask for its end as soon as it has stored it.
             await self._producer.register_group(self._target_broker, subject.group)
         answer = await self._request_target(exchange, send_to_queue(exchange, subject, self._target_broker))
+        # Deleted at the target meanwhile: the next send creates it again.
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             self._known_topics.discard(subject.topic)
         if answer.code not in STORED_CODES:
@@ -256,6 +262,7 @@ class ResendWriter:
         """Tell whether the target has stored a message although its answer was lost; if so, record its offsets."""
         if not subject.unique_key:
             return False
+        # What this process knows to be stored before it need not be searched.
         after = self._last_target_offsets.get(subject.queue, -1) if subject.offset >= 0 else -1
         storage_queue = storage_queue_of(exchange, subject)
         depth = max(DEFAULT_SEARCH_MESSAGES, exchange.search_depth)
@@ -296,6 +303,7 @@ class ResendWriter:
 
     async def _copy_topic(self, topic: str) -> bool:
         """Copy a topic's configuration, and tell whether the target has it now."""
+        # The name of the source's broker can depend on the brokers that it has.
         if not self._source.brokers:
             await self._source.refresh()
         name = self._source_name()
@@ -317,8 +325,10 @@ class ResendWriter:
             return Outcome(exchange, OutcomeKind.SKIPPED, "its half message is unknown")
         if half.ended:
             return Outcome(exchange, OutcomeKind.SKIPPED, "the transaction was ended before")
+        # Recorded before it is sent: if sending fails, a check-back of the target is answered with it.
         half.record_decision(subject.number, trio.current_time())
         self._state.halves.note_change()
+        # A commit that is carried out twice may deliver the message twice.
         if not _may_be_delivered(exchange) or not await self._is_committed(half, exchange.search_depth):
             answer = await self._request_target(exchange, self._build_end_command(half))
             if answer.code != ResponseCode.SUCCESS:
@@ -359,6 +369,7 @@ class ResendWriter:
 
     async def _repeat_request(self, exchange: Exchange, subject: Subject) -> Outcome:
         if exchange.code in _TOPIC_ADMIN_CODES:
+            # The request may have created, changed or deleted topics: each is looked at again before the next send.
             self._known_topics.clear()
             if _has_absurd_queues(exchange.request_command):
                 return Outcome(exchange, OutcomeKind.SKIPPED, "more queues than are copied")
@@ -378,6 +389,7 @@ class ResendWriter:
         """
         if self._target_broker not in self._target.brokers:
             await self._target.refresh()
+        # The connection is opened before the mark is set: a target that cannot be reached has carried out nothing.
         address = self._target.master(self._target_broker)
         await self._target.connection(address)
         # Until the answer arrives, nobody knows whether the target has carried out the request. If this attempt fails,
@@ -385,6 +397,7 @@ class ResendWriter:
         exchange.is_in_doubt = True
         answer = await self._target.ask_command(address, command)
         exchange.is_in_doubt = False
+        # Raised, not returned: the stream waits and tries again, so that a full disk costs no message.
         if is_temporary_refusal(answer.code, answer.remark):
             raise RequestError(answer.code, answer.remark)
         return answer

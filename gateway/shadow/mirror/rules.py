@@ -40,6 +40,7 @@ class MirrorRules:
         key = code, subject.topic, subject.group, host
         if key in self._rule_cache:
             return self._rule_cache[key]
+        # Clients make up topics and groups.
         if len(self._rule_cache) >= _MAX_CACHE_ENTRIES:
             self._rule_cache.clear()
         matching = (index for index, _ in enumerate(self.rules) if self._rule_matches(index, *key))

@@ -3,7 +3,8 @@
 Theory of operation
 -------------------
 Problem: a target that is down must cost neither the primary's clients nor the messages it misses, and a gateway that is
-killed meanwhile must not lose what the target is still owed. But while all is well, nothing should be written at all.
+killed meanwhile must not lose the messages that the target has not got yet. But while all is well, nothing should be
+written at all.
 
 An entry is in one of four places, in the order in which entries leave: *in flight* (taken by the stream), in the
 *memory* queue, *only on disk* (`spilled`), or in the *tail*, which waits to be written. Entries in flight and in memory
@@ -59,7 +60,7 @@ MAX_IN_DOUBT_MESSAGES: Final = 1_024
 
 
 class SpillBacklog(Backlog):
-    """A `Backlog` with a spill queue behind it.
+    """A `Backlog` with a spill queue on disk.
 
     ``owner`` describes the target and rule that the directory's records belong to; records of another owner are set
     aside.
@@ -126,6 +127,7 @@ class SpillBacklog(Backlog):
 
     def append(self, entry: BacklogEntry) -> bool:
         """Append an entry to memory, or to the tail while spilling; without room, report it as dropped."""
+        # While anything before it is on disk or on its way there, an entry in memory would overtake it.
         must_queue_up = self._tail or self._being_written or self._is_spilling or not self._opened.is_set()
         if not must_queue_up and self._has_room(entry):
             self._append_to_memory(entry)
@@ -135,6 +137,7 @@ class SpillBacklog(Backlog):
         if self._tail_bytes + entry.size > self._max_tail_bytes:
             self._listener.on_dropped(entry, BACKLOG_FULL)
             return False
+        # It goes to disk as bytes; the decoded commands would only take memory until then.
         entry.exchange.forget_decoded()
         self._tail.append(entry)
         self._tail_bytes += entry.size
@@ -143,6 +146,8 @@ class SpillBacklog(Backlog):
 
     def take_entries(self, max_count: int) -> list[BacklogEntry]:
         """Take entries from the front. With entries on disk: at most `MAX_IN_DOUBT_MESSAGES` messages, or one entry."""
+        # Only entries that are on disk can come twice, after a crash. In memory-only mode the batch is as large as
+        # asked for.
         if self._in_both:
             max_count = min(max_count, self._max_batch_entries())
         entries = super().take_entries(max_count)
@@ -221,6 +226,7 @@ class SpillBacklog(Backlog):
                 await self._changed.wait()
 
     async def _recover(self) -> None:
+        # An unusable directory must not stop mirroring: without it the backlog works from memory.
         recovery = SpillRecovery()
         try:
             recovery = await self._run_blocking(self._spill_queue.recover)
@@ -234,16 +240,19 @@ class SpillBacklog(Backlog):
             )
         if recovery.count or recovery.torn_tail:
             self._listener.on_resumed(recovery.count + recovery.torn_tail)
+        # One record at least is lost. It is counted as observed too, so that the counts still add up.
         if recovery.torn_tail:
             self._listener.on_lost(1, "; ".join(recovery.problems))
         if recovery.count:
             log.info("resuming exchanges that an earlier run spilled", extra={"exchanges": recovery.count})
             self._is_spilling = True
             self._spilled = self._unidentified = recovery.count
+            # The killed process may have delivered its last batch without recording it.
             self._in_doubt_messages = MAX_IN_DOUBT_MESSAGES
         self._opened.set()
 
     async def _save_position(self) -> None:
+        # Cleared before the thread starts: entries that finish meanwhile make it stale again.
         self._position_is_stale, self._is_saving_position = False, True
         try:
             await self._run_blocking(partial(self._spill_queue.save_position, self._resume_sequence()))
@@ -258,6 +267,7 @@ class SpillBacklog(Backlog):
     def _resume_sequence(self) -> int:
         """Return the sequence number of the first record that is not finished."""
         if self._in_both:
+            # The oldest entry on disk that is not finished. Those before it in memory are not on disk at all.
             for entry in chain(self._in_flight, self._queue):
                 if entry.sequence >= 0:
                     return entry.sequence
@@ -266,10 +276,12 @@ class SpillBacklog(Backlog):
     async def _write_unwritten(self) -> None:
         count = min(len(self._unwritten), MAX_WRITE_MESSAGES)
         candidates = [self._unwritten.popleft() for _ in range(count)]
+        # What the target has taken meanwhile need not be written.
         entries = [entry for entry in candidates if not entry.is_finished]
         try:
             first = await self._run_blocking(partial(self._append_records, entries))
         except Exception as problem:  # noqa: BLE001 - whatever the disk does, the entries are still in memory
+            # The rest would most likely fail as well. All of it stays in memory; only a crash would lose it.
             self._unwritten.clear()
             log.error("waiting exchanges are in memory only", extra={"reason": str(problem)})
             return
@@ -282,6 +294,7 @@ class SpillBacklog(Backlog):
             self._in_both += not entry.is_finished
             # Finished while it was being written.
             self._position_is_stale |= entry.is_finished
+        # They are in memory, so reading them back would double them.
         self._spill_queue.skip_to(first + len(entries))
 
     async def _move_tail(self) -> None:
@@ -290,6 +303,7 @@ class SpillBacklog(Backlog):
         if self._is_spilling:
             await self._write_tail()
         elif self._has_room(self._tail[0]):
+            # Spilling has ended before the tail was written: it moves to memory without touching the disk.
             while self._tail and self._has_room(self._tail[0]):
                 entry = self._tail.popleft()
                 self._tail_bytes -= entry.size
@@ -318,6 +332,7 @@ class SpillBacklog(Backlog):
             self._place_written(entries, first)
             return
         for entry in entries:
+            # The disk is full or broken, but memory has room, and nothing on disk comes before it.
             if not self._spilled and self._has_room(entry):
                 self._append_to_memory(entry)
             else:

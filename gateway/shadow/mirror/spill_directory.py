@@ -78,6 +78,7 @@ class SpillDirectory:
         resumable = []
         for name in self._list_names():
             directory = os.path.join(self._settings.spill_dir, name)
+            # Empty directories belong to whichever stream comes next.
             if ASIDE_MARKER in name or not holds_records(directory):
                 continue
             match = self._match_stream(name, directory, rules)
@@ -108,6 +109,7 @@ class SpillDirectory:
         index = parse_integer_or(number, len(rules.rules))
         if index >= len(rules.rules):
             return StreamMatch(None, "its rule no longer exists")
+        # The index alone does not say it: rules may have been inserted before this one.
         if read_owner(directory) != self.stream_owner(rules.rules[index]):
             return StreamMatch(None, "the target or the rule has changed")
         key = Side(side), unquote(broker), index

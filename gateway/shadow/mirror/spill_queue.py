@@ -54,7 +54,7 @@ _SLOT_BYTES: Final = 512
 
 
 class SpillQueueFull(OSError):
-    """The files already hold as many bytes as allowed."""
+    """The files would exceed their maximum size."""
 
 
 @dataclass(slots=True)
@@ -108,6 +108,7 @@ class _PositionFile:
                 slots = [self._read_slot(file, number) for number in range(2)]
         except FileNotFoundError:
             return None
+        # The slot that was written last, if it is intact. Otherwise a crash hit it, and the other one holds.
         self._count, sequence = max((slot for slot in slots if slot is not None), default=(0, None))
         return sequence
 
@@ -122,6 +123,7 @@ class _PositionFile:
 
     def save_sequence(self, sequence: int, sync: bool) -> None:
         """Write a sequence number into the older slot."""
+        # The slots take turns, so a crash while one is written leaves the other.
         self._count += 1
         head = _SLOT.pack(self._count, sequence, 0)[:16]
         descriptor = open_private(self._path, os.O_WRONLY | os.O_CREAT)
@@ -169,10 +171,12 @@ class SpillQueue:
         recovery = SpillRecovery()
         make_private_directories(self._directory)
         files = sorted(_list_files(self._directory, recovery.problems), key=lambda file: file.first)
+        # Another target or rule wrote these records: they must not reach this one.
         if files and read_owner(self._directory) != self._owner:
             recovery.set_aside_as = set_directory_aside(self._directory)
             make_private_directories(self._directory)
             files = []
+        # Written before the first record, so that no record is ever without an owner.
         _replace_file(os.path.join(self._directory, _OWNER), self._owner.encode())
         position = self._position.load_sequence()
         if position is None:
@@ -187,9 +191,11 @@ class SpillQueue:
     def _resume_at(self, files: deque[_SpillFile], position: int, recovery: SpillRecovery) -> None:
         self._files, self.read_sequence, self.next_sequence = files, position, position
         if files:
+            # Only the last file can be torn: the earlier ones were complete before it was begun.
             end_sequence, good_bytes = _find_end(files[-1])
             self.next_sequence = max(end_sequence, position)
             if good_bytes < files[-1].size:
+                # Damage before the position concerns only finished records, which nobody needs.
                 recovery.torn_tail = end_sequence >= position
                 rest = files[-1].size - good_bytes
                 recovery.problems.append(
@@ -216,6 +222,7 @@ class SpillQueue:
             raise SpillQueueFull(f"the spill files would exceed {self._max_bytes} bytes")
         file = self._file_to_append()
         try:
+            # At the known end, not in append mode: a partial write of an earlier failure is overwritten.
             with open(file.path, "r+b", buffering=0) as out:
                 out.seek(file.size)
                 rest = memoryview(data)
@@ -251,11 +258,13 @@ class SpillQueue:
         batch, at = SpillRead([], 0, ""), self.read_sequence
         if not self.unread_count:
             return batch
+        # Files are ordered by their first number, so the file of a record is the last one that begins at or before it.
         index = max(0, sum(file.first <= at for file in self._files) - 1)
         file = self._files[index] if self._files else _SpillFile("a file that is gone", self.next_sequence, 0)
         if file.first > at:  # the file before it is gone
             self.read_sequence = file.first
         else:
+            # Where the next file begins is known from its name, so damaged records at the end of this one are counted.
             stop = self._files[index + 1].first if index + 1 < len(self._files) else self.next_sequence
             self.read_sequence = _read_file(file, at, stop, size_bytes, batch.records)
         batch.lost, batch.path = self.read_sequence - at - len(batch.records), file.path
@@ -354,6 +363,7 @@ def _iter_records(file: _SpillFile) -> Iterator[tuple[int, bytes | None]]:
             source.seek(file.read_at)
             while True:
                 length, checksum, sequence = _RECORD_HEADER.unpack(source.read(_RECORD_HEADER.size))
+                # A damaged length, or a record that a crash cut off. Nothing after it can be found by lengths.
                 if file.read_at + _RECORD_HEADER.size + length > file.size:
                     return
                 payload = source.read(length)
@@ -370,6 +380,7 @@ def _read_file(
     """Collect records from ``at`` on and before ``stop``; return where reading continues."""
     read_bytes = 0
     for sequence, payload in _iter_records(file):
+        # Skipped, not fatal: the caller sees from the numbers how many records are missing.
         if payload is None or not at <= sequence < stop:
             continue
         records.append((sequence, payload))

@@ -108,6 +108,7 @@ class StreamAccount:
         topic = entry.subject.topic
         self._waiting_by_topic[topic] -= 1
         if not self._waiting_by_topic[topic]:
+            # Clients make up topics: a counter that stays at 0 would never be freed.
             del self._waiting_by_topic[topic]
         try:
             self._on_outcome(entry, outcome)

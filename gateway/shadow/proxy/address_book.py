@@ -96,6 +96,7 @@ class AddressView:
     def add_store_host(self, store_host: bytes | None, gateway_address: str) -> None:
         """Note the packed host in messages of the broker that a gateway address stands for."""
         packed = pack_address(gateway_address)
+        # IPv4 and IPv6 differ in length, and nothing in a message may change its length.
         if store_host is not None and packed is not None and len(store_host) == len(packed):
             self.store_hosts[store_host] = packed
             self.id_prefixes[store_host.hex().upper().encode()] = packed.hex().upper().encode()
@@ -104,8 +105,8 @@ class AddressView:
 class AddressBook:
     """The address views by host. ``advertise`` is a host for all clients, or AUTO.
 
-    ``open_port`` reserves a port for an address and returns it, 0 if that is not possible; ``note_seen`` is called when
-    a client is told an address that has one.
+    ``open_port`` reserves a port for an address and returns it, 0 if that is not possible. ``note_seen`` is called with
+    an address that has a port whenever an answer to a client names it.
     """
 
     def __init__(
@@ -172,6 +173,7 @@ class AddressBook:
 
     def ignore_address(self, address: str) -> None:
         """Leave the address of a broker that registers through the gateway as it is: clients can dial it."""
+        # An address of the primary stays one, whoever registers it through the gateway.
         if len(address) > MAX_ADDRESS_CHARS or address in self._ports:
             return
         if len(self._ignored) < MAX_IGNORED_ADDRESSES:

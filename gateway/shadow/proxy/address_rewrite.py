@@ -101,6 +101,7 @@ def patch_answers(data: bytes, stops: list[int], view: AddressView, id_prefix: b
     start = 0
     for stop in stops:
         header_stop = start + HEADER_AT + (_WORD_AT(data, start + 4)[0] & HEADER_LENGTH_MASK)
+        # Beyond the limit no broker writes a header, and searching it would take long.
         if gateway_prefix is not None and header_stop - start <= MAX_HEADER_BYTES:
             at = data.find(id_prefix, start, min(header_stop, stop))
             if at >= 0:
@@ -132,6 +133,7 @@ def _patch_store_hosts(data: bytearray, start: int, stop: int, hosts: dict[bytes
     for _ in range(MAX_PATCHED_MESSAGES):
         if stop - start < MIN_MESSAGE_BYTES:
             return
+        # A body that begins like a message need not be one, so each step checks before it writes.
         size, magic = SIZE_AND_MAGIC.unpack_from(data, start)
         if (magic != MAGIC_V1 and magic != MAGIC_V2) or not MIN_MESSAGE_BYTES <= size <= stop - start:
             return
@@ -158,6 +160,7 @@ def _patch_origins(
         if stop - start < MIN_MESSAGE_BYTES:
             return
         header_bytes = HEADERS[data[start + SYS_FLAG_AT + 3] >> 4 & 3].size
+        # Properties come after the body, whose length stands in the last 4 bytes of the header.
         body_at, end = start + header_bytes, start + int.from_bytes(data[start : start + 4])
         if not start + MIN_MESSAGE_BYTES <= end <= stop:
             return
@@ -176,6 +179,7 @@ def rewrite_answer(
 
     In a route, the queues of ``writable_brokers`` get the permission to write.
     """
+    # Passed as it is: rewriting it would stop all other clients for too long.
     if len(frame) > MAX_REWRITTEN_BYTES:
         return frame
     if code in BROKER_NAMING_CODES:
@@ -186,6 +190,7 @@ def rewrite_answer(
     body = frame[body_at:]
     groups = _BROKER_ADDRESSES.finditer(body)
     addresses = (address for group in groups for address in _ADDRESS.finditer(group[1]))
+    # Each new address gets its port before the client learns of it, so that the rewritten route can name it.
     for address in islice(addresses, MAX_REWRITTEN_ADDRESSES):
         view.translate_address(address[1].decode("utf-8", "replace"))
     edited = _replace_addresses(body, view.gateway_addresses)
@@ -204,6 +209,7 @@ def _rewrite_frame(frame: bytes, names: dict[str, str]) -> bytes:
     header, body = frame[HEADER_AT:body_at], _replace_addresses(frame[body_at:], names)
     if frame[4] == 0:
         header = _replace_addresses(header, names)
+    # The longer addresses do not fit into the header's length field any more.
     if len(header) > HEADER_LENGTH_MASK:
         return frame
     return _FIRST_WORDS.pack(4 + len(header) + len(body), frame[4] << 24 | len(header)) + header + body

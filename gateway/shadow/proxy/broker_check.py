@@ -98,9 +98,11 @@ class BrokerCheck:
                 return
         failure = self._failures.get(address)
         if failure is not None and trio.current_time() < failure[0]:
+            # A copy: an exception that is raised again and again collects a traceback each time.
             raise type(failure[1])(*failure[1].args)
         answered = self._under_way[address] = trio.Event()
         try:
+            # Whoever else wants this address waits for the event, and shares the result.
             self._checked[address] = await self._ask(address)
             self._failures.pop(address, None)
         except OSError as error:
@@ -121,6 +123,7 @@ class BrokerCheck:
             host, port = split_address(address)
         except ValueError as error:
             raise AddressRefused(str(error)) from error
+        # Pinned, so that the name cannot lead to another address between the check and the next dial.
         endpoint = await self._policy.pin(host, port)
         if self._is_own(endpoint):
             raise AddressRefused(f"{address} is a listener of this gateway")
@@ -149,6 +152,7 @@ class BrokerCheck:
             self._policy.forget_pin(*split_address(address))
 
     def _note_failure(self, address: str, error: OSError) -> None:
+        # Anybody can register addresses; the oldest failure is forgotten first.
         while len(self._failures) >= MAX_REMEMBERED_FAILURES:
             del self._failures[next(iter(self._failures))]
         self._failures[address] = trio.current_time() + RECHECK_PAUSE_S, error

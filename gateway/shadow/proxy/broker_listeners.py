@@ -72,7 +72,7 @@ class CheckedAddresses(Protocol):
     """The part of `BrokerCheck` that decides whether an address is served."""
 
     async def check(self, address: str) -> None:
-        """Raise OSError if an address is no broker."""
+        """Raise OSError if an address is not a broker."""
 
     def endpoint_of(self, address: str) -> Endpoint | None:
         """Return the numeric address of a broker that was checked."""
@@ -209,9 +209,11 @@ class BrokerListeners:
             if not self.book.is_ignored(address)
         }
         now_s = trio.current_time()
+        # A broker may have been renamed, and metrics show the name.
         for address in names.keys() & self._broker_ports.keys():
             self._broker_ports[address].seen_s = now_s
             self._broker_ports[address].upstream.broker = names[address]
+        # New addresses get their ports in the order of broker names and ids, so that ports are the same at each start.
         for address in self._choose_new(names.keys() - self._broker_ports.keys(), names):
             self.port_for(address, names[address])
         self._forget_vanished(now_s)
@@ -269,6 +271,7 @@ class BrokerListeners:
         """Forget an address that never was a broker if there are too many; return whether there is room."""
         if len(self._broker_ports) < self._settings.broker_addresses:
             return True
+        # The address that failed most often goes first. Addresses that are served, or wait for their first check, stay.
         if self._closed:
             self._forget(max(self._closed, key=lambda name: self._broker_ports[name].failures))
             return True
@@ -284,11 +287,13 @@ class BrokerListeners:
             self._refuse(address, f"clients reach it past the gateway: {error}", MAX_BACKOFF_S)
             return 0
         port: int = sockets[0].getsockname()[1]
+        # A port is in use by one address at a time. If the kernel hands it out again, the old address has lost it.
         self._release_port(port)
         self._broker_ports[address] = _BrokerPort(
             UpstreamAddress(address, broker), port, sockets, trio.current_time()
         )
         self.book.add_listener(address, port)
+        # The next look-up tells the broker's name, and saves the port.
         self._unknown_address_seen.set()
         self._check_due.set()
         return port
@@ -302,6 +307,7 @@ class BrokerListeners:
         broker_port = self._broker_ports.pop(address)
         self._closed.discard(address)
         for listener in broker_port.listeners:
+            # The sessions of its clients go on until they end by themselves.
             listener.stop_accepting()
         _close_sockets(broker_port.sockets)
         self.book.remove_listener(address)
@@ -328,6 +334,7 @@ class BrokerListeners:
             except (OSError, OverflowError) as error:
                 raise ListenError(host, configured, "listen.ports", error) from error
         saved = self._saved_ports.find_port(address)
+        # A configured port wins over a saved one of another address.
         if saved is not None and saved not in self._settings.ports.values():
             try:
                 return self._listen(host, saved)
@@ -353,6 +360,7 @@ class BrokerListeners:
             try:
                 return self._listen(host, port)
             except OSError as error:
+                # Ports of other programs: not tried again for each new broker, until no free one is left.
                 self._taken_ports.add(port)
                 extra = {"port": port, "setting": "listen.broker_port", "reason": str(error)}
                 log.warning("port is in use: trying the next one", extra=extra)
@@ -385,6 +393,7 @@ class BrokerListeners:
             return
         try:
             await self._checks.check(address)
+        # Not in an allowed network. The address loses its port, and clients see it as the primary sent it.
         except AddressRefused as error:
             if self._broker_ports.get(address) is broker_port:
                 self._forget(address)
@@ -411,8 +420,10 @@ class BrokerListeners:
         if self._broker_ports.get(address) is broker_port:
             self._closed.add(address)
         broker_port.failures += 1
+        # The exponent is bounded as well: 2 to the power of a few thousand failures is an enormous number.
         backoff_s = min(MIN_BACKOFF_S * 2 ** min(broker_port.failures - 1, 10), MAX_BACKOFF_S)
         broker_port.check_at_s = trio.current_time() + backoff_s
+        # Once per outage: the check is repeated for as long as the primary names the address.
         if broker_port.failures == 1:
             self._log_address(
                 "broker address is not served: it does not answer as a broker", address, str(error)
@@ -427,6 +438,7 @@ class BrokerListeners:
         self._note_store_host(address)
         extra = {"broker": broker_port.upstream.broker, "upstream": address, "port": broker_port.port}
         log.info("listening for a broker", extra=extra)
+        # From now on the listener owns the sockets, and closes them.
         sockets, broker_port.sockets = broker_port.sockets, []
         broker_port.listeners.append(self._start_listener(broker_port.upstream, sockets, 0))
         if self._settings.vip:
@@ -438,6 +450,7 @@ class BrokerListeners:
             broker_port.sockets = self._listen(self._settings.host, broker_port.port)
         except OSError:
             self._forget(address)
+            # Another process has the port. Clients learn the new one with their next route.
             self.port_for(address, broker_port.upstream.broker)
             return False
         return True

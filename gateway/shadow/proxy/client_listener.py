@@ -119,6 +119,7 @@ class ClientListener:
 
     async def _serve_socket(self, sock: socket.socket) -> None:
         try:
+            # Counted before the TLS handshake: clients that never finish theirs occupy a place as well.
             with self._connections.occupy_place(SocketTransport(sock).remote[0]):
                 await self._serve_safely(await self._admit(sock))
         except OSError as error:  # Too many, or the peer has left already, or the TLS handshake failed.
@@ -154,11 +155,13 @@ class ClientListener:
                 await session.run()
             finally:
                 self._sessions.discard(session)
+                # Ends the tasks of the session's connections, which may still be waiting for a peer.
                 nursery.cancel_scope.cancel()
 
     async def _dial_upstream(self) -> Transport | None:
         problem = "too many clients wait for a connection"
         with trio.move_on_after(MAX_DIAL_WAITS * self.context.settings.connect_s):
+            # The limit is for the whole sequence of addresses, not for each attempt.
             async with self._dialing:
                 for address in self.addresses:
                     try:

@@ -54,10 +54,13 @@ class PendingRequests:
         """Insert a request; return those given up for it: one with the same opaque, and the oldest above the limits."""
         given_up = []
         by_opaque = self.by_opaque
+        # A client that reuses an opaque has given up on the earlier request: an answer can only be matched with one of
+        # them.
         if request.opaque in by_opaque:
             given_up.append(self._remove(request.opaque))
         by_opaque[request.opaque] = request
         self.buffered_bytes += len(request.frame) + OVERHEAD_BYTES
+        # Without a bound, requests that are never answered (or are answered as oneway) would fill the memory.
         while len(by_opaque) > self._max_requests or self.buffered_bytes > self._max_bytes:
             given_up.append(self._remove(next(iter(by_opaque))))
         return given_up
@@ -69,10 +72,12 @@ class PendingRequests:
     def take_older_than(self, asked_s: float) -> list[PendingRequest]:
         """Remove and return the requests that were received before ``asked_s``."""
         old = []
+        # In order of arrival, so the first young one ends the search.
         for request in self.by_opaque.values():
             if request.asked_s >= asked_s:
                 break
             old.append(request)
+        # In a second loop, because a dict must not change while it is iterated.
         for request in old:
             self._remove(request.opaque)
         return old
@@ -164,6 +169,7 @@ class ExchangeTracker:
         clock = self._clock
         is_oneway = head.flag & FLAG_ONEWAY != 0
         request = PendingRequest(head.code, head.opaque, frame, clock.now_ms(), clock.monotonic(), is_oneway)
+        # A oneway request gets no answer to match. It is finished as soon as it was forwarded.
         if not is_oneway and (given_up := self.requests.insert(request)):
             self._give_up(given_up)
         return request
@@ -178,12 +184,16 @@ class ExchangeTracker:
         self, request: PendingRequest, answer: bytes, release: Callable[[bytes], None]
     ) -> bool:
         """Finish an answered request; return True if the holder keeps the answer and will call ``release``."""
+        # Remembered only to rewrite its answer.
         if not request.is_observed:
             return False
         exchange = self._make_exchange(request, answer)
+        # Published after the client has its answer, unless the holder may want to keep the answer back.
         if not self._hub.interests[request.code].holdable:
             self._finished.waiting.append(exchange)
             return False
+        # Exchanges that finished earlier are published first: observers see the exchanges of a connection in the order
+        # of their answers.
         self._finished.publish_all()
         held = self._hub.publish_exchange(exchange, release)
         self.held_answers += held

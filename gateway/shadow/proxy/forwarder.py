@@ -98,6 +98,7 @@ class Forwarder:
         """Tell whether one of this gateway's own listeners has an address."""
         host, port = endpoint
         own = port in self.namesrv_ports or self.broker_listeners.is_own_port(port)
+        # Only then bind a socket to find out: the port rules out nearly every address.
         return own and is_local_host(host)
 
     async def is_own_address(self, address: str) -> bool:
@@ -130,6 +131,7 @@ class Forwarder:
         """
         async with trio.open_nursery() as self._nursery:
             self._open_namesrv_listeners()
+            # Before the start is reported: a client may ask for routes at once, and needs the ports in them.
             await self.broker_listeners.refresh_brokers()
             self._nursery.start_soon(
                 self.tasks.repeat,
@@ -178,6 +180,7 @@ class Forwarder:
         host, port = split_address(upstream.address)
         addresses = [upstream.address]
         if port_offset and port + port_offset > 0:
+            # Clients of the VIP port reach the broker's VIP port if it has one, and else its main port.
             addresses.insert(0, format_host((host, port + port_offset)))
         return self._start_listener(upstream, sockets, addresses, self._broker_check.dial, self._dial_target)
 
@@ -209,6 +212,7 @@ class Forwarder:
         try:
             await self.tasks.attempt("listener", partial(listener.run, sockets))
         finally:
+            # A listener whose broker is gone must not be swept and measured for ever.
             self.listeners.remove(listener)
 
     async def _limit_memory(self) -> None:

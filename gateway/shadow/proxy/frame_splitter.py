@@ -40,7 +40,7 @@ class RawFrameSplitter:
         """Received bytes of the frame that is not complete yet."""
         self._needed_bytes = 4
         self.has_more = False
-        """True after `split` returned as many frames as it may: call it again, with no bytes, for the next ones."""
+        """True after `split` returned ``max_frames`` and more are left: call it again, with no bytes."""
         self.error: str | None = None
 
     def split(self, data: bytes, max_frames: int = ALL_FRAMES) -> tuple[bytes, list[int]]:
@@ -53,10 +53,12 @@ class RawFrameSplitter:
         if unfinished:
             unfinished += data
             is_large = len(unfinished) > LARGE_FRAME_BYTES
+            # The length is known since the first 4 bytes: a large frame is not looked through again at every read.
             if len(unfinished) < self._needed_bytes:
                 if is_large:
                     self._on_large_input(len(data))
                 return b"", []
+            # A copy, because the buffer is used again for the next unfinished frame.
             data = bytes(unfinished)
             unfinished.clear()
             if is_large:
@@ -80,6 +82,7 @@ class RawFrameSplitter:
                 self.has_more = position < available
                 break
         self._needed_bytes = needed
+        # The begin of the next frame, or the frames after the last one that this turn may handle.
         if position < available:
             unfinished += memoryview(data)[position:]
         return data, ends

@@ -1,8 +1,8 @@
 """Bounds the memory of all sessions together, by closing those that hold the most.
 
 Each session is bounded for itself, but a thousand of them may each hold an unfinished frame of 16 MiB, or an answer
-that nobody reads. All sessions are summed up once a second. In between, sessions that grow report it, and are summed up
-as soon as they have grown by an eighth of a limit together, so that a burst cannot exceed the limits by much.
+that its client does not read. All sessions are summed up once a second. In between, growing sessions report what they
+add; once that is an eighth of a limit they are summed up too, so that a burst cannot exceed the limits by much.
 """
 
 import logging
@@ -83,6 +83,7 @@ class MemoryGuard:
         self._grown_bytes += size
         if self._grown_bytes > self._grown_limit:
             self._grown_bytes = 0
+            # Only the sessions that grew are summed up here. The next sweep counts all of them.
             held = [(session.buffered_bytes, session.unfinished_bytes, session) for session in self._grown]
             self._grown = {session: None for size, _, session in held if size}
             self._close_largest(held)
@@ -116,6 +117,7 @@ class MemoryGuard:
     def _close_largest(self, held: list[tuple[int, int, BufferingSession]]) -> None:
         unfinished = [(size, session) for _, size, session in held]
         closed = self._close_down_to(self._max_unfinished_bytes, unfinished, "unfinished_total_bytes")
+        # A session that was just closed must not make another one close for the same bytes.
         buffered = [(size, session) for size, _, session in held if session not in closed]
         self._close_down_to(self._max_bytes, buffered, "buffered_total_bytes")
 
@@ -127,6 +129,7 @@ class MemoryGuard:
         held_bytes = total = sum(size for size, _ in held)
         if total <= limit:
             return closed
+        # The largest first, so that as few clients as possible lose their connection.
         for size, session in sorted(held, key=itemgetter(0), reverse=True):
             if held_bytes <= limit:
                 break
@@ -134,15 +137,13 @@ class MemoryGuard:
             closed.add(session)
             session.abort()
         self.closed_total += len(closed)
-        self._log_closed(total, limit, setting)
-        return closed
-
-    def _log_closed(self, total: int, limit: float, setting: str) -> None:
+        # At most once per interval: an attacker can cause this with every burst.
         now_s = monotonic()
         if now_s >= self._log_at_s:
             self._log_at_s = now_s + LOG_INTERVAL_S
             extra = {"setting": setting, "bytes": total, "limit": limit, "closed_total": self.closed_total}
             log.warning("largest sessions closed: buffers of all clients exceed a limit", extra=extra)
+        return closed
 
     def metrics(self) -> Iterator[Metric]:
         """Yield the number of closed sessions."""

@@ -149,6 +149,8 @@ class PeerConnection:
         try:
             while not self.closed.is_set():
                 data = await self._transport.receive(self._read_bytes)
+                # Paused while the read was under way: these bytes wait here, so that they are not handed on during the
+                # pause.
                 while self._is_paused and not self.closed.is_set():
                     self._resumed = trio.Event()
                     await self._resumed.wait()
@@ -189,11 +191,13 @@ class PeerConnection:
                 return True
             if sent == len(data):
                 return True
+            # The kernel's buffer is full. The rest waits, and a task sends it.
             data = memoryview(data)[sent:]
         elif self.closed.is_set():
             return True
         self._output.append(data)
         self.buffered_bytes += len(data)
+        # The memory guard may close this very session here, hence the check that follows.
         self._events.on_buffered(len(data))
         if self.closed.is_set():
             return True
@@ -205,9 +209,12 @@ class PeerConnection:
     async def _send_output(self) -> None:
         try:
             while self._output and not self.closed.is_set():
+                # Everything that waits goes in one call: after a pause there may be thousands of small pieces.
                 batch, self._output = self._output, []
                 size = sum(map(len, batch))
                 await self._transport.send_all(batch[0] if len(batch) == 1 else b"".join(batch))
+                # Only the fall below the watermark is an event. The session has paused its peer since the rise above
+                # it.
                 was_full = self.is_full
                 self.buffered_bytes -= size
                 if was_full and not self.is_full:
@@ -240,6 +247,7 @@ class PeerConnection:
         if self._resumed is not None:
             self._resumed.set()
         self._transport.close()
+        # Nothing is sent any more, and a closed connection must not count as memory in use.
         self._output.clear()
         self.buffered_bytes = 0
         # They are functions of the session, which would otherwise stay until a garbage collection, with its buffers.

@@ -62,7 +62,10 @@ class PrimaryUpstream:
         counters = self.counters
         counters.answers += len(ends)
         counters.answer_bytes += ends[-1]
+        # Matching reads the original bytes, and the client gets the patched ones. No patch changes a length, so `ends`
+        # fit both.
         patched = patch_answers(data, ends, self._view, self.id_prefix)
+        # Otherwise no frame can be an answer that somebody waits for, nor a request that somebody observes.
         if self.tracker.requests.by_opaque or self._hub.observes_anything:
             return self._match_frames(data, patched, ends)
         return patched if ends[-1] == len(patched) else patched[: ends[-1]]
@@ -73,8 +76,10 @@ class PrimaryUpstream:
         requests, interests = self.tracker.requests.by_opaque, self._hub.interests
         begin = start = 0
         for end in ends:
+            # An answer carries a response code, so while requests are remembered every frame has to be looked at.
             if requests or interests[peek_code(data, start, end)].observed:
                 head = peek_head(data, start, end)
+                # The observers get the frame as the primary sent it.
                 replacement = None if head is None else self._match_frame(head, data[start:end])
                 if replacement is not None:
                     pieces += (patched[begin:start], replacement)
@@ -116,6 +121,7 @@ class PrimaryUpstream:
     def _release_answer(self, request: PendingRequest, frame: bytes) -> None:
         """Send an answer that was held, with addresses rewritten like those of any other answer."""
         self.tracker.held_answers -= 1
+        # A strict refusal is a frame of the mirror's own; patching does no harm to it.
         patched = bytes(patch_answers(frame, [len(frame)], self._view, self.id_prefix))
         if request.code in REWRITTEN_ANSWER_CODES:
             writable = self._writable_brokers(request)

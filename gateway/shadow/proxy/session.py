@@ -19,9 +19,9 @@ director's decision, it and all later frames of the client wait, and the client 
 either while an upstream's output is above its high watermark, and the upstreams are not read while the client's output
 is. So each direction buffers at most the watermark, one read and one frame.
 
-Turns. One read may hold a thousand small frames, each of which may take observers 0.1 ms. While anybody observes, at
-most `MAX_FRAMES_PER_TURN` frames of a peer are handled at a time; the rest stays in the splitter, the peer is not read,
-and the driver goes on (`continue_turn`) after every other session and task had its turn.
+Turns. One read may hold a thousand small frames, and observers may take 0.1 ms for each. While anybody observes, at
+most `MAX_FRAMES_PER_TURN` frames of a peer are handled at a time. The rest stays in the splitter and the peer is not
+read, until the driver calls `continue_turn` after all other sessions and tasks had a turn.
 
 The fast path, in the first lines of `receive_from_client` and `receive_from_primary`, forwards a single frame that
 nobody needs to see without splitting it. It is the only place where a frame skips the steps of the others.
@@ -134,7 +134,7 @@ class ContinueLater:
 
 @dataclass(frozen=True, slots=True)
 class EndSession:
-    """Deliver what was received for each end, then close all connections."""
+    """Deliver to each end the bytes that were received for it, then close all connections."""
 
 
 Action = (
@@ -154,7 +154,7 @@ log = logging.getLogger(__name__)
 
 _FIRST_WORDS = Struct(">II").unpack_from
 MAX_FRAMES_PER_TURN: Final = 64
-"""About 10 ms where everything observes. A client without a thousand requests on their way never reaches it."""
+"""About 10 ms with every observer. A client reaches it only with many requests on their way at once."""
 INSPECTED_CODES: Final = REWRITTEN_ANSWER_CODES | REWRITTEN_REQUEST_CODES | {RegisterBroker.code}
 """Requests that the session has to inspect even if nobody observes them."""
 
@@ -162,7 +162,7 @@ INSPECTED_CODES: Final = REWRITTEN_ANSWER_CODES | REWRITTEN_REQUEST_CODES | {Reg
 class Session:
     """The state of one session. ``wake`` is called when actions arise outside of the driver's calls.
 
-    ``on_large_input`` is called for a large unfinished frame as `RawFrameSplitter` does, with the peer that sends it.
+    ``on_large_input`` is called as `RawFrameSplitter` calls it, and gets the peer that sends the large frame first.
     """
 
     __slots__ = (
@@ -295,6 +295,8 @@ class Session:
             counters.requests += 1
             counters.request_bytes += len(data)
             return data
+        # While anybody observes, a turn ends after some frames: each of them may take the observers 0.1 ms, and the
+        # other clients wait meanwhile.
         splitter = self._client_splitter
         data, ends = splitter.split(data, MAX_FRAMES_PER_TURN if self._hub.observes_anything else ALL_FRAMES)
         to_primary: Buffer = b""
@@ -302,8 +304,11 @@ class Session:
             counters.requests += len(ends)
             counters.request_bytes += ends[-1]
             to_primary = self._forward_frames(data, ends)
+        # While a decision is awaited, `decision_made` continues instead, so that no later frame overtakes the one that
+        # waits.
         if splitter.has_more and self._undecided is None:
             self._yield_turn(Peer.CLIENT)
+        # The frames before the bad prefix were good, and are still delivered before the session ends.
         if splitter.error is not None:
             self._reject_client(splitter.error)
         return to_primary
@@ -323,6 +328,7 @@ class Session:
         """Return the bytes of whole frames that the primary gets; frames for the target become actions."""
         interests, inspected_codes, target = self._hub.interests, self._inspected_codes, self._target
         conversation = None if target is None else target.conversation
+        # Answers of the client carry any code, so every frame has to be looked at while an upstream waits for one.
         expects_answers = self._primary_reverse_requests or (
             conversation is not None and conversation.expects_answers
         )
@@ -334,24 +340,29 @@ class Session:
             interest = interests[code]
             if interest.inspected or code in inspected_codes or expects_answers:
                 is_plain = False
+                # A header that cannot be read passes unchanged: the primary judges it, as it would without a gateway.
                 head = None if code == UNKNOWN else peek_head(data, start, end, code)
                 if head is not None:
                     frame = data[start:end]
                     side = Side.PRIMARY
                     if interest.directed and self._may_be_directed(head):
                         side = self._hub.choose_side(code, frame)
+                        # This frame and all after it wait. Those before it go on their way now, so the order holds.
                         if side is Side.WAIT:
                             self._await_decision(
                                 data[start : ends[-1]], [later - start for later in ends if later > start]
                             )
                             break
                     to_primary = self._forward_frame(head, frame, side)
+                    # The frame was changed or taken out: cut the run of unchanged bytes here. Otherwise nothing is
+                    # copied.
                     if to_primary is not frame:
                         pieces.append(data[begin:start])
                         if to_primary is not None:
                             pieces.append(to_primary)
                         begin = end
             start = end
+        # Observers are told in `complete_writes`, once the driver has written the bytes that are returned here.
         if self._forwarded or self._finished.waiting:
             self.has_followup = True
         if begin:
@@ -363,6 +374,7 @@ class Session:
             and len(ends) == 1
             and (header_start := find_plain_start(data)) is not None
         ):
+            # Nobody needed to see this kind of frame. The next ones take the fast path until an interest changes.
             self._hub.plain_header_starts.add(header_start)
         return data if start == len(data) else data[:start]
 
@@ -380,11 +392,15 @@ class Session:
             if side is Side.TARGET:
                 self._send_to_target(target, head, frame)
                 return None
+            # Heartbeats go to both clusters: the target has to know the client before the first request that is
+            # directed there.
             if code in INTRODUCTION_CODES:
                 self._introduce_client(target, code, frame)
         observed = self._hub.interests[code].observed
         if observed or code in REWRITTEN_ANSWER_CODES:
             tracker = self._primary.tracker
+            # An unobserved request is remembered without its bytes, only to know what its answer is. The exception is a
+            # route: its topic decides whether its queues are shown as writable.
             is_kept = observed or (code == GetRouteInfoByTopic.code and bool(self._hub.writable_routes))
             self._forwarded.append((tracker, tracker.remember_request(head, frame if is_kept else b"")))
         if code == RegisterBroker.code:
@@ -423,6 +439,7 @@ class Session:
         if undecided is None or self._has_ended:
             return b""
         to_primary = self._forward_frames(*undecided)
+        # Otherwise one of these frames has to wait again, and with it everything after it.
         if self._undecided is None:
             if self._client_splitter.has_more:
                 self._yield_turn(Peer.CLIENT)
@@ -453,6 +470,7 @@ class Session:
             Peer.PRIMARY: self.receive_from_primary,
             Peer.TARGET: self.receive_from_target,
         }[peer]
+        # No new bytes: the splitter still holds the frames of the last read.
         data = receive(b"")
         if peer not in self._waiting_turns:
             self._pause_for_turn(peer)
@@ -463,6 +481,7 @@ class Session:
         if target.conversation is not None:
             self._send_in_conversation(target.conversation, head, frame)
             return
+        # Not connected yet. The request waits, while the client is read on until the queue is above the watermark.
         target.enqueue_request(head, frame)
         if not target.is_dialing:
             target.is_dialing = True
@@ -494,6 +513,7 @@ class Session:
             partial(self._on_large_input, Peer.TARGET),
         )
         introduction, requests = target.open_conversation(conversation)
+        # First, so that the target knows the client and its subscriptions when the requests arrive.
         for frame in introduction:
             self._add_action(Send(Peer.TARGET, frame))
         for head, frame in requests:
@@ -519,6 +539,7 @@ class Session:
             and not self._primary_splitter.unfinished
             and size >= HEADER_AT
         ):
+            # A frame without a body holds no message, so that only ids in its header could need the gateway's address.
             length, header_word = _FIRST_WORDS(data)
             if length == size - 4 and header_word & HEADER_LENGTH_MASK == size - HEADER_AT:
                 counters, prefix = self._counters, self._id_prefix
@@ -585,6 +606,7 @@ class Session:
     def _update_client_reading(self) -> None:
         """Pause or resume the client, and limit the time for which the target alone may stop it."""
         target_full = Peer.TARGET in self._full_outputs
+        # Only the target is limited in time: a primary that does not read would stop the client without a gateway, too.
         if target_full != self._is_stalled:
             self._is_stalled = target_full
             self._add_action(StartStallTimer() if target_full else StopStallTimer())
@@ -618,6 +640,7 @@ class Session:
         )
         if peer is Peer.TARGET:
             self._add_action(CloseTarget())
+            # A target that owes nothing may come and go: the next request that is directed there dials it again.
             if not self._close_conversation():
                 return
         self.end()

@@ -103,10 +103,12 @@ class SessionDriver:
         client_addresses = self._context.book.client_addresses
         address_at_primary = format_host(self.primary.local)
         client_addresses[address_at_primary] = format_host(self.client.remote)
+        # The address is noted before anything is read: the first answer may already list connected clients.
         self.primary.start_reading()
         self.client.start_reading()
         try:
             await self._ended.wait()
+            # A client that takes nothing any more must not keep the session: after `linger_s` the rest is dropped.
             with trio.move_on_after(self._context.settings.linger_s):
                 await self._deliver_rest()
         finally:
@@ -114,6 +116,7 @@ class SessionDriver:
             self.primary.close()
             self.client.close()
             self._close_target()
+            # Requests that stay without an answer are published now; after `release` nothing may arrive.
             self._session.finish_all()
             self._follow_up()
             self._session.release()
@@ -122,11 +125,14 @@ class SessionDriver:
     async def _deliver_rest(self) -> None:
         """Send what is buffered, held answers included."""
         self.primary.finish()
+        # Polled: a held answer is released by the mirror or its timeout, and either comes soon. The client has to stay
+        # open until then.
         while self._session.has_unsent_answers and not self.client.closed.is_set():  # noqa: ASYNC110 - short
             await trio.sleep(HELD_ANSWER_POLL_S)
         self.client.finish()
         if self.target is not None:
             self.target.finish()
+        # `finish` closes each connection once its output is sent.
         await self.primary.closed.wait()
         await self.client.closed.wait()
 
@@ -167,6 +173,8 @@ class SessionDriver:
     def _on_client_data(self, data: bytes) -> None:
         session = self._session
         to_primary = session.receive_from_client(data)
+        # Written before the actions: they may publish the exchange, and observers come after the upstream has the
+        # bytes.
         if to_primary and not self.primary.write(to_primary) and self.primary.is_full:
             session.output_full(Peer.PRIMARY)
         if session.has_followup:
@@ -208,6 +216,7 @@ class SessionDriver:
     def _follow_up(self) -> None:
         """Perform the session's actions, and those that follow from them."""
         session = self._session
+        # Publishing an exchange can add actions, for example when the holder refuses at once.
         while session.has_followup:
             for action in session.take_actions():
                 self._perform(action)
@@ -240,6 +249,7 @@ class SessionDriver:
                 self._ended.set()
 
     async def _continue_turn(self, peer: Peer) -> None:
+        # All other ready tasks run first: that is the whole purpose of a turn.
         await trio.lowlevel.checkpoint()
         try:
             data = self._session.continue_turn(peer)
@@ -265,6 +275,7 @@ class SessionDriver:
             target.close()
 
     async def _run_stall_timer(self, stall_ended: trio.Event) -> None:
+        # Each timer has an event of its own, so that a late stop of an older timer does not end a newer one.
         with trio.move_on_after(self._context.settings.stall_s) as limit:
             await stall_ended.wait()
         if limit.cancelled_caught:
@@ -286,6 +297,7 @@ class SessionDriver:
         target = self.target = self._make_connection(connection.transport, Peer.TARGET)
         self._session.target_connected(connection.broker_name, connection.address)
         self._follow_up()
+        # The session was told first: bytes of the target need a conversation that they belong to.
         target.start_reading()
 
     def _report_target_reachable(self, reachable: bool, reason: str = "") -> None:

@@ -82,6 +82,7 @@ class TargetConversation:
         self._counters = context.counters
         self._max_remembered = context.settings.remembered
         self._send_released = send_released
+        # "" where both brokers have the same name: receipt handles then pass untouched.
         self._broker_name = broker_name if broker_name != tracker.upstream.broker else ""
         self._next_opaque = _FIRST_OPAQUE
         self._target_opaques: OrderedDict[int, int] = OrderedDict()
@@ -144,6 +145,8 @@ class TargetConversation:
 
     def _receive_answer(self, head: FrameHead, frame: bytes) -> bytes | None:
         request = self.tracker.requests.take(head.opaque)
+        # Answers to introductions are not remembered: the client already gets the primary's answer to the same
+        # heartbeat.
         if request is None or self.tracker.finish_or_hold(request, frame, self._release_answer):
             return None
         return frame
@@ -152,6 +155,7 @@ class TargetConversation:
         if head.flag & FLAG_ONEWAY:
             self.tracker.remember_reverse_request(head, frame)
             return frame
+        # The client will answer with this opaque, which tells whose request it answers.
         opaque = self._next_opaque
         try:
             renumbered = replace_opaque(frame, opaque)
@@ -160,6 +164,7 @@ class TargetConversation:
         self._next_opaque += 1
         self.tracker.remember_reverse_request(head._replace(opaque=opaque), frame)
         self._target_opaques[opaque] = head.opaque
+        # A client that never answers must not fill the memory.
         if len(self._target_opaques) > self._max_remembered:
             self._target_opaques.popitem(last=False)
         return renumbered
@@ -220,6 +225,7 @@ class TargetUpstream:
         """Begin a conversation; return the frames that introduce the client, and the queued requests."""
         self.is_dialing = False
         self.conversation = conversation
+        # The introduction is kept: the next conversation of this session needs it again.
         queue, self.queue, self.queued_bytes = self.queue, [], 0
         return self._introduction, queue
 
@@ -229,6 +235,7 @@ class TargetUpstream:
         if conversation is None:
             return False
         owed = conversation.owes_answers
+        # Observers are told that no answer came, before the buffers are freed.
         conversation.tracker.finish_all()
         conversation.release()
         return owed
@@ -274,10 +281,12 @@ def _rename_in_body(command: Command, name: str) -> bool:
 
 def replace_opaque(frame: bytes, opaque: int) -> bytes:
     """Return a frame with another opaque, and nothing else changed. Raises FrameError if it is not a command."""
+    # The binary header has the opaque at a fixed place. In JSON its length may change, and with it both length words.
     if frame[4] == SERIALIZE_BINARY:
         return frame[:_BINARY_OPAQUE_AT] + _INT.pack(opaque) + frame[_BINARY_OPAQUE_AT + 4 :]
     end = find_header_end(frame, 0)
     match = OPAQUE_PATTERN.search(frame, HEADER_AT, end)
+    # The header may have a field of that name among its own fields as well: then only decoding tells them apart.
     if match is None or frame.rfind(b'"opaque"', HEADER_AT, end) != match.start():
         return _reencode(frame, opaque)
     header = b"%b%d%b" % (frame[HEADER_AT : match.start(1)], opaque, frame[match.end(1) : end])

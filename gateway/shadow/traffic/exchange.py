@@ -1,6 +1,6 @@
 """An exchange (one request and its answer), and the hub that connects the proxy with everything that uses traffic.
 
-The proxy publishes each exchange that somebody observes. Observers (mirror, capture, comparison, report) are told
+The proxy publishes each exchange that somebody observes. Observers (mirror, capture, comparison, report) get it
 after the client has its answer; the director decides beforehand to which cluster a request goes; the holder may keep
 an answer back. The proxy itself lives in `gateway/shadow/proxy`.
 """
@@ -148,7 +148,7 @@ class Exchange:
 
 
 class Observer(Protocol):
-    """Is told of finished exchanges. Must return at once, bound the memory it uses, and not raise."""
+    """A part of the gateway that gets finished exchanges. It must return at once, bound its memory, and not raise."""
 
     def codes(self) -> Codes: ...
 
@@ -208,6 +208,7 @@ class _InterestTable(dict[int, Interest]):
         self._compute = compute
 
     def __missing__(self, code: int) -> Interest:
+        # Begun anew, not trimmed: the codes in use are computed again at their next request.
         if len(self) >= MAX_KNOWN_CODES:
             self.clear()
         interest = self[code] = self._compute(code)
@@ -262,6 +263,7 @@ class Hub:
     def refresh_interests(self) -> None:
         """Ask every part again which codes it cares about, at the next request."""
         self.interests.clear()
+        # The proxy decided from the old interests which frames nobody needs to see.
         self.plain_header_starts.clear()
         self.observes_anything = bool(self._observers) or self._holder is not None
 
@@ -293,6 +295,7 @@ class Hub:
 
     def announce_decision(self) -> None:
         """Call everyone who waits for a decision; the director answers differently from now on."""
+        # Taken first: a callback may have to wait again, for the next decision.
         callbacks, self._after_decision = self._after_decision, []
         for callback in callbacks:
             try:
@@ -312,13 +315,13 @@ class Hub:
             try:
                 observer.observe(exchange)
             except FrameError:
-                continue  # the request or its answer is no command, which the servers have to judge
+                continue  # the request or its answer is not a command: the servers judge that
             except Exception:  # noqa: BLE001 - logged by `_note_failure`
                 self._note_failure(type(observer).__name__)
         if interest.holder is None:
             return False
-        # The holder comes last. It is the mirror, and the target may answer while it is told: the capture and the
-        # comparison must know the exchange before they get that answer.
+        # The holder comes last. It is the mirror, which may report the outcome of the exchange at once; the capture has
+        # to know the exchange before it gets the outcome.
         may_hold = interest.holdable and exchange.answer is not None
         try:
             return interest.holder.observe(exchange, release if may_hold else None)

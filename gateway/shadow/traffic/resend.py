@@ -30,8 +30,7 @@ def is_temporary_refusal(code: int, remark: str | None) -> bool:
     """Tell whether a refusal means that the target cannot store now, rather than that it will not.
 
     Source: SendMessageProcessor.handlePutMessageResult, 5.4.0: a full disk is SERVICE_NOT_AVAILABLE; a broker that
-    cannot create
-    files or keep up with its page cache answers SYSTEM_ERROR with a remark that contains "busy".
+    cannot create files or keep up with its page cache answers SYSTEM_ERROR with a remark that contains "busy".
     """
     return code in _TEMPORARY_CODES or (code == ResponseCode.SYSTEM_ERROR and _BUSY in (remark or ""))
 
@@ -39,6 +38,7 @@ def is_temporary_refusal(code: int, remark: str | None) -> bool:
 def repeat_command(request: Command, target_broker: str) -> Command:
     """Return the same request without its sender's signature, and with the target's broker where it names a broker."""
     ext = {name: value for name, value in request.ext.items() if name not in CREDENTIALS}
+    # "n" is the broker name in the short field names of the newer sends. The old send does not use it.
     names = ("bname", "n") if request.code in SEND_CODES and request.code != 10 else ("bname",)
     for name in names:
         if name in ext:

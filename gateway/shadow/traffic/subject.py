@@ -108,6 +108,7 @@ def _require_short(*names: str) -> None:
 def _group_of(request: Command) -> str:
     named = _BODY_NAMES_GROUP.get(request.code)
     if named is not None:
+        # Parsed in the event loop, so a client must not be able to make it large.
         if len(request.body) > MAX_NAMING_BODY_BYTES:
             raise ValueError("the body is larger than any that names a group")
         value = orjson.loads(request.body)
@@ -122,6 +123,7 @@ def _send_subject(exchange: Exchange, request: Command) -> Subject:
     properties = decode_properties(text) if text else {}
     if exchange.code == SEND_BATCH:
         properties |= decode_properties(_first_batch_properties(request))
+    # A search of the text is enough to rule it out for nearly every message.
     waits = "DELAY" in text or "TIMER_" in text or "TRAN_MSG" in text
     # A batch is stored as it is, whatever its properties say: brokers look for half messages in single sends only.
     single = exchange.code != SEND_BATCH
@@ -138,6 +140,7 @@ def _send_subject(exchange: Exchange, request: Command) -> Subject:
     if answer is not None and answer.code in STORED_CODES:
         queue_id = _parse_number(answer.ext["queueId"])
         offset = -1 if half or delayed else _parse_number(answer.ext["queueOffset"])
+        # The answer to a batch has one message id per message.
         count = answer.ext["msgId"].count(",") + 1
     unique_key = properties.get(keys.UNIQ_CLIENT_MESSAGE_ID_KEYIDX, "")
     _require_short(topic, group, unique_key)
