@@ -30,9 +30,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Self
+from typing import Any, Self
 
-from storage.append import Appended, BatchAppended, append_many, append_message
+from storage.append import Appended, BatchAppended, NewMessage, append_many, append_message
 from storage.checkpoint import StoreCheckpoint
 from storage.clock import Clock, SystemClock
 from storage.commit_log import CommitLog
@@ -199,35 +199,15 @@ class MessageStore:
         self.config = self._retention.config = replace(self.config, **changed)
         self._max_message_bytes = self.config.max_message_bytes
 
-    def append(
-        self,
-        topic: str,
-        queue_id: int,
-        body: bytes | memoryview,
-        properties: bytes = b"",
-        *,
-        flag: int = 0,
-        sys_flag: int = 0,
-        born_timestamp: int = 0,
-        born_host: bytes = b"\x7f\0\0\1\0\0\0\0",
-        store_host: bytes | None = None,
-        reconsume_times: int = 0,
-        tags_code: int | None = None,
-        prepared_transaction_offset: int = 0,
-    ) -> Appended:
+    def append(self, message: NewMessage[Any]) -> Appended:
         """Store one message and make it readable; return (queue offset, physical offset, bytes, store timestamp in ms).
 
-        ``born_host`` is packed: address and 4-byte port, 8 or 20 bytes. Half messages and rolled back ones get no queue
-        entry. ``tags_code`` None means the hash of the message's tags. The message is durable once a later `flush` has
-        returned.
+        Half messages and rolled back ones get no queue entry. The message is durable once a later `flush` has returned.
         Raises MessageIllegal, StoreFull; then nothing has changed.
         """
+        topic, queue_id = message.topic, message.queue_id
         queue = self._queues.get((topic, queue_id)) or self._queue_set.create(topic, queue_id)
-        return append_message(
-            self.commit_log, queue, store_host or self.store_host, self._now_ms(), body, properties,
-            flag, sys_flag, born_timestamp,
-            born_host, reconsume_times, tags_code, prepared_transaction_offset, self._max_message_bytes,
-        )  # fmt: skip
+        return append_message(self.commit_log, queue, message, self._now_ms(), self._max_message_bytes)
 
     def append_batch(
         self,

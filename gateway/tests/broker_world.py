@@ -9,7 +9,6 @@ import trio
 from codec.command import Command, decode_frame
 from codec.message import Message, decode_message
 from gateway.broker.assembly.build import build_broker
-from gateway.broker.messages.message_writer import NewMessage
 from gateway.broker.processors import all_handlers
 from gateway.tests.broker_fakes import FakeClock, FakeConnection, run_inline
 from gateway.tests.configs import broker_config
@@ -18,6 +17,7 @@ from remoting.bodies.topics import TopicConfig
 from remoting.declare import Header, Request
 from remoting.errors import RequestError
 from remoting.requests.client import HeartBeat, HeartbeatReply
+from storage.append import NewMessage
 from storage.files import Files, MemoryFiles
 
 Reply = TypeVar("Reply", bound=Header | None)

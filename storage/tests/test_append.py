@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from codec.batch import encode_batch
 from codec.hashing import tags_code
 from codec.message import decode_message
+from storage.append import NewMessage
 from storage.crash_files import CrashFiles
 from storage.errors import MessageIllegal, PropertiesTooLong, StoreFull
 from storage.store import MessageStore
@@ -28,10 +29,10 @@ def store():
 @pytest.mark.parametrize("store_host", [V4, V6])
 @pytest.mark.parametrize("topic", ["t", "x" * 127, "y" * 128])
 def test_append_writes_what_codec_reads(store, topic, born_host, store_host):
-    appended = store.append(
+    appended = store.append(NewMessage(
         topic, 3, b"hello", b"TAGS\x01a\x02", flag=-5, sys_flag=0, born_timestamp=12, born_host=born_host,
         store_host=store_host, reconsume_times=2, prepared_transaction_offset=9,
-    )  # fmt: skip
+    ))  # fmt: skip
     queue_offset, physical_offset, size, stored = appended
     message = decode_message(bytes(store.message_at(physical_offset)), 0)
     assert (message.topic, message.body, message.queue_id, message.flag) == (topic, b"hello", 3, -5)
@@ -52,7 +53,8 @@ def test_batch_equals_single_appends(born_host):
     single = MessageStore.open(small_config(), CrashFiles(), FakeClock())
     many = MessageStore.open(small_config(), CrashFiles(), FakeClock())
     for flag, body, properties in entries:
-        single.append("t", 1, body, properties, flag=flag, born_timestamp=7, born_host=born_host)
+        message = NewMessage("t", 1, body, properties, flag=flag, born_timestamp=7, born_host=born_host)
+        single.append(message.with_changes(store_host=single.store_host))
     first, places, _ = many.append_batch("t", 1, encode_batch(entries), born_timestamp=7, born_host=born_host)
     end = single.max_physical_offset
     assert first == 0
@@ -80,19 +82,19 @@ def test_torn_batch_stores_nothing(store, cut):
 
 def test_limits(store):
     with pytest.raises(MessageIllegal):
-        store.append("t", 0, bytes(store.config.max_message_bytes + 1))
+        store.append(NewMessage("t", 0, bytes(store.config.max_message_bytes + 1), b""))
     with pytest.raises(PropertiesTooLong):
-        store.append("t", 0, b"", bytes(32_768))
+        store.append(NewMessage("t", 0, b"", bytes(32_768)))
     for topic in ("", "a/b", "..", "x" * 256):
         with pytest.raises(MessageIllegal):
-            store.append(topic, 0, b"")
+            store.append(NewMessage(topic, 0, b"", b""))
     assert store.max_physical_offset == 0
 
 
 @pytest.mark.parametrize("sys_flag", [4, 12])
 def test_hidden_messages_take_no_queue_offset(store, sys_flag):
-    assert store.append("t", 0, b"half", sys_flag=sys_flag)[0] == 0
-    assert store.append("t", 0, b"whole", sys_flag=8)[0] == 0
+    assert store.append(NewMessage("t", 0, b"half", b"", sys_flag=sys_flag))[0] == 0
+    assert store.append(NewMessage("t", 0, b"whole", b"", sys_flag=8))[0] == 0
     assert store.max_offset("t", 0) == 1
 
 
@@ -101,7 +103,7 @@ def test_full_disk_is_an_error_and_loses_nothing():
     stored = 0
     with suppress(StoreFull):
         while stored < 1000:
-            store.append("t", 0, b"x" * 500)
+            store.append(NewMessage("t", 0, b"x" * 500, b""))
             stored += 1
     assert 5 < stored < 1000
     assert store.max_offset("t", 0) == stored

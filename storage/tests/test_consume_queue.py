@@ -6,6 +6,7 @@ import pytest
 
 from codec.batch import encode_batch
 from codec.message import decode_message
+from storage.append import NewMessage
 from storage.config import StoreConfig
 from storage.crash_files import CrashFiles
 from storage.errors import StoreFull
@@ -47,7 +48,7 @@ def test_a_queue_that_grows_gets_its_file(file_entries, checkpoint_after):
     for number, body in enumerate(expected):
         if number == checkpoint_after:
             store.write_checkpoint()
-        store.append("t", 0, body)
+        store.append(NewMessage("t", 0, body, b""))
     assert queue_files(files)
     assert bodies(store, "t") == expected
     store.close()
@@ -78,7 +79,7 @@ def test_nothing_durable_is_lost_with_a_process(seed, lose_unflushed):
     durable: dict[str, int] = {}
     for number in range(rng.randint(1, 400)):
         topic = f"t{rng.randint(0, 4)}"
-        store.append(topic, 0, b"%d" % number)
+        store.append(NewMessage(topic, 0, b"%d" % number, b""))
         sent.setdefault(topic, []).append(b"%d" % number)
         if rng.random() < 0.02:
             store.write_checkpoint()
@@ -95,14 +96,14 @@ def test_a_deleted_topic_starts_anew(checkpoint):
     files = CrashFiles()
     store = open_store(files)
     for _ in range(5):
-        store.append("t", 0, b"old")
-    store.append("u", 0, b"other")
+        store.append(NewMessage("t", 0, b"old", b""))
+    store.append(NewMessage("u", 0, b"other", b""))
     if checkpoint:
         store.write_checkpoint()
     assert store.delete_topic("t") == 1
     assert store.delete_topic("t") == 0
     assert not [path for path in queue_files(files) if "/t/" in path]
-    store.append("t", 0, b"new")
+    store.append(NewMessage("t", 0, b"new", b""))
     store.close()
     again = open_store(files)
     assert (bodies(again, "t"), bodies(again, "u")) == ([b"new"], [b"other"])
@@ -120,8 +121,8 @@ def test_a_file_that_is_created_while_its_topic_is_deleted_does_not_stay():
 
     files = Interfering()
     store = open_store(files)
-    store.append("t", 0, b"old")
-    store.append("u", 0, b"other")
+    store.append(NewMessage("t", 0, b"old", b""))
+    store.append(NewMessage("u", 0, b"other", b""))
     store.write_checkpoint()
     assert [path for path in queue_files(files) if "/t/" in path] == []
 
@@ -130,16 +131,16 @@ def test_a_topic_that_is_being_deleted_takes_no_messages_and_starts_anew_afterwa
     files = CrashFiles()
     store = open_store(files)
     for queue_id in range(100):
-        store.append("t", queue_id, b"old")
+        store.append(NewMessage("t", queue_id, b"old", b""))
     store.write_checkpoint()
     slices = store.delete_topic_in_slices("t")
     next(slices)
     with pytest.raises(StoreFull, match="the topic t is being deleted"):
-        store.append("t", 3, b"new")
-    store.append("u", 0, b"other")
+        store.append(NewMessage("t", 3, b"new", b""))
+    store.append(NewMessage("u", 0, b"other", b""))
     assert list(slices)
     assert not [path for path in queue_files(files) if "/t/" in path]
-    store.append("t", 3, b"new")
+    store.append(NewMessage("t", 3, b"new", b""))
     assert bodies(store, "t", 3) == [b"new"]
 
 
@@ -147,13 +148,13 @@ def test_a_deletion_that_is_cancelled_is_finished_at_once():
     files = CrashFiles()
     store = open_store(files)
     for queue_id in range(100):
-        store.append("t", queue_id, b"old")
+        store.append(NewMessage("t", queue_id, b"old", b""))
     store.write_checkpoint()
     slices = store.delete_topic_in_slices("t")
     next(slices)
     slices.close()
     assert queue_files(files) == []
-    store.append("t", 3, b"new")
+    store.append(NewMessage("t", 3, b"new", b""))
 
 
 @pytest.mark.parametrize("checkpoint", [False, True])
@@ -162,11 +163,11 @@ def test_entries_of_deleted_messages_are_hidden_before_anybody_reads_them(checkp
     store = open_store(files, consume_queue_file_entries=10, retained_bytes=2 << 20)
     topics = [f"t{number}" for number in range(500)]
     for topic in topics:
-        store.append(topic, 0, b"old")
+        store.append(NewMessage(topic, 0, b"old", b""))
     if checkpoint:
         store.write_checkpoint()
     for _ in range(4000):
-        store.append("filler", 0, bytes(1000))
+        store.append(NewMessage("filler", 0, bytes(1000), b""))
     assert store.min_physical_offset > 0, "the log has deleted its first file"
     assert store.min_offset("t7", 0) == store.max_offset("t7", 0) == 1
     assert store.read("t8", 0, 0, 1).status.name == "OFFSET_TOO_SMALL"
@@ -192,12 +193,12 @@ def test_disk_space_is_got_ahead_as_a_queue_grows():
     files = CrashFiles()
     store = open_store(files, consume_queue_file_entries=20_000)
     for queue_id in range(50):
-        store.append("short", queue_id, b"x")
+        store.append(NewMessage("short", queue_id, b"x", b""))
     reserved = [files._reserved[path] for path in queue_files(files)]
     assert max(reserved) <= 4096
     ends = set()
     for number in range(20_000):
-        store.append("long", 0, b"x")
+        store.append(NewMessage("long", 0, b"x", b""))
         end = files._reserved[path_of_queue(files, "long")]
         ends.add(end)
         assert end >= (number + 1) * 20, "no entry begins within the reserved space and ends behind it"
@@ -216,7 +217,7 @@ def test_opening_a_store_opens_the_files_of_its_queues_once(killed, monkeypatch)
     files = CrashFiles()
     store = open_store(files, consume_queue_file_entries=16, commit_log_file_bytes=1 << 14)
     for number in range(300):
-        store.append("t", number % 60, b"x" * 100)
+        store.append(NewMessage("t", number % 60, b"x" * 100, b""))
     while store.min_physical_offset < store.commit_log.base:
         store.commit_log.delete_first()
     store.write_checkpoint()

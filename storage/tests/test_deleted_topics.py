@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
+from storage.append import NewMessage
 from storage.crash_files import CrashFiles, ProcessKilled
 from storage.errors import StoreFull
 from storage.store import MessageStore
@@ -21,12 +22,12 @@ def kill(files: CrashFiles) -> CrashFiles:
 def deleted_and_created_again(files: CrashFiles, clock: FakeClock) -> MessageStore:
     """Return a store in which a topic of 20 messages was deleted, and has two new ones."""
     store = open_store(files, clock)
-    store.append("kept", 0, b"")
+    store.append(NewMessage("kept", 0, b"", b""))
     fill(store, 20)
     store.write_checkpoint()
     store.delete_topic("t")
-    store.append("t", 0, b"new")
-    store.append("t", 1, b"other queue")
+    store.append(NewMessage("t", 0, b"new", b""))
+    store.append(NewMessage("t", 1, b"other queue", b""))
     return store
 
 
@@ -45,14 +46,14 @@ def test_queues_that_are_built_again_know_of_the_deletion(end: str, again: int) 
         store = open_store(files, clock)
         assert (bodies(store), store.max_offset("t", 1), store.max_offset("kept", 0)) == ([b"new"], 1, 1)
         files = kill(files)
-    assert store.append("t", 0, b"next")[0] == 1
+    assert store.append(NewMessage("t", 0, b"next", b""))[0] == 1
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_files_that_a_power_cut_brings_back_are_deleted_again(seed: int) -> None:
     files, clock = CrashFiles(), FakeClock()
     store = open_store(files, clock)
-    store.append("kept", 0, b"")
+    store.append(NewMessage("kept", 0, b"", b""))
     fill(store, 20)
     store.write_checkpoint()
     store.delete_topic("t")
@@ -61,7 +62,7 @@ def test_files_that_a_power_cut_brings_back_are_deleted_again(seed: int) -> None
         store = open_store(files, clock)
         assert not store.has_queue("t", 0)
         assert not files.list("/s/consumequeue/t")
-    assert store.append("t", 0, b"new")[0] == 0
+    assert store.append(NewMessage("t", 0, b"new", b""))[0] == 0
     assert bodies(open_store(kill(files), clock)) == [b"new"]
 
 
@@ -71,10 +72,10 @@ def test_a_crash_in_the_middle_leaves_all_or_nothing(lose_unflushed: bool) -> No
     while True:
         files, clock = CrashFiles(), FakeClock()
         store = open_store(files, clock)
-        store.append("kept", 0, b"")
+        store.append(NewMessage("kept", 0, b"", b""))
         for queue_id in range(3):
             for number in range(12):
-                store.append("t", queue_id, b"%d" % number)
+                store.append(NewMessage("t", queue_id, b"%d" % number, b""))
         store.write_checkpoint()
         files.operations_left = steps
         try:
@@ -95,14 +96,14 @@ def test_what_is_written_where_the_log_lost_the_deleted_messages_is_not_deleted(
     """The clock stands still, so that only the limited offset tells them apart."""
     files, clock = CrashFiles(), FakeClock()
     store = open_store(files, clock)
-    store.append("t", 0, b"durable")
+    store.append(NewMessage("t", 0, b"durable", b""))
     store.write_checkpoint()
     fill(store, 20)
     store.delete_topic("t")
     files = files.cut_power(lambda path: False)
     store = open_store(files, clock)
     assert not store.has_queue("t", 0)
-    store.append("t", 0, b"new")
+    store.append(NewMessage("t", 0, b"new", b""))
     files = kill(files)
     files.delete_tree("/s/consumequeue")
     assert bodies(open_store(files, clock)) == [b"new"]
@@ -113,14 +114,14 @@ def test_messages_of_an_official_heir_of_the_lost_place_are_not_deleted(rebuild:
     """An official broker does not limit the noted offset to what a power cut left of the log."""
     files, clock = CrashFiles(), FakeClock()
     store = open_store(files, clock)
-    store.append("kept", 0, b"")
+    store.append(NewMessage("kept", 0, b"", b""))
     store.write_checkpoint()
     fill(store, 20)
     store.delete_topic("t")
     files, note = files.cut_power(lambda path: False), files.small[NOTE]
     clock.advance(5000)
     store = open_store(files, clock)
-    store.append("t", 0, b"new")
+    store.append(NewMessage("t", 0, b"new", b""))
     files = kill(files)
     files.small[NOTE] = note
     if rebuild:
@@ -142,7 +143,7 @@ def test_the_note_goes_when_the_messages_have_expired() -> None:
     files, clock = CrashFiles(), FakeClock()
     store = deleted_and_created_again(files, clock)
     while len(store.commit_log.bases()) < 3:
-        store.append("t", 0, bytes(1000))
+        store.append(NewMessage("t", 0, bytes(1000), b""))
     store.close()
     assert b'"t"' in files.small[NOTE]
     files.delete(store.commit_log.path(0))
@@ -178,7 +179,7 @@ def test_a_deletion_that_cannot_be_noted_changes_nothing(monkeypatch: pytest.Mon
         with pytest.raises(OSError, match="input/output error"):
             store.delete_topic("t")
     assert bodies(store) == expected
-    assert store.append("t", 0, b"next")[0] == 3
+    assert store.append(NewMessage("t", 0, b"next", b""))[0] == 3
     expected.append(b"next")
     files.delete_tree("/s/consumequeue")
     assert bodies(open_store(kill(files), FakeClock())) == expected

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from storage.append import NewMessage
 from storage.config import StoreConfig
 from storage.errors import StoreFull
 from storage.store import MessageStore
@@ -72,7 +73,7 @@ def write_and_die(disk: str) -> None:
     """Store messages in many queues and a timer, and end without closing anything."""
     store, timers = open_store(disk)
     for number in range(QUEUES * 5):
-        store.append("t", number % QUEUES, b"%d" % number, b"KEYS\x01k%d\x02" % number)
+        store.append(NewMessage("t", number % QUEUES, b"%d" % number, b"KEYS\x01k%d\x02" % number))
     store.build_index()
     now_ms = int(time.time() * 1000)
     due_ms = timers.slot_start_ms(now_ms + 3_600_000)
@@ -108,13 +109,13 @@ def append_until_full(disk: str) -> None:
     stored = 0
     for number in range(1_000_000):
         try:
-            store.append("full", number % 500, bytes(3000))
+            store.append(NewMessage("full", number % 500, bytes(3000), b""))
         except StoreFull:
             break
         stored += 1
     for number in range(60):
         try:
-            store.append(f"t{number % 7}", number, bytes(10))
+            store.append(NewMessage(f"t{number % 7}", number, bytes(10), b""))
         except StoreFull:
             continue
         stored += 1

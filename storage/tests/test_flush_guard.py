@@ -6,6 +6,7 @@ import random
 import pytest
 
 from codec.message import decode_message
+from storage.append import NewMessage
 from storage.crash_files import CrashFiles
 from storage.errors import FlushFailed
 from storage.flush_guard import FLUSH_FAILED
@@ -47,7 +48,7 @@ class Run:
     def append(self) -> None:
         queue = f"t{self.randomness.randrange(3)}", self.randomness.randrange(2)
         body = self.randomness.randbytes(self.randomness.choice([1, 40, 900]))
-        offset = self.store.append(*queue, body, b"KEYS\x01k\x02")[0]
+        offset = self.store.append(NewMessage(*queue, body, b"KEYS\x01k\x02"))[0]
         self.waiting[*queue, offset] = body
 
     def flush(self) -> None:
@@ -102,9 +103,9 @@ def test_what_was_acknowledged_is_there_after_a_failed_flush_and_any_crash(part:
 def test_the_opening_reads_the_disk_and_not_the_cache(caplog: pytest.LogCaptureFixture) -> None:
     files = CrashFiles()
     store = opened(files)
-    store.append("t", 0, b"flushed")
+    store.append(NewMessage("t", 0, b"flushed", b""))
     store.write_checkpoint()
-    store.append("t", 0, bytes(900))
+    store.append(NewMessage("t", 0, bytes(900), b""))
     fail_flushes(files, "commitlog")
     with pytest.raises(FlushFailed):
         store.flush()
@@ -124,7 +125,7 @@ def test_the_opening_reads_the_disk_and_not_the_cache(caplog: pytest.LogCaptureF
 def test_closing_does_not_pretend_that_all_is_well(caplog: pytest.LogCaptureFixture) -> None:
     files = CrashFiles()
     store = opened(files)
-    store.append("t", 0, b"x")
+    store.append(NewMessage("t", 0, b"x", b""))
     fail_flushes(files, "consumequeue")
     with pytest.raises(FlushFailed):
         store.write_checkpoint()
@@ -137,7 +138,7 @@ def test_closing_does_not_pretend_that_all_is_well(caplog: pytest.LogCaptureFixt
 def test_a_failed_flush_of_the_first_opening_after_a_crash_is_noted_too() -> None:
     files = CrashFiles()
     store = opened(files)
-    store.append("t", 0, b"x")
+    store.append(NewMessage("t", 0, b"x", b""))
     killed = files.crash(random.Random(0), lose_unflushed=False)
     fail_flushes(killed, "commitlog")
     with pytest.raises(FlushFailed):
@@ -151,7 +152,7 @@ def test_a_failed_flush_while_queues_are_rebuilt_keeps_them_doubtful() -> None:
     files = CrashFiles()
     store = opened(files)
     for _ in range(12):
-        store.append("t", 0, b"x")
+        store.append(NewMessage("t", 0, b"x", b""))
     store.close()
     files.delete_tree("/s/consumequeue")
     fail_flushes(files, "consumequeue")
@@ -166,7 +167,7 @@ def test_a_failed_flush_of_the_timers_files_stops_the_store() -> None:
     files = CrashFiles()
     store = opened(files)
     timers = TimerStore(TimerStoreConfig("/s", "/s/config"), store, "timers")
-    store.append("timers", 0, b"x")
+    store.append(NewMessage("timers", 0, b"x", b""))
     timers.queue_offset = 1
     position = timers.take_unflushed_position()
     assert position is not None
@@ -175,7 +176,7 @@ def test_a_failed_flush_of_the_timers_files_stops_the_store() -> None:
         with pytest.raises(FlushFailed):
             timers.flush(position)
     with pytest.raises(FlushFailed):
-        store.append("t", 0, b"x")
+        store.append(NewMessage("t", 0, b"x", b""))
     assert timers.position.queue_offset == 0
 
 
@@ -193,14 +194,14 @@ class DeadFiles(CrashFiles):
 def test_a_disk_that_takes_no_note_either_is_said_so(caplog: pytest.LogCaptureFixture) -> None:
     files = DeadFiles()
     store = opened(files)
-    store.append("t", 0, b"x")
+    store.append(NewMessage("t", 0, b"x", b""))
     files.is_dead = True
     fail_flushes(files, "")
     with pytest.raises(FlushFailed):
         store.flush()
     assert "restart the machine, not only the broker" in caplog.text
     with pytest.raises(FlushFailed):
-        store.append("t", 0, b"x")
+        store.append(NewMessage("t", 0, b"x", b""))
     assert files.small["/s/abort"] != FLUSH_FAILED
     files.is_dead = False
     for _ in range(2):

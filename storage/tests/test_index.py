@@ -4,6 +4,7 @@ import pytest
 
 from codec.properties import encode_properties
 from storage import index
+from storage.append import NewMessage
 from storage.config import StoreConfig
 from storage.crash_files import CrashFiles
 from storage.index import EXAMINED_PER_SLICE
@@ -42,7 +43,7 @@ def properties(keys, unique="u"):
 def test_messages_with_many_keys_are_indexed_in_small_slices():
     store = open_store()
     for number in range(50):
-        store.append("t", 0, b"x", properties([f"{number}.{key}" for key in range(4000)]))
+        store.append(NewMessage("t", 0, b"x", properties([f"{number}.{key}" for key in range(4000)])))
     added = []
     while True:
         before = sum(file.next_entry - 1 for file in store.index.files)
@@ -58,7 +59,7 @@ def test_messages_with_many_keys_are_indexed_in_small_slices():
 def test_usual_messages_are_indexed_as_many_at_a_time_as_asked():
     store = open_store()
     for number in range(250):
-        store.append("t", 0, b"x", properties([f"k{number}"]))
+        store.append(NewMessage("t", 0, b"x", properties([f"k{number}"])))
     assert [store.build_index(100) for _ in range(4)] == [100, 100, 50, 0]
 
 
@@ -66,9 +67,9 @@ def test_a_key_of_all_messages_is_searched_in_slices_and_not_for_ever(monkeypatc
     clock = Clock()
     store = open_store(clock=clock)
     for _ in range(5 * EXAMINED_PER_SLICE):
-        store.append("t", 0, b"x", properties(["same"]))
+        store.append(NewMessage("t", 0, b"x", properties(["same"])))
     clock.ms += 10_000
-    last = store.append("t", 0, b"x", properties(["same"]))[1]
+    last = store.append(NewMessage("t", 0, b"x", properties(["same"])))[1]
     while store.build_index(1000):
         pass
     none = list(store.query_in_slices("t", "same", 64, 0, clock.ms - 10_001 - 1_000_000))
@@ -86,7 +87,7 @@ def test_a_key_of_all_messages_is_searched_in_slices_and_not_for_ever(monkeypatc
 def test_no_more_messages_are_found_than_asked_and_than_the_limit(most):
     store = open_store()
     for _ in range(200):
-        store.append("t", 0, b"x", properties(["same"]))
+        store.append(NewMessage("t", 0, b"x", properties(["same"])))
     offsets = store.query_by_key("t", "same", most, *ALWAYS)
     assert len(offsets) == max(0, min(most, 64))
 
@@ -94,7 +95,7 @@ def test_no_more_messages_are_found_than_asked_and_than_the_limit(most):
 def test_files_may_be_deleted_while_a_search_waits():
     store = open_store()
     for _ in range(3 * EXAMINED_PER_SLICE):
-        store.append("t", 0, b"x", properties(["same"]))
+        store.append(NewMessage("t", 0, b"x", properties(["same"])))
     while store.build_index(1000):
         pass
     search = store.query_in_slices("t", "same", 64, 1, 2_000_000_000_000)

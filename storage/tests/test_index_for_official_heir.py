@@ -6,6 +6,7 @@ import pytest
 
 from codec import layouts
 from storage import index
+from storage.append import NewMessage
 from storage.crash_files import CrashFiles
 from storage.store import MessageStore
 from storage.tests.support import FakeClock, small_config
@@ -52,7 +53,7 @@ def test_no_key_is_lost_to_an_official_heir(seed: int, monkeypatch: pytest.Monke
         if step < 0.5:
             for _ in range(chance.randrange(1, 20)):
                 keys = b"KEYS\x01a b\x02" if chance.random() < 0.8 else b""
-                appended = store.append("t", chance.randrange(3), b"x" * 40, keys)
+                appended = store.append(NewMessage("t", chance.randrange(3), b"x" * 40, keys))
                 stored[appended[1]] = clock.now_ms()
                 clock.advance(chance.randrange(0, 60))
         elif step < 0.75:
@@ -73,7 +74,7 @@ def test_keys_added_to_a_file_that_the_checkpoint_covers(monkeypatch: pytest.Mon
     stored: dict[int, int] = {}
     monkeypatch.setattr(index.IndexFile, "write_header", _check_then_write(files, stored))
     for number in range(200):
-        physical_offset = store.append("t", 0, b"x" * 200, b"KEYS\x01a\x02")[1]
+        physical_offset = store.append(NewMessage("t", 0, b"x" * 200, b"KEYS\x01a\x02"))[1]
         stored[physical_offset] = clock.now_ms()
         clock.advance(2000)
         if number % 7 == 0:

@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 
 from storage import index
+from storage.append import NewMessage
 from storage.crash_files import CrashFiles, ProcessKilled
 from storage.errors import StoreFull
 from storage.store import MessageStore
@@ -18,7 +19,10 @@ def open_store(files: CrashFiles, clock: FakeClock, **changes: object) -> Messag
 
 
 def append_keys(store: MessageStore, count: int, keys: bytes = b"k", **options: int) -> list[int]:
-    return [store.append("t", 0, b"", b"KEYS\x01" + keys + b"\x02", **options)[1] for _ in range(count)]
+    return [
+        store.append(NewMessage("t", 0, b"", b"KEYS\x01" + keys + b"\x02", **options))[1]
+        for _ in range(count)
+    ]
 
 
 def find(store: MessageStore, key: str = "k") -> list[int]:

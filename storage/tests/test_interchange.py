@@ -13,6 +13,7 @@ import pytest
 
 from codec.command import Command, decode_frame, encode_command
 from codec.message import iter_messages
+from storage.append import NewMessage
 from storage.config import StoreConfig
 from storage.store import MessageStore
 
@@ -35,7 +36,7 @@ def settings(root: Path) -> StoreConfig:
 
 def write(store: MessageStore, start: int) -> None:
     for number in range(start, start + COUNT):
-        store.append("Ours", 0, b"%d" % number, b"KEYS\x01k%d\x02TAGS\x01t\x02" % number)
+        store.append(NewMessage("Ours", 0, b"%d" % number, b"KEYS\x01k%d\x02TAGS\x01t\x02" % number))
 
 
 def read_all(store: MessageStore) -> list[bytes]:

@@ -8,6 +8,7 @@ from codec.batch import encode_batch
 from codec.message import Message, encode_message, iter_messages
 from codec.sysflag import BORN_HOST_V6, STORE_HOST_V6
 from storage import append
+from storage.append import NewMessage
 from storage.crash_files import CrashFiles
 from storage.errors import MessageIllegal
 from storage.log_scan import check_message
@@ -36,7 +37,7 @@ def foreign(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_properties_that_look_like_a_lost_sector_are_refused(properties: bytes) -> None:
     store = open_store(CrashFiles(), FakeClock())
     with pytest.raises(MessageIllegal, match="NUL"):
-        store.append("t", 0, b"body", properties)
+        store.append(NewMessage("t", 0, b"body", properties))
     with pytest.raises(MessageIllegal, match="NUL"):
         store.append_batch("t", 0, encode_batch([(0, b"body", properties)]))
     assert store.max_physical_offset == 0
@@ -44,7 +45,7 @@ def test_properties_that_look_like_a_lost_sector_are_refused(properties: bytes) 
 
 def test_a_few_zeros_inside_a_property_are_stored() -> None:
     store = open_store(CrashFiles(), FakeClock())
-    store.append("t", 0, b"body", b"a\x01b\0\0c\x02")
+    store.append(NewMessage("t", 0, b"body", b"a\x01b\0\0c\x02"))
     assert store.max_offset("t", 0) == 1
 
 
@@ -53,11 +54,11 @@ def test_a_few_zeros_inside_a_property_are_stored() -> None:
 def test_after_an_orderly_end_they_are_messages_like_others(is_last: bool) -> None:
     files, clock = CrashFiles(), FakeClock()
     store = open_store(files, clock)
-    store.append("t", 0, b"first")
-    store.append("t", 0, b"zeros", ZEROS)
+    store.append(NewMessage("t", 0, b"first", b""))
+    store.append(NewMessage("t", 0, b"zeros", ZEROS))
     expected = [b"first", b"zeros"]
     if not is_last:
-        store.append("t", 0, b"last")
+        store.append(NewMessage("t", 0, b"last", b""))
         expected.append(b"last")
     store.close()
     again = open_store(files, clock)
@@ -69,7 +70,7 @@ def test_after_a_killed_process_nothing_behind_them_is_cut() -> None:
     files, clock = CrashFiles(), FakeClock()
     store = open_store(files, clock)
     for body in (b"first", b"zeros", b"last"):
-        store.append("t", 0, body, ZEROS if body == b"zeros" else b"")
+        store.append(NewMessage("t", 0, body, ZEROS if body == b"zeros" else b""))
     again = open_store(files.crash(random.Random(1), lose_unflushed=False), clock)
     assert bodies(again) == [b"first", b"zeros", b"last"]
 
@@ -77,9 +78,9 @@ def test_after_a_killed_process_nothing_behind_them_is_cut() -> None:
 def test_a_power_cut_that_loses_a_sector_of_properties_is_noticed() -> None:
     files, clock = CrashFiles(), FakeClock()
     store = open_store(files, clock)
-    store.append("t", 0, b"first")
+    store.append(NewMessage("t", 0, b"first", b""))
     store.flush()
-    store.append("t", 0, b"torn", b"KEYS\x01" + b"k" * 1500)
+    store.append(NewMessage("t", 0, b"torn", b"KEYS\x01" + b"k" * 1500))
     log = files.mapped["/s/commitlog/00000000000000000000"]
     log.buffer[512:1024] = bytes(512)
     files.flush(log.path)
@@ -97,7 +98,7 @@ def forged_message(physical_offset: int, size: int, sys_flag: int = 0, body_byte
 @pytest.mark.parametrize("size", [0, 1, 36, 90])
 def test_bytes_in_a_body_that_are_too_short_for_a_message_are_none(size: int) -> None:
     store = open_store(CrashFiles(), FakeClock())
-    store.append("t", 0, forged_message(88, size))
+    store.append(NewMessage("t", 0, forged_message(88, size), b""))
     assert store.message_at(0) is not None
     assert store.message_at(88) is None
 

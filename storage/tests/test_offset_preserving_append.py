@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from codec.message import decode_message, iter_messages
+from storage.append import NewMessage
 from storage.crash_files import CrashFiles
 from storage.errors import MessageIllegal, OffsetGap, QueueDiverged
 from storage.files import DiskFiles
@@ -33,7 +34,7 @@ def source(count, topic="t", **fields):
     store = opened(clock=clock)
     for number in range(count):
         properties = b"TAGS\x01t%d\x02UNIQ_KEY\x01u%d\x02DELAY\x013\x02" % (number % 2, number)
-        store.append(topic, 0, b"body %d" % number, properties, born_timestamp=number, **fields)
+        store.append(NewMessage(topic, 0, b"body %d" % number, properties, born_timestamp=number, **fields))
         clock.advance(1000)
     return store
 
@@ -63,7 +64,7 @@ def test_all_fields_but_place_and_store_host_are_preserved(topic, born_host, sto
     primary = source(9, topic, born_host=born_host, store_host=store_host, flag=-7, reconsume_times=3)
     for own_host in (V4, V6):
         target = opened()
-        target.append("other", 0, b"first")
+        target.append(NewMessage("other", 0, b"first", b""))
         done = target.append_preserving_offsets(
             topic, 0, 0, raw(primary, 0, topic=topic), store_host=own_host
         )
@@ -79,7 +80,7 @@ def test_all_fields_but_place_and_store_host_are_preserved(topic, born_host, sto
         tagged = target.read(topic, 0, 0, 32, predicate=lambda code: code == 3645)
         assert {decode_message(bytes(message)).tags for message in tagged.chunks} <= {"t0", "t1"}
         assert target.query_by_key(topic, "u4", 9, 0, 1 << 60) == [copies[4].physical_offset]
-        assert target.append(topic, 0, b"own")[0] == 9
+        assert target.append(NewMessage(topic, 0, b"own", b""))[0] == 9
 
 
 def test_known_messages_are_skipped_and_gaps_are_refused():
@@ -96,7 +97,7 @@ def test_known_messages_are_skipped_and_gaps_are_refused():
 
 def test_another_message_at_the_same_offset_is_refused():
     primary, target = source(5), opened()
-    target.append("t", 0, b"sent here")
+    target.append(NewMessage("t", 0, b"sent here", b""))
     with pytest.raises(QueueDiverged):
         target.append_preserving_offsets("t", 0, 0, raw(primary, 0))
     assert target.max_offset("t", 0) == 1
@@ -156,7 +157,7 @@ def test_a_search_by_time_finds_what_it_finds_at_the_source():
 def test_store_times_only_rise_where_the_clock_of_the_source_was_set_back():
     primary = source(3)
     primary._now_ms = lambda: 1_599_999_000_000
-    primary.append("t", 0, b"late")
+    primary.append(NewMessage("t", 0, b"late", b""))
     target = opened()
     target.append_preserving_offsets("t", 0, 0, raw(primary, 0))
     times = [message.store_timestamp for message in messages(target)]
@@ -170,7 +171,7 @@ def test_keys_are_found_though_times_go_back():
     places = []
     for number in range(40):
         target.append_preserving_offsets("t", 0, number, raw(primary, number, 1))
-        places.append(target.append("live", 0, b"", b"KEYS\x01k%d\x02" % number)[1])
+        places.append(target.append(NewMessage("live", 0, b"", b"KEYS\x01k%d\x02" % number))[1])
         clock.advance(1000)
     hour_ago = clock.now_ms() - HOUR_MS
     for number in range(40):
@@ -182,7 +183,7 @@ def test_old_copied_messages_do_not_expire_fresh_messages_of_the_same_file(tmp_p
     clock = FakeClock(int(os.stat(tmp_path).st_mtime * 1000))
     target = opened(DiskFiles(), clock, root=str(tmp_path / "s"), commit_log_file_bytes=4096)
     primary = source(60)
-    target.append("fresh", 0, b"new")
+    target.append(NewMessage("fresh", 0, b"new", b""))
     for number in range(60):
         target.append_preserving_offsets("t", 0, number, raw(primary, number, 1))
     assert target.commit_log.base > target.min_physical_offset
@@ -237,7 +238,7 @@ class OffsetPreservingModel(RuleBasedStateMachine):
 
     @rule(size=st.integers(1, 900))
     def send(self, size: int) -> None:
-        self.target.append("own", 0, bytes(size))
+        self.target.append(NewMessage("own", 0, bytes(size), b""))
         self.clock.advance(700)
 
     @rule()

@@ -5,6 +5,7 @@ import random
 import pytest
 
 from codec.message import decode_message
+from storage.append import NewMessage
 from storage.crash_files import CrashFiles
 from storage.deleted_topics import DeletedTopics
 from storage.errors import StoreFull
@@ -22,9 +23,11 @@ def filled(*, kill: bool, log_files: int = 1) -> CrashFiles:
     for number in range(max(COUNTS.values())):
         for (topic, queue_id), count in COUNTS.items():
             if number < count:
-                store.append(topic, queue_id, b"%s %d %d" % (topic.encode(), queue_id, number))
+                store.append(
+                    NewMessage(topic, queue_id, b"%s %d %d" % (topic.encode(), queue_id, number), b"")
+                )
     while store.commit_log.base < (log_files - 1) * CONFIG.commit_log_file_bytes:
-        store.append("later", 0, bytes(1000))
+        store.append(NewMessage("later", 0, bytes(1000), b""))
     store.close()
     if kill:
         MessageStore.open(CONFIG, files, FakeClock())
@@ -38,7 +41,7 @@ def check(files: CrashFiles) -> MessageStore:
         for offset in range(count):
             chunk = store.read(topic, queue_id, offset, 1).chunks[0]
             assert decode_message(chunk).body == b"%s %d %d" % (topic.encode(), queue_id, offset)
-        assert store.append(topic, queue_id, b"next")[0] == count
+        assert store.append(NewMessage(topic, queue_id, b"next", b""))[0] == count
     return store
 
 
@@ -65,7 +68,7 @@ def test_a_queue_whose_messages_have_expired_goes_on_behind_them() -> None:
     for path in [path for path in files.mapped if path.startswith("/s/consumequeue/a/1/")]:
         files.delete(path)
     store = MessageStore.open(CONFIG, files, FakeClock())
-    assert store.append("a", 1, b"next")[0] == 3
+    assert store.append(NewMessage("a", 1, b"next", b""))[0] == 3
 
 
 @pytest.mark.parametrize("kill", [False, True])
@@ -73,14 +76,14 @@ def test_a_deleted_topic_begins_anew(kill: bool) -> None:
     files = filled(kill=False)
     store = MessageStore.open(CONFIG, files, FakeClock())
     store.delete_topic("a")
-    assert store.append("a", 0, b"new")[0] == 0
+    assert store.append(NewMessage("a", 0, b"new", b""))[0] == 0
     if kill:
         files = files.crash(random.Random(0), lose_unflushed=False)
     else:
         store.close()
     store = MessageStore.open(CONFIG, files, FakeClock())
-    assert store.append("a", 0, b"next")[0] == 1
-    assert store.append("a", 1, b"new")[0] == 0
+    assert store.append(NewMessage("a", 0, b"next", b""))[0] == 1
+    assert store.append(NewMessage("a", 1, b"new", b""))[0] == 0
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -104,13 +107,13 @@ def test_ends_of_a_deleted_topic_that_a_power_cut_brings_back_do_not_count(
         elif note == "no room":
             patch.setattr(DeletedTopics, "_write", raise_store_full)
         store.delete_topic("a")
-    store.append("a", 0, b"new")
+    store.append(NewMessage("a", 0, b"new", b""))
     store.flush()
     for _ in range(2):
         files = files.crash(random.Random(seed))
         store = MessageStore.open(CONFIG, files, clock)
         assert store.max_offset("a", 0) == 1
-    assert store.append("a", 0, b"next")[0] == 1
+    assert store.append(NewMessage("a", 0, b"next", b""))[0] == 1
 
 
 def test_ends_from_before_another_broker_used_the_store_do_not_count() -> None:
@@ -119,11 +122,11 @@ def test_ends_from_before_another_broker_used_the_store_do_not_count() -> None:
     store = MessageStore.open(CONFIG, files, clock := FakeClock())
     store.delete_topic("a")
     clock.advance(5000)
-    store.append("a", 0, b"new")
+    store.append(NewMessage("a", 0, b"new", b""))
     store.close()
     files.small["/s/queueends.json"] = ends
     store = MessageStore.open(CONFIG, files, clock)
-    assert store.append("a", 0, b"next")[0] == 1
+    assert store.append(NewMessage("a", 0, b"next", b""))[0] == 1
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"queues":{"a":[]}}'])
@@ -138,7 +141,7 @@ def test_a_damaged_last_message_is_not_taken_for_missing_files(caplog: pytest.Lo
     """To build the queues again would lose the offsets of messages that were damaged before."""
     files, clock = filled(kill=False), FakeClock()
     store = MessageStore.open(CONFIG, files, clock)
-    store.append("damaged", 0, b"body")
+    store.append(NewMessage("damaged", 0, b"body", b""))
     store.write_checkpoint()
     for topic in ("damaged", "a"):
         last = store.max_offset(topic, 0) - 1

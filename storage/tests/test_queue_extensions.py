@@ -5,6 +5,7 @@ import pytest
 from codec.hashing import tags_code
 from codec.message import iter_messages
 from codec.properties import encode_properties
+from storage.append import NewMessage
 from storage.config import memory_config
 from storage.files import MemoryFiles
 from storage.queue_read import ReadStatus
@@ -21,7 +22,9 @@ def store() -> MessageStore:
     for number in range(12):
         properties = encode_properties({"TAGS": "AB"[number % 2]})
         address = (FIRST_ADDRESS + 30 * number, MAX_EXTENSION_ADDRESS)[number == 7]
-        store.append("t", 0, b"%d" % number, properties, tags_code=address if number < 8 else None)
+        store.append(
+            NewMessage("t", 0, b"%d" % number, properties, tags_code=address if number < 8 else None)
+        )
     return store
 
 
@@ -42,5 +45,5 @@ def test_other_tags_are_skipped(store: MessageStore) -> None:
 
 
 def test_without_tags_a_message_passes_no_filter(store: MessageStore) -> None:
-    store.append("t", 0, b"12", b"", tags_code=FIRST_ADDRESS)
+    store.append(NewMessage("t", 0, b"12", b"", tags_code=FIRST_ADDRESS))
     assert read(store, "A") == ([0, 2, 4, 6, 8, 10], 13)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from storage.append import NewMessage
 from storage.config import memory_config
 from storage.files import MemoryFiles
 from storage.queue_read import ReadStatus
@@ -60,7 +61,7 @@ class Expensive:
 def filled(clock: SlowClock) -> MessageStore:
     store = MessageStore.open(memory_config(), MemoryFiles(), clock)
     for number in range(COUNT):
-        store.append(TOPIC, 0, b"message %05d." % number, b"")
+        store.append(NewMessage(TOPIC, 0, b"message %05d." % number, b""))
     return store
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from codec.message import iter_messages
 from storage import log_scan
+from storage.append import NewMessage
 from storage.crash_files import CrashFiles, ProcessKilled
 from storage.deleted_topics import DeletedTopics
 from storage.errors import CorruptionError
@@ -31,7 +32,7 @@ def bodies(store: MessageStore, topic: str = "t") -> list[bytes]:
 def fill(store: MessageStore, count: int, topic: str = "t") -> list[bytes]:
     expected = [b"%d" % number for number in range(count)]
     for body in expected:
-        store.append(topic, 0, body)
+        store.append(NewMessage(topic, 0, body, b""))
     return expected
 
 
@@ -45,7 +46,7 @@ def test_another_size_of_queue_files_keeps_the_files_and_their_size(entries: int
     again = open_store(files, clock, consume_queue_file_entries=entries)
     assert bodies(again) == expected
     assert set(files.mapped) >= before
-    assert again.append("t", 0, b"next")[0] == 17
+    assert again.append(NewMessage("t", 0, b"next", b""))[0] == 17
     again.close()
     assert bodies(open_store(files, clock)) == [*expected, b"next"]
     assert ("mappedFileSizeConsumeQueue" in caplog.text) == (entries != 5)
@@ -76,8 +77,8 @@ def damaged_store(
     store = open_store(files, clock)
     expected = [b"body %d" % number for number in range(count)]
     for number, body in enumerate(expected):
-        store.append("t", 0, body)
-        store.append("other", 0, b"x")
+        store.append(NewMessage("t", 0, body, b""))
+        store.append(NewMessage("other", 0, b"x", b""))
         clock.advance(1)
         if number == count // 2:
             store.write_checkpoint()
@@ -105,7 +106,7 @@ def test_what_lies_behind_a_flipped_bit_stays_readable(numbers, seconds, caplog)
         assert store.max_offset("t", 0) == len(expected)
         store.close()
         store = open_store(files, clock)
-    assert store.append("t", 0, b"next")[0] == len(expected)
+    assert store.append(NewMessage("t", 0, b"next", b""))[0] == len(expected)
     store.close()
 
 
@@ -131,25 +132,25 @@ def test_damage_after_the_checkpoint_does_not_cut_what_follows(number: int) -> N
     store = open_store(files, clock)
     expected = [b"body %d" % index for index in range(20)]
     for body in expected[:10]:
-        store.append("t", 0, body)
+        store.append(NewMessage("t", 0, body, b""))
     store.write_checkpoint()
     for body in expected[10:]:
-        store.append("t", 0, body)
+        store.append(NewMessage("t", 0, body, b""))
     files.mapped[LOG_FILE].buffer[store.physical_offset_at("t", 0, number) + 90] ^= 4
     store = open_store(files.crash(random.Random(0), lose_unflushed=False), clock)
     assert readable(store, 20) == without(expected, number)
     assert store.max_offset("t", 0) == 20
-    assert store.append("t", 0, b"next")[0] == 20
+    assert store.append(NewMessage("t", 0, b"next", b""))[0] == 20
 
 
 def test_damage_of_the_last_message_keeps_its_offset() -> None:
     files, clock = CrashFiles(), FakeClock()
     store = open_store(files, clock)
-    store.append("t", 0, b"only")
+    store.append(NewMessage("t", 0, b"only", b""))
     store.write_checkpoint()
     files.mapped[LOG_FILE].buffer[89] ^= 1
     store = open_store(files.crash(random.Random(0), lose_unflushed=False), clock)
-    assert store.append("t", 0, b"next")[0] == 1
+    assert store.append(NewMessage("t", 0, b"next", b""))[0] == 1
     assert readable(store, 2) == [b"next"]
 
 
@@ -204,11 +205,11 @@ def store_with_idle_queues(files: CrashFiles, clock: FakeClock) -> MessageStore:
     store = open_store(files, clock)
     fill(store, 17, "early")
     for _ in range(40):
-        store.append("early", 0, bytes(1000), sys_flag=4)
-    store.append("other", 0, b"first")
+        store.append(NewMessage("early", 0, bytes(1000), b"", sys_flag=4))
+    store.append(NewMessage("other", 0, b"first", b""))
     clock.advance(10_000)
     store.write_checkpoint()
-    store.append("other", 0, b"second")
+    store.append(NewMessage("other", 0, b"second", b""))
     clock.advance(10_000)
     store.write_checkpoint()
     return store
@@ -300,7 +301,7 @@ def test_a_checkpoint_of_a_lost_log_does_not_cover_the_new_one() -> None:
     files.delete("/s/checkpoint")
     store = open_store(files, clock)
     fill(store, 5)
-    store.append("young", 0, b"first")
+    store.append(NewMessage("young", 0, b"first", b""))
     again = open_store(killed(files), clock)
     assert ends(again) == {("t", 0): 5, ("young", 0): 1}
 
@@ -314,7 +315,7 @@ def test_a_checkpoint_of_an_empty_store_vouches_for_nothing(seed: int) -> None:
     store.write_checkpoint()
     clock.advance(-3_600_000)
     for _ in range(6):
-        store.append("t", 0, bytes(600))
+        store.append(NewMessage("t", 0, bytes(600), b""))
     again = open_store(files.crash(random.Random(seed)), clock)
     assert ends(again).get(("t", 0), 0) <= 6
 
@@ -360,7 +361,7 @@ def test_one_flush_makes_all_new_files_of_the_log_durable() -> None:
     files, clock = CrashFiles(), FakeClock()
     store = open_store(files, clock)
     for _ in range(20):
-        store.append("t", 0, bytes(2000))
+        store.append(NewMessage("t", 0, bytes(2000), b""))
     store.flush()
     for seed in range(5):
         assert ends(open_store(files.crash(random.Random(seed)), clock)) == {("t", 0): 20}
@@ -373,7 +374,7 @@ def test_power_lost_after_a_killed_process_was_started_again(body_bytes: int, se
     files, clock = CrashFiles(), FakeClock()
     store = open_store(files, clock)
     for _ in range(30):
-        store.append("t", 0, bytes(body_bytes))
+        store.append(NewMessage("t", 0, bytes(body_bytes), b""))
     files = killed(files)
     assert open_store(files, clock).durable_offset == store.max_physical_offset
     again = open_store(files.crash(random.Random(seed)), clock)
@@ -387,7 +388,7 @@ def test_a_crash_while_the_store_closes(lose_unflushed: bool) -> None:
     while True:
         files, clock = CrashFiles(), FakeClock()
         store = open_store(files, clock)
-        store.append("young", 0, b"first", b"KEYS\x01k\x02")
+        store.append(NewMessage("young", 0, b"first", b"KEYS\x01k\x02"))
         fill(store, 7)
         store.flush()
         files.operations_left = steps
@@ -410,7 +411,7 @@ def test_messages_of_the_last_seconds_before_the_checkpoint_may_be_torn() -> Non
     store = open_store(files, clock)
     fill(store, 3)
     clock.advance(10_000)
-    end = store.append("t", 0, b"torn")[1]
+    end = store.append(NewMessage("t", 0, b"torn", b""))[1]
     clock.advance(2_900)
     fields = [clock.now_ms()] * 2 + [0, 0, 0]
     files.mapped["/s/checkpoint"].buffer[:40] = struct.pack(">5q", *fields)
@@ -441,7 +442,7 @@ def test_another_boot_means_that_power_was_cut(last_boot: bytes) -> None:
     files, clock = CrashFiles(), FakeClock()
     store = open_store(files, clock)
     assert files.small["/s/abort"] == b"boot 1"
-    physical_offset = store.append("t", 0, b"", b"KEYS\x01" + b"k" * 2000)[1]
+    physical_offset = store.append(NewMessage("t", 0, b"", b"KEYS\x01" + b"k" * 2000))[1]
     files.mapped[LOG_FILE].buffer[512:1024] = bytes(512)
     files = killed(files)
     assert ends(open_store(killed(files), clock)) == {("t", 0): 1}
@@ -458,7 +459,7 @@ def test_a_crash_in_the_middle_of_building_queues_again(cause: str, lose_unflush
     damaged, clock = CrashFiles(), FakeClock()
     store = open_store(damaged, clock)
     fill(store, 60)
-    store.append("other", 0, b"")
+    store.append(NewMessage("other", 0, b"", b""))
     store.write_checkpoint()
     expected = {("t", 0): 60, ("other", 0): 1}
     if cause == "files":
@@ -517,7 +518,7 @@ def test_a_deleted_topic_that_a_power_cut_brings_back_is_whole(
     """
     files, clock = CrashFiles(), FakeClock()
     store = open_store(files, clock)
-    store.append("kept", 0, b"")
+    store.append(NewMessage("kept", 0, b"", b""))
     store.write_checkpoint()
     fill(store, 40)
     with monkeypatch.context() as patch:
@@ -536,7 +537,7 @@ def test_recovery_reads_the_log_from_the_checkpoint_on(
     files, clock = CrashFiles(), FakeClock()
     store = open_store(files, clock)
     for number in range(300):
-        store.append("t", 0, b"%d" % number)
+        store.append(NewMessage("t", 0, b"%d" % number, b""))
         clock.advance(2000)
         if number == 280:
             store.build_index(1000)
@@ -566,11 +567,11 @@ def test_what_recovery_erases_at_the_start_of_a_file_is_erased_on_the_disk(kind:
     if kind == "log":
         path = f"/s/commitlog/{8192:020d}"
         while store.max_physical_offset + 3000 < 8192:
-            store.append("t", 0, bytes(2500))
+            store.append(NewMessage("t", 0, bytes(2500), b""))
     store.write_checkpoint()
     count = store.max_offset("t", 0)
     for _ in range(3):
-        store.append("t", 0, bytes(2500 if kind == "log" else 2000))
+        store.append(NewMessage("t", 0, bytes(2500 if kind == "log" else 2000), b""))
     files.settle()
     lost = 512 if kind == "log" else 20
     files.mapped[path].buffer[:lost] = bytes(lost)
@@ -593,7 +594,7 @@ def test_log_files_that_recovery_deletes_do_not_come_back(seed: int) -> None:
     store.write_checkpoint()
     end = store.max_physical_offset
     for _ in range(5):
-        store.append("t", 0, bytes(2500))
+        store.append(NewMessage("t", 0, bytes(2500), b""))
     files.settle()
     second = f"/s/commitlog/{8192:020d}"
     assert second in files.mapped

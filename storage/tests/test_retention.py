@@ -5,6 +5,7 @@ import random
 import pytest
 
 from codec.message import decode_message
+from storage.append import NewMessage
 from storage.crash_files import CrashFiles
 from storage.store import MessageStore
 from storage.tests.support import FakeClock, small_config
@@ -29,7 +30,7 @@ def filled(
     """Return a store with messages that are numbered, carry the keys ``all`` and ``k<number>``, and fill log files."""
     store = MessageStore.open(small_config(**changes), files, clock)
     for number in range(count):
-        store.append("t", 0, body(number), b"KEYS\x01all k%d\x02" % number)
+        store.append(NewMessage("t", 0, body(number), b"KEYS\x01all k%d\x02" % number))
         clock.advance(apart_ms)
     return store
 
@@ -60,7 +61,7 @@ def test_the_written_file_stays_however_few_bytes_may_be_kept(count: int) -> Non
     last_file = count - 1 - (count - 1) % PER_FILE
     store.delete_expired(manual=True)
     assert readable(store) == list(range(last_file, count))
-    assert store.append("t", 0, body(count))[0] == count
+    assert store.append(NewMessage("t", 0, body(count), b""))[0] == count
     store = MessageStore.open(small_config(), files.crash(random.Random(0), lose_unflushed=False), clock)
     assert readable(store)[-1] == count
 
@@ -71,7 +72,7 @@ def test_the_written_file_stays_when_the_disk_is_nearly_full(count: int) -> None
     for _ in range(3):
         store.delete_expired()
     assert readable(store) == list(range(count))[-2:]
-    assert store.append("t", 0, body(count))[0] == count
+    assert store.append(NewMessage("t", 0, body(count), b""))[0] == count
 
 
 def test_files_that_are_not_old_enough_stay() -> None:

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from storage import append
+from storage.append import NewMessage
 from storage.config import StoreConfig, memory_config
 from storage.crash_files import CrashFiles
 from storage.errors import CorruptionError, StoreInUse
@@ -25,7 +26,7 @@ HOUR_MS = 3_600_000
 def filled(count, files=None, clock=None, **changes):
     store = MessageStore.open(small_config(**changes), files or CrashFiles(), clock or FakeClock())
     for number in range(count):
-        store.append("t", 0, b"%d" % number, b"TAGS\x01even\x02" if number % 2 == 0 else b"")
+        store.append(NewMessage("t", 0, b"%d" % number, b"TAGS\x01even\x02" if number % 2 == 0 else b""))
     return store
 
 
@@ -91,7 +92,7 @@ def test_offset_by_time(time_ms, lower, upper):
     store = MessageStore.open(small_config(), CrashFiles(), clock)
     for at in (100, 100, 200, 300):
         clock.advance(at - clock.now_ms())
-        store.append("t", 0, b"")
+        store.append(NewMessage("t", 0, b"", b""))
     assert store.offset_by_time("t", 0, time_ms) == lower
     assert store.offset_by_time("t", 0, time_ms, Boundary.UPPER) == upper
     assert store.earliest_store_timestamp("t", 0) == 100
@@ -104,8 +105,8 @@ def test_expired_files_are_deleted_and_offsets_continue():
     files = CrashFiles()
     store = filled(0, files, clock)
     for number in range(60):
-        store.append("t", 0, b"x" * 400)
-        store.append("t", 1, b"idle") if number == 0 else None
+        store.append(NewMessage("t", 0, b"x" * 400, b""))
+        store.append(NewMessage("t", 1, b"idle", b"")) if number == 0 else None
         clock.advance(HOUR_MS // 2)
     clock.advance(50 * HOUR_MS)
     deleted = store.delete_expired(manual=True)
@@ -120,7 +121,7 @@ def test_expired_files_are_deleted_and_offsets_continue():
     again = MessageStore.open(small_config(), files, clock)
     assert (again.min_offset("t", 0), again.max_offset("t", 0)) == (first, 60)
     assert (again.min_offset("t", 1), again.max_offset("t", 1)) == (1, 1)
-    assert again.append("t", 1, b"")[0] == 1
+    assert again.append(NewMessage("t", 1, b"", b""))[0] == 1
 
 
 def test_queues_are_rebuilt_from_the_log_after_retention():
@@ -139,7 +140,7 @@ def test_queues_are_rebuilt_from_the_log_after_retention():
 def test_memory_store_stays_within_its_limit():
     store = MessageStore.open(memory_config(1 << 20, file_bytes=1 << 17), MemoryFiles(), FakeClock())
     for number in range(4000):
-        store.append("t", number % 3, bytes(1000))
+        store.append(NewMessage("t", number % 3, bytes(1000), b""))
     assert store.max_physical_offset - store.min_physical_offset <= (1 << 20) + (1 << 17)
     assert store.read("t", 0, store.min_offset("t", 0), 1).count == 1
     store.close()
@@ -152,7 +153,9 @@ def test_query_finds_keys_newest_first_after_reopening():
     places = []
     for number in range(40):
         places.append(
-            store.append("t", 0, b"", b"KEYS\x01a k%d\x02UNIQ_KEY\x01u%d\x02" % (number, number))[1]
+            store.append(NewMessage("t", 0, b"", b"KEYS\x01a k%d\x02UNIQ_KEY\x01u%d\x02" % (number, number)))[
+                1
+            ]
         )
         clock.advance(1)
     assert store.query_by_key("t", "k7", 10, 0, 1 << 60) == [places[7]]
@@ -168,11 +171,11 @@ def test_query_finds_keys_newest_first_after_reopening():
 def test_deleted_topic_starts_at_zero_and_stays_deleted():
     files = CrashFiles()
     store = filled(7, files)
-    store.append("kept", 0, b"")
+    store.append(NewMessage("kept", 0, b"", b""))
     assert store.delete_topic("t") == 1
     assert store.max_offset("t", 0) == 0
     assert store.topics() == {"kept"}
-    store.append("t", 0, b"new")
+    store.append(NewMessage("t", 0, b"new", b""))
     store.close()
     again = MessageStore.open(small_config(), files, FakeClock())
     assert (again.max_offset("t", 0), again.topics()) == (1, {"kept", "t"})
@@ -181,8 +184,8 @@ def test_deleted_topic_starts_at_zero_and_stays_deleted():
 def test_a_damaged_log_is_not_cut_after_an_orderly_end():
     files = CrashFiles()
     store = filled(0, files)
-    store.append("t", 0, b"seen")
-    store.append("t", 0, b"hidden", sys_flag=4)
+    store.append(NewMessage("t", 0, b"seen", b""))
+    store.append(NewMessage("t", 0, b"hidden", b"", sys_flag=4))
     end = store.max_physical_offset
     store.close()
     files.mapped["/s/commitlog/" + "0" * 20].buffer[end - 5] ^= 1
@@ -217,13 +220,14 @@ def test_a_store_is_open_once(tmp_path):
 
 CHILD = """
 import sys
+from storage.append import NewMessage
 from storage.config import StoreConfig
 from storage.store import MessageStore
 store = MessageStore.open(StoreConfig(root=sys.argv[1], commit_log_file_bytes=1 << 16,
 consume_queue_file_entries=100))
 number = 0
 while True:
-    store.append("t", number % 3, b"%d" % number, b"KEYS\\x01k\\x02")
+    store.append(NewMessage("t", number % 3, b"%d" % number, b"KEYS\\x01k\\x02"))
     number += 1
     if number % 7 == 0:
         sys.stdout.write(f"{number}\\n")
@@ -262,7 +266,7 @@ def test_sigkill_loses_nothing_acknowledged(tmp_path):
 def test_disk_files_are_the_official_names(tmp_path):
     config = StoreConfig(root=str(tmp_path), commit_log_file_bytes=1 << 16, index_slots=8, index_entries=16)
     store = MessageStore.open(config)
-    store.append("t", 2, b"x", b"UNIQ_KEY\x01u\x02")
+    store.append(NewMessage("t", 2, b"x", b"UNIQ_KEY\x01u\x02"))
     assert (tmp_path / "abort").exists()
     store.close()
     assert not (tmp_path / "abort").exists()
@@ -294,7 +298,7 @@ def test_power_lost_after_the_clock_was_set_back(seed):
     store.write_checkpoint()
     clock.advance(-HOUR_MS)
     for _ in range(3):
-        store.append("t", 0, b"x" * 1500)
+        store.append(NewMessage("t", 0, b"x" * 1500, b""))
     files = files.crash(random.Random(seed))
     again = MessageStore.open(small_config(), files, clock)
     assert 3 <= again.max_offset("t", 0) <= 6
@@ -327,7 +331,7 @@ def test_bytes_behind_the_end_cannot_return_in_the_next_crash():
         files = CrashFiles()
         store = MessageStore.open(small_config(), files, FakeClock())
         for number in range(6):
-            store.append("t", 0, b"%d" % number * 300, b"KEYS\x01" + b"v" * 300)
+            store.append(NewMessage("t", 0, b"%d" % number * 300, b"KEYS\x01" + b"v" * 300))
         whole = store.max_physical_offset
         files = files.crash(random.Random(seed))
         logs = [file for path, file in files.mapped.items() if "/commitlog/" in path]
@@ -343,7 +347,7 @@ def test_a_checkpoint_amid_an_append_does_not_cover_the_message(monkeypatch):
     """The checkpoint's thread may run between the message and its queue entry; then power fails."""
     files, clock = CrashFiles(), FakeClock()
     store = MessageStore.open(small_config(), files, clock)
-    store.append("t", 0, b"first")
+    store.append(NewMessage("t", 0, b"first", b""))
     store.write_checkpoint()
     original = tags_code_of
 
@@ -352,7 +356,7 @@ def test_a_checkpoint_amid_an_append_does_not_cover_the_message(monkeypatch):
         return original(properties)
 
     monkeypatch.setattr(append, "tags_code_of", interrupted)
-    store.append("t", 0, b"second")
+    store.append(NewMessage("t", 0, b"second", b""))
     monkeypatch.undo()
     store.flush()
     for seed in range(20):

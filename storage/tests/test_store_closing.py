@@ -5,6 +5,7 @@ import random
 import pytest
 
 from codec.message import decode_message
+from storage.append import NewMessage
 from storage.crash_files import CrashFiles
 from storage.errors import CorruptionError
 from storage.store import MessageStore
@@ -32,7 +33,7 @@ def test_power_lost_at_any_operation_of_a_close() -> None:
     expected = [b"%d" % number for number in range(7)]
     for number in range(7):
         expected[number] += bytes(BODY_BYTES) if number > 2 else b""
-        store.append("t", 0, expected[number], b"KEYS\x01k\x02")
+        store.append(NewMessage("t", 0, expected[number], b"KEYS\x01k\x02"))
         if number == 2:
             clock.advance(10_000)
             store.write_checkpoint()
@@ -64,9 +65,9 @@ def test_a_damaged_last_entry_found_after_an_orderly_end_is_derived_from_the_log
     store = MessageStore.open(CONFIG, files, clock)
     expected = [b"%d" % count for count in range(number + 1)]
     for body in expected:
-        store.append("t", 0, body)
+        store.append(NewMessage("t", 0, body, b""))
     for _ in range(3):
-        store.append("other", 0, b"later")
+        store.append(NewMessage("other", 0, b"later", b""))
     store.close()
     if not ends_known:
         files.delete("/s/queueends.json")
@@ -74,14 +75,14 @@ def test_a_damaged_last_entry_found_after_an_orderly_end_is_derived_from_the_log
     files.mapped[f"/s/consumequeue/t/0/{base * 100:020d}"].buffer[position * 20 + 11] ^= 1
     again = MessageStore.open(CONFIG, files, clock)
     assert bodies(again) == expected
-    assert again.append("t", 0, b"next")[0] == number + 1
+    assert again.append(NewMessage("t", 0, b"next", b""))[0] == number + 1
 
 
 def test_a_log_that_is_torn_after_an_orderly_end_is_damaged() -> None:
     """All of it was on the disk, so that nothing may be cut off in silence."""
     files, clock = CrashFiles(), FakeClock()
     store = MessageStore.open(CONFIG, files, clock)
-    physical_offset = store.append("t", 0, b"kept")[1]
+    physical_offset = store.append(NewMessage("t", 0, b"kept", b""))[1]
     store.close()
     files.delete("/s/queueends.json")
     files.mapped["/s/checkpoint"].buffer[32:40] = bytes(8)  # as an official broker writes it

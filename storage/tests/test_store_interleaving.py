@@ -12,6 +12,7 @@ from functools import partial
 import pytest
 
 from codec.batch import encode_batch
+from storage.append import NewMessage
 from storage.crash_files import CrashFiles, ProcessKilled
 from storage.store import MessageStore
 from storage.tests.support import FakeClock, hand_over_locks, kill_process, run_interrupted, small_config
@@ -21,11 +22,11 @@ Work = Callable[[MessageStore], object]
 
 
 def append_one(store: MessageStore) -> None:
-    store.append("a", 0, b"one")
+    store.append(NewMessage("a", 0, b"one", b""))
 
 
 def append_long(store: MessageStore) -> None:
-    store.append("a", 0, bytes(700))
+    store.append(NewMessage("a", 0, bytes(700), b""))
 
 
 def append_batch(store: MessageStore) -> None:
@@ -33,12 +34,12 @@ def append_batch(store: MessageStore) -> None:
 
 
 def create_queue(store: MessageStore) -> None:
-    store.append("b", 0, b"one")
+    store.append(NewMessage("b", 0, b"one", b""))
 
 
 def recreate_topic(store: MessageStore) -> None:
     store.delete_topic("a")
-    store.append("a", 0, b"new")
+    store.append(NewMessage("a", 0, b"new", b""))
 
 
 CHANGES = [append_one, append_long, append_batch, create_queue, recreate_topic]
@@ -49,7 +50,7 @@ def prepare(messages: int) -> tuple[CrashFiles, FakeClock, MessageStore]:
     files, clock = CrashFiles(), FakeClock()
     store = MessageStore.open(small_config(**CONFIG), files, clock)
     for number in range(messages):
-        store.append("a", 0, b"%d" % number)
+        store.append(NewMessage("a", 0, b"%d" % number, b""))
     return files, clock, store
 
 
@@ -129,7 +130,7 @@ def prepare_keys() -> tuple[CrashFiles, FakeClock, MessageStore]:
     files, clock = CrashFiles(), FakeClock()
     store = MessageStore.open(small_config(**KEYS_CONFIG), files, clock)
     for number in range(6):
-        store.append("a", 0, b"%d" % number, b"KEYS\x01k\x02")
+        store.append(NewMessage("a", 0, b"%d" % number, b"KEYS\x01k\x02"))
         clock.advance(5000)
     store.build_index(3)
     return files, clock, store
@@ -165,7 +166,7 @@ def test_a_checkpoint_while_time_passes() -> None:
 
         def append_later(store: MessageStore = store, clock: FakeClock = clock) -> None:
             clock.advance(10_000)
-            store.append("a", 0, b"later")
+            store.append(NewMessage("a", 0, b"later", b""))
             clock.advance(10_000)
 
         if not run_interrupted(store.write_checkpoint, step, append_later):
@@ -183,7 +184,7 @@ def test_a_checkpoint_while_retention_removes_files(outer: str) -> None:
         files, clock = CrashFiles(), FakeClock()
         store = MessageStore.open(small_config(**config), files, clock)
         for number in range(30):
-            store.append("a", 0, b"%d" % number)
+            store.append(NewMessage("a", 0, b"%d" % number, b""))
         works = [partial(append_long, store), store.write_checkpoint]
         if outer == "checkpoint":
             works.reverse()
@@ -243,7 +244,7 @@ def test_threads_that_take_turns_at_every_lock(messages: int, change: Work, oute
         files, clock = CrashFiles(), FakeClock()
         store = MessageStore.open(small_config(**KEYS_CONFIG), files, clock)
         for number in range(messages):
-            store.append("a", 0, b"%d" % number, b"KEYS\x01k\x02")
+            store.append(NewMessage("a", 0, b"%d" % number, b"KEYS\x01k\x02"))
             clock.advance(5000)
         if not hand_over_locks(store, partial(outer, store), at, partial(change, store)):
             break

@@ -20,6 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from codec.batch import encode_batch
 from codec.message import MAGIC_AT, Message, iter_messages
+from storage.append import NewMessage
 from storage.config import StoreConfig
 from storage.consume_queue import ConsumeQueue
 from storage.crash_files import CrashFiles, ProcessKilled
@@ -115,7 +116,7 @@ class StoreModel(RuleBasedStateMachine):
 
     @rule(topic=topics, queue_id=queue_ids, body=bodies, properties=properties)
     def append(self, topic: str, queue_id: int, body: bytes, properties: bytes) -> None:
-        offset, start, size, _ = self.store.append(topic, queue_id, body, properties)
+        offset, start, size, _ = self.store.append(NewMessage(topic, queue_id, body, properties))
         assert offset == len(self.live((topic, queue_id)))
         now_ms = self.clock.now_ms()
         self.log.append(
@@ -124,7 +125,7 @@ class StoreModel(RuleBasedStateMachine):
 
     @rule(topic=topics, body=bodies)
     def append_hidden(self, topic: str, body: bytes) -> None:
-        offset, start, size, _ = self.store.append(topic, 0, body, b"KEYS\x01k1\x02", sys_flag=4)
+        offset, start, size, _ = self.store.append(NewMessage(topic, 0, body, b"KEYS\x01k1\x02", sys_flag=4))
         assert offset == 0
         self.log.append(Stored((topic, 0), -1, body, ("k1",), start, start + size, self.clock.now_ms()))
 

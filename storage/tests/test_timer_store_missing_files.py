@@ -4,6 +4,7 @@ import logging
 
 import pytest
 
+from storage.append import NewMessage
 from storage.crash_files import CrashFiles
 from storage.errors import CorruptionError
 from storage.store import MessageStore
@@ -26,7 +27,7 @@ def filled() -> CrashFiles:
     timers = opened(files)
     now_ms = timers._store.clock.now_ms()
     for number in range(10):
-        _, physical_offset, size, _ = timers._store.append("timers", 0, b"x")
+        _, physical_offset, size, _ = timers._store.append(NewMessage("timers", 0, b"x", b""))
         due_ms = timers.slot_start_ms(now_ms) + 5000 + number * 1000
         timers.chain_message(
             due_ms,

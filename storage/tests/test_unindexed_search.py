@@ -6,6 +6,7 @@ import pytest
 
 from codec.properties import encode_properties
 from storage import unindexed_search
+from storage.append import NewMessage
 from storage.crash_files import CrashFiles
 from storage.layout import START
 from storage.store import MessageStore
@@ -22,7 +23,7 @@ def open_store(**changes) -> MessageStore:
 def put(store, body=b"x", topic="t", **options) -> int:
     properties = {name.upper(): value for name, value in options.items() if isinstance(value, str)}
     numbers = {name: value for name, value in options.items() if not isinstance(value, str)}
-    return store.append(topic, 0, body, encode_properties(properties), **numbers)[1]
+    return store.append(NewMessage(topic, 0, body, encode_properties(properties), **numbers))[1]
 
 
 def search(store, key, limit=64, times=ALWAYS, key_type="", topic="t"):
@@ -98,8 +99,8 @@ def test_only_messages_that_the_index_would_hold_are_found():
 )
 def test_a_key_is_found_wherever_it_stands_in_the_properties(properties):
     store = open_store()
-    places = [store.append("t", 0, b"\x01k\x02", properties)[1] for _ in range(3)]
-    store.append("t", 0, b"\x01k\x02", b"A\x01k\x02")
+    places = [store.append(NewMessage("t", 0, b"\x01k\x02", properties))[1] for _ in range(3)]
+    store.append(NewMessage("t", 0, b"\x01k\x02", b"A\x01k\x02"))
     assert found(store, "k") == places[::-1]
 
 
@@ -120,7 +121,7 @@ def test_any_bytes_in_bodies_and_properties_are_searched_through():
     places = []
     for number in range(300):
         body = random_bytes.randbytes(random_bytes.randrange(1, 600)) + b"needle"
-        store.append("t", 0, body, b"KEYS\x01\xff\xfe\x02")
+        store.append(NewMessage("t", 0, body, b"KEYS\x01\xff\xfe\x02"))
         if number % 10 == 0:
             places.append(put(store, body, keys="needle"))
     assert found(store, "needle") == places[::-1]

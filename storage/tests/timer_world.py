@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from codec.message import Message, iter_messages
+from storage.append import NewMessage
 from storage.config import StoreConfig
 from storage.crash_files import CrashFiles
 from storage.store import MessageStore
@@ -43,7 +44,7 @@ class TimerWorld:
 
     def send(self, slot: int, padding: str = "") -> int:
         """Store a message for a slot in the timer topic; return its number."""
-        self.store.append(TOPIC, 0, f"{slot} {self.sent} {padding}".encode())
+        self.store.append(NewMessage(TOPIC, 0, f"{slot} {self.sent} {padding}".encode(), b""))
         self.sent += 1
         return self.sent - 1
 
@@ -100,7 +101,7 @@ class TimerWorld:
             timers.save_progress()
             return None
         record = records[0]
-        self.store.append(REAL, 0, b"%d" % self.number_of(record))
+        self.store.append(NewMessage(REAL, 0, b"%d" % self.number_of(record), b""))
         timers.delivered_up_to = (record.due_ms, record.position)
         timers.save_progress()
         return record.physical_offset

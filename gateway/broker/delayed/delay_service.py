@@ -20,8 +20,8 @@ from gateway.broker.delayed.timer_scheduler import TIMER_KEYS
 from gateway.broker.messages.damaged_records import DamagedRecords, RecordKind, RecordPlace
 from gateway.broker.messages.message_writer import (
     MessageAppender,
+    MessageDraft,
     MessageScheduler,
-    NewMessage,
     read_delay_level,
 )
 from gateway.broker.messages.waiting_message import check_real_topic
@@ -33,6 +33,7 @@ from gateway.runtime.config_file import ChangingTable, ConfigFile
 from gateway.runtime.saved_tables import dump_table, load_table, parse_entries, parse_version
 from remoting.bodies.queues import DataVersion
 from remoting.errors import RequestError
+from storage.append import NewMessage
 from storage.clock import Clock
 from storage.config import DEFAULT_DELAY_LEVELS
 from storage.delay_levels import parse_levels
@@ -95,7 +96,7 @@ class DelayService(ChangingTable):
 
     # -- storing delayed messages ------------------------------------------------------------------------------------
 
-    def schedule(self, message: NewMessage) -> NewMessage:
+    def schedule(self, message: MessageDraft) -> MessageDraft:
         """Return the message to store in its place: one for the schedule or timer topic, or the message itself if it
         has no delay.
 

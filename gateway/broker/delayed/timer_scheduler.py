@@ -9,7 +9,7 @@ from codec.constants import ResponseCode
 from codec.java_numbers import JavaNumberError, parse_java_integer
 from codec.recall_handle import RecallHandle
 from codec.topics import RETRY_PREFIX, TIMER_TOPIC
-from gateway.broker.messages.message_writer import NewMessage
+from gateway.broker.messages.message_writer import MessageDraft
 from gateway.broker.waiting.wake_signal import WakeSignal
 from gateway.config.process import BrokerConfig
 from remoting.errors import RequestError
@@ -42,7 +42,7 @@ class TimerScheduler:
         """Apply changed settings."""
         self._config = config
 
-    def schedule(self, message: NewMessage) -> NewMessage:
+    def schedule(self, message: MessageDraft) -> MessageDraft:
         """Return the timer message to store in its place, or the message itself if it has no delivery time, or a past
         one.
 
@@ -68,13 +68,13 @@ class TimerScheduler:
         return self._as_timer_message(message, slot_before(deliver_ms, self._config.store.timer_slot_ms))
 
     @staticmethod
-    def _has_timer_property(message: NewMessage) -> bool:
+    def _has_timer_property(message: MessageDraft) -> bool:
         properties = message.properties
         if message.topic == TIMER_TOPIC or keys.TIMER_OUT_MS in properties:
             return False
         return any(key in properties for key in TIMER_KEYS)
 
-    def _as_timer_message(self, message: NewMessage, slot_ms: int) -> NewMessage:
+    def _as_timer_message(self, message: MessageDraft, slot_ms: int) -> MessageDraft:
         self._refuse_crowded(slot_ms)
         properties = dict(message.properties)
         properties.pop(keys.REAL_TOPIC, None)

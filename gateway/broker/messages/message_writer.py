@@ -5,59 +5,19 @@ performs the same steps inline for plain messages. Callers check permissions.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Protocol
 
 from codec.constants import ResponseCode
-from codec.hosts import pack_host
 from codec.java_numbers import I32, JavaNumberError, parse_java_integer
-from codec.message import Message
-from codec.properties import DELAY_TIME_LEVEL, encode_properties
+from codec.properties import DELAY_TIME_LEVEL
 from gateway.broker.waiting.long_poll import LongPolls
 from remoting.errors import RequestError
-from storage.append import Appended
+from storage.append import Appended, NewMessage
 from storage.errors import MessageIllegal, StoreFull
 from storage.store import MessageStore
 
-NO_HOST = bytes(8)
-
-
-@dataclass(slots=True)
-class NewMessage:
-    """A message to be stored. Its tags code is computed from the TAGS property when ``tags_code`` is None."""
-
-    topic: str
-    queue_id: int
-    body: bytes | memoryview
-    properties: dict[str, str]
-    flag: int = 0
-    sys_flag: int = 0
-    born_timestamp: int = 0
-    born_host: bytes = NO_HOST
-    store_host: bytes = NO_HOST
-    reconsume_times: int = 0
-    tags_code: int | None = None
-    prepared_transaction_offset: int = 0
-
-    @classmethod
-    def from_stored(cls, message: Message, topic: str, queue_id: int) -> "NewMessage":
-        """Copy a stored message to another queue, with its flags, times and hosts."""
-        return cls(
-            topic,
-            queue_id,
-            message.body,
-            message.properties,
-            message.flag,
-            message.sys_flag,
-            message.born_timestamp,
-            pack_host(message.born_host),
-            pack_host(message.store_host),
-            message.reconsume_times,
-        )
-
-    def with_changes(self, **fields: object) -> "NewMessage":
-        """Return a copy with some fields replaced."""
-        return replace(self, **fields)  # type: ignore[arg-type]
+MessageDraft = NewMessage[dict[str, str]]
+"""A message whose properties can still change: it may be redirected to the topic in which it waits."""
 
 
 def count_attempt(reconsume_times: int) -> int:
@@ -86,7 +46,7 @@ def read_delay_level(properties: Mapping[str, str]) -> int:
 class MessageScheduler(Protocol):
     """Turns a message that requests a delay into the one that waits in the schedule or timer topic."""
 
-    def schedule(self, message: NewMessage) -> NewMessage:
+    def schedule(self, message: MessageDraft) -> MessageDraft:
         """Return the message that waits in place of this one; the message itself when it requests no delay."""
 
 
@@ -115,25 +75,12 @@ class MessageAppender:
         self._store = store
         self._long_polls = long_polls
 
-    def append(self, message: NewMessage) -> Appended:
+    def append(self, message: MessageDraft) -> Appended:
         """Store a message and mark the pulls that wait for it. Raise RequestError when the store refuses it."""
         if self._store.disk_full:
             raise store_refusal(StoreFull("nearly full"), self._store.config.max_message_bytes)
         try:
-            appended = self._store.append(
-                message.topic,
-                message.queue_id,
-                message.body,
-                encode_properties(message.properties),
-                flag=message.flag,
-                sys_flag=message.sys_flag,
-                born_timestamp=message.born_timestamp,
-                born_host=message.born_host,
-                store_host=message.store_host,
-                reconsume_times=message.reconsume_times,
-                tags_code=message.tags_code,
-                prepared_transaction_offset=message.prepared_transaction_offset,
-            )
+            appended = self._store.append(message)
         except (MessageIllegal, StoreFull) as error:
             raise store_refusal(error, self._store.config.max_message_bytes) from error
         self._long_polls.mark_grown(message.topic, message.queue_id)
@@ -147,13 +94,13 @@ class MessageWriter(MessageAppender):
         super().__init__(store, long_polls)
         self.scheduler = scheduler
 
-    def write(self, message: NewMessage) -> Appended:
+    def write(self, message: MessageDraft) -> Appended:
         """Store a message. Raise RequestError when the store refuses it or its delivery time is not allowed.
 
         Waiting pulls of its queue are answered at the next `LongPolls.answer_marked`.
         """
         return self.append(self.scheduler.schedule(message))
 
-    def apply_schedule(self, message: NewMessage) -> NewMessage:
+    def apply_schedule(self, message: MessageDraft) -> MessageDraft:
         """Return the message as `write` stores it. Raise RequestError when its delivery time is not allowed."""
         return self.scheduler.schedule(message)

@@ -25,6 +25,7 @@ from gateway.broker.statistics.stored_counts import MessageType
 from gateway.broker.statistics.traffic_stats import BrokerStats
 from gateway.broker.topics.name_validation import topic_name_error
 from gateway.broker.waiting.long_poll import LongPolls
+from storage.append import NewMessage
 from storage.errors import StoreFull
 from storage.store import MessageStore
 
@@ -169,17 +170,19 @@ class RealQueueWriter:
         if self._store.disk_full:
             raise StoreFull("nearly full")
         _, _, size, _ = self._store.append(
-            topic,
-            queue_id,
-            message.body,
-            properties,
-            flag=message.flag,
-            sys_flag=sys_flag,
-            born_timestamp=message.born_timestamp,
-            born_host=message.born_host,
-            store_host=message.store_host,
-            reconsume_times=message.reconsume_times,
-            prepared_transaction_offset=prepared_transaction_offset,
+            NewMessage(
+                topic,
+                queue_id,
+                message.body,
+                properties,
+                message.flag,
+                sys_flag,
+                message.born_timestamp,
+                message.born_host,
+                message.store_host,
+                message.reconsume_times,
+                prepared_transaction_offset=prepared_transaction_offset,
+            )
         )
         self._long_polls.mark_grown(topic, queue_id)
         self._put_stats[topic].count_request(self._kind, size)

@@ -16,10 +16,11 @@ from codec.hosts import pack_host
 from codec.message import Message
 from gateway.broker.messages.damaged_records import DamagedRecords, RecordKind, RecordPlace
 from gateway.broker.messages.message_services import MessageServices
-from gateway.broker.messages.message_writer import MessageWriter, NewMessage
+from gateway.broker.messages.message_writer import MessageDraft, MessageWriter
 from gateway.broker.pop.checkpoint import ACK_TAG, BATCH_ACK_TAG, CK_TAG, AckRecord, PopCheckpoint
 from gateway.broker.pop.receipts import revive_topic
 from gateway.config.process import BrokerConfig
+from storage.append import NewMessage
 
 MESSAGES_PER_READ: Final = 32
 MAX_RECORD_BYTES: Final = 64 * 1024
@@ -62,7 +63,7 @@ class ReviveLog:
 
     def _build_message(
         self, queue_id: int, content: PopCheckpoint | AckRecord, deliver_ms: int
-    ) -> NewMessage:
+    ) -> MessageDraft:
         key = content.key
         if isinstance(content, PopCheckpoint):
             tag, what = CK_TAG, str(key.start_offset)

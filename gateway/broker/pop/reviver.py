@@ -37,7 +37,7 @@ from codec.topics import RETRY_PREFIX
 from gateway.broker.consumers.broker_tables import BrokerTables
 from gateway.broker.messages.damaged_records import RecordKind, RecordPlace
 from gateway.broker.messages.message_services import MessageServices
-from gateway.broker.messages.message_writer import MessageAppender, MessageWriter, NewMessage, count_attempt
+from gateway.broker.messages.message_writer import MessageAppender, MessageWriter, count_attempt
 from gateway.broker.pop.checkpoint import AckRecord, PopCheckpoint, PopKey
 from gateway.broker.pop.deadlines import Deadline, Deadlines
 from gateway.broker.pop.receipts import REVIVE_GROUP, SEEN_GROUP, original_topic, pop_retry_topic
@@ -46,6 +46,7 @@ from gateway.broker.waiting.long_poll import LongPolls
 from gateway.config.process import BrokerConfig
 from remoting.bodies.topics import TopicConfig
 from remoting.errors import RequestError
+from storage.append import NewMessage
 from storage.errors import CorruptionError
 
 log = logging.getLogger(__name__)

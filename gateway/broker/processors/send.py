@@ -14,7 +14,7 @@ from codec.properties import MESSAGE_REPLY_TO_CLIENT, PUSH_REPLY_TIME, decode_pr
 from codec.topics import PERM_WRITE
 from gateway.broker.broker import Broker
 from gateway.broker.messages.stored_messages import find_message
-from gateway.broker.requests.send_handler import SendHeader
+from gateway.broker.requests.send_handler import SentMessage
 from gateway.namesrv.addresses import join_address
 from remoting.connection import Connection, Handler
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
@@ -75,15 +75,15 @@ async def send_reply(
     """
     common = broker.send_handler.common_answer_fields
     try:
-        header = broker.send_handler.read_header(call.connection, call.command)
+        message = broker.send_handler.read_message(call.connection, call.command)
     except RequestError as error:
         error.fields = common
         raise
-    properties = decode_properties(header.properties)
-    problem = await _push_reply(broker, request, call, header, properties)
-    reply = SendMessageReply(msg_id="0", queue_id=header.queue_id, queue_offset=0)
+    properties = decode_properties(message.properties)
+    problem = await _push_reply(broker, request, call, message, properties)
+    reply = SendMessageReply(msg_id="0", queue_id=message.queue_id, queue_offset=0)
     if broker.config.store_reply_message_enable:
-        _store_reply(broker, call, header, properties, reply)
+        _store_reply(broker, call, message, properties, reply)
     if problem:
         raise RequestError(ResponseCode.SYSTEM_ERROR, problem, {**reply.to_ext(), **common})
     return reply
@@ -93,7 +93,7 @@ async def _push_reply(
     broker: Broker,
     request: SendReplyMessage | SendReplyMessageV2,
     call: Call,
-    header: SendHeader,
+    message: SentMessage,
     properties: dict[str, str],
 ) -> str:
     """Push the reply to the client that asked; return the problem, "" if the client has it."""
@@ -104,7 +104,7 @@ async def _push_reply(
     if client is None:
         return f"push reply message fail, channel of <{client_id}> not found."
     properties[PUSH_REPLY_TIME] = str(broker.clock.now_ms())
-    push = _push_request(broker, request, call.connection, header, properties)
+    push = _push_request(broker, request, call.connection, message, properties)
     push.body = bytes(call.command.body)
     try:
         await client.connection.ask(push, CLIENT_TIMEOUT_S)
@@ -118,20 +118,20 @@ def _push_request(
     broker: Broker,
     request: SendReplyMessage | SendReplyMessageV2,
     connection: Connection,
-    header: SendHeader,
+    message: SentMessage,
     properties: dict[str, str],
 ) -> PushReplyMessageToClient:
     return PushReplyMessageToClient(
         producer_group=request.producer_group,
-        topic=header.topic,
+        topic=message.topic,
         default_topic=request.default_topic,
         default_topic_queue_nums=request.default_topic_queue_nums,
-        queue_id=header.queue_id,
-        sys_flag=header.sys_flag,
-        born_timestamp=header.born_timestamp,
-        flag=header.flag,
+        queue_id=message.queue_id,
+        sys_flag=message.sys_flag,
+        born_timestamp=message.born_timestamp,
+        flag=message.flag,
         properties=properties_text(properties),
-        reconsume_times=header.reconsume_times,
+        reconsume_times=message.reconsume_times,
         unit_mode=bool(request.unit_mode),
         born_host=join_address(*connection.remote),
         store_host=join_address(*broker.hosts.address_for(connection)),
@@ -140,12 +140,13 @@ def _push_request(
 
 
 def _store_reply(
-    broker: Broker, call: Call, header: SendHeader, properties: dict[str, str], reply: SendMessageReply
+    broker: Broker, call: Call, message: SentMessage, properties: dict[str, str], reply: SendMessageReply
 ) -> None:
     """Store the reply in its topic. A reply that cannot be stored has still been delivered."""
     try:
-        offset, physical_offset, _, _ = broker.writer.write(header.new_message(call.command.body, properties))
+        offset, physical_offset, _, _ = broker.writer.write(message.replace_properties(properties))
     except RequestError as problem:
-        log.warning("reply message not stored", extra={"topic": header.topic, "reason": problem.remark})
+        log.warning("reply message not stored", extra={"topic": message.topic, "reason": problem.remark})
         return
-    reply.msg_id, reply.queue_offset = header.view.message_id(physical_offset), offset
+    reply.msg_id = broker.hosts.view_of(call.connection).message_id(physical_offset)
+    reply.queue_offset = offset

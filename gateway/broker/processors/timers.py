@@ -10,13 +10,14 @@ from codec.recall_handle import RecallHandle
 from codec.topics import PERM_WRITE
 from gateway.broker.broker import Broker
 from gateway.broker.delayed.timer_delivery import TimerDelivery
-from gateway.broker.messages.message_writer import NewMessage
+from gateway.broker.messages.message_writer import MessageDraft
 from gateway.broker.statistics.stored_counts import MessageType
 from remoting.declare import Header
 from remoting.errors import RequestError
 from remoting.handler_table import Call, HandlerTable
 from remoting.requests.send import RecallMessage, RecallMessageReply
 from remoting.requests.timers import GetTimerCheckPoint, GetTimerMetrics
+from storage.append import NewMessage
 
 handlers: HandlerTable[Broker] = HandlerTable()
 
@@ -85,7 +86,7 @@ def _decode_handle(broker: Broker, request: RecallMessage) -> RecallHandle:
     return handle
 
 
-def _recall_request(broker: Broker, request: RecallMessage, handle: RecallHandle) -> NewMessage:
+def _recall_request(broker: Broker, request: RecallMessage, handle: RecallHandle) -> MessageDraft:
     """Return the recall to store, a timer message itself.
     Source: RecallMessageProcessor.buildMessage and TimerMessageStore.buildDeleteKey, 5.4.0.
     """

@@ -7,12 +7,12 @@ from codec.ids import decode_message_id
 from codec.message import Message
 from codec.topics import TRANS_CHECK_MAX_TOPIC, TRANS_HALF_TOPIC
 from gateway.broker.broker import Broker
-from gateway.broker.messages.message_writer import NewMessage
 from gateway.broker.messages.stored_messages import find_in_queue, find_message
 from remoting.connection import Handler
 from remoting.errors import RequestError
 from remoting.handler_table import HandlerTable
 from remoting.requests.transaction import ResumeCheckHalfMessage
+from storage.append import NewMessage
 
 handlers: HandlerTable[Broker] = HandlerTable()
 

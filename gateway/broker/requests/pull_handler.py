@@ -113,9 +113,7 @@ class PullHandler:
         return self._pull_or_wait(connection, command, may_wait=True)
 
     def _pull_or_wait(self, connection: Connection, command: Command, *, may_wait: bool) -> bytes | None:
-        pull = self._check_header(connection, command)
-        if isinstance(pull, bytes):
-            return pull
+        pull = self._check_request(connection, command)
         if self._config.reject_pull_consumer_enable:
             self._refuse_pull_consumer(connection, pull.group)
         moved = self._answer_reset(command, pull)
@@ -141,43 +139,37 @@ class PullHandler:
 
     # -- reading and checking ---------------------------------------------------------------------------------------
 
-    def _check_header(self, connection: Connection, command: Command) -> CheckedPull | bytes:
+    def _check_request(self, connection: Connection, command: Command) -> CheckedPull:
+        """Return the pull if it is allowed. Raises RequestError."""
         (
             group, topic, queue_id, offset, max_messages, sys_flag, commit_offset, suspend_timeout_ms, version,
             max_bytes, source,
         ) = _read_header(command.ext)  # fmt: skip
         if not self._config.broker_permission & PERM_READ:
             host = self._hosts.address_for(connection)[0]
-            return _encode_forbidden(
-                command, FORBIDDEN_BROKER, f"the broker[{host}] pulling message is forbidden"
-            )
+            raise _forbidden(FORBIDDEN_BROKER, f"the broker[{host}] pulling message is forbidden")
         if command.code == LITE_PULL_MESSAGE and not self._config.lite_pull_message_enable:
             host = self._hosts.address_for(connection)[0]
             remark = f"the broker[{host}] for lite pull consumer is forbidden"
-            return _encode_forbidden(command, FORBIDDEN_BROKER, remark)
+            raise _forbidden(FORBIDDEN_BROKER, remark)
         group_config = self._groups.find_or_create(group)
         if group_config is None:
             remark = f"subscription group [{group}] does not exist, {FAQ}"
             raise RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
         if not group_config.consume_enable:
-            return _encode_forbidden(command, FORBIDDEN_GROUP, f"subscription group no permission, {group}")
+            raise _forbidden(FORBIDDEN_GROUP, f"subscription group no permission, {group}")
         topic_config = self._topics.get(topic)
         if topic_config is None:
             remark = f"topic[{topic}] not exist, apply first please! {FAQ}"
             raise RequestError(ResponseCode.TOPIC_NOT_EXIST, remark)
         if not topic_config.perm & PERM_READ:
-            return _encode_forbidden(
-                command, FORBIDDEN_TOPIC, f"the topic[{topic}] pulling message is forbidden"
-            )
+            raise _forbidden(FORBIDDEN_TOPIC, f"the topic[{topic}] pulling message is forbidden")
         if not 0 <= queue_id < topic_config.read_queue_nums:
             _refuse_queue(connection, topic_config, queue_id)
         if sys_flag & SUBSCRIPTION:
-            matches = self._filter_in_request(command.ext)
+            message_filter = self._filter_in_request(command.ext)
         else:
-            found = self._filter_of_subscription(command, group_config, topic, version)
-            if isinstance(found, bytes):
-                return found
-            matches = found
+            message_filter = self._filter_of_subscription(group_config, topic, version)
         return CheckedPull(
             group,
             topic,
@@ -191,15 +183,15 @@ class PullHandler:
             source,
             topic_config,
             group_config,
-            matches,
+            message_filter,
         )
 
     def _refuse_pull_consumer(self, connection: Connection, group: str) -> None:
         """Refuse pull consumers: only members of groups that consume by push may pull."""
         members = self._clients.consumer_group(group)
-        pushed = members is not None and members.consume_type != "CONSUME_ACTIVELY"
-        known = members is not None and connection in members.clients
-        if not (pushed or known or may_always_pull(group)):
+        consumes_by_push = members is not None and members.consume_type != "CONSUME_ACTIVELY"
+        is_member = members is not None and connection in members.clients
+        if not (consumes_by_push or is_member or may_always_pull(group)):
             remark = f"the consumer's group info not exist, or the pull consumer is rejected by server.{FAQ}"
             raise RequestError(ResponseCode.SUBSCRIPTION_NOT_EXIST, remark)
 
@@ -218,9 +210,9 @@ class PullHandler:
             raise subscription_refusal(error) from error
 
     def _filter_of_subscription(
-        self, command: Command, group_config: SubscriptionGroupConfig, topic: str, version: int
-    ) -> MessageFilter | bytes:
-        """Return the filter of the subscription in the group's heartbeats, or the answer that forbids the pull."""
+        self, group_config: SubscriptionGroupConfig, topic: str, version: int
+    ) -> MessageFilter:
+        """Return the filter of the subscription in the group's heartbeats. Raises RequestError."""
         group = group_config.group_name
         consumers = self._clients.consumer_group(group)
         if consumers is None:
@@ -228,10 +220,10 @@ class PullHandler:
             raise RequestError(ResponseCode.SUBSCRIPTION_NOT_EXIST, remark)
         if not group_config.consume_broadcast_enable and consumers.is_broadcasting:
             remark = f"the consumer group[{group}] can not consume by broadcast way"
-            return _encode_forbidden(command, FORBIDDEN_BROADCAST, remark)
+            raise _forbidden(FORBIDDEN_BROADCAST, remark)
         if self._groups.is_forbidden(group, topic):
             remark = f"the consumer group[{group}] is forbidden for topic[{topic}]"
-            return _encode_forbidden(command, FORBIDDEN_SUBSCRIPTION, remark)
+            raise _forbidden(FORBIDDEN_SUBSCRIPTION, remark)
         subscription = consumers.subscriptions.get(topic)
         if subscription is None:
             remark = f"the consumer's subscription not exist{FAQ}"
@@ -276,37 +268,37 @@ class PullHandler:
         member = self._broadcasts.find_member(connection, pull.group, proxy_client_id)
         if member is None:
             return None
-        place = pull.group, pull.topic, pull.queue_id
-        start = self._broadcasts.corrected_offset(member, *place, pull.offset)
-        low, high = self._store.min_offset(*place[1:]), self._store.max_offset(*place[1:])
+        group, topic, queue_id = pull.group, pull.topic, pull.queue_id
+        start = self._broadcasts.corrected_offset(member, group, topic, queue_id, pull.offset)
+        low, high = self._store.min_offset(topic, queue_id), self._store.max_offset(topic, queue_id)
         position = start if start >= 0 else min(max(pull.offset, low), high)
-        self._broadcasts.record_pull(member, *place, position)
+        self._broadcasts.record_pull(member, group, topic, queue_id, position)
         if start < 0:
             return None
         ext = _answer_fields(pull, start, 0, 0)
         return encode_response(command.opaque, ResponseCode.PULL_OFFSET_MOVED, ext, b"", "OFFSET_RESET")
 
     def _read_messages(self, pull: CheckedPull, offset: int) -> ReadResult:
-        wanted = pull.message_filter
+        message_filter = pull.message_filter
         return self._store.read(
             pull.topic,
             pull.queue_id,
             offset,
             pull.max_messages,
             pull.max_bytes,
-            wanted.tags,
-            wanted.message,
-            wanted.sql_selector,
+            message_filter.tags,
+            message_filter.message,
+            message_filter.sql_selector,
         )
 
     def _may_hold(self, command: Command, pull: CheckedPull) -> bool:
         """Tell whether a pull may wait; if so, its filter is held in the cache."""
-        wanted = pull.message_filter
-        expression = None if wanted.key is None else wanted.key[1]
+        message_filter = pull.message_filter
+        expression = None if message_filter.key is None else message_filter.key[1]
         return (
             len(self._long_polls) < self._config.limits.max_long_polls
             and keep_header(command, "subscription", expression)
-            and self._filter_cache.hold(wanted)
+            and self._filter_cache.hold(message_filter)
         )
 
     def _wait_ms(self, pull: CheckedPull) -> int:
@@ -404,10 +396,9 @@ def _answer_fields(pull: CheckedPull, next_offset: int, min_offset: int, max_off
     }
 
 
-def _encode_forbidden(command: Command, kind: int, remark: str) -> bytes:
-    """Encode a refusal with the field of pull answers that says what is forbidden."""
-    ext = {"forbiddenType": str(kind)}
-    return encode_response(command.opaque, ResponseCode.NO_PERMISSION, ext, b"", remark)
+def _forbidden(forbidden_type: int, remark: str) -> RequestError:
+    """Return a refusal with the field of pull answers that says what is forbidden."""
+    return RequestError(ResponseCode.NO_PERMISSION, remark, {"forbiddenType": str(forbidden_type)})
 
 
 def _refuse_queue(connection: Connection, config: TopicConfig, queue_id: int) -> None:

@@ -19,12 +19,13 @@ from codec.topics import (
 )
 from gateway.broker.consumers.group_table import GroupTable
 from gateway.broker.consumers.queue_locks import QueueLocks
-from gateway.broker.messages.message_writer import NewMessage, count_attempt
+from gateway.broker.messages.message_writer import MessageDraft, count_attempt
 from gateway.broker.statistics.traffic_stats import BrokerStats
 from gateway.broker.topics.topic_table import TopicTable, unit_flags
 from remoting.bodies.groups import SubscriptionGroupConfig
 from remoting.errors import RequestError
 from remoting.requests.send import ConsumerSendMsgBack
+from storage.append import NewMessage
 
 log = logging.getLogger(__name__)
 
@@ -54,8 +55,8 @@ class RetryRules:
         return config
 
     def redirect_to_dead_letters(
-        self, message: NewMessage, client_version: int, max_times: int | None
-    ) -> NewMessage:
+        self, message: MessageDraft, client_version: int, max_times: int | None
+    ) -> MessageDraft:
         """Return the message unchanged, or after too many attempts as a dead letter.
 
         ``max_times`` is the client's own limit of attempts.
@@ -82,7 +83,7 @@ class RetryRules:
 
     def make_retry_message(
         self, request: ConsumerSendMsgBack, client_version: int, message: Message
-    ) -> NewMessage | None:
+    ) -> MessageDraft | None:
         """Return the message that a consumer sends back, ready to be stored; None when its group has no retry queues.
 
         Raises RequestError. Source: AbstractSendMessageProcessor.consumerSendMsgBack, 5.4.0.
@@ -123,7 +124,7 @@ class RetryRules:
         return topic
 
     @staticmethod
-    def _copy_for_retry(message: Message, topic: str, queue_id: int, level: int) -> NewMessage:
+    def _copy_for_retry(message: Message, topic: str, queue_id: int, level: int) -> MessageDraft:
         properties = dict(message.properties)
         properties.setdefault(keys.RETRY_TOPIC, message.topic)
         properties[keys.WAIT_STORE_MSG_OK] = "false"

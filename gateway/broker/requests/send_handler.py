@@ -7,7 +7,7 @@ Source: SendMessageProcessor and AbstractSendMessageProcessor, 5.4.0.
 
 import random
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from codec.command import Command, ResponseTemplate, encode_response, json_text
 from codec.constants import FAQ, ResponseCode
@@ -22,7 +22,12 @@ from codec.topics import (
 from gateway.broker.delayed.timer_scheduler import encode_recall_handle
 from gateway.broker.messages.advertised_hosts import HOST_VIEW, HostView
 from gateway.broker.messages.message_services import MessageServices
-from gateway.broker.messages.message_writer import MessageWriter, NewMessage, read_delay_level, store_refusal
+from gateway.broker.messages.message_writer import (
+    MessageDraft,
+    MessageWriter,
+    read_delay_level,
+    store_refusal,
+)
 from gateway.broker.messages.unique_keys import UniqueKeyGenerator
 from gateway.broker.requests.retry_rules import RetryRules
 from gateway.broker.statistics.stored_counts import MessageType, message_type_of
@@ -35,11 +40,11 @@ from remoting.connection import Connection
 from remoting.errors import RequestError
 from remoting.header_reader import compile_header_reader
 from remoting.requests.send import SendMessage, SendMessageV2
+from storage.append import NewMessage
 from storage.errors import MessageIllegal, StoreFull
 
 _FIELDS_READ: Final = (
-    "topic", "queue_id", "sys_flag", "born_timestamp", "flag", "properties", "reconsume_times",
-    "max_reconsume_times", "batch",
+    "topic", "queue_id", "sys_flag", "born_timestamp", "flag", "properties", "reconsume_times", "batch",
 )  # fmt: skip
 _read_v1 = compile_header_reader(SendMessage, *_FIELDS_READ)
 _read_v2 = compile_header_reader(SendMessageV2, *_FIELDS_READ)
@@ -57,6 +62,8 @@ ANSWER_FIELDS: Final[dict[str, type[int] | type[str]]] = {
 WAIT: Final = "WAIT\x01"
 MAX_BATCH_TOPIC_LENGTH: Final = 127
 INNER_NUMBER: Final = "INNER_NUM"
+SentMessage = NewMessage[str]
+"""The message of a send, with its properties as the producer sent them."""
 
 
 def _needs_special_path(properties: str) -> bool:
@@ -99,43 +106,13 @@ def format_topic(config: TopicConfig) -> str:
     )
 
 
-class SendHeader(NamedTuple):
-    """The header of a send after it was checked, with the fields' wire types."""
-
-    topic: str
-    queue_id: int
-    sys_flag: int
-    born_timestamp: int
-    flag: int
-    properties: str
-    reconsume_times: int
-    view: HostView
-    max_reconsume_times: int | None
-    batch: bool | None
-
-    def new_message(self, body: bytes | memoryview, properties: dict[str, str]) -> NewMessage:
-        """Return the message to be stored by the special path."""
-        return NewMessage(
-            self.topic,
-            self.queue_id,
-            body,
-            properties,
-            self.flag,
-            self.sys_flag,
-            self.born_timestamp,
-            self.view.born_host,
-            self.view.store_host,
-            self.reconsume_times,
-        )
-
-
-def _refuse_inner_batch(header: SendHeader) -> None:
+def _refuse_inner_batch(message: SentMessage) -> None:
     """Refuse a batch that is stored as one message, because topics with batch queues are not supported.
     Source: HookUtils.checkInnerBatch, 5.4.0.
     """
-    properties = header.properties
+    properties = message.properties
     counts = INNER_NUMBER in properties and INNER_NUMBER in decode_properties(properties)
-    if counts or header.sys_flag & INNER_BATCH:
+    if counts or message.sys_flag & INNER_BATCH:
         raise MessageIllegal("no topic of batch queues")
 
 
@@ -143,6 +120,11 @@ def _read_fields(command: Command) -> tuple[Any, ...]:
     """Return the values of a send's header. Raises RequestError for one that cannot be read."""
     read = _read_v1 if command.code in (SEND_V1, SEND_REPLY_V1) else _read_v2
     return read(command.ext)
+
+
+def _parse_request(command: Command) -> SendMessage | SendMessageV2:
+    """Return the whole header of a send, for the rare sends that need more of it. Raises RequestError."""
+    return (SendMessage if command.code in (SEND_V1, SEND_REPLY_V1) else SendMessageV2).from_ext(command.ext)
 
 
 class SendHandler:
@@ -189,14 +171,15 @@ class SendHandler:
         """
         fields = _read_fields(command)
         try:
-            header = self._check_header(connection, command, fields)
+            view = connection.state.get(HOST_VIEW) or self._hosts.view_of(connection)
+            message = self._check_request(connection, command, view, fields)
             if self._store.disk_full:
                 raise StoreFull("nearly full")
             if self._group_commit.synchronous:
                 connection.check_outstanding_limit()
-            if command.code == SEND_BATCH or header.batch:
-                return self._send_batch(connection, command, header)
-            return self._send_one(connection, command, header)
+            if command.code == SEND_BATCH or fields[-1]:
+                return self._send_batch(connection, command, view, message)
+            return self._send_one(connection, command, view, message)
         except RequestError as error:
             error.fields = self._common_answer_fields
             raise
@@ -212,17 +195,23 @@ class SendHandler:
 
     # -- reading and checking -------------------------------------------------------------------------------------
 
-    def read_header(self, connection: Connection, command: Command) -> SendHeader:
-        """Return the checked header of a send, whose topic is created if that is allowed. Raises RequestError."""
-        return self._check_header(connection, command, _read_fields(command))
+    def read_message(self, connection: Connection, command: Command) -> SentMessage:
+        """Return the message of a send whose header is allowed; its topic is created if need be.
+
+        Raises RequestError.
+        """
+        view = self._hosts.view_of(connection)
+        return self._check_request(connection, command, view, _read_fields(command))
 
     @property
     def common_answer_fields(self) -> dict[str, str]:
         """The header fields of every answer to a producer, refusals included."""
         return self._common_answer_fields
 
-    def _check_header(self, connection: Connection, command: Command, fields: tuple[Any, ...]) -> SendHeader:
-        topic, queue_id, sys_flag, born, flag, properties, times, max_times, batch = fields
+    def _check_request(
+        self, connection: Connection, command: Command, view: HostView, fields: tuple[Any, ...]
+    ) -> SentMessage:
+        topic, queue_id, sys_flag, born_timestamp, flag, properties, reconsume_times, _ = fields
         if self._config.start_accept_send_timestamp_ms:
             self._refuse_before_start()
         config = self._topics.get(topic)
@@ -237,9 +226,17 @@ class SendHandler:
             queue_id = random.randrange(config.write_queue_nums)
         if config.topic_filter_type == "MULTI_TAG":
             sys_flag |= MULTI_TAGS
-        view = connection.state.get(HOST_VIEW) or self._hosts.view_of(connection)
-        return SendHeader(
-            topic, queue_id, sys_flag, born, flag, properties or "", times or 0, view, max_times, batch
+        return NewMessage(
+            topic,
+            queue_id,
+            command.body,
+            properties or "",
+            flag,
+            sys_flag,
+            born_timestamp,
+            view.born_host,
+            view.store_host,
+            reconsume_times or 0,
         )
 
     def _refuse_before_start(self) -> None:
@@ -260,8 +257,7 @@ class SendHandler:
         check_topic_name(topic)
         if self._topics.is_closed_to_producers(topic):
             raise closed_topic_refusal(topic)
-        is_v1 = command.code in (SEND_V1, SEND_REPLY_V1)
-        request = (SendMessage if is_v1 else SendMessageV2).from_ext(command.ext)
+        request = _parse_request(command)
         flags = _unit_flags_of(topic, request.unit_mode)
         config = self._topics.get(topic) or self._topics.create_for_send(
             topic, request.default_topic, request.default_topic_queue_nums, flags
@@ -284,8 +280,10 @@ class SendHandler:
 
     # -- storing --------------------------------------------------------------------------------------------------
 
-    def _send_one(self, connection: Connection, command: Command, header: SendHeader) -> bytes | None:
-        topic, queue_id, sys_flag, born, flag, properties, reconsume_times, view, _, _ = header
+    def _send_one(
+        self, connection: Connection, command: Command, view: HostView, message: SentMessage
+    ) -> bytes | None:
+        topic, queue_id, properties = message.topic, message.queue_id, message.properties
         if properties[-1:] != "\x02":
             properties += "\x02"
         start = properties.find(UNIQUE_KEY)
@@ -296,22 +294,12 @@ class SendHandler:
             or topic[0] == "%"
             or not unique_key
             or not command.body
-            or sys_flag & INNER_BATCH
+            or message.sys_flag & INNER_BATCH
             or _needs_special_path(properties)
         ):
-            return self._send_special(connection, command, header)
-        offset, physical_offset, size, _ = self._store.append(
-            topic,
-            queue_id,
-            command.body,
-            (properties + self._suffix).encode(),
-            flag=flag,
-            sys_flag=sys_flag,
-            born_timestamp=born,
-            born_host=view.born_host,
-            store_host=view.store_host,
-            reconsume_times=reconsume_times,
-        )
+            return self._send_special(connection, command, view, message)
+        message.properties = properties + self._suffix
+        offset, physical_offset, size, _ = self._store.append(message)
         self._long_polls.mark_grown(topic, queue_id)
         if SHARDING_KEY in properties:
             self._put_stats[topic].count_fifo(size)
@@ -320,64 +308,60 @@ class SendHandler:
         answer = self._encode_answer(command, view.message_id(physical_offset), queue_id, offset, unique_key)
         return self._answer_when_durable(connection, command, answer, properties)
 
-    def _send_special(self, connection: Connection, command: Command, header: SendHeader) -> bytes | None:
+    def _send_special(
+        self, connection: Connection, command: Command, view: HostView, message: SentMessage
+    ) -> bytes | None:
         """Store a message that needs its properties parsed: retry topics, delays, timers, no unique key."""
         if not command.body:  # A frame cannot tell an absent body from an empty one.
             raise MessageIllegal("no body")
-        _refuse_inner_batch(header)
-        if is_plain_half(header.properties) and header.topic[0] != "%":
-            return self._send_half(connection, command, header)
-        properties = decode_properties(header.properties)
+        _refuse_inner_batch(message)
+        queue_id, sent_properties = message.queue_id, message.properties
+        if is_plain_half(sent_properties) and message.topic[0] != "%":
+            return self._send_half(connection, command, view, message)
+        properties = decode_properties(sent_properties)
         kind = message_type_of(properties)
         properties.pop("POP_CK", None)
         properties.update(self._own_properties)
         unique_key = properties.setdefault("UNIQ_KEY", "") or self._unique_keys.next_key()
         properties["UNIQ_KEY"] = unique_key
-        is_half = self._check_is_half(connection, properties, header)
-        message = header.new_message(command.body, properties)
-        if header.topic.startswith(RETRY_PREFIX):
-            message = self._retry_rules.redirect_to_dead_letters(
-                message, command.version, header.max_reconsume_times
-            )
-        message = as_half(message) if is_half else self._writer.apply_schedule(message)
-        offset, physical_offset, size, _ = self._writer.append(message)
+        draft = message.replace_properties(properties)
+        is_half = self._check_is_half(connection, draft)
+        if draft.topic.startswith(RETRY_PREFIX):
+            max_times = _parse_request(command).max_reconsume_times
+            draft = self._retry_rules.redirect_to_dead_letters(draft, command.version, max_times)
+        draft = as_half(draft) if is_half else self._writer.apply_schedule(draft)
+        offset, physical_offset, size, _ = self._writer.append(draft)
         # A message that waits counts for the topic in which it waits, and for its real topic once it is delivered.
-        self._put_stats[message.topic].count_request(kind, size)
-        message_id = header.view.message_id(physical_offset)
-        recall = encode_recall_handle(message.properties, self._config.broker_name)
-        answer = self._encode_answer(command, message_id, header.queue_id, offset, unique_key, recall)
-        return self._answer_when_durable(connection, command, answer, header.properties)
+        self._put_stats[draft.topic].count_request(kind, size)
+        recall = encode_recall_handle(draft.properties, self._config.broker_name)
+        message_id = view.message_id(physical_offset)
+        answer = self._encode_answer(command, message_id, queue_id, offset, unique_key, recall)
+        return self._answer_when_durable(connection, command, answer, sent_properties)
 
-    def _send_half(self, connection: Connection, command: Command, header: SendHeader) -> bytes | None:
+    def _send_half(
+        self, connection: Connection, command: Command, view: HostView, message: SentMessage
+    ) -> bytes | None:
         """Store a plain half message in the form that `as_half` gives it, without parsing its properties."""
-        topic, queue_id, sys_flag, born, flag, properties, reconsume_times, view, _, _ = header
+        topic, queue_id, properties = message.topic, message.queue_id, message.properties
         self._refuse_half(connection)
         if properties[-1:] != "\x02":
             properties += "\x02"
         start = properties.find(UNIQUE_KEY) + 9
         unique_key = properties[start : properties.find("\x02", start)]
-        offset, physical_offset, size, _ = self._store.append(
-            TRANS_HALF_TOPIC,
-            0,
-            command.body,
-            (properties + self._suffix + half_suffix(unique_key, topic, queue_id)).encode(),
-            flag=flag,
-            sys_flag=sys_flag & ~TRANSACTION_MASK,
-            born_timestamp=born,
-            born_host=view.born_host,
-            store_host=view.store_host,
-            reconsume_times=reconsume_times,
-        )
+        message.topic, message.queue_id = TRANS_HALF_TOPIC, 0
+        message.properties = properties + self._suffix + half_suffix(unique_key, topic, queue_id)
+        message.sys_flag &= ~TRANSACTION_MASK
+        offset, physical_offset, size, _ = self._store.append(message)
         self._long_polls.mark_grown(TRANS_HALF_TOPIC, 0)
         self._put_stats[TRANS_HALF_TOPIC].count_request(MessageType.TRANSACTION, size)
         answer = self._encode_answer(command, view.message_id(physical_offset), queue_id, offset, unique_key)
         return self._answer_when_durable(connection, command, answer, properties)
 
-    def _check_is_half(self, connection: Connection, properties: dict[str, str], header: SendHeader) -> bool:
+    def _check_is_half(self, connection: Connection, message: MessageDraft) -> bool:
         """Tell whether a message is a half message. Delayed redeliveries of clients before 4.6.1 only look like one."""
-        if properties.get("TRAN_MSG", "").lower() != "true":
+        if message.properties.get("TRAN_MSG", "").lower() != "true":
             return False
-        if read_delay_level(properties) > 0 and header.reconsume_times > 0:
+        if read_delay_level(message.properties) > 0 and message.reconsume_times > 0:
             return False
         self._refuse_half(connection)
         return True
@@ -388,18 +372,20 @@ class SendHandler:
             remark = f"the broker[{host}] sending transaction message is forbidden"
             raise RequestError(ResponseCode.NO_PERMISSION, remark)
 
-    def _send_batch(self, connection: Connection, command: Command, header: SendHeader) -> bytes | None:
-        topic, queue_id, sys_flag, born, _, properties, reconsume_times, view, _, _ = header
-        own_properties = self._check_batch(header)
+    def _send_batch(
+        self, connection: Connection, command: Command, view: HostView, message: SentMessage
+    ) -> bytes | None:
+        topic, queue_id = message.topic, message.queue_id
+        own_properties = self._check_batch(message)
         offset, physical_offsets, _ = self._store.append_batch(
             topic,
             queue_id,
             bytes(command.body),
-            sys_flag=sys_flag,
-            born_timestamp=born,
-            born_host=view.born_host,
-            store_host=view.store_host,
-            reconsume_times=reconsume_times,
+            sys_flag=message.sys_flag,
+            born_timestamp=message.born_timestamp,
+            born_host=message.born_host,
+            store_host=message.store_host,
+            reconsume_times=message.reconsume_times,
             properties_suffix=self.own_properties_bytes,
         )
         self._long_polls.mark_grown(topic, queue_id)
@@ -408,21 +394,21 @@ class SendHandler:
         message_ids = view.message_ids(physical_offsets)
         unique_key = own_properties.get("UNIQ_KEY")
         answer = self._encode_answer(command, message_ids, queue_id, offset, unique_key)
-        return self._answer_when_durable(connection, command, answer, properties)
+        return self._answer_when_durable(connection, command, answer, message.properties)
 
     @staticmethod
-    def _check_batch(header: SendHeader) -> dict[str, str]:
+    def _check_batch(message: SentMessage) -> dict[str, str]:
         """Refuse messages that cannot be sent in a batch. Return the properties of the batch itself."""
-        topic = header.topic
+        topic = message.topic
         if len(topic) > MAX_BATCH_TOPIC_LENGTH:
             remark = f"message topic length too long {len(topic)}"
             raise RequestError(ResponseCode.MESSAGE_ILLEGAL, remark)
         if topic.startswith(RETRY_PREFIX):
             remark = f"batch request does not support retry group {topic}"
             raise RequestError(ResponseCode.MESSAGE_ILLEGAL, remark)
-        _refuse_inner_batch(header)
-        properties = decode_properties(header.properties) if header.properties else {}
-        if read_delay_level(properties) > 0 or header.sys_flag & TRANSACTION_MASK:
+        _refuse_inner_batch(message)
+        properties = decode_properties(message.properties) if message.properties else {}
+        if read_delay_level(properties) > 0 or message.sys_flag & TRANSACTION_MASK:
             raise MessageIllegal("a batch can be neither delayed nor transactional")
         return properties
 

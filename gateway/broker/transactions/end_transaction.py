@@ -16,7 +16,7 @@ from codec.sysflag import TRANSACTION_COMMIT, TRANSACTION_NONE, TRANSACTION_ROLL
 from codec.topics import ROCKSDB_TRANS_HALF_TOPIC, TRANS_CHECK_MAX_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_TOPIC
 from gateway.broker.messages.advertised_hosts import AdvertisedHosts
 from gateway.broker.messages.message_services import MessageServices
-from gateway.broker.messages.message_writer import MessageAppender, MessageWriter, NewMessage
+from gateway.broker.messages.message_writer import MessageAppender, MessageDraft, MessageWriter
 from gateway.broker.messages.stored_messages import find_in_queue
 from gateway.broker.messages.waiting_message import RealQueueWriter, WaitingMessage, parse_real_queue
 from gateway.broker.statistics.stored_counts import MessageType
@@ -27,6 +27,7 @@ from remoting.connection import Connection
 from remoting.errors import RequestError
 from remoting.header_reader import compile_header_reader
 from remoting.requests.transaction import EndTransaction
+from storage.append import NewMessage
 from storage.clock import Clock
 from storage.errors import MessageIllegal, StoreFull
 
@@ -80,7 +81,7 @@ def half_suffix(unique_key: str, topic: str, queue_id: int) -> str:
     return f"__transactionId__\x01{unique_key}\x02REAL_TOPIC\x01{topic}\x02REAL_QID\x01{queue_id}\x02"
 
 
-def as_half(message: NewMessage) -> NewMessage:
+def as_half(message: MessageDraft) -> MessageDraft:
     """Return the message as it waits for its producer's decision.
 
     Source: TransactionalMessageBridge.parseHalfMessageInner, 5.4.0. Deviation: a delay is waited out after
@@ -309,7 +310,7 @@ class EndTransactionHandler:
 
 def _as_committed(
     half: WaitingMessage, topic: str, queue_id: int, properties: bytes, physical_offset: int
-) -> NewMessage:
+) -> MessageDraft:
     """Return the real message of a half message that also requests a delay."""
     return NewMessage(
         topic,

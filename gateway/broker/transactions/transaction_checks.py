@@ -43,14 +43,14 @@ from codec.topics import TRANS_CHECK_MAX_TOPIC, TRANS_GROUP, TRANS_HALF_TOPIC, T
 from gateway.broker.consumers.broker_tables import BrokerTables
 from gateway.broker.messages.damaged_records import DamagedRecords, RecordKind, RecordPlace
 from gateway.broker.messages.message_services import MessageServices
-from gateway.broker.messages.message_writer import MessageAppender, NewMessage
+from gateway.broker.messages.message_writer import MessageAppender
 from gateway.broker.messages.stored_messages import find_message
 from gateway.broker.transactions.end_transaction import REMOVE_TAG, OpMessageWriter
 from gateway.config.process import BrokerConfig
 from remoting.bodies.topics import TopicConfig
 from remoting.errors import RequestError
 from remoting.requests.transaction import CheckTransactionState
-from storage.append import Appended
+from storage.append import Appended, NewMessage
 from storage.queue_read import ReadStatus
 from storage.store import MessageStore
 

@@ -10,6 +10,7 @@ from gateway.shadow.replication.feed_set import FeedSet
 from gateway.shadow.replication.settings import ReplicationSettings
 from gateway.shadow.tests.two_clusters import ClusterView
 from remoting.bodies.topics import TopicConfig
+from storage.append import NewMessage
 from storage.files import MemoryFiles
 
 PRESERVED_FIELDS = (
@@ -62,7 +63,7 @@ class ReplicatedClusters:
         """Store messages at the primary without an exchange."""
         broker = self.broker_of(self.primary)
         for body in bodies:
-            broker.store.append(topic, queue_id, body, properties)
+            broker.store.append(NewMessage(topic, queue_id, body, properties))
         broker.long_polls.mark_grown(topic, queue_id)
         broker.long_polls.answer_marked()
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from storage.append import NewMessage
 from storage.config import StoreConfig
 from storage.files import DiskFiles
 from storage.store import MessageStore
@@ -40,7 +41,7 @@ def fill(store: MessageStore, count: int = COUNT, start: int = 0) -> None:
     for number in range(start, start + count):
         topic, queue_id = (("t", 0), ("t", 1), ("other", 0))[number % 3]
         properties = b"KEYS\x01k%d\x02TAGS\x01tag%d\x02UNIQ_KEY\x01%032X\x02" % (number, number % 4, number)
-        store.append(topic, queue_id, b"body %d" % number, properties)
+        store.append(NewMessage(topic, queue_id, b"body %d" % number, properties))
 
 
 def make_store(root: Path, count: int = COUNT) -> Path:

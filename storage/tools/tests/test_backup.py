@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from codec.message import Message
+from storage.append import NewMessage
 from storage.config import StoreConfig
 from storage.errors import CorruptionError, StoreError, StoreFull
 from storage.store import MessageStore
@@ -274,7 +275,7 @@ def test_missing_queue_entries_are_added_when_the_copy_is_opened(root: Path, tar
 def test_a_killed_store(root: Path, target: Path) -> None:
     store = open_store(root)
     fill(store, 30, COUNT)
-    physical_offset = store.append("t", 0, b"torn")[1]
+    physical_offset = store.append(NewMessage("t", 0, b"torn", b""))[1]
     kill_store(store)
     flip_bit(max((root / "commitlog").iterdir()), physical_offset % LOG_FILE_BYTES + 4)
     result = make_backup(root, target)
@@ -292,7 +293,7 @@ def test_an_empty_store(tmp_path: Path, target: Path) -> None:
 
 def test_a_damaged_end_is_refused(root: Path, target: Path) -> None:
     store = open_store(root)
-    physical_offset = store.append("t", 0, b"last")[1]
+    physical_offset = store.append(NewMessage("t", 0, b"last", b""))[1]
     store.close()
     flip_bit(max((root / "commitlog").iterdir()), physical_offset % LOG_FILE_BYTES + 4)
     with pytest.raises(CorruptionError, match="store repair"):

@@ -7,6 +7,7 @@ import pytest
 
 from codec.message import Message
 from codec.sysflag import COMPRESSED, COMPRESSION_ZLIB, TRANSACTION_PREPARED
+from storage.append import NewMessage
 from storage.tools.dump import DumpFilter, dump_messages, message_value
 from storage.tools.findings import StoreFinding
 from storage.tools.store_reader import StoreReader
@@ -56,7 +57,7 @@ def test_filters(root: Path) -> None:
 
 def test_half_messages_are_in_the_log_only(root: Path) -> None:
     store = open_store(root)
-    store.append("t", 0, b"half 1000", sys_flag=TRANSACTION_PREPARED)
+    store.append(NewMessage("t", 0, b"half 1000", b"", sys_flag=TRANSACTION_PREPARED))
     store.close()
     assert numbers(root)[-1] == 1000
     assert 1000 not in numbers(root, topic="t")

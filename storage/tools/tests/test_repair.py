@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from codec.message import iter_messages
+from storage.append import NewMessage
 from storage.errors import StoreError
 from storage.store import MessageStore
 from storage.tools.repair import RepairPlan, StoreIsOpen, carry_out, plan_repair
@@ -206,7 +207,7 @@ def test_everything_at_once(root: Path) -> None:
 def test_a_torn_end_is_kept_before_it_is_cut_off(tmp_path: Path) -> None:
     root = make_store(tmp_path / "s")
     store = open_store(root)
-    end = store.append("t", 0, b"torn " * 20)[1]
+    end = store.append(NewMessage("t", 0, b"torn " * 20, b""))[1]
     kill_store(store)
     last = max((root / "commitlog").iterdir())
     flip_bit(last, end % LOG_FILE_BYTES + 100)

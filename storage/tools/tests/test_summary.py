@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from storage.append import NewMessage
 from storage.tests.support import FakeClock
 from storage.tools.store_reader import StoreReader
 from storage.tools.summary import StoreSummary, summarize_store
@@ -72,7 +73,7 @@ def test_a_closed_store(tmp_path: Path) -> None:
 def test_messages_without_queue_and_expired_ones(tmp_path: Path) -> None:
     root = make_store(tmp_path / "s")
     store = open_store(root, FakeClock(START_MS + 100_000))
-    store.append("half", 0, b"x" * 500, sys_flag=4)
+    store.append(NewMessage("half", 0, b"x" * 500, b"", sys_flag=4))
     store.commit_log.delete_first()
     for _ in store.hide_expired_entries():
         pass

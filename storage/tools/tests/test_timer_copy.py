@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from storage.append import NewMessage
 from storage.errors import StoreError
 from storage.files import DiskFiles
 from storage.store import MessageStore
@@ -30,7 +31,7 @@ def open_timers(root: Path) -> tuple[MessageStore, TimerStore]:
 def chain(store: MessageStore, timers: TimerStore, numbers: range, generator: random.Random) -> None:
     """Append messages to the timer's topic and chain each into one of the slots."""
     for number in numbers:
-        _, physical_offset, size, _ = store.append(TOPIC, 0, b"message %d" % number)
+        _, physical_offset, size, _ = store.append(NewMessage(TOPIC, 0, b"message %d" % number, b""))
         magic = MAGIC_DEFAULT | (MAGIC_DELETE if number % 10 == 9 else 0)
         timers.chain_message(
             generator.choice(SLOTS), magic=magic, write_ms=START_MS, physical_offset=physical_offset, size=size,

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from codec.sysflag import TRANSACTION_PREPARED
+from storage.append import NewMessage
 from storage.config import StoreConfig
 from storage.tests.support import FakeClock
 from storage.tools.findings import Part
@@ -178,7 +179,7 @@ def test_a_lost_page_of_a_queue(tmp_path: Path) -> None:
     root = tmp_path / "s"
     store = open_store(root, consume_queue_file_entries=1000)
     for number in range(900):
-        store.append("t", 0, b"%d" % number)
+        store.append(NewMessage("t", 0, b"%d" % number, b""))
     store.close()
     path = root / "consumequeue" / "t" / "0" / f"{0:020d}"
     data = bytearray(path.read_bytes())
@@ -204,7 +205,7 @@ def test_a_missing_queue_folder_of_a_known_topic(root: Path) -> None:
 def test_deleted_and_new_topics_are_no_damage(root: Path) -> None:
     store = open_store(root)
     store.delete_topic("t")
-    store.append("t", 0, b"new life")
+    store.append(NewMessage("t", 0, b"new life", b""))
     store.delete_topic("other")
     store.close()
     verification, findings = verify(root)
@@ -214,7 +215,7 @@ def test_deleted_and_new_topics_are_no_damage(root: Path) -> None:
 
 def test_half_messages_and_expired_messages_are_no_damage(root: Path) -> None:
     store = open_store(root)
-    store.append("t", 0, b"half", sys_flag=TRANSACTION_PREPARED)
+    store.append(NewMessage("t", 0, b"half", b"", sys_flag=TRANSACTION_PREPARED))
     store.commit_log.delete_first()
     store.close()
     assert damage_of(root) == []
@@ -254,9 +255,9 @@ def test_a_short_checkpoint(root: Path) -> None:
 def test_a_killed_store_may_end_in_a_torn_message(tmp_path: Path) -> None:
     root = tmp_path / "s"
     store = open_store(root)
-    store.append("t", 0, b"whole")
+    store.append(NewMessage("t", 0, b"whole", b""))
     end = store.max_physical_offset
-    physical_offset = store.append("t", 0, b"torn" * 100)[1]
+    physical_offset = store.append(NewMessage("t", 0, b"torn" * 100, b""))[1]
     kill_store(store)
     flip_bit(log_file(root), physical_offset + 100)
     verification, findings = verify(root)
@@ -269,8 +270,8 @@ def test_a_killed_store_may_end_in_a_torn_message(tmp_path: Path) -> None:
 def test_damage_before_whole_messages_of_a_killed_store_is_damage(tmp_path: Path) -> None:
     root = tmp_path / "s"
     store = open_store(root)
-    physical_offset = store.append("t", 0, b"torn" * 100)[1]
-    store.append("t", 0, b"whole")
+    physical_offset = store.append(NewMessage("t", 0, b"torn" * 100, b""))[1]
+    store.append(NewMessage("t", 0, b"whole", b""))
     kill_store(store)
     flip_bit(log_file(root), physical_offset + 100)
     (finding,) = damage_of(root)

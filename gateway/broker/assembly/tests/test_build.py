@@ -5,6 +5,7 @@ import pytest
 from gateway.broker.assembly.build import build_broker
 from gateway.tests.cluster import SMALL, SimClock, inline
 from gateway.tests.configs import broker_config
+from storage.append import NewMessage
 from storage.crash_files import CrashFiles
 from storage.files import DiskFiles, MemoryFiles
 
@@ -47,7 +48,7 @@ def test_the_tables_are_where_the_official_broker_keeps_them():
 
 def test_on_disk_messages_are_found_again(tmp_path):
     broker = build(DiskFiles(), store_path_root_dir=str(tmp_path))
-    broker.store.append("t", 0, b"x")
+    broker.store.append(NewMessage("t", 0, b"x", b""))
     broker.store.close()
     assert (tmp_path / "commitlog").is_dir()
     assert build(DiskFiles(), store_path_root_dir=str(tmp_path)).store.max_offset("t", 0) == 1
@@ -55,7 +56,7 @@ def test_on_disk_messages_are_found_again(tmp_path):
 
 def test_in_memory_nothing_touches_the_disk(tmp_path):
     broker = build(memory=True, store_path_root_dir=str(tmp_path / "never"))
-    broker.store.append("t", 0, b"x")
+    broker.store.append(NewMessage("t", 0, b"x", b""))
     broker.store.close()
     assert not (tmp_path / "never").exists()
 
@@ -76,7 +77,7 @@ def test_after_lost_writes_no_group_skips_the_messages_that_come_next(same_boot)
     files = CrashFiles()
     broker = build(files)
     for body in (b"flushed", b"lost"):
-        broker.store.append("orders", 0, body)
+        broker.store.append(NewMessage("orders", 0, body, b""))
         if body == b"flushed":
             broker.store.write_checkpoint()
     broker.offsets.commit_offset("GID", "orders", 0, 2)
@@ -98,7 +99,7 @@ def test_after_a_killed_process_offsets_are_as_they_were():
     files = CrashFiles()
     broker = build(files)
     for body in (b"one", b"two"):
-        broker.store.append("orders", 0, body)
+        broker.store.append(NewMessage("orders", 0, body, b""))
     broker.offsets.commit_offset("GID", "orders", 0, 2)
     broker.offsets.persist()
     after = build(files.crash(random.Random(2), lose_unflushed=False))

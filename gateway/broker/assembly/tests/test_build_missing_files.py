@@ -12,9 +12,9 @@ import pytest
 
 from codec.message import decode_message
 from gateway.broker.assembly.build import build_broker
-from gateway.broker.messages.message_writer import NewMessage
 from gateway.tests.cluster import SMALL, SimClock, inline
 from gateway.tests.configs import broker_config
+from storage.append import NewMessage
 from storage.crash_files import CrashFiles, CrashMapping
 from storage.errors import StoreError
 

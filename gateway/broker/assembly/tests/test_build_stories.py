@@ -17,6 +17,7 @@ from gateway.runtime.config_file import SettingsTable
 from gateway.tests.broker_fakes import FakeClock, run_inline
 from gateway.tests.cluster import SMALL
 from gateway.tests.configs import broker_config
+from storage.append import NewMessage
 from storage.crash_files import CrashFiles
 
 STORIES = int(os.environ.get("LAWS_SEEDS", "100"))
@@ -109,7 +110,7 @@ class Story:
     def send(self) -> None:
         topic = self.randomness.choice(TOPICS)
         self.broker.topics.create_for_send_back(topic, 1)
-        offset = self.broker.store.append(topic, 0, b"body", b"")[0]
+        offset = self.broker.store.append(NewMessage(topic, 0, b"body", b""))[0]
         assert offset == self.sent.get(topic, 0)
         assert all(
             committed <= offset for (of_topic, _), committed in self.offsets().items() if of_topic == topic

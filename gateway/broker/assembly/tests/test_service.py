@@ -9,7 +9,6 @@ from gateway.broker.consumers.consumer_offsets import ConsumerOffsets
 from gateway.broker.delayed.delay_service import DelayService
 from gateway.broker.delayed.timer_delivery import TimerDelivery
 from gateway.broker.messages.group_commit import GroupCommit
-from gateway.broker.messages.message_writer import NewMessage
 from gateway.broker.pop.deadlines import Deadlines
 from gateway.broker.statistics.traffic_rates import TrafficRates
 from gateway.broker.topics.topic_table import SAVE_INTERVAL_S
@@ -22,6 +21,7 @@ from remoting.bodies.pop import SetMessageRequestModeRequestBody
 from remoting.errors import RemotingTimeout
 from remoting.requests.client import HeartBeat
 from remoting.requests.pop import SetMessageRequestMode
+from storage.append import NewMessage
 from storage.crash_files import CrashFiles
 from storage.files import MemoryFiles
 from storage.store import MessageStore

@@ -8,11 +8,12 @@ from codec.sysflag import TRANSACTION_PREPARED
 from gateway.broker.delayed import delay_service
 from gateway.broker.delayed.delay_service import DelayService
 from gateway.broker.messages.damaged_records import DamagedRecords, RecordKind
-from gateway.broker.messages.message_writer import MessageAppender, MessageWriter, NewMessage
+from gateway.broker.messages.message_writer import MessageAppender, MessageWriter
 from gateway.broker.statistics.traffic_stats import BrokerStats
 from gateway.broker.waiting.long_poll import LongPolls
 from gateway.tests.broker_fakes import FakeClock, memory_config_file
 from remoting.errors import RequestError
+from storage.append import NewMessage
 from storage.config import StoreConfig
 from storage.delay_levels import parse_levels
 from storage.errors import CorruptionError, StoreFull
@@ -392,10 +393,10 @@ UNUSABLE = [
 def test_delayed_messages_that_cannot_be_used_stop_no_others(world):
     world.send(b"before")
     for properties in UNUSABLE:
-        world.store.append("SCHEDULE_TOPIC_XXXX", 0, b"bad", encode_properties(properties))
+        world.store.append(NewMessage("SCHEDULE_TOPIC_XXXX", 0, b"bad", encode_properties(properties)))
     # Decoded and encoded again, these properties are too long: each byte that is not UTF-8 takes three.
     longer = encode_properties(waiting()) + b"pad\x01" + b"\xff" * 20_000 + b"\x02"
-    world.store.append("SCHEDULE_TOPIC_XXXX", 0, b"bad", longer)
+    world.store.append(NewMessage("SCHEDULE_TOPIC_XXXX", 0, b"bad", longer))
     world.send(b"behind")
     world.clock.pass_ms(1000)
     world.delay.deliver_due(world.clock.now_ms())
@@ -408,7 +409,7 @@ def test_delayed_messages_that_cannot_be_used_stop_no_others(world):
 def test_any_delay_level_in_a_stored_message_lets_the_store_be_recovered(level):
     files = MemoryFiles()
     store = MessageStore.open(StoreConfig(root="/store", **SMALL), files, FakeClock())
-    store.append("SCHEDULE_TOPIC_XXXX", 0, b"body", encode_properties({"DELAY": level}))
+    store.append(NewMessage("SCHEDULE_TOPIC_XXXX", 0, b"body", encode_properties({"DELAY": level})))
     store.close(clean=False)
     files.delete_tree("/store/consumequeue")
     again = MessageStore.open(StoreConfig(root="/store", **SMALL), files, FakeClock())

@@ -17,6 +17,7 @@ from remoting.errors import RequestError
 from remoting.requests.admin import GetBrokerRuntimeInfo
 from remoting.requests.send import RecallMessage, SendMessageV2
 from remoting.requests.timers import GetTimerCheckPoint, GetTimerMetrics
+from storage.append import NewMessage
 from storage.crash_files import CrashFiles
 from storage.timer_checkpoint import POSITION_FIELDS
 from storage.timer_log import MAGIC_DEFAULT
@@ -397,7 +398,7 @@ def stored_timer(out, topic="t", queue_id="0", **more):
 
 def put_waiting(world, properties, body=b"bad"):
     encoded = properties if isinstance(properties, bytes) else encode_properties(properties)
-    return world.broker.store.append(TIMER_TOPIC, 0, body, encoded)
+    return world.broker.store.append(NewMessage(TIMER_TOPIC, 0, body, encoded))
 
 
 UNUSABLE = [
@@ -483,7 +484,7 @@ def test_a_time_that_never_comes_keeps_no_other_waiting(world):
 
 
 def test_a_record_that_names_a_message_of_another_topic_delivers_nothing(world):
-    other = world.broker.store.append("secret", 0, b"body", encode_properties(stored_timer("0")))
+    other = world.broker.store.append(NewMessage("secret", 0, b"body", encode_properties(stored_timer("0"))))
     timers = world.timers._timer_store
     for physical_offset in (other[1], other[1] + 1, 1 << 60, -5):
         timers.chain_message(

@@ -16,6 +16,7 @@ from codec.topics import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC, TRANS_OP
 from gateway.broker.messages.damaged_records import RecordKind
 from gateway.tests.broker_fakes import FakeConnection
 from gateway.tests.broker_world import World
+from storage.append import NewMessage
 from storage.files import MemoryFiles
 
 NOW_MS = 1_700_000_000_000
@@ -135,7 +136,7 @@ class InternalQueue:
 
     def put(self, body: bytes, properties: bytes) -> None:
         self.world.broker.store.append(
-            self.topic, 0, body, properties, born_timestamp=self.world.clock.now_ms()
+            NewMessage(self.topic, 0, body, properties, born_timestamp=self.world.clock.now_ms())
         )
 
     def bodies(self, topic: str) -> set[str]:
@@ -242,7 +243,9 @@ class OpMessages(HalfMessages):
     def put_good(self, name: str) -> None:
         store = self.world.broker.store
         for key in (name, f"not {name}"):
-            offset = store.append(TRANS_HALF_TOPIC, 0, b"", self.properties(key), born_timestamp=NOW_MS)[0]
+            offset = store.append(
+                NewMessage(TRANS_HALF_TOPIC, 0, b"", self.properties(key), born_timestamp=NOW_MS)
+            )[0]
             if key == name:
                 self.put(b"%d," % offset, b"TAGS\x01d\x02")
 

@@ -7,6 +7,7 @@ from gateway.broker.messages import index_builder
 from gateway.broker.messages.index_builder import IndexBuilder
 from gateway.tests.cluster import message, simulated
 from remoting.tests.virtual import counting_turns
+from storage.append import NewMessage
 from storage.config import memory_config
 from storage.files import MemoryFiles
 from storage.store import MessageStore
@@ -18,7 +19,7 @@ def open_store() -> MessageStore:
 
 def put(store, count, body=b"x" * 100):
     for _ in range(count):
-        store.append("t", 0, body, encode_properties({"KEYS": "k"}))
+        store.append(NewMessage("t", 0, body, encode_properties({"KEYS": "k"})))
 
 
 @simulated

@@ -1,10 +1,11 @@
 import pytest
 
 from codec.message import decode_message
-from gateway.broker.messages.message_writer import MessageWriter, NewMessage, store_refusal
+from gateway.broker.messages.message_writer import MessageWriter, store_refusal
 from gateway.broker.waiting.long_poll import LongPolls
 from gateway.tests.broker_fakes import FakeClock
 from remoting.errors import RequestError
+from storage.append import NewMessage
 from storage.config import StoreConfig
 from storage.errors import MessageIllegal, StoreFull
 from storage.files import MemoryFiles

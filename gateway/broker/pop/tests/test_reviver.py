@@ -5,13 +5,13 @@ import trio
 
 from codec.message import decode_message
 from gateway.broker.messages.damaged_records import RecordKind
-from gateway.broker.messages.message_writer import NewMessage
 from gateway.broker.pop import reviver as reviver_module
 from gateway.broker.pop.receipts import REVIVE_GROUP, SEEN_GROUP
 from gateway.tests.cluster import EPOCH_MS, settle, simulated
 from gateway.tests.popping import RETRY, REVIVE, Client, bodies, now
 from remoting.errors import RequestError
 from remoting.requests.pop import AckMessage
+from storage.append import NewMessage
 from storage.files import MemoryFiles
 
 

@@ -2,7 +2,6 @@ import contextlib
 
 import trio
 
-from gateway.broker.messages.message_writer import NewMessage
 from gateway.broker.pop.pop_handler import PopHandler
 from gateway.broker.waiting.long_poll import LongPolls
 from gateway.broker.waiting.waiting_requests import MAX_WAITING_HEADER_CHARS
@@ -10,6 +9,7 @@ from gateway.tests.cluster import settle, simulated
 from gateway.tests.popping import REVIVE, Client, bodies, notification, now, pop_request
 from remoting.errors import RemotingClosed
 from remoting.requests.pop import PollingInfo
+from storage.append import NewMessage
 
 
 class Waiter:
@@ -221,7 +221,7 @@ async def test_a_filtered_backlog_is_passed_over_in_steps(cluster, monkeypatch):
     node, client = await begun(cluster)
     store = node.broker.store
     for _ in range(10_000):
-        store.append("orders", 0, b"x", b"TAGS\x01A\x02")
+        store.append(NewMessage("orders", 0, b"x", b"TAGS\x01A\x02"))
     takes, take = [], PopHandler._take_messages
 
     def counted(handler, pop):

@@ -8,6 +8,7 @@ from gateway.tests.broker_world import World
 from remoting.errors import RequestError
 from remoting.requests.offsets import GetMaxOffset, GetMinOffset
 from remoting.requests.replication import UNEXPECTED_OFFSET, PutMessagesAtOffsets
+from storage.append import NewMessage
 from storage.errors import StoreFull
 from storage.files import MemoryFiles
 
@@ -19,10 +20,12 @@ def primary():
     for number in range(9):
         properties = {"UNIQ_KEY": f"u{number}", "TAGS": "a", "DELAY": "3", "TRAN_MSG": "true"}
         world.broker.store.append(
-            "t",
-            0,
-            b"%d" % number,
-            b"".join(b"%s\x01%s\x02" % (k.encode(), v.encode()) for k, v in properties.items()),
+            NewMessage(
+                "t",
+                0,
+                b"%d" % number,
+                b"".join(b"%s\x01%s\x02" % (k.encode(), v.encode()) for k, v in properties.items()),
+            )
         )
     return world
 

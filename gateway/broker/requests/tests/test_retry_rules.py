@@ -3,7 +3,6 @@ import pytest
 from codec.message import Message
 from gateway.broker.consumers.group_table import GroupTable
 from gateway.broker.consumers.queue_locks import QueueLocks
-from gateway.broker.messages.message_writer import NewMessage
 from gateway.broker.requests.retry_rules import RetryRules
 from gateway.broker.statistics.traffic_stats import BrokerStats
 from gateway.broker.topics.topic_table import TopicDefaults, TopicTable
@@ -11,6 +10,7 @@ from gateway.tests.broker_fakes import FakeClock, memory_config_file
 from remoting.bodies.queues import MessageQueue
 from remoting.errors import RequestError
 from remoting.requests.send import ConsumerSendMsgBack
+from storage.append import NewMessage
 
 NEW_CLIENT, OLD_CLIENT = 400, 100
 

@@ -15,6 +15,7 @@ from gateway.tests.broker_fakes import FakeClock, FakeConnection
 from gateway.tests.broker_world import World, answer_of
 from remoting.errors import RequestError
 from remoting.requests.staging import GetStagingState, PublishStaged, StageMessages, StagePieces, StagesBody
+from storage.append import NewMessage
 from storage.errors import StoreFull
 from storage.files import MemoryFiles
 from storage.staged_files import StagedFiles
@@ -255,7 +256,7 @@ def killable(files):
         files.step()
         done = append(topic, queue_id, body, **more)
         files.step()
-        world.broker.store.append(topic, queue_id, b"-1", b"UNIQ_KEY\x01other\x02")
+        world.broker.store.append(NewMessage(topic, queue_id, b"-1", b"UNIQ_KEY\x01other\x02"))
         return done
 
     world.broker.store.append_batch = mortal

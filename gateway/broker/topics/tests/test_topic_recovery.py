@@ -8,6 +8,7 @@ from gateway.broker.topics.topic_recovery import restore_topics
 from gateway.broker.topics.topic_table import TopicDefaults, TopicTable
 from gateway.config.limits import BrokerLimits
 from gateway.tests.broker_fakes import FakeClock, memory_config_file
+from storage.append import NewMessage
 from storage.config import memory_config
 from storage.files import MemoryFiles
 from storage.store import MessageStore
@@ -31,7 +32,7 @@ class Broker:
     def send(self, topic, queue_id=0):
         self.clock.pass_ms(1)
         self.topics.create_for_send(topic, "TBW102", 4)
-        self.store.append(topic, queue_id, b"x")
+        self.store.append(NewMessage(topic, queue_id, b"x", b""))
 
     def shape(self, topic):
         config = self.topics.get(topic)
@@ -70,7 +71,7 @@ def test_a_deleted_topic_stays_deleted_even_if_its_messages_are_recovered(broker
 
 def test_a_topic_of_queues_that_nobody_can_serve_is_cut(broker):
     broker.limits = BrokerLimits(max_queues_per_topic=10)
-    broker.store.append("huge", 2**31 - 1, b"x")
+    broker.store.append(NewMessage("huge", 2**31 - 1, b"x", b""))
     broker.start()
     assert broker.shape("huge") == (10, 10, 6)
 
@@ -84,6 +85,6 @@ def test_topics_beyond_the_limit_are_named(broker, caplog):
 
 
 def test_system_topics_are_left_alone(broker):
-    broker.store.append("rmq_sys_anything", 0, b"x")
+    broker.store.append(NewMessage("rmq_sys_anything", 0, b"x", b""))
     broker.start()
     assert broker.shape("rmq_sys_anything") is None

@@ -30,6 +30,7 @@ from gateway.tests.transacting import (
     started,
 )
 from remoting.requests.transaction import ResumeCheckHalfMessage
+from storage.append import NewMessage
 from storage.files import MemoryFiles
 
 # -- checks -------------------------------------------------------------------------------------------------
@@ -236,7 +237,9 @@ async def test_a_late_decision_about_an_earlier_place_counts_once(cluster):
 
 def put_half(node, properties, topic=TRANS_HALF_TOPIC, body=b"hello", born_ms=EPOCH_MS):
     """Store a half or op message as an earlier version, or another broker, may have written it."""
-    return node.broker.store.append(topic, 0, body, encode_properties(properties), born_timestamp=born_ms)
+    return node.broker.store.append(
+        NewMessage(topic, 0, body, encode_properties(properties), born_timestamp=born_ms)
+    )
 
 
 def half_properties(**more):
@@ -379,9 +382,9 @@ async def test_op_messages_of_any_kind_end_only_what_the_good_ones_name(cluster,
 def test_a_long_op_message_is_read_in_steps():
     world = World()
     store, topic = world.broker.store, TRANS_HALF_TOPIC
-    halves = [store.append(topic, 0, b"", b"")[0] for _ in range(3 * ENDED_PER_TURN)]
+    halves = [store.append(NewMessage(topic, 0, b"", b""))[0] for _ in range(3 * ENDED_PER_TURN)]
     body = ",".join(map(str, reversed(halves))).encode() + b"," * 1_000_000
-    store.append(TRANS_OP_TOPIC, 0, body, b"TAGS\x01d\x02")
+    store.append(NewMessage(TRANS_OP_TOPIC, 0, body, b"TAGS\x01d\x02"))
     ops = OpMessageReader(store, world.broker.damaged, 0, 0, 0, HalfMessageCopies())
     assert ops.read_more()
     assert not ops.take_ended(0)
@@ -391,7 +394,7 @@ def test_a_long_op_message_is_read_in_steps():
         pass
     assert all(ops.take_ended(offset) for offset in halves[:-1])
     assert ops.settled_offset() == 1
-    store.append(TRANS_OP_TOPIC, 0, b"0", b"TAGS\x01d\x02")
+    store.append(NewMessage(TRANS_OP_TOPIC, 0, b"0", b"TAGS\x01d\x02"))
     assert ops.read_more()
     assert not ops.read_more()
 
@@ -400,10 +403,10 @@ def test_op_messages_lost_to_damage_do_not_settle_those_before_them():
     world = World()
     store = world.broker.store
     for _ in range(40):
-        store.append(TRANS_HALF_TOPIC, 0, b"", b"")
-    first = store.append(TRANS_OP_TOPIC, 0, b"0,", b"TAGS\x01d\x02")
+        store.append(NewMessage(TRANS_HALF_TOPIC, 0, b"", b""))
+    first = store.append(NewMessage(TRANS_OP_TOPIC, 0, b"0,", b"TAGS\x01d\x02"))
     store._queues[TRANS_OP_TOPIC, 0].append_holes(38, first[1])
-    store.append(TRANS_OP_TOPIC, 0, b"39,", b"TAGS\x01d\x02")
+    store.append(NewMessage(TRANS_OP_TOPIC, 0, b"39,", b"TAGS\x01d\x02"))
     ops = OpMessageReader(store, world.broker.damaged, 0, 0, 0, HalfMessageCopies())
     while ops.read_more():
         pass

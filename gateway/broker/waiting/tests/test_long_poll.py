@@ -8,6 +8,7 @@ from remoting.bodies.topics import TopicConfig
 from remoting.errors import RemotingClosed, RequestError
 from remoting.limits import ConnectionLimits
 from remoting.requests.offsets import InvokeBrokerToResetOffset, QueryConsumerOffset
+from storage.append import NewMessage
 from storage.store import MessageStore
 
 NOT_FOUND, RETRY, MOVED = 19, 20, 21
@@ -113,8 +114,8 @@ async def test_a_match_behind_more_refused_messages_than_one_read_looks_at_is_fo
     await waiter.wait(offset=1, tags="b")
     store = node.broker.store
     for _ in range(2500):
-        store.append("orders", 0, b"x", b"TAGS\x01a\x02")
-    store.append("orders", 0, b"wanted", b"TAGS\x01b\x02")
+        store.append(NewMessage("orders", 0, b"x", b"TAGS\x01a\x02"))
+    store.append(NewMessage("orders", 0, b"wanted", b"TAGS\x01b\x02"))
     node.broker.long_polls.mark_grown("orders", 0)
     node.broker.long_polls.answer_marked()
     await settle()

@@ -4,6 +4,7 @@ import trio
 from gateway.shadow.cutover.backfill import Backfill, BackfillError
 from gateway.shadow.tests.replicated_clusters import BROKER, ReplicatedClusters, topic
 from gateway.shadow.tests.two_clusters import two_clusters
+from storage.append import NewMessage
 
 
 def with_history(test):
@@ -122,7 +123,7 @@ async def test_queue_with_target_ahead_is_not_changed(sides):
     filling = make_backfill(sides)
     await filling.find_queues({"t"})
     await filling.run()
-    sides.broker_of(sides.target).store.append("t", 1, b"own")
+    sides.broker_of(sides.target).store.append(NewMessage("t", 1, b"own", b""))
     again = make_backfill(sides)
     await again.find_queues({"t"})
     await again.run()

@@ -24,6 +24,7 @@ from remoting.requests.client import HeartBeat
 from remoting.requests.locks import LockBatchMq
 from remoting.requests.send import SendMessageV2
 from remoting.requests.transaction import EndTransaction
+from storage.append import NewMessage
 from storage.files import MemoryFiles
 
 M, C, P, D, S, DONE, BACK = (
@@ -415,7 +416,7 @@ async def test_pop_retries_are_drained_before_the_group_switches(primary, target
         await send_heartbeat(gateway.primary)
         retry = "%RETRY%GID_orders"
         broker(primary).topics.update([TopicConfig(topic_name=retry, read_queue_nums=1, write_queue_nums=1)])
-        broker(primary).store.append(retry, 0, b"failed", b"")
+        broker(primary).store.append(NewMessage(retry, 0, b"failed", b""))
         broker(primary).offsets.commit_offset("GID", retry, 0, 0)
         await take_step(gateway, "orders")
         await take_step(gateway, "orders")

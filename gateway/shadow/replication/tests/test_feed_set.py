@@ -14,6 +14,7 @@ from gateway.tests.cluster import settle
 from remoting.requests.pull import PullMessage
 from remoting.requests.topics import GetAllTopicConfig
 from remoting.tests.virtual import set_signature
+from storage.append import NewMessage
 
 
 class RunningClusters(ReplicatedClusters):
@@ -201,7 +202,7 @@ async def test_begin_now_copies_new_messages_only(sides):
 async def test_queue_is_stuck_when_the_target_is_ahead(sides):
     sides.send(b"0")
     await sides.wait_until_equal()
-    sides.broker_of(sides.target).store.append("t", 0, b"own")
+    sides.broker_of(sides.target).store.append(NewMessage("t", 0, b"own", b""))
     await sides.crash_target()
     await trio.sleep(5)
     await sides.restart_target()
@@ -219,7 +220,7 @@ async def test_queue_is_stuck_when_the_target_is_ahead(sides):
 async def test_queue_with_foreign_messages_fails_with_a_reason(sides):
     await sides.feeds.wait_for_discovery()
     await settle()
-    sides.broker_of(sides.target).store.append("t", 0, b"own")
+    sides.broker_of(sides.target).store.append(NewMessage("t", 0, b"own", b""))
     sides.send(b"0", b"1")
     await trio.sleep(5)
     feed = sides.feeds.feeds[BROKER, "t", 0]

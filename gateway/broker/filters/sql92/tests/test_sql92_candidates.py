@@ -13,6 +13,7 @@ from gateway.broker.filters.sql92.compiler import SqlFilter
 from gateway.broker.filters.sql92.parser import parse
 from gateway.broker.filters.sql92.selector import Selector
 from gateway.tests.broker_fakes import FakeClock
+from storage.append import NewMessage
 from storage.config import memory_config
 from storage.files import MemoryFiles
 from storage.queue_read import ReadResult
@@ -51,7 +52,9 @@ def store() -> MessageStore:
         topic = "alone" if number % 2 else rng.choice(["t", "u"])
         # what looks like a property in a body is none
         store.append(
-            topic, 0, b"n\x0199\x02color\x01red\x02" * rng.randrange(2) or b"x", encoded.rstrip(b"\x02")
+            NewMessage(
+                topic, 0, b"n\x0199\x02color\x01red\x02" * rng.randrange(2) or b"x", encoded.rstrip(b"\x02")
+            )
         )
     return store
 
@@ -94,7 +97,12 @@ def test_few_of_many_are_looked_at() -> None:
     store = MessageStore.open(memory_config(), MemoryFiles(), FakeClock())
     for number in range(4000):
         store.append(
-            "t", 0, b"x", encode_properties({"n": str(number), "color": "red" if number == 3000 else "blue"})
+            NewMessage(
+                "t",
+                0,
+                b"x",
+                encode_properties({"n": str(number), "color": "red" if number == 3000 else "blue"}),
+            )
         )
     for text in ("color = 'red'", "n > 2999 AND n < 3001"):
         node, seen = parse(text), []
@@ -114,7 +122,7 @@ def test_few_of_many_are_looked_at() -> None:
 def test_the_limit_holds_for_what_cannot_be_searched() -> None:
     store = MessageStore.open(memory_config(), MemoryFiles(), FakeClock())
     for _ in range(1000):
-        store.append("t", 0, b"x", encode_properties({"n": "1"}))
+        store.append(NewMessage("t", 0, b"x", encode_properties({"n": "1"})))
     selector = compile_sql("n IS NULL").selector
     result = store.read("t", 0, 0, 32, 1 << 20, None, selector.matches, selector)
     assert (result.count, result.next_offset) == (0, 800)
@@ -123,7 +131,7 @@ def test_the_limit_holds_for_what_cannot_be_searched() -> None:
 def test_large_messages_are_not_copied_to_be_searched() -> None:
     store = MessageStore.open(memory_config(), MemoryFiles(), FakeClock())
     for number in range(8):
-        store.append("t", 0, bytes(100_000), encode_properties({"n": str(number)}))
+        store.append(NewMessage("t", 0, bytes(100_000), encode_properties({"n": str(number)})))
     selector, sizes = SqlFilter("n = '7'", parse("n = '7'")).selector, []  # not the one that others get
     select = selector.select
 
