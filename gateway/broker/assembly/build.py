@@ -27,12 +27,11 @@ from gateway.broker.messages.group_commit import GroupCommit
 from gateway.broker.messages.message_services import MessageServices
 from gateway.broker.messages.message_writer import MessageAppender, MessageWriter
 from gateway.broker.messages.store_settings import build_store_config
-from gateway.broker.messages.unique_keys import UniqueKeyGenerator
 from gateway.broker.pop.receipts import REVIVE_GROUP
 from gateway.broker.pop.service import build_pop
 from gateway.broker.requests.pull_handler import PullHandler
 from gateway.broker.requests.retry_rules import RetryRules
-from gateway.broker.requests.send_handler import SendHandler
+from gateway.broker.requests.send_handler import SendHandler, UniqueKeyGenerator
 from gateway.broker.requests.staged_batches import StagedBatches
 from gateway.broker.statistics.traffic_rates import TrafficRates
 from gateway.broker.statistics.traffic_stats import BrokerStats

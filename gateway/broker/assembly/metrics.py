@@ -16,12 +16,24 @@ from gateway.broker.assembly.official_metrics import (
     traffic_metrics,
     transaction_metrics,
 )
-from gateway.broker.assembly.store_metrics import store_metrics
 from gateway.broker.broker import Broker
 from gateway.broker.pop.reviver import Reviver
 from gateway.runtime.metrics import Distribution, Metric
+from storage.store import MessageStore
 
 Sample = Metric | Distribution | None
+
+
+def store_metrics(part: str, store: MessageStore) -> Iterator[Metric]:
+    """Yield whether the store of a broker, ``part``, takes messages, and why not."""
+    labels = {"part": part}
+    failed = store.flushes.failure is not None
+    takes = float(not failed and not store.disk_full)
+    yield Metric("store_writable", takes, "1 while the store takes messages", "gauge", labels)
+    meaning = "1 after a flush to the disk failed; the store then takes no messages until a restart"
+    yield Metric("store_flush_failed", float(failed), meaning, "gauge", labels)
+    meaning = "1 while the disk is fuller than diskSpaceWarningLevelRatio, so that messages are refused"
+    yield Metric("store_disk_full", float(store.disk_full), meaning, "gauge", labels)
 
 
 def broker_metrics(part: str, broker: Broker) -> Iterator[Sample]:

@@ -2,20 +2,25 @@
 
 The task in `assembly/service.py` sleeps until `next_due_ms`, or until the `earlier` signal is set, and then calls
 `deliver_due`.
+
+After a crash some messages have been delivered already, because a level's progress is saved every few seconds only.
+`DeliveredCopies` finds them, so that they are not delivered twice: a delivered message stands at the end of its real
+queue as it was sent, stored after its time. It works on the store of any broker, ours or an official one.
 """
 
 import logging
+from collections import Counter
 from contextlib import suppress
-from typing import Final
+from typing import Final, NamedTuple
+from zlib import crc32
 
 from codec import properties as keys
 from codec.constants import ResponseCode
 from codec.errors import MessageFormatError
 from codec.java_numbers import I32, JavaNumberError, parse_java_integer, read_json_integer
-from codec.message import Message
+from codec.message import Message, iter_messages
 from codec.sysflag import TRANSACTION_COMMIT, TRANSACTION_NONE, transaction_type
 from codec.topics import SCHEDULE_TOPIC
-from gateway.broker.delayed.delay_recovery import MAX_COPIES_EXAMINED, DeliveredCopies
 from gateway.broker.delayed.timer_scheduler import TIMER_KEYS
 from gateway.broker.messages.damaged_records import DamagedRecords, RecordKind, RecordPlace
 from gateway.broker.messages.message_writer import (
@@ -53,6 +58,68 @@ REFUSED_PAUSE_MS: Final = 100
 """Pause of a level after the store refused a delivery. Source: ScheduleMessageService, 5.4.0."""
 DAMAGE_PAUSE_MS: Final = 10_000
 """Pause of a level after its queue could not be read. Source: ScheduleMessageService, 5.4.0."""
+MAX_COPIES_EXAMINED: Final = 100_000
+"""Maximum number of messages read, for all levels: about a second. Beyond it, delivered ones may come twice."""
+MESSAGES_PER_READ, BYTES_PER_READ = 64, 1 << 20
+
+
+class Identity(NamedTuple):
+    """The properties that a delivered message shares with the delayed one, and with no other message."""
+
+    unique_key: str | None
+    reconsume_times: int
+    born_timestamp: int
+    body_bytes: int
+    body_crc: int
+
+
+class DeliveredCopies:
+    """The messages at the ends of real queues, among which delivered delayed messages are found once each.
+
+    Ask for the messages of one delay level in their order, because a queue is read from the first one's due time on.
+    At most `readable` messages are read; it counts down.
+    """
+
+    def __init__(self, store: MessageStore, readable: int) -> None:
+        self.readable = readable
+        self._store = store
+        self._copies: dict[tuple[str, int], Counter[Identity]] = {}
+
+    def take(self, message: Message, topic: str, queue_id: int, due_ms: int) -> bool:
+        """Tell whether a delayed message, due at ``due_ms``, was delivered to a queue, and count its copy as found."""
+        copies = self._copies.get((topic, queue_id))
+        if copies is None:
+            copies = self._copies[topic, queue_id] = self._read_copies(topic, queue_id, due_ms)
+        identity = _identity(message)
+        is_delivered = copies[identity] > 0
+        copies[identity] -= is_delivered
+        return is_delivered
+
+    def _read_copies(self, topic: str, queue_id: int, since_ms: int) -> Counter[Identity]:
+        """Return how often each message is among those stored in a queue since a time."""
+        copies: Counter[Identity] = Counter()
+        offset = self._store.offset_by_time(topic, queue_id, since_ms)
+        end = self._store.max_offset(topic, queue_id)
+        while offset < end and self.readable > 0:
+            result = self._store.read(topic, queue_id, offset, MESSAGES_PER_READ, BYTES_PER_READ)
+            try:
+                for message in iter_messages(b"".join(result.chunks)):
+                    self.readable -= 1
+                    if message.store_timestamp >= since_ms:
+                        copies[_identity(message)] += 1
+            except MessageFormatError:
+                pass  # a damaged message is reported when it is consumed
+            if result.next_offset <= offset:
+                break
+            offset = result.next_offset
+        return copies
+
+
+def _identity(message: Message) -> Identity:
+    body = message.body
+    return Identity(
+        message.unique_key, message.reconsume_times, message.born_timestamp, len(body), crc32(body)
+    )
 
 
 class DelayService(ChangingTable):

@@ -18,8 +18,8 @@ from gateway.broker.pop.ordered_pops import OrderedPopTable
 from gateway.broker.pop.pop_handler import PopHandler
 from gateway.broker.pop.pop_offsets import PopOffsets
 from gateway.broker.pop.queries import PopQueries
+from gateway.broker.pop.queue_assignment import RequestModes
 from gateway.broker.pop.request_checks import PopRequestChecks
-from gateway.broker.pop.request_modes import RequestModes
 from gateway.broker.pop.reviver import Reviver
 from gateway.broker.pop.state import PopState
 from gateway.broker.pop.waiting_pops import WaitingPops

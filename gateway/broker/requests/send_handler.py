@@ -5,12 +5,15 @@ timers and messages without a unique key take the special path through `message_
 Source: SendMessageProcessor and AbstractSendMessageProcessor, 5.4.0.
 """
 
+import itertools
+import os
 import random
 from datetime import datetime
 from typing import Any, Final
 
 from codec.command import Command, ResponseTemplate, encode_response, json_text
 from codec.constants import FAQ, ResponseCode
+from codec.ids import make_unique_key
 from codec.properties import decode_properties
 from codec.sysflag import INNER_BATCH, MULTI_TAGS, TRANSACTION_MASK
 from codec.topics import (
@@ -28,7 +31,6 @@ from gateway.broker.messages.message_writer import (
     read_delay_level,
     store_refusal,
 )
-from gateway.broker.messages.unique_keys import UniqueKeyGenerator
 from gateway.broker.requests.retry_rules import RetryRules
 from gateway.broker.statistics.stored_counts import MessageType, message_type_of
 from gateway.broker.topics.name_validation import check_topic_name, closed_topic_refusal
@@ -41,7 +43,9 @@ from remoting.errors import RequestError
 from remoting.header_reader import compile_header_reader
 from remoting.requests.send import SendMessage, SendMessageV2
 from storage.append import NewMessage
+from storage.clock import Clock
 from storage.errors import MessageIllegal, StoreFull
+from toolkit.times import elapsed_in_month_ms
 
 _FIELDS_READ: Final = (
     "topic", "queue_id", "sys_flag", "born_timestamp", "flag", "properties", "reconsume_times", "batch",
@@ -125,6 +129,26 @@ def _read_fields(command: Command) -> tuple[Any, ...]:
 def _parse_request(command: Command) -> SendMessage | SendMessageV2:
     """Return the whole header of a send, for the rare sends that need more of it. Raises RequestError."""
     return (SendMessage if command.code in (SEND_V1, SEND_REPLY_V1) else SendMessageV2).from_ext(command.ext)
+
+
+class UniqueKeyGenerator:
+    """Generates unique keys for messages that were sent without one.
+
+    They consist of the broker's address, its process id, the time since the start of the month and a counter
+    (`codec/ids.py`), so that no client generates the same key. Source: MessageClientIDSetter.createUniqID, 5.4.0.
+    """
+
+    def __init__(self, clock: Clock, address: str = "127.0.0.1") -> None:
+        self._clock = clock
+        self._address = address
+        self._loader_hash = random.getrandbits(31)
+        self._counter = itertools.count(1)
+
+    def next_key(self) -> str:
+        """Return a new key of 32 (IPv4) or 56 (IPv6) hexadecimal digits."""
+        elapsed_ms = elapsed_in_month_ms(self._clock.now_ms())
+        count = next(self._counter) & 0xFFFF
+        return make_unique_key(self._address, os.getpid() & 0xFFFF, self._loader_hash, elapsed_ms, count)
 
 
 class SendHandler:

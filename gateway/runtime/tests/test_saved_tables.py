@@ -12,7 +12,7 @@ from gateway.broker.consumers.group_table import GroupTable
 from gateway.broker.delayed.timer_metrics import TimerMetrics
 from gateway.broker.filters.consumer_filters import ConsumerFilterTable
 from gateway.broker.filters.filter_cache import FilterCache
-from gateway.broker.pop.request_modes import RequestModes
+from gateway.broker.pop.queue_assignment import RequestModes
 from gateway.broker.topics.topic_table import TopicDefaults, TopicTable
 from gateway.config.limits import BrokerLimits
 from gateway.runtime.config_file import ChangingTable

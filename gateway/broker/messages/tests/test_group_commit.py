@@ -1,7 +1,7 @@
 import pytest
 import trio
 
-from gateway.broker.assembly.store_metrics import store_metrics
+from gateway.broker.assembly.metrics import store_metrics
 from gateway.broker.messages.group_commit import GroupCommit
 from gateway.tests.cluster import bodies, inline, message, pull, settle, simulated
 from remoting.errors import RequestError

@@ -43,7 +43,7 @@ HOLDERS = {
     "pop/pop_offsets.py": "pop.state.pop_offsets.config",
     "pop/queries.py": "pop.queries.config",
     "pop/request_checks.py": "pop.state.checks.config",
-    "pop/request_modes.py": "pop.request_modes.limits",
+    "pop/queue_assignment.py": "pop.request_modes.limits",
     "pop/reviver.py": "pop.state.reviver.config",
     "pop/waiting_pops.py": "pop.state.waiting_pops.config",
     "requests/pull_handler.py": "pull_handler._config",

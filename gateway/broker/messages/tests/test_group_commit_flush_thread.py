@@ -9,8 +9,7 @@ import pytest
 import trio
 
 from gateway.broker.messages import group_commit
-from gateway.broker.messages.flush_thread import FlushThread
-from gateway.broker.messages.group_commit import GroupCommit
+from gateway.broker.messages.group_commit import FlushThread, GroupCommit
 from gateway.tests.cluster import inline
 from remoting.reactor import Reactor
 

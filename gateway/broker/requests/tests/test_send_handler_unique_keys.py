@@ -2,7 +2,7 @@ import os
 from datetime import datetime
 
 from codec.ids import decode_unique_key
-from gateway.broker.messages.unique_keys import UniqueKeyGenerator
+from gateway.broker.requests.send_handler import UniqueKeyGenerator
 from gateway.tests.broker_fakes import FakeClock
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.broker.pop.request_modes import RequestModes
+from gateway.broker.pop.queue_assignment import RequestModes
 from gateway.config.limits import BrokerLimits
 from gateway.tests.broker_fakes import memory_config_file
 from remoting.bodies.pop import SetMessageRequestModeRequestBody
