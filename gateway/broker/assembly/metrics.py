@@ -54,7 +54,7 @@ def broker_metrics(part: str, broker: Broker) -> Iterator[Sample]:
     yield Metric("longest_flush_seconds", broker.group_commit.longest_flush_s, meaning, "gauge", labels)
     checks = broker.transaction_checks
     meaning = "times that a producer was asked about a half message"
-    yield Metric("transaction_checks_total", checks.asked, meaning, labels=labels)
+    yield Metric("transaction_checks_total", checks.check_backs, meaning, labels=labels)
     meaning = "half messages that were given up after too many checks, or too old"
     yield Metric("half_messages_given_up_total", checks.given_up, meaning, labels=labels)
     yield from _official_metrics(broker)
@@ -82,13 +82,15 @@ def _official_metrics(broker: Broker) -> Iterator[Sample]:
 
 def _pop_metrics(reviver: Reviver, node: Labels) -> Iterator[Metric]:
     """Yield the state of pop consumption. Source: PopMetricsManager, 5.4.0."""
-    for each in reviver.queue_progress():
-        of_queue = {**node, "queue_id": str(each.queue_id)}
+    for progress in reviver.queue_progress():
+        of_queue = {**node, "queue_id": str(progress.queue_id)}
         meaning = "records of a revive queue from the oldest pop on that is not done"
-        yield Metric("rocketmq_pop_revive_lag", each.records_behind, meaning, "gauge", of_queue, MILLISECONDS)
+        yield Metric(
+            "rocketmq_pop_revive_lag", progress.records_behind, meaning, "gauge", of_queue, MILLISECONDS
+        )
         meaning = "age of the oldest pop that is not done, in ms"
         yield Metric(
-            "rocketmq_pop_revive_latency", each.oldest_age_ms, meaning, "gauge", of_queue, MILLISECONDS
+            "rocketmq_pop_revive_latency", progress.oldest_age_ms, meaning, "gauge", of_queue, MILLISECONDS
         )
     meaning = "pops that are neither acknowledged nor revived"
     yield Metric("rocketmq_pop_checkpoint_buffer_size", len(reviver), meaning, "gauge", node)

@@ -152,7 +152,9 @@ def connection_count_metrics(clients: ClientRegistry, labels: Labels, limit: int
     """Yield the connections of producers by client version, and of consumers by group as well."""
     producers: Counter[tuple[str, str]] = Counter()
     for members in list(clients.producers.values()):
-        producers.update((each.language, version_name(each.version)) for each in list(members.values()))
+        producers.update(
+            (producer.language, version_name(producer.version)) for producer in list(members.values())
+        )
         yield None
     for (language, version), number in producers.items():
         of_client = {**labels, "language": language.lower(), "version": version.lower()}
@@ -164,7 +166,8 @@ def connection_count_metrics(clients: ClientRegistry, labels: Labels, limit: int
         name = group.name if position < limit else OTHER
         mode = _CONSUME_MODES.get(group.consume_type or "", "unknown")
         consumers.update(
-            (name, mode, each.language, version_name(each.version)) for each in list(group.clients.values())
+            (name, mode, consumer.language, version_name(consumer.version))
+            for consumer in list(group.clients.values())
         )
         yield None
     for (name, mode, language, version), number in consumers.items():

@@ -268,12 +268,12 @@ class NamesrvConnection:
         self._open_connection = open_connection
         self._connection: Connection | None = None
         self._reachable = True
-        self._left = False
+        self._is_unregistered = False
         self.changed = trio.Event()
 
     async def run(self) -> None:
         """Stay connected and registered until `unregister`: register after each change, period and failure."""
-        while not self._left:
+        while not self._is_unregistered:
             try:
                 async with self._open_connection() as connection:
                     self._connection = connection
@@ -285,7 +285,7 @@ class NamesrvConnection:
 
     async def _keep_registered(self, connection: Connection) -> None:
         connection.on_close(lambda _: self.changed.set())
-        while not connection.closed and not self._left:
+        while not connection.closed and not self._is_unregistered:
             self.changed = trio.Event()
             request = self._registrar.registration_request(connection)
             await connection.ask(request, self._registrar.timeout_s, self._registrar.finish_registration)
@@ -317,7 +317,7 @@ class NamesrvConnection:
 
     async def unregister(self) -> None:
         """Unregister over the open connection, if there is one, and stop registering."""
-        self._left = True
+        self._is_unregistered = True
         connection = self._connection
         if connection is None or connection.closed:
             return

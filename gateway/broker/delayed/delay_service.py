@@ -22,7 +22,7 @@ from codec.message import Message, iter_messages
 from codec.sysflag import TRANSACTION_COMMIT, TRANSACTION_NONE, transaction_type
 from codec.topics import SCHEDULE_TOPIC
 from gateway.broker.delayed.timer_scheduler import TIMER_KEYS
-from gateway.broker.messages.damaged_records import DamagedRecords, RecordKind, RecordPlace
+from gateway.broker.messages.damaged_records import DamagedRecords, RecordKind, RecordLocation
 from gateway.broker.messages.message_writer import (
     MessageAppender,
     MessageDraft,
@@ -279,7 +279,7 @@ class DelayService(ChangingTable):
         return True
 
     def _skip(self, message: Message, reason: object) -> None:
-        self._damaged.skip(RecordKind.DELAYED_MESSAGE, RecordPlace.of_message(message), reason)
+        self._damaged.skip(RecordKind.DELAYED_MESSAGE, RecordLocation.of_message(message), reason)
 
     def _advance(self, level: int, offset: int) -> None:
         self.offsets[level] = offset

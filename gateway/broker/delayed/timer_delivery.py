@@ -38,7 +38,7 @@ from codec.properties import find_integer, find_property
 from codec.topics import TIMER_TOPIC
 from gateway.broker.delayed.timer_metrics import TimerMetrics
 from gateway.broker.delayed.timer_scheduler import LONG_MAX, TIMER_KEYS, TimerScheduler, deliver_time_ms
-from gateway.broker.messages.damaged_records import RecordKind, RecordPlace
+from gateway.broker.messages.damaged_records import RecordKind, RecordLocation
 from gateway.broker.messages.message_services import MessageServices
 from gateway.broker.messages.waiting_message import (
     RealQueueWriter,
@@ -176,8 +176,8 @@ class TimerDelivery:
                     self._accept_message(stored, now_ms)
                     timers.queue_offset += 1
             except MessageFormatError as error:
-                place = RecordPlace(TIMER_TOPIC, 0, timers.queue_offset, -1)
-                self._damaged.skip(RecordKind.TIMER_MESSAGE, place, error)
+                location = RecordLocation(TIMER_TOPIC, 0, timers.queue_offset, -1)
+                self._damaged.skip(RecordKind.TIMER_MESSAGE, location, error)
         if result.next_offset != timers.queue_offset:
             # The offset is outside of the queue, or a message is damaged: skip expired and damaged messages, or go
             # back to the end of a truncated queue.
@@ -196,8 +196,8 @@ class TimerDelivery:
             topic, _, _ = parse_real_queue(properties)
             slot_ms = timers.slot_start_ms(_parse_slot_ms(properties))
         except MessageFormatError as error:
-            place = RecordPlace.of_stored(TIMER_TOPIC, view)
-            self._damaged.skip(RecordKind.TIMER_MESSAGE, place, error)
+            location = RecordLocation.of_stored(TIMER_TOPIC, view)
+            self._damaged.skip(RecordKind.TIMER_MESSAGE, location, error)
             return
         due_ms = due_time_ms(properties, store_ms, slot_ms, timers.precision_ms)
         recalls = b"TIMER_DEL_UNIQKEY\x01" in properties
@@ -266,9 +266,11 @@ class TimerDelivery:
 
     def _compute_window_ms(self) -> int:
         """Return how far ahead a slot may be, in ms. Source: TimerMessageStore's constructor, 5.4.0."""
-        most = self._timer_store.wheel_span_ms // self._timer_store.precision_ms - 60
-        asked = self._config.store.timer_roll_window_slots
-        return (asked if 2 <= asked <= most else most) * self._timer_store.precision_ms
+        max_slots = self._timer_store.wheel_span_ms // self._timer_store.precision_ms - 60
+        configured_slots = self._config.store.timer_roll_window_slots
+        return (
+            configured_slots if 2 <= configured_slots <= max_slots else max_slots
+        ) * self._timer_store.precision_ms
 
     # -- from the wheel to the real topic ------------------------------------------------------------------
 
@@ -354,8 +356,8 @@ class TimerDelivery:
             if stored is not None and stored.topic != _TIMER_TOPIC:
                 raise MessageFormatError("a record of the timer log names a message of another topic")
         except (CorruptionError, MessageFormatError) as error:
-            place = RecordPlace(TIMER_TOPIC, 0, -1, record.physical_offset)
-            self._damaged.skip(RecordKind.TIMER_MESSAGE, place, error)
+            location = RecordLocation(TIMER_TOPIC, 0, -1, record.physical_offset)
+            self._damaged.skip(RecordKind.TIMER_MESSAGE, location, error)
             return None
         return stored
 
@@ -437,8 +439,8 @@ class TimerDelivery:
             self._skip_message(stored, error)
 
     def _skip_message(self, stored: WaitingMessage, error: Exception) -> None:
-        place = RecordPlace(TIMER_TOPIC, stored.queue_id, stored.queue_offset, stored.physical_offset)
-        self._damaged.skip(RecordKind.TIMER_MESSAGE, place, error)
+        location = RecordLocation(TIMER_TOPIC, stored.queue_id, stored.queue_offset, stored.physical_offset)
+        self._damaged.skip(RecordKind.TIMER_MESSAGE, location, error)
 
     def _pause_after_refusal(self, now_ms: int, error: StoreFull) -> None:
         log.warning("timer message refused by the store", extra={"reason": str(error)})
@@ -558,11 +560,11 @@ def _with_stamps(properties: bytes, enqueue_ms: int, now_ms: int) -> bytes:
 
 def due_time_ms(properties: bytes, store_ms: int, slot_ms: int, precision_ms: int) -> int:
     """Return the due time of a message in a slot: the requested delivery time, clamped to the slot."""
-    found = {}
+    timer_properties = {}
     for key in TIMER_KEYS if b"TIMER_DELAY_" in properties else TIMER_KEYS[:1]:
         value = find_property(properties, key.encode())
         if value is not None:
-            found[key] = str(value, "utf-8", "replace")
-    asked = deliver_time_ms(found, store_ms)
+            timer_properties[key] = str(value, "utf-8", "replace")
+    requested_ms = deliver_time_ms(timer_properties, store_ms)
     end_ms = slot_ms + precision_ms
-    return end_ms if asked is None else min(max(asked, slot_ms + 1), end_ms)
+    return end_ms if requested_ms is None else min(max(requested_ms, slot_ms + 1), end_ms)

@@ -33,7 +33,7 @@ class RecordKind(Enum):
     STAGED_PART = "staged_part"
 
 
-class RecordPlace(NamedTuple):
+class RecordLocation(NamedTuple):
     """The place of a stored record: its queue, its offset in the queue, and its physical offset."""
 
     topic: str
@@ -42,12 +42,12 @@ class RecordPlace(NamedTuple):
     physical_offset: int
 
     @classmethod
-    def of_message(cls, message: Message) -> "RecordPlace":
+    def of_message(cls, message: Message) -> "RecordLocation":
         """Return the place of a decoded message."""
         return cls(message.topic, message.queue_id, message.queue_offset, message.physical_offset)
 
     @classmethod
-    def of_stored(cls, topic: str, stored: memoryview) -> "RecordPlace":
+    def of_stored(cls, topic: str, stored: memoryview) -> "RecordLocation":
         """Return the place of a message that is not decoded."""
         return cls(topic, *_PLACE.unpack_from(stored))
 
@@ -59,10 +59,10 @@ class DamagedRecords:
         self._part = part
         self._skipped = dict.fromkeys(RecordKind, 0)
 
-    def skip(self, kind: RecordKind, place: RecordPlace, reason: object) -> None:
+    def skip(self, kind: RecordKind, location: RecordLocation, reason: object) -> None:
         """Count a record that the caller skips, and log its place."""
         self._skipped[kind] += 1
-        extra = {"kind": kind.value, **place._asdict(), "reason": f"{reason}"[:MAX_REASON_CHARS]}
+        extra = {"kind": kind.value, **location._asdict(), "reason": f"{reason}"[:MAX_REASON_CHARS]}
         log.error("stored record cannot be used and is skipped", extra=extra)
 
     def decode_one(self, kind: RecordKind, topic: str, chunks: Iterable[memoryview]) -> Message | None:
@@ -71,7 +71,7 @@ class DamagedRecords:
             try:
                 return decode_message(stored)
             except MessageFormatError as error:
-                self.skip(kind, RecordPlace.of_stored(topic, stored), error)
+                self.skip(kind, RecordLocation.of_stored(topic, stored), error)
         return None
 
     def decode_readable(
@@ -86,11 +86,11 @@ class DamagedRecords:
                 try:
                     message = decode_message(stored, check_crc=False)
                 except MessageFormatError as error:
-                    self.skip(kind, RecordPlace.of_stored(topic, stored), error)
+                    self.skip(kind, RecordLocation.of_stored(topic, stored), error)
                 else:
                     yield message
         except MessageFormatError as error:
-            self.skip(kind, RecordPlace(topic, queue_id, offset, -1), error)
+            self.skip(kind, RecordLocation(topic, queue_id, offset, -1), error)
 
     def count(self, kind: RecordKind) -> int:
         """Return the number of records of a kind that were skipped since the start."""

@@ -27,15 +27,15 @@ def find_stored(store: MessageStore, physical_offset: int) -> memoryview | None:
 
 def earliest_log_timestamp(store: MessageStore) -> int:
     """Return the store timestamp in ms of the first message of the log; -1 when the log is empty."""
-    found = store.commit_log.first_store_timestamp(store.min_physical_offset)
-    return -1 if found is None else found
+    timestamp_ms = store.commit_log.first_store_timestamp(store.min_physical_offset)
+    return -1 if timestamp_ms is None else timestamp_ms
 
 
 def find_message(store: MessageStore, physical_offset: int) -> Message | None:
     """Return the decoded message at a physical offset; None when no whole message starts there."""
-    found = find_stored(store, physical_offset)
+    stored = find_stored(store, physical_offset)
     try:
-        return None if found is None else decode_message(found)
+        return None if stored is None else decode_message(stored)
     except MessageFormatError as error:
         log.warning("no message at an offset of a request", extra={"reason": str(error)})
         return None
@@ -47,8 +47,8 @@ def find_in_queue(store: MessageStore, physical_offset: int) -> WaitingMessage |
     if message is None:
         return None
     topic = str(message.topic, "utf-8", "replace")
-    place = store.physical_offset_at(topic, message.queue_id, message.queue_offset)
-    return message if place == physical_offset else None
+    entry_offset = store.physical_offset_at(topic, message.queue_id, message.queue_offset)
+    return message if entry_offset == physical_offset else None
 
 
 def find_topic(store: MessageStore, physical_offset: int) -> str | None:
@@ -67,8 +67,8 @@ def find_topic(store: MessageStore, physical_offset: int) -> str | None:
 
 def _find_waiting(store: MessageStore, physical_offset: int) -> WaitingMessage | None:
     """Return the message at a physical offset, undecoded; None when no whole message starts there."""
-    found = find_stored(store, physical_offset)
+    stored = find_stored(store, physical_offset)
     try:
-        return None if found is None else WaitingMessage.parse(found)
+        return None if stored is None else WaitingMessage.parse(stored)
     except MessageFormatError:
         return None

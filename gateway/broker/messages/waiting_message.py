@@ -114,10 +114,13 @@ def parse_real_queue(properties: bytes) -> tuple[str, int, bytes]:
         topic, queue_id = match[1], match[2]
         rest = properties[: match.start()]
     else:
-        found = find_property(properties, b"REAL_TOPIC"), find_property(properties, b"REAL_QID")
-        if found[0] is None or found[1] is None:
+        real_topic, real_queue_id = (
+            find_property(properties, b"REAL_TOPIC"),
+            find_property(properties, b"REAL_QID"),
+        )
+        if real_topic is None or real_queue_id is None:
             raise MessageFormatError("a waiting message without a real topic and queue")
-        topic, queue_id = found[0], found[1]
+        topic, queue_id = real_topic, real_queue_id
         rest = _REAL_PLACE.sub(b"", properties)
     return check_real_topic(topic.decode("utf-8", "replace")), _parse_queue_id(queue_id), rest
 
@@ -139,7 +142,7 @@ def _parse_queue_id(text: bytes) -> int:
     try:
         queue_id = parse_java_integer(text.decode("utf-8", "replace"), I32)
     except ValueError as error:
-        raise MessageFormatError(f"a waiting message whose real queue is no number: {error}") from error
+        raise MessageFormatError(f"a waiting message whose real queue is not a number: {error}") from error
     if queue_id < 0:
         raise MessageFormatError("a waiting message whose real queue is below 0")
     return queue_id

@@ -161,15 +161,15 @@ def _require_fields(value: object) -> dict[str, Any]:
 
 def _parse_key(fields: dict[str, Any]) -> PopKey:
     """Return the key of an official object. Older objects have long field names. Raises ValueError."""
-    found = {short: fields.get(short, fields.get(long)) for short, long in _LONG_NAMES.items()}
-    topic, group = _parse_name(found["t"]), _parse_name(found["c"])
+    values = {short: fields.get(short, fields.get(long)) for short, long in _LONG_NAMES.items()}
+    topic, group = _parse_name(values["t"]), _parse_name(values["c"])
     if not topic or not group:
         raise ValueError("neither topic nor group")
-    queue_id, start_offset = _parse_integer(found, "q", I32), _parse_integer(found, "so", I64)
-    pop_time = _parse_integer(found, "pt", I64)
+    queue_id, start_offset = _parse_integer(values, "q", I32), _parse_integer(values, "so", I64)
+    pop_time = _parse_integer(values, "pt", I64)
     if min(queue_id, start_offset, pop_time) < 0:
         raise ValueError("a queue, an offset or a time below 0")
-    return PopKey(topic, group, queue_id, start_offset, pop_time, _parse_name(found["bn"]))
+    return PopKey(topic, group, queue_id, start_offset, pop_time, _parse_name(values["bn"]))
 
 
 def _parse_name(value: object) -> str:

@@ -167,8 +167,8 @@ class OrderedPopTable(ChangingTable):
     def blocked_queues(self) -> list[tuple[str, str, int]]:
         """Return (topic, group, queue id) of every blocked queue."""
         keys = [(key.rpartition("@"), queue) for key, queues in self.table.items() for queue in queues]
-        found = [(topic, group, queue_id) for (topic, _, group), queue_id in keys]
-        return [key for key in found if self.blocked_until_ms(*key) is not None]
+        queue_keys = [(topic, group, queue_id) for (topic, _, group), queue_id in keys]
+        return [key for key in queue_keys if self.blocked_until_ms(*key) is not None]
 
     # -- the file -------------------------------------------------------------------------------------------
 
@@ -178,7 +178,7 @@ class OrderedPopTable(ChangingTable):
         oldest_ms, comma, part, count = self._clock.now_ms() - RETENTION_MS, b"", b"", 0
         for key in list(self.table):
             queues = self.table.get(key, {})
-            for queue_id in [each for each, info in queues.items() if info.last_consumed < oldest_ms]:
+            for queue_id in [old_id for old_id, info in queues.items() if info.last_consumed < oldest_ms]:
                 del queues[queue_id]
             if not queues:
                 self.table.pop(key, None)
@@ -210,7 +210,7 @@ def _parse_queue(queue_id: object, value: dict[str, Any]) -> tuple[int, OrderedP
 
 def _parse_info(value: dict[str, Any]) -> OrderedPopInfo:
     first, *distances = parse_pop_integers(value["o"], I64)
-    offsets = [first, *(first + each for each in distances)]
+    offsets = [first, *(first + distance for distance in distances)]
     if min(offsets) < 0 or max(offsets) > I64.high:
         raise ValueError("a message outside of any queue")
     attempt_id = value.get("a")

@@ -19,7 +19,7 @@ from codec.message import encode_message, iter_messages
 from gateway.broker.consumers.broker_tables import BrokerTables
 from gateway.broker.filters.message_filter import MessageFilter
 from gateway.broker.limits.quotas import PULL, Quotas
-from gateway.broker.messages.damaged_records import RecordKind, RecordPlace
+from gateway.broker.messages.damaged_records import RecordKind, RecordLocation
 from gateway.broker.messages.message_services import MessageServices
 from gateway.broker.pop.checkpoint import PopCheckpoint, PopKey
 from gateway.broker.pop.receipts import ORDER_REVIVE_QUEUE, pop_retry_topic, retry_kind
@@ -240,9 +240,16 @@ class PopHandler:
         pop_result.rest_count += result.max_offset - result.next_offset
 
     def _read_queue(self, pop: CheckedPop, topic: str, queue_id: int, offset: int, room: int) -> ReadResult:
-        wanted = pop.message_filter
+        message_filter = pop.message_filter
         return self._store.read(
-            topic, queue_id, offset, room, 1 << 30, wanted.tags, wanted.message, wanted.sql_selector
+            topic,
+            queue_id,
+            offset,
+            room,
+            1 << 30,
+            message_filter.tags,
+            message_filter.message,
+            message_filter.sql_selector,
         )
 
     def _exceeds_inflight_limit(self, request: PopMessage, topic: str, queue_id: int) -> bool:
@@ -310,7 +317,7 @@ class PopHandler:
         request, encoded = pop.request, []
         for chunk in result.chunks:
             for message in iter_messages(chunk):
-                place = RecordPlace.of_message(message)
+                location = RecordLocation.of_message(message)
                 kind, name = retry_kind(message.topic), self.config.broker_name
                 receipt = (
                     f"{start} {pop_result.pop_time} {request.invisible_time} {pop_result.revive_queue_id} "
@@ -321,7 +328,7 @@ class PopHandler:
                 try:
                     encoded.append(encode_message(message))
                 except MessageFormatError as error:
-                    self._damaged.skip(RecordKind.POPPED_MESSAGE, place, error)
+                    self._damaged.skip(RecordKind.POPPED_MESSAGE, location, error)
         return encoded
 
     # -- answering ------------------------------------------------------------------------------------------
@@ -375,11 +382,11 @@ class _HeldPop(WaitingPop):
 
 def _queue_offsets(result: ReadResult) -> list[int]:
     """Return the queue offsets of the messages read."""
-    found = []
+    offsets = []
     for chunk in result.chunks:
         position = 0
         while position < len(chunk):
             size, offset = _SIZE_AND_OFFSET(chunk, position)
-            found.append(offset)
+            offsets.append(offset)
             position += size
-    return found
+    return offsets

@@ -91,9 +91,9 @@ class PopOffsets:
         Source: QueueLevelConsumerOrderInfoLockManager, 5.4.0.
         """
         key = topic, group, queue_id
-        known = self._visibility_deadlines.pop(key, None)
-        if known is not None:
-            self._deadlines.cancel(known)
+        deadline = self._visibility_deadlines.pop(key, None)
+        if deadline is not None:
+            self._deadlines.cancel(deadline)
         at_ms = self._ordered_pops.blocked_until_ms(*key)
         if at_ms is not None and self.config.pop.enable_notify_after_pop_order_lock_release:
             self._visibility_deadlines[key] = self._deadlines.schedule(

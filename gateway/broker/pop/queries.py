@@ -121,9 +121,9 @@ class PopQueries:
         rest = count = 0
         for name, queue_id in queues:
             rest += self._pop_offsets.count_available(name, group, queue_id)
-            taken, found = self._peek_queue(name, group, queue_id, request.max_msg_nums - count)
-            count += taken
-            chunks += found
+            queue_count, queue_chunks = self._peek_queue(name, group, queue_id, request.max_msg_nums - count)
+            count += queue_count
+            chunks += queue_chunks
         reply = PeekMessageReply(pop_time=0, invisible_time=0, revive_qid=0, rest_num=rest)
         reply.body = b"".join(chunks)
         if count:

@@ -22,16 +22,16 @@ Strategy = Callable[[int, int, Queues], list[MessageQueue]]
 """Takes the place of a client among the members, in order of their ids, the number of members, and the queues."""
 
 
-def assign_averagely(place: int, members: int, queues: Queues) -> list[MessageQueue]:
+def assign_averagely(rank: int, members: int, queues: Queues) -> list[MessageQueue]:
     """Return the client's run of neighbouring queues. If the division leaves a rest, the first members get one more."""
     share, more = divmod(len(queues), members)
-    start = place * share + min(place, more)
-    return list(queues[start : start + share + (place < more)])
+    start = rank * share + min(rank, more)
+    return list(queues[start : start + share + (rank < more)])
 
 
-def assign_by_circle(place: int, members: int, queues: Queues) -> list[MessageQueue]:
+def assign_by_circle(rank: int, members: int, queues: Queues) -> list[MessageQueue]:
     """Return every n-th queue, n being the number of members."""
-    return list(queues[place::members])
+    return list(queues[rank::members])
 
 
 STRATEGIES: Final[dict[str, Strategy]] = {"AVG": assign_averagely, "AVG_BY_CIRCLE": assign_by_circle}
@@ -41,10 +41,10 @@ def assign_queues(
     strategy: Strategy, client: str, queues: Queues, clients: Sequence[str]
 ) -> list[MessageQueue]:
     """Return the queues that a client consumes alone; none for a client that is not a member."""
-    place = bisect_left(clients, client)
-    if clients[place : place + 1] != [client]:
+    rank = bisect_left(clients, client)
+    if clients[rank : rank + 1] != [client]:
         return []
-    return strategy(place, len(clients), queues)
+    return strategy(rank, len(clients), queues)
 
 
 def assign_for_pop(
@@ -60,12 +60,12 @@ def assign_for_pop(
         return [
             MessageQueue(topic=topic, broker_name=broker, queue_id=ALL_QUEUES) for topic, broker in brokers
         ]
-    place = bisect_left(clients, client)
-    if clients[place : place + 1] != [client]:
+    rank = bisect_left(clients, client)
+    if clients[rank : rank + 1] != [client]:
         return []
     if members > len(queues):
-        return [queues[place % len(queues)]]
-    sharing = (strategy((place + number) % members, members, queues) for number in range(shared_by + 1))
+        return [queues[rank % len(queues)]]
+    sharing = (strategy((rank + number) % members, members, queues) for number in range(shared_by + 1))
     return list(dict.fromkeys(queue for share in sharing for queue in share))
 
 

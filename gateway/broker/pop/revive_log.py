@@ -14,7 +14,7 @@ import orjson
 from codec import properties as keys
 from codec.hosts import pack_host
 from codec.message import Message
-from gateway.broker.messages.damaged_records import DamagedRecords, RecordKind, RecordPlace
+from gateway.broker.messages.damaged_records import DamagedRecords, RecordKind, RecordLocation
 from gateway.broker.messages.message_services import MessageServices
 from gateway.broker.messages.message_writer import MessageDraft, MessageWriter
 from gateway.broker.pop.checkpoint import ACK_TAG, BATCH_ACK_TAG, CK_TAG, AckRecord, PopCheckpoint
@@ -34,7 +34,7 @@ class ReviveRecord(NamedTuple):
     timer.
     """
 
-    place: RecordPlace
+    location: RecordLocation
     content: PopCheckpoint | AckRecord
     timed: bool
 
@@ -111,15 +111,15 @@ class ReviveLog:
             offset = result.next_offset
 
     def _parse_record(self, message: Message) -> ReviveRecord | None:
-        place = RecordPlace.of_message(message)
+        location = RecordLocation.of_message(message)
         try:
             content = _parse_content(message)
         except ValueError as error:
-            self._damaged.skip(RecordKind.POP_RECORD, place, error)
+            self._damaged.skip(RecordKind.POP_RECORD, location, error)
             return None
         if not content.key.broker_name:
             content.key = content.key._replace(broker_name=self._broker_name)
-        return ReviveRecord(place, content, keys.TIMER_OUT_MS in message.properties)
+        return ReviveRecord(location, content, keys.TIMER_OUT_MS in message.properties)
 
 
 def _parse_content(message: Message) -> PopCheckpoint | AckRecord:

@@ -35,7 +35,7 @@ from codec.hosts import pack_host
 from codec.message import Message, decode_message
 from codec.topics import RETRY_PREFIX
 from gateway.broker.consumers.broker_tables import BrokerTables
-from gateway.broker.messages.damaged_records import RecordKind, RecordPlace
+from gateway.broker.messages.damaged_records import RecordKind, RecordLocation
 from gateway.broker.messages.message_services import MessageServices
 from gateway.broker.messages.message_writer import MessageAppender, MessageWriter, count_attempt
 from gateway.broker.pop.checkpoint import AckRecord, PopCheckpoint, PopKey
@@ -151,9 +151,9 @@ class Reviver:
 
     def _adjust_count(self, key: PopKey, change: int) -> None:
         queue = key.topic, key.group, key.queue_id
-        left = self._outstanding_counts.pop(queue, 0) + change
-        if left:
-            self._outstanding_counts[queue] = left
+        count = self._outstanding_counts.pop(queue, 0) + change
+        if count:
+            self._outstanding_counts[queue] = count
 
     def __len__(self) -> int:
         return self._count
@@ -227,10 +227,10 @@ class Reviver:
         self, queue_id: int, checkpoint: PopCheckpoint, record_offset: int, wait_ms: int = 0
     ) -> None:
         queue = self._queues[queue_id]
-        known = self._pop_outstanding(queue, checkpoint.key)
-        if known is not None:
-            self._deadlines.cancel(known.deadline)
-            self._adjust_count(checkpoint.key, -len(known.checkpoint.unacked_offsets()))
+        outstanding = self._pop_outstanding(queue, checkpoint.key)
+        if outstanding is not None:
+            self._deadlines.cancel(outstanding.deadline)
+            self._adjust_count(checkpoint.key, -len(outstanding.checkpoint.unacked_offsets()))
         self._adjust_count(checkpoint.key, len(checkpoint.unacked_offsets()))
         due_ms = checkpoint.revive_time + wait_ms
         deadline = self._deadlines.schedule(due_ms, partial(self._revive_pop, queue_id, checkpoint.key))
@@ -239,16 +239,16 @@ class Reviver:
         self._skip_own_record(queue, record_offset)
 
     def _pop_outstanding(self, queue: ReviveQueue, key: PopKey) -> OutstandingPop | None:
-        found = queue.outstanding.pop(key, None)
-        self._count -= found is not None
-        return found
+        outstanding = queue.outstanding.pop(key, None)
+        self._count -= outstanding is not None
+        return outstanding
 
     def _limit_outstanding(self, queue: ReviveQueue) -> None:
         """Revive the oldest pop when there are too many: of this queue, or of the longest one."""
         if self._count <= self.config.limits.max_outstanding_pops:
             return
         if len(queue.outstanding) < 2:
-            queue = max(self._queues, key=lambda each: len(each.outstanding))
+            queue = max(self._queues, key=lambda candidate: len(candidate.outstanding))
         key, oldest = next(iter(queue.outstanding.items()))
         self._deadlines.cancel(oldest.deadline)
         self._revive_pop(self._queues.index(queue), key)
@@ -285,31 +285,33 @@ class Reviver:
         if queue.next_record >= end:
             return
         for record in self.log.read_records(queue_id, queue.next_record, end):
-            queue.next_record = record.place.queue_offset
+            queue.next_record = record.location.queue_offset
             self._apply_record(queue_id, queue, record)
-            queue.next_record = record.place.queue_offset + 1
+            queue.next_record = record.location.queue_offset + 1
         queue.next_record = end
 
     def _apply_record(self, queue_id: int, queue: ReviveQueue, record: ReviveRecord) -> None:
-        content, place = record.content, record.place
+        content, location = record.content, record.location
         if isinstance(content, AckRecord):
             self._apply_acks(queue, content)
             return
         if content.end_offset > self._store.max_offset(content.key.topic, content.key.queue_id):
-            self._damaged.skip(RecordKind.POP_RECORD, place, "its messages are behind the end of their queue")
+            self._damaged.skip(
+                RecordKind.POP_RECORD, location, "its messages are behind the end of their queue"
+            )
             return
-        if place.queue_offset >= queue.saved_record:
+        if location.queue_offset >= queue.saved_record:
             self._advance_group(content)
         if content.offset_diffs and not content.is_done:
             wait_ms = TIMED_ACKS_MS if record.timed else 0
-            self._add_outstanding(queue_id, content, place.queue_offset, wait_ms)
+            self._add_outstanding(queue_id, content, location.queue_offset, wait_ms)
             self._limit_outstanding(queue)
 
     def _advance_group(self, checkpoint: PopCheckpoint) -> None:
         """Move a group's offset past a pop that was recorded after the last save of consumer offsets before a crash."""
         key = checkpoint.key
-        known = key.topic in self._topics and self._has_topic_and_group(key)
-        if known and self._offsets.query_offset(key.group, key.topic, key.queue_id) < checkpoint.end_offset:
+        exists = key.topic in self._topics and self._has_topic_and_group(key)
+        if exists and self._offsets.query_offset(key.group, key.topic, key.queue_id) < checkpoint.end_offset:
             self._offsets.commit_offset(
                 key.group, key.topic, key.queue_id, checkpoint.end_offset, by_broker=True
             )
@@ -359,8 +361,8 @@ class Reviver:
                 extra = {"key": checkpoint.key, "offset": offset, "reason": refused.remark}
                 log.warning("retry message refused by the store", extra=extra)
                 if refused.code == ResponseCode.MESSAGE_ILLEGAL and message is not None:
-                    place = RecordPlace.of_message(message)
-                    self._damaged.skip(RecordKind.POPPED_MESSAGE, place, refused.remark)
+                    location = RecordLocation.of_message(message)
+                    self._damaged.skip(RecordKind.POPPED_MESSAGE, location, refused.remark)
                 elif not self._postpone(queue_id, checkpoint, offset):
                     break
             revived.append(offset)
@@ -373,8 +375,8 @@ class Reviver:
             result = self._store.read(key.topic, key.queue_id, offset, 1)
             message = decode_message(result.chunks[0]) if result.chunks else None
         except (CorruptionError, MessageFormatError) as error:
-            place = RecordPlace(key.topic, key.queue_id, offset, -1)
-            self._damaged.skip(RecordKind.POPPED_MESSAGE, place, error)
+            location = RecordLocation(key.topic, key.queue_id, offset, -1)
+            self._damaged.skip(RecordKind.POPPED_MESSAGE, location, error)
             return None
         return message if message is not None and message.queue_offset == offset else None
 
@@ -417,8 +419,8 @@ class Reviver:
         separate = self.config.pop.use_separate_retry_queue
         if separate and (normal := self._topics.get(original_topic(topic, key.group))) is not None:
             queues = len(self._topics.queue_ids(normal.write_queue_nums))
-        known = self._topics.get(topic)
-        if known is None or (separate and known.write_queue_nums != queues):
+        retry_topic = self._topics.get(topic)
+        if retry_topic is None or (separate and retry_topic.write_queue_nums != queues):
             self._topics.update(
                 [TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues)]
             )

@@ -148,10 +148,10 @@ class WaitingPops:
         self, topic: str, group: str, lists: dict[int, _PopList], queue_id: int
     ) -> _PopList:
         key = max(queue_id, ALL_QUEUES)
-        found = lists.get(key)
-        if found is None:
-            found = lists[key] = _PopList(partial(self._forget_list, topic, group, lists, key))
-        return found
+        pop_list = lists.get(key)
+        if pop_list is None:
+            pop_list = lists[key] = _PopList(partial(self._forget_list, topic, group, lists, key))
+        return pop_list
 
     def _forget_list(self, topic: str, group: str, lists: dict[int, _PopList], queue_id: int) -> None:
         """Forget an empty list, and with its last list the group."""
@@ -204,8 +204,8 @@ class WaitingPops:
     def _pop_steps(self, waiting: _WaitingGroup, queue_ids: Iterable[int]) -> Iterator[None]:
         """Answer the pops of each queue id, first come first served, until one finds no message."""
         for queue_id in queue_ids:
-            found = waiting.pops.get(queue_id)
-            pops = deque(() if found is None else found.requests())
+            pop_list = waiting.pops.get(queue_id)
+            pops = deque(() if pop_list is None else pop_list.requests())
             while pops:
                 outcome = self._try_request(pops[0])
                 if outcome is NOTHING and not pops[0].is_ordered:
@@ -217,12 +217,12 @@ class WaitingPops:
     def _notification_steps(self, waiting: _WaitingGroup, queue_ids: Iterable[int]) -> Iterator[None]:
         """Answer as many notifications of each queue id as there are messages, latest first."""
         for queue_id in queue_ids:
-            found = waiting.notifications.get(queue_id)
-            if found is None:
+            notification_list = waiting.notifications.get(queue_id)
+            if notification_list is None:
                 continue
-            count = max(0, found.available())
+            count = max(0, notification_list.available())
             yield
-            for request in reversed(found.requests()[-count:] if count else []):
+            for request in reversed(notification_list.requests()[-count:] if count else []):
                 self._try_request(request)
                 yield
 

@@ -28,7 +28,7 @@ from codec.errors import MessageFormatError
 from codec.java_numbers import I32, parse_java_integer
 from codec.message import split_messages, stored_properties
 from codec.properties import UNIQ_CLIENT_MESSAGE_ID_KEYIDX, find_property
-from gateway.broker.messages.damaged_records import RecordKind, RecordPlace
+from gateway.broker.messages.damaged_records import RecordKind, RecordLocation
 from gateway.broker.messages.message_services import MessageServices
 from gateway.broker.requests.send_handler import SendHandler
 from gateway.broker.statistics.stored_counts import MessageType
@@ -90,8 +90,8 @@ class StagedBatches:
         """Store a part durably, unless its batch is published meanwhile. Raises StoreFull."""
         data = part.encode()
         # A sender that gave up waiting may send a part again while the first request is still being processed.
-        place = f"{writer}/{batch}/{stage}/{number}"
-        lock = self._part_locks.setdefault(place, trio.Lock())
+        part_name = f"{writer}/{batch}/{stage}/{number}"
+        lock = self._part_locks.setdefault(part_name, trio.Lock())
         async with lock:
             more = len(data) - (self._files.part_bytes(writer, batch, stage, number) or 0)
             if self._store.disk_full or self.staged_bytes + more > self._max_bytes:
@@ -109,7 +109,7 @@ class StagedBatches:
                 self.staged_bytes -= more
             finally:
                 if not lock.statistics().tasks_waiting:
-                    self._part_locks.pop(place, None)
+                    self._part_locks.pop(part_name, None)
 
     async def publish_batch(
         self, writer: str, batch: int, stages: list[tuple[str, int]], *, stream: bool
@@ -227,8 +227,8 @@ class StagedBatches:
             return self._append_missing(part, present_keys)
         except (MessageIllegal, MessageFormatError) as error:
             # The batch has an intent, so it must be completed.
-            place = RecordPlace(part.topic, part.queue_id, -1, -1)
-            self._damaged.skip(RecordKind.STAGED_PART, place, error)
+            location = RecordLocation(part.topic, part.queue_id, -1, -1)
+            self._damaged.skip(RecordKind.STAGED_PART, location, error)
             return 0
 
     def _append_missing(self, part: StagedPart, present_keys: frozenset[bytes]) -> int:
@@ -236,12 +236,12 @@ class StagedBatches:
             raise StoreFull("nearly full")
         body = part.body
         if present_keys:
-            left = [
+            missing_entries = [
                 entry
                 for entry in split_batch(body)
                 if find_property(entry[2], UNIQUE_KEY) not in present_keys
             ]
-            body = encode_batch(left)
+            body = encode_batch(missing_entries)
         if not body:
             return 0
         _, places, _ = self._store.append_batch(
@@ -262,13 +262,13 @@ class StagedBatches:
 
     async def _unique_keys_from(self, floors: dict[str, dict[str, int]]) -> frozenset[bytes]:
         """Return the unique keys of all messages behind the floors."""
-        found: set[bytes] = set()
+        unique_keys: set[bytes] = set()
         for topic, queues in floors.items():
             for queue_id, floor in queues.items():
                 for keys in self._read_unique_keys(topic, parse_java_integer(queue_id, I32), floor):
-                    found |= keys
+                    unique_keys |= keys
                     await trio.lowlevel.checkpoint()
-        return frozenset(found)
+        return frozenset(unique_keys)
 
     def _read_unique_keys(self, topic: str, queue_id: int, floor: int) -> Iterator[set[bytes]]:
         offset = max(floor, self._store.min_offset(topic, queue_id))

@@ -41,7 +41,7 @@ from codec.message import Message, decode_message, encode_message, split_message
 from codec.sysflag import TRANSACTION_COMMIT, transaction_type
 from codec.topics import TRANS_CHECK_MAX_TOPIC, TRANS_GROUP, TRANS_HALF_TOPIC, TRANS_OP_TOPIC
 from gateway.broker.consumers.broker_tables import BrokerTables
-from gateway.broker.messages.damaged_records import DamagedRecords, RecordKind, RecordPlace
+from gateway.broker.messages.damaged_records import DamagedRecords, RecordKind, RecordLocation
 from gateway.broker.messages.message_services import MessageServices
 from gateway.broker.messages.message_writer import MessageAppender
 from gateway.broker.messages.stored_messages import find_message
@@ -128,20 +128,20 @@ class HalfMessageCopies:
 
     def is_ended(self, offset: int) -> bool:
         """Tell whether the message was ended at one of its former offsets."""
-        return any(place in self._ended for place in self._former.get(offset, ()))
+        return any(former_offset in self._ended for former_offset in self._former.get(offset, ()))
 
     def forget(self, offset: int) -> None:
         """Forget a message that will not be walked again."""
-        for place in self._former.pop(offset, ()):
-            self._former_offsets.discard(place)
-            self._ended.discard(place)
+        for former_offset in self._former.pop(offset, ()):
+            self._former_offsets.discard(former_offset)
+            self._ended.discard(former_offset)
 
 
 class OpMessageReader:
     """The op messages of one round, which say which half messages are ended; read only as far as the walk needs.
 
-    ``_ended`` maps each ended half offset to the op message that names it, ``_left`` each op message to the number of
-    its half offsets that were not walked yet, and ``_done`` holds op messages that are not needed any more.
+    ``_ended`` maps each ended half offset to the op message that names it, ``_open_counts`` each op message to the
+    number of its half offsets that were not walked yet. ``_done`` holds op messages that are not needed any more.
     """
 
     def __init__(
@@ -161,7 +161,7 @@ class OpMessageReader:
         self._start = start
         self._next = start
         self._ended: dict[int, int] = {}
-        self._left: dict[int, int] = {}
+        self._open_counts: dict[int, int] = {}
         self._done: set[int] = set()
         self._steps = self._read_to_end()
 
@@ -170,8 +170,8 @@ class OpMessageReader:
         op_offset = self._ended.pop(half_offset, None)
         if op_offset is None:
             return False
-        self._left[op_offset] -= 1
-        if not self._left[op_offset]:
+        self._open_counts[op_offset] -= 1
+        if not self._open_counts[op_offset]:
             self._done.add(op_offset)
         return True
 
@@ -209,7 +209,9 @@ class OpMessageReader:
                     yield from self._note_op_message(message)
             # Op messages of which nothing is left, the skipped ones among them, are not needed any more.
             self._done.update(
-                each for each in range(self._next, result.next_offset) if each not in self._left
+                op_offset
+                for op_offset in range(self._next, result.next_offset)
+                if op_offset not in self._open_counts
             )
             self._next = result.next_offset
             yield
@@ -227,7 +229,7 @@ class OpMessageReader:
                 self._copies.record_end(offset)
             elif offset not in self._ended:
                 self._ended[offset] = op_offset
-                self._left[op_offset] = self._left.get(op_offset, 0) + 1
+                self._open_counts[op_offset] = self._open_counts.get(op_offset, 0) + 1
                 self._done.discard(op_offset)
             if number % ENDED_PER_TURN == 0:
                 yield
@@ -235,7 +237,7 @@ class OpMessageReader:
             reason = (
                 f"{unusable} offsets are no half message's" if unusable else "an op message of another kind"
             )
-            self._damaged.skip(RecordKind.OP_MESSAGE, RecordPlace.of_message(message), reason)
+            self._damaged.skip(RecordKind.OP_MESSAGE, RecordLocation.of_message(message), reason)
 
     def settled_offset(self) -> int:
         """Return the op offset before which no message is needed any more."""
@@ -280,7 +282,7 @@ class TransactionChecks:
         self._clients = tables.clients
         self._appender = appender
         self._op_writer = op_writer
-        self.asked = self.given_up = 0
+        self.check_backs = self.given_up = 0
         config_of_halves = self._topics.get(TRANS_HALF_TOPIC)
         self._opened_half_ends = {
             queue_id: store.max_offset(TRANS_HALF_TOPIC, queue_id)
@@ -448,7 +450,7 @@ class TransactionChecks:
         except RequestError as error:
             if error.code != ResponseCode.MESSAGE_ILLEGAL:
                 raise
-            self._damaged.skip(RecordKind.HALF_MESSAGE, RecordPlace.of_message(message), error.remark)
+            self._damaged.skip(RecordKind.HALF_MESSAGE, RecordLocation.of_message(message), error.remark)
 
     def _decide(self, message: Message, started_ms: int) -> HalfMessageVerdict:
         age_ms = self._clock.now_ms() - message.born_timestamp
@@ -487,12 +489,14 @@ class TransactionChecks:
             return False
         begin_ms = min(message.born_timestamp, message.store_timestamp) - MAX_ROUND_MS
         end_ms = self._clock.now_ms()
-        for place in self._store.query_by_key(topic, unique_key, 32, begin_ms, end_ms, catch_up=False):
-            found = find_message(self._store, place)
+        for physical_offset in self._store.query_by_key(
+            topic, unique_key, 32, begin_ms, end_ms, catch_up=False
+        ):
+            candidate = find_message(self._store, physical_offset)
             if (
-                found is not None
-                and (found.topic, found.unique_key) == (topic, unique_key)
-                and (transaction_type(found.sys_flag) == TRANSACTION_COMMIT)
+                candidate is not None
+                and (candidate.topic, candidate.unique_key) == (topic, unique_key)
+                and (transaction_type(candidate.sys_flag) == TRANSACTION_COMMIT)
             ):
                 return True
         return False
@@ -554,7 +558,7 @@ class TransactionChecks:
             log.warning("half message leaves no room for a question to its producer", extra=extra)
         else:
             producer.connection.send_oneway(request)
-            self.asked += 1
+            self.check_backs += 1
 
     def _check_request(self, message: Message) -> CheckTransactionState:
         """Return the check-back request. Raises MessageFormatError when the message cannot be encoded.

@@ -3,9 +3,9 @@ import logging
 import pytest
 
 from codec.message import Message, encode_message
-from gateway.broker.messages.damaged_records import DamagedRecords, RecordKind, RecordPlace
+from gateway.broker.messages.damaged_records import DamagedRecords, RecordKind, RecordLocation
 
-PLACE = RecordPlace("t", 3, 7, 4096)
+PLACE = RecordLocation("t", 3, 7, 4096)
 
 
 @pytest.fixture
