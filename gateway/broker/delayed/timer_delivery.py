@@ -1,6 +1,6 @@
 """Timer messages: read from the timer topic into the slots of a timer wheel, and delivered to the millisecond.
 
-Problem: messages for any time within days must be delivered on time, exactly once if the broker stops in order and at
+Problem: messages for any time within days must be delivered on time, exactly once if the broker stops cleanly and at
 least once if it crashes, without holding them in memory.
 
 1. `TimerScheduler` turns a message with a delivery time into one that is stored in the timer topic.
@@ -174,8 +174,10 @@ class TimerDelivery:
             try:
                 for stored in split_messages(chunk):
                     self._accept_message(stored, now_ms)
+                    # At each message, so that StoreFull at the next one does not have this one chained again.
                     timers.queue_offset += 1
             except MessageFormatError as error:
+                # Where the next message of this chunk begins is unknown.
                 location = RecordLocation(TIMER_TOPIC, 0, timers.queue_offset, -1)
                 self._damaged.skip(RecordKind.TIMER_MESSAGE, location, error)
         if result.next_offset != timers.queue_offset:
@@ -183,6 +185,7 @@ class TimerDelivery:
             # back to the end of a truncated queue.
             timers.queue_offset = result.next_offset
         if timers.queue_offset != start:
+            # Only now: the saved offset says which messages are in the wheel.
             timers.save_progress()
         return timers.queue_offset - start
 
@@ -190,6 +193,7 @@ class TimerDelivery:
         try:
             physical_offset, born_ms, store_ms, properties = parse_times_and_properties(view)
             timers = self._timer_store
+            # After a crash the wheel may be ahead of the saved offset in the topic.
             if timers.already_chained and physical_offset in timers.already_chained:
                 timers.already_chained.discard(physical_offset)
                 return
@@ -205,6 +209,7 @@ class TimerDelivery:
         if due_ms <= now_ms and not recalls and not self._older_messages_wait(slot_ms):
             self._deliver_at_once(view, now_ms)
         elif slot_ms < timers.read_ms and recalls:
+            # The slot of the message that it names is finished: it was delivered.
             log.warning("recall of a timer message came too late", extra={"topic": topic})
         else:
             self._chain_message((physical_offset, len(view), topic, recalls), slot_ms, due_ms, now_ms)
@@ -233,6 +238,7 @@ class TimerDelivery:
         physical_offset, size, topic, recalls = located
         write_ms = timers.slot_start_ms(now_ms)
         if slot_ms - write_ms >= self._window_ms:
+            # The wheel has one entry for this time and for an earlier one, a turn of the wheel before.
             magic |= MAGIC_ROLL
             slot_ms = write_ms + self._first_roll_ms(slot_ms - write_ms)
             due_ms = slot_ms + 1
@@ -251,6 +257,7 @@ class TimerDelivery:
         self.metrics.adjust_count(topic, -1 if recalls else 1, now_ms)
         self._stats.timers_scheduled[topic].count_messages(1, 0)
         self.enqueued += 1
+        # The open slot was loaded without this record.
         if self._open_slot is not None and self._open_slot.time_ms == slot_ms:
             self._accept_record(self._open_slot, record)
 
@@ -296,14 +303,14 @@ class TimerDelivery:
         try:
             while done < max_messages and (slot := self._open_slot or self._open_next(now_ms)) is not None:
                 if slot.unread is not None:
-                    done += -(
-                        -self._load_records(slot, (max_messages - done) * LOADS_PER_DELIVERY)
-                        // LOADS_PER_DELIVERY
-                    )
+                    # A slot may hold millions of records, so loading them counts too, rounded up.
+                    loaded = self._load_records(slot, (max_messages - done) * LOADS_PER_DELIVERY)
+                    done += -(-loaded // LOADS_PER_DELIVERY)
                 elif slot.due and slot.due[0][0] <= now_ms:
                     self._deliver_first(slot, now_ms)
                     done += 1
                 elif slot.due or now_ms < slot.time_ms + self._timer_store.precision_ms:
+                    # Until the slot's time is over, messages may be chained into it, so it stays open without any.
                     break
                 else:
                     self._finish_slot(slot)
@@ -313,6 +320,7 @@ class TimerDelivery:
 
     def _open_next(self, now_ms: int) -> OpenSlot | None:
         time_ms = self._timer_store.next_slot_ms()
+        # The messages of a slot are due from 1 ms after its start on (`slot_before`).
         if time_ms is None or time_ms >= now_ms:
             return None
         self._timer_store.advance_to(time_ms)
@@ -329,6 +337,7 @@ class TimerDelivery:
         return max_records
 
     def _accept_record(self, slot: OpenSlot, record: TimerRecord) -> None:
+        # A recall beyond the window is rolled like a message, and counts in its later slot.
         if record.magic & MAGIC_DELETE and not record.magic & MAGIC_ROLL:
             stored = self._read_message(record)
             key = None if stored is None else find_property(stored.properties, b"TIMER_DEL_UNIQKEY")
@@ -338,6 +347,7 @@ class TimerDelivery:
         due_ms = record.due_ms or self._due_time_of(slot, record)
         # A later time would keep the slot open, and all later ones closed.
         due_ms = min(due_ms, slot.time_ms + self._timer_store.precision_ms)
+        # A slot that was open when the broker stopped or crashed is loaded again; its first messages were delivered.
         if (due_ms, record.position) > self._timer_store.delivered_up_to:
             heappush(slot.due, (due_ms, record.position))
 
@@ -349,7 +359,7 @@ class TimerDelivery:
         return due_time_ms(stored.properties, stored.store_timestamp, slot.time_ms, precision_ms)
 
     def _read_message(self, record: TimerRecord) -> WaitingMessage | None:
-        """Return the message of a record; None when it has expired, is damaged, or is no timer message."""
+        """Return the message of a record; None when it has expired, is damaged, or is not a timer message."""
         try:
             view = self._store.message_at(record.physical_offset)
             stored = None if view is None else WaitingMessage.parse(view)
@@ -371,6 +381,7 @@ class TimerDelivery:
             self._write_rolled(stored, record, now_ms)
         elif not (slot.recalls and self._is_recalled(slot, stored)):
             self._deliver_to_real_queue(stored, record.write_ms, now_ms)
+        # Step 4, after the message is stored: StoreFull leaves it at the head, and a crash repeats it.
         heappop(slot.due)
         self.delivered += 1
         self._timer_store.delivered_up_to = (due_ms, position)
@@ -526,6 +537,7 @@ class TimerDelivery:
         while slot.unread is not None:
             self._load_records(slot, 1000)
         if slot.due:
+            # The recalls stay, for the messages that remain.
             positions = sorted((*(position for _, position in slot.due), *slot.recalls.values()))
             records = [self._timer_store.record_at(position) for position in positions]
             self._timer_store.rewrite_slot(slot.time_ms, [record for record in records if record is not None])

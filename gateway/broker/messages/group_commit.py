@@ -95,7 +95,7 @@ class FlushThread:
                 self._work()
             except Exception as error:  # noqa: BLE001 - handed to `ended`
                 self._error = error
-            os.eventfd_write(self._event, 1)
+            os.eventfd_write(self._event, 1)  # Last: from here on the event loop may take the outcome.
 
     def _handle_end(self) -> None:
         with suppress(BlockingIOError):  # the reactor may call without need
@@ -188,6 +188,7 @@ class GroupCommit:
 
     def _flush(self) -> None:
         """Flush for all answers that are queued now. Runs in a thread."""
+        # The flag before the count: an answer queued in between asks for one flush too many, never one too few.
         self._is_flush_wanted = False
         self._covered = self._queued
         began_s = time.perf_counter()
@@ -203,6 +204,7 @@ class GroupCommit:
                 self._refuse_held(error)
             else:
                 log.error("flush failed; answers wait for the next attempt", exc_info=error)
+            # `_repeat_failed` finds out whether the failure is final, and otherwise tries again.
             self._flush_failed.set()
             return
         self._write_covered()
@@ -211,6 +213,7 @@ class GroupCommit:
 
     def _write_covered(self) -> None:
         """Write the answers that the last flush covers, those of one connection in one call."""
+        # A pipelining producer has many answers here, and each write of their connection is a system call.
         answers: dict[Connection, list[bytes]] = {}
         while self._held and self._released < self._covered:
             held = self._pop_oldest()
@@ -219,7 +222,10 @@ class GroupCommit:
             connection.write(parts[0] if len(parts) == 1 else b"".join(parts))
 
     async def run(self) -> None:
-        """Flush until cancelled. `watch_deadlines` runs beside it. Raises FlushFailed, after a first time always."""
+        """Flush until cancelled. `watch_deadlines` runs at the same time.
+
+        Raises FlushFailed; from then on every call does.
+        """
         if self._thread is not None:
             return await self._repeat_failed(self._thread)
         await self._run_blocking(self._store.flushes.check)
@@ -233,6 +239,7 @@ class GroupCommit:
     async def _repeat_failed(self, thread: FlushThread) -> None:
         while True:
             await self._flush_failed.wait()
+            # Raises FlushFailed where the disk refused: then the task fails, and `/readyz` shows it.
             await self._run_blocking(self._store.flushes.check)
             await trio.sleep(FLUSH_RETRY_S)
             self._flush_failed = trio.Event()
@@ -242,7 +249,7 @@ class GroupCommit:
         """Flush for all answers that are held now."""
         self._flush_requested = trio.Event()
         if not self._held and self._store.durable_offset >= self._store.max_physical_offset:
-            return
+            return  # An idle broker leaves its disk alone.
         self._flush_started_s = trio.current_time()
         try:
             await self._run_blocking(self._flush)

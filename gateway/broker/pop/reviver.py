@@ -11,11 +11,11 @@ outstanding pop, even after a crash, without any file besides the commit log.
    the oldest checkpoint falls too far behind, it is written again, so that a start reads a bounded number of records.
 
 Invariant: the outstanding pops in memory are the result of applying all records from the saved offset on. A start
-applies them again. After a crash behind step 1 the messages stay invisible until their time ends. A crash within
-step 3, between the retry messages and the ack record, revives the messages twice. Records that this broker did not
-write, such as those of an official broker's timer, are applied when they arrive. Consumer offsets are saved later than
-pop records are written, so a start also moves each group's offset past the pops whose records are newer than the saved
-offsets (`SEEN_GROUP`).
+applies them again. If the broker crashes after step 1, the messages stay invisible until their time ends. A crash
+within step 3, between the retry messages and the ack record, revives the messages twice. Records that this broker did
+not write, such as those of an official broker's timer, are applied when they arrive. Consumer offsets are saved later
+than pop records are written, so a start also moves each group's offset past the pops whose records are newer than the
+saved offsets (`SEEN_GROUP`).
 
 Bounds: a record that cannot be used is skipped (`damaged_records.py`), and one pop holds at most 32 messages, so the
 memory of a pop is bounded. At ``maxOutstandingPops`` the oldest pop is revived before its time; a consumer may then
@@ -189,6 +189,8 @@ class Reviver:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR, "a pop of the same messages at the same time is out"
             )
+        # Step 1, before the pop is answered: with the answer the group's offset moves past the messages, and without
+        # the record a crash would lose them.
         self._write_checkpoint(queue_id, checkpoint)
         self._limit_outstanding(self._queues[queue_id])
 
@@ -217,8 +219,9 @@ class Reviver:
             if self.config.store.timer_wheel_enable and due_ms > self._clock.now_ms():
                 self.log.write_timed_acks(queue_id, acks, due_ms)
             return
-        out = set(pending.checkpoint.unacked_offsets())
-        acks.offsets = [offset for offset in acks.offsets if offset in out]
+        # Step 2. Repeated acks get no record: it would change nothing, and a start would have to read it.
+        unacked = set(pending.checkpoint.unacked_offsets())
+        acks.offsets = [offset for offset in acks.offsets if offset in unacked]
         if acks.offsets:
             self._skip_own_record(queue, self.log.write_record(queue_id, acks))
             self._apply_acks(queue, acks)
@@ -227,6 +230,7 @@ class Reviver:
         self, queue_id: int, checkpoint: PopCheckpoint, record_offset: int, wait_ms: int = 0
     ) -> None:
         queue = self._queues[queue_id]
+        # A checkpoint that was written again (step 4) is read twice by a start: the later record replaces the first.
         outstanding = self._pop_outstanding(queue, checkpoint.key)
         if outstanding is not None:
             self._deadlines.cancel(outstanding.deadline)
@@ -248,6 +252,7 @@ class Reviver:
         if self._count <= self.config.limits.max_outstanding_pops:
             return
         if len(queue.outstanding) < 2:
+            # The only pop of this queue is the new one, which should not end at once.
             queue = max(self._queues, key=lambda candidate: len(candidate.outstanding))
         key, oldest = next(iter(queue.outstanding.items()))
         self._deadlines.cancel(oldest.deadline)
@@ -272,8 +277,9 @@ class Reviver:
         """Write the oldest checkpoint again when it is more than `MAX_RECORDS_BEHIND` records behind."""
         key, first = next(iter(queue.outstanding.items()))
         if queue.next_record - first.record_offset > MAX_RECORDS_BEHIND:
-            with suppress(RequestError):
+            with suppress(RequestError):  # The next pop tries again.
                 first.record_offset = self.log.write_record(queue_id, first.checkpoint)
+                # It goes to the end, because `done_offset` relies on the order of records.
                 queue.outstanding[key] = queue.outstanding.pop(key)
                 self._skip_own_record(queue, first.record_offset)
 
@@ -285,10 +291,11 @@ class Reviver:
         if queue.next_record >= end:
             return
         for record in self.log.read_records(queue_id, queue.next_record, end):
+            # Set before as well, so that a record that fails is read again, and not those before it.
             queue.next_record = record.location.queue_offset
             self._apply_record(queue_id, queue, record)
             queue.next_record = record.location.queue_offset + 1
-        queue.next_record = end
+        queue.next_record = end  # Past expired and unusable records too.
 
     def _apply_record(self, queue_id: int, queue: ReviveQueue, record: ReviveRecord) -> None:
         content, location = record.content, record.location
@@ -296,13 +303,16 @@ class Reviver:
             self._apply_acks(queue, content)
             return
         if content.end_offset > self._store.max_offset(content.key.topic, content.key.queue_id):
+            # The queue has lost the messages, and will give their offsets to others.
             self._damaged.skip(
-                RecordKind.POP_RECORD, location, "its messages are behind the end of their queue"
+                RecordKind.POP_RECORD, location, "its messages are beyond the end of their queue"
             )
             return
         if location.queue_offset >= queue.saved_record:
+            # The pop moved the group's offset in memory, but the crash came before that was saved.
             self._advance_group(content)
         if content.offset_diffs and not content.is_done:
+            # A checkpoint that comes from an official broker's timer is followed by its acks, some seconds later.
             wait_ms = TIMED_ACKS_MS if record.timed else 0
             self._add_outstanding(queue_id, content, location.queue_offset, wait_ms)
             self._limit_outstanding(queue)
@@ -321,15 +331,15 @@ class Reviver:
     def _revive_pop(self, queue_id: int, key: PopKey) -> None:
         queue = self._queues[queue_id]
         checkpoint = queue.outstanding[key].checkpoint
+        # Step 3. Without its topic or group the pop is dropped: nobody could get the retries.
         revived = (
             self._write_retries(queue_id, checkpoint)
             if self._has_topic_and_group(key)
             else checkpoint.unacked_offsets()
         )
         self._adjust_count(key, -sum(checkpoint.mark_acked(offset) for offset in revived))
-        if (
-            not checkpoint.is_done
-        ):  # The store refuses all writes, so the pop stays outstanding and is tried again.
+        if not checkpoint.is_done:
+            # The store refuses all writes, so the pop stays outstanding and is tried again.
             due_ms = self._clock.now_ms() + REPUT_INTERVALS_S[0] * 1000
             queue.outstanding[key].deadline = self._deadlines.schedule(
                 due_ms, partial(self._revive_pop, queue_id, key)
@@ -360,6 +370,8 @@ class Reviver:
             except RequestError as refused:
                 extra = {"key": checkpoint.key, "offset": offset, "reason": refused.remark}
                 log.warning("retry message refused by the store", extra=extra)
+                # No later try can store an illegal message. After any other refusal it gets a checkpoint of its own;
+                # where that is refused as well, the pop stays as it is, with the rest of its messages.
                 if refused.code == ResponseCode.MESSAGE_ILLEGAL and message is not None:
                     location = RecordLocation.of_message(message)
                     self._damaged.skip(RecordKind.POPPED_MESSAGE, location, refused.remark)
@@ -425,6 +437,7 @@ class Reviver:
                 [TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues)]
             )
             for queue_id in range(queues):
+                # A group without an offset may begin at the queue's end, past the message that is stored next.
                 if self._offsets.query_offset(key.group, topic, queue_id) < 0:
                     self._offsets.commit_offset(key.group, topic, queue_id, 0, by_broker=True)
         return message.queue_id if separate and message.queue_id < queues else 0

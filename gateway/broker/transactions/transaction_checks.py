@@ -12,8 +12,8 @@ every half message before that offset must have been ended, written again, or gi
 5. A message that is too young ends the round, because all later ones are younger still.
 
 Invariant: the offset moves past a half message only after its op message was read or its copy was stored. After a crash
-behind the copy, but before the offset was saved, the walk comes to both. The first round finds such copies by unique
-key and producer, so that a producer is asked about the last one only, and a decision about any of them counts. A commit
+between storing the copy and saving the offset, the walk comes to both. The first round finds such copies by unique key
+and producer, so that a producer is asked about the last one only, and a decision about any of them counts. A commit
 whose op message was lost in a crash is recognised by the unique key of its real message, so one decision commits once.
 
 A record that cannot be used never ends a round. A damaged half or op message is skipped; of an op message only the
@@ -103,6 +103,8 @@ class HalfMessageCopies:
         """Record that the message at one offset is at another from now on."""
         places = (*self._former.pop(before, ()), before)
         if len(places) > MAX_FORMER_OFFSETS:
+            # The first offset tells whether the message is older than the start, the latest are those that a decision
+            # may still name. So the second one goes.
             self._former_offsets.discard(places[1])
             self._ended.discard(places[1])
             places = (places[0], *places[2:])
@@ -110,6 +112,7 @@ class HalfMessageCopies:
             self._former[now] = places
             self._former_offsets.update(places)
         else:
+            # No room for the copy: what is known of its former offsets would never be removed.
             self._former_offsets.difference_update(places)
             self._ended.difference_update(places)
 
@@ -172,6 +175,7 @@ class OpMessageReader:
             return False
         self._open_counts[op_offset] -= 1
         if not self._open_counts[op_offset]:
+            # The walk has passed every half message that this op message names.
             self._done.add(op_offset)
         return True
 
@@ -217,7 +221,7 @@ class OpMessageReader:
             yield
 
     def _note_op_message(self, message: Message) -> Iterator[None]:
-        """Note the half messages that an op message names. What cannot be one is skipped."""
+        """Note the half messages that an op message names. Offsets that cannot be half messages are skipped."""
         unusable, op_offset = 0, message.queue_offset
         end_offset = self._store.max_offset(TRANS_HALF_TOPIC, self._queue_id)
         texts = _OFFSETS.finditer(message.body) if message.tags == REMOVE_TAG else iter(())
@@ -226,10 +230,12 @@ class OpMessageReader:
             if not 0 <= offset < end_offset:
                 unusable += 1
             elif offset < self._first_half:
+                # The walk passed this offset in an earlier round; a copy of the message may be ahead.
                 self._copies.record_end(offset)
             elif offset not in self._ended:
                 self._ended[offset] = op_offset
                 self._open_counts[op_offset] = self._open_counts.get(op_offset, 0) + 1
+                # Between two yields the walk may have passed all offsets noted so far of a long op message.
                 self._done.discard(op_offset)
             if number % ENDED_PER_TURN == 0:
                 yield
@@ -255,11 +261,11 @@ class TransactionChecks:
     Deviations:
     - All op messages, including those not yet written, are read before a producer is asked, so nothing sleeps to wait
       for them.
-    - A decision about a former offset of a message counts; officially the producer is asked, and the decision carried
-      out, once more.
+    - A decision about a former offset of a message counts; the official broker asks the producer, and carries out the
+      decision, once more.
     - A copy keeps the message's flag.
-    - Waiting out a message's own immunity does not count as a check. A message born in the future has none: officially
-      it is written again at every check, for ever.
+    - Waiting out a message's own immunity does not count as a check. A message born in the future has none; the
+      official broker writes it again at every check, for ever.
     - When the store refuses a message, the round ends, and the next one tries it again.
     - After a restart, a half message whose real message exists is ended without asking.
     """
@@ -344,6 +350,8 @@ class TransactionChecks:
                 if pause:
                     yield
         finally:
+            # Also when the round is given up at a yield. Both offsets change without another task in between: an op
+            # offset saved without its half offset would hide decisions from the next start.
             self._commit_progress(TRANS_HALF_TOPIC, queue_id, first, settled)
             self._op_writer.forget_ended(queue_id, settled)
             self._commit_progress(TRANS_OP_TOPIC, queue_id, op_first, ops.settled_offset())
@@ -383,9 +391,12 @@ class TransactionChecks:
         copies = self._copies[queue_id]
         while self._clock.now_ms() - started_ms <= MAX_ROUND_MS:
             if ops.take_ended(offset):
+                # Step 2. If it is also the former offset of a message, that one is ended with it.
                 copies.record_end(offset)
                 copies.forget(offset)
             else:
+                # Step 1. All decisions made so far go to the op queue and are read before the producer is asked; after
+                # each part of them the same half message is looked up again.
                 self._op_writer.flush()
                 if ops.read_more():
                     yield offset, True
@@ -395,10 +406,10 @@ class TransactionChecks:
                     pass  # Its copy comes later.
                 elif message is None:
                     if following == offset:
-                        return
-                    offset = following - 1
+                        return  # The queue's end.
+                    offset = following - 1  # Damaged or expired messages are skipped; one is added below.
                 elif not self._settle_half(message, copies, started_ms):
-                    return
+                    return  # Step 5, or the store takes no message now.
             offset += 1
             yield offset, offset % HALF_MESSAGES_PER_TURN == 0
 
@@ -444,6 +455,8 @@ class TransactionChecks:
                 raise
             # With the count of checks it would be too long for the store.
             self._ask_producer(message)
+        # Step 4, by verdict or because it cannot be written again. A message that is too long even for the topic of
+        # given-up ones is skipped: it must not end every round.
         copies.forget(before)
         try:
             self._give_up(message)
@@ -459,6 +472,7 @@ class TransactionChecks:
         if age_ms > self._config.store.file_reserved_hours * 3_600_000:
             return HalfMessageVerdict.GIVE_UP
         if message.store_timestamp >= started_ms:
+            # Written during this round, perhaps as a copy: its check is due in the next one at the earliest.
             return HalfMessageVerdict.LATER
         text = message.properties.get(keys.CHECK_IMMUNITY_TIME_IN_SECONDS)
         if text is None:
@@ -468,14 +482,16 @@ class TransactionChecks:
                 else HalfMessageVerdict.ASK
             )
         if age_ms < -self._config.transaction_timeout_ms:
+            # Its producer's clock is far ahead, so the immunity would end too late (see the deviations).
             return HalfMessageVerdict.ASK
+        # -1, and text that is not a number, stand for the broker's own timeout.
         seconds = parse_integer_or(text, -1)
         immunity_ms = self._config.transaction_timeout_ms if seconds == -1 else seconds * 1000
         return HalfMessageVerdict.RENEW if age_ms <= immunity_ms else HalfMessageVerdict.ASK
 
     @staticmethod
     def _check_count(message: Message) -> int:
-        """Return how often producers were asked. As officially, text that is not a number restarts the count."""
+        """Return how often producers were asked. As in the official broker, other text restarts the count."""
         return max(-1, parse_integer_or(message.properties.get(keys.TRANSACTION_CHECK_TIMES, "0"), -1, I32))
 
     def _is_committed(self, message: Message, copies: HalfMessageCopies) -> bool:
@@ -487,6 +503,7 @@ class TransactionChecks:
         is_older = copies.first_offset(message.queue_offset) < self._opened_half_ends.get(message.queue_id, 0)
         if not is_older or not topic or not unique_key:
             return False
+        # The key alone does not prove a commit: a producer may send the same key again, without a transaction.
         begin_ms = min(message.born_timestamp, message.store_timestamp) - MAX_ROUND_MS
         end_ms = self._clock.now_ms()
         for physical_offset in self._store.query_by_key(
@@ -541,6 +558,7 @@ class TransactionChecks:
         checks = {keys.TRANSACTION_CHECK_TIMES: str(self._check_count(message) + 1)}
         offset, physical_offset, _, _ = self._write_again(message, checks)
         message.properties |= checks
+        # The producer's decision names the offsets of the question, so they must be those of the copy.
         message.queue_offset, message.physical_offset = offset, physical_offset
         self._ask_producer(message)
         return offset
@@ -574,6 +592,7 @@ class TransactionChecks:
             offset_msg_id=message.msg_id,
             bname=self._config.broker_name,
         )
+        # The producer sees the message as it sent it: with its real topic and queue.
         copy = replace(
             message,
             topic=message.properties.get(keys.REAL_TOPIC, ""),
