@@ -63,7 +63,7 @@ OtherProperties = TypeVar("OtherProperties", bytes, str, dict[str, str])
 
 @dataclass(slots=True)
 class NewMessage(Generic[Properties]):
-    """A message to be stored: the one shape in which its fields travel, from whoever creates it into the log.
+    """A message to be stored: the one shape in which its fields travel, from its creator into the log.
 
     ``properties`` are bytes as stored, the text that a producer sent, or a dictionary while they may still change;
     `append_message` encodes the latter two. Hosts are packed: address and 4-byte port, 8 or 20 bytes. The tags code of

@@ -55,7 +55,7 @@ from storage.timer_store import TimerStore, TimerStoreConfig
 EXPECTED_TABLES = ("topics.json", "subscriptionGroup.json", "consumerOffset.json", "delayOffset.json")
 """Tables that every used store has. Most of the others come back by themselves, from heartbeats and deliveries."""
 PROGRESS_TABLES = ("consumerOffset.json", "delayOffset.json", "consumerOrderInfo.json")
-"""Tables that say how far messages are done with."""
+"""Tables of progress: how far messages have been consumed or delivered."""
 
 
 def build_broker(

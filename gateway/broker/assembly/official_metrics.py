@@ -193,8 +193,8 @@ def storage_metrics(store: MessageStore, labels: Labels) -> Iterator[Metric]:
     end = store.max_physical_offset
     yield gauge("size", end - store.min_physical_offset, "bytes in the commit log")
     yield gauge("flush_behind_bytes", max(0, end - store.durable_offset), "bytes that a power cut would lose")
-    behind = store.index.unindexed_bytes if store.config.message_index_enable else 0
-    yield gauge("dispatch_behind_bytes", behind, "bytes whose messages are not in the index yet")
+    unindexed_bytes = store.index.unindexed_bytes if store.config.message_index_enable else 0
+    yield gauge("dispatch_behind_bytes", unindexed_bytes, "bytes whose messages are not in the index yet")
     earliest_ms = earliest_log_timestamp(store)
     age_ms = max(0, store.clock.now_ms() - earliest_ms) if earliest_ms >= 0 else 0
     yield gauge("message_reserve_time", age_ms, "age of the oldest message, in ms", MILLISECONDS)
@@ -272,7 +272,7 @@ def transaction_metrics(
 
 
 def revived_metrics(stats: BrokerStats, labels: Labels, limit: int) -> Iterator[Metric | None]:
-    """Yield the popped messages that nobody acknowledged. Source: PopMetricsManager, 5.4.0."""
+    """Yield the popped messages that were not acknowledged. Source: PopMetricsManager, 5.4.0."""
     meaning = "messages written to retry topics because nobody acknowledged them"
     for pair in sum_traffic(stats.revived, limit, ("", "")):
         if pair is None:

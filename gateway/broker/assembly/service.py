@@ -214,7 +214,7 @@ class BrokerService:
         return broker.groups, broker.topics, broker.pop.request_modes
 
     async def _save_settings(self, table: SettingsTable) -> None:
-        """Save a table as soon as it changes: an official broker that takes over does not know what is not in it."""
+        """Save a table as soon as it changes: an official broker that takes over knows only what is in the file."""
         while True:
             await table.wait_until_dirty()
             await self.tasks.attempt("save settings", table.save_changes)
@@ -255,7 +255,7 @@ class BrokerService:
         self.guarded_handlers.apply_guards()
         with trio.move_on_after(self._drain_s):
             while broker.group_commit.held_count or len(broker.long_polls):
-                # Again and again: a pull that waited for its quota begins to wait for a message.
+                # Repeatedly, because a pull that waited for its quota then waits for a message.
                 broker.long_polls.answer_all()
                 await trio.sleep(DRAIN_POLL_S)
             if self.server.connections:
@@ -286,9 +286,9 @@ class BrokerService:
 
 
 def _persist_unless_flush_failed(table: ChangingTable) -> None:
-    """Write a table. One of progress keeps its last content when messages cannot be flushed; that is logged already.
+    """Write a table. After a failed flush of messages a table of progress keeps its last content.
 
-    Raises StoreFull, OSError, which are logged here as well: of several tables that fail, one error comes up.
+    Raises StoreFull or OSError, after logging it: when several tables fail, the caller reports only one.
     """
     try:
         with suppress(FlushFailed):

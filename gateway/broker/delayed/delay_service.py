@@ -164,8 +164,7 @@ class DelayService(ChangingTable):
     # -- storing delayed messages ------------------------------------------------------------------------------------
 
     def schedule(self, message: MessageDraft) -> MessageDraft:
-        """Return the message to store in its place: one for the schedule or timer topic, or the message itself if it
-        has no delay.
+        """Return the message for the schedule or timer topic; the message itself if it requests no delay.
 
         Raises RequestError for a delay level that is not a number and for what the timers refuse.
         """

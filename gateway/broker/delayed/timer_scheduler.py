@@ -43,8 +43,7 @@ class TimerScheduler:
         self._config = config
 
     def schedule(self, message: MessageDraft) -> MessageDraft:
-        """Return the timer message to store in its place, or the message itself if it has no delivery time, or a past
-        one.
+        """Return the message for the timer topic; the message itself if it is not for a time in the future.
 
         Raises RequestError for a time that is not allowed and for a slot that is full.
         """

@@ -1,8 +1,8 @@
 """Counts and logs stored records that cannot be used, so that the services which walk internal queues skip them.
 
-Records are checked again when they are read, whoever is allowed to write them today: those on disk may come from an
-earlier version, from an official broker, or from a client that sent to an internal topic. A record that cannot be
-used is skipped and never stops the ones behind it.
+Every record is checked again when it is read: it may come from an earlier version, from an official broker, or from a
+client that sent to an internal topic before that was refused. A record that cannot be used is skipped, so that those
+after it are still processed.
 """
 
 import logging
@@ -34,7 +34,7 @@ class RecordKind(Enum):
 
 
 class RecordLocation(NamedTuple):
-    """The place of a stored record: its queue, its offset in the queue, and its physical offset."""
+    """The location of a stored record: its queue, its offset in the queue, and its physical offset."""
 
     topic: str
     queue_id: int
@@ -43,30 +43,30 @@ class RecordLocation(NamedTuple):
 
     @classmethod
     def of_message(cls, message: Message) -> "RecordLocation":
-        """Return the place of a decoded message."""
+        """Return the location of a decoded message."""
         return cls(message.topic, message.queue_id, message.queue_offset, message.physical_offset)
 
     @classmethod
     def of_stored(cls, topic: str, stored: memoryview) -> "RecordLocation":
-        """Return the place of a message that is not decoded."""
+        """Return the location of a message that is not decoded."""
         return cls(topic, *_PLACE.unpack_from(stored))
 
 
 class DamagedRecords:
-    """The records that one broker, ``part``, skipped."""
+    """Counts the records that one broker, ``part``, has skipped."""
 
     def __init__(self, part: str) -> None:
         self._part = part
         self._skipped = dict.fromkeys(RecordKind, 0)
 
     def skip(self, kind: RecordKind, location: RecordLocation, reason: object) -> None:
-        """Count a record that the caller skips, and log its place."""
+        """Count a record that the caller skips, and log its location."""
         self._skipped[kind] += 1
         extra = {"kind": kind.value, **location._asdict(), "reason": f"{reason}"[:MAX_REASON_CHARS]}
         log.error("stored record cannot be used and is skipped", extra=extra)
 
     def decode_one(self, kind: RecordKind, topic: str, chunks: Iterable[memoryview]) -> Message | None:
-        """Return the message that a read of one message found; None without one, and for a damaged one."""
+        """Return the message in the result of reading one message; None if there is none, or it is damaged."""
         for stored in chunks:
             try:
                 return decode_message(stored)

@@ -6,7 +6,7 @@ broker to the disk's rate of flushes, so answers queue up and share flushes:
 1. `hold_answer` queues the encoded answer and starts a flush, unless one is running.
 2. The flush runs in a thread. At its beginning it notes how many answers have been queued; answers that are queued
    later wait for the next flush, because the running one may not cover their bytes.
-3. When a flush succeeds, the answers noted at its beginning are written: in order, and all of a connection at once.
+3. When a flush succeeds, the answers noted at its beginning are written in their order, all of a connection at once.
    If more are queued by then, the next flush starts.
 4. An answer that waits longer than the time limit is sent with FLUSH_DISK_TIMEOUT: stored, perhaps not durable.
 

@@ -4,11 +4,11 @@ Theory of operation
 -------------------
 Indexing a message takes 5 to 6 µs, more than storing it, so it does not happen in a send. This task follows the log
 instead. Every `STEP_S` it indexes one slice of `SLICE_MESSAGES`, and one more for every `BYTES_PER_SLICE` that wait;
-other tasks run between slices. So the index keeps up with any constant load at the backlog where steps are as long as
-needed: about 20 MiB at 10,000 messages per second, which a query searches in 20 ms. During a short burst little is
-indexed. When nothing was stored since the last step, all that is left is indexed at once.
+other tasks run between slices. So under any constant load the backlog grows until a step indexes as much as arrives: it
+is about 20 MiB at 10,000 messages per second, which a query searches in 20 ms. During a short burst little is indexed.
+When nothing was stored since the last step, all that is left is indexed at once.
 
-A loop that is overloaded is back here less often than every `STEP_S`. If more than `MAX_BACKLOG_BYTES` wait, slices
+In an overloaded event loop the steps are further apart than `STEP_S`. If more than `MAX_BACKLOG_BYTES` wait, slices
 become as long as the turns of others, up to `MAX_SLICES_PER_TURN`. If even that is too slow, the backlog grows, and
 queries become slower but stay complete: they search what is not indexed (`storage.unindexed_search`).
 """
@@ -21,7 +21,7 @@ from storage.store import MessageStore
 
 STEP_S: Final = 0.1
 IDLE_S: Final = 0.5
-"""Time between two looks while everything is indexed."""
+"""Time between two steps while everything is indexed."""
 SLICE_MESSAGES: Final = 100
 BYTES_PER_SLICE: Final = 2 * 1024 * 1024
 MAX_BACKLOG_BYTES: Final = 256 * 1024 * 1024

@@ -1,7 +1,7 @@
 """Looks up stored messages by a physical offset that a client names.
 
 Such an offset may point into the body of a message, and a body can hold bytes that look like a message, or like its
-start. Nobody can tell such bytes from a message without the queue that should contain it.
+start. Only the queue that should contain the message tells them apart.
 """
 
 import logging
@@ -52,9 +52,9 @@ def find_in_queue(store: MessageStore, physical_offset: int) -> WaitingMessage |
 
 
 def find_topic(store: MessageStore, physical_offset: int) -> str | None:
-    """Return the topic of the message at a physical offset; for one that waits in a system topic, the one it is for.
+    """Return the topic of the message at a physical offset, None when no whole message starts there.
 
-    Return None when no whole message starts there.
+    For a message that waits in a system topic, that is the topic to which it will be delivered.
     """
     message = _find_waiting(store, physical_offset)
     if message is None:

@@ -71,7 +71,7 @@ class AckHandler:
         group, queue_id = batch.consumer_group or "", batch.queue_id
         topic = topic_of_kind(batch.topic or "", group, batch.retry or "")
         if not self._checks.is_queue(topic, queue_id):
-            return  # As officially, without a refusal.
+            return  # The official broker does not refuse it either.
         self._checks.check_group_name(group)
         low, high = self._store.min_offset(topic, queue_id), self._store.max_offset(topic, queue_id)
         named = (batch.start_offset + bit for bit in _set_bits(batch.bit_set))
@@ -129,7 +129,7 @@ class AckHandler:
         if receipt.is_ordered:
             return self._change_ordered(request, receipt)
         if self._reviver.count_outstanding(topic, group, queue_id) > high - low:
-            # More checkpoints than messages: somebody prolongs one message over and over by handles of former pops.
+            # More checkpoints than messages: a client prolongs one message over and over, with handles of former pops.
             raise RequestError(ResponseCode.SYSTEM_ERROR, "too many outstanding pops of the queue")
         key = PopKey(topic, group, queue_id, offset, self._clock.now_ms(), receipt.broker_name)
         key = self._reviver.unused_key(receipt.revive_queue_id, key)

@@ -13,9 +13,9 @@ CK_TAG: Final = "ck"
 ACK_TAG: Final = "ack"
 BATCH_ACK_TAG: Final = "bAck"
 MAX_POP_MESSAGES: Final = 32
-"""Most messages of one pop: a bit of a Java int stands for each. Source: PopCheckPoint.bitMap, 5.4.0."""
+"""Maximum number of messages of one pop: a bit of a Java int stands for each. Source: PopCheckPoint.bitMap, 5.4.0."""
 MAX_NAME_CHARS: Final = 255
-"""Longest name of a topic, a group or a broker. Longer ones cannot be created."""
+"""Maximum length of the name of a topic, a group or a broker. Longer ones cannot be created."""
 I8_MAX: Final = 127
 
 
@@ -45,7 +45,7 @@ class PopCheckpoint:
 
     @property
     def revive_time(self) -> int:
-        """Wall time (ms) from which other consumers may have the messages; at most that of a Java long."""
+        """Wall time (ms) from which other consumers may get the messages; at most Java's largest long."""
         return min(self.key.pop_time + self.invisible_time, I64.high)
 
     @property
@@ -188,7 +188,7 @@ def _parse_integer(fields: dict[str, Any], name: str, limits: JavaInteger) -> in
 
 
 def parse_pop_integers(values: object, limits: JavaInteger) -> list[int]:
-    """Return one number for each message of a pop. Raises ValueError when there are more than one pop can have."""
+    """Return one number for each message of a pop. Raises ValueError for more than a pop can have."""
     if not isinstance(values, list) or len(values) > MAX_POP_MESSAGES:
         raise ValueError("not a list of the messages of one pop")
     return [read_json_integer(value, limits) for value in values]

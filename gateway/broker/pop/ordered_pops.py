@@ -215,7 +215,7 @@ def _parse_info(value: dict[str, Any]) -> OrderedPopInfo:
         raise ValueError("a message outside of any queue")
     attempt_id = value.get("a")
     if not isinstance(attempt_id, str | None):
-        raise ValueError("an attempt that is no text")
+        raise ValueError("an attempt id that is not a text")
     return OrderedPopInfo(
         attempt_id,
         read_json_integer(value.get("popTime") or 0),

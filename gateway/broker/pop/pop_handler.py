@@ -312,7 +312,7 @@ class PopHandler:
     ) -> list[bytes]:
         """Encode messages of a retry topic under their original topic, with receipt handles for the retry topic.
 
-        As officially, a message whose properties leave no room for its receipt handle is left out.
+        As in the official broker, a message whose properties leave no room for its receipt handle is left out.
         """
         request, encoded = pop.request, []
         for chunk in result.chunks:

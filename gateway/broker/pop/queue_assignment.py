@@ -19,7 +19,7 @@ from remoting.bodies.queues import MessageQueue
 ALL_QUEUES: Final = -1
 Queues = Sequence[MessageQueue]
 Strategy = Callable[[int, int, Queues], list[MessageQueue]]
-"""Takes the place of a client among the members, in order of their ids, the number of members, and the queues."""
+"""Takes the rank of a client among the members by client id, the number of members, and the queues."""
 
 
 def assign_averagely(rank: int, members: int, queues: Queues) -> list[MessageQueue]:

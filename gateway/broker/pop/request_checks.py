@@ -109,7 +109,7 @@ class PopRequestChecks:
             raise subscription_refusal(error) from error
 
     def check_invisible_time(self, invisible_ms: int) -> None:
-        """Refuse an invisible time whose end is no time of Java's. Raises RequestError.
+        """Refuse an invisible time whose end exceeds Java's range of times. Raises RequestError.
 
         Deviation: in the official broker the sum overflows, so that the message is visible again at once.
         """

@@ -58,7 +58,7 @@ Source: PopReviveService.mergeAndRevive waits for more than 2 s of later records
 """
 RETRY_QUEUES: Final = 1
 MAX_RECORDS_BEHIND: Final = 10_000
-"""A checkpoint this many records behind the end of its queue is written again, so that a start reads no more."""
+"""A checkpoint further from its queue's end, in records, is written again, so that a start reads no more than this."""
 REPUT_INTERVALS_S: Final = (
     10, 20, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200,
 )  # fmt: skip
@@ -331,7 +331,7 @@ class Reviver:
     def _revive_pop(self, queue_id: int, key: PopKey) -> None:
         queue = self._queues[queue_id]
         checkpoint = queue.outstanding[key].checkpoint
-        # Step 3. Without its topic or group the pop is dropped: nobody could get the retries.
+        # Step 3. Without its topic or group the pop is dropped: no consumer could get the retries.
         revived = (
             self._write_retries(queue_id, checkpoint)
             if self._has_topic_and_group(key)

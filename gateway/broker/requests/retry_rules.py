@@ -105,7 +105,10 @@ class RetryRules:
         return self._copy_for_retry(message, topic, queue_id, level)
 
     def check_retry_topic(self, request: ConsumerSendMsgBack) -> None:
-        """Refuse a group whose retry topic is not writable. Call this before looking up the message, as officially."""
+        """Refuse a group whose retry topic is not writable.
+
+        Call this before looking up the message, as the official broker does.
+        """
         group = self.require_group(request.group)
         if group.retry_queue_nums > 0:
             self._retry_queue(request, group)

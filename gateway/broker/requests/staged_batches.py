@@ -10,7 +10,7 @@ it again. Consumers must see each message once, and no message of a batch that i
 4. It writes a mark with the batch's number, and deletes the intent and the parts.
 
 Invariant: a batch with an intent is always completed, after the next start if need be. After a crash before the end of
-step 2 nothing is published. After a crash in step 3 the broker reads the unique keys of the messages behind the floors,
+step 2 nothing is published. After a crash in step 3 the broker reads the unique keys of the messages after the floors,
 and appends only the missing messages. After a crash in step 4 the mark says that the batch is complete.
 
 Permissions are checked in `processors/staged_batches.py`; the files live in `storage/staged_files.py`.
@@ -143,7 +143,7 @@ class StagedBatches:
 
     @asynccontextmanager
     async def _lock_writer(self, writer: str) -> AsyncIterator[None]:
-        """Let one task at a time publish for a writer. The lock is forgotten when nobody needs it."""
+        """Let one task at a time publish for a writer. The lock is deleted when no task needs it."""
         lock = self._writer_locks.setdefault(writer, trio.Lock())
         try:
             async with lock:
@@ -261,7 +261,7 @@ class StagedBatches:
         return len(places)
 
     async def _unique_keys_from(self, floors: dict[str, dict[str, int]]) -> frozenset[bytes]:
-        """Return the unique keys of all messages behind the floors."""
+        """Return the unique keys of all messages after the floors."""
         unique_keys: set[bytes] = set()
         for topic, queues in floors.items():
             for queue_id, floor in queues.items():

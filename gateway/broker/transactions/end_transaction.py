@@ -38,7 +38,7 @@ REMOVE_TAG: Final = "d"
 UNSET_REMARK: Final = "not set any response code"
 """Remark of an official answer whose code was set without a remark."""
 MAX_ENDED_OFFSETS: Final = 200_000
-"""Ended half messages that are remembered for the metric of open ones until the checks have walked over them."""
+"""Maximum number of ended half messages remembered for the metric of open ones, until the checks walk over them."""
 NO_HALF_REMARK: Final = "Find prepared transaction message failed"
 _HALF_TOPIC: Final = TRANS_HALF_TOPIC.encode()
 HALF_TOPICS: Final = frozenset(
@@ -272,7 +272,7 @@ class EndTransactionHandler:
             self.op_messages.record_ended(half.queue_id, half.queue_offset)
 
     def _write_real_message(self, half: WaitingMessage, physical_offset: int) -> str:
-        """Store the message of a half message in its real queue, and return the topic of that. Raises RequestError."""
+        """Store the real message of a half message in its queue, and return its topic. Raises RequestError."""
         try:
             topic, queue_id, properties = parse_real_queue(half.properties)
         except MessageFormatError as error:

@@ -121,7 +121,7 @@ class HalfMessageCopies:
         return offset in self._former_offsets
 
     def first_offset(self, offset: int) -> int:
-        """Return where the message was first, as far as that is known."""
+        """Return the first known offset of the message."""
         return self._former.get(offset, (offset,))[0]
 
     def record_end(self, offset: int) -> None:
@@ -241,7 +241,9 @@ class OpMessageReader:
                 yield
         if unusable or message.tags != REMOVE_TAG:
             reason = (
-                f"{unusable} offsets are no half message's" if unusable else "an op message of another kind"
+                f"{unusable} offsets are not those of half messages"
+                if unusable
+                else "an op message of another kind"
             )
             self._damaged.skip(RecordKind.OP_MESSAGE, RecordLocation.of_message(message), reason)
 
@@ -327,10 +329,10 @@ class TransactionChecks:
         config = self._topics.get(TRANS_HALF_TOPIC)
         open_count = 0
         for queue_id in self._topics.queue_ids(config.read_queue_nums if config else 0):
-            behind = self._store.max_offset(TRANS_HALF_TOPIC, queue_id) - self._start_offset(
+            not_walked = self._store.max_offset(TRANS_HALF_TOPIC, queue_id) - self._start_offset(
                 TRANS_HALF_TOPIC, queue_id
             )
-            open_count += max(0, behind - self._op_writer.count_ended(queue_id))
+            open_count += max(0, not_walked - self._op_writer.count_ended(queue_id))
         return open_count
 
     def _start_offset(self, topic: str, queue_id: int) -> int:
