@@ -41,6 +41,17 @@ class ScannedMessage:
 
 
 @dataclass(slots=True)
+class NoMessage:
+    """The result of a check that finds no valid message.
+
+    The reason is empty where all bytes are zeros, and at a blank marker, which ends a file without an error.
+    """
+
+    reason: str
+    is_blank_marker: bool = False
+
+
+@dataclass(slots=True)
 class ScanEnd:
     """The end of a scan: one past the last valid message, and the reason; an empty reason means zeros or the limit."""
 
@@ -51,29 +62,31 @@ class ScanEnd:
 
 def check_message(
     view: memoryview, position: int, physical_offset: int, check_crc: bool, sectors_lost: bool = False
-) -> ScannedMessage | str | None:
-    """Return the message at ``position``, None for a blank marker, or the reason why no valid message is there.
+) -> ScannedMessage | NoMessage:
+    """Return the message at ``position``, or the reason why no valid message is there.
 
-    The reason is the empty string where the bytes are zeros. With ``sectors_lost``, after a power cut, properties in
-    which a disk sector is all zeros count as damaged: the CRC covers only the body.
+    With ``sectors_lost``, after a power cut, properties in which a disk sector is all zeros count as damaged: the CRC
+    covers only the body.
     Source: CommitLog.checkMessageAndReturnSize, 5.4.0. Deviation: the message must also name ``physical_offset`` as
     its own, so that remains of an earlier, truncated life of the file are not taken for new messages.
     """
     # Size and magic are written last, so zeros here mean that no message was finished.
     available = len(view) - position
     if available < 8:
-        return "no room for a message"
+        return NoMessage("no room for a message")
     size, magic = START.unpack_from(view, position)
     if magic == MAGIC_BLANK:
-        return None if size == available else f"a blank marker of {size} bytes where {available} are left"
+        if size == available:
+            return NoMessage("", is_blank_marker=True)
+        return NoMessage(f"a blank marker of {size} bytes where {available} are left")
     if magic != MAGIC_V1 and magic != MAGIC_V2:
-        return f"magic number {magic:#010x}" if size or magic else ""
+        return NoMessage(f"magic number {magic:#010x}" if size or magic else "")
     if not MIN_MESSAGE_BYTES <= size <= available:
-        return f"a message of {size} bytes where {available} are left"
+        return NoMessage(f"a message of {size} bytes where {available} are left")
     # A whole message from an earlier life of the file passes all other checks, but names the offset that it had then.
     (_, _, body_crc, queue_id, _, queue_offset, own_offset, sys_flag, *_) = HEADER.unpack_from(view, position)
     if own_offset != physical_offset:
-        return f"the message belongs at physical offset {own_offset}"
+        return NoMessage(f"the message belongs at physical offset {own_offset}")
     # Walk over the parts of variable length. A torn or damaged message can hold any length, so each part must end
     # within the message before the next one is read.
     at = position + 48 + (20 if sys_flag & BORN_HOST_V6 else 8)
@@ -81,29 +94,29 @@ def check_message(
     at += 8 + (20 if sys_flag & STORE_HOST_V6 else 8)
     end = position + size
     if at + REST.size > end:
-        return f"a message of {size} bytes is shorter than its header"
+        return NoMessage(f"a message of {size} bytes is shorter than its header")
     body_bytes = REST.unpack_from(view, at)[2]
     body = at + REST.size
     at = body + body_bytes
     topic_at = at + (1 if magic == MAGIC_V1 else 2)
     if body_bytes < 0 or topic_at > end:
-        return f"a body of {body_bytes} bytes in a message of {size}"
+        return NoMessage(f"a body of {body_bytes} bytes in a message of {size}")
     topic_end = topic_at + (view[at] if magic == MAGIC_V1 else SHORT.unpack_from(view, at)[0])
     if topic_end + 2 > end or topic_end + 2 + SHORT.unpack_from(view, topic_end)[0] != end:
-        return "its parts do not add up to its size"
+        return NoMessage("its parts do not add up to its size")
     # The CRC covers only the body. A sector that a power cut took from the properties shows as zeros, which our broker
     # never stores there. The official one may, so without a power cut such properties are accepted.
     if check_crc and body_bytes and crc32(view[body:at]) & 0x7FFFFFFF != body_crc:
-        return "the body does not match its CRC"
+        return NoMessage("the body does not match its CRC")
     topic, properties = bytes(view[topic_at:topic_end]), bytes(view[topic_end + 2 : end])
     if not topic or b"\0" in topic or (sectors_lost and _has_lost_sector(properties, topic_end + 2)):
-        return "its topic or properties are damaged"
+        return NoMessage("its topic or properties are damaged")
     return ScannedMessage(
         physical_offset, size, topic, queue_id, queue_offset, sys_flag, store_timestamp, properties
     )
 
 
-def check_message_at(log: CommitLog, physical_offset: int) -> ScannedMessage | str | None:
+def check_message_at(log: CommitLog, physical_offset: int) -> ScannedMessage | NoMessage:
     """Return what `check_message` says of the message at a physical offset, without checking its CRC."""
     base = log.base_of(physical_offset)
     return check_message(log.mapped_file(base).view, physical_offset - base, physical_offset, check_crc=False)
@@ -161,13 +174,13 @@ def scan_log(
                     yield ScanEnd(base + position, unwritten, not unwritten)
                     return
             message = check_message(view, position, base + position, check_crc, sectors_lost)
-            if message is None:
-                position = log.file_bytes  # a blank marker: the next message begins with the next file
-            elif isinstance(message, str):
-                yield ScanEnd(base + position, message, not message)
-                return
-            else:
+            if isinstance(message, ScannedMessage):
                 yield message
                 position += message.size
+            elif message.is_blank_marker:
+                position = log.file_bytes  # The next message begins with the next file.
+            else:
+                yield ScanEnd(base + position, message.reason, not message.reason)
+                return
         offset = base + position
     yield ScanEnd(offset, "", True)

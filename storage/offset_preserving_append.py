@@ -77,7 +77,7 @@ def _checked(body: memoryview, position: int) -> ScannedMessage:
     (physical_offset,) = LONG.unpack_from(body, position + PHYSICAL_OFFSET_AT)
     message = check_message(body, position, physical_offset, True)
     if not isinstance(message, ScannedMessage):
-        raise MessageIllegal(f"no message at byte {position}: {message or 'zeros'}")
+        raise MessageIllegal(f"no message at byte {position}: {message.reason or 'zeros'}")
     message.physical_offset = position
     return message
 

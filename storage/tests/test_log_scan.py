@@ -11,7 +11,7 @@ from storage import append
 from storage.append import NewMessage
 from storage.crash_files import CrashFiles
 from storage.errors import MessageIllegal
-from storage.log_scan import check_message
+from storage.log_scan import NoMessage, ScannedMessage, check_message
 from storage.store import MessageStore
 from storage.tests.support import FakeClock, small_config
 
@@ -112,18 +112,18 @@ def test_a_message_that_is_shorter_than_its_header_is_named_so(sys_flag: int) ->
 @pytest.mark.parametrize("body_bytes", [4, 1 << 20, (1 << 31) - 1, 1 << 31, (1 << 32) - 1])
 def test_a_body_length_that_lies_is_named(body_bytes: int) -> None:
     stored = forged_message(0, 96, body_bytes=body_bytes)
-    assert isinstance(check_message(memoryview(stored)[:96], 0, 0, True), str)
+    assert isinstance(check_message(memoryview(stored)[:96], 0, 0, True), NoMessage)
 
 
 @pytest.mark.parametrize("kind", ["body", "place"])
 def test_a_message_with_a_torn_body_or_of_another_place_is_none(kind: str) -> None:
     """Whole messages of an earlier life of the file name the places that they had then."""
     stored = bytearray(encode_message(Message("t", b"x" * 1000, physical_offset=4096)))
-    assert not isinstance(check_message(memoryview(stored), 0, 4096, True), str)
+    assert isinstance(check_message(memoryview(stored), 0, 4096, True), ScannedMessage)
     if kind == "body":
         stored[500:800] = bytes(300)
     physical_offset = 4096 if kind == "body" else 0
-    reason = check_message(memoryview(stored), 0, physical_offset, True)
-    assert reason == (
+    result = check_message(memoryview(stored), 0, physical_offset, True)
+    assert result == NoMessage(
         "the body does not match its CRC" if kind == "body" else "the message belongs at physical offset 4096"
     )

@@ -161,4 +161,4 @@ class IndexCheck:
             self._store_ms = message.store_timestamp
             self._hashes = frozenset(key_hashes(message.topic, message.properties, _ALL_KEYS))
         else:
-            self._problem = f"no message starts at {physical_offset}: {message or 'nothing is there'}"
+            self._problem = f"no message starts at {physical_offset}: {message.reason or 'nothing is there'}"

@@ -170,7 +170,7 @@ class QueueCheck:
             return f"it points to {physical_offset}, before the message of an earlier entry"
         message = check_message_at(self._log, physical_offset)
         if not isinstance(message, ScannedMessage):
-            return f"no message starts at {physical_offset}: {message or 'nothing is there'}"
+            return f"no message starts at {physical_offset}: {message.reason or 'nothing is there'}"
         return _compare(queue, number, size, code if code >= lowest_code else None, message)
 
     def _is_whole_message(self, queue: ConsumeQueue, number: int, physical_offset: int) -> bool:

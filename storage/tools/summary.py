@@ -14,7 +14,7 @@ from codec.message import MAGIC_AT
 from storage.damage import MESSAGE_MAGIC
 from storage.errors import CorruptionError
 from storage.index import HEADER, HEADER_BYTES
-from storage.log_scan import ScannedMessage, check_message
+from storage.log_scan import NoMessage, ScannedMessage, check_message
 from storage.timer_checkpoint import POSITION_FIELDS
 from storage.tools.index_file import IndexHeader
 from storage.tools.store_reader import StoreReader, end_of_data
@@ -180,10 +180,10 @@ def _summarize_segment(reader: StoreReader, base: int, log_end: int) -> Segment:
         view = reader.log.mapped_file(base).view
     except FileNotFoundError:
         return Segment(path, 0, base, base, 0, 0, "deleted meanwhile")
-    first = check_message(view, 0, base, False) if len(view) else ""
+    first = check_message(view, 0, base, False) if len(view) else NoMessage("")
     last = _last_message(path, view, base, end)
     if not isinstance(first, ScannedMessage) and end > base:
-        problem = problem or f"no message at its beginning: {first or 'nothing is there'}"
+        problem = problem or f"no message at its beginning: {first.reason or 'nothing is there'}"
     return Segment(
         path,
         size,
