@@ -50,6 +50,7 @@ from toolkit.times import elapsed_in_month_ms
 _FIELDS_READ: Final = (
     "topic", "queue_id", "sys_flag", "born_timestamp", "flag", "properties", "reconsume_times", "batch",
 )  # fmt: skip
+_BATCH: Final = _FIELDS_READ.index("batch")
 _read_v1 = compile_header_reader(SendMessage, *_FIELDS_READ)
 _read_v2 = compile_header_reader(SendMessageV2, *_FIELDS_READ)
 SEND_V1, SEND_REPLY_V1, SEND_BATCH = 10, 324, 320
@@ -201,7 +202,7 @@ class SendHandler:
                 raise StoreFull("nearly full")
             if self._group_commit.synchronous:
                 connection.check_outstanding_limit()
-            if command.code == SEND_BATCH or fields[-1]:
+            if command.code == SEND_BATCH or fields[_BATCH]:
                 return self._send_batch(connection, command, view, message)
             return self._send_one(connection, command, view, message)
         except RequestError as error:
@@ -310,8 +311,10 @@ class SendHandler:
         topic, queue_id, properties = message.topic, message.queue_id, message.properties
         if properties[-1:] != "\x02":
             properties += "\x02"
+        # The answer names the unique key. Searching for it in the text takes a tenth of parsing all properties.
         start = properties.find(UNIQUE_KEY)
         unique_key = properties[start + 9 : properties.find("\x02", start)]
+        # The second condition: it is the end of another property's name.
         if (
             start < 0
             or (start and properties[start - 1] != "\x02")
